@@ -1,7 +1,7 @@
 """Figures for `test_mesh`, found on eight virtual CPU devices and printed as JSON.
 
-python -m tests.folders.on_a_mesh devices folder [dtype]   each device's memory during loading
-python -m tests.folders.on_a_mesh host folder              the host's memory for it
+python -m tests.folders.on_a_mesh devices folder   each device's memory during loading, by type
+python -m tests.folders.on_a_mesh host folder      the host's memory for it
 """
 
 import json
@@ -11,9 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-os.environ['XLA_FLAGS'] = (
-  '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
-)
+from tests.compiling import xla_flags
+
+os.environ['XLA_FLAGS'] = xla_flags('--xla_force_host_platform_device_count=8')
 
 import jax
 import numpy as np
@@ -33,7 +33,11 @@ def held():
   return count
 
 
-def devices(folder, dtype=None):
+def devices(folder):
+  return {str(dtype): held_by(folder, dtype) for dtype in (None, 'float32', 'int8')}
+
+
+def held_by(folder, dtype):
   """What each device held at most when a tensor was read, and holds in the end; whether the values
   are right."""
   most, read = held(), Stored.__getitem__

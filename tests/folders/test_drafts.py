@@ -61,28 +61,43 @@ def case(request, shared):
 def test_the_target_gives_what_the_draft_reads(family, case):
   """Layers are numbered otherwise in each family; where none are named, a rule says which."""
   model, params = case.target
-  apply = apply_with(model, case.module.taps)
-  cache = model.init_cache(params, None, 1, case.n)
-  hidden, taps, _ = apply(params, jnp.asarray(case.prompt)[None], causal(case.n), cache)
+
+  @jax.jit
+  def apply(params, tokens):
+    cache = model.init_cache(params, None, 1, case.n)
+    return apply_with(model, case.module.taps)(params, tokens, causal(case.n), cache)
+
+  hidden, taps, _ = apply(params, jnp.asarray(case.prompt)[None])
   states = jnp.concatenate(taps, axis=-1) if case.module.taps else hidden
   np.testing.assert_allclose(states[0], case['target_features'], rtol=1e-5, atol=1e-3)
+
+
+@jax.jit
+def rows_of(draft, target, tokens, features, cache):
+  nodes = causal(features.shape[1])
+  positions = cache.length[:, None] + nodes.depths[None]
+  mask = node_mask(nodes, cache.length, cache.slots)
+  embedded = draft.module.embedded(draft.params, target, tokens)
+  return draft.module.read(draft.params, embedded, features, positions, mask, cache, cache.length)
 
 
 def read(case, tokens, features, cache):
   """The rows of these tokens; row i stands at position cache.length + i, and nothing is
   committed."""
-  nodes = causal(features.shape[1])
-  positions = cache.length[:, None] + nodes.depths[None]
-  mask = node_mask(nodes, cache.length, cache.slots)
-  embedded = case.module.embedded(case.params, case.target, jnp.asarray(tokens)[None])
-  return case.module.read(case.params, embedded, features, positions, mask, cache, cache.length)
+  draft = Bound(case.module, case.params)
+  return rows_of(draft, case.target, jnp.asarray(tokens)[None], features, cache)
+
+
+@jax.jit
+def logits_of(draft, target, states):
+  return draft.module.logits(draft.params, target, states)
 
 
 def chain(case, state, cache, length=5):
   """Greedy guesses, each read behind the one before: their logits, and their ids of the target."""
   logits, tokens = [], []
   for _ in range(length):
-    logits.append(case.module.logits(case.params, case.target, state)[0, 0])
+    logits.append(logits_of(Bound(case.module, case.params), case.target, state)[0, 0])
     tokens.append(int(case.module.ids(case.params, logits[-1].argmax())))
     state, cache = read(case, tokens[-1:], state, cache)
     cache = cache.commit(None, jnp.ones(1, jnp.int32))
@@ -94,7 +109,7 @@ def test_an_autoregressive_draft_computes_what_its_authors_code_does(family, cas
   tokens = np.append(case.prompt[1:], case.greedy[0])
   states, cache = read(case, tokens, case.features(case['target_features']), case.cache())
   np.testing.assert_allclose(states[0], case['draft_hidden'], rtol=1e-5, atol=1e-3)
-  logits = case.module.logits(case.params, case.target, states)
+  logits = logits_of(Bound(case.module, case.params), case.target, states)
   np.testing.assert_allclose(logits[0], case['draft_logits'], **CLOSE)
 
   cache = cache.commit(None, jnp.full(1, case.n, jnp.int32))
@@ -109,23 +124,36 @@ def test_an_autoregressive_draft_computes_what_its_authors_code_does(family, cas
   assert tokens == list(case['round2_chain_tokens'])
 
 
-def corrected(case, states, root):
+@jax.jit
+def corrected(draft, target, states, root):
   """Greedy tokens of a block, their logits with the bias from the token before, and the
   confidences."""
-  base = case.module.logits(case.params, case.target, states)
-  before, carry = jnp.full(1, root, jnp.int32), jnp.zeros((1, case.module.markov))
+  module, params = draft
+  base = module.logits(params, target, states)
+  before, carry = jnp.full(1, root, jnp.int32), jnp.zeros((1, module.markov))
   rows, tokens, sure = [], [], []
-  for i in range(case.module.depth):
+  for i in range(module.depth):
     logits = base[:, i]
-    if case.module.markov:
-      bias, carry = case.module.bias(case.params, before, None, states[:, i], carry)
+    if module.markov:
+      bias, carry = module.bias(params, before, None, states[:, i], carry)
       logits = logits + bias
-    if case.module.has_confidence:
-      sure.append(case.module.confidence(case.params, states[:, i], before)[0])
-    before = case.module.ids(case.params, logits.argmax(-1)).astype(jnp.int32)
+    if module.has_confidence:
+      sure.append(module.confidence(params, states[:, i], before)[0])
+    before = module.ids(params, logits.argmax(-1)).astype(jnp.int32)
     rows.append(logits[0])
-    tokens.append(int(before[0]))
-  return base[0], np.stack(rows), tokens, sure
+    tokens.append(before[0])
+  return base[0], jnp.stack(rows), tokens, sure
+
+
+@jax.jit
+def block_of(draft, target, features, cache, root):
+  """The states of a block behind features that are new, and the cache that holds these."""
+  module, params = draft
+  new = features.shape[1]
+  positions = cache.length[:, None] + np.arange(new, dtype=np.int32)[None]
+  cache = module.remember(params, features, positions, cache)
+  cache = cache.commit(None, jnp.full(1, new, jnp.int32))
+  return module.read(params, target, jnp.full(1, root), features[:, -1], cache), cache
 
 
 @pytest.mark.parametrize('family', BLOCKS)
@@ -134,23 +162,17 @@ def test_a_block_draft_computes_what_its_authors_code_does(family, case):
   names = {'base': 'draft_logits', 'again': 'round2_logits'}
   if family == 'dspark':
     names = {'base': 'base_logits', 'again': 'round2_base_logits'}
+  draft = Bound(case.module, case.params)
   features, cache = case.features(case['target_features']), case.cache()
-  rounds = (
-    (case.n, 0, names['base'], 'block_tokens', ''),
-    (3, 3, names['again'], 'round2_tokens', 'round2_'),
-  )
-  for new, at, base, guesses, prefix in rounds:
+  rounds = ((0, names['base'], 'block_tokens', ''), (3, names['again'], 'round2_tokens', 'round2_'))
+  for at, base, guesses, prefix in rounds:
     if at:
       features = case.features(case['round2_features'])
-    positions = cache.length[:, None] + np.arange(new, dtype=np.int32)[None]
-    cache = case.module.remember(case.params, features, positions, cache).commit(
-      None, jnp.full(1, new, jnp.int32)
-    )
-    root = case.greedy[at]
-    states = case.module.read(case.params, case.target, jnp.full(1, root), features[:, -1], cache)
+    root = jnp.int32(case.greedy[at])
+    states, cache = block_of(draft, case.target, features, cache, root)
     if not prefix:
       np.testing.assert_allclose(states[0], case['draft_hidden'][dropped:], rtol=1e-5, atol=1e-3)
-    logits, with_bias, tokens, sure = corrected(case, states, root)
+    logits, with_bias, tokens, sure = corrected(draft, case.target, states, root)
     np.testing.assert_allclose(logits, case[base][dropped:], **CLOSE)
     assert tokens == list(case[guesses])
     if family == 'dspark':

@@ -73,9 +73,14 @@ def published(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('dtype', [None, 'float32', 'int8'])
-def test_no_device_holds_more_than_its_parts_and_one_tensor(published, dtype):
-  found = on_a_mesh('devices', published, *([dtype] if dtype else []))
+@pytest.fixture(scope='module')
+def loaded(published):
+  return on_a_mesh('devices', published)
+
+
+@pytest.mark.parametrize('dtype', ['None', 'float32', 'int8'])
+def test_no_device_holds_more_than_its_parts_and_one_tensor(loaded, dtype):
+  found = loaded[dtype]
   for most, end in zip(found['most'], found['end'], strict=True):
     # a quarter, and the norms, which are whole
     assert 0.25 * found['whole'] <= end < 0.3 * found['whole']
