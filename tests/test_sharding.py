@@ -137,65 +137,49 @@ def test_the_states_of_layers_on_eight_devices_are_those_on_one(families):
   assert families['taps'] == {'lm': True, 't5': True, 'fconv': True}
 
 
+HALVES = {  # what each of two devices has of what is split
+  'grouped heads': {'embedding': [16, 16], 'output': [16, 16]} | {
+    f'layer_{i}/{name}': shape for i in range(2) for name, shape in {
+      'q/kernel': [2, 4, 16],  # [heads, width, inputs]
+      'q/bias': [2, 4],
+      'kv/kernel': [2, 1, 4, 16],  # [2, key heads, width, inputs]
+      'kv/bias': [2, 1, 4],
+      'out/kernel': [16, 8],  # [outputs, heads * width]
+      'gate_up/kernel': [2, 12, 16],  # the gates of the same outputs
+      'gate_up/bias': [2, 12],
+      'down/kernel': [16, 12],
+    }.items()
+  },
+  't5': {
+    'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2],
+    'decoder_0/cross/q/kernel': [2, 4, 16], 'decoder_0/cross/kv/kernel': [2, 2, 4, 16],
+    'decoder_0/cross/out/kernel': [16, 8],
+  } | {
+    f'{stack}_0/{name}': shape for stack in ('encoder', 'decoder') for name, shape in {
+      'attention/qkv/kernel': [3, 2, 4, 16], 'attention/out/kernel': [16, 8],
+      'feed_forward/gate_w1/kernel': [2, 12, 16], 'feed_forward/w2/kernel': [16, 12],
+    }.items()
+  },
+  'fconv': {
+    'embedding': [16, 16], 'output': [16, 16], 'output_bias': [16],
+    'encoder_0/conv/kernel': [2, 8, 48], 'encoder_0/conv/bias': [2, 8],
+    'decoder_0/conv/kernel': [2, 8, 48], 'decoder_0/conv/bias': [2, 8],
+    'decoder_1/conv/kernel': [2, 6, 32], 'decoder_1/conv/bias': [2, 6],
+  },
+  'medusa': {
+    f'head_{i}/{name}': shape for i in range(2) for name, shape in {
+      'block_0/kernel': [8, 16], 'block_0/bias': [8], 'projection/kernel': [16, 16],
+    }.items()
+  },
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_each_of_two_devices_has_half_of_a_language_models_matrices(families):
-  layer = {
-    'q/kernel': [2, 4, 16],  # [heads, width, inputs]
-    'q/bias': [2, 4],
-    'kv/kernel': [2, 1, 4, 16],  # [2, key heads, width, inputs]
-    'kv/bias': [2, 1, 4],
-    'out/kernel': [16, 8],  # [outputs, heads * width]
-    'gate_up/kernel': [2, 12, 16],  # the gates of the same outputs
-    'gate_up/bias': [2, 12],
-    'down/kernel': [16, 12],
-  }
-  words = {'embedding': [16, 16], 'output': [16, 16]}
-  layers = {f'layer_{i}/{name}': shape for i in range(2) for name, shape in layer.items()}
-  assert families['parts']['grouped heads'] == words | layers
+def test_each_of_two_devices_has_half_of_the_matrices(families):
+  for name, parts in HALVES.items():
+    assert families['parts'][name] == parts
   found = families['parts']['one key head']
   assert not any('kv' in name for name in found) and found['layer_0/q/kernel'] == [2, 4, 16]
-
-
-@pytest.mark.slow
-def test_each_of_two_devices_has_half_of_t5s_matrices(families):
-  attention = {'attention/qkv/kernel': [3, 2, 4, 16], 'attention/out/kernel': [16, 8]}
-  cross = {
-    'cross/q/kernel': [2, 4, 16],
-    'cross/kv/kernel': [2, 2, 4, 16],
-    'cross/out/kernel': [16, 8],
-  }
-  feed_forward = {'feed_forward/gate_w1/kernel': [2, 12, 16], 'feed_forward/w2/kernel': [16, 12]}
-  stacks = {'encoder_0': attention | feed_forward, 'decoder_0': attention | cross | feed_forward}
-  expected = {
-    f'{stack}/{name}': shape for stack, layer in stacks.items() for name, shape in layer.items()
-  }
-  expected |= {
-    'embedding': [16, 16],
-    'lm_head': [16, 16],
-    'encoder_bias': [32, 2],
-    'decoder_bias': [32, 2],
-  }
-  assert families['parts']['t5'] == expected
-
-
-@pytest.mark.slow
-def test_each_of_two_devices_has_half_of_the_gated_channels(families):
-  gates = {
-    f'{side}_0/conv/{name}': shape
-    for side in ('encoder', 'decoder')
-    for name, shape in (('kernel', [2, 8, 48]), ('bias', [2, 8]))
-  }
-  words = {'embedding': [16, 16], 'output': [16, 16], 'output_bias': [16]}
-  second = {'decoder_1/conv/kernel': [2, 6, 32], 'decoder_1/conv/bias': [2, 6]}
-  assert families['parts']['fconv'] == words | gates | second
-
-
-@pytest.mark.slow
-def test_each_of_two_devices_has_half_of_medusas_matrices(families):
-  head = {'block_0/kernel': [8, 16], 'block_0/bias': [8], 'projection/kernel': [16, 16]}
-  assert families['parts']['medusa'] == {
-    f'head_{i}/{name}': shape for i in range(2) for name, shape in head.items()
-  }
 
 
 @pytest.fixture(scope='module')
