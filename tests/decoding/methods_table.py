@@ -69,12 +69,8 @@ def chain_as_tree(depth: int) -> list[list[int]]:
 
 
 VARIANTS: dict[str, Make] = {
-  'blockwise separate 1': lambda kit: fd.Blockwise(kit.heads('separate'), 1),
-  'blockwise separate 2': lambda kit: fd.Blockwise(kit.heads('separate'), 2),
-  'blockwise separate 3': lambda kit: fd.Blockwise(kit.heads('separate'), 3),
   'blockwise separate 10': lambda kit: fd.Blockwise(kit.heads('separate'), 10),
   'blockwise paper 10': lambda kit: fd.Blockwise(kit.heads('paper'), 10),
-  'blockwise paper 4': lambda kit: fd.Blockwise(kit.heads('paper'), 4),
   'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
   'blockwise separate 10, top 1': lambda kit: fd.Blockwise(
     kit.heads('separate'), 10, fd.MinBlock(fd.TopN(1), 1)
@@ -88,17 +84,13 @@ VARIANTS: dict[str, Make] = {
   'two calls rooted': lambda kit: fd.BlockwiseTwoCalls(kit.heads('rooted'), 4),
   'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
   'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),
-  'chain as tree medusa': lambda kit: fd.Medusa(kit.heads('medusa'), chain_as_tree(3)),
   # pads too
   'every id separate': lambda kit: fd.Medusa(
     kit.heads('separate'), [[rank] for rank in range(kit.words)]
   ),
-  'every id medusa': lambda kit: fd.Medusa(
-    kit.heads('medusa'), [[rank] for rank in range(kit.words)]
-  ),
+  'speculative, adaptive': lambda kit: fd.Speculative(kit.draft, 4, adaptive=True),
   'lookup 3 10': lambda kit: fd.PromptLookup(),
   'lookahead 4 5 3': lambda kit: fd.Lookahead(window=4, ngram=5, guesses=3),
-  'lookahead 1 3 1': lambda kit: fd.Lookahead(window=1, ngram=3, guesses=1),
 }
 
 NETWORKS: dict[str, Make] = {

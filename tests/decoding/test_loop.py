@@ -34,7 +34,7 @@ def drafter_of(make, truth, seed):
   return make(hash_kit()).drafter
 
 
-DRAFTERS = {
+SCRIPTED = {
   'none': lambda truth, seed: NoDraft(),
   'chain': lambda truth, seed: Scripted(truth, seed, nodes=4, chain=True),
   'perfect chain': lambda truth, seed: Scripted(truth, seed, nodes=4, chain=True, skill=1.0),
@@ -44,7 +44,7 @@ DRAFTERS = {
     truth, seed, nodes=MAX_LEN + 3, chain=True, skill=0.9
   ),
 }
-DRAFTERS |= {name: functools.partial(drafter_of, make) for name, make in METHODS.items()}
+DRAFTERS = SCRIPTED | {name: functools.partial(drafter_of, make) for name, make in METHODS.items()}
 NETWORKS = {name: functools.partial(drafter_of, make) for name, make in GROWN.items()}
 
 
@@ -97,7 +97,7 @@ def test_exact_equals_the_oracle_token_for_token(drafter, seed):
   np.testing.assert_array_equal(state.calls, (state.block_sizes > 0).sum(1))
 
 
-@pytest.mark.parametrize('drafter', DRAFTERS)
+@pytest.mark.parametrize('drafter', [*SCRIPTED, 'medusa', 'speculative', 'lookahead'])
 def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
   prompts, lengths = some_prompts(3)
   made = DRAFTERS[drafter](truths(MODEL, prompts, lengths, MAX_LEN), 3)
@@ -114,14 +114,15 @@ def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
     np.testing.assert_array_equal(getattr(whole, name), getattr(state, name), err_msg=name)
 
 
-@pytest.mark.parametrize('drafter', DRAFTERS)
+# test_strategies.py has the methods
+@pytest.mark.parametrize('drafter', SCRIPTED)
 def test_batch_of_b_equals_b_batches_of_one(drafter):
   prompts, lengths = some_prompts(8)
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
-  together = run(DRAFTERS[drafter](truth, 8), as_prompt(prompts, lengths))
+  together = run(SCRIPTED[drafter](truth, 8), as_prompt(prompts, lengths))
   for i in range(ROWS):
     alone = run(
-      DRAFTERS[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1])
+      SCRIPTED[drafter](truth[i : i + 1], 8), as_prompt(prompts[i : i + 1], lengths[i : i + 1])
     )
     for name in ('tokens', 'length', 'block_sizes', 'calls'):
       np.testing.assert_array_equal(
@@ -203,8 +204,8 @@ def test_a_good_drafter_needs_fewer_calls():
   prompts, lengths = some_prompts(5, rows=40)
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
   mean = {}
-  for name in DRAFTERS:
-    state = run(DRAFTERS[name](truth, 5), as_prompt(prompts, lengths))
+  for name in SCRIPTED:
+    state = run(SCRIPTED[name](truth, 5), as_prompt(prompts, lengths))
     mean[name] = float((state.length - 1).sum() / state.calls.sum())
   assert mean['none'] == 1.0
   assert mean['perfect chain'] > 2.5 > mean['chain'] > 1.3

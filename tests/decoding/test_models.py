@@ -24,13 +24,9 @@ from tests.decoding.fakes import Recorded
 from tests.decoding.models_table import MODELS, WORDS, made
 from tests.decoding.rules.test_rejection import p_value
 
+pytestmark = pytest.mark.usefixtures('in_float64')
+
 GAMMA, MAX_LEN = 4, 16
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -98,8 +94,8 @@ GUESSING = {
 }
 
 
-# test_strategies.py has the others
-@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])
+# test_strategies.py and test_ensemble.py have the others
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'image'])
 @pytest.mark.parametrize('strategy', GUESSING)
 def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name):
   """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a
@@ -197,8 +193,7 @@ def counts(out, law):
   return np.array([seen.get(text, 0) for text in law])
 
 
-@pytest.mark.parametrize('rule', RULES)
-@pytest.mark.parametrize('name', KINDS)
+@pytest.mark.parametrize('name, rule', zip(KINDS, RULES, strict=True))
 def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(name, rule):
   case, law, rows = made(name), law_by_scores(name), 10_000
   right, wrong = (sampled(name, case.noisy, RULES[rule], share, rows) for share in (0.0, 0.5))
@@ -207,14 +202,14 @@ def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(nam
   assert p_value(counts(wrong, law), law) < 1e-9
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', [*KINDS, 't5', 'image that forecasts'])
 def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
   """p = q, but for rounding: the draft reads token by token, and the target all at once."""
   out = sampled(name, made(name).params, fd.Rejection(), 0.0, 10_000 if name in KINDS else 100)
   assert (out.block_sizes[:, :2] == np.array([3, 1])).all()
 
 
-@pytest.mark.parametrize('name', ['lm with windows', 't5', 'ensemble', 'image'])
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'image'])
 def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
   case = made(name)
   in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))

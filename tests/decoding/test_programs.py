@@ -70,6 +70,30 @@ def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
   assert _decode._cache_size() == before + 2  # of prompts of up to 16 tokens, and up to 32
 
 
+HEADS, DRAFT = hash_kit().heads('separate'), hash_kit().draft
+SWEEPS = {
+  'the best n, least blocks': [fd.Blockwise(HEADS, 5, fd.MinBlock(fd.TopN(n), size)) for n,
+    size in ((1, 1), (2, 1), (1, 3))],
+  'typical': [
+    fd.Medusa(HEADS, [[0], [1], [2]], fd.Typical(epsilon, temperature=temperature)) for epsilon,
+    temperature in ((0.09, 1.0), (0.2, 0.7), (0.2, 0.0))],
+  'speculative': [
+    fd.Speculative(DRAFT, 2, temperature, top_k=3, rule=fd.Rejection(lenience)) for temperature,
+    lenience in ((1.0, 1.0), (2, 0.5), (0.5, 0.1))],
+  'sampling': [fd.Sample(0.5), fd.Sample(2, top_p=0.5), fd.Sample(top_k=3)],
+  'lookup': [fd.PromptLookup(temperature=1), fd.PromptLookup(temperature=0.5, top_k=3, top_p=0.9)],
+  'beams': [fd.Beam(2), *(fd.Beam(2, length_penalty=alpha, min_len=2) for alpha in (0.0, 1.0, 2))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', SWEEPS)
+def test_a_sweep_over_settings_is_one_program(name):
+  before = _decode._cache_size()
+  for strategy in SWEEPS[name]:
+    fd.decode(MODEL, {}, [[3, 4]], strategy, max_len=4, key=jax.random.key(0))
+  assert _decode._cache_size() == before + 1
+
+
 def test_beams_of_ten_limits_compile_one_program():
   before = _decode._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
@@ -110,7 +134,7 @@ def test_the_pool_s_widths_are_not_the_longest_source_s():
 
 def test_sources_of_ten_lengths_compile_two_programs():
   """A row alone is decoded as among longer ones, whose padding it has."""
-  params = jax.tree.map(lambda x: 3 * x, TRANSLATOR.init(jax.random.key(1)))
+  params = jax.tree.map(lambda x: 3 * x, jax.jit(TRANSLATOR.init)(jax.random.key(1)))
   sources = [[*prompt, 1] for prompt in prompts()]
   together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)
   assert len({tuple(row) for row in together.tokens.tolist()}) > 3

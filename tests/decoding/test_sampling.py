@@ -6,14 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chisquare
 
 import fastdec as fd
-from fastdec.decoding.decode import _decode
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import BLOCK, FEW, best, centred, warp
 from fastdec.models.api import causal
-from tests.decoding.fakes import HashHeads, HashLM
+from tests.decoding.fakes import HashLM
 
 MODEL = HashLM()
 WARP = jax.jit(warp)
@@ -225,22 +224,6 @@ def first_logits() -> np.ndarray:
   return np.asarray(MODEL.unembed({}, hidden)[0, -1])
 
 
-def test_drafts_do_not_change_the_law():
-  """Blockwise with the sampling rule is sampling: the first two tokens follow the law of one token
-  a call."""
-  rows, rule = 4000, Sampling(temperature=4.0)
-  prompts = np.repeat(PROMPTS[:1], rows, axis=0)
-  counts = []
-  for strategy in (fd.Sample(temperature=4.0), fd.Blockwise((HashHeads(depth=2), {}), rule=rule)):
-    out = fd.decode(MODEL, {}, prompts, strategy, max_len=3, key=jax.random.key(len(counts)))
-    pairs = np.asarray(out.tokens[:, :2]) @ [MODEL.vocab_size, 1]
-    counts.append(np.bincount(pairs, minlength=MODEL.vocab_size**2))
-  assert out.mean_block_size > 1.02
-  often = np.array(counts)[:, sum(counts) >= 20]
-  assert often.shape[1] > 20
-  assert chi2_contingency(often).pvalue > 1e-3
-
-
 def test_a_batch_draws_what_its_rows_draw_alone():
   key = jax.random.key(3)
   together = fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=9, key=key)
@@ -254,26 +237,8 @@ def test_a_batch_draws_what_its_rows_draw_alone():
   assert (together.tokens != other.tokens).any()
 
 
-def test_top_k_of_one_is_greedy_and_a_sweep_is_one_program():
+def test_top_k_of_one_is_greedy():
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), max_len=9)
   key = jax.random.key(0)
   out = fd.decode(MODEL, {}, PROMPTS, fd.Sample(top_k=1), max_len=9, key=key)
   np.testing.assert_array_equal(out.tokens, greedy.tokens)
-  before = _decode._cache_size()
-  for strategy in (fd.Sample(0.5), fd.Sample(2, top_p=0.5), fd.Sample(top_k=3)):
-    fd.decode(MODEL, {}, PROMPTS, strategy, max_len=9, key=key)
-  assert _decode._cache_size() == before
-
-
-@pytest.mark.parametrize(('make', 'words'), [
-  (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
-  (lambda: fd.Sample(temperature=1e-50), '1e-6 to 1e6'),
-  (lambda: fd.Sample(temperature=float('inf')), '1e-6 to 1e6'),
-  (lambda: fd.Sample(top_k=-1), 'top_k >= 0'),
-  (lambda: fd.Sample(top_p=1e-50), 'more than 0 and at most 1'),
-  (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
-  (lambda: fd.decode(MODEL, {}, PROMPTS, fd.Sample(), max_len=4), 'key=jax.random.key'),
-])  # fmt: skip
-def test_mistakes(make, words):
-  with pytest.raises(fd.UserError, match=words):
-    make()

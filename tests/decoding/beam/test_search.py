@@ -10,7 +10,6 @@ import pytest
 from hypothesis import strategies as st
 
 import fastdec as fd
-from fastdec.decoding.beam.penalties import GNMTPenalty
 from fastdec.decoding.beam.search import Beam
 from tests.decoding.beam.by_hand import SmoothLM, by_hand, law
 from tests.decoding.fakes import EOS, HashLM
@@ -141,23 +140,6 @@ def test_every_token_written_once_leaves_hypotheses_where_there_are_fewer_tokens
   assert np.isfinite(out.nbest_scores).all() and out.lengths.tolist() == [6, 6, 6]
   for words in np.asarray(out.tokens).tolist():
     assert sorted(words[:4]) == [1, 2, 3, 4]
-
-
-def test_a_sweep_over_penalties_is_one_program():
-  from fastdec.decoding.decode import _decode
-
-  fd.decode(MODEL, {}, PROMPTS, Beam(2), LENGTHS, max_len=4)
-  before = _decode._cache_size()
-  for alpha in (0.0, 1.0, 2):
-    fd.decode(
-      MODEL,
-      {},
-      PROMPTS,
-      Beam(2, length_penalty=GNMTPenalty(alpha * 1.0), min_len=2),
-      LENGTHS,
-      max_len=4,
-    )
-  assert _decode._cache_size() == before
 
 
 def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():

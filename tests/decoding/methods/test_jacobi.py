@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 import fastdec as fd
 from fastdec.decoding import loop
@@ -53,11 +52,3 @@ def test_a_model_that_looks_at_the_position_alone_is_right_at_once():
   np.testing.assert_array_equal(out.tokens[:, :10], source)
   # of what follows a whole block nothing was said yet
   assert out.block_sizes[0, :5].tolist() == [1, 4, 1, 3, 0]
-
-
-def test_mistakes():
-  for k in (1, 2.5, '4'):
-    with pytest.raises(
-      fd.UserError, match='is not possible: give a block size from 2, or decode by Greedy'
-    ):
-      fd.Jacobi(k)

@@ -2,7 +2,6 @@
 write."""
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
-from fastdec.decoding.pool import decode_all
 from fastdec.struct import Bound
-from tests.decoding import test_strategies as translation
 from tests.decoding.fakes import NEVER, PRIME, HashLM, Imitation, truths
 
 MODEL, MAX_LEN = HashLM(), 20
@@ -119,24 +115,6 @@ def test_gamma_follows_the_acceptance():
   assert calls['identical'] == 5 and calls['bad'] < 2.5
 
 
-@pytest.mark.parametrize('max_len', [1, 2, 4])
-def test_max_len_in_the_middle_of_a_block(max_len):
-  out = decoded(fd.Speculative(DRAFTS['good'], 5), max_len=max_len)
-  np.testing.assert_array_equal(out.tokens, EXPECTED[:, :max_len])
-
-
-def test_stream_and_pool_write_the_same():
-  strategy = fd.Speculative(DRAFTS['good'], 3, adaptive=True)
-  blocks = list(
-    fd.stream(MODEL, {}, PROMPTS[:9], strategy, prompt_lengths=LENGTHS[:9], max_len=MAX_LEN)
-  )
-  rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
-  assert [row + [0] * (MAX_LEN - len(row)) for row in rows] == EXPECTED[:9].tolist()
-  prompts = [prompt[:n] for prompt, n in zip(PROMPTS[:30], LENGTHS, strict=False)]
-  out = decode_all(MODEL, {}, prompts, strategy, max_len=MAX_LEN, rows=8)
-  np.testing.assert_array_equal(out.tokens, EXPECTED[:30])
-
-
 @pytest.mark.parametrize('words', [13, 15])
 def test_a_draft_of_another_vocabulary_size(words):
   """What only the draft knows is never drafted; what only the target knows is written all the
@@ -175,68 +153,7 @@ def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
   assert loose.mean_block_size > strict.mean_block_size and (loose.tokens != exact.tokens).any()
 
 
-def test_a_sweep_is_one_program():
-  key, before = jax.random.key(0), None
-  for temperature, lenience in ((1.0, 1.0), (2, 0.5), (0.5, 0.1)):
-    strategy = fd.Speculative((MODEL, {}), 2, temperature, top_k=3, rule=fd.Rejection(lenience))
-    fd.decode(MODEL, {}, PROMPTS[:4], strategy, max_len=4, key=key)
-    before = before or _decode._cache_size()
-  assert _decode._cache_size() == before
-
-
-def noisy(params, scale):
-  """Parameters of a draft that often agrees."""
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(8), len(leaves))
-  noise = [
-    scale * x.std() * jax.random.normal(k, x.shape, x.dtype)
-    for k, x in zip(keys, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(tree, [x + n for x, n in zip(leaves, noise, strict=True)])
-
-
-@pytest.mark.parametrize('adaptive', [False, True])
-@pytest.mark.parametrize('kind', ['random', 'trained'])
-def test_greedy_is_lossless_with_an_encoder(kind, adaptive):
-  """Against the oracle that has no cache, in float64; the draft has an encoder of its own."""
-  with jax.enable_x64(True):
-    params, _, expected = translation.made(kind)
-    sizes = []
-    for draft in (params, noisy(params, 0.3)):
-      strategy = fd.Speculative((translation.MODEL, draft), 4, adaptive=adaptive)
-      out = fd.decode(
-        translation.MODEL, params, translation.SOURCE, strategy, max_len=translation.MAX_LEN
-      )
-      np.testing.assert_array_equal(out.tokens, expected)
-      sizes.append(out.mean_block_size)
-    assert sizes[0] > 3 and sizes[0] > sizes[1] > 1
-
-
-@pytest.mark.parametrize('target', translation.MODELS)
-def test_a_draft_of_another_kind(target):
-  """A convolutional draft for a Transformer, and the reverse; both were trained on the same
-  sentences."""
-  with jax.enable_x64(True):
-    (draft,) = translation.MODELS.keys() - {target}
-    params, _, expected = translation.made('trained', target)
-    strategy = fd.Speculative((translation.MODELS[draft], translation.made('trained', draft)[0]), 4)
-    model, source = translation.MODELS[target], translation.SOURCE
-    out = fd.decode(model, params, source, strategy, max_len=translation.MAX_LEN)
-    np.testing.assert_array_equal(out.tokens, expected)
-    assert out.mean_block_size > 2
-    sampling = dataclasses.replace(strategy, temperature=1.0)
-    drawn = fd.decode(
-      model, params, source, sampling, max_len=translation.MAX_LEN, key=jax.random.key(0)
-    )
-    assert drawn.mean_block_size > 1.5
-
-
 @pytest.mark.parametrize(('make', 'words'), [
-  (lambda: fd.Speculative((MODEL, {}), gamma=0), 'gamma=0 is not possible'),
-  (lambda: fd.Speculative((MODEL, {}), temperature=-1.0),
-    'temperature=-1.0 is not possible: give 0'),
-  (lambda: fd.Speculative((MODEL, {}), temperature=float('nan')), 'temperature=nan'),
-  (lambda: fd.Speculative((MODEL, {}), top_p=0), 'more than 0 and at most 1'),
   (lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()), 'Exact does not sample'),
   (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
   (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),

@@ -96,7 +96,7 @@ def speculative(draft, rule, settings, **kwargs):
 @pytest.mark.parametrize('draft', LIES)
 @pytest.mark.parametrize('rule', RULES)
 def test_the_joint_law_of_the_first_tokens_is_the_targets(rule, draft):
-  for settings in SETTINGS:
+  for settings in SETTINGS[:1] if draft == 'identical' else SETTINGS:
     law = exact_law(*settings)
     assert p_value(counts(speculative(draft, RULES[rule], settings), law, 20_000, 1), law) > 1e-3, (
       settings

@@ -163,29 +163,10 @@ def test_it_trades_fidelity_for_longer_blocks_and_temperature_0_is_exact():
   np.testing.assert_array_equal(typical.tokens[:, 0], truth[:, 0])
 
 
-def test_batch_of_b_equals_b_batches_of_one():
-  together = decoded(fd.Typical(epsilon=0.01))
-  for i in range(len(PROMPTS)):
-    alone = decoded(fd.Typical(epsilon=0.01), rows=slice(i, i + 1))
-    for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
-      np.testing.assert_array_equal(
-        getattr(alone, field)[0], getattr(together, field)[i], err_msg=field
-      )
-
-
 def test_it_works_on_chains_with_a_minimum_block():
   out = decoded(fd.MinBlock(fd.Typical(), 3), [[0], [0, 0], [0, 0, 0]])
   whole = np.asarray(out.lengths) == 11
   assert whole.any() and (np.asarray(out.block_sizes)[whole][:, :2] >= 3).all()
-
-
-def test_a_sweep_is_one_program():
-  from fastdec.decoding.decode import _decode
-
-  before = _decode._cache_size()
-  for epsilon, temperature in ((0.09, 1.0), (0.2, 0.7), (0.2, 0.0)):
-    decoded(fd.Typical(epsilon, temperature=temperature), [[0], [1], [2]])
-  assert _decode._cache_size() == before + 1
 
 
 @pytest.mark.parametrize('settings, message', [
