@@ -187,7 +187,7 @@ def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) ->
   files: Any = [tuple(f'{text}/{x}.{y}.gz' for y in ('en', 'de')) for x in ('train', 'val')]
   data, d, layers, lines, steps = corpus.TextData('files', *files), 640, 6, 128, 10**6
   if smoke:
-    data, d, layers, lines, steps = corpus.TextData('embedded', max_train=200), 32, 1, 4, 2
+    data, d, layers, lines, steps = corpus.TextData('embedded', max_train=100), 32, 1, 4, 2
   opened = corpus.open_text(data, out / 'text')
   tokenizer, _ = caching.tokenizer_of(opened, 300 if smoke else 8000, out / 'text')
   pairs, dev = (
@@ -209,7 +209,7 @@ def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) ->
   params, row = train('base', state.base_task(model), pairs, 120)
   yield row
   base, params, source = Bound(model, params), half(params), [one for one in pairs.source]
-  own = fd.decode_all(model, params, source, fd.Greedy(), max_len=60, rows=512)
+  own = fd.decode_all(model, params, source, fd.Greedy(), max_len=60, rows=4 * lines)
   texts = [row[:length] for row, length in zip(own.tokens, own.lengths, strict=True)]
   sizes = {'vocab_size': model.vocab_size, 'd_target': d, 'k': 8, 'markov': 64}
   network = block.BlockNetwork(layers=start.layers_like(model, 1), **sizes)
