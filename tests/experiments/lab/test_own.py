@@ -16,6 +16,7 @@ from experiments.lab.own import DistillConfig
 from experiments.lab.stage import OutOfTime
 from experiments.lab.text import TextConfig
 from fastdec import folders
+from fastdec.data.text.corpus import TextData, load_pairs
 from fastdec.data.text.tokens import TokenPairs
 
 PROMPT, MAX_LEN = 4, 5
@@ -26,7 +27,12 @@ FILES = ('train.en', 'train.de', 'train.npy', 'dev.en', 'dev.npy', 'dev.json', '
 def written(request, tmp_path_factory):
   """(task, text, the folder of an untrained model, write(folder)), in parts of 20."""
   folder = tmp_path_factory.mktemp(request.param)
-  data = TextConfig(vocab_size=300, rows=4, max_train=100, cache=str(folder / 'cache'))
+  for split, count in (('train', 100), ('dev', 60)):
+    sides = zip(*load_pairs(TextData(), split, folder)[:count], strict=True)
+    for language, lines in zip(('en', 'de'), sides, strict=True):
+      (folder / f'{split}.{language}').write_text(''.join(f'{line}\n' for line in lines))
+  files = {'folder': str(folder), 'train': 'train', 'dev': 'dev', 'test': 'dev'}
+  data = TextConfig('files', **files, vocab_size=300, rows=4, cache=str(folder / 'cache'))
   text = data.open()
   model = text.model_of(presets.model(request.param, width=16, layers=1))
   params = jax.jit(model.init)(jax.random.key(0))
