@@ -83,15 +83,9 @@ def translated(kind, params, head_params):
 def images():
   """Whether blockwise decoding of images on a mesh, with rings in parts, is that of one device."""
   sizes = dict(
-    d_model=16,
-    d_ff=32,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    source_size=2,
-    size=4,
+    d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4,
     block_length=6,
-  )
+  )  # fmt: skip
   model = ImageTransformer(ImageTransformerConfig(**sizes))
   params, head_params = model.init(jax.random.key(0)), HEADS3.init(jax.random.key(1))
   small = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3)).astype(np.uint8)

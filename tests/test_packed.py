@@ -27,18 +27,14 @@ from fastdec.training.gradients import gradients_of
 from fastdec.training.state import base_task
 from tests.decoding import models_table
 
+pytestmark = pytest.mark.usefixtures('in_float64')
+
 MODEL = Transformer(TransformerConfig(
   vocab_size=70, d_model=16, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, eos_ids=(),
   dtype='float64',
 ))  # fmt: skip
 HEADS = BlockwiseHeads(k=4, d_model=16, d_ff=64)
 SOURCES = np.array([[3, 4, 5, 6], [7, 8, 9, 3]])
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-  with jax.enable_x64(True):
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -363,14 +363,11 @@ def test_without_pytorch_the_sentence_says_how_to_save(place, monkeypatch):
     convert(None, str(path / 'm.pt'))
 
 
-@pytest.mark.parametrize(
-  'words, said',
-  [
-    ([], 'there is no --out: see fastdec convert --help'),
-    (['--out=x'], 'cannot read the dictionary a'),
-    (['b.pt', '--out=x'], 'there are 2 checkpoints: give one'),
-  ],
-)
+@pytest.mark.parametrize('words, said', [
+  ([], 'there is no --out: see fastdec convert --help'),
+  (['--out=x'], 'cannot read the dictionary a'),
+  (['b.pt', '--out=x'], 'there are 2 checkpoints: give one'),
+])  # fmt: skip
 def test_the_command_answers_a_mistake_in_one_sentence(words, said, capfd):
   assert main(['convert', 'a.pt', '--source-dict', 'a', '--target-dict=b', *words]) == 2
   told = capfd.readouterr().err

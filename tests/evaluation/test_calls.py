@@ -82,18 +82,10 @@ def test_a_call_reads_one_vocabulary_matrix(tied):
 
 def test_a_call_on_images_reads_decoder_output_and_cache():
   d, f, rows, ring = 16, 32, 2, 2 * 8
-  model = ImageTransformer(
-    ImageTransformerConfig(
-      d_model=d,
-      d_ff=f,
-      heads=2,
-      encoder_layers=1,
-      decoder_layers=1,
-      source_size=2,
-      size=4,
-      block_length=8,
-    )
-  )
+  model = ImageTransformer(ImageTransformerConfig(
+    d_model=d, d_ff=f, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4,
+    block_length=8,
+  ))  # fmt: skip
   target = Bound(model, random_params(model, 0, 'float32'))
   pictures = np.zeros((rows, 2, 2, 3), np.uint8)
   calls = Calls.after_prompt(target, NoDraft(), pictures, model.fixed_length, calls=1)

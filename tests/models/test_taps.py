@@ -17,6 +17,8 @@ from fastdec.models.layers import sinusoids
 from fastdec.models.lm import RMSNorm
 from tests.decoding.models_table import PICTURES, made
 
+pytestmark = pytest.mark.usefixtures('in_float64')
+
 NAMES = ('lm with windows', 't5', 'transformer', 'fconv', 'image')
 TRANSLATORS = ('t5', 'transformer', 'fconv')
 # Two pairs in one row, the second one's source first; and each pair alone.
@@ -32,12 +34,6 @@ ALONE = {
   1: ([[5, 2, 1, 4]], slice(3, 7), [[4, 1]], slice(0, 2)),
   2: ([[3, 4, 1]], slice(0, 3), [[2, 5, 3]], slice(2, 5)),
 }
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-  with jax.enable_x64(True):
-    yield
 
 
 def a_batch(lists):

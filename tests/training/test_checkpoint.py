@@ -70,13 +70,9 @@ def test_the_newest_two_and_those_to_be_averaged_are_kept(tmp_path):
   checkpoints = Checkpoints(tmp_path, (20, 34))
   kept = lambda: sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
   steps = (
-    (10, [10]),
-    (13, [10, 13]),
-    (20, [13, 20]),
-    (30, [20, 30]),
-    (34, [20, 30, 34]),
+    (10, [10]), (13, [10, 13]), (20, [13, 20]), (30, [20, 30]), (34, [20, 30, 34]),
     (36, [20, 34, 36]),
-  )
+  )  # fmt: skip
   for step, expected in steps:
     checkpoints.save(state_at(step), position())
     assert kept() == expected

@@ -41,7 +41,7 @@ SOURCES = np.array([[3, 4, 5, 6, 1], [7, 8, 1, 0, 0], [9, 1, 0, 0, 0], [1, 0, 0,
 def made(request):
   """(model, params)"""
   return request.param, jax.tree.map(
-    lambda x: x.astype('float64') * 2, request.param.init(jax.random.key(7))
+    lambda x: x.astype('float64') * 2, jax.jit(request.param.init)(jax.random.key(7))
   )
 
 

@@ -31,6 +31,8 @@ from tests.decoding.models_table import MODELS, WORDS, made
 from tests.decoding.rules.test_rejection import p_value
 from tests.decoding.test_models import KINDS, Misled, counts, law_by_scores
 
+pytestmark = pytest.mark.usefixtures('in_float64')
+
 MAX_LEN = 14
 LM_LAYERS = LMConfig(d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, dtype='float64')
 STACK_LAYERS = StackConfig(
@@ -40,12 +42,6 @@ STACK_LAYERS = StackConfig(
 SIZES = {'lm with windows': {'layers': LM_LAYERS}, 'transformer': {'layers': STACK_LAYERS}}
 SIZES = {name: sizes | {'vocab_size': WORDS, 'd_target': 8} for name, sizes in SIZES.items()}
 TAPS = {'taps': (0, 1), 'fuses': True}
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -108,7 +104,7 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
   assert looked > 2 and state.block_sizes.max() > 2
 
 
-@pytest.mark.parametrize('name', ['eagle, a tree', 'block, a chain'])
+@pytest.mark.parametrize('name', ['eagle, a tree'])
 def test_stream_yields_the_blocks_of_decode(name):
   of, make = REMEMBERING[name]
   case, strategy = made(of), make(of)
@@ -119,6 +115,14 @@ def test_stream_yields_the_blocks_of_decode(name):
     assert [token for block in blocks for token in block[row]] == out.tokens[row, :length].tolist()
     sizes = [len(block[row]) for block in blocks]
     assert sizes == [1, *out.block_sizes[row, : len(blocks) - 1].tolist()] and max(sizes) > 1
+
+
+@jax.jit
+def guessed(strategy, target, prompt):
+  """The first guesses behind token 4."""
+  state = strategy.init(target, prompt, MAX_LEN, jax.random.split(jax.random.key(0), 3))
+  root = jnp.full(3, 4, jnp.int32)
+  return strategy.drafter.propose(target, state.drafter, root, None)[0].tokens
 
 
 def test_a_static_tree_has_the_same_guesses_at_any_temperature():
@@ -135,9 +139,7 @@ def test_a_static_tree_has_the_same_guesses_at_any_temperature():
   guesses = []
   for temperature in (0.0, 1.0):
     strategy = fd.BlockDraft(draft, choices=tree, temperature=temperature)
-    state = strategy.init(target, prompt, MAX_LEN, jax.random.split(jax.random.key(0), 3))
-    root = jnp.full(3, 4, jnp.int32)
-    guesses.append(strategy.drafter.propose(target, state.drafter, root, None)[0].tokens)
+    guesses.append(guessed(strategy, target, prompt))
   np.testing.assert_array_equal(*guesses)
 
 
