@@ -1,6 +1,7 @@
 """The share of the target's own tokens that a draft guesses: each guess is that of the text before
 it alone."""
 
+import functools
 import warnings
 
 import jax
@@ -44,9 +45,10 @@ DRAFTS = {
 }  # fmt: skip
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2))
 def asked(model, params, module, draft, inputs, text):
   """What the draft guesses behind a text, all of which it has just been given."""
-  target, text = Bound(model, params), jnp.asarray(text)
+  target = Bound(model, params)
   n = text.shape[1] - 1  # the newest token, the root, is not in the cache
   memory = model.encode(params, inputs)
   cache = model.init_cache(params, memory, 1, n)
@@ -71,16 +73,15 @@ def asked(model, params, module, draft, inputs, text):
       logits = (
         logits + module.bias(draft, text[:, -1], None, state, jnp.zeros((1, module.markov)))[0]
       )
-  words = np.array(module.in_target_words(draft, logits)[0])
-  words[list(model.suppressed_ids)] = -np.inf
-  return words.argmax()
+  words = module.in_target_words(draft, logits)[0]
+  return words.at[jnp.array(model.suppressed_ids)].set(-jnp.inf).argmax()
 
 
 @pytest.mark.parametrize('kind', DRAFTS)
 def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
   of, module = DRAFTS[kind]
   model, source = TARGETS[of]
-  params, draft = model.init(jax.random.key(1)), module.init(jax.random.key(2))
+  params, draft = jax.jit(model.init)(jax.random.key(1)), jax.jit(module.init)(jax.random.key(2))
   if 'after' in draft:
     draft['after'] = jax.random.normal(jax.random.key(3), draft['after'].shape)
   text = np.array([[1, 3, 2, 2, 5, 7, 4], [1, 6, 6, 3, 2, 8, 0]], np.int32)
@@ -105,7 +106,7 @@ def test_the_share_is_of_the_tokens_behind_the_first_of_each_row(monkeypatch):
     lambda target, draft, inputs, text: np.where(right[:, : text.shape[1]], text, -1),
   )
   model, module = TARGETS['lm'][0], DRAFTS['eagle'][1]
-  params = model.init(jax.random.key(1))
+  params = jax.jit(model.init)(jax.random.key(1))
   assert check_draft(model, params, (module, {}), [[3, 2, 1], [5, 2, 0]], [3, 2], tokens=4) == 3 / 6
   assert np.isnan(check_draft(model, params, (module, {}), [[3, 2, 1]], tokens=1))
 
@@ -114,7 +115,7 @@ def test_a_wrong_draft_is_warned_of_and_a_right_one_is_not():
   module = EagleNetwork(layers=LAYERS, **OF, words=1)
   model = TARGETS['lm'][0]
   params, draft = (
-    jax.tree.map(jnp.zeros_like, one.init(jax.random.key(0))) for one in (model, module)
+    jax.tree.map(jnp.zeros_like, jax.jit(one.init)(jax.random.key(0))) for one in (model, module)
   )
   with warnings.catch_warnings():
     warnings.simplefilter('error')

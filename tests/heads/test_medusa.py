@@ -53,7 +53,7 @@ def project(x):
 @pytest.mark.parametrize('name', MODELS)
 def test_every_head_begins_by_predicting_what_the_model_does(name, kind):
   model = MODELS[name]
-  params = noisy(model.init(jax.random.key(0)))
+  params = noisy(jax.jit(model.init)(jax.random.key(0)))
   own = SIZES[kind] | ({'output_bias': True} if name == 'marian' and kind == 'own' else {})
   heads = MedusaHeads(depth=DEPTH, d_model=D, layers=2, **own)
   at_model = lambda x: vocabulary_projection(model)(params, x)
@@ -125,10 +125,9 @@ BATCH = {
 @pytest.mark.parametrize('kind', ['own', 'shared'])
 def test_the_gradient_of_one_head_touches_no_other(kind):
   heads, params = made(kind)
-  trunk = MODEL.init(jax.random.key(0))
-  gradient = jax.grad(lambda p: head_loss(MODEL, heads, trunk, p, BATCH, jnp.int32(2), 0.1)[0])(
-    params
-  )
+  trunk = jax.jit(MODEL.init)(jax.random.key(0))
+  loss = lambda p: head_loss(MODEL, heads, trunk, p, BATCH, jnp.int32(2), 0.1)[0]
+  gradient = jax.jit(jax.grad(loss))(params)
   assert [bool(np.any(gradient[f'head_{i}']['block_0']['kernel'])) for i in range(DEPTH)] == [
     False,
     True,
@@ -140,7 +139,7 @@ def test_the_gradient_of_one_head_touches_no_other(kind):
 def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
   """From the model's own projection and blocks at zero: nothing is stuck there."""
   heads = MedusaHeads(depth=DEPTH, d_model=D, vocab_size=V)
-  trunk = noisy(MODEL.init(jax.random.key(0)))
+  trunk = noisy(jax.jit(MODEL.init)(jax.random.key(0)))
   start = heads.start(MODEL, trunk)
   task = frozen_heads_task(MODEL, heads, trunk, start=start, draw=draw)
   params = task.init(jax.random.key(1))
@@ -165,10 +164,10 @@ def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
 def test_fine_tuning_trains_trunk_and_heads():
   heads, start = made('own')
   task = finetuned_heads_task(
-    MODEL, heads, MODEL.init(jax.random.key(0)), start, p1_share=0.5, draw='all'
+    MODEL, heads, jax.jit(MODEL.init)(jax.random.key(0)), start, p1_share=0.5, draw='all'
   )
   params = task.init(jax.random.key(0))
-  gradient = jax.grad(lambda p: task.loss(p, {}, BATCH, jax.random.key(0))[0])(params)
+  gradient = jax.jit(jax.grad(lambda p: task.loss(p, {}, BATCH, jax.random.key(0))[0]))(params)
   assert np.any(gradient['model']['embedding']) and np.any(
     gradient['heads']['head_2']['projection']['kernel']
   )
@@ -184,18 +183,16 @@ PROMPTS, LENGTHS = (
 FORCED = {'prefix': PROMPTS, 'prompt_lengths': LENGTHS - 1}
 CASES = {  # what is given beside the prompts; seed and size of the noise, by which outputs vary
   'lm': ({'prompt_lengths': LENGTHS}, 1, 2.0),
-  'transformer': (FORCED, 2, 1.0),
   't5': (FORCED, 2, 2.0),
 }
 
 
-@pytest.mark.parametrize('kind', ['own', 'shared'])
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name, kind', [('lm', 'own'), ('t5', 'shared')])
 def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(name, kind):
   with jax.enable_x64(True):
     given, seed, scale = CASES[name]
     model = type(MODELS[name])(dataclasses.replace(MODELS[name].config, dtype='float64'))
-    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(0)))
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), jax.jit(model.init)(jax.random.key(0)))
     params = noisy(params, seed, scale)
     heads = MedusaHeads(depth=DEPTH, d_model=D, **SIZES[kind])
     bound = (heads, noisy(heads.start(model, params), seed=7, scale=0.1))

@@ -43,17 +43,18 @@ def close(a, b, rtol=1e-5):
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-7), a, b)
 
 
-@pytest.mark.parametrize('parts', [2, 3, 6])
+@pytest.mark.parametrize('parts', [2, 6])
 def test_parts_have_the_gradient_of_the_whole_batch(parts):
   params, key = MODEL.init(jax.random.key(0)), jax.random.key(1)
-  whole, metrics = gradients_of(SURE, params, {}, ragged(), key)
+  of_all = jax.jit(lambda params, batch: gradients_of(SURE, params, {}, batch, key))
+  whole, metrics = of_all(params, ragged())
   gradients, of_parts = jax.jit(
     lambda params: gradients_of(SURE, params, {}, ragged(), key, parts)
   )(params)
   close(gradients, whole)
   close(of_parts, metrics)
   part = lambda i: {name: x[i::parts] for name, x in ragged().items()}
-  of_each = [gradients_of(SURE, params, {}, part(i), key)[0] for i in range(parts)]
+  of_each = [of_all(params, part(i))[0] for i in range(parts)]
   mean_of_means = jax.tree.map(lambda *x: sum(x) / parts, *of_each)
   with pytest.raises(AssertionError):
     close(mean_of_means, whole)

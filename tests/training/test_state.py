@@ -121,8 +121,8 @@ def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradien
 
   of_task = lambda params: task.loss(params, trunk, on_device(0), jax.random.key(4))[0]
   (value, slope), (expected, expected_slope) = (
-    jax.value_and_grad(of_task)(params),
-    jax.value_and_grad(by_hand)(params),
+    jax.jit(jax.value_and_grad(of_task))(params),
+    jax.jit(jax.value_and_grad(by_hand))(params),
   )
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   jax.tree.map(
@@ -138,7 +138,7 @@ def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
     make(MODEL, heads, trunk, draw='all', decay=0.5, anchors=count) for count in (0, 11, 100)
   ]
   params = tasks[0].init(jax.random.key(3))
-  of_task = lambda task: jax.value_and_grad(task.loss, has_aux=True)(
+  of_task = lambda task: jax.jit(jax.value_and_grad(task.loss, has_aux=True))(
     params, trunk, on_device(0), jax.random.key(4)
   )
   everywhere, *sampled = map(of_task, tasks)

@@ -41,15 +41,11 @@ def network(kind, task, **settings):
 
 def bound(module, seed=0):
   """With parameters that are all different from 0, so that nothing hides behind a fresh zero."""
-  params = module.init(jax.random.key(seed))
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-  moved = []
-  for x, key in zip(leaves, keys, strict=True):
-    moved.append(
-      x + 0.3 * jax.random.normal(key, x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else x
-    )
-  return Bound(module, jax.tree.unflatten(tree, moved))
+  params = jax.jit(module.init)(jax.random.key(seed))
+  rng = np.random.default_rng(seed)
+  is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+  noisy = lambda x: x + rng.normal(0, 0.3, x.shape).astype(np.float32) if is_float(x) else x
+  return Bound(module, jax.tree.map(noisy, params))
 
 
 def batch_of(task, seed=0, rows=3, length=14):

@@ -149,13 +149,11 @@ def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
   features aside."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
   anchors, seen = anchors_of(batch), seen_by(target, batch)
-  given = eagle_rows(draft, target, batch, seen, anchors, PASSES)
-  written = lambda i, state: anchors.take(batch['target'], i + 1)
-  np.testing.assert_array_equal(
-    eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=written), given
-  )
-  other = eagle_rows(
-    draft, target, batch, seen, anchors, PASSES, guess=lambda i, state: written(i, state) * 0 + 5
-  )
+  rows = lambda guess=None: jax.jit(
+    lambda draft: eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=guess)
+  )(draft)
+  given, written = rows(), lambda i, state: anchors.take(batch['target'], i + 1)
+  np.testing.assert_array_equal(rows(written), given)
+  other = rows(lambda i, state: written(i, state) * 0 + 5)
   np.testing.assert_array_equal(other[0], given[0])
   assert not np.allclose(other[1], given[1])
