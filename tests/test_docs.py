@@ -20,6 +20,11 @@ SOURCES = [
 DECISIONS = ROOT / 'docs' / 'decisions'
 LABELS = ('decided', 'because', 'costs', 'would change', 'superseded')
 
+SHELL = re.compile(r'^```sh\n(.*?)^```', re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r'(?:^|\s)(python -m experiments\.|python benchmarks/|fastdec )([\w-]+)')
+ROOMS = {'python -m experiments.': 'experiments', 'python benchmarks/': 'benchmarks'}
+SHARED = 'fastdec/cli/opening.py', 'experiments/lab/cli.py', 'experiments/lab/command.py'
+
 LINK = re.compile(r'\]\(([^)\s]+)\)')
 SOURCE = re.compile(r'[\w/]+\.py\b')
 HEADING = re.compile(r'^#+ (.*)$', re.MULTILINE)
@@ -57,6 +62,27 @@ def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
   assert [
     path for path in named if not any(full.endswith('/' + path.lstrip('/')) for full in there)
   ] == []
+
+
+@pytest.mark.parametrize(
+  'page', [page for page in PAGES if SHELL.search(page.read_text())], ids=name
+)
+def test_commands_of_a_page_exist_with_their_flags(page: pathlib.Path) -> None:
+  """Flags of a config, and of an engine, have a dot, and are other tests'."""
+  shared = ''.join((ROOT / path).read_text() for path in SHARED)
+  missing = []
+  for block in SHELL.findall(page.read_text()):
+    for line in block.replace('\\\n', ' ').splitlines():
+      found = COMMAND.search(line.partition('#')[0])
+      if found is None:
+        continue
+      file = ROOT / ROOMS.get(found[1], 'fastdec/cli') / f'{found[2].replace("-", "_")}.py'
+      source = shared + file.read_text() if file.exists() else ''
+      for flag in re.findall(r'--([a-z][\w-]*)(?=[= ]|$)', line[found.end() :]):
+        if not re.search(rf"'(?:--)?{flag}'", source):
+          missing.append(f'{found[2]} --{flag}')
+      missing += [] if source else [found[2]]
+  assert missing == []
 
 
 def test_every_public_name_has_an_entry() -> None:
