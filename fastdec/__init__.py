@@ -37,7 +37,7 @@ from fastdec.text import Generated, Generator
 from fastdec.tuning.tune import tune
 from fastdec.tuning.tuned import Tuned, load_tuned
 
-__version__ = '0.1.0'  # pyproject.toml reads it here
+__version__ = '0.2.0'  # pyproject.toml reads it here
 
 __all__ = [
   'Beam',
