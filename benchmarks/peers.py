@@ -167,7 +167,7 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
     both = zip(np.asarray(out.tokens), out.lengths, strict=True)
     return [row[:length].tolist() for row, length in both]
 
-  found = {}
+  found, ways = {}, {}
   if args.model is None:
     model: Any = Transformer(RANDOM)
     params, rng = random_params(model, 0, 'float32'), np.random.default_rng(0)
@@ -179,6 +179,14 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
       sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
     ids = there.tokenizer.encode_lines(lines)
     sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
+    generator = fd.Generator(*ready(model, params), there.tokenizer, rows=max(args.batches))
+    line_of = dict(zip(map(tuple, sources.tolist()), lines, strict=True))
+
+    def written(sources: Any, _: int) -> list[list[int]]:
+      prompts = [line_of[tuple(source)] for source in sources.tolist()]
+      return [one.tokens for one in generator(prompts, max_new_tokens=args.tokens)]
+
+    ways['fastdec, as fd.Generator'] = written
     if (there.path / 'tuned.json').is_file():
       tuned = fd.load_tuned(there.path, prepare=ready)
       again = folders.open(there.path, tuned.dtype)
@@ -186,7 +194,7 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
       name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
       found[f'fastdec, as tuned: {name}'] = bound, tuned.strategy
   found = {'fastdec': (ready(model, params), fd.Greedy()), **found}
-  ways: Ways = {name: functools.partial(decode, *one) for name, one in found.items()}
+  ways |= {name: functools.partial(decode, *one) for name, one in found.items()}
   return model, params, sources, ways
 
 

@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 27_500,
+  'fastdec': 27_600,
   'experiments': 11_850,
   'experiments/lab': 3_700,
-  'benchmarks': 660,
+  'benchmarks': 665,
   'configs': 1_020,
   'tests': 30_350,
 }

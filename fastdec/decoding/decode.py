@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import checked, padded, room_of
+from fastdec.decoding.inputs import checked, most_of, padded, room_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_strategy, check_streams, nodes_of
@@ -27,6 +27,7 @@ def decode(
   prefix: Any = None,
   max_len: Whole | None = None,
   key: Any = None,
+  max_new_tokens: Whole | None = None,
 ) -> Decoded:
   """Decodes a batch, on the devices that the parameters lie on.
 
@@ -44,11 +45,13 @@ def decode(
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
       64).
     key: for strategies that sample: one key, split by row, or one key a row [b].
+    max_new_tokens: another name of max_len.
 
   Raises:
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
+  max_len = most_of(max_len, max_new_tokens)
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
@@ -70,6 +73,7 @@ def stream(
   prefix: Any = None,
   max_len: Whole | None = None,
   key: Any = None,
+  max_new_tokens: Whole | None = None,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.
 
@@ -82,6 +86,7 @@ def stream(
       yielded.
   """
   check_streams(strategy)
+  max_len = most_of(max_len, max_new_tokens)
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )

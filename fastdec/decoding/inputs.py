@@ -28,6 +28,17 @@ LEAST_WIDTH = 16
 DOUBLED_TO = 512
 
 
+def most_of(max_len: Any, max_new_tokens: Any) -> Any:
+  """Returns the most tokens that a row may emit, which has two names; None: neither is given.
+
+  Raises:
+    UserError: both are given.
+  """
+  if max_len is not None and max_new_tokens is not None:
+    raise UserError('max_len and max_new_tokens are two names of one number: give one of them')
+  return max_new_tokens if max_len is None else max_len
+
+
 def checked(
   model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: Any, key: Any
 ) -> tuple[int, Prompt, Array | None]:

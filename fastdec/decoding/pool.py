@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import checked, padded, room_of, row_keys, rows_of, width_of
+from fastdec.decoding.inputs import checked, most_of, padded, room_of, row_keys, rows_of, width_of
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import Strategy, check_strategy, nodes_of
@@ -55,11 +55,12 @@ def decode_each(
   max_len: Whole | None = None,
   rows: Whole = 64,
   key: Any = None,
+  max_new_tokens: Whole | None = None,
 ) -> Iterator[Finished]:
   """Decodes any number of inputs as `decode`, the longest first, and yields them as they end.
 
   Args:
-    model, params, strategy, max_len: see `decode`.
+    model, params, strategy, max_len, max_new_tokens: see `decode`.
     inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
       decoder-only model.
     rows: most inputs decoded at once (a multiple of 4 is used whole); on a mesh, for all of its
@@ -82,6 +83,7 @@ def decode_each(
     return iter(())
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
+  max_len = most_of(max_len, max_new_tokens)
   max_len, longest, _ = checked(
     model, sources[int(lengths.argmax())][None], None, None, max_len, None
   )
@@ -89,7 +91,8 @@ def decode_each(
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']
   check_rows(rows, unit)
-  rows = min(rows, -(-len(lengths) // unit) * unit)
+  several = 2 ** (len(lengths) - 1).bit_length()  # lists of few lengths: each is a program
+  rows = min(rows, -(-several // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
   pool = _Pool(model, params, strategy, sources, max_len, keys, rows, quarter, mesh)

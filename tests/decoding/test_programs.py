@@ -124,6 +124,17 @@ def test_pools_of_ten_lengths_and_limits_compile_two_programs():
   assert pool._exchange._cache_size() == before + 2
 
 
+def test_lists_of_several_lengths_share_a_pool():
+  before = pool._exchange._cache_size()
+  for count in (5, 6, 8):
+    out = pool.decode_all(MODEL, {}, prompts()[:count], fd.Greedy(), max_new_tokens=9)
+    for prompt, tokens, length in zip(prompts(), out.tokens, out.lengths, strict=False):
+      assert tokens[:length].tolist() == oracle(MODEL, prompt, 9)
+  assert pool._exchange._cache_size() == before + 1
+  with pytest.raises(fd.UserError, match='two names of one number'):
+    fd.decode(MODEL, {}, [[3]], fd.Greedy(), max_len=3, max_new_tokens=3)
+
+
 def test_the_pool_s_widths_are_not_the_longest_source_s():
   """Of a model without positions, as T5 is."""
   before = pool._exchange._cache_size()
