@@ -51,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   except UserError as error:
     _say(str(error), 31)
     return 2
+  except (MemoryError, RuntimeError) as error:
+    if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    _say('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', 31)
+    return 1
   except KeyboardInterrupt:
     _say('Interrupted', 31)
     return 130

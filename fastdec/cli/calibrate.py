@@ -17,7 +17,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from fastdec import folders
+from fastdec import files, folders
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.show import columns
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> None:
   given = parser.read(words)
   from fastdec.evaluation import tree_figure  # it needs what a picture needs
 
-  output = pathlib.Path(given.output)
+  output = files.place(given.output)
   if output.suffix != '.json':
     raise UserError(f'--output={output} is to be a JSON file: give a name such as tree.json')
   if given.max_len < 2:

@@ -9,7 +9,6 @@ and options of a .pt file are read; no code in it is run. Give sentences as the 
 preprocessing leaves them.
 """
 
-import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -18,6 +17,7 @@ from fastdec import folders
 from fastdec.cli.flags import Parser, whole
 from fastdec.convert import fairseq
 from fastdec.errors import UserError
+from fastdec.files import place
 from fastdec.tokenizers.dictionary import DictionaryPair
 
 
@@ -33,8 +33,8 @@ def main(words: Sequence[str]) -> None:
   given, files = parser.read_beside(words)
   if len(files) != 1:
     raise UserError(f'there are {len(files)} checkpoints: give one .pt or .safetensors file')
-  out, source, target = map(pathlib.Path, (given.out, given.source_dict, given.target_dict))
-  checkpoint = pathlib.Path(files[0])
+  out, source, target = map(place, (given.out, given.source_dict, given.target_dict))
+  checkpoint = place(files[0])
   if not folders.is_replaceable(out.resolve()):
     raise UserError(
       f'{out} is there already, and is not just a model of fastdec: give a new folder as --out'

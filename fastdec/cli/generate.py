@@ -43,7 +43,7 @@ from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import read_prompts
+from fastdec.files import place, read_prompts
 from fastdec.tokenizers.reader import Reader
 
 
@@ -72,9 +72,10 @@ def main(words: Sequence[str]) -> None:
       say_check(console, generator, given.prompt)
     show(console, generator, given)
     return
-  path, prompts = pathlib.Path(given.output), read_prompts(pathlib.Path(given.prompts))
-  if path.is_dir():
-    raise UserError(f'{path} is a folder: give --output a file, such as {path / "out.jsonl"}')
+  path, prompts = place(given.output), read_prompts(pathlib.Path(given.prompts))
+  if path.exists() and not path.is_file():
+    what = 'a folder' if path.is_dir() else 'no regular file'
+    raise UserError(f'{path} is {what}: give --output a file, such as {path / "out.jsonl"}')
   rows = opening.settle(given)
   opening.unread(given.model, None, prompts, given.max_len)
   generator = dataclasses.replace(_load(given), rows=rows)

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, whole
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_room
 from fastdec.errors import UserError
-from fastdec.files import read_json
+from fastdec.files import place, read_json
 from fastdec.models.api import source_words
 from fastdec.text import ROWS, with_law
 from fastdec.tuning.tuned import NAME
@@ -145,7 +144,7 @@ def is_tuned(strategy: str | None) -> bool:
 
 def _tuned_rows(given: argparse.Namespace) -> int:
   """Returns the texts decoded at once that were tuned for; mistakes in the file are for later."""
-  file = pathlib.Path(given.strategy)
+  file = place(given.strategy)
   if given.strategy == 'tuned':
     file = folders.open(given.model).path / NAME
   figures = read_json(file).get('figures') if file.is_file() else None

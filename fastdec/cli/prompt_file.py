@@ -26,7 +26,7 @@ from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
-from fastdec.files import parse_json, read_json, whole_file, write_json
+from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders.drafts import draft_content, is_draft
 from fastdec.tokenizers.reader import Reader
 from fastdec.training.progress import Progress
@@ -117,7 +117,7 @@ class Output:
         index, _ = parse_json(line)['index'], blocks_of(line)
       except (ValueError, KeyError, TypeError):
         index = None
-      if not isinstance(index, int) or not 0 <= index < self.total or index in found:
+      if type(index) is not int or not 0 <= index < self.total or index in found:
         raise UserError(
           f'line {i + 1} of {self.path} is damaged: take it out to have it made again'
         )
@@ -139,7 +139,7 @@ class Output:
     if not self.path.exists() or not self.path.stat().st_size:
       return
     try:
-      before = parse_json(self.settings_path.read_text())
+      before = parse_json(read_bytes(self.settings_path))
     except (OSError, ValueError):
       before = None
     if not isinstance(before, dict):
@@ -220,7 +220,10 @@ def blocks_of(line: bytes) -> list[int]:
   Raises:
     ValueError, KeyError, TypeError: it does not say.
   """
-  return [operator.index(count) for count in parse_json(line)['blocks']]
+  counts = [operator.index(count) for count in parse_json(line)['blocks']]
+  if counts and not 0 <= min(counts) <= max(counts) < 2**31:
+    raise ValueError('a count is out of range')
+  return counts
 
 
 def _append(output: Output, file: IO[bytes], lines: bytes) -> None:

@@ -10,7 +10,6 @@ guessed. Texts are in the language that the model writes: files with a text on e
 of `fastdec generate` (.jsonl). The share of their tokens that the words are is printed.
 """
 
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from fastdec import folders
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.pool import texts_of
 from fastdec.errors import UserError
+from fastdec.files import place
 from fastdec.folders.drafts import is_replaceable
 
 
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--output', required=True, help='folder for the shorter draft')
   parser.add_argument('--words', type=whole(1), required=True, help='words to keep, such as 1000')
   given = parser.read(words)
-  if not is_replaceable(pathlib.Path(given.output)):
+  if not is_replaceable(place(given.output)):
     raise UserError(
       f'--output={given.output} is there already, and holds no draft alone: give a new folder'
     )

@@ -32,7 +32,7 @@ from fastdec.cli.flags import Parser, one_of, whole
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.files import read_json, read_prompts, write_json
+from fastdec.files import place, read_json, read_prompts, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> None:
   )
   opening.add_lengths(parser)
   given = parser.read(words)
-  out = pathlib.Path(given.out)
+  out = place(given.out)
   is_free = not out.exists() if given.kind == 'heads' else is_replaceable(out)
   if not is_free:
     raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')

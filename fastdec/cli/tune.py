@@ -45,7 +45,7 @@ from fastdec.decoding.strategy import TREES, in_turn, lengths
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
-from fastdec.files import read_prompts
+from fastdec.files import place, read_prompts
 from fastdec.folders import packed
 from fastdec.struct import Bound
 from fastdec.text import draft_of, obvious, with_law
@@ -67,6 +67,8 @@ def main(words: Sequence[str]) -> None:
   _check_promise(given.promise, plain)
   for text in given.strategy:
     parse(text)  # a mistake shows before any work
+  if given.output is not None:
+    place(given.output)
   prompts = read_prompts(pathlib.Path(given.prompts))
   cores.settle(given.model, max(given.batches), given.cores)
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(given.batches)))]

@@ -56,6 +56,16 @@ def test_a_reader_that_stops_early_is_no_failure_to_talk_about(translator):
   assert process.returncode == 141 and 'Traceback' not in said
 
 
+@pytest.mark.parametrize('error', [MemoryError(), RuntimeError('RESOURCE_EXHAUSTED: of memory')])
+def test_too_little_memory_is_a_sentence(fastdec, monkeypatch, error):
+  def read(words):
+    raise error
+
+  monkeypatch.setattr('fastdec.cli.pool.main', read)
+  ended = fastdec('pool')
+  assert ended.code == 1 and 'the memory does not suffice' in ended.err
+
+
 @pytest.mark.slow
 def test_a_wheel_brings_the_command(translator, tmp_path):
   """In a fresh environment that sees the packages of this one, outside the checkout."""

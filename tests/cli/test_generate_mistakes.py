@@ -87,6 +87,12 @@ MISTAKES = {
   'empty line': (['--prompts={files}/gap', '--output={files}/out'], 'line 2 of'),
   'long line': (['--prompts={files}/long', '--output={files}/out'], 'prompt 2 of'),
   'output folder': (['--prompts={files}/lines', '--output={files}'], 'is a folder'),
+  'output device': (['--prompts={files}/lines', '--output=/dev/null'], 'is no regular file'),
+  'output name': (['--prompts={files}/lines', f'--output={"x" * 5000}'], 'no file can be called'),
+  'strategy name': (['--prompt=a', f'--strategy={"x" * 5000}.json'], 'no file can be called'),
+  'model name': (['--prompt=a', f'--draft={"x" * 5000}'], 'no file can be called'),
+  'prompts name': ([f'--prompts={"x" * 5000}', '--output={files}/out'], 'File name too long'),
+  'half a character': (['--prompts={files}/half.jsonl', '--output={files}/out'], 'line 1 of'),
   'not tuned': (
     ['--prompt=a', '--strategy=tuned'],
     'tuned.json is not there: make it by fastdec tune',
@@ -104,7 +110,7 @@ def files(tmp_path_factory):
   wide = json.dumps([[rank] for rank in range(31)])
   for name, text in {
     'lines': 'a\n', 'lines.json': 'a\n', 'gap': 'a\n \nb\n', 'wide.json': wide,
-    'long': 'a\n' + 'dog ' * 40 + '\n',
+    'long': 'a\n' + 'dog ' * 40 + '\n', 'half.jsonl': r'{"prompt": "a\ud800"}',
   }.items():  # fmt: skip
     (place / name).write_text(text)
   return place

@@ -1,5 +1,6 @@
 """Whatever stands in the records of runs, a command goes on, or says a sentence."""
 
+import itertools
 import json
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from experiments.lab import model_text, report, rows, stage
 from experiments.stern2018 import images, vote
+from fastdec.cli.prompt_file import Output, blocks_of
+from fastdec.cli.show import counted
 from fastdec.data.text.tokens import TokenPairs
 from tests.fuzzing import fuzz, fuzz_bytes, fuzz_lines, spoilt
 
@@ -33,6 +36,19 @@ def test_results(folder):
     report.markdown(drawn)
 
   fuzz_lines(folder, 'results.jsonl', ROW, draw, 100)
+
+
+def test_outputs_of_many_prompts(folder):
+  def read(folder):
+    out = Output(folder / 'out.jsonl', {'seed': 0}, 2)
+    lines = out.done().values()
+    counted([sum(of) for of in itertools.zip_longest(*map(blocks_of, lines), fillvalue=0)], 4)
+
+  line = {'index': 0, 'prompt': 'a', 'text': 'b', 'tokens': 3, 'blocks': [1, 1]}
+  (folder / 'out.jsonl').write_text(json.dumps(line) + '\n')
+  fuzz(folder, 'out.jsonl.settings.json', {'seed': 0}, read, 40)
+  (folder / 'out.jsonl.settings.json').write_text('{"seed": 0}')
+  fuzz_lines(folder, 'out.jsonl', line, read, 100)
 
 
 def test_inputs_of_a_stage(folder):
