@@ -32,21 +32,16 @@ def tree(tmp_path):
   return path
 
 
-@pytest.mark.parametrize(
-  'words, places',
-  [
-    ([], 0),
-    (['--strategy=prompt_lookup(k=10)'], 9),
-    (['--strategy=lookahead'], 4),
-    (['--heads={}'], 2),
-    (['--heads={}', '--strategy=medusa(choices={tree})'], 2),
-    (['--strategy=blockwise(k=2)'], 1),
-    (['--draft={}'], 4),
-    (['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2),
-    (['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3),
-  ],
-  ids=str,
-)
+@pytest.mark.parametrize('words, places', [
+  ([], 0),
+  (['--strategy=prompt_lookup(k=10)'], 9),
+  (['--strategy=lookahead'], 4), (['--heads={}'], 2),
+  (['--heads={}', '--strategy=medusa(choices={tree})'], 2),
+  (['--strategy=blockwise(k=2)'], 1),
+  (['--draft={}'], 4),
+  (['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2),
+  (['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3),
+], ids=str)  # fmt: skip
 def test_one_prompt_is_what_greedy_writes_and_is_counted(
   translator, networks, fastdec, words, places, tree
 ):

@@ -24,13 +24,9 @@ def texts(tmp_path):
 def file(translator, fastdec, texts, tmp_path):
   path = tmp_path / 'pool.safetensors'
   ended = fastdec(
-    'pool',
-    f'--model={translator}',
-    f'--texts={texts}',
-    f'--output={path}',
-    '--ngram=3',
+    'pool', f'--model={translator}', f'--texts={texts}', f'--output={path}', '--ngram=3',
     '--guesses=2',
-  )
+  )  # fmt: skip
   assert ended.code == 0 and 'n-grams of 3 tokens from 4 texts' in ended.out, ended.err
   return path
 

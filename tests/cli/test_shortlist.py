@@ -43,16 +43,13 @@ def test_the_texts_most_frequent_words_are_kept_and_the_draft_is_one_like_others
   assert written.code == 0, written.err
 
 
-@pytest.mark.parametrize(
-  'change, sentence',
-  [
-    ({'words': 31}, 'words=31 is not possible: this model has 30'),
-    ({'output': '{texts}'}, 'is there already, and holds no draft alone: give a new folder'),
-    ({'draft': '{model}'}, 'is not of a fastdec draft'),
-    ({'texts': ''}, 'there are no files of texts: name one or more'),
-    ({'texts': '/nowhere/corpus.txt'}, '/nowhere/corpus.txt'),
-  ],
-)
+@pytest.mark.parametrize('change, sentence', [
+  ({'words': 31}, 'words=31 is not possible: this model has 30'),
+  ({'output': '{texts}'}, 'is there already, and holds no draft alone: give a new folder'),
+  ({'draft': '{model}'}, 'is not of a fastdec draft'),
+  ({'texts': ''}, 'there are no files of texts: name one or more'),
+  ({'texts': '/nowhere/corpus.txt'}, '/nowhere/corpus.txt'),
+])  # fmt: skip
 def test_mistakes_are_sentences_and_nothing_is_written(given, fastdec, change, sentence):
   changed = given | {name: str(value).format(**given) for name, value in change.items()}
   ended = fastdec('shortlist', *words_of(changed))

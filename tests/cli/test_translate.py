@@ -45,27 +45,24 @@ def test_arguments_a_file_and_a_pipe_are_alike(translator, fastdec, tmp_path):
   assert words == file == pipe
 
 
-@pytest.mark.parametrize(
-  'words, said',
-  [
-    (['--strategy=best', 'a'], "'best' is no strategy"),
-    (['--max-len=33', 'a'], "exceeds the model's 32 positions"),
-    (['--max-len=0', 'a'], '--max-len=0 is not possible'),
-    (['--rows=x', 'a'], '--rows=x is not possible: give a whole number, 1 or more'),
-    (['--nbest=3', 'a'], '--nbest=3 needs a search: give --beam=3'),
-    (['--beam=2', '--nbest=3', 'a'], 'n_best=3'),
-    (['--beam=2', '--strategy=tuned', 'a'], '--strategy=tuned and --beam=2 each say how to decode'),
-    (['--inptu=x'], 'there is no flag --inptu: did you mean --input?'),
-    (['--input=nowhere.txt'], 'cannot read nowhere.txt (No such file'),
-    (['--input={}'], 'Is a directory'),
-    (['--input=x', 'a'], 'sentences on the command line and --input'),
-    (['a', 'b\udcff'], 'line 2 of the command line is not UTF-8'),
-    (['a', 'dog ' * 40], 'sentence 2 of '),
-    (['--model={}/nowhere', 'a'], 'nowhere is not a folder'),
-    (['--strategy=tuned', 'a'], 'tuned.json is not there: make it by fastdec tune'),
-    ([], 'standard input is empty'),
-  ],
-)
+@pytest.mark.parametrize('words, said', [
+  (['--strategy=best', 'a'], "'best' is no strategy"),
+  (['--max-len=33', 'a'], "exceeds the model's 32 positions"),
+  (['--max-len=0', 'a'], '--max-len=0 is not possible'),
+  (['--rows=x', 'a'], '--rows=x is not possible: give a whole number, 1 or more'),
+  (['--nbest=3', 'a'], '--nbest=3 needs a search: give --beam=3'),
+  (['--beam=2', '--nbest=3', 'a'], 'n_best=3'),
+  (['--beam=2', '--strategy=tuned', 'a'], '--strategy=tuned and --beam=2 each say how to decode'),
+  (['--inptu=x'], 'there is no flag --inptu: did you mean --input?'),
+  (['--input=nowhere.txt'], 'cannot read nowhere.txt (No such file'),
+  (['--input={}'], 'Is a directory'),
+  (['--input=x', 'a'], 'sentences on the command line and --input'),
+  (['a', 'b\udcff'], 'line 2 of the command line is not UTF-8'),
+  (['a', 'dog ' * 40], 'sentence 2 of '),
+  (['--model={}/nowhere', 'a'], 'nowhere is not a folder'),
+  (['--strategy=tuned', 'a'], 'tuned.json is not there: make it by fastdec tune'),
+  ([], 'standard input is empty'),
+])  # fmt: skip
 def test_a_mistake_is_one_sentence(translator, fastdec, words, said):
   words = [word.format(translator) for word in words]
   assert said in fastdec('translate', '--model', translator, '--max-len=12', *words).mistake

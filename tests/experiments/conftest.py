@@ -70,25 +70,12 @@ def with_settings(config, settings):
 
 
 SETTINGS = {
-  'data.max_train': 200,
-  'data.vocab_size': 300,
-  'model.max_positions': 128,
-  'train.steps': 4,
-  'train.every': 2,
-  'freeze.steps': 4,
-  'freeze.every': 2,
-  'retrain.steps': 4,
-  'retrain.every': 2,
-  'finetune.steps': 4,
-  'finetune.every': 2,
-  'table.ks': (2,),
-  'table.regimes': ('regular', 'finetune'),
-  'table.rules': ('exact', 'top-2'),
-  'table.sentences': 6,
-  'table.timed': 1,
-  'table.repeats': 1,
-  'table.max_len': 16,
-}
+  'data.max_train': 200, 'data.vocab_size': 300, 'model.max_positions': 128, 'train.steps': 4,
+  'train.every': 2, 'freeze.steps': 4, 'freeze.every': 2, 'retrain.steps': 4, 'retrain.every': 2,
+  'finetune.steps': 4, 'finetune.every': 2, 'table.ks': (2,),
+  'table.regimes': ('regular', 'finetune'), 'table.rules': ('exact', 'top-2'), 'table.sentences': 6,
+  'table.timed': 1, 'table.repeats': 1, 'table.max_len': 16,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,31 +10,23 @@ from fastdec import folders
 
 MISTAKES = {
   'no folder': (['--model={files}/nowhere', '--text=a dog'], '{files}/nowhere is not a folder'),
-  'no encoder': (
-    ['--model={files}/lm', '--text=a dog'],
-    'lm is decoder-only and looks at no source',
-  ),
+  'no encoder': (['--model={files}/lm', '--text=a dog'],
+    'lm is decoder-only and looks at no source'),
   'images': (['--model={files}/images', '--text=a dog'], 'images makes images'),
   'empty': (['--text= '], '--text is empty: give some text'),
   'long': (['--text=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'long output': (['--text=a dog', '--max_len=40'], "exceeds the model's 32 positions"),
   'another format': (['--text=a dog', '--out={files}/a.pdf'], 'is no name of a PNG'),
-  'nowhere': (
-    ['--text=a dog', '--out={files}/none/a.png'],
-    'is in {files}/none, which is no folder',
-  ),
-  'no such layer': (
-    ['--text=a dog', '--layer=2'],
-    '--layer=2 is not possible: the decoder has 1 layers',
-  ),
+  'nowhere': (['--text=a dog', '--out={files}/none/a.png'],
+    'is in {files}/none, which is no folder'),
+  'no such layer': (['--text=a dog', '--layer=2'],
+    '--layer=2 is not possible: the decoder has 1 layers'),
   'too many': (['--text=a dog', '--k=4'], 'k=4 is out of range'),
   'k of nothing': (['--model={model}/../short', '--text=a dog', '--k=2'], '--k=2 needs heads'),
-  'rule of nothing': (
-    ['--model={model}/../short', '--text=a dog', '--rule=top-2'],
-    'top-2 needs heads',
-  ),
+  'rule of nothing': (['--model={model}/../short', '--text=a dog', '--rule=top-2'],
+    'top-2 needs heads'),
   'unknown rule': (['--text=a dog', '--rule=best'], 'the rule best is unknown'),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope='module')

@@ -25,11 +25,8 @@ from tests.experiments.conftest import ROOT, run, with_settings
 
 PARTS = 10
 SETTINGS = {
-  'distill.shard_size': 20,
-  'distill.rows': 4,
-  'distill.beam': 2,
-  'distill.max_len': '(0, 6)',
-}
+  'distill.shard_size': 20, 'distill.rows': 4, 'distill.beam': 2, 'distill.max_len': '(0, 6)',
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -18,12 +18,9 @@ from fastdec import folders
 from tests.experiments.conftest import ROOT, run, with_settings
 
 TOY = {
-  'data.max_train': 200,
-  'measure.gammas': (2,),
-  'measure.batches': (1, 2),
-  'measure.temperatures': (0.0,),
-  'measure.sentences': 4,
-}
+  'data.max_train': 200, 'measure.gammas': (2,), 'measure.batches': (1, 2),
+  'measure.temperatures': (0.0,), 'measure.sentences': 4,
+}  # fmt: skip
 
 
 def settings(task='translation', **given):

@@ -10,15 +10,12 @@ from experiments.lab.report import Column, Entry, Table
 
 TABLE = Table(
   'Runs',
-  (
-    Column('k', 'k', names_row=True),
+  (Column('k', 'k', names_row=True),
     Column('Speed', 'speed', '.2f', '×', beside=lambda run: {2: '(1.9×)'}.get(run['k'], '')),
-    Column('Same %', 'same', '.1f', scale=100),
-  ),
-  ('A note.',),
-  ('seed',),
+    Column('Same %', 'same', '.1f', scale=100)),
+  ('A note.',), ('seed',),
   sort=lambda run: run['k'],
-)
+)  # fmt: skip
 RUNS = [
   {'k': 4, 'error': 'out of\nmemory | left', 'seed': 9},
   {'k': 2, 'speed': 1.5, 'same': 0.25, 'seed': 0},

@@ -24,18 +24,14 @@ REGIMES = 'regular', 'distil', 'finetune', 'both'
 def a_row(k=4, regime='finetune', rule='exact', **fields):
   """A row as if it had been measured."""
   figures = {
-    'bleu': 30.0 + k / 10,
-    'bleu_signature': 'nrefs:1|tok:13a',
-    'mean_block_size': 1 + k / 4,
-    'calls_per_output': 9.0,
-    'ms_per_output': 10.0,
-    'greedy_ms_per_output': 25.0,
+    'bleu': 30.0 + k / 10, 'bleu_signature': 'nrefs:1|tok:13a',
+    'mean_block_size': 1 + k / 4, 'calls_per_output': 9.0,
+    'ms_per_output': 10.0, 'greedy_ms_per_output': 25.0,
     'speedup': 2.5,
     'head_accuracy': [0.9**i for i in range(k)],
-    'outputs': 500,
-    'split': 'dev',
+    'outputs': 500, 'split': 'dev',
     'config': 'c.py:scale=tiny',
-  }
+  }  # fmt: skip
   return {'k': k, 'regime': regime, 'rule': rule, **figures, **CONDITIONS, **fields}
 
 
@@ -350,13 +346,9 @@ def test_figure_4_shows_what_is_tuned_and_its_own_rule_alone(tmp_path):
     'text': [a_row(k, 'both', speedup=k / 3) for k in (2, 8)],
     'images': [a_row(6, 'finetune', 'distance-2')],
     'none': [],
-    'others': [
-      a_row(8),
-      a_row(10, 'both', error='killed', speedup=None),
-      a_row(6, 'regular', 'distance-2'),
-      a_row(6, rule='distance-3'),
-    ],
-  }
+    'others': [a_row(8), a_row(10, 'both', error='killed', speedup=None),
+      a_row(6, 'regular', 'distance-2'), a_row(6, rule='distance-3')],
+  }  # fmt: skip
   pictures = {}
   for name, rows in shown.items():
     path = tmp_path / f'{name}.png'
