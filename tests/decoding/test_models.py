@@ -193,7 +193,7 @@ def counts(out, law):
   return np.array([seen.get(text, 0) for text in law])
 
 
-@pytest.mark.parametrize('name, rule', zip(KINDS, RULES, strict=True))
+@pytest.mark.parametrize('name, rule', list(zip(KINDS, RULES, strict=True)))
 def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(name, rule):
   case, law, rows = made(name), law_by_scores(name), 10_000
   right, wrong = (sampled(name, case.noisy, RULES[rule], share, rows) for share in (0.0, 0.5))

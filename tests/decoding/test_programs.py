@@ -58,7 +58,8 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
   )
 
 
-@pytest.mark.parametrize('name', METHODS)
+# that read the prompt in ways of their own
+@pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
 def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
   strategy, before = METHODS[name](hash_kit()), _decode._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):

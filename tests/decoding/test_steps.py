@@ -2,6 +2,7 @@
 read as they lie."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -42,11 +43,7 @@ def shape(line: str) -> tuple[int, ...]:
 def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
   """A head's second matrix has d * d_ff entries, the values of the memory d for each of the
   source's tokens."""
-
-  def heads(layout):
-    return HEADS[layout], HEADS[layout].init(jax.random.key(1))
-
-  step = step_of(MODEL, STRATEGIES[name](heads))
+  step = step_named(name)
   assert max(np.prod(shape(line), dtype=int) for _, line in step) < D * D_FF == D * SOURCE
 
 
@@ -54,22 +51,13 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
 def test_a_step_copies_no_cache_of_one_row(name):
   """The tokens' cache is written where it lies. What drafts token by token copies its own keys and
   values once a call, not at every token."""
-
-  def heads(layout):
-    return HEADS[layout], HEADS[layout].init(jax.random.key(1))
-
-  network = EagleNetwork(layers=layers_like(MODEL, 1), vocab_size=40, d_target=D)
-  drafting = {
-    'eagle': lambda: fd.Eagle((network, network.init(jax.random.key(1))), depth=3),
-    'speculative': lambda: fd.Speculative((MODEL, MODEL.init(jax.random.key(1))), gamma=3),
-  }
-  step = step_of(MODEL, drafting[name]() if name in drafting else STRATEGIES[name](heads))
+  step = step_named(name)
   copied = [
     line
     for opcode, line in step
     if opcode == 'copy' and np.prod(shape(line), dtype=int) >= D * MAX_LEN
   ]
-  assert len(copied) <= (2 if name in drafting else 0)
+  assert len(copied) <= (0 if name in STRATEGIES else 2)
 
 
 @pytest.mark.parametrize('choices', [None, 6], ids=['chain', 'tree'])
@@ -79,14 +67,28 @@ def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
   draft = BlockNetwork(
     layers=layers_like(model, 1), vocab_size=1200, d_target=D, k=4, markov=2, candidates=8
   )
-  step = step_of(model, fd.BlockDraft((draft, draft.init(jax.random.key(1))), choices=choices))
+  step = step_of(
+    model, fd.BlockDraft((draft, jax.jit(draft.init)(jax.random.key(1))), choices=choices)
+  )
   assert max(shape(line)[-1] for opcode, line in step if opcode == 'sort') == 8
+
+
+@functools.cache
+def step_named(name):
+  """The step of a strategy, compiled once."""
+  fresh = lambda module: (module, jax.jit(module.init)(jax.random.key(1)))
+  if name == 'eagle':
+    network = EagleNetwork(layers=layers_like(MODEL, 1), vocab_size=40, d_target=D)
+    return step_of(MODEL, fd.Eagle(fresh(network), depth=3))
+  if name == 'speculative':
+    return step_of(MODEL, fd.Speculative(fresh(MODEL), gamma=3))
+  return step_of(MODEL, STRATEGIES[name](lambda layout: fresh(HEADS[layout])))
 
 
 def step_of(model, strategy):
   """The instructions of the compiled loop."""
   max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
   step = of_loop(_decode.lower(model, strategy, params, prompt, None, max_len).compile().as_text())
   assert len(step) > 20
   return step

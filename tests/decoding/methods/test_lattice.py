@@ -36,6 +36,17 @@ def lattice(with_bias=True):
   return of(*best(jnp.asarray(LOGITS), CANDIDATES), with_bias)
 
 
+def compiled(make, *args):
+  """What a function makes, in one program: each operation alone would be one of its own."""
+  return jax.jit(lambda: make(*args))()
+
+
+def grown_tree(lattice, width, nodes):
+  """Tokens, parents and ranks."""
+  tokens, topology = grow(lattice, ROOT, width, nodes)
+  return tokens, topology.parents, topology.ranks
+
+
 def candidates(row, i):
   """The tokens that the i-th guess may be, best first."""
   return np.argsort(-LOGITS[row, i], kind='stable')[:CANDIDATES]
@@ -53,7 +64,7 @@ def behind(row, i, before, with_bias=True):
   Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]]),
 ])  # fmt: skip
 def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bias):
-  tokens = fill(lattice(with_bias), ROOT, topology)
+  tokens = compiled(fill, lattice(with_bias), ROOT, topology)
   for row in range(ROWS):
     expected = [int(ROOT[row])]
     for node in range(1, topology.n):
@@ -114,15 +125,13 @@ def test_a_bias_may_remember_the_path(kind):
     [[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4], [0, 3, 0], [0, 3, 0, 1]]
   )
   if kind == 'grown':
-    tokens, topology = grow(remembering, ROOT, 3, 20)
-    parents, ranks = np.asarray(topology.parents), np.asarray(topology.ranks)
+    tokens, parents, ranks = map(np.asarray, compiled(grown_tree, remembering, 3, 20))
   elif kind == 'filled':
-    tokens = fill(remembering, ROOT, tree)
+    tokens = compiled(fill, remembering, ROOT, tree)
     parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
   else:  # so cold that the best is drawn
-    tokens, _ = sample(
-      remembering, ROOT, Sampling(1e-4).law, jax.random.split(jax.random.key(0), ROWS), WORDS
-    )
+    keys = jax.random.split(jax.random.key(0), ROWS)
+    tokens, _ = compiled(sample, remembering, ROOT, Sampling(1e-4).law, keys, WORDS)
     parents, ranks = (
       np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)),
       np.zeros((ROWS, GUESSES + 1), int),
@@ -157,19 +166,21 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
     of(*best(jnp.asarray(LOGITS), WORDS), with_bias),
   )
   tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
-  np.testing.assert_array_equal(fill(whole, ROOT, tree), fill(ranked, ROOT, tree))
-  (tokens, topology), (expected, of_ranked) = (grow(each, ROOT, 3, 16) for each in (whole, ranked))
-  np.testing.assert_array_equal(tokens, expected)
-  np.testing.assert_array_equal(topology.parents, of_ranked.parents)
+  for make, sizes in ((fill, (ROOT, tree)), (grown_tree, (3, 16))):
+    found, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
-  tokens, q = sample(whole, ROOT, Sampling(1e-4).law, keys, WORDS)  # so cold that the best is drawn
-  np.testing.assert_array_equal(tokens, fill(ranked, ROOT, Topology.chain(GUESSES + 1)))
+  # so cold that the best is drawn
+  tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).law, keys, WORDS)
+  chain = compiled(fill, ranked, ROOT, Topology.chain(GUESSES + 1))
+  np.testing.assert_array_equal(tokens, chain)
   np.testing.assert_allclose(np.take_along_axis(q, tokens[..., None], -1)[:, 1:], 1, atol=1e-5)
 
 
 def test_a_tree_of_width_1_is_the_chain():
   tokens, _, mask = grown(1, GUESSES + 1)
-  np.testing.assert_array_equal(tokens, fill(lattice(), ROOT, Topology.chain(GUESSES + 1)))
+  chain = compiled(fill, lattice(), ROOT, Topology.chain(GUESSES + 1))
+  np.testing.assert_array_equal(tokens, chain)
   np.testing.assert_array_equal(mask[0], np.tri(GUESSES + 1, dtype=bool))
 
 

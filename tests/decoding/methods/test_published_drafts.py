@@ -42,7 +42,13 @@ def batch(arrays, known):
   return np.stack([np.pad(row, (0, WIDTH - len(row))) for row in rows]).astype(np.int32), lengths
 
 
-@pytest.mark.parametrize('family', ['eagle1', 'eagle3', 'eagle3_speculators', 'dflash', 'dspark'])
+SLOW = pytest.mark.slow  # the texts below are made of chains of theirs
+
+
+@pytest.mark.parametrize('family', [
+  'eagle1', 'eagle3_speculators', 'dspark',
+  pytest.param('eagle3', marks=SLOW), pytest.param('dflash', marks=SLOW),
+])  # fmt: skip
 def test_chains_are_those_of_the_authors_code(shared, family):
   (model, params), draft, arrays = opened(shared, family)
   what = 'tokens' if family in ('dflash', 'dspark') else 'chain_tokens'

@@ -28,7 +28,7 @@ def decoded(strategy, rows=slice(None), max_len=MAX_LEN, model=MODEL):
 
 
 @pytest.mark.parametrize('adaptive', [False, True])
-@pytest.mark.parametrize('gamma', [1, 2, 5])
+@pytest.mark.parametrize('gamma', [1, 5])
 @pytest.mark.parametrize('draft', DRAFTS)
 def test_greedy_is_lossless(draft, gamma, adaptive):
   out = decoded(fd.Speculative(DRAFTS[draft], gamma, adaptive=adaptive))
