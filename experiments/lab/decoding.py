@@ -12,6 +12,7 @@ from experiments.lab.text import Text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
+from fastdec.models.api import source_pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,9 @@ def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray
   """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is
   too long."""
   check_sources(tokens, model.max_positions, which)
-  found = np.full((len(tokens), padded_width(tokens, model.max_positions)), model.pad_id, np.int32)
+  found = np.full(
+    (len(tokens), padded_width(tokens, model.max_positions)), source_pad(model), np.int32
+  )
   for i in range(len(tokens)):
     found[i, : tokens.source.lengths[i]] = tokens.source[i]
   return found

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt
 
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.settings import MOST_TOKENS, size
 from fastdec.errors import UserError
-from fastdec.models.api import Model, source_words
+from fastdec.models.api import NO_TOKEN, Model, source_pad, source_words
 
 DEFAULT_MAX_LEN = 64
 IDS, PICTURES = (
@@ -64,7 +64,14 @@ def prompt_of(
   is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
   own_lengths = None
   if is_text:
-    inputs, own_lengths = ids_of('inputs', inputs, source_words(model), model.pad_id)
+    inputs, own_lengths = ids_of('inputs', inputs, source_words(model), source_pad(model))
+    if forced:
+      inputs, _ = _right_padded(model, 'source', inputs, own_lengths)
+      inputs = _ended_once(model, inputs)
+    elif lengths is None:
+      inputs, own_lengths = _right_padded(model, 'prompt', inputs, own_lengths)
+    else:
+      _check_pads(model, inputs, lengths)
   else:
     inputs = numbers_of('inputs', inputs, PICTURES)
   if not inputs.ndim or not inputs.size:
@@ -80,10 +87,12 @@ def prompt_of(
     own_lengths = None
   if prefix is not None:
     prefix, own_lengths = ids_of('prefix', prefix, model.vocab_size, model.pad_id)
+    if lengths is None:
+      prefix, own_lengths = _right_padded(model, 'prefix', prefix, own_lengths)
     if len(prefix) != b:
       raise UserError(f'prefix has {len(prefix)} rows, and inputs have {b}: give one for each')
     tokens = np.concatenate([tokens, prefix], axis=1)
-  empty, nothing = np.zeros(b, bool), (model.pad_id, *model.eos_ids)
+  empty, nothing = np.zeros(b, bool), (model.pad_id, source_pad(model), *model.eos_ids)
   if forced and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
     empty = np.isin(inputs, nothing).all(1)
   if forced and prefix is None and lengths is not None:
@@ -114,8 +123,73 @@ def ids_of(
     for row, own in zip(given, rows, strict=True):
       row[: len(own)] = own
   ids = numbers_of(name, given, IDS)
-  check_ids(name, ids, words)
+  check_ids(name, ids, words, min(pad_id, 0))
   return ids.astype(np.int32, copy=False), lengths
+
+
+def without_left_pads(
+  model: Model, name: str, i: int, row: Int[np.ndarray, ' t']
+) -> Int[np.ndarray, ' t']:
+  """Returns a source, prompt or prefix without the pads before it, as other tools write them.
+
+  A pad may begin a text where it is an end or a start too, or where the model does not say what
+  its start is. There one pad is text.
+
+  Raises:
+    UserError: several may be text or padding.
+  """
+  if not row.size or row[0] != model.pad_id:
+    return row
+  leading = int((row != model.pad_id).argmax())  # 0: there are only pads
+  first = {'source': None, 'prompt': getattr(model, 'bos_id', row[0]), 'prefix': model.start_id}
+  if row[0] not in (*model.eos_ids, first[name]):
+    return row[leading:]
+  if leading > 1:
+    raise UserError(
+      f'{name} {i} begins with {leading} pad ids ({model.pad_id}), which may be text here: give'
+      ' lists without padding, or pad on the right'
+    )
+  return row
+
+
+def _right_padded(
+  model: Model, name: str, ids: Int[np.ndarray, 'b t'], lengths: Int[np.ndarray, ' b'] | None
+) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
+  """Moves rows that are padded on the left; returns the ids and the rows' lengths."""
+  if not ids.size or not (ids[:, 0] == model.pad_id).any():
+    return ids, lengths
+  own = np.full(len(ids), ids.shape[1]) if lengths is None else lengths
+  rows = [
+    without_left_pads(model, name, i, row[:n])
+    for i, (row, n) in enumerate(zip(ids, own, strict=True))
+  ]
+  if all(len(row) == n for row, n in zip(rows, own, strict=True)):
+    return ids, lengths
+  words = source_words(model) if name == 'source' else model.vocab_size
+  return ids_of(name, rows, words, model.pad_id)
+
+
+def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None:
+  """Raises UserError for prompts whose given lengths leave out just the pads on their left."""
+  leading = (ids != model.pad_id).argmax(1)
+  is_left = (leading > 0) & (ids[:, -1] != model.pad_id)
+  counted = np.asarray(lengths) if np.shape(lengths) == leading.shape else leading
+  found = np.flatnonzero(is_left & (leading + counted == ids.shape[1]))
+  if found.size:
+    i = found[0]
+    raise UserError(
+      f'prompt {i} is padded on the left by {leading[i]} ids, and prompt_lengths count from there:'
+      ' leave prompt_lengths out, pad on the right, or give lists without padding'
+    )
+
+
+def _ended_once(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray, 'b s']:
+  """Marks padding where the pad id is an end too: the first one behind a row's text is its end."""
+  if source_pad(model) == model.pad_id:
+    return inputs
+  places = np.arange(inputs.shape[1])[None]
+  last = np.where(np.isin(inputs, (model.pad_id, NO_TOKEN)), 0, places + 1).max(1, keepdims=True)
+  return np.where(places <= last, inputs, NO_TOKEN)
 
 
 def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
@@ -167,14 +241,14 @@ def _lengths_of(
   return lengths.astype(np.int32)
 
 
-def check_ids(name: str, ids: np.ndarray, words: int) -> None:
+def check_ids(name: str, ids: np.ndarray, words: int, least: int = 0) -> None:
   """Raises UserError for ids outside the vocabulary.
 
   They would be clamped silently, and decode to plausible text."""
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
     one = ': give one row as [ids]' if ids.ndim == 1 else ''
     raise UserError(f'{name} must be {IDS}, not {ids.dtype}{list(ids.shape)}{one}')
-  if ids.size and not 0 <= ids.min() <= ids.max() < words:
+  if ids.size and not least <= ids.min() <= ids.max() < words:
     span = f'{ids.min()} to {ids.max()}'
     raise UserError(
       f'{name} have ids from {span}, and the model knows 0 to {words - 1}: use its tokenizer'
@@ -221,6 +295,7 @@ def row_keys(key: Any, rows: int) -> Array:
   try:
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
       key = jax.random.wrap_key_data(key)
+    key = _threefry(key)
   except (AttributeError, TypeError, ValueError):
     raise UserError(f'key={key!r} is no random key: give jax.random.key(0), for example') from None
   if key.shape not in ((), (rows,)):
@@ -230,24 +305,39 @@ def row_keys(key: Any, rows: int) -> Array:
   return key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
 
 
+def _threefry(key: Array) -> Array:
+  """Returns keys of JAX's default kind, made of all words of others.
+
+  Under `vmap` others, such as 'rbg', draw for all rows by the first key."""
+  plain = jax.random.key(0, impl='threefry2x32')
+  if key.dtype == plain.dtype:
+    return key
+  words = jax.random.key_data(key).reshape(*key.shape, -1)
+
+  def made(words: UInt[Array, ' n']) -> Array:
+    return functools.reduce(jax.random.fold_in, words, plain)
+
+  return jax.vmap(made)(words) if key.ndim else made(words)
+
+
 def padded(model: Model, prompt: Prompt) -> Prompt:
   """Pads the prompt and its source to one of few widths, within the model's positions.
 
   A start token alone stays alone, and pictures stay as they are."""
   if model.fixed_length is not None:
     return prompt
-  inputs = None if prompt.inputs is None else _wide(model, prompt.inputs)
+  inputs = None if prompt.inputs is None else _wide(model, prompt.inputs, source_pad(model))
   is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
-  tokens = prompt.tokens if is_start else _wide(model, prompt.tokens)
+  tokens = prompt.tokens if is_start else _wide(model, prompt.tokens, model.pad_id)
   return Prompt(inputs, tokens, prompt.length, prompt.empty, prompt.limit)
 
 
-def _wide(model: Model, ids: Int[np.ndarray, 'b t']) -> Int[np.ndarray, 'b wide']:
+def _wide(model: Model, ids: Int[np.ndarray, 'b t'], pad_id: int) -> Int[np.ndarray, 'b wide']:
   b, t = ids.shape
   width, limit = _width_of(t), model.max_positions
   if limit is not None:
     width = max(min(width, limit), t)
-  filled = np.full((b, width), model.pad_id, ids.dtype)
+  filled = np.full((b, width), pad_id, ids.dtype)
   filled[:, :t] = ids
   return filled
 

@@ -24,12 +24,21 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import checked, most_of, padded, room_of, row_keys, rows_of, width_of
+from fastdec.decoding.inputs import (
+  checked,
+  most_of,
+  padded,
+  room_of,
+  row_keys,
+  rows_of,
+  width_of,
+  without_left_pads,
+)
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import Strategy, check_strategy, nodes_of
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Params, check_model, source_words
+from fastdec.models.api import Model, Params, check_model, source_pad, source_words
 from fastdec.sharding import check_rows, mesh_of, place_rows, using
 from fastdec.struct import Bound
 
@@ -78,6 +87,8 @@ def decode_each(
   check_model(model, params)
   check_strategy(strategy)
   sources = rows_of('inputs', inputs, source_words(model))
+  name = 'prompt' if model.start_id is None else 'source'
+  sources = [without_left_pads(model, name, i, row) for i, row in enumerate(sources)]
   lengths = np.array([len(source) for source in sources], int)
   if not lengths.size:
     return iter(())
@@ -197,7 +208,7 @@ class _Pool:
 
   def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
-    inputs = np.full((len(indices), width), self.model.pad_id, np.int32)
+    inputs = np.full((len(indices), width), source_pad(self.model), np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
       if index != NOBODY:

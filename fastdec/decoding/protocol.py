@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model
+from fastdec.models.api import Capacity, Model, source_pad
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -50,11 +50,11 @@ class Prompt:
   # most tokens that a row may emit; None: the room that there is
   limit: Int[Given, ' b'] | None = None
 
-  def source_length(self, pad_id: int) -> Int[Array, ' b']:
+  def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""
     assert self.inputs is not None and self.inputs.ndim == 2
     places = jnp.arange(1, self.inputs.shape[1] + 1, dtype=jnp.int32)
-    return jnp.where(self.inputs != pad_id, places, 0).max(axis=1)
+    return jnp.where(self.inputs != source_pad(model), places, 0).max(axis=1)
 
 
 @struct.pytree

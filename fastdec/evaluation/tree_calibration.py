@@ -27,6 +27,7 @@ from fastdec.evaluation.tree_growth import (
 from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Token, read, value_of
 from fastdec.files import read_json, whole_file
+from fastdec.models.api import source_pad
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
@@ -198,7 +199,9 @@ def _texts(
     chosen = list(prompts[start : start + rows])
     missing = rows - len(chosen)
     chosen += chosen[-1:] * missing
-    inputs = np.array([[*ids, *[model.pad_id] * (width - len(ids))] for ids in chosen], np.int32)
+    inputs = np.array(
+      [[*ids, *[source_pad(model)] * (width - len(ids))] for ids in chosen], np.int32
+    )
     lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
     texts = decode(
       target.module, target.params, inputs, Greedy(), lengths, max_len=max_len

@@ -103,7 +103,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       pad_id=pad,
       eos_ids=ids.ends,
       start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
-      suppressed_ids=tuple(sorted({pad, *suppressed(config, generation)})),
+      suppressed_ids=tuple(sorted({pad} - {*ids.ends} | suppressed(config, generation))),
       dtype=dtype,
     )
   )

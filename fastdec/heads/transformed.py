@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.models.api import Capacity, Params, embedding_of, source_of
+from fastdec.models.api import Capacity, Params, embedding_of, source_of, source_pad
 from fastdec.models.taps import apply_with
 from fastdec.products import products_of
 from fastdec.sharding import Table, partition_of, under, within
@@ -48,6 +48,10 @@ class Transformed:
   @property
   def pad_id(self) -> int:
     return self.model.pad_id
+
+  @property
+  def source_pad_id(self) -> int:
+    return source_pad(self.model)
 
   @property
   def start_id(self) -> int | None:

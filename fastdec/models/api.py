@@ -55,6 +55,7 @@ from fastdec.errors import UserError
 
 Params = Any  # a nested dict of arrays
 NO_PARENT = -1  # the root's entry in a list of parents
+NO_TOKEN = -1  # padding where no id is free for it
 
 
 @struct.pytree
@@ -328,6 +329,12 @@ def source_words(model: Model) -> int:
   """Size of the source's vocabulary."""
   own = getattr(model, 'source_vocab_size', None)
   return model.vocab_size if own is None else own
+
+
+def source_pad(model: Model) -> int:
+  """Returns the id that fills up sources: `pad_id`, or NO_TOKEN where that ends texts too."""
+  own = getattr(model, 'source_pad_id', None)
+  return model.pad_id if own is None else own
 
 
 def float_type(params: Params) -> Any:

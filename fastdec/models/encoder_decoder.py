@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
-from fastdec.models.api import Capacity, Params, setting
+from fastdec.models.api import NO_TOKEN, Capacity, Params, setting
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import look_up
 from fastdec.models.taps import Features, check_taps
@@ -44,6 +44,15 @@ class EncoderDecoder:
   pad_id = setting('pad_id')
   start_id = setting('start_id')
   suppressed_ids = setting('suppressed_ids')
+
+  @property
+  def source_pad_id(self) -> int:
+    """Id that fills up sources: the pad id, unless it ends texts too, as in many Marians."""
+    return NO_TOKEN if self.pad_id in self.eos_ids else self.pad_id
+
+  def unpadded(self, inputs: Int[Array, 'b s']) -> tuple[Int[Array, 'b s'], Bool[Array, 'b s']]:
+    """Returns ids that all have an embedding, and a mask that is false on padding."""
+    return jnp.maximum(inputs, 0), inputs != self.source_pad_id
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)

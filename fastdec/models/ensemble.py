@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, Nodes, Params
+from fastdec.models.api import Capacity, Model, Nodes, Params, source_pad
 from fastdec.products import products_of
 from fastdec.sharding import Table, partition_of, under, within
 
@@ -19,6 +19,7 @@ SHARED = (
   'source_vocab_size',
   'eos_ids',
   'pad_id',
+  'source_pad_id',
   'start_id',
   'suppressed_ids',
   'fixed_length',
@@ -50,6 +51,10 @@ def _shared(name: str) -> Any:
   return property(lambda self: getattr(self.models[0], name, None))
 
 
+def _value(model: Model, name: str) -> Any:
+  return source_pad(model) if name == 'source_pad_id' else getattr(model, name, None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
   """A model (protocol: `models/api.py`) of models over one vocabulary, of any size or kind.
@@ -75,7 +80,7 @@ class Ensemble:
     first = self.models[0]
     for i, model in enumerate(self.models[1:], start=2):
       for name in SHARED:
-        have, want = getattr(model, name, None), getattr(first, name, None)
+        have, want = _value(model, name), _value(first, name)
         if have != want:
           raise UserError(
             f'model {i} of the ensemble has {name}={have}, and the first has {want}:'
@@ -87,6 +92,11 @@ class Ensemble:
           f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden'
           ' states are: give it a value d_model, the length of the last axis of what apply returns'
         )
+
+  @property
+  def source_pad_id(self) -> int:
+    """Id that fills up sources, of all members."""
+    return source_pad(self.models[0])
 
   @property
   def d_model(self) -> int:

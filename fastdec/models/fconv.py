@@ -334,7 +334,7 @@ class FConv(EncoderDecoder):
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Memory:
     """Encodes source ids padded with `pad_id`: one entry for all decoder layers."""
-    mask = inputs != self.pad_id
+    inputs, mask = self.unpadded(inputs)
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
     return Memory(
       (self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask

@@ -277,6 +277,7 @@ class LM:
   vocab_size = setting('vocab_size')
   eos_ids = setting('eos_ids')
   pad_id = setting('pad_id')
+  bos_id = setting('bos_id')
   suppressed_ids = setting('suppressed_ids')
   max_positions = setting('max_positions')
 

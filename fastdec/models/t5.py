@@ -236,7 +236,7 @@ class T5(EncoderDecoder):
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
     """Encodes source ids padded with `pad_id`."""
-    mask = inputs != self.pad_id
+    inputs, mask = self.unpadded(inputs)
     positions = jnp.arange(inputs.shape[1])[None]
     bias = relative_bias(
       params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False

@@ -144,7 +144,7 @@ class Transformer(EncoderDecoder):
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
     """Encodes source ids padded with `pad_id`."""
-    mask = inputs != self.pad_id
+    inputs, mask = self.unpadded(inputs)
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
     sees = functools.partial(attend, mask=mask[:, None, :])
     return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastdec.decoding.inputs import row_keys, rows_of, width_of
 from fastdec.errors import UserError
-from fastdec.models.api import Model, source_words
+from fastdec.models.api import Model, source_pad, source_words
 
 MOST = 32  # batches; more would be visited too seldom for a median
 WIDEST = 0.9  # the share of prompts that must fit into the width to which all are padded
@@ -44,7 +44,7 @@ def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   for chosen in np.resize(order, (whole, rows))[:MOST]:
     among = [prompts[i] for i in chosen]
     lengths = np.array([len(one) for one in among], np.int32) if model.start_id is None else None
-    padded = _padded(among, longest, model.pad_id)
+    padded = _padded(among, longest, source_pad(model))
     found.append(Batch(padded, lengths, None if keys is None else keys[chosen]))
   return found
 

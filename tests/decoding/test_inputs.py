@@ -10,7 +10,7 @@ import fastdec as fd
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.pool import decode_each
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
-from fastdec.models.lm import LMConfig
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashHeads, HashLM
 
@@ -20,6 +20,7 @@ ENDLESS = Transformer(
   TransformerConfig(vocab_size=13, eos_ids=(), pad_id=2, max_positions=32, **SIZES)
 )
 IMAGES = ImageTransformer(ImageTransformerConfig(source_size=2, size=4, block_length=6, **SIZES))
+TINY = dict(d_model=8, d_ff=8, heads=2, layers=1, key_heads=2)
 PICTURES = np.zeros((2, 2, 2, 3), np.uint8)
 
 
@@ -72,6 +73,111 @@ def test_a_ragged_list_is_decoded_as_its_rows_alone():
   np.testing.assert_array_equal(
     scores.total, fd.score(MODEL, {}, rows, out.tokens, [9, 4, 6]).total
   )
+
+
+# The pad ends texts too: 2.
+SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SIZES))
+
+
+@pytest.mark.parametrize(
+  ('sources', 'read'),
+  [
+    ([[3, 4, 2], [5], [6, 7, 8, 9, 2]], [[3, 4, 2, -1, -1], [5, -1, -1, -1, -1], [6, 7, 8, 9, 2]]),
+    (
+      np.array([[3, 4, 2, 2], [5, 2, 6, 2], [2, 2, 2, 2]]),
+      [[3, 4, 2, -1], [5, 2, 6, 2], [2, -1, -1, -1]],
+    ),
+    ([[3, 4]], [[3, 4]]),
+  ],
+)
+def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
+  """Whole rows of lists count; of an array, what follows a row's end is padding."""
+  prompt = prompt_of(SAME, sources, None, None)
+  assert prompt.inputs.tolist() == read
+  assert prompt.empty.tolist() == [max(row) <= 2 for row in read]
+  assert prompt.source_length(SAME).tolist() == [sum(id >= 0 for id in row) for row in read]
+
+
+@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2), 'draft', 'ensemble'])
+def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
+  """In a list, in an array, in a pool, and each by itself; the end ends them."""
+  model, params = SAME, jax.tree.map(lambda x: 3 * x, SAME.init(jax.random.key(2)))
+  if strategy == 'draft':
+    strategy = fd.Speculative((SAME, SAME.init(jax.random.key(5))), gamma=2)
+  if strategy == 'ensemble':
+    model, params, strategy = fd.Ensemble((model, model)), (params, params), fd.Greedy()
+  sources = [[3, 4, 2], [5, 8, 2], [6, 7, 8, 9, 2], [10, 2], [11, 12, 5, 2]]
+  alone = [
+    fd.decode(model, params, [source], strategy, max_len=9).tokens[0].tolist() for source in sources
+  ]
+  lengths = [row.index(2) + 1 if 2 in row else 9 for row in alone]
+  assert min(lengths) < 9 == max(lengths)
+  padded = np.array([source + [2] * (6 - len(source)) for source in sources])
+  for out in (
+    fd.decode(model, params, sources, strategy, max_len=9),
+    fd.decode(model, params, padded, strategy, max_len=9),
+    fd.decode_all(model, params, sources, strategy, max_len=9, rows=2),
+  ):
+    assert out.tokens.tolist() == alone and out.lengths.tolist() == lengths
+  if isinstance(strategy, fd.Greedy):
+    cut = [row[:n] for row, n in zip(alone, lengths, strict=True)]
+    totals = fd.score(model, params, sources, cut).total
+    np.testing.assert_allclose(totals, fd.score(model, params, padded, alone).total, rtol=1e-5)
+
+
+LM_TOLD = LM(
+  LMConfig(vocab_size=14, pad_id=0, bos_id=1, eos_ids=(2,), **TINY)
+)  # no text has its pad
+LEFT = [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 4]]
+
+
+@pytest.mark.parametrize('given_as', [list, np.array])
+def test_rows_padded_on_the_left_are_read_without_padding(given_as):
+  rows = ([[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 4, 0]], [4, 2, 3])
+  assert given(prompt_of(LM_TOLD, given_as(LEFT), None, None))[1:3] == rows
+  assert given(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
+    [5, 6, 7, 8], [9, 10, 2, 2], [11, 12, 4, 2],
+  ]  # fmt: skip
+  _, tokens, lengths, _ = given(prompt_of(ENDLESS, [[3]] * 2, None, given_as([[5, 6], [2, 7]])))
+  assert (tokens, lengths) == ([[0, 5, 6], [0, 7, 2]], [3, 2])
+  # with prompt_lengths all of them is text
+  rows = [[5, 6, 7, 8], [0, 0, 9, 0], [0, 11, 12, 4]]
+  assert given(prompt_of(LM_TOLD, given_as(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
+
+
+def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_many():
+  assert given(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
+  for model, pad in ((MODEL, 0), (SAME, 2)):
+    for rows in ([[5, 6, 7], [pad, pad, 7]], [[5, 6], [pad, pad, 7]]):
+      with pytest.raises(fd.UserError, match=f'1 begins with 2 pad ids .{pad}., which may be text'):
+        prompt_of(model, rows, None, None)
+      with pytest.raises(fd.UserError, match='1 begins with 2 pad ids'):
+        decode_each(model, {}, rows, fd.Greedy(), 4)
+  with pytest.raises(fd.UserError, match='prompt 1 is padded on the left by 2 ids'):
+    prompt_of(LM_TOLD, LEFT, [4, 2, 3], None)
+
+
+def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():
+  params = LM_TOLD.init(jax.random.key(0))
+  out = fd.decode(LM_TOLD, params, [[5, 6, 7, 8], [9, 10], [11, 12, 4]], fd.Greedy(), max_len=5)
+  again = fd.decode_all(LM_TOLD, params, np.array(LEFT), fd.Greedy(), max_len=5)
+  assert again.tokens.tolist() == out.tokens.tolist()
+
+
+@pytest.mark.parametrize('kind', ['rbg', 'unsafe_rbg'])
+def test_rows_draw_alone_as_together_with_keys_of_any_kind(kind):
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0, impl=kind), jnp.arange(4))
+  prompts = np.array([[3, 4], [5, 6], [7, 8], [3, 9]])
+  for strategy in (fd.Sample(2.0), fd.Speculative((MODEL, {}), gamma=2, temperature=2.0)):
+    out = fd.decode(MODEL, {}, prompts, strategy, max_len=10, key=keys)
+    for i in range(4):
+      one = slice(i, i + 1)
+      alone = fd.decode(MODEL, {}, prompts[one], strategy, max_len=10, key=keys[one])
+      assert alone.tokens.tolist() == [out.tokens[i].tolist()]
+    same = fd.decode(
+      MODEL, {}, [[3, 4]] * 4, strategy, max_len=10, key=jax.random.key(0, impl=kind)
+    )
+    assert len(set(map(tuple, same.tokens.tolist()))) > 1
 
 
 def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa: B008  it is frozen

@@ -48,6 +48,31 @@ def test_logits_and_greedy_tokens_are_theirs(name):
     assert length == 24 or ours[length - 1] in model.eos_ids
 
 
+@pytest.mark.parametrize('name', ['marian_tiny', 't5_tiny'])
+def test_a_pad_that_is_the_end_too_changes_no_text(name, tmp_path):
+  """As many fine-tuned folders have it. Lists have their lengths, and an array's rows their end."""
+  copied(name, tmp_path)
+  (end,) = fd.load(REFERENCE / name)[0].eos_ids
+  for file in ('config.json', 'generation_config.json'):
+    said = json.loads((REFERENCE / name / file).read_text())
+    start = {'decoder_start_token_id': said['decoder_start_token_id']}
+    (tmp_path / file).write_text(json.dumps({**said, **start, 'pad_token_id': end}))
+  expected = np.load(REFERENCE / name / 'expected.npz')
+  lengths = expected['source_mask'].sum(1)
+  sources = [row[:n].tolist() for row, n in zip(expected['source'], lengths, strict=True)]
+  array = np.where(expected['source_mask'] > 0, expected['source'], end)
+  model, params = fd.load(REFERENCE / name)
+  wanted = fd.decode(model, params, sources, fd.Greedy(), max_len=24)
+  model, params = fd.load(tmp_path)
+  for inputs in (sources, array):
+    out = fd.decode(model, params, inputs, fd.Greedy(), max_len=24)
+    assert out.lengths.tolist() == wanted.lengths.tolist() and min(out.lengths) < 24
+    for ours, theirs, n in zip(out.tokens, wanted.tokens, out.lengths, strict=True):
+      np.testing.assert_array_equal(ours[:n], theirs[:n])
+  beams = fd.decode(model, params, sources, fd.Beam(4), max_len=24)
+  assert 0 < min(beams.lengths) < 24
+
+
 def test_ragged_prompts_decode_as_alone():
   model, params = fd.load(REFERENCE / 'llama_gqa_tiny')
   prompt = np.load(REFERENCE / 'llama_gqa_tiny' / 'expected.npz')['prompt']

@@ -217,7 +217,7 @@ class Beam:
     )
     if self.max_len is None:
       return limit
-    source = prompt.length if prompt.inputs is None else (prompt.inputs != model.pad_id).sum(1)
+    source = prompt.length if prompt.inputs is None else prompt.source_length(model)
     return jnp.minimum(_on_line(self.max_len, source).clip(1), limit)
 
   def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:

@@ -96,7 +96,7 @@ def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Ar
   """Returns the source and its lengths; no tokens unless it is text in the model's vocabulary."""
   if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
-  return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model.pad_id)
+  return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model)
 
 
 def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:

@@ -22,7 +22,15 @@ from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.decoding.strategy import DRAFTED, Asked
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Cache, Model, causal, has_own_source_ids, source_words, suppress
+from fastdec.models.api import (
+  Cache,
+  Model,
+  causal,
+  has_own_source_ids,
+  source_pad,
+  source_words,
+  suppress,
+)
 from fastdec.struct import Bound
 
 # of a vocabulary: models of one tokenizer pad it to round sizes that differ by less
@@ -223,10 +231,9 @@ class ModelDrafter:
     if inputs is None or inputs.ndim != 2:
       return inputs
     is_padding = (
-      jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
-      >= prompt.source_length(target.pad_id)[:, None]
+      jnp.arange(inputs.shape[1], dtype=jnp.int32)[None] >= prompt.source_length(target)[:, None]
     )
-    return jnp.where(is_padding, model.pad_id, jnp.minimum(inputs, source_words(model) - 1))
+    return jnp.where(is_padding, source_pad(model), jnp.minimum(inputs, source_words(model) - 1))
 
   def _calls(self, state: Reading) -> int | Int[Array, '']:
     """Number of tokens to draft in every row, one call of the draft model each."""
