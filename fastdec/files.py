@@ -27,6 +27,7 @@ MOST = 2**28  # bytes of a file that is read whole
 MOST_JSON = 2**26  # which takes thirty times as much memory
 MARK = b'\xef\xbb\xbf'  # of the byte order, at the beginning of some files of UTF-8
 LONGEST, LONGEST_PART = 3840, 240  # bytes of a path and of a name, with room for what is added
+POINTER = b'version https://git-lfs.github.com/spec/'  # the beginning of what copies instead
 HALF = re.compile(r'\\u[dD][89a-fA-F]')  # perhaps half a character
 
 
@@ -251,9 +252,9 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   except OSError as error:
     raise UserError(f'cannot read {file} ({error.strerror}): restore the file') from None
   except ValueError as error:
-    raise UserError(f'{file} is not JSON ({error}): restore the file') from None
+    raise damaged(file, f'is not JSON ({error})', 'restore the file') from None
   if not isinstance(content, dict):
-    raise UserError(f'{file} is no JSON object: restore the file')
+    raise damaged(file, 'is no JSON object', 'restore the file')
   return content
 
 
@@ -272,6 +273,35 @@ def text_of(data: bytes, name: object) -> str:
   except UnicodeDecodeError as error:
     line = error.object[: error.start].count(b'\n') + 1
     raise UserError(f'line {line} of {name} is not UTF-8: convert the text') from None
+
+
+def check_text(text: Any) -> str:
+  """Returns a text that a tokenizer can read.
+
+  Raises:
+    UserError: it is no text, or half a character is in it.
+  """
+  try:
+    text.encode()
+  except (AttributeError, TypeError):
+    raise UserError(f'{shown(text)} is no text: give a str') from None
+  except UnicodeEncodeError as error:
+    raise UserError(
+      f'a text has half a character, {text[error.start]!r} at place {error.start}: mend it where'
+      ' it was cut'
+    ) from None
+  return text
+
+
+def damaged(file: pathlib.Path, reason: str, advice: str = 'copy it again') -> UserError:
+  """Returns the error for a file that does not hold what its name says."""
+  with contextlib.suppress(OSError), open_file(file) as opened:
+    if opened.read(len(POINTER)) == POINTER:
+      return UserError(
+        f'{file} is a pointer of Git LFS, not the file that it stands for: run git lfs pull in'
+        f' {file.parent}, or download the file'
+      )
+  return UserError(f'{file} {reason}: {advice}')
 
 
 def read_lines(path: pathlib.Path, what: str = 'a prompt') -> list[str]:

@@ -31,12 +31,15 @@ def from_tfds(
   with extras.explained():
     import tensorflow_datasets as tfds
 
-  builder: Any = tfds.builder(name, data_dir=folder or None, file_format='array_record')
+  builder: Any = None
   try:
+    builder = tfds.builder(name, data_dir=folder or None, file_format='array_record')
     rows = {split: builder.as_data_source(named) for split, named in splits.items()}
   # what TFDS says of what is not there
   except (KeyError, ValueError, NotImplementedError, AssertionError) as error:
-    root = folder or builder.data_path.parents[name.count('/') + 1]
+    root = folder or tfds.core.constants.DATA_DIR
+    if builder is None:  # it is there in another format, which TFDS does not change
+      remedy = f', once {root}/{name.partition("/")[0]} is removed or elsewhere{remedy}'
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'
     given = f'{name} is not prepared as array records in {root}'
     raise UserError(

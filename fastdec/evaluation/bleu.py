@@ -6,6 +6,7 @@ scores with the same signature.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,11 @@ with extras.explained():
 # sacreBLEU's, by language, where 13a (mteval's) would take a whole sentence for a word. Without a
 # dictionary the words of Japanese, Thai and so on are not told apart: their characters are counted.
 TOKENIZERS = {'zh': 'zh', 'ja': 'char', 'th': 'char', 'lo': 'char', 'km': 'char', 'my': 'char'}
+
+
+def composed(lines: Sequence[str]) -> list[str]:
+  """Returns lines with accents and letters as one character (NFC), as our tokenizer writes them."""
+  return [unicodedata.normalize('NFC', line) for line in lines]
 
 
 class Bleu(NamedTuple):
@@ -39,7 +45,8 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
   Raises:
     UserError: no lines, or not as many hypotheses as references.
   """
-  return _score(BLEU(tokenize=TOKENIZERS.get(language, '13a')), hypotheses, references)
+  sides = composed(hypotheses), composed(references)
+  return _score(BLEU(tokenize=TOKENIZERS.get(language, '13a')), *sides)
 
 
 def split_compound_bleu(
@@ -63,7 +70,7 @@ def split_compound_bleu(
       f"Moses has no rules for the language '{language}': give one of {', '.join(known)}"
     )
   tokenizer = sacremoses.MosesTokenizer(language)
-  sides = [[_split(tokenizer, line) for line in side] for side in (hypotheses, references)]
+  sides = [[_split(tokenizer, line) for line in composed(x)] for x in (hypotheses, references)]
   score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), *sides)
   tokens = f'tok:moses-{language}-split-compounds|sacremoses:{sacremoses.__version__}'
   return Bleu(score, signature.replace('tok:none', tokens))

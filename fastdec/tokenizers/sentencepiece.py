@@ -10,19 +10,27 @@ import io
 import os
 import pathlib
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import read_bytes, whole_file
+from fastdec.files import check_text, damaged, read_bytes, whole_file
 from fastdec.tokenizers.chat import Chats
 
 with extras.explained():
   import sentencepiece
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+SIGN = '\x1f'  # in the place of '▁', by which SentencePiece writes a space
+LONGEST = 4192  # bytes of a line that SentencePiece learns from
 PathLike = str | os.PathLike[str]
+
+
+# Characters that SentencePiece has a use of its own for, by separators, which are whitespace to us.
+OURS = str.maketrans({'▁': SIGN, '▅': '\x1e', '\0': '\x1d'})
+THEIRS = {new: chr(old) for old, new in OURS.items()}
 
 
 def normalise(text: str) -> str:
@@ -41,6 +49,25 @@ def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
   found = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
   found.id_to_piece(list(range(found.vocab_size())))
   return found
+
+
+def _escaped(text: str) -> str:
+  """Returns a normalised line in which all characters stand for themselves."""
+  return normalise(check_text(text)).translate(OURS)
+
+
+def _unescaped(text: str) -> str:
+  for new, old in THEIRS.items():
+    text = text.replace(new, old)
+  return text
+
+
+def _sentences(lines: Iterable[str]) -> Iterator[str]:
+  """Yields lines for training: SentencePiece leaves long ones out, and splits at special names."""
+  for line in map(_escaped, lines):
+    line = re.sub('<(?=pad>|unk>|/s>)', '< ', line)
+    is_short = len(line) <= LONGEST // 4  # four bytes a character at most
+    yield from [line] if is_short else textwrap.wrap(line, LONGEST // 4, break_on_hyphens=False)
 
 
 class Tokenizer(Chats):
@@ -62,7 +89,7 @@ class Tokenizer(Chats):
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
       path: the file to write (by way of a temporary one); its folder is made if need be.
-      vocab_size: pieces in all, the three special ones included.
+      vocab_size: pieces in all, the three special ones and that of '▁' included.
       character_coverage: share of characters that become pieces; the rarest become the unknown one.
 
     Raises:
@@ -72,7 +99,7 @@ class Tokenizer(Chats):
     model = io.BytesIO()
     try:
       sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line for line in map(normalise, lines) if line),
+        sentence_iterator=(line for line in _sentences(lines) if line),
         model_writer=model,
         model_type='bpe',
         vocab_size=vocab_size,
@@ -82,6 +109,7 @@ class Tokenizer(Chats):
         eos_id=EOS_ID,
         unk_id=UNK_ID,
         bos_id=-1,
+        user_defined_symbols=[SIGN],
         num_threads=1,
         minloglevel=2,
       )
@@ -105,13 +133,14 @@ class Tokenizer(Chats):
         tokenizer._processor.eos_id(),
         tokenizer._processor.unk_id(),
       )
-    except (OSError, ValueError, RuntimeError) as error:
-      reason = (
-        error.strerror if isinstance(error, OSError) else ('corrupt, or no SentencePiece model')
-      )
+    except OSError as error:
       raise UserError(
-        f'cannot read the tokenizer {path} ({reason}): give one of fastdec'
+        f'cannot read the tokenizer {path} ({error.strerror}): give one of fastdec'
       ) from error
+    except (ValueError, RuntimeError):
+      raise damaged(
+        pathlib.Path(path), 'is corrupt, or no SentencePiece model', 'give one of fastdec'
+      ) from None
     if ids != (PAD_ID, EOS_ID, UNK_ID):
       special = f'has pad, eos, unk = {ids}, not {(PAD_ID, EOS_ID, UNK_ID)}'
       raise UserError(f'the tokenizer {path} {special}: give one that fastdec trained')
@@ -128,15 +157,16 @@ class Tokenizer(Chats):
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a line, without an end in any case; an empty line has none."""
-    return self._processor.encode(normalise(text))
+    return self._processor.encode(_escaped(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Returns the ids of many lines, each with an end; on all cores, far faster than one by one."""
-    return self._processor.encode([normalise(line) for line in lines], add_eos=True)
+    return self._processor.encode([_escaped(line) for line in lines], add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids up to the first end of sentence, without padding and ids beyond."""
-    return self._processor.decode([one for one in _content(ids) if one < self.vocab_size])
+    known = [one for one in _content(ids) if one < self.vocab_size]
+    return _unescaped(self._processor.decode(known))
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id, specials included; '▁' is the space before a word.
@@ -144,7 +174,7 @@ class Tokenizer(Chats):
     Ids beyond the pieces are '<unk>'.
     """
     known = (int(token) if int(token) < self.vocab_size else UNK_ID for token in ids)
-    return [self._processor.id_to_piece(token) for token in known]
+    return [_unescaped(self._processor.id_to_piece(token)) for token in known]
 
 
 def _content(ids: Sequence[int]) -> list[int]:

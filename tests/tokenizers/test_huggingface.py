@@ -46,12 +46,12 @@ def test_llamas_pieces_follow_a_start(folder):
   assert fd.load_tokenizer(folder).encode(TEXT) == [*ids[1:], 2]
 
 
-def test_t5s_pieces_end_and_know_no_sentinels(folder):
+def test_t5s_pieces_end(folder):
   (folder / 'spiece.model').write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
   tokenizer = fd.load_tokenizer(folder)
   ids = tokenizer.encode(TEXT)
-  assert ids[-1] == 1 and tokenizer.decode([*ids, 99]) == TEXT
-  shown = tokenizer.pieces([*ids, 99])
+  assert ids[-1] == 1 and tokenizer.decode([*ids, 99, 140]) == TEXT
+  shown = tokenizer.pieces([*ids, 140])
   assert shown[-2:] == ['</s>', '<unk>'] and ''.join(shown[:-2]).replace('▁', ' ').strip() == TEXT
   assert 2 in tokenizer.encode('Ж') and tokenizer.decode([2, *ids]) == TEXT
 
@@ -77,6 +77,90 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
   assert 1 in tokenizer.encode('Ж')
 
 
+def test_special_tokens_count_where_a_text_spells_them(folder):
+  """Behind one no space is put, as it is before a text; unless `legacy` asks for it."""
+  (folder / 'tokenizer.model').write_bytes(pieces(character_coverage=1.0))
+  added = {
+    '40': {'content': '<|user|>', 'special': False},
+    '41': {'content': '<mask>', 'lstrip': True},
+  }
+  (folder / 'tokenizer_config.json').write_text(json.dumps({'added_tokens_decoder': added}))
+  tokenizer = fd.load_tokenizer(folder)
+  assert tokenizer.vocab_size == 42
+  ids = tokenizer.encode('a</s><s>dog<|user|> dog <mask> dog')
+  assert [i for i in ids if i in (1, 2, 40, 41)] == [1, 2, 1, 40, 41]
+  spelt = ''.join(tokenizer.pieces(ids))
+  assert spelt == '<s>▁a</s><s>dog<|user|>▁dog<mask>▁dog'
+  assert tokenizer.decode(ids) == 'adog<|user|> dog<mask> dog'
+  assert tokenizer.pieces([40, 2, 0, 42]) == ['<|user|>', '</s>', '<unk>', '<unk>']
+  (folder / 'tokenizer_config.json').write_text('{"legacy": true}')
+  legacy = fd.load_tokenizer(folder)
+  assert ''.join(legacy.pieces(legacy.encode('a</s>dog'))) == '<s>▁a</s>▁dog'
+
+
+def test_sentinels_and_ends_of_t5_and_marian_count_where_they_are_spelt(folder):
+  (folder / 'spiece.model').write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+  tokenizer = fd.load_tokenizer(folder)
+  dog = tokenizer.encode('dog', special=False)
+  assert tokenizer.encode('dog <extra_id_0> dog</s><extra_id_99>') == [*dog, 139, *dog, 1, 40, 1]
+  assert tokenizer.vocab_size == 140
+  for name in ('source.spm', 'target.spm'):
+    (folder / name).write_bytes(pieces())
+  names = ['</s>', '<unk>', '▁dog', '<pad>']
+  (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+  assert fd.load_tokenizer(folder).encode('</s><pad>')[:2] == [0, 3]
+
+
+@pytest.mark.parametrize('kind', ['GPT2Tokenizer', 'Qwen2TokenizerFast', None])
+def test_vocabulary_and_merges_are_read_as_their_class_reads_them(kind, folder):
+  """Bytes, joined by merges; Qwen2 composes characters, and its digits stand alone."""
+  tokenizers = pytest.importorskip('tokenizers')
+  letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+  words = [*letters, 'do', 'dog', 'Ġa', '12', '<|endoftext|>']
+  (folder / 'vocab.json').write_text(json.dumps({word: i for i, word in enumerate(words)}))
+  (folder / 'merges.txt').write_text('#version: 0.2\nd o\ndo g\nĠ a\n1 2\n')
+  added = {str(len(words)): {'content': '<|im_start|>', 'special': True}}
+  if kind:
+    said = {'tokenizer_class': kind, 'added_tokens_decoder': added}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(said))
+  tokenizer, is_qwen = fd.load_tokenizer(folder), kind == 'Qwen2TokenizerFast'
+  text = 'dog a 12 é ▁'
+  ids = tokenizer.encode(text)
+  assert tokenizer.decode(ids) == text and ids[:2] == [words.index('dog'), words.index('Ġa')]
+  assert (words.index('12') in ids) == (not is_qwen)
+  assert (tokenizer.encode('e\u0301') == tokenizer.encode('é')) == is_qwen
+  if kind:
+    assert tokenizer.encode('<|im_start|>dog') == [len(words), words.index('dog')]
+    assert tokenizer.decode([len(words), words.index('dog')]) == 'dog'
+    (folder / 'tokenizer_config.json').write_text('{"tokenizer_class": "CLIPTokenizer"}')
+    with pytest.raises(fd.UserError, match='of a CLIPTokenizer, which are read of GPT2Tokenizer'):
+      fd.load_tokenizer(folder)
+  (folder / 'tokenizer_config.json').unlink(missing_ok=True)
+  (folder / 'merges.txt').write_text('d o g\n')
+  with pytest.raises(fd.UserError, match='has 3 pieces on line 1 and not two'):
+    fd.load_tokenizer(folder)
+
+
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 493443\n'
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'tokenizer.model', 'tokenizer_config.json'])
+def test_a_pointer_of_git_lfs_is_named(name, folder):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  (folder / name).write_bytes(POINTER)
+  with pytest.raises(fd.UserError, match=f'{name} is a pointer of Git LFS.*: run git lfs pull'):
+    fd.load_tokenizer(folder)
+
+
+def test_half_a_character_is_refused_by_every_tokenizer(folder):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  with pytest.raises(fd.UserError, match=r"half a character, '\\ud83d' at place 4: mend it"):
+    fd.load_tokenizer(folder).encode('cut \ud83d here')
+  write_words(folder)
+  with pytest.raises(fd.UserError, match='half a character'):
+    fd.load_tokenizer(folder).encode('cut \ud83d here')
+
+
 def test_tokenizer_json(folder):
   tokenizers = pytest.importorskip('tokenizers')
   words = {word: i for i, word in enumerate(('<s>', *sorted(set(TEXT.split()))))}
@@ -95,6 +179,10 @@ def test_tokenizer_json(folder):
   assert fd.load_tokenizer(folder).encode(TEXT) == tokenizer.encode(TEXT)
   (folder / 'tokenizer.json').write_text('{}')
   with pytest.raises(fd.UserError, match=r'tokenizer\.json cannot be read'):
+    fd.load_tokenizer(folder)
+  newer = {**json.loads(made.to_str()), 'model': {'type': 'SuperBPE', 'vocab': {}}}
+  (folder / 'tokenizer.json').write_text(json.dumps(newer))
+  with pytest.raises(fd.UserError, match=r'is whole, but .* pip install -U tokenizers'):
     fd.load_tokenizer(folder)
 
 

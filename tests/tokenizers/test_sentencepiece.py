@@ -28,6 +28,26 @@ def test_text_of_known_characters_survives(tokenizer: Tokenizer, text: str):
   assert tokenizer.decode(tokenizer.encode(text)) == normalise(text)
 
 
+def test_characters_that_sentencepiece_uses_itself_survive(tokenizer: Tokenizer, tmp_path):
+  """A '▁' even where training has not seen it; lines with '▅', '<pad>' or NUL are learnt."""
+  assert tokenizer.decode(tokenizer.encode('Two ▁ men▁')) == 'Two ▁ men▁'
+  text = 'the ▅ block, <pad> </s> <unk>, a \0 and ▁▁ x▁y'
+  own = Tokenizer.train([text], tmp_path / 'own.model', vocab_size=50)
+  assert own.decode(own.encode(text)) == text and 2 not in own.encode(text)
+  assert not {0, 1} & set(own.encode(text)) and '▅' in ''.join(own.pieces(own.encode(text)))
+  with pytest.raises(UserError, match='half a character'):
+    own.encode_lines(['cut \ud83d'])
+
+
+def test_long_lines_are_learnt_from(tmp_path):
+  """SentencePiece leaves out lines of more than 4,192 bytes; also those without any space."""
+  long = ['zebra quagga ξένος ' * 600, '漢字' * 3000]
+  own = Tokenizer.train([*LINES * 5, *long], tmp_path / 'own.model', vocab_size=120)
+  text = 'zebra quagga ξένος 漢字'
+  assert own.decode(own.encode(text)) == text and 2 not in own.encode(text)
+  assert Tokenizer.train(long, tmp_path / 'long.model', vocab_size=60).vocab_size == 60
+
+
 def test_only_whitespace_and_composition_are_normalised():
   assert normalise(' 12,5\xa0%  von\t½ Ma\u0308nnern…\n') == '12,5 % von ½ Männern…'
 

@@ -177,3 +177,15 @@ def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
     match=r'not prepared as array records in .*pip install .*`tfds build .* kind=archives',
   ):
     load_pairs(TextData('tfds', folder=data_dir), 'train', tmp_path / 'cache')
+
+
+def test_a_set_in_the_default_format_of_tfds_says_how_to_prepare_it(
+  prepared: TextData, tmp_path: Path
+):
+  (info,) = Path(prepared.folder).rglob('dataset_info.json')
+  assert '"fileFormat": "array_record"' in info.read_text()
+  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
+  with pytest.raises(
+    UserError, match=r'not prepared as array records in .*, once .*/wmt14_translate is removed'
+  ):
+    load_pairs(prepared, 'train', tmp_path / 'cache')
