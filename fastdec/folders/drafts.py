@@ -32,7 +32,16 @@ from fastdec.folders.huggingface import DTYPES
 from fastdec.folders.load import found, kept_in
 from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
 from fastdec.folders.stored import put, stored_in, write
-from fastdec.folders.tensors import INDEX, MTP, SINGLE, Tensors, conversion, files_of, fit
+from fastdec.folders.tensors import (
+  INDEX,
+  MTP,
+  SINGLE,
+  Tensors,
+  check_kind,
+  conversion,
+  files_of,
+  fit,
+)
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -107,6 +116,8 @@ def load_draft(
       f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)'
     )
   name, in_int8 = kept_in(dtype)
+  if not (folder / 'config.json').is_file():
+    check_kind(folder)
   config = read_json(folder / 'config.json')
   read = _own if 'format' in config else _published
   try:

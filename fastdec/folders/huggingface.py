@@ -85,7 +85,10 @@ class HuggingFaceFolder(Folder):
         config.json, a mesh that does not divide them.
     """
     files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
-    model, tensors = self.model, Tensors(self.path, files)
+    is_tied = self.config.get('tie_word_embeddings')
+    if is_tied is None:
+      is_tied = self.config.get('is_encoder_decoder')
+    model, tensors = self.model, Tensors(self.path, files, bool(is_tied))
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))

@@ -118,11 +118,11 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
     UserError: a tensor of another shape than the config means, or separate embeddings of source and
       target.
   """
-  c, names = model.config, set(tensors)
+  c = model.config
   params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}
   params['output_bias'] = np.zeros(c.vocab_size)
   params['source_positions'] = params['target_positions'] = _positions(c.max_positions, c.d_model)
-  if 'final_logits_bias' in names:
+  if 'final_logits_bias' in tensors:
     params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(
       c.vocab_size
     )
@@ -136,7 +136,7 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
       tensors, f'model.decoder.layers.{i}.', c.d_model, d_ff, has_cross=True
     )
   for copy in COPIES:
-    if copy in names and not are_equal(tensors[copy], params['embedding']):
+    if copy in tensors and not are_equal(tensors[copy], params['embedding']):
       raise UserError(
         f'{copy} is not model.shared.weight: embeddings of their own are not supported'
       )

@@ -32,6 +32,7 @@ from fastdec.fields import read, shown
 from fastdec.files import place, read_json, whole_folder
 from fastdec.folders.folder import Folder
 from fastdec.folders.stored import Stored, put, stored_in, write
+from fastdec.folders.tensors import check_kind
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
@@ -241,6 +242,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
       f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}'
     )
   if not (path / 'config.json').is_file():
+    check_kind(path)
     raise UserError(
       f'{path} has no config.json: give the workdir of a run, or a Hugging Face folder'
     )

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
 from fastdec.errors import UserError
-from fastdec.files import open_file
+from fastdec.files import damaged, open_file
 from fastdec.models.api import Params
 from fastdec.packed import is_packed
 from fastdec.products import kernels_of
@@ -99,12 +99,8 @@ class OneMore:
     return self.stored[index].astype(np.float32) + 1
 
 
-def stored_in(file: pathlib.Path) -> dict[str, Stored]:
-  """Returns the tensors of a safetensors file, by name, in order, unread: it reads the header.
-
-  Raises:
-    UserError: the file is not whole.
-  """
+def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
+  """Returns the header of a safetensors file, and the place where its tensors begin."""
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -115,7 +111,24 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
       safe_open(file, 'numpy')  # checks that header and file belong together
       header = json.loads(opened.read(length))
   except (SafetensorError, OSError, ValueError, MemoryError) as error:
-    raise UserError(f'{file} is corrupt or cut short ({error}): copy it again') from None
+    if 'unknown variant' in str(error):  # a type of numbers
+      raise UserError(f'{file} is not supported ({error}): convert it to F32') from None
+    raise damaged(file, f'is corrupt or cut short ({error})') from None
+  return header, 8 + length
+
+
+def metadata_of(file: pathlib.Path) -> dict[str, str]:
+  """Returns what a safetensors file says beside its tensors, such as names of tied ones."""
+  return _header(file)[0].get('__metadata__') or {}
+
+
+def stored_in(file: pathlib.Path) -> dict[str, Stored]:
+  """Returns the tensors of a safetensors file, by name, in order, unread: it reads the header.
+
+  Raises:
+    UserError: the file is not whole.
+  """
+  header, begin = _header(file)
   header.pop('__metadata__', None)
   found = {}
   for name, entry in sorted(header.items()):
@@ -123,7 +136,7 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
       raise UserError(
         f'{name} of {file} is of type {entry["dtype"]}, which is not supported: convert it to F32'
       )
-    offset = 8 + length + entry['data_offsets'][0]
+    offset = begin + entry['data_offsets'][0]
     found[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
   return found
 

@@ -3,12 +3,13 @@
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fastdec.errors import UserError
+from fastdec.fields import shown
 from fastdec.files import read_json
-from fastdec.folders.stored import Stored, stored_in
+from fastdec.folders.stored import Stored, metadata_of, stored_in
 from fastdec.models.api import Params
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
@@ -20,24 +21,33 @@ HARMLESS = re.compile(
 MTP = 'mtp.'  # prefix of the names of a draft network inside its model's folder (`folders.mtp`)
 SHOWN, LISTED = 8, 99
 PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, not a path
+# Parts of names that PyTorch's wrappers put in: of torch.compile, FSDP and checkpointing.
+WRAPPERS = {'_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
+EMBEDDINGS, OUTPUT = ('embed_tokens.weight', 'shared.weight'), 'lm_head.weight'
 
 
 class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, each a `Stored`.
 
   Another tensor of its shape stands in for a missing one, so that `check` can list all missing.
+  As in `transformers`, a name may lack 'model.', where none has it (a base model saved alone), and
+  of tied tensors one may be there alone.
   """
 
   origin = 'config.json'  # the file that gives their sizes
   # for errors of `check`
   advice = 'its tensors and its config.json do not belong together'
 
-  def __init__(self, folder: pathlib.Path, files: Mapping[str, str] | None = None):
+  def __init__(
+    self, folder: pathlib.Path, files: Mapping[str, str] | None = None, is_tied: bool = False
+  ):
     self.where, self.folder = folder, folder
     self.asked: set[str] = set()
     self.missing: list[str] = []
     self._read: dict[str, dict[str, Stored]] = {}
     self._files = files_of(folder) if files is None else files  # the file that holds each tensor
+    self._is_base = not any(name.startswith('model.') for name in self._files)
+    self._is_tied = is_tied
 
   def __iter__(self) -> Iterator[str]:
     return iter(self._files)
@@ -46,12 +56,28 @@ class Tensors(Mapping[str, Any]):
     return len(self._files)
 
   def __contains__(self, name: object) -> bool:
-    return name in self._files
+    return isinstance(name, str) and self._stored_name(name) in self._files
+
+  def _stored_name(self, name: str) -> str:
+    return name.removeprefix('model.') if self._is_base else name
+
+  def _tied_to(self, name: str) -> str | None:
+    """Returns the tensor that stands for a missing one: of the same matrix, as a file says."""
+    for file in sorted(set(self._files.values())):
+      said = metadata_of(self.folder / file)
+      kept = said.get(name, said.get(self._stored_name(name)))
+      if kept in self._files:
+        return kept
+    is_alone = self._is_tied and name.endswith(EMBEDDINGS) and OUTPUT in self._files
+    return OUTPUT if is_alone else None
 
   def __getitem__(self, name: str) -> Any:
+    if name not in self:
+      name = self._tied_to(name) or name
+    asked, name = name, self._stored_name(name)
     self.asked.add(name)
     if name not in self._files:
-      self.missing.append(name)
+      self.missing.append(asked)
       parts = (r'\d+' if part.isdigit() else re.escape(part) for part in name.split('.'))
       alike = re.compile(r'\.'.join(parts))  # another layer's has the same shape
       name = next((other for other in self._files if alike.fullmatch(other)), '')
@@ -63,7 +89,8 @@ class Tensors(Mapping[str, Any]):
     """Returns an existing tensor, without a note that it was asked for."""
     file = self._files[name]
     if file not in self._read:
-      self._read[file] = stored_in(self.folder / file)
+      stored = stored_in(self.folder / file)
+      self._read[file] = {ours: stored[name] for name, ours in plain_names(stored).items()}
     if name not in self._read[file]:
       where = f'{self.folder / file} has no {name}, which {INDEX} says is there'
       raise UserError(f'{where}: copy the folder again')
@@ -82,7 +109,9 @@ class Tensors(Mapping[str, Any]):
       if names
     ]
     if parts:
-      raise UserError(f'{self.where} {" and ".join(parts)}: {self.advice}')
+      is_base = self._is_base and self.missing == [OUTPUT]
+      advice = 'it is a base model, give the whole one (`AutoModelForCausalLM`)'
+      raise UserError(f'{self.where} {" and ".join(parts)}: {advice if is_base else self.advice}')
 
 
 def files_of(folder: pathlib.Path) -> dict[str, str]:
@@ -97,6 +126,7 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
     return files_in(folder, SINGLE)
   if (folder / INDEX).is_file():
     return _indexed(folder)
+  check_kind(folder)
   if pickled := sorted(file.name for file in folder.glob('*.bin')):
     has_encoder = read_json(folder / 'config.json').get('is_encoder_decoder')
     command = (
@@ -108,7 +138,26 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
       f'{folder} has its weights only as pickle ({pickled[0]}), which is refused:'
       f' convert by {command}'
     )
+  _check_layout(folder)
   raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
+
+
+def _check_layout(folder: pathlib.Path) -> None:
+  """Raises UserError, with what to do, for a folder whose weights are under other names."""
+  names = sorted(file.name for file in folder.iterdir())
+  found = [name for name in names if name.endswith('.safetensors')]
+  if any(re.fullmatch(r'model-\d+-of-\d+\.safetensors', name) for name in found):
+    raise UserError(f'{folder} lacks {INDEX}, which says what is where: copy the folder again')
+  if len(found) == 1 and re.fullmatch(r'(model\.\w+|pytorch_model)\.safetensors', found[0]):
+    raise UserError(
+      f'{folder} has its weights under another name, {found[0]}: rename it to {SINGLE}'
+    )
+  others = ('.pth', '.h5', '.msgpack', '.onnx', '.ot')
+  if found or (found := [name for name in names if name.endswith(others)]):
+    raise UserError(
+      f'{folder} has no {SINGLE}, but {listed(found)}, of another layout: give a folder as'
+      ' `save_pretrained` writes it'
+    )
 
 
 def conversion(pickled: pathlib.Path, file: pathlib.Path) -> str:
@@ -133,12 +182,52 @@ def _indexed(folder: pathlib.Path) -> dict[str, str]:
   # os.path: a name that is too long for a file is absent, no error
   if absent := sorted({file for file in files.values() if not os.path.isfile(folder / file)}):
     raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
-  return files
+  return {ours: files[name] for name, ours in plain_names(files).items()}
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+  """Returns names without the parts that wrappers put in, by the names as they are stored.
+
+  >>> plain_names(['module._orig_mod.norm.weight', 'module._orig_mod.layers.0.bias'])
+  {'module._orig_mod.norm.weight': 'norm.weight', 'module._orig_mod.layers.0.bias': 'layers.0.bias'}
+  """
+  parts = {name: [part for part in name.split('.') if part not in WRAPPERS] for name in names}
+  while parts and all(part[0] == 'module' and len(part) > 1 for part in parts.values()):
+    parts = {name: part[1:] for name, part in parts.items()}  # of data parallel modules
+  plain = {name: '.'.join(part) for name, part in parts.items()}
+  return plain if len(set(plain.values())) == len(plain) else {name: name for name in plain}
+
+
+def check_kind(folder: pathlib.Path) -> None:
+  """Raises UserError, with what to do, for a folder that is no model, or of another program."""
+  names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+  if 'adapter_config.json' in names:
+    said = read_json(folder / 'adapter_config.json')
+    base, is_seq2seq = (
+      said.get('base_model_name_or_path'),
+      'SEQ_2_SEQ' in str(said.get('task_type')),
+    )
+    command = (
+      'python -c "import peft, transformers as t; m = peft.AutoPeftModelFor'
+      f"{'Seq2SeqLM' if is_seq2seq else 'CausalLM'}.from_pretrained('{folder}').merge_and_unload();"
+      f" m.save_pretrained('{folder}-merged'); t.AutoTokenizer.from_pretrained('{base}')"
+      f".save_pretrained('{folder}-merged')\""
+    )
+    raise UserError(
+      f'{folder} is an adapter (LoRA) of {shown(base)}, not a model: merge them by {command}'
+    )
+  if found := [name for name in names if name.endswith('.gguf')]:
+    given = f"('{folder}', gguf_file='{found[0]}').save_pretrained('{folder}-safe')"
+    raise UserError(
+      f'{folder} has its weights as GGUF ({found[0]}), which is not read: give the safetensors that'
+      ' they were made of, or convert them by python -c "import transformers as t;'
+      f' t.AutoModelForCausalLM.from_pretrained{given}; t.AutoTokenizer.from_pretrained{given}"'
+    )
 
 
 def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:
   """Returns `files_of` for one file with all tensors."""
-  return dict.fromkeys(stored_in(folder / file), file)
+  return dict.fromkeys(plain_names(stored_in(folder / file)).values(), file)
 
 
 def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:

@@ -18,7 +18,16 @@ from typing import Annotated, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, read, shown
-from fastdec.files import check_text, damaged, parse_json, read_bytes, read_json, text_of, write_json
+from fastdec.files import (
+  POINTER,
+  check_text,
+  damaged,
+  parse_json,
+  read_bytes,
+  read_json,
+  text_of,
+  write_json,
+)
 from fastdec.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
@@ -286,6 +295,8 @@ class MergesTokenizer(JsonTokenizer):
       lines = text_of(read_bytes(file), file).split('\n')
     except OSError as error:
       raise UserError(f'cannot read {file} ({error.strerror}): copy it again') from None
+    if lines[0].startswith(POINTER.decode()):
+      raise damaged(file, 'holds no merges')
     found = []
     for number, line in enumerate(lines, 1):
       pair = line.split()

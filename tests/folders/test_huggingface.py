@@ -107,6 +107,83 @@ def copied(name, folder, shards=1, rename=None, copies=(), **changes):
   return folder
 
 
+EMBEDDINGS = {
+  'llama_tiny': 'model.embed_tokens.weight', 'marian_tiny': 'model.shared.weight',
+  't5_tiny': 'shared.weight',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('kind', ['tied', 'tied as the file says', 'base', 'compiled', 'parallel'])
+@pytest.mark.parametrize('name', EMBEDDINGS)
+def test_tensors_are_found_under_the_names_that_tools_leave(name, kind, tmp_path):
+  """One name of a tied matrix, a base model's names, and those of PyTorch's wrappers."""
+  from safetensors.numpy import load_file, save_file
+
+  tied, left_out = EMBEDDINGS[name], {'lm_head.weight', 'final_logits_bias'}
+  changes = {'tie_word_embeddings': True} if name == 'llama_tiny' else {}
+  whole = load_file(REFERENCE / name / 'model.safetensors')
+  whole = {old: x for old, x in whole.items() if old not in left_out}
+  folders = [tmp_path / 'whole', tmp_path / 'renamed']
+  for folder in folders:
+    folder.mkdir()
+    copied(name, folder, **changes)
+  renamed, said = dict(whole), {'format': 'pt'}
+  if kind == 'tied':
+    renamed['lm_head.weight'] = renamed.pop(tied)
+  elif kind == 'tied as the file says':
+    said[tied], renamed['decoder.embedding'] = 'decoder.embedding', renamed.pop(tied)
+  elif kind == 'base':
+    renamed = {old.removeprefix('model.'): x for old, x in whole.items()}
+  else:
+    prefix = {'compiled': '_orig_mod.', 'parallel': 'module._orig_mod.'}[kind]
+    renamed = {prefix + old: x for old, x in whole.items()}
+  save_file(whole, folders[0] / 'model.safetensors')
+  save_file(renamed, folders[1] / 'model.safetensors', said)
+  (_, wanted), (_, found) = (fd.load(folder) for folder in folders)
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_a_base_model_without_its_projection_says_so(tmp_path):
+  from safetensors.numpy import load_file, save_file
+
+  copied('llama_tiny', tmp_path, tie_word_embeddings=False)
+  whole = load_file(REFERENCE / 'llama_tiny' / 'model.safetensors')
+  names = {old: old.removeprefix('model.') for old in whole if old != 'lm_head.weight'}
+  save_file({new: whole[old] for old, new in names.items()}, tmp_path / 'model.safetensors')
+  with pytest.raises(fd.UserError, match=r'lacks lm_head\.weight: it is a base model'):
+    fd.load(tmp_path)
+
+
+POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 493443\n'
+KINDS = [  # files beside config.json, which may be missing too, and words of the sentence
+  ({'model.safetensors': POINTER}, r'model\.safetensors is a pointer of Git LFS.* git lfs pull'),
+  ({'adapter_config.json': '{"base_model_name_or_path": "a/b"}', 'adapter_model.safetensors': ''},
+   r"is an adapter \(LoRA\) of 'a/b', not a model: merge .*AutoPeftModelForCausalLM"),
+  ({'m.Q4.gguf': ''}, r"has its weights as GGUF \(m\.Q4\.gguf\).*gguf_file='m\.Q4\.gguf'"),
+  ({'model.fp16.safetensors': ''}, r'under another name, model\.fp16\.safetensors: rename it to'),
+  ({'model-00001-of-00002.safetensors': ''}, r'lacks model\.safetensors\.index\.json, which says'),
+  ({'consolidated.safetensors': ''}, r'but consolidated\.safetensors, of another layout'),
+  ({'tf_model.h5': ''}, r'but tf_model\.h5, of another layout'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('files', 'words'), KINDS)
+def test_a_folder_of_another_kind_is_told_by_its_kind(files, words, tmp_path):
+  for file, text in files.items():
+    (tmp_path / file).write_text(text)
+  config = REFERENCE / 'llama_tiny' / 'config.json'
+  for has_config in (False, True):
+    if has_config:
+      (tmp_path / 'config.json').write_text(config.read_text())
+    elif not files.keys() & {'adapter_config.json', 'm.Q4.gguf'}:
+      continue
+    with pytest.raises(fd.UserError, match=words):
+      fd.load(tmp_path)
+  (tmp_path / 'config.json').write_text(POINTER)
+  with pytest.raises(fd.UserError, match=r'config\.json is a pointer of Git LFS'):
+    fd.load(tmp_path)
+
+
 def test_many_files_read_as_one(tmp_path):
   model, params = fd.load(copied('llama_tiny', tmp_path, shards=3), dtype='bfloat16')
   _, whole = fd.load(REFERENCE / 'llama_tiny')
