@@ -37,14 +37,18 @@ def decode(
       its 'data'.
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id. A row of padding and end
       tokens only is empty, and decodes to an end token. Decoder-only: prompt ids int[b, t],
-      right-padded. Unpadded lists of rows of different lengths are allowed too.
+      right-padded. Unpadded lists of rows of different lengths are allowed too. Where the pad id
+      ends texts too, a row's pads count as one end. Pads before a text are no part of it, unless
+      `prompt_lengths` are given; if they may be text (the pad is an end or a start), one of them
+      is, and more are refused.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
     prompt_lengths: int[b], if padded prompts (or prefixes) differ in length; None: whole rows.
     prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the
       output.
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
       64).
-    key: for strategies that sample: one key, split by row, or one key a row [b].
+    key: for strategies that sample: one key, split by row, or one key a row [b]. Keys of another
+      kind than JAX's default one are turned into such.
     max_new_tokens: another name of max_len.
 
   Raises:

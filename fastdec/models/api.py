@@ -1,12 +1,14 @@
 """The protocol of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested
-dict. Every strategy decodes a model that meets the protocol below. Three more members are optional:
+dict. Every strategy decodes a model that meets the protocol below. Four more members are optional:
 `partition(devices)` gives the layout of the parameters on a mesh of devices, as rows of (regex,
 PartitionSpec); see `fastdec.sharding`. Without it every device has all of them. `products` names
 the parameters that may be in int8; see `fastdec.quantized`. `d_model` is the width of the hidden
-states, by which an `Ensemble` separates those of its members. Drafts that read a model's inner
-states need `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source` (below).
+states, by which an `Ensemble` separates those of its members. `source_pad_id` fills up sources, if
+`pad_id` may be text: an encoder then reads NO_TOKEN, -1, as padding. Drafts that read a model's
+inner states need `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source`
+(below).
 
 A whole model in thirty lines (a test runs it):
 
