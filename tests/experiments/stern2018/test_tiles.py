@@ -113,9 +113,16 @@ def test_a_picture_is_never_half_written(tmp_path, monkeypatch):
   assert (tmp_path / 'large.png').read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_photograph_that_lies_on_its_side_is_read_upright(tmp_path):
-  """EXIF orientation 6: what the camera wrote is to be turned by 90 degrees to the right."""
-  lying, orientation = picture(16, 24), PIL.Image.Exif()
-  orientation[0x0112] = 6
-  PIL.Image.fromarray(lying).save(tmp_path / 'photo.png', exif=orientation)
-  np.testing.assert_array_equal(tiles.read(tmp_path / 'photo.png', 99), np.rot90(lying, -1))
+UPRIGHT = {  # by EXIF's orientation, what a viewer makes of what the camera wrote
+  1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud,
+  5: lambda x: x.swapaxes(0, 1), 6: lambda x: np.rot90(x, -1),
+  7: lambda x: x[::-1, ::-1].swapaxes(0, 1), 8: np.rot90,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('given', UPRIGHT)
+def test_a_photograph_is_read_upright(given, tmp_path):
+  camera, orientation = picture(16, 24), PIL.Image.Exif()
+  orientation[0x0112] = given
+  PIL.Image.fromarray(camera).save(tmp_path / 'photo.png', exif=orientation)
+  np.testing.assert_array_equal(tiles.read(tmp_path / 'photo.png', 99), UPRIGHT[given](camera))
