@@ -203,7 +203,7 @@ class Generator:
       max_new_tokens: the most tokens, the end included; `fd.decode` calls it `max_len`.
       stop: strings that end the text where they begin.
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
-      logprobs: 1 for each token's log-probability.
+      logprobs: 1 for each token's log-probability, which takes one more call (`fd.score`).
       **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`.
 
     Returns:

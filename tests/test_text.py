@@ -192,6 +192,19 @@ def test_prompts_of_a_bucket_share_their_programs(g):
   assert run('cat', 'the dog') == run('the dog sits', 'a cat')
 
 
+@pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])
+def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
+  tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / f'{style}_tiny')
+  model = LM(dataclasses.replace(LANGUAGE, vocab_size=tokenizer.vocab_size, max_positions=None))
+  fd.save(model, lively(model.init(jax.random.key(2))), tmp_path / 'model', tokenizer=tokenizer)
+  g, messages = fd.Generator.load(tmp_path / 'model'), [{'role': 'user', 'content': 'Count: 1, 2'}]
+  out, ids = g.chat(messages, max_new_tokens=12), g.tokenizer.encode_chat(messages)
+  expected = fd.decode(g.model, g.params, [ids], fd.Greedy(), max_len=12)
+  assert out.tokens == expected.tokens[0, : expected.lengths[0]].tolist()
+  assert out.text == g.tokenizer.decode(out.tokens) == g([messages, 'a'], max_new_tokens=12)[0].text
+  assert ''.join(g.stream(messages, max_new_tokens=12)) == out.text == ''.join(out.pieces)
+
+
 def test_logprobs_are_the_model_s(g):
   out = g('a dog', max_new_tokens=9, logprobs=1)
   scores = fd.score(g.model, g.params, [g.tokenizer.encode('a dog')], [out.tokens])

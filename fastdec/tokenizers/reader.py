@@ -1,13 +1,18 @@
 """Readers that turn a stream of tokens into text, to its end or to a stop string."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+BYTE = re.compile('<0x[0-9A-F]{2}>')
 FEW = 64  # tokens that are decoded again with every block, at most, beside the block
 
 
 class Reader:
   """Text of tokens as they come; a character waits until all its bytes are there.
+
+  Tokens of single bytes, '<0xE4>', wait for the first token of another kind: many tokenizers decode
+  all bytes side by side as wrong if one of them is.
 
   Tokens are decoded together with earlier ones, because the text of a token depends on its place:
   the same piece is ' man' within a sentence, and 'man' at its beginning. The last few tokens are
@@ -25,7 +30,7 @@ class Reader:
     """Returns the text that these tokens complete."""
     self._ids += [int(token) for token in tokens]
     self._whole = self._tokenizer.decode(self._ids)
-    said = self._say(self._whole.rstrip(self.UNKNOWN))
+    said = self._say(self._settled())
     if len(self._ids) > FEW and self._shown == self._whole:
       self._forget()
     return said
@@ -33,6 +38,26 @@ class Reader:
   def finish(self) -> str:
     """Returns the text that still waits for more tokens."""
     return self._say(self._whole)
+
+  @property
+  def waiting(self) -> str:
+    """Text so far behind the text that was returned; more tokens may change it."""
+    return self._whole[len(self._shown) :]
+
+  def _settled(self) -> str:
+    """Returns the text that no further token changes."""
+    count = len(self._ids)
+    while count and self._is_open(self._ids[count - 1]):
+      count -= 1
+    whole = self._whole if count == len(self._ids) else self._tokenizer.decode(self._ids[:count])
+    return whole.rstrip(self.UNKNOWN)
+
+  def _is_open(self, token: int) -> bool:
+    """True for a token of one byte, and for one without a text, which ends no bytes before it."""
+    if not hasattr(self._tokenizer, 'pieces'):
+      return False
+    is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
+    return is_byte or not self._tokenizer.decode([token])
 
   def _say(self, text: str) -> str:
     new = text[len(self._shown) :]
@@ -69,27 +94,27 @@ class Stopping:
       if self.found is not None:
         break
       self.count += len(part)
-      self._read(self._reader.add(part))
+      begun = len(self._text)
+      self._text += self._reader.add(part)
+      self._look(self._text + self._reader.waiting, begun)
     return self._say(0 if self.found else self._waiting())
 
   def finish(self) -> str:
     """Returns the text that still waits for more tokens."""
     if self.found is None:
-      self._read(self._reader.finish())
+      self._text += self._reader.finish()
     return self._say(0)
 
-  def _read(self, text: str) -> None:
-    """Takes more text, and looks for the strings where they may end in it."""
-    begun = len(self._text)
-    self._text += text
+  def _look(self, text: str, begun: int) -> None:
+    """Looks for the strings where they end behind the text that was known before."""
     places = []
     for stop in self._stops:
-      place = self._text.find(stop, max(begun - len(stop) + 1, 0))
+      place = text.find(stop, max(begun - len(stop) + 1, 0))
       if place >= 0:
         places.append((place, stop))
     if places:
       place, self.found = min(places, key=lambda one: one[0])
-      self._text = self._text[:place]
+      self._text = text[:place]
 
   def _waiting(self) -> int:
     """Returns the length of the end of the text that may begin a string."""

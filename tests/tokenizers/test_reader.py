@@ -76,3 +76,26 @@ def test_a_long_stream_says_what_one_reading_says(kind, seed, tmp_path):
     rest = rest[size:]
   assert tokenizer.decode(context) + ''.join(said) + reader.finish() == tokenizer.decode(ids)
   assert len(ids) > 10 * FEW and counted.ids < 2 * FEW * len(said)
+
+
+class FallingBack:
+  """BPE that falls back to bytes: one wrong byte makes all beside it wrong."""
+
+  def __init__(self):
+    words = [f'<0x{byte:02X}>' for byte in range(256)] + ['a', 'b']
+    vocab = {word: i for i, word in enumerate(words)}
+    self.model = tokenizers.Tokenizer(models.BPE(vocab, [], byte_fallback=True))
+    self.model.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    self.model.add_special_tokens(['<end>'])
+    self.decode = lambda ids: self.model.decode(list(ids), skip_special_tokens=True)
+    self.pieces = lambda ids: [self.model.id_to_token(i) for i in ids]
+
+
+def test_bytes_that_become_wrong_are_never_shown_right():
+  tokenizer, random_ids = FallingBack(), random.Random(0)
+  assert tokenizer.decode([0x6C]) == 'l' and tokenizer.decode([0x6C, 258, 0xFF]) == '\ufffd' * 2
+  for _ in range(50):
+    ids = random_ids.choices([0x6C, 0xC3, 0xA9, 0xFF, 256, 257, 258], k=12)
+    reader = Reader(tokenizer, [])
+    said = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
+    assert ''.join([*said, reader.finish()]) == tokenizer.decode(ids)
