@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _say('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', 31)
     return 1
   except KeyboardInterrupt:
-    _say('Interrupted', 31)
+    keeps = ('train-draft', '--out'), ('generate', '--output')  # what they have done
+    goes_on = any(name in words[:1] and flag in ' '.join(words) for name, flag in keeps)
+    _say('Interrupted: the same command goes on' if goes_on else 'Interrupted', 31)
     return 130
   except (BrokenPipeError, SystemExit) as error:
     # Rich makes a SystemExit of it

@@ -210,7 +210,7 @@ def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
   speeds = {name: lengths[name] / time.median for name, time in times.items()}
   line = f'{speeds["this"]:.1f} tokens per second'
   if 'plain' in strategies:
-    ratio = times['this'].speedup_over(times['plain']) * lengths['this'] / lengths['plain']
+    ratio = speeds['this'] / speeds['plain']
     name = 'greedy decoding' if law is None else 'sampling one by one'
     line += f', {ratio:.2f} times {name} ({speeds["plain"]:.1f} tokens per second)'
   device = jax.devices()[0].device_kind

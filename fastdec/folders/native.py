@@ -233,7 +233,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
     )
   if 'draft' in config or (path / 'draft' / 'config.json').is_file():
     raise UserError(
-      f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft-head'
+      f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft'
     )
   found = [record.parent.parent for record in path.glob('*/model/config.json')]
   # of a run and the plain name that is a link to it, the name is told
