@@ -108,8 +108,8 @@ COUNTING = ('test_programs', 'test_pool', 'test_search')  # begin without progra
 
 @pytest.fixture(scope='module', autouse=True)
 def _forget_programs(request):
-  """Each compiled program takes some 20 memory maps, of which a process may have 65,530 (beyond that
-  LLVM crashes), and 3 MB. Forgetting takes a second, and what others need is compiled again."""
+  """Each compiled program takes 3 MB and some 20 memory maps, of which a process may have 65,530;
+  beyond that LLVM crashes. Forgetting takes a second, and what others need is compiled again."""
   maps = Path('/proc/self/maps')
   if request.path.stem in COUNTING or not maps.exists() or maps.read_bytes().count(b'\n') > 8_000:
     jax.clear_caches()
