@@ -55,7 +55,8 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
   opening.add_law(parser)
-  opening.add_lengths(parser)
+  opening.add_length(parser)
+  opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
   parser.add_argument('--plain', action='store_true', help='shows the text alone')
   parser.add_argument(

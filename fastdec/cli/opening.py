@@ -38,8 +38,8 @@ def add_model(parser: Parser) -> None:
   parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
 
 
-def add_lengths(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
-  """Adds the flags of how much is written at once."""
+def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
+  """Adds the flag of how long outputs are."""
   parser.add_argument(
     '--max-len',
     '--max-new-tokens',
@@ -47,6 +47,10 @@ def add_lengths(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
     default=max_len,
     help=f'the most tokens of an output ({max_len})',
   )
+
+
+def add_cores(parser: Parser) -> None:
+  """Adds the flag of how many cores are used."""
   parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
 
 

@@ -54,11 +54,11 @@ def settings(
     'model': folder.content,
     'strategy': describe(strategy),
     'part': part,
-    'pool': None if given.pool is None else _hash(pathlib.Path(given.pool).read_bytes()),
+    'pool': None if given.pool is None else hashed(pathlib.Path(given.pool).read_bytes()),
     'dtype': dtype,
     'max_len': given.max_len,
     'seed': given.seed,
-    'prompts': _hash('\n'.join(prompts).encode()),
+    'prompts': hashed('\n'.join(prompts).encode()),
   }
 
 
@@ -195,7 +195,8 @@ def write(
     console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
 
 
-def _hash(data: bytes) -> str:
+def hashed(data: bytes) -> str:
+  """Returns a hash of 16 hexadecimal digits."""
   return hashlib.sha256(data).hexdigest()[:16]
 
 

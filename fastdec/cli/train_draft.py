@@ -29,6 +29,7 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, one_of, whole
+from fastdec.cli.prompt_file import hashed
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -69,7 +70,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--seed', type=whole(0, opening.LAST), default=0, help='of fresh layers and batches (0)'
   )
-  opening.add_lengths(parser)
+  opening.add_length(parser)
   given = parser.read(words)
   out = place(given.out)
   is_free = not out.exists() if given.kind == 'heads' else is_replaceable(out)
@@ -77,7 +78,7 @@ def main(words: Sequence[str]) -> None:
     raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
   lines, work = read_prompts(pathlib.Path(given.prompts)), out.with_name(f'{out.name}.training')
   generator = _opened(given, lines)
-  _check_settings(work, given)
+  _check_settings(work, given, lines)
   texts = _texts(work / 'text.json', generator, lines, given)
   held = max(len(texts) // HELD_OUT, 1)
   if len(texts) <= held:
@@ -117,10 +118,11 @@ def _opened(given: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
   return dataclasses.replace(unread, params=params, rows=4 * given.rows)
 
 
-def _check_settings(work: pathlib.Path, given: argparse.Namespace) -> None:
+def _check_settings(work: pathlib.Path, given: argparse.Namespace, lines: Sequence[str]) -> None:
   """Writes what is trained, or raises UserError if something else was begun here."""
-  file, record = work / 'settings.json', {**vars(given), 'cores': None}
+  file, record = work / 'settings.json', dict(vars(given))
   record['model'] = folders.content(given.model)
+  record['prompts'] = hashed('\n'.join(lines).encode())
   if file.is_file() and read_json(file) != record:
     raise UserError(f'{work} was made with other settings: give another --out, or remove it')
   write_json(file, record)

@@ -40,7 +40,8 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--nbest', type=whole(1), default=1, help='hypotheses of each sentence, at most --beam (1)'
   )
-  opening.add_lengths(parser, 100)
+  opening.add_length(parser, 100)
+  opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='sentences decoded at once (as tuned, or 16)')
   parser.add_argument('--plain', action='store_true', help='prints the translations alone')
   given, sentences = parser.read_beside(words)
@@ -124,4 +125,5 @@ def _lines(file: str | None, sentences: Sequence[str]) -> list[str]:
   text = text_of(data, name)
   if not text and not sentences:
     raise UserError(f'{name} is empty: give a sentence on each line')
-  return text.removesuffix('\n').split('\n')  # only a newline ends a line, as for `wc -l`
+  ended = text if sentences else text.removesuffix('\n')
+  return ended.split('\n')  # only a newline ends a line, as for `wc -l`

@@ -61,6 +61,7 @@ Candidate = tuple[Any, str | None]  # a strategy, and the folder of its heads or
 
 def main(words: Sequence[str]) -> None:
   given = _read(words)
+  cores.settle(given.model, max(given.batches), given.cores)  # before JAX looks for them
   dtypes = _types(given.dtypes)
   law = {name: getattr(given, name) for name in opening.LAW if getattr(given, name) is not None}
   plain = with_law(fd.Greedy(), law)
@@ -70,7 +71,6 @@ def main(words: Sequence[str]) -> None:
   if given.output is not None:
     place(given.output)
   prompts = read_prompts(pathlib.Path(given.prompts))
-  cores.settle(given.model, max(given.batches), given.cores)
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(given.batches)))]
   _show_log()
   ends, left = time.perf_counter() + given.budget, len(dtypes) * len(given.batches)
@@ -130,7 +130,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--budget', type=seconds, default=120.0, help='time for all of it (2m)')
   parser.add_argument('--output', help="file to write (tuned.json in the model's folder)")
   opening.add_law(parser)
-  opening.add_lengths(parser)
+  opening.add_length(parser)
+  opening.add_cores(parser)
   return parser.read(words)
 
 

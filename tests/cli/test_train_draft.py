@@ -15,6 +15,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
     patched.setattr(train_draft, 'train', lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     assert fastdec(*words).code == 130 and not out.exists()
   monkeypatch.setattr(fd.Generator, '__call__', lambda *given: pytest.fail('it writes again'))
+  assert 'was made with other settings' in fastdec(*words, '--seed=1').mistake
   ended = fastdec(*words)
   assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
   flag = 'heads' if kind == 'heads' else 'draft'

@@ -64,7 +64,7 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
   def rows(*words):
     parser = Parser('generate', None)
     opening.add_model(parser)
-    opening.add_lengths(parser)
+    opening.add_cores(parser)
     parser.add_argument('--rows', type=int)
     return opening.settle(parser.read(['--model', str(translator), *words]))
 
