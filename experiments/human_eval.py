@@ -46,10 +46,8 @@ def main(words: list[str]) -> None:
     if not alone:
       raise UserError(f'another server writes to {path}: let people vote there, or end it')
     server = vote.Server(study, path, HOST.value, PORT.value)
-    host, port = server.server_address[:2]
     print(
-      f'Vote at http://{host}:{port}/; votes are kept in {path}; Ctrl-C ends the server.',
-      flush=True,
+      f'Vote at {server.address}; votes are kept in {path}; Ctrl-C ends the server.', flush=True
     )
     server.serve_forever()
   print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')

@@ -9,19 +9,13 @@ Whoever can reach the server can vote. Whoever knows a rater's word can go on as
 """
 
 import base64
-import contextlib
 import dataclasses
 import hashlib
-import http.server
 import itertools
 import json
 import os
 import re
-import secrets
-import socket
-import socketserver
 import struct
-import sys
 import threading
 import time
 from pathlib import Path
@@ -30,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from experiments.stern2018 import published
+from fastdec.cli import page
 from fastdec.data.images import npz
 from fastdec.errors import UserError
 from fastdec.fields import Size, Token, read
@@ -38,14 +33,8 @@ from fastdec.files import parse_json, read_bytes
 SIDES = ('left', 'right')
 FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
 PAGE_PAIRS = 100  # in one page, which loads itself again for more
-CONNECTIONS, SECONDS = 64, 60  # open at once; that one may last
 # The baseline, and fine-tuned models by the two rules of the paper's table.
 FILE = re.compile(r'.+-k(1(?=-regular-exact)|\d+(?=-finetune))-[a-z]+-(exact|distance-2)')
-HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
-POLICY = (
-  "default-src 'none'; script-src 'nonce-NONCE'; style-src 'nonce-NONCE'; img-src data:;"
-  " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 class Study:
@@ -130,47 +119,16 @@ def read_votes(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
   return {vote.pair: dataclasses.asdict(vote) for vote in votes}, len(whole)
 
 
-class Server(socketserver.ThreadingTCPServer):
-  """The server of the page, a thread a connection, which appends votes to a file."""
-
-  allow_reuse_address = True
-  daemon_threads = True
+class Server(page.Server):
+  """The server of the page, which appends votes to a file."""
 
   def __init__(self, study: Study, path: Path, host: str = '127.0.0.1', port: int = 0) -> None:
     self.study, self.path = study, path
     self.votes, whole = read_votes(path)
     self.lock = threading.Lock()
-    self.began = {}  # connection -> when
-    try:
-      super().__init__((host, port), Handler)
-    except OSError as error:
-      raise UserError(
-        f'cannot serve on {host}:{port} ({error}): give another --port or --host'
-      ) from None
+    super().__init__(host, port, Handler)
     with open(path, 'ab') as file:
       file.truncate(whole)
-
-  def process_request(self, request: Any, client_address: Any) -> None:
-    if len(self.began) >= CONNECTIONS:
-      self.shutdown_request(request)
-    else:
-      self.began[request] = time.monotonic()
-      super().process_request(request, client_address)
-
-  def shutdown_request(self, request: Any) -> None:
-    self.began.pop(request, None)
-    super().shutdown_request(request)
-
-  def service_actions(self) -> None:
-    """Ends, twice a second, connections that last too long, however busy they are."""
-    for connection, began in list(self.began.items()):
-      if time.monotonic() - began > SECONDS:
-        with contextlib.suppress(OSError):
-          connection.shutdown(socket.SHUT_RDWR)
-
-  def handle_error(self, request: Any, client_address: Any) -> None:
-    if not isinstance(sys.exception(), OSError):  # such as a browser's that went away
-      super().handle_error(request, client_address)
 
   def keep(self, rater: str, pair: str, side: str) -> None:
     """Writes a vote to the disk. A rater's first vote on a pair counts, so asking again is safe.
@@ -199,55 +157,34 @@ class Server(socketserver.ThreadingTCPServer):
       self.votes[pair] = vote
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(page.Handler):
   """One request of a browser, and the answer to it."""
 
   server: Server
-
-  def parse_request(self) -> bool:
-    """Refuses pages from elsewhere, which may have a name of their own resolved to this machine."""
-    if not super().parse_request():
-      return False
-    host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
-    ours = HOST.fullmatch(host) and origin in (None, f'http://{host}')
-    if not ours:
-      self.send_error(403, 'open the page by the address of its machine')
-    return bool(ours)
 
   def do_GET(self) -> None:
     asked = re.fullmatch(r'/(\?rater=([a-z0-9-]{0,40}))?', self.path)
     if not asked:
       return self.send_error(404, 'there is no such page or rater')
-    study, rater, nonce = self.server.study, asked[2] or '', secrets.token_hex()
+    study, rater = self.server.study, asked[2] or ''
     pairs = study.pairs(rater) if rater else {}
     left = [name for name in pairs if name not in self.server.votes]
     shown = [{'pair': name} | study.pictures(*pairs[name]) for name in left[:PAGE_PAIRS]]
     told = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
-    page = Path(__file__).with_name('vote.html').read_text().replace('NONCE', nonce)
-    content = page.replace('TOLD', json.dumps(told)).encode()
-    self.send_response(200)
-    self.send_header('Content-Security-Policy', POLICY.replace('NONCE', nonce))
-    self.send_header('Content-Type', 'text/html; charset=utf-8')
-    self.send_header('Content-Length', str(len(content)))
-    self.send_header('Cache-Control', 'no-store')
-    self.end_headers()
-    self.wfile.write(content)
+    self.show(Path(__file__).with_name('vote.html'), told)
 
   def do_POST(self) -> None:
-    length = self.headers.get('Content-Length', '')
-    if self.path != '/vote' or not re.fullmatch('[0-9]{1,3}', length):
-      return self.send_error(413, 'a vote has at most 999 bytes, and goes to /vote')
+    sent = self.body('/vote', 999)
+    if sent is None:
+      return
     try:
-      self.server.keep(**parse_json(self.rfile.read(int(length))))
+      self.server.keep(**parse_json(sent))
     except OSError as error:
       return self.send_error(503, f'the vote is not kept ({error})')
     except (LookupError, TypeError, ValueError):
       return self.send_error(400, 'there is no such vote: load the page again')
     self.send_response(204)
     self.end_headers()
-
-  def log_message(self, *_: Any) -> None:
-    """Says nothing of requests."""
 
 
 def table3(study: Study, votes: dict[str, dict[str, Any]]) -> str:

@@ -27,6 +27,7 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
   'shortlist': "shorten a draft network's vocabulary",
   'convert': 'make a model folder of a fairseq checkpoint',
   'check': 'say what a folder holds',
+  'demo': 'show greedy decoding and a strategy side by side, in a browser',
 }
 HELP = """usage: fastdec COMMAND ...
 

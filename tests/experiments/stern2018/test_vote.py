@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from experiments.stern2018 import vote
+from fastdec.cli import page
 from fastdec.files import locked
 from tests.experiments.conftest import ROOT
 
@@ -178,8 +179,8 @@ def test_the_page_takes_nothing_from_elsewhere(workdir):
 
 
 def test_slow_senders_are_cut_off_and_too_many_are_not_let_in(workdir, monkeypatch):
-  monkeypatch.setattr(vote, 'SECONDS', 1.5)
-  monkeypatch.setattr(vote, 'CONNECTIONS', 3)
+  monkeypatch.setattr(vote.Server, 'seconds', 1.5)
+  monkeypatch.setattr(page, 'CONNECTIONS', 3)
   with serving(workdir) as port, contextlib.ExitStack() as opened:
     connect = lambda: opened.enter_context(
       socket.create_connection(('127.0.0.1', port), timeout=20)

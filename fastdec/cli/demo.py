@@ -1,0 +1,133 @@
+"""Shows in a browser how a model decodes: greedily and by a strategy, side by side.
+
+Example:
+  fastdec demo --model=folder --draft=smaller
+
+A text is typed, and both ways write what follows it, or translate it, block by block, with calls,
+tokens and milliseconds. Each writes alone, on compiled programs, and is then shown at its pace.
+The page is for this machine alone, unless --host says otherwise.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import fastdec as fd
+from fastdec.cli import opening, page
+from fastdec.cli.flags import Parser, whole
+from fastdec.decoding.description import label
+from fastdec.decoding.rules.rejection import sampling_of
+from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.files import parse_json
+from fastdec.tokenizers.reader import Reader
+
+BYTES = 20_000  # of a text that is typed
+
+
+def main(words: Sequence[str]) -> None:
+  parser = Parser('demo', __doc__)
+  opening.add_model(parser)
+  opening.add_lengths(parser)
+  parser.add_argument(
+    '--host', default='127.0.0.1', help='address of the page; 0.0.0.0 opens it to the whole network'
+  )
+  parser.add_argument(
+    '--port', type=whole(0, 65535), default=8000, help='of the page (8000); 0 is any free one'
+  )
+  given = parser.read(words)
+  with Server(given.host, given.port) as server:
+    opening.settle(given, 1)
+    server.fill(opening.load(given), given.max_len)
+    print(f'The page is {server.address}; Ctrl-C ends it.', flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+      server.serve_forever()
+
+
+class Server(page.Server):
+  """The server of the page; its address is taken before a model is read."""
+
+  seconds = 600  # a large model writes slowly
+
+  def __init__(self, host: str, port: int) -> None:
+    super().__init__(host, port, Handler)
+    self._alone = threading.Lock()
+
+  def fill(self, generator: fd.Generator, max_len: int) -> None:
+    """Gives the server its model."""
+    self._generator, self._max_len = generator, max_len
+    law = sampling_of(generator.strategy.effective_rule)
+    plain = fd.Greedy()
+    if law is not None:
+      plain = fd.Sample(law.temperature, law.top_k, law.top_p)
+    self._strategies = (plain, generator.strategy)
+
+  @property
+  def told(self) -> dict[str, Any]:
+    """Facts about the model that the page shows."""
+    return {
+      'names': [label(strategy) for strategy in self._strategies],
+      'device': jax.devices()[0].device_kind,
+      'most': self._max_len,
+      'translates': self._generator.model.start_id is not None,
+    }
+
+  def write(self, prompt: str) -> list[dict[str, Any]]:
+    """Writes what follows a prompt in both ways, in turn; requests wait for one another.
+
+    Returns:
+      For each way its blocks: text, number of tokens, and milliseconds since the beginning.
+    """
+    with self._alone:
+      runs = []
+      for strategy in self._strategies:
+        self._run(prompt, strategy)  # which compiles what is new
+        runs.append(self._run(prompt, strategy))
+    return runs
+
+  def _run(self, prompt: str, strategy: Any) -> dict[str, Any]:
+    generator = self._generator
+    ids, context = generator.read(prompt)
+    reader, blocks, sizes = Reader(generator.tokenizer, context), [], []
+    inputs, key = np.array([ids], np.int32), jax.random.key(0)
+    how = {'strategy': strategy, 'max_len': self._max_len, 'key': key}
+    begun = time.perf_counter()
+    for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
+      blocks.append([reader.add(block), len(block), 1000 * (time.perf_counter() - begun)])
+      sizes.append(len(block))
+    blocks[-1][0] += reader.finish()
+    return {'blocks': blocks, 'tokens': sum(sizes), 'calls': len(sizes) - 1}
+
+
+class Handler(page.Handler):
+  """One request of a browser, and the answer to it."""
+
+  server: Server
+
+  def do_GET(self) -> None:
+    if self.path != '/':
+      return self.send_error(404, 'there is no such page')
+    self.show(Path(__file__).with_name('demo.html'), self.server.told)
+
+  def do_POST(self) -> None:
+    sent = self.body('/write', BYTES)
+    if sent is None:
+      return
+    try:
+      prompt = parse_json(sent)
+      if not isinstance(prompt, str) or not prompt.strip():
+        raise UserError(f'{shown(prompt)} is no text: give some to go on from')
+      prompt.encode()
+      answer: Any = {'runs': self.server.write(prompt)}
+    except UserError as error:
+      answer = {'error': str(error)}
+    except ValueError:  # half a character is one too
+      answer = {'error': 'this is no text in UTF-8: give another'}
+    self.answer(json.dumps(answer).encode(), 'application/json')

@@ -1,0 +1,113 @@
+"""A server of one page: connections and bodies are bounded, pages from elsewhere are refused."""
+
+import contextlib
+import http.server
+import json
+import re
+import secrets
+import socket
+import socketserver
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fastdec.errors import UserError
+
+CONNECTIONS = 64  # open at once
+HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
+POLICY = (
+  "default-src 'none'; script-src 'nonce-NONCE'; style-src 'nonce-NONCE'; img-src data:;"
+  " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class Server(socketserver.ThreadingTCPServer):
+  """The server, a thread a connection.
+
+  Attributes:
+    seconds: that a connection may last.
+  """
+
+  allow_reuse_address = True
+  daemon_threads = True
+  seconds = 60
+
+  def __init__(self, host: str, port: int, handler: type['Handler']) -> None:
+    self._began: dict[Any, float] = {}
+    try:
+      super().__init__((host, port), handler)
+    except OSError as error:
+      raise UserError(
+        f'cannot serve on {host}:{port} ({error}): give another --port or --host'
+      ) from None
+
+  @property
+  def address(self) -> str:
+    """The address of the page."""
+    host, port = self.server_address[:2]
+    return f'http://{host}:{port}/'
+
+  def process_request(self, request: Any, client_address: Any) -> None:
+    if len(self._began) >= CONNECTIONS:
+      self.shutdown_request(request)
+    else:
+      self._began[request] = time.monotonic()
+      super().process_request(request, client_address)
+
+  def shutdown_request(self, request: Any) -> None:
+    self._began.pop(request, None)
+    super().shutdown_request(request)
+
+  def service_actions(self) -> None:
+    """Ends, twice a second, connections that last too long, however busy they are."""
+    for connection, began in list(self._began.items()):
+      if time.monotonic() - began > self.seconds:
+        with contextlib.suppress(OSError):
+          connection.shutdown(socket.SHUT_RDWR)
+
+  def handle_error(self, request: Any, client_address: Any) -> None:
+    if not isinstance(sys.exception(), OSError):  # such as a browser's that went away
+      super().handle_error(request, client_address)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  """One request of a browser, and the answer to it."""
+
+  def parse_request(self) -> bool:
+    """Refuses pages from elsewhere, which may have a name of their own resolved to this machine."""
+    if not super().parse_request():
+      return False
+    host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
+    ours = HOST.fullmatch(host) and origin in (None, f'http://{host}')
+    if not ours:
+      self.send_error(403, 'open the page by the address of its machine')
+    return bool(ours)
+
+  def body(self, path: str, most: int) -> bytes | None:
+    """Reads what was sent to a path; None, once it is refused, for more bytes or another path."""
+    length = self.headers.get('Content-Length', '')
+    if self.path != path or not re.fullmatch('[0-9]{1,9}', length) or int(length) > most:
+      self.send_error(413, f'{path} takes at most {most} bytes, and nothing else is taken')
+      return None
+    return self.rfile.read(int(length))
+
+  def show(self, page: Path, told: Any) -> None:
+    """Answers by a page, with a value in the place of its TOLD."""
+    nonce = secrets.token_hex()
+    value = json.dumps(told).replace('<', '\\u003c')  # which could end the script that it is in
+    text = page.read_text().replace('NONCE', nonce).replace('TOLD', value)
+    self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
+
+  def answer(self, content: bytes, kind: str, policy: str = "default-src 'none'") -> None:
+    """Answers by some bytes."""
+    self.send_response(200)
+    self.send_header('Content-Security-Policy', policy)
+    self.send_header('Content-Type', f'{kind}; charset=utf-8')
+    self.send_header('Content-Length', str(len(content)))
+    self.send_header('Cache-Control', 'no-store')
+    self.end_headers()
+    self.wfile.write(content)
+
+  def log_message(self, *_: Any) -> None:
+    """Says nothing of requests."""
