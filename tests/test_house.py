@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 28_150,
+  'fastdec': 28_350,
   'experiments': 11_850,
   'experiments/lab': 3_700,
   'benchmarks': 665,
