@@ -54,7 +54,7 @@ class Reader:
 
   def _is_open(self, token: int) -> bool:
     """True for a token of one byte, and for one without a text, which ends no bytes before it."""
-    if not hasattr(self._tokenizer, 'pieces'):
+    if not callable(getattr(self._tokenizer, 'pieces', None)):  # a user's own may have none
       return False
     is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
     return is_byte or not self._tokenizer.decode([token])
