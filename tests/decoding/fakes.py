@@ -79,6 +79,14 @@ def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
   return emitted
 
 
+@dataclasses.dataclass(frozen=True)
+class Silent(HashLM):
+  """Writes an end, whatever it reads."""
+
+  def unembed(self, params, hidden):
+    return 50 * jax.nn.one_hot(jnp.full(hidden.shape[:-1], EOS), self.vocab_size)
+
+
 @struct.pytree
 class Scripted:
   """Drafts trees with per-row random parents (data), some nodes of which are scored and never
@@ -94,6 +102,7 @@ class Scripted:
   skill: float = struct.static(default=0.7)
   window: int = struct.static(default=0)  # the last so many nodes are never acceptable
   chain: bool = struct.static(default=False)
+  reach: int = struct.static(default=99)  # a parent is at most so many nodes before
 
   def init(self, target, prefill):
     return jnp.ones(prefill.root.shape, jnp.int32)
@@ -107,7 +116,8 @@ class Scripted:
     )
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(each(self.rows(b), state))
     below = jnp.maximum(jnp.arange(n), 1)
-    parents = jax.vmap(lambda key: jax.random.randint(key, (n,), 0, below))(keys[:, 0])
+    least = jnp.maximum(below - self.reach, 0)
+    parents = jax.vmap(lambda key: jax.random.randint(key, (n,), least, below))(keys[:, 0])
     parents = parents.at[:, 0].set(-1)
     acceptable = jnp.broadcast_to(jnp.arange(n) < n - self.window, (b, n))
     topology = (

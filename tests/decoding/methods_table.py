@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 import fastdec as fd
+from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.strategy import Strategy
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -123,8 +124,8 @@ DEEP: dict[str, Make] = {
 LAW = {'temperature': 0.4, 'top_k': 3, 'top_p': 0.98}
 REJECTION, AS_BLOCK = LAW | {'rule': fd.Rejection()}, LAW | {'rule': fd.BlockVerification()}
 DRAWN: dict[str, Make] = {
-  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1, fd.Sampling(**LAW)),
-  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE, fd.Sampling(**LAW)),
+  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1, Sampling(**LAW)),
+  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE, Sampling(**LAW)),
   'speculative': lambda kit: fd.Speculative(kit.draft, DEEPEST, **REJECTION),
   'speculative, as a block': lambda kit: fd.Speculative(kit.draft, DEEPEST, **AS_BLOCK),
   'speculative, adaptive': lambda kit: fd.Speculative(

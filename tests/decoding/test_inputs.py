@@ -12,7 +12,7 @@ from fastdec.decoding.pool import decode_each
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from tests.decoding.fakes import HashHeads, HashLM
+from tests.decoding.fakes import HashHeads, HashLM, Silent
 
 MODEL = HashLM()
 SIZES = dict(d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
@@ -330,3 +330,19 @@ def test_whole_numbers_of_any_kind_are_taken():
   for two in (2, np.int64(2), np.array(2)):
     assert fd.PromptLookup(k=two).k == fd.Beam(two).size == fd.Speculative(BOUND, two).gamma == 2
   assert fd.decode(MODEL, {}, [[3]], fd.Greedy(), max_len=np.int64(2)).tokens.shape == (1, 2)
+
+
+def test_a_model_that_writes_nothing_has_its_ends_and_no_figures():
+  """In batches of two and of one: no call, no block, nothing to speed up."""
+  model, rows, ends = Silent(), [[3, 4], [5, 6, 7]], [[1, 0, 0], [1, 0, 0]]
+  for strategy in (fd.Greedy(), fd.PromptLookup(), fd.Beam(2)):
+    for out in (
+      fd.decode(model, {}, rows, strategy, max_len=3),
+      fd.decode_all(model, {}, rows, strategy, max_len=3, rows=1),
+    ):
+      assert out.tokens.tolist() == ends and out.lengths.tolist() == [1, 1]
+      assert not out.block_sizes.any() and not out.mean_block_size > 0
+  assert list(fd.stream(model, {}, rows, fd.PromptLookup(), max_len=3)) == [[[1], [1]]]
+  np.testing.assert_allclose(fd.score(model, {}, rows, [[], [1]]).total, 0, atol=1e-6)
+  tuned = fd.tune(model, {}, [fd.PromptLookup()], rows, max_len=3)
+  assert {one.tokens_per_call for one in tuned.table} == {None} and ' - ' in str(tuned)

@@ -18,9 +18,10 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.models.t5 import T5
 from fastdec.struct import Bound
-from tests.decoding.fakes import Recorded
+from tests.decoding.fakes import Recorded, Scripted
 from tests.decoding.models_table import MODELS, WORDS, made
 from tests.decoding.rules.test_rejection import p_value
 
@@ -85,6 +86,24 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(name):
   assert blocks == {'all', 'some', 'none'}
   for drafted, written in zip(drafts, case.greedy_after(known, GAMMA), strict=True):
     assert drafted == written[: len(drafted)]
+
+
+@struct.pytree
+class Known(LoopStrategy):
+  """Drafts from a script."""
+
+  drafter: Any = None  # a field, where the base has a property
+  rule: Any = fd.Exact()
+
+
+@pytest.mark.parametrize('name', ['lm with windows', 'fconv', 'image'])
+def test_deep_paths_of_trees_are_kept(name):
+  """The text is known, and each row's tree is another one, six deep."""
+  case = made(name)
+  greedy = case.decode(fd.Greedy(), MAX_LEN).tokens
+  out = case.decode(Known(Scripted(greedy, 0, nodes=12, skill=0.97, reach=2)), MAX_LEN)
+  np.testing.assert_array_equal(out.tokens, greedy)
+  assert out.block_sizes.max() > 5 and out.mean_block_size > 3
 
 
 GUESSING = {
