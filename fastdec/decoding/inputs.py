@@ -141,8 +141,7 @@ def without_left_pads(
   if not row.size or row[0] != model.pad_id:
     return row
   leading = int((row != model.pad_id).argmax())  # 0: there are only pads
-  first = {'source': None, 'prompt': getattr(model, 'bos_id', row[0]), 'prefix': model.start_id}
-  if row[0] not in (*model.eos_ids, first[name]):
+  if not _pad_may_begin(model, name):
     return row[leading:]
   if leading > 1:
     raise UserError(
@@ -150,6 +149,13 @@ def without_left_pads(
       ' lists without padding, or pad on the right'
     )
   return row
+
+
+def _pad_may_begin(model: Model, name: str) -> bool:
+  """True if the pad id may begin a text: it is an end, a start, or the start is not known."""
+  bos_id = getattr(model, 'bos_id', model.pad_id)
+  first = {'source': None, 'prompt': bos_id, 'prefix': model.start_id}[name]
+  return model.pad_id in (*model.eos_ids, first)
 
 
 def _right_padded(
@@ -172,7 +178,7 @@ def _right_padded(
 def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None:
   """Raises UserError for prompts whose given lengths leave out just the pads on their left."""
   leading = (ids != model.pad_id).argmax(1)
-  is_left = (leading > 0) & (ids[:, -1] != model.pad_id)
+  is_left = (leading > _pad_may_begin(model, 'prompt')) & (ids[:, -1] != model.pad_id)
   counted = np.asarray(lengths) if np.shape(lengths) == leading.shape else leading
   found = np.flatnonzero(is_left & (leading + counted == ids.shape[1]))
   if found.size:

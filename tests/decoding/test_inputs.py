@@ -155,6 +155,7 @@ def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_
         decode_each(model, {}, rows, fd.Greedy(), 4)
   with pytest.raises(fd.UserError, match='prompt 1 is padded on the left by 2 ids'):
     prompt_of(LM_TOLD, LEFT, [4, 2, 3], None)
+  assert prompt_of(MODEL, [[5, 6], [0, 7]], [2, 1], None).length.tolist() == [2, 1]
 
 
 def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():
