@@ -291,7 +291,7 @@ def test_a_pool(folder):
 def test_what_was_tuned(folder):
   model = MODELS['lm']
   heads = MedusaHeads(1, model.d_model)
-  folders.save(folder, model, zeros(model), None, (heads, zeros(heads)))
+  folders.save(model, zeros(model), folder, (heads, zeros(heads)))
   row = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
   strategy = fd.Medusa(fd.load_heads(folder), [[0]])
   told = ('Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here())
