@@ -12,6 +12,7 @@ goes on.
 """
 
 import pathlib
+from typing import Any
 
 from absl import flags
 
@@ -27,45 +28,25 @@ CONNECT = cli.process_flags()
 
 
 def main(_: list[str]) -> None:
-  teacher, workdir = pathlib.Path(TEACHER.value), pathlib.Path(WORKDIR.value)
-  write = _images if CONFIG.value.get('task') == 'images' else _text
-  said = write(teacher, workdir, cli.seconds(BUDGET.value))
-  print(said or f'Out of budget: the same command goes on in {workdir}')
-
-
-def _images(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None) -> str | None:
-  """Has a base write its own images; says what there is, or None where the budget ended first."""
-  import functools
-
   from configs.common import to_dataclass
   from experiments.lab import stage
-  from experiments.stern2018 import images
 
-  c = to_dataclass(images.Table2, CONFIG.value)
-  CONNECT()
-  make = functools.partial(images.write_own, mesh=c.mesh)
-  with stage.budget(seconds):
-    try:
-      stage.in_place(workdir, make, base=teacher, data=c.photographs, images=c.distill.images)
-    except stage.OutOfTime:
-      return None
-  n, height, width, _ = images.open_own(workdir).written.shape
-  return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
+  paper: Any
+  if CONFIG.value.get('task') == 'images':
+    from experiments.stern2018 import images as paper
 
+    c: Any = to_dataclass(paper.Table2, CONFIG.value)
+  else:
+    from experiments.stern2018 import text as paper
 
-def _text(teacher: pathlib.Path, workdir: pathlib.Path, seconds: float | None) -> str | None:
-  """Has a teacher translate; says what there is, or None where the budget ended first."""
-  from configs.common import to_dataclass
-  from experiments.lab import stage
-  from experiments.stern2018 import text
-
-  c = to_dataclass(text.Translation, CONFIG.value)
+    c = to_dataclass(paper.Translation, CONFIG.value)
+  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
   CONNECT()
   with stage.budget(seconds):
     try:
-      return text.distil(c, teacher, workdir)
+      print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))
     except stage.OutOfTime:
-      return None
+      print(f'Out of budget: the same command goes on in {workdir}')
 
 
 if __name__ == '__main__':

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import train
+from experiments.lab import report, train
 from experiments.lab.compare import (
   MORE,
   Comparison,
@@ -29,22 +29,9 @@ from experiments.lab.compare import (
   net,
   spaced,
 )
-from experiments.lab.decoding import inputs_of
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
-from experiments.lab.report import (
-  CALLS_ALONE,
-  MACHINE,
-  SAME,
-  SAME_NOTE,
-  SPEED_UP,
-  Column,
-  Drawn,
-  Table,
-  repetition_note,
-  text,
-  write,
-)
+from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each, name_of
 from experiments.lab.settings import (
   Count,
@@ -56,8 +43,8 @@ from experiments.lab.settings import (
   each_once,
   seed_of,
 )
-from experiments.lab.stage import Busy, OutOfTime, budget, stage, without_waiting
-from experiments.lab.text import TextConfig
+from experiments.lab.stage import if_made, stage
+from experiments.lab.text import TextConfig, inputs_of
 from fastdec import folders
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
@@ -199,7 +186,7 @@ def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Row
     check_kind(base, c.task)
   else:
     made = {'model': c.table.base, 'run': c.table.base_run, 'data': people, 'seed': c.seed}
-    base = stage(root, 'base', functools.partial(train.base, mesh=c.mesh), **made)
+    base = stage(root, 'base', train.base, **made, mesh=c.mesh)
   bench = Bench(c, root, base, people)
 
   def make(drafter: Drafter) -> None:
@@ -236,30 +223,27 @@ def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path, people: TextCo
 def draft_model(c: Drafters, root: pathlib.Path, people: TextConfig) -> Trained:
   """The small model, trained as the base is."""
   run = c.table.small_run
-  make = functools.partial(train.base, mesh=c.mesh)
-  folder = stage(root, 'model', make, model=c.table.small, run=run, data=people, seed=c.seed)
-  return Trained(folder, run, people)
+  made = {'model': c.table.small, 'run': run, 'data': people, 'seed': c.seed}
+  return Trained(stage(root, 'model', train.base, **made, mesh=c.mesh), run, people)
 
 
 def on_base(
   c: Drafters, root: pathlib.Path, drafter: Drafter, base: pathlib.Path, own: TextConfig
 ) -> Trained:
   """Heads or a draft network on the base, which stays as it is."""
-  same = {'base': base, 'run': c.train, 'data': own, 'seed': c.seed}
+  same = {'base': base, 'run': c.train, 'data': own, 'seed': c.seed, 'mesh': c.mesh}
   if drafter in HEADS:
     markov = c.table.block.markov if drafter == 'markov' else 0
     heads = dataclasses.replace(c.table.heads, rooted=drafter != 'heads', markov=markov)
-    k, make = c.table.gamma + 1, functools.partial(train.heads, mesh=c.mesh)
-    order = seed_of(c.seed, f'k{k}-regular')
-    same |= {'heads': heads, 'k': k, 'together': False, 'order': order}
-    return Trained(stage(root, drafter, make, **same), c.train, own)
+    k = c.table.gamma + 1
+    same |= {'heads': heads, 'k': k, 'together': False, 'order': seed_of(c.seed, f'k{k}-regular')}
+    return Trained(stage(root, drafter, train.heads, **same), c.train, own)
   draft: Any = c.table.eagle
   if drafter != 'eagle':
     layers = 2 if drafter == 'block-2' else c.table.block.layers
     draft = dataclasses.replace(c.table.block, layers=layers)
   order = seed_of(c.seed, f'{drafter.removesuffix("-2")}-regular')
-  make = functools.partial(network, mesh=c.mesh)
-  folder = stage(root, drafter, make, draft=draft, loss=c.loss, order=order, **same)
+  folder = stage(root, drafter, network, draft=draft, loss=c.loss, order=order, **same)
   return Trained(folder, c.train, own)
 
 
@@ -310,8 +294,8 @@ class Bench:
     self.target = Bound(*packed(*folders.load(base)))
     self.dtype = self.target.module.config.dtype
     prompts = self._prompts(c.table.split)
-    self.prompts = _some(prompts, c.table.sentences or len(prompts))
-    self.timed = _some(self.prompts, c.table.timed)
+    self.prompts = prompts[spaced(len(prompts), c.table.sentences)]
+    self.timed = self.prompts[spaced(len(self.prompts), c.table.timed)]
 
   @functools.cache  # noqa: B019 (one bench a process)
   def trained(self, drafter: Drafter) -> Trained:
@@ -323,11 +307,7 @@ class Bench:
 
   def known(self, drafter: Drafter) -> Trained | None:
     """A drafter that is there; else None."""
-    try:
-      with budget(0), without_waiting():  # what is there takes no time
-        return self.trained(drafter)
-    except (Busy, OutOfTime, UserError):
-      return None
+    return if_made(functools.partial(self.trained, drafter))
 
   def key(self, **plan: Any) -> Row:
     """Fields that a row is found by: what is measured, of which models and which texts."""
@@ -463,18 +443,14 @@ class Bench:
   @functools.cache  # noqa: B019
   def _ranks(self, drafter: Drafter) -> Any:
     """Ranks of heads along what the base writes for the dev set: their trees are grown of them."""
-    chosen = _some(self._prompts('dev'), self.c.table.calibrated)
+    prompts = self._prompts('dev')
+    chosen = prompts[spaced(len(prompts), self.c.table.calibrated)]
     lengths = lengths_of(chosen, self.target.module.pad_id)
     rows = [row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)]
     return written_ranks(self.target, self._loaded(drafter), rows, self.c.table.max_len, ROWS)
 
   def _prompts(self, split: str) -> np.ndarray:
     return inputs_of(self.text, self.target.module, split, self.c.table.prompt)
-
-
-def _some(prompts: np.ndarray, count: int) -> np.ndarray:
-  """As many prompts, or all, evenly spaced."""
-  return prompts[spaced(len(prompts), min(count, len(prompts)))]
 
 
 # --- the tables
@@ -488,13 +464,13 @@ NOTES = (
   ' over plain decoding of'
   ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls'
   ' alone: without prompts.',
-  SAME_NOTE,
+  report.SAME_NOTE,
 )
 ACCEPTED_NOTE = (
   'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
   ' The guess at which a text ends is not counted.'
 )
-CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *MACHINE)
+CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *report.MACHINE)
 
 
 def speeds(rows: Sequence[Row], asked: Iterable[Row] = ()) -> Drawn:
@@ -507,7 +483,7 @@ def speeds(rows: Sequence[Row], asked: Iterable[Row] = ()) -> Drawn:
   measured = [row for row in rows if row.get('error') is None]
   known = {_plan(row) for row in rows}
   missing = [plan for plan in asked if _plan(plan) not in known]
-  notes = (*_missing_note(missing), *_trees_note(measured), *repetition_note(measured))
+  notes = (*_missing_note(missing), *_trees_note(measured), *report.repetition_note(measured))
   return SPEEDS.of(rows, above=_plain(measured), notes=notes)
 
 
@@ -647,9 +623,9 @@ SPEEDS = Table(
     Column('Tokens', 'tokens', '.2f'),
     Column('Draft ms', 'draft_ms', '.2f'),
     Column('Call ms', 'call_ms', '.2f'),
-    SPEED_UP,
-    CALLS_ALONE,
-    SAME,
+    report.SPEED_UP,
+    report.CALLS_ALONE,
+    report.SAME,
   ),
   NOTES,
   CONDITIONS,
@@ -730,15 +706,15 @@ LENGTHS = Table(
     Column("The paper's Both", lambda row: STERN['Both'].get(row['nodes']), '.2f', missing=''),
     Column('Draft ms', 'draft_ms', '.2f'),
     Column('Call ms', 'call_ms', '.2f'),
-    SPEED_UP,
-    SAME,
+    report.SPEED_UP,
+    report.SAME,
   ),
   (
     'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature'
     ' 0; speeds are over'
     " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018,"
     ' Table 1).',
-    SAME_NOTE,
+    report.SAME_NOTE,
   ),
   CONDITIONS,
 )

@@ -15,26 +15,13 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab import train
+from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, counted, joined, spaced
-from experiments.lab.decoding import inputs_of
-from experiments.lab.report import (
-  CALLS_ALONE,
-  MACHINE,
-  SAME,
-  SAME_NOTE,
-  SPEED_UP,
-  Column,
-  Drawn,
-  Table,
-  repetition_note,
-  text,
-  write,
-)
+from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
 from experiments.lab.stage import stage
-from experiments.lab.text import TextConfig
+from experiments.lab.text import TextConfig, inputs_of
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
 from fastdec.decoding.protocol import Drafter
@@ -133,8 +120,8 @@ def lookahead(c: Lookahead, root: pathlib.Path, conditions: dict[str, Any]) -> R
     model = pathlib.Path(c.base)
     folders.open(model)  # a mistake shows before any work
   else:
-    make = functools.partial(train.base, mesh=c.mesh)
-    model = stage(root, 'model', make, model=c.model, run=c.train, data=c.data, seed=c.seed)
+    settings = {'model': c.model, 'run': c.train, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
+    model = stage(root, 'model', train.base, **settings)
   bench = Bench(c, model)
   each(rows, plans(c.measure), functools.partial(measure, bench, rows))
   found = rows.all([bench.key(**plan) for plan in plans(c.measure)])
@@ -196,8 +183,7 @@ class Bench:
     self.text.check_base(folder)
     self.target = Bound(*packed(*folders.load(folder)))
     self.prompts = self._some(c.measure.split)
-    timed = min(c.measure.timed, len(self.prompts))
-    self.timed = self.prompts[spaced(len(self.prompts), timed)]
+    self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
     self.dtype = self.target.module.config.dtype
 
   def key(self, **plan: Any) -> Row:
@@ -260,8 +246,7 @@ class Bench:
   def _some(self, split: str) -> Int[np.ndarray, 'n s']:
     """As many prompts as are asked for, evenly spaced."""
     given = inputs_of(self.text, self.target.module, split, self.c.measure.prompt)
-    count = self.c.measure.sentences or len(given)
-    return given[spaced(len(given), min(count, len(given)))]
+    return given[spaced(len(given), self.c.measure.sentences)]
 
 
 @struct.pytree
@@ -333,7 +318,7 @@ NOTES = (
   ' slowest and fastest round; calls alone: without the prompt.',
   'Pool: the source of the n-grams. Earlier outputs: texts that the model wrote for the dev set;'
   ' corpus: its training text.',
-  SAME_NOTE,
+  report.SAME_NOTE,
   'The paper emits at most N - 1 tokens a call and verifies nothing in the first N - 2 calls; here'
   ' it is N, from the first call on. Its figures are of Llama models on an A100, where wide calls'
   ' cost little.',
@@ -350,7 +335,7 @@ def speeds(rows: Sequence[Row]) -> Drawn:
   for where, speedup in SPEEDUPS.items():
     row = {'Method': f'lookahead on {where} (paper)', 'Batch': '1', 'Speed-up': f'{speedup}×'}
     below.append(row)
-  return SPEEDS.of(rows, below=below, notes=repetition_note(rows))
+  return SPEEDS.of(rows, below=below, notes=report.repetition_note(rows))
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -375,12 +360,12 @@ SPEEDS = Table(
     Column('Batch', 'batch', names_row=True),
     Column('Nodes', 'nodes'),
     Column('Tokens', 'tokens', '.2f'),
-    dataclasses.replace(SPEED_UP, missing='not measured'),
-    CALLS_ALONE,
-    SAME,
+    dataclasses.replace(report.SPEED_UP, missing='not measured'),
+    report.CALLS_ALONE,
+    report.SAME,
   ),
   NOTES,
-  ('task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', *MACHINE),
+  ('task', 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', *report.MACHINE),
   sort=_order,
 )
 STYLES = {

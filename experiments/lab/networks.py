@@ -7,7 +7,6 @@ the user names: configs/drafts.py, with a kind, for experiments.train.
 """
 
 import dataclasses
-import functools
 import math
 import pathlib
 from typing import Annotated, Any, Literal
@@ -295,16 +294,14 @@ def alone(c: Any, workdir: pathlib.Path) -> bool:
   model = check_kind(base, c.task)
   run = c.finetune if together else c.train
   train.check(run, model, c.data.rows, c.mesh, 'finetune' if together else 'train')
-  same = {'base': base, 'run': run, 'data': c.data, 'seed': c.seed}
+  same = {'base': base, 'run': run, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
   if isinstance(c, HeadsOnBase):
-    make = functools.partial(train.heads, mesh=c.mesh)
-    order = seed_of(c.seed, f'k{c.k}-{c.regime}')
-    return in_place(workdir, make, heads=c.heads, k=c.k, together=together, order=order, **same)
+    same |= {'heads': c.heads, 'k': c.k, 'together': together}
+    return in_place(workdir, train.heads, order=seed_of(c.seed, f'k{c.k}-{c.regime}'), **same)
   network_of(c.draft, model)  # a mistake shows before the workdir is made
-  make = functools.partial(network, mesh=c.mesh)
   order, p1_share = seed_of(c.seed, f'{c.kind}-{c.regime}'), c.p1_share if together else 0.0
   same |= {'draft': c.draft, 'loss': c.loss, 'p1_share': p1_share, 'order': order}
-  return in_place(workdir, make, **same)
+  return in_place(workdir, network, **same)
 
 
 def check_kind(base: pathlib.Path, task: str) -> Any:

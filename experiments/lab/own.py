@@ -5,7 +5,7 @@
 beginnings of text (self-distillation, Cai et al. 2024, section 2.3.2).
 
   folder/parts/00012.jsonl   outputs of part 12, while the text is being written
-  folder/                    the text and its ids, see `model_text`
+  folder/                    the text and its ids, see `lab/text.py`
 """
 
 import dataclasses
@@ -23,11 +23,20 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.decoding import beginnings_of, prompts_of
-from experiments.lab.model_text import RECORDS, author_of, ended, save_ids
 from experiments.lab.settings import Count, Seed, Zero, seed_of
-from experiments.lab.stage import seconds_left
-from experiments.lab.text import Split, Text, TextConfig, listed
+from experiments.lab.stage import by_the_first, seconds_left
+from experiments.lab.text import (
+  RECORDS,
+  Split,
+  Text,
+  TextConfig,
+  beginnings_of,
+  ended,
+  listed,
+  prompts_of,
+  save_ids,
+)
+from experiments.lab.train import author_of
 from fastdec import folders
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
@@ -37,7 +46,6 @@ from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
 from fastdec.tokenizers.sentencepiece import EOS_ID, normalise
-from fastdec.training.processes import is_first
 from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
@@ -107,6 +115,7 @@ class DistillConfig:
 # --- a translator
 
 
+@by_the_first
 def translations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, distill: DistillConfig
 ) -> None:
@@ -121,7 +130,7 @@ def translations(
     data: people's text.
     distill: how it is translated.
   """
-  if _is_written(folder) or not is_first():  # one of several processes writes
+  if _is_written(folder):
     return
   people, text = data.open(), open_text(data.data, data.cache)
   people.check_base(model)
@@ -250,6 +259,7 @@ def _lines(files: Iterable[Corpus]) -> Iterator[Source]:
 # --- a language model
 
 
+@by_the_first
 def continuations(
   folder: pathlib.Path,
   *,
@@ -271,7 +281,7 @@ def continuations(
     max_len: tokens that the model writes at most.
     files: text to begin from in place of the training text, with commas between them.
   """
-  if _is_written(folder) or not is_first():  # one of several processes writes
+  if _is_written(folder):
     return
   text, (module, params) = data.open(), folders.load(model)
   text.check_base(model)

@@ -62,28 +62,29 @@ class Rows:
 
   def measure(self, key: Row, figures: Callable[[], Mapping[str, Any]]) -> Row:
     """The row with this key: the one that is there, or else measured now by one process."""
-    return self.together([key], lambda: [figures()])[0]
+    return self.together([key], lambda _: [{**key, **figures()}])[0]
 
   def together(
-    self, keys: Sequence[Row], figures: Callable[[], Sequence[Mapping[str, Any]]]
+    self, keys: Sequence[Row], measure: Callable[[list[Row]], Iterable[Mapping[str, Any]]]
   ) -> list[Row]:
-    """The rows with these keys: if one is missing, all are measured now, by one process."""
-    found = self._found(keys)
-    if found is None:
-      lock = self.path.parent / 'locks' / f'row-{stage.digest({"keys": keys})}'
-      with stage.exclusive(lock):
-        found = self._found(keys)
-        if found is None:
-          stage.seconds_left()
-          measured = zip(keys, figures(), strict=True)
-          found = [self.add({**key, **one}) for key, one in measured]
-    return found
+    """The rows with these keys, of which one process measures now what is missing.
 
-  def _found(self, keys: Sequence[Row]) -> list[Row] | None:
-    """The newest finished rows with these keys; None if one is missing."""
+    Args:
+      keys: of rows that are measured together.
+      measure: rows of the keys that it is given, which are missing, or of all.
+    """
+    if self._missing(keys):
+      with stage.exclusive(self.path.parent / 'locks' / f'row-{stage.digest({"keys": keys})}'):
+        if missing := self._missing(keys):
+          stage.seconds_left()
+          for row in measure(missing):
+            self.add(row)
     rows = read(self.path)
-    found = [row for key in keys if (row := find(rows, **key)) is not None]
-    return found if len(found) == len(keys) else None
+    return [row for key in keys if (row := find(rows, **key)) is not None]
+
+  def _missing(self, keys: Sequence[Row]) -> list[Row]:
+    rows = read(self.path)
+    return [key for key in keys if find(rows, **key) is None]
 
   def add(self, given: Mapping[str, Any]) -> Row:
     """Adds a row, with the conditions; it is on the disk when this returns."""
@@ -94,9 +95,7 @@ class Rows:
   def fail(self, key: Mapping[str, Any], error: Exception) -> None:
     """Adds a row that says why there are no figures."""
     name = name_of(key)
-    reason = ' '.join(str(error).split())
-    if not isinstance(error, UserError):
-      reason = f'{type(error).__name__}: {reason}'
+    reason = ' '.join(stage.reason_of(error).split())
     if len(reason) > LONGEST_REASON:
       reason = f'{reason[: LONGEST_REASON - 1]}…'
     self.failed.append(name)
@@ -142,6 +141,14 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
         rows.failed.append(name_of(key))
     left = [key for key in left if key not in [one for one, _ in failed]]  # what is there now
     opens = True
+  with stage.without_retries():
+    _each(rows, left, work, opens)
+  if own:
+    raise JobDone(rows)
+
+
+def _each(rows: Rows, left: Sequence[Row], work: Callable[..., object], opens: bool) -> None:
+  """Calls work(**key) for each of the keys, see `each`; where it only opens, nothing is made."""
   while left:
     busy = []
     for key in left:
@@ -154,8 +161,6 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
       except stage.OutOfTime:
         if not opens:
           rows.is_complete = False
-          if own:
-            raise JobDone(rows) from None
           return
       except Exception as error:
         if not opens:
@@ -163,8 +168,6 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
     if len(busy) == len(left):
       time.sleep(stage.POLL_SECONDS)
     left = busy
-  if own:
-    raise JobDone(rows)
 
 
 # submit(keys) -> (key and reason of each job that failed; whether all were run)
@@ -174,25 +177,15 @@ _submit = contextvars.ContextVar('submit', default=None)
 _only: contextvars.ContextVar[list[Row] | None] = contextvars.ContextVar('only', default=None)
 
 
-@contextlib.contextmanager
-def as_jobs(submit: Submit) -> Iterator[None]:
+def as_jobs(submit: Submit) -> contextlib.AbstractContextManager[Any]:
   """Within it `each` submits its keys; `submit` returns those whose jobs failed, and why ('': a row
   says it)."""
-  token = _submit.set(submit)
-  try:
-    yield
-  finally:
-    _submit.reset(token)
+  return stage.within(_submit, submit)
 
 
-@contextlib.contextmanager
-def only(keys: list[Row] | None) -> Iterator[None]:
+def only(keys: list[Row] | None) -> contextlib.AbstractContextManager[Any]:
   """Within it `each` does these keys alone, those of a job; [] is what all rows need; None: all."""
-  token = _only.set(keys)
-  try:
-    yield
-  finally:
-    _only.reset(token)
+  return stage.within(_only, keys)
 
 
 def name_of(key: Mapping[str, Any]) -> str:

@@ -12,20 +12,24 @@ that is killed lets go of its lock, and the next one goes on from what is in the
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.files import locked, read_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
+T = TypeVar('T')
+P = ParamSpec('P')
 DIGITS = 10  # of a digest
 POLL_SECONDS = 0.5  # between two looks at what another process holds
 
@@ -40,20 +44,31 @@ class Busy(Exception):
 
 _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
 _waits: contextvars.ContextVar[bool] = contextvars.ContextVar('waits', default=True)
+_alone: contextvars.ContextVar[bool] = contextvars.ContextVar('alone', default=False)
+_plan: contextvars.ContextVar['Plan | None'] = contextvars.ContextVar('plan', default=None)
+_failed: contextvars.ContextVar[dict[pathlib.Path, str] | None]
+_failed = contextvars.ContextVar('failed', default=None)
 
 
 @contextlib.contextmanager
-def budget(seconds: float | None) -> Iterator[None]:
-  """Limits the time of what is done within; None is endless."""
-  token = _end.set(None if seconds is None else time.monotonic() + seconds)
+def within(variable: contextvars.ContextVar[Any], value: T) -> Iterator[T]:
+  """Gives a variable a value, within."""
+  token = variable.set(value)
   try:
-    yield
+    yield value
   finally:
-    _end.reset(token)
+    variable.reset(token)
+
+
+def budget(seconds: float | None) -> contextlib.AbstractContextManager[Any]:
+  """Limits the time of what is done within; None is endless."""
+  return within(_end, None if seconds is None else time.monotonic() + seconds)
 
 
 def seconds_left() -> float | None:
   """Seconds of the budget that are left; None is endless.
+
+  Of several processes that compute together the first one's clock counts: all go on, or none.
 
   Raises:
     OutOfTime: none are.
@@ -61,19 +76,84 @@ def seconds_left() -> float | None:
   end = _end.get()
   if end is None:
     return None
-  if time.monotonic() >= end:
+  left = end - time.monotonic()
+  if left <= 0 if _alone.get() else agreed(left <= 0):
     raise OutOfTime
-  return end - time.monotonic()
+  return max(left, 0.0)
 
 
-@contextlib.contextmanager
-def without_waiting() -> Iterator[None]:
+def by_the_first(make: Callable[P, object]) -> Callable[P, None]:
+  """A function that the first of several processes runs for all; where its budget ends, all end."""
+
+  @functools.wraps(make)
+  def alone(*args: P.args, **inputs: P.kwargs) -> None:
+    is_over = False
+    try:
+      with within(_alone, True):
+        if is_first():
+          make(*args, **inputs)
+    except OutOfTime:
+      is_over = True
+    if agreed(is_over):
+      raise OutOfTime
+
+  return alone
+
+
+def without_waiting() -> contextlib.AbstractContextManager[Any]:
   """Raises Busy within, where another process would have to be waited for."""
-  token = _waits.set(False)
-  try:
-    yield
-  finally:
-    _waits.reset(token)
+  return within(_waits, False)
+
+
+def planned() -> contextlib.AbstractContextManager['Plan']:
+  """Has `stage` make nothing within: it returns where a folder will be, and notes what is
+  missing."""
+  return within(_plan, Plan())
+
+
+class Plan:
+  """Stages that are missing.
+
+  Attributes:
+    steps: the training steps of each, by its name; 0 where a model writes text.
+    missing: their folders.
+    seconds: that a step of a stage took which is there; 0: none was trained.
+  """
+
+  def __init__(self) -> None:
+    self.steps: dict[str, int] = {}
+    self.missing: set[pathlib.Path] = set()
+    self.seconds = 0.0
+
+  def add(self, root: pathlib.Path, name: str, inputs: Mapping[str, Any]) -> pathlib.Path:
+    """Looks for a stage; returns its folder."""
+    steps = inputs['run'].steps if 'run' in inputs else 0
+    try:
+      folder = root / f'{name}-{digest(inputs)}'
+      is_there = (folder / 'DONE').exists()
+    except UserError:  # an input that is missing has no digest yet
+      folder, is_there = root / name, False
+    if not is_there:
+      self.steps[name] = steps
+      self.missing.add(folder)
+    elif steps:
+      began, ended = ((folder / file).stat().st_mtime for file in ('inputs.json', 'DONE'))
+      self.seconds = max(self.seconds, (ended - began) / steps)
+    return folder
+
+  def __str__(self) -> str:
+    """Names what is missing, with its steps, and how long that takes."""
+    parts = []
+    for name, steps in self.steps.items():
+      parts.append(f'{name} ({steps:,} steps)' if steps else f'{name} (a model writes it)')
+    minutes = math.ceil(self.seconds * sum(self.steps.values()) / 60)
+    pace = f'; about {minutes} minutes of training, as fast as before' if minutes else ''
+    return ', '.join(parts) + pace
+
+
+def without_retries() -> contextlib.AbstractContextManager[Any]:
+  """Has a stage that failed within fail at once where it is asked for again."""
+  return within(_failed, {})
 
 
 def stage(
@@ -85,33 +165,40 @@ def stage(
     root: the workdir that it lies in.
     name: a plain name; root/name is a link to the newest folder that it has named.
     make: fills the folder. It raises OutOfTime where the budget ends before it is whole.
-    inputs: all that decides the result; see `digest`. The code is not among them.
+    inputs: all that decides the result; see `digest`. The code is not among them, and `mesh`, the
+      devices, decides nothing but rounding.
 
   Raises:
     OutOfTime, Busy: see there.
     UserError: the root holds something else under this name, or cannot be written to.
   """
+  if (plan := _plan.get()) is not None:
+    return plan.add(root, name, inputs)
   folder = root / f'{name}-{digest(inputs)}'
   _check_name(root / name)
+  failed = _failed.get()
+  if failed and folder in failed:
+    raise UserError(failed[folder])
   if not agreed((folder / 'DONE').exists()):
     with exclusive(folder / 'lock'):
       if not agreed((folder / 'DONE').exists()):
         seconds_left()
         if is_first():
           write_json(folder / 'inputs.json', plain(inputs))
-        make(folder, **inputs)
+        try:
+          make(folder, **inputs)
+        except (Busy, OutOfTime):
+          raise
+        except Exception as error:
+          if failed is not None:
+            failed[folder] = f'{name}: {reason_of(error)}'
+          raise
         if is_first():
           write_text(folder / 'DONE', '')
   if is_first():
     _link(root / name, folder.name)
   wait(f'made {folder.name}')
   return folder
-
-
-def whole(root: pathlib.Path, name: str, **inputs: Any) -> pathlib.Path | None:
-  """The folder of a stage that has been made; None as long as it has not."""
-  folder = root / f'{name}-{digest(inputs)}'
-  return folder if (folder / 'DONE').exists() else None
 
 
 def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
@@ -152,8 +239,8 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   return True
 
 
-def if_made(stages: Callable[[], pathlib.Path]) -> pathlib.Path | None:
-  """The folder that `stages` returns, if all that it makes is there; else None."""
+def if_made(stages: Callable[[], T]) -> T | None:
+  """What `stages` returns, if all that it makes is there; else None."""
   try:
     with budget(0), without_waiting():  # what is there takes no time
       return stages()
@@ -189,6 +276,11 @@ def exclusive(lock: pathlib.Path) -> Iterator[None]:
     time.sleep(POLL_SECONDS)
 
 
+def reason_of(error: Exception) -> str:
+  """An error in words: with its kind where it is no sentence for a user."""
+  return str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
+
+
 def digest(inputs: Mapping[str, Any]) -> str:
   """A short hash of inputs; see `plain` for what counts of each."""
   text = json.dumps(plain(inputs), sort_keys=True)
@@ -199,7 +291,7 @@ def plain(value: Any) -> Any:
   """Inputs as JSON.
 
   What has a `key` counts by that (a text by its lines, not its place); a stage by its name; another
-  folder by its model; a dataclass by its fields and its name.
+  folder by its model; a dataclass by its fields and its name; a mesh not at all.
   """
   if isinstance(value, pathlib.Path):
     folder = value.resolve()
@@ -210,7 +302,7 @@ def plain(value: Any) -> Any:
     fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return {'is': type(value).__name__, **fields}
   if isinstance(value, Mapping):
-    return {name: plain(entry) for name, entry in value.items()}
+    return {name: plain(entry) for name, entry in value.items() if name != 'mesh'}
   if isinstance(value, tuple | list):
     return [plain(entry) for entry in value]
   if value is None or isinstance(value, bool | int | float | str):

@@ -8,21 +8,24 @@ dataclass with a `key`, and `open()` for what is trained on.
 
 import dataclasses
 import functools
+import hashlib
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from experiments.lab.settings import RunConfig
-from experiments.lab.stage import OutOfTime, seconds_left
+from experiments.lab.settings import RunConfig, seed_of
+from experiments.lab.stage import OutOfTime, inputs_of, seconds_left
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.files import write_text
 from fastdec.heads.transformed import Transformed
 from fastdec.models.api import Model, Params
 from fastdec.sharding import MeshConfig, check_rows, make_mesh, partition_of
+from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.loop import train
 from fastdec.training.losses import dev_loss, head_accuracy
@@ -51,7 +54,7 @@ def base(
     seed: draws the first parameters and the dropout.
     start: the folder of a finished base; None: fresh parameters.
     order: draws the order of the batches; None: `seed`.
-    mesh: the devices. They decide nothing but rounding: bind them by functools.partial.
+    mesh: the devices, which decide nothing but rounding.
   """
   material = data.open()
   module = material.model_of(model)
@@ -177,11 +180,23 @@ def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
     UserError: it was trained on something else.
   """
   opened = folders.open(folder)
-  model, params = opened.model, opened.params(as_stored=True)
-  if isinstance(model, Transformed):
-    model, params = model.model, params['model']
   material.check_base(folder)
-  return model, params
+  return without_heads(opened.model, opened.params(as_stored=True))
+
+
+def without_heads(model: Model, params: Params) -> tuple[Model, Params]:
+  """The model that heads were trained on, where its p1 goes through them (`Transformed`)."""
+  return (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
+
+
+def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
+  """A hash of what a model writes by: its settings, its parameters, its pieces (None: it writes
+  images)."""
+  pieces = b'' if tokenizer is None else tokenizer.model_proto
+  digest = hashlib.sha256(repr(model).encode() + pieces)
+  for path, leaf in jax.tree.leaves_with_path(params):
+    digest.update(repr((path, leaf.dtype)).encode() + np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
 
 
 def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
@@ -210,6 +225,17 @@ def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) ->
     run.loop()
   except UserError as error:
     raise UserError(f'config.{name}: {error}') from None
+
+
+def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
+  """Raises UserError where the run in a folder is not of this k, regime and seed."""
+  opened, made = folders.open(folder), inputs_of(folder)
+  most = opened.heads.k if opened.has_heads else 1
+  if not (k == most or (1 < k < most and opened.heads.are_nested)):
+    raise UserError(f'{folder} holds a run for k={most}, and this config means k={k}: give that')
+  order = None if (k, regime) == (1, 'regular') else seed_of(seed, f'k{most}-{regime}')
+  if made and made.get('order') != order:
+    raise UserError(f'{folder} was trained with another regime or seed: give those of the run')
 
 
 def devices_of(mesh: MeshConfig) -> Mesh | None:

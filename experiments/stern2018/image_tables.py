@@ -305,35 +305,42 @@ def _tau_panel(axes: Axes, found: Sequence[Row], name: str, meaning: str) -> Non
 # --- pictures
 
 
-def samples(images: pathlib.Path, kept: str, k: int, root: pathlib.Path) -> None:
+def samples(
+  images: pathlib.Path, split: str, k: int, rows: Iterable[Row], root: pathlib.Path
+) -> None:
   """Draws samples.png, images as on the paper's last page, and calls.png, the calls of one.
 
   Nothing is drawn where the base's images lack, or all others.
 
   Args:
     images: the folder with what each row made.
-    kept: what its files begin with, such as 'dev-k'.
+    split: whose images.
     k: of the columns.
+    rows: those of the tables; images of other models, by another config, are not shown.
     root: the folder for the pictures.
   """
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
-  greedy, columns = images / f'{kept}1-regular-exact.npz', {}
-  if not greedy.is_file():
-    return
-  plain = np.load(greedy)
+  models = {key: row.get('models') for key, row in by_key(rows).items()}
+
+  def made_by(*key: Any) -> Any:
+    path = images / f'{split}-k{"-".join(map(str, key))}.npz'
+    made = np.load(path) if path.is_file() else {}
+    return made if 'models' in made and made['models'] == models.get(key) else None
+
+  plain, columns = made_by(1, 'regular', 'exact'), {}
+  for name in ('samples.png', 'calls.png'):
+    (root / name).unlink(missing_ok=True)
   for regime, name in names.items():
-    path = images / f'{kept}{k}-{regime}-distance-2.npz'
-    made = np.load(path) if path.is_file() else None
-    # a run before may have been of other images
-    if made is not None and np.array_equal(made['input'], plain['input']):
+    made = made_by(k, regime, 'distance-2')
+    if made is not None and plain is not None and np.array_equal(made['input'], plain['input']):
       columns[f'k = {k}, {name}, within {TAU}'] = made['output']
       block_map(made['output'][0], made['block_sizes'][0], root / 'calls.png')
-  if not columns:
+  if plain is None or not columns:
     return
   columns = {'input': plain['input'], 'greedy': plain['output'], **columns}
   columns['original'] = plain['original']
-  rows = list(zip(*(column[:COUNT] for column in columns.values()), strict=True))
-  sheet(rows, root / 'samples.png', tuple(columns))
+  pictures = list(zip(*(column[:COUNT] for column in columns.values()), strict=True))
+  sheet(pictures, root / 'samples.png', tuple(columns))
 
 
 def sheet(rows: Sequence[Sequence[Image]], path: pathlib.Path, titles: Sequence[str]) -> None:

@@ -23,12 +23,12 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import spaced
-from experiments.lab.model_text import author_of, without_heads
+from experiments.lab.compare import beside_greedy, spaced
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of
-from experiments.lab.stage import if_made, in_place, inputs_of, seconds_left, stage
+from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.train import author_of, without_heads
 from experiments.stern2018 import image_tables, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED
@@ -55,6 +55,7 @@ from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 from fastdec.sharding import MeshConfig, partition_of, place
 from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
 
 DEV_IMAGES = 32  # what an evaluation during training looks at, at most
@@ -181,31 +182,25 @@ class Table2:
 
 def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """The page from the top: a base, heads on it, their rows, tables and pictures."""
-  rows = Rows(root / 'results.jsonl', conditions)
-  make: Any = functools.partial(train.base, mesh=c.mesh)
-  base = stage(root, 'base', make, model=c.model, run=c.train, data=c.photographs, seed=c.seed)
-  data = c.data
+  rows, data = Rows(root / 'results.jsonl', conditions), c.data
+  base = stage(root, 'base', **base_run(c, c.photographs))
   if c.table.own:
-    make = functools.partial(write_own, mesh=c.mesh)
-    own = stage(root, 'own', make, base=base, data=data, images=c.distill.images)
+    images = c.distill.images
+    own = stage(root, 'own', write_own, base=base, data=data, images=images, mesh=c.mesh)
     data = dataclasses.replace(data, own=str(own))
-  bench = Bench(c, data, root / 'images')
+  bench = Bench(c, data, root / 'images', base)
   # then frozen heads for the largest k serve a smaller one
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
 
-  def heads(k: int, regime: str) -> pathlib.Path:
-    """The heads of a k, frozen or trained together with the base, which begins with frozen ones."""
+  def model(k: int, regime: str) -> pathlib.Path:
+    """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
+    if k == 1 or regime in UNTRAINED:
+      return base
     is_tuned = regime == 'finetune'
     if c.table.one_run or (not is_tuned and are_nested):
       k = max(c.table.ks)
-    below = heads(k, 'regular') if is_tuned else base
-    name, run = f'k{k}-{regime}', c.finetune if is_tuned else c.freeze
-    settings: Any = {'heads': c.heads, 'k': k, 'together': is_tuned, 'run': run}
-    order, make = seed_of(c.seed, name), functools.partial(train.heads, mesh=c.mesh)
-    return stage(root, name, make, base=below, data=data, seed=c.seed, order=order, **settings)
-
-  def model(k: int, regime: str) -> pathlib.Path:
-    return base if k == 1 or regime in UNTRAINED else heads(k, regime)
+    start = model(k, 'regular') if is_tuned else base
+    return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
 
   def work(k: int, regime: str, rule: str) -> None:
     bench.measure(rows, model(k, regime), k, regime, rule)
@@ -218,6 +213,23 @@ def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   if found := rows.all(keys):
     draw(c, rows, found, root)
   return rows
+
+
+def base_run(c: Table2, data: ImagesConfig) -> dict[str, Any]:
+  """A base from the first step on."""
+  same = {'data': data, 'seed': c.seed, 'mesh': c.mesh}
+  return {'make': train.base, 'model': c.model, 'run': c.train, **same}
+
+
+def heads_run(
+  c: Table2, base: pathlib.Path, k: int, regime: str, data: ImagesConfig
+) -> dict[str, Any]:
+  """Heads on a base, which learns along with them in fine tuning."""
+  is_tuned, order = regime == 'finetune', seed_of(c.seed, f'k{k}-{regime}')
+  run = c.finetune if is_tuned else c.freeze
+  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
+  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
+  return {'make': train.heads, **heads, **same}
 
 
 def plans(c: Table2) -> list[Row]:
@@ -244,7 +256,7 @@ def draw(c: Table2, rows: Rows, found: list[Row], root: pathlib.Path) -> None:
   image_tables.blocks(found, root / 'table2.png')
   image_tables.tau_sweep(found, root / 'tau.png')
   tables.figure4(found, root / 'figure4.png')
-  image_tables.samples(root / 'images', f'{c.table.split}-k', max(c.table.ks), root)
+  image_tables.samples(root / 'images', c.table.split, max(c.table.ks), found, root)
   drawn = [make(found) for make in image_tables.TABLES]
   theirs = image_tables.PUBLISHED
   tables.write(root / 'table2', rows.console, drawn, found, 'table2.png', theirs)
@@ -263,13 +275,8 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
       raise UserError(
         f'heads for k={c.k} are trained on a base model: name its workdir by --config.base=...'
       )
-    is_tuned = c.regime == 'finetune'
-    order = seed_of(c.seed, f'k{c.k}-{c.regime}')
     _check_model(c, base)
-    make: Any = functools.partial(train.heads, mesh=c.mesh)
-    run = c.finetune if is_tuned else c.freeze
-    settings: Any = {'heads': c.heads, 'k': c.k, 'together': is_tuned, 'run': run}
-    return in_place(folder, make, base=base, data=c.data, seed=c.seed, order=order, **settings)
+    return in_place(folder, **heads_run(c, base, c.k, c.regime, c.data))
   if c.regime == 'finetune':
     raise UserError(
       'k=1 has no heads to train with regime=finetune: give regime=regular, or k of 2 or more'
@@ -278,23 +285,16 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
     raise UserError(
       f'config.data.own={c.data.own} is for heads: leave it out, or give k of 2 or more'
     )
-  make = functools.partial(train.base, mesh=c.mesh)
-  settings = {'start': base} if base is not None else {}
-  return in_place(folder, make, model=c.model, run=c.train, data=c.data, seed=c.seed, **settings)
+  start: dict[str, Any] = {'start': base} if base is not None else {}
+  return in_place(folder, **base_run(c, c.data), **start)
 
 
 def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Measures the run in a folder alone, by the rules of the table."""
   _check_model(c, folder)
-  opened, made = folders.open(folder), inputs_of(folder)
-  most = opened.heads.k if opened.has_heads else 1
-  if not (c.k == most or (1 < c.k < most and opened.heads.are_nested)):
-    raise UserError(f'{folder} holds a run for k={most}, and this config means k={c.k}: give that')
-  order = None if c.k == 1 else seed_of(c.seed, f'k{most}-{c.regime}')
-  if made and made.get('order') != order:
-    raise UserError(f'{folder} was trained with another regime or seed: give those of the run')
+  train.check_run(folder, c.k, c.regime, c.seed)
   rows = Rows(folder / 'results.jsonl', conditions)
-  bench = Bench(c, c.data, folder / 'images')
+  bench = Bench(c, c.data, folder / 'images', folder)
   found = [
     bench.measure(rows, folder, c.k, c.regime, rule)
     for rule in (COLUMNS if c.k > 1 else COLUMNS[:1])
@@ -310,6 +310,14 @@ def _check_model(c: Table2, folder: pathlib.Path) -> None:
     raise UserError(
       f'{folder} holds another model than this config means: give a run of the same config'
     )
+
+
+def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
+  """Has a base write its own images; says what there is then."""
+  inputs = {'base': teacher, 'data': c.photographs, 'images': c.distill.images, 'mesh': c.mesh}
+  in_place(workdir, write_own, **inputs)
+  n, height, width, _ = open_own(workdir).written.shape
+  return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
 
 
 # --- images: photographs, and those that a base writes
@@ -413,8 +421,7 @@ def write_own(
   source = shrink(pictures.images.array('train'))
   if data.mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
-  if 0 < images < len(source):
-    source = source[spaced(len(source), images)]
+  source = source[spaced(len(source), images)]
   devices = train.devices_of(mesh)
   if devices is not None:
     params = place(params, devices, partition_of(model, mesh.model))
@@ -422,7 +429,7 @@ def write_own(
   with Progress(len(source), 'image') as progress:
     for path, first in zip(parts, range(0, len(source), PART), strict=True):
       inputs = source[first : first + PART]
-      if not path.exists():
+      if not agreed(path.exists()):
         seconds_left()
         made = pictures_of(decoded(model, params, fd.Greedy(), inputs, PART).tokens)
         with whole_file(path) as file:
@@ -534,11 +541,14 @@ class Bench:
     c: the settings.
     data: what heads have learnt from.
     folder: of outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and
-      block_sizes.
+      block_sizes; models and base, hashes of what made them, for the next config's overwrite them.
+    base: of the base that all begin at.
   """
 
-  def __init__(self, c: Table2, data: ImagesConfig, folder: pathlib.Path) -> None:
-    self.c, self.data, self.folder = c, data, folder
+  def __init__(
+    self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path
+  ) -> None:
+    self.c, self.data, self.folder, self.base = c, data, folder, base
     self.pictures = c.photographs.open()
     self.originals = self.pictures.images.array(c.table.split, c.table.images or None)
     self.inputs = shrink(self.originals)
@@ -585,6 +595,7 @@ class Bench:
     blocks = count_blocks(out.lengths, out.block_sizes)
     with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
       given: Any = {'input': self.inputs, 'original': self.originals}
+      given |= {'models': folders.content(folder), 'base': folders.content(self.base)}
       np.savez_compressed(file, output=made, block_sizes=out.block_sizes, **given)
     return found | {
       'tolerance': image_tables.distance({'k': k, 'rule': rule}),
@@ -617,20 +628,13 @@ class Bench:
       if regime not in UNTRAINED or not rule.startswith('window'):
         strategy = self.strategy(folder, k, regime, rule)
         calls[rule] = functools.partial(_decode_one, model, params, strategy)
-    chosen = spaced(len(self.inputs), min(self.c.table.timed, len(self.inputs)))
+    chosen = spaced(len(self.inputs), self.c.table.timed)
     return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
 
   def clock(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
     """The times of a row beside greedy decoding's."""
     timings = self.timings(folder, k, regime)
-    greedy, ours = timings['greedy'], timings.get(rule, timings['greedy'])
-    return {
-      'ms_per_output': ours.milliseconds,
-      'greedy_ms_per_output': greedy.milliseconds,
-      'speedup': ours.speedup_over(greedy),
-      'spread': ours.speedups_over(greedy),
-      'compile_seconds': ours.compile_seconds,
-    }
+    return beside_greedy(timings.get(rule, timings['greedy']), timings['greedy'])
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one bench a process)
   def greedy(self, folder: pathlib.Path) -> Decoded:

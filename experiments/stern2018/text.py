@@ -9,8 +9,8 @@ Each is a stage in the workdir: base/, k8-finetune/ and so on. From every model 
 rule, in results.jsonl. Where heads are nested (none sees the others), one run for the largest k
 serves all that are trained on a frozen base; with `table.one_run` it does so in every regime.
 
-A page (`table1`) asks for rows (`of_table1`). `Page` has `Models` train what is missing, and
-`Bench` measure it; `Missing` says beforehand what that will be.
+A page (`table1`) asks for rows. `filled` makes the `model` of each, if it is missing, and has
+`Bench` measure it.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ import functools
 import itertools
 import math
 import pathlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,11 +26,10 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import own, train
-from experiments.lab.decoding import Output, check_sources, rule_of, translate, tree_nodes
-from experiments.lab.model_text import record_of, without_heads
+from experiments.lab.compare import beside_greedy, spaced
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import terminal, text
-from experiments.lab.rows import Row, Rows, each, find, read
+from experiments.lab.rows import Row, Rows, each
 from experiments.lab.settings import (
   DISTILLED,
   TUNED,
@@ -42,29 +42,23 @@ from experiments.lab.settings import (
   each_once,
   seed_of,
 )
-from experiments.lab.stage import (
-  Busy,
-  OutOfTime,
-  exclusive,
-  in_place,
-  inputs_of,
-  seconds_left,
-  stage,
-  whole,
-)
-from experiments.lab.text import TextConfig
+from experiments.lab.stage import if_made, in_place, planned, seconds_left, stage
+from experiments.lab.text import TextConfig, check_sources, record_of
+from experiments.lab.train import without_heads
 from experiments.stern2018 import tables
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
 from fastdec.cli.show import blocks_of, marked
 from fastdec.data.text.packing import tokenise
 from fastdec.data.text.tokens import Ragged, TokenPairs
+from fastdec.decoding.pool import decode_each, in_order
+from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
-from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Between
 from fastdec.files import write_text
 from fastdec.folders import packed
@@ -158,35 +152,45 @@ class Asked(NamedTuple):
 
 def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 1: every k and regime with every rule, beside the base."""
-  page = Page(c, root, conditions, c.table.split, of_table1(c))
-  found = page.fill()
-  if not found:
-    return page.rows
-  drawn = [tables.table1(found, page.notes), *(make(found) for make in tables.TABLES[1:])]
-  tables.scatter(found, root / 'table1.png')
-  tables.write(root / 'table1', page.rows.console, drawn, found, 'table1.png')
-  page.print_fastest(found)
-  return page.rows
+  asked = []
+  for regime in dict.fromkeys(('regular', *c.table.regimes)):
+    if regime not in TUNED:
+      asked.append(Asked(1, regime, ('exact',)))
+    if regime in c.table.regimes:
+      asked += [Asked(k, regime, c.table.rules) for k in c.table.ks]
+  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, c.table.split)
+  if found := filled(c, root, rows, bench, asked):
+    drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
+    tables.scatter(found, root / 'table1.png')
+    tables.write(root / 'table1', rows.console, drawn, found, 'table1.png')
+    show_fastest(c, root, rows, bench, found)
+  return rows
 
 
 def table4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
-  page = Page(c, root, conditions, 'test', of_table4(c))
-  if found := page.fill():
+  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
+  asked = [Asked(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
+  if found := filled(c, root, rows, bench, asked):
     tables.figure4(found, root / 'figure4.png')
-    drawn = [tables.table4(found, page.notes)]
-    tables.write(root / 'table4', page.rows.console, drawn, found, 'figure4.png')
-  return page.rows
+    drawn = [tables.table4(found, notes(c))]
+    tables.write(root / 'table4', rows.console, drawn, found, 'figure4.png')
+  return rows
 
 
 def figure4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Figure 4: speed-up against block size, on the test set."""
-  page = Page(c, root, conditions, 'test', of_table4(c)[1:])
-  if found := page.fill():
+  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
+  if found := filled(c, root, rows, bench, of_figure4(c)):
     tables.figure4(found, root / 'figure4.png')
     write_text(root / 'figure4.csv', tables.as_csv(found))
-    page.rows.console.print(f'The picture is {root}/figure4.png, its points {root}/figure4.csv')
-  return page.rows
+    rows.console.print(f'The picture is {root}/figure4.png, its points {root}/figure4.csv')
+  return rows
+
+
+def of_figure4(c: Translation) -> list[Asked]:
+  """The rows of Figure 4: every k."""
+  return [Asked(k, 'both', ('exact',)) for k in c.table.ks]
 
 
 def example(
@@ -201,345 +205,111 @@ def example(
       f'the table has no cell k={k}, regime={regime}: give k in {ks} and regime in {regimes}, or'
       ' change the table by --config.table'
     )
-  page = Page(c, root, conditions, 'test', [Asked(k, regime, ())])
-  page.announce()
-  source, ids, sizes = page.bench.example(page.models.of(k, regime), k, 'exact', sentence)
-  pieces = iter([piece.replace('▁', ' ') for piece in page.bench.text.tokenizer.pieces(ids)])
+  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
+  announce(c, root, rows, bench, [Asked(k, regime, ())])
+  source, ids, sizes = bench.example(model(c, root, k, regime), k, 'exact', sentence)
+  pieces = iter([piece.replace('▁', ' ') for piece in bench.text.tokenizer.pieces(ids)])
   blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes)]  # 1 is the prompt's
   drawn = tables.example_text(source, blocks)
   write_text(root / 'example.txt', drawn)
   tables.example_picture(source, blocks, root / 'example.png')
-  page.rows.console.print(
-    f'{drawn}\nIt is in {root}/example.txt, as a picture in {root}/example.png'
-  )
-  return page.rows
+  rows.console.print(f'{drawn}\nIt is in {root}/example.txt, as a picture in {root}/example.png')
+  return rows
 
 
-def of_table1(c: Translation) -> list[Asked]:
-  """The rows of Table 1."""
-  asked = []
-  for regime in dict.fromkeys(('regular', *c.table.regimes)):
-    if regime not in TUNED:
-      asked.append(Asked(1, regime, ('exact',)))
-    if regime in c.table.regimes:
-      asked += [Asked(k, regime, c.table.rules) for k in c.table.ks]
-  return asked
+# --- a page's models and rows
 
 
-def of_table4(c: Translation) -> list[Asked]:
-  """The rows of Table 4: the distilled base, then every k."""
-  tuned = [Asked(k, 'both', ('exact',)) for k in c.table.ks]
-  return [Asked(1, 'distil', ('exact', BEAM)), *tuned]
-
-
-class Page:
-  """Models of a workdir and their rows, on one split.
-
-  Args:
-    c, root, conditions: as of the pages.
-    split: the one that is measured.
-    asked: rows of each model.
-  """
-
-  def __init__(
-    self,
-    c: Translation,
-    root: pathlib.Path,
-    conditions: dict[str, Any],
-    split: str,
-    asked: Sequence[Asked],
-  ) -> None:
-    self.rows = Rows(root / 'results.jsonl', conditions)
-    self.bench, self.models, self.asked = Bench(c, split), Models(c, root), asked
-    self.notes = [TOYS] if c.data.kind == 'embedded' else []
-
-  def fill(self) -> list[Row]:
-    """Trains and measures what is missing; the rows that there are then."""
-    self.announce()
-    self.models.of(1, 'regular')  # without the base there is nothing
-    plans = [{'k': one.k, 'regime': one.regime, 'split': self.bench.split} for one in self.asked]
-    each(self.rows, plans, self._measure)
-    return self._found()
-
-  def announce(self) -> None:
-    """Says what is to be made, before it begins."""
-    todo = Missing(self.models.c, self.models.root)
-    count = 0
-    for one in self.asked:
-      folder = todo.of(one.k, one.regime)
-      is_there = folder.name not in todo.steps
-      for rule in one.rules:
-        if not (is_there and self.rows.find(**self.bench.key(folder, one.k, one.regime, rule))):
-          count += 1
-    if todo.steps:
-      self.rows.console.print(f'To be made first: {todo.said}')
-    if count:
-      self.rows.console.print(f'To be measured on the {self.bench.split} set: {count} rows')
-
-  def print_fastest(self, found: Sequence[Row]) -> None:
-    """Says which exact decoding is the fastest and shows a sentence of it, block by block."""
-    best = fastest(found)
-    if best is None:
-      return
-    console, (k, regime, rule) = self.rows.console, (best[name] for name in tables.KEY)
-    console.print(f'The fastest exact decoding here: {in_short(best)}')
-    if self.bench.has_measured and self.rows.is_complete:  # its programs are there
-      source, ids, sizes = self.bench.example(self.models.of(k, regime), k, rule)
-      console.print(f'\n{source}')
-      console.print(marked(blocks_of(self.bench.text.tokenizer, ids, sizes)))
-
-  def _measure(self, k: int, regime: str, split: str) -> None:
-    """Measures the rules of one model that have no row yet; two processes do so in turn."""
-    (rules,) = (one.rules for one in self.asked if one[:2] == (k, regime))
-    folder, lock = self.models.of(k, regime), self.rows.path.parent / 'locks'
-    if self._missing(folder, k, regime, rules):
-      with exclusive(lock / f'rows-{folder.name}-{k}-{split}'):
-        missing = self._missing(folder, k, regime, rules)
-        for row in self.bench.rows(folder, k, regime, missing):
-          self.rows.console.print(summary(self.rows.add(row)))
-          seconds_left()
-
-  def _missing(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> list[str]:
-    key = functools.partial(self.bench.key, folder, k, regime)
-    return [rule for rule in rules if self.rows.find(**key(rule)) is None]
-
-  def _found(self) -> list[Row]:
-    """The rows of the models that there are, and the failures of the others."""
-    every, found = read(self.rows.path), []
-    for k, regime, rules in self.asked:
-      missing = Missing(self.models.c, self.models.root)
-      folder, split = missing.of(k, regime), self.bench.split
-      new = every[self.rows.before :]
-      failed = find(new, is_failed=True, k=k, regime=regime, split=split)
-      for rule in rules:
-        row = None
-        if not missing.steps:
-          row = find(every, **self.bench.key(folder, k, regime, rule))
-        if row or failed:
-          found.append(row or {**(failed or {}), 'rule': rule})
-    self.rows.shown = found
-    return found
-
-
-# --- the models
-
-
-class Models:
-  """The models of a workdir, trained when they are asked for.
-
-  What has failed is not tried again in this process.
-  """
-
-  def __init__(self, c: Translation, root: pathlib.Path) -> None:
-    self.c, self.root = c, root
-    self._failed: dict[str, str] = {}
-
-  def of(self, k: int, regime: str) -> pathlib.Path:
-    """The model of a k and a regime; k = 1 is a base."""
-    c, table = self.c, self.c.table
-    frozen = 'distil' if regime in DISTILLED else 'regular'
-    if k == 1:
-      base = self.base('base', c.seed)
-      return self.again('base-distil', base, self.data(regime)) if frozen == 'distil' else base
-    are_nested = self.heads_module.are_nested and regime not in TUNED
-    if table.one_run or are_nested:
-      k = max(table.ks)
-    base = self.of(k if regime in TUNED else 1, frozen)
-    return self.heads(f'k{k}-{regime}', base, k, regime, self.data(regime))
-
-  def base(self, name: str, seed: int) -> pathlib.Path:
-    """A base from the first step on."""
-    c = self.c
-    return self._made(name, train.base, model=c.model, run=c.train, data=c.people, seed=seed)
-
-  def again(self, name: str, base: pathlib.Path, data: TextConfig) -> pathlib.Path:
-    """A base trained on, on distilled text."""
-    c, order = self.c, seed_of(self.c.seed, 'k1-distil')
-    same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed}
-    return self._made(name, train.base, start=base, order=order, **same)
-
-  def heads(
-    self, name: str, base: pathlib.Path, k: int, regime: str, data: TextConfig
-  ) -> pathlib.Path:
-    """Heads on a base, which learns along with them in the tuned regimes."""
-    c, is_tuned = self.c, regime in TUNED
-    run, order = c.finetune if is_tuned else c.freeze, seed_of(c.seed, f'k{k}-{regime}')
-    same = {'run': run, 'data': data, 'seed': c.seed, 'order': order}
-    return self._made(name, train.heads, base=base, heads=c.heads, k=k, together=is_tuned, **same)
-
-  def data(self, regime: str) -> TextConfig:
-    """The text of a regime: a teacher's translations, or people's; heads on the base may have its
-    own."""
-    data = self.c.data
-    if regime not in DISTILLED:
-      return dataclasses.replace(data, distilled='')
-    distilled = data.distilled
-    if not distilled:
-      teacher = self.base('teacher', seed_of(self.c.seed, 'teacher'))
-      distilled = str(self.translations('distilled', teacher))
-    return dataclasses.replace(data, distilled=distilled, own='')
-
-  def translations(self, name: str, teacher: pathlib.Path) -> pathlib.Path:
-    """The training text as a model translates it."""
-    c = self.c
-    return self._made(name, own.translations, model=teacher, data=c.people, distill=c.distill)
-
-  def on_mesh(self, make: Any) -> Any:
-    """A training on the config's devices, which decide nothing but rounding."""
-    return make if make is own.translations else functools.partial(make, mesh=self.c.mesh)
-
-  @functools.cached_property
-  def heads_module(self) -> Any:
-    """The heads over any vocabulary."""
-    return self.c.heads.module(folders.model_of(self.c.model), 2)
-
-  def _made(self, name: str, make: Any, **inputs: Any) -> pathlib.Path:
-    if name in self._failed:
-      raise UserError(self._failed[name])
-    try:
-      return stage(self.root, name, self.on_mesh(make), **inputs)
-    except (Busy, OutOfTime):
-      raise
-    except Exception as error:
-      kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
-      self._failed[name] = f'{name}: {kind}{error}'
-      raise
-
-
-class Missing(Models):
-  """The same models, of which none is made.
-
-  Attributes:
-    steps: what is not there, with its training steps; 0 where a text is to be written.
-    seconds: a training step took that long here; 0: none was made.
-  """
-
-  def __init__(self, c: Translation, root: pathlib.Path) -> None:
-    super().__init__(c, root)
-    self.steps: dict[str, int] = {}
-    self.seconds = 0.0
-
-  @property
-  def said(self) -> str:
-    """Names the missing stages."""
-    parts = []
-    for name, steps in self.steps.items():
-      parts.append(f'{name} ({steps:,} steps)' if steps else f'{name} (a model writes it)')
-    minutes = self.seconds * sum(self.steps.values()) / 60
-    pace = f'; about {math.ceil(minutes)} minutes of training, as fast as before' if minutes else ''
-    return ', '.join(parts) + pace
-
-  def _made(self, name: str, make: Any, **inputs: Any) -> pathlib.Path:
-    # What is made from a missing stage is missing too: its inputs are not known yet.
-    needs = {str(value) for value in inputs.values()} | {inputs['data'].distilled}
-    steps = inputs['run'].steps if 'run' in inputs else 0
-    is_possible = not needs & {str(self.root / other) for other in self.steps}
-    folder = whole(self.root, name, **inputs) if is_possible else None
-    if folder is None:
-      self.steps[name] = steps
-      return self.root / name
-    if steps:
-      began, ended = ((folder / file).stat().st_mtime for file in ('inputs.json', 'DONE'))
-      self.seconds = max(self.seconds, (ended - began) / steps)
-    return folder
-
-
-class Here(Models):
-  """The same models, of which one is made in the folder itself.
-
-  Attributes:
-    is_new: False if it was there.
-  """
-
-  is_new = True
-
-  def _made(self, name: str, make: Any, **inputs: Any) -> pathlib.Path:
-    self.is_new = in_place(self.root, self.on_mesh(make), **inputs)
-    return self.root
-
-
-def train_run(c: Translation, workdir: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base say, or goes on; False if it was finished.
-
-  Raises:
-    UserError: they do not fit each other, or the text.
-  """
-  distils, models = c.regime in DISTILLED, Here(c, workdir)
-  if c.k == 1 and c.regime in TUNED:
-    raise UserError(
-      f'k=1 has no heads to train with regime={c.regime}: give regime=regular or distil, or k >= 2'
-    )
-  if distils != bool(c.data.distilled):
-    wanted = 'name it by' if distils else 'leave out'
-    raise UserError(
-      f'regime={c.regime} with distilled text {c.data.distilled!r}: {wanted}'
-      ' --config.data.distilled=...'
-    )
-  if c.data.own and c.k == 1:
-    raise UserError(
-      f'data.own={c.data.own!r} is for heads: leave out --config.data.own=..., or give k >= 2'
-    )
-  if c.k == 1 and not distils:
-    models.base('', c.seed)
-    return models.is_new
-  if not c.base:
-    what = f'heads for k={c.k}' if c.k > 1 else f'regime={c.regime}'
-    raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
-  base, material = pathlib.Path(c.base), c.data.open()
-  material.check_base(base)
-  model = folders.open(base).model
-  if getattr(model, 'model', model) != material.model_of(c.model):  # without heads that p1 has
-    raise UserError(
-      f'{base} holds another model than this config means: give the base run of the same config'
-    )
-  if c.k == 1:
-    models.again('', base, c.data)
-  else:
-    models.heads('', base, c.k, c.regime, c.data)
-  return models.is_new
-
-
-def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
-  """Has a teacher translate the training text; says what there is then."""
-  counts = record_of(Here(c, workdir).translations('', teacher))['counts']
-  kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'
-  kept += ' are left out' if c.distill.sources else ' keep their translation'
-  return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({kept})'
-
-
-def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) -> Rows:
-  """Measures every rule of one finished run.
-
-  Raises:
-    UserError: the folder holds no model, or not the one that k and regime mean.
-  """
-  if not (workdir / 'model' / 'config.json').is_file():
-    raise UserError(
-      f'{workdir} holds no finished run: train it first, by experiments.train with the same config'
-    )
-  opened = folders.open(workdir)
-  most = opened.heads.k if opened.has_heads else 1
-  if not (c.k == most or (1 < c.k < most and opened.heads.are_nested)):
-    raise UserError(f'{workdir} holds a run for k={most}, and this config means k={c.k}: give that')
-  made = inputs_of(workdir)
-  order = None if (c.k, c.regime) == (1, 'regular') else seed_of(c.seed, f'k{most}-{c.regime}')
-  if made and made.get('order') != order:
-    raise UserError(f'{workdir} was trained with another regime or seed: give those of the run')
-  rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
-  bench.text.check_base(workdir)
-  rules = c.table.rules if c.k > 1 else ('exact',)
+def filled(
+  c: Translation, root: pathlib.Path, rows: Rows, bench: 'Bench', asked: Sequence[Asked]
+) -> list[Row]:
+  """Trains and measures what is missing; the rows that there are then."""
+  announce(c, root, rows, bench, asked)
+  model(c, root, 1, 'regular')  # without the base there is nothing
+  rules = {(one.k, one.regime): one.rules for one in asked}
 
   def work(k: int, regime: str, split: str) -> None:
-    missing = [rule for rule in rules if not rows.find(**bench.key(workdir, k, regime, rule))]
-    for row in bench.rows(workdir, k, regime, missing):
-      rows.add(row)
+    bench.measure(rows, model(c, root, k, regime), k, regime, rules[k, regime])
 
-  each(rows, [{'k': c.k, 'regime': c.regime, 'split': bench.split}], work)
-  found = rows.all([bench.key(workdir, c.k, c.regime, rule) for rule in rules])
-  for table in [make([row for row in found if 'rule' in row]) for make in tables.TABLES]:
-    if table.rows:
-      rows.console.print(terminal(table))
-  return rows
+  each(rows, [{'k': one.k, 'regime': one.regime, 'split': bench.split} for one in asked], work)
+  found = []
+  for k, regime, of_model in asked:
+    folder = if_made(functools.partial(model, c, root, k, regime))
+    for rule in of_model:  # a model that could not be trained has failed for every rule
+      there = rows.all([bench.key(folder, k, regime, rule)])
+      found += [{**row, 'rule': rule} for row in there]
+  rows.shown = found
+  return found
+
+
+def announce(
+  c: Translation, root: pathlib.Path, rows: Rows, bench: 'Bench', asked: Sequence[Asked]
+) -> None:
+  """Says what is to be made, before it begins."""
+  count = 0
+  with planned() as plan:
+    for k, regime, rules in asked:
+      folder = model(c, root, k, regime)
+      for rule in rules:
+        is_trained = folder not in plan.missing
+        count += not (is_trained and rows.find(**bench.key(folder, k, regime, rule)))
+  if plan.missing:
+    rows.console.print(f'To be made first: {plan}')
+  if count:
+    rows.console.print(f'To be measured on the {bench.split} set: {count} rows')
+
+
+def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:
+  """The model of a k and a regime, made if it is not there; k = 1 is a base."""
+  base, data = stage(root, 'base', **base_run(c, c.seed)), text_of(c, root, regime)
+  if k == 1:
+    return stage(root, 'base-distil', **again_run(c, base, data)) if data.distilled else base
+  is_tuned = regime in TUNED
+  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
+  if c.table.one_run or (are_nested and not is_tuned):
+    k = max(c.table.ks)
+  start = model(c, root, k if is_tuned else 1, 'distil' if data.distilled else 'regular')
+  return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
+
+
+def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
+  """The text of a regime: a teacher's translations, or people's; heads on the base may have its
+  own."""
+  if regime not in DISTILLED:
+    return dataclasses.replace(c.data, distilled='')
+  distilled = c.data.distilled
+  if not distilled:
+    teacher = stage(root, 'teacher', **base_run(c, seed_of(c.seed, 'teacher')))
+    distilled = str(stage(root, 'distilled', **translation_run(c, teacher)))
+  return dataclasses.replace(c.data, distilled=distilled, own='')
+
+
+def base_run(c: Translation, seed: int) -> dict[str, Any]:
+  """A base from the first step on."""
+  same = {'model': c.model, 'run': c.train, 'data': c.people, 'mesh': c.mesh}
+  return {'make': train.base, 'seed': seed, **same}
+
+
+def again_run(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
+  """A base trained on, on distilled text."""
+  same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
+  return {'make': train.base, 'start': base, 'order': seed_of(c.seed, 'k1-distil'), **same}
+
+
+def heads_run(
+  c: Translation, base: pathlib.Path, k: int, regime: str, data: TextConfig
+) -> dict[str, Any]:
+  """Heads on a base, which learns along with them in the tuned regimes."""
+  is_tuned, order = regime in TUNED, seed_of(c.seed, f'k{k}-{regime}')
+  run = c.finetune if is_tuned else c.freeze
+  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
+  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
+  return {'make': train.heads, **heads, **same}
+
+
+def translation_run(c: Translation, teacher: pathlib.Path) -> dict[str, Any]:
+  """The training text as a model translates it."""
+  return {'make': own.translations, 'model': teacher, 'data': c.people, 'distill': c.distill}
 
 
 # --- measurement
@@ -566,8 +336,9 @@ class Bench:
     self.timed = [(self.tokens.source[i][None],) for i in chosen]
     self.has_measured = False
 
-  def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    """Fields that a row is found by: what is measured, on which model and which sentences."""
+  def key(self, folder: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
+    """Fields that a row is found by: what is measured, on which model (None: it could not be
+    trained) and which sentences."""
     table = self.c.table
     return {
       'k': k,
@@ -579,9 +350,22 @@ class Bench:
       'batch': table.rows,
       'timing_sentences': table.timed,
       'timing_rounds': table.repeats,
-      'models': content(folder),
+      'models': None if folder is None else content(folder),
       'content': self.text.content,
     }
+
+  def measure(
+    self, rows: Rows, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> None:
+    """Measures the rules of one model that have no row yet."""
+
+    def measured(missing: list[Row]) -> Iterator[Row]:
+      for row in self.rows(folder, k, regime, [key['rule'] for key in missing]):
+        rows.console.print(summary(row))
+        yield row
+        seconds_left()
+
+    rows.together([self.key(folder, k, regime, rule) for rule in rules], measured)
 
   def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
     """A row for each rule, of a model with its first k heads; k = 1 decodes greedily ('exact') or
@@ -590,8 +374,6 @@ class Bench:
     Rules of chains run in the same compiled programs, trees each in their own. All are timed in
     turn with the same model's greedy decoding.
     """
-    if not rules:
-      return
     c, self.has_measured = self.c, True
     target = Bound(*packed(*folders.load(folder)))
     strategies = self.strategies(target, folder, k, rules)
@@ -611,7 +393,7 @@ class Bench:
     for rule, strategy in strategies.items():
       out = self.translate(target, strategy) if rule in decoded else greedy
       row = {**self.key(folder, k, regime, rule), **self._quality(out), **same}
-      row |= clock(times.get(rule, times['greedy']), times['greedy'])
+      row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
       row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
       if tree_nodes(rule):
         sources = {'tree_split': other_split(self.split), 'tree_sentences': len(self.tree_sources)}
@@ -647,12 +429,13 @@ class Bench:
     tokens = tokenise(some, self.text.tokenizer, limit)
     return [tokens.source[i].tolist() for i in range(len(tokens))]
 
-  def translate(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Output:
+  def translate(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Decoded:
     """Translates every sentence of the split, or the ones given."""
     table, tokens = self.c.table, self.tokens if tokens is None else tokens
-    rows = min(table.rows, len(tokens))
     model, params = target.module, target.params
-    return translate(model, params, self.text.tokenizer, tokens, strategy, table.max_len, rows)
+    check_sources(tokens, model.max_positions)
+    sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
+    return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
   def example(
     self, folder: pathlib.Path, k: int, rule: str, sentence: str | None = None
@@ -674,7 +457,7 @@ class Bench:
     ids = out.tokens[chosen][: out.lengths[chosen]].tolist()
     return source, ids, [int(size) for size in out.block_sizes[chosen] if size]
 
-  def _accuracy(self, folder: pathlib.Path, k: int, greedy: Output) -> Row:
+  def _accuracy(self, folder: pathlib.Path, k: int, greedy: Decoded) -> Row:
     """Accuracy of the first k heads: about people's references of the dev set, and about
     what the model writes itself."""
     heads = Bound(*folders.load_heads(folder))
@@ -697,29 +480,19 @@ class Bench:
     max_len = self.c.table.max_len
     return fd.decode(target.module, target.params, source, strategy, max_len=max_len)
 
-  def _quality(self, out: Output) -> Row:
+  def _quality(self, out: Decoded) -> Row:
     """BLEU and block sizes."""
     language = self.c.data.target
-    bleu = corpus_bleu(out.lines, self.references, language)
+    lines = [self.text.tokenizer.decode(row.tolist()) for row in out.tokens]
+    bleu = corpus_bleu(lines, self.references, language)
     blocks = count_blocks(out.lengths, out.block_sizes)
     found: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
     if language == 'de':  # Tensor2Tensor's script is about German
-      score, signature = split_compound_bleu(out.lines, self.references)
+      score, signature = split_compound_bleu(lines, self.references)
       found |= {'compound_bleu': score, 'compound_bleu_signature': signature}
     found['mean_block_size'] = blocks.mean_block_size
     found['calls_per_output'] = blocks.calls_per_output
     return found
-
-
-def clock(timing: Timing, greedy: Timing) -> Row:
-  """The fields of a row about time."""
-  return {
-    'ms_per_output': timing.milliseconds,
-    'greedy_ms_per_output': greedy.milliseconds,
-    'speedup': timing.speedup_over(greedy),
-    'spread': timing.speedups_over(greedy),
-    'compile_seconds': timing.compile_seconds,
-  }
 
 
 @functools.cache
@@ -733,12 +506,131 @@ def other_split(split: str) -> str:
   return 'dev' if split == 'test' else 'test'
 
 
-def spaced(total: int, most: int) -> list[int]:
-  """At most so many evenly spaced places."""
-  return np.linspace(0, total - 1, min(most, total)).round().astype(int).tolist()
+# --- one run: experiments.train, experiments.distill and experiments.evaluate
+
+
+def train_run(c: Translation, workdir: pathlib.Path) -> bool:
+  """Trains the one run that k, regime and base say, or goes on; False if it was finished.
+
+  Raises:
+    UserError: they do not fit each other, or the text.
+  """
+  distils = c.regime in DISTILLED
+  if c.k == 1 and c.regime in TUNED:
+    raise UserError(
+      f'k=1 has no heads to train with regime={c.regime}: give regime=regular or distil, or k >= 2'
+    )
+  if distils != bool(c.data.distilled):
+    wanted = 'name it by' if distils else 'leave out'
+    raise UserError(
+      f'regime={c.regime} with distilled text {c.data.distilled!r}: {wanted}'
+      ' --config.data.distilled=...'
+    )
+  if c.data.own and c.k == 1:
+    raise UserError(
+      f'data.own={c.data.own!r} is for heads: leave out --config.data.own=..., or give k >= 2'
+    )
+  if c.k == 1 and not distils:
+    return in_place(workdir, **base_run(c, c.seed))
+  if not c.base:
+    what = f'heads for k={c.k}' if c.k > 1 else f'regime={c.regime}'
+    raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
+  base, material = pathlib.Path(c.base), c.data.open()
+  material.check_base(base)
+  model = folders.open(base).model
+  if getattr(model, 'model', model) != material.model_of(c.model):  # without heads that p1 has
+    raise UserError(
+      f'{base} holds another model than this config means: give the base run of the same config'
+    )
+  if c.k == 1:
+    return in_place(workdir, **again_run(c, base, c.data))
+  return in_place(workdir, **heads_run(c, base, c.k, c.regime, c.data))
+
+
+def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
+  """Has a teacher translate the training text; says what there is then."""
+  in_place(workdir, **translation_run(c, teacher))
+  counts = record_of(workdir)['counts']
+  kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'
+  kept += ' are left out' if c.distill.sources else ' keep their translation'
+  return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({kept})'
+
+
+def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+  """Measures every rule of one finished run.
+
+  Raises:
+    UserError: the folder holds no model, or not the one that k and regime mean.
+  """
+  if not (workdir / 'model' / 'config.json').is_file():
+    raise UserError(
+      f'{workdir} holds no finished run: train it first, by experiments.train with the same config'
+    )
+  train.check_run(workdir, c.k, c.regime, c.seed)
+  rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
+  bench.text.check_base(workdir)
+  rules = c.table.rules if c.k > 1 else ('exact',)
+  key = {'k': c.k, 'regime': c.regime, 'split': bench.split}
+  each(rows, [key], lambda k, regime, split: bench.measure(rows, workdir, k, regime, rules))
+  found = rows.all([bench.key(workdir, c.k, c.regime, rule) for rule in rules])
+  for make in tables.TABLES:
+    if (table := make([row for row in found if 'rule' in row])).rows:
+      rows.console.print(terminal(table))
+  return rows
+
+
+# --- rules of acceptance, by name
+
+
+def rule_of(name: str) -> fd.MinBlock:
+  """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled
+  program."""
+  match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
+  if match is None:
+    raise UserError(
+      f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2 (in tables also'
+      ' tree-N)'
+    )
+  n = int(match[2] or 1)
+  top, size = {'top': (n, 1), 'min': (1, n), None: (1, 1)}[match[1]]
+  return fd.MinBlock(fd.TopN(top), size)
+
+
+def tree_nodes(name: str) -> int | None:
+  """The nodes of the tree that a rule such as 'tree-32' names, the root included; None for the
+  rules of `rule_of`."""
+  if not name.startswith('tree'):
+    return None
+  match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)
+  if match is None or match[1] == '1':
+    raise UserError(
+      f'the rule {name} names no tree: give tree-N of 2 to 999 nodes, the root included, such as'
+      ' tree-32'
+    )
+  return int(match[1])
 
 
 # --- in words
+
+
+def notes(c: Translation) -> list[str]:
+  """Notes below every table."""
+  return [TOYS] if c.data.kind == 'embedded' else []
+
+
+def show_fastest(
+  c: Translation, root: pathlib.Path, rows: Rows, bench: Bench, found: Sequence[Row]
+) -> None:
+  """Says which exact decoding is the fastest and shows a sentence of it, block by block."""
+  best = fastest(found)
+  if best is None:
+    return
+  rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
+  if bench.has_measured and rows.is_complete:  # its programs are there
+    k, regime, rule = (best[name] for name in tables.KEY)
+    source, ids, sizes = bench.example(model(c, root, k, regime), k, rule)
+    rows.console.print(f'\n{source}')
+    rows.console.print(marked(blocks_of(bench.text.tokenizer, ids, sizes)))
 
 
 def summary(row: Row) -> str:

@@ -31,6 +31,7 @@ from fastdec.fields import Size, Token, read
 from fastdec.files import parse_json, read_bytes
 
 SIDES = ('left', 'right')
+SHAPES = {'input': (8, 8, 3), 'output': (-1, -1, 3), 'base': (8,)}
 FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
 PAGE_PAIRS = 100  # in one page, which loads itself again for more
 # The baseline, and fine-tuned models by the two rules of the paper's table.
@@ -47,14 +48,15 @@ class Study:
     for path in sorted(workdir.glob('images/*.npz')):
       if name := FILE.fullmatch(path.stem):
         try:
-          found = npz.read(path, {'input': (8, 8, 3), 'output': (-1, -1, 3)}, 'images')
-          inputs, output = found['input'], found['output']
+          found = npz.read(path, SHAPES, 'images')
+          inputs, output, base = found['input'], found['output'], found['base'].tobytes()
         except UserError as error:
           raise UserError(f'{path} cannot be read ({error}): remove it, and {remedy}') from None
         if not self.outputs:
-          self.inputs = inputs  # uint8[n, 8, 8, 3]
-        if not np.array_equal(inputs, self.inputs):
-          raise UserError(f'{path} shows other pictures than the files before it: move it away')
+          self.inputs, self.base = inputs, base  # inputs: uint8[n, 8, 8, 3]
+        if base != self.base or not np.array_equal(inputs, self.inputs):
+          what = 'shows other pictures, or is of another base,'
+          raise UserError(f'{path} {what} than the files before it: move it away')
         self.outputs[int(name[1]), name[2]] = output
         key.update(name[0].encode() + inputs.tobytes() + output.tobytes())
     if (1, 'exact') not in self.outputs or len(self.outputs) == 1:

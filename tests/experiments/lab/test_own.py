@@ -10,11 +10,9 @@ import pytest
 import fastdec as fd
 from configs import presets
 from experiments.lab import own
-from experiments.lab.decoding import prompts_of
-from experiments.lab.model_text import check_author, check_greedy
 from experiments.lab.own import DistillConfig
 from experiments.lab.stage import OutOfTime
-from experiments.lab.text import TextConfig
+from experiments.lab.text import TextConfig, check_author, check_written, prompts_of
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, load_pairs
 from fastdec.data.text.tokens import TokenPairs
@@ -57,7 +55,7 @@ def small_parts(monkeypatch):
 def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
   task, text, model, write = written
   write(tmp_path)
-  check_greedy(tmp_path)
+  check_written(tmp_path, is_greedy=True)
   check_author(tmp_path, model, text.tokenizer)
   assert not (tmp_path / 'parts').exists()
   module, params = folders.load(model)

@@ -1,11 +1,14 @@
 """Stages: made once, named by their inputs, gone on with after a kill, one process at a time."""
 
+import contextlib
 import dataclasses
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -159,6 +162,59 @@ def test_no_stage_begins_without_time(tmp_path):
   folder = stage.stage(tmp_path, 'base', writing(calls), steps=1)
   with budget(0.0):
     assert stage.stage(tmp_path, 'base', writing(calls), steps=1) == folder  # it is there
+
+
+def test_the_first_process_decides_for_all_whether_time_is_left(monkeypatch):
+  """Else one would stop while the others wait for it."""
+  for is_over in (True, False):
+    monkeypatch.setattr(stage, 'agreed', lambda own, is_over=is_over: is_over)
+    for seconds in (0.0, 60.0):
+      with budget(seconds), pytest.raises(OutOfTime) if is_over else contextlib.nullcontext():
+        assert 0.0 <= stage.seconds_left() <= seconds
+
+
+def test_where_the_first_process_works_alone_it_asks_no_other(monkeypatch):
+  asked = []
+  monkeypatch.setattr(stage, 'agreed', lambda own: asked.append(own) or own)
+  with budget(0.0), pytest.raises(OutOfTime):
+    stage.by_the_first(stage.seconds_left)()
+  assert asked == [True]  # once, whether it ended
+  with budget(60.0):
+    stage.by_the_first(stage.seconds_left)()
+  assert asked == [True, False]
+
+
+def test_a_plan_names_what_is_missing_and_makes_nothing(tmp_path):
+  make = writing([])
+  steps = lambda n: types.SimpleNamespace(key=n, steps=n)
+  base = stage.stage(tmp_path, 'base', make, run=steps(4))
+  before = sorted(tmp_path.rglob('*'))
+  with stage.planned() as plan:
+    assert stage.stage(tmp_path, 'base', make, run=steps(4)) == base
+    other = stage.stage(tmp_path, 'other', make, base=base, run=steps(2000))
+    stage.stage(tmp_path, 'text', make, model=other)
+  assert re.fullmatch(
+    r'other \(2,000 steps\), text \(a model writes it\)(; about \d+ minutes .*)?', str(plan)
+  )
+  assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_a_stage_that_failed_is_not_tried_again_by_the_rest(tmp_path):
+  calls = []
+
+  def fails(folder):
+    calls.append(folder)
+    raise ValueError('no space')
+
+  with stage.without_retries():
+    for error, message in ((ValueError, '^no space'), (fd.UserError, '^base: ValueError: no')):
+      with pytest.raises(error, match=message):
+        stage.stage(tmp_path, 'base', fails)
+  assert len(calls) == 1
+
+
+def test_the_mesh_decides_nothing():
+  assert digest({'a': 1, 'mesh': object()}) == digest({'a': 1})
 
 
 def test_what_cannot_be_a_workdir_is_one_sentence(tmp_path):

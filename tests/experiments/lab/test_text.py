@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from configs import wmt14
 from configs.common import to_dataclass
-from experiments.lab.model_text import save_ids
+from experiments.lab.text import save_ids
 from experiments.stern2018.text import Translation
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs

@@ -177,14 +177,17 @@ def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
   assert (drawn[: 2 * LINE] < 128).any()  # the titles
 
 
-def test_samples_are_of_one_set_of_images(tmp_path):
+def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path):
   def save(name, count):
     small, large = ([random_image(i, side) for i in range(count)] for side in (8, 32))
     sizes = np.stack([block_sizes(*[1] * 3071)] * count)
-    np.savez(tmp_path / name, input=small, output=large, original=large, block_sizes=sizes)
+    of_model = {'block_sizes': sizes, 'models': 'here'}
+    np.savez(tmp_path / name, input=small, output=large, original=large, **of_model)
 
-  def drawn():
-    image_tables.samples(tmp_path, 'dev-k', 4, tmp_path)
+  def drawn(models='here'):
+    keys = (1, 'regular', 'exact'), (4, 'finetune', 'distance-2'), (4, 'forecast', 'distance-2')
+    rows = [a_row(*key, models=models) for key in keys]
+    image_tables.samples(tmp_path, 'dev', 4, rows, tmp_path)
     return {path.name for path in tmp_path.glob('*.png')}
 
   save('dev-k4-finetune-distance-2.npz', 2)
@@ -194,6 +197,7 @@ def test_samples_are_of_one_set_of_images(tmp_path):
   save('dev-k4-forecast-distance-2.npz', 3)
   assert drawn() == {'samples.png', 'calls.png'}
   assert read(tmp_path / 'samples.png').shape[1] == GAP + 4 * (SIDE + GAP)
+  assert drawn('another config') == set()  # which has overwritten the images of these rows
 
 
 @pytest.mark.parametrize('rows, titles, mistake', [

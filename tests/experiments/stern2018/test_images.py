@@ -249,7 +249,7 @@ def test_a_base_begins_with_the_forecast_of_its_photographs(made):
 def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_explains_it(
   made, tmp_path
 ):
-  bench = images.Bench(settings(**OWN), settings(**OWN).data, tmp_path)
+  bench = images.Bench(settings(**OWN), settings(**OWN).data, tmp_path, made / 'base')
   model, params = folders.load(made / 'base')
   greedy = bench.greedy(made / 'base')
   bench.check_same(model, params, greedy, greedy)

@@ -3,6 +3,7 @@ regimes at toy size."""
 
 import csv
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -16,9 +17,9 @@ import fastdec as fd
 from configs import wmt14
 from configs.common import to_dataclass
 from experiments.lab import own, rows
-from experiments.lab.decoding import tree_nodes
+from experiments.lab.stage import planned
 from experiments.stern2018 import tables, text
-from experiments.stern2018.text import Bench, Missing, Models, Translation
+from experiments.stern2018.text import Bench, Translation, tree_nodes
 from fastdec import folders
 from fastdec.cli import main
 from fastdec.data.text.tokens import TokenPairs
@@ -51,70 +52,65 @@ def key_of(row):
 # --- what is trained, and in which order
 
 
-def todo(folder, asked, **given):
-  """What a page has made in an empty folder, in order."""
+TABLE1 = [(1, 'regular'), (1, 'distil'), *itertools.product((2, 3), REGIMES)]
+TABLE4 = [(1, 'distil'), (2, 'both'), (3, 'both')]
+
+
+def todo(folder, asked=TABLE1, **given):
+  """Names of the stages that models need in an empty folder."""
   c = settings(**{'data.cache': str(folder / 'cache')} | FOUR | given)
-  missing = Missing(c, folder)
-  for one in asked(c):
-    missing.of(one.k, one.regime)
-  return list(missing.steps)
+  with planned() as plan:
+    for k, regime in asked:
+      text.model(c, folder, k, regime)
+  return set(plan.steps)
 
 
 def test_the_stages_of_table_1(tmp_path):
-  assert todo(tmp_path, text.of_table1) == [
-    'base',
-    'k3-regular',  # serves k = 2 too
-    'teacher',
-    'distilled',
-    'base-distil',
-    'k3-distil',
-    'k2-finetune',
-    'k3-finetune',
-    'k2-both',
-    'k3-both',
-  ]
-  only = todo(tmp_path, text.of_table1, **{'table.regimes': ('finetune',)})
-  assert only == ['base', 'k3-regular', 'k2-finetune', 'k3-finetune']
+  frozen = {'k3-regular', 'k3-distil'}  # which serve k = 2 too
+  tuned = {'k2-finetune', 'k3-finetune', 'k2-both', 'k3-both'}
+  assert todo(tmp_path) == {'base', 'teacher', 'distilled', 'base-distil', *frozen, *tuned}
+  only = todo(tmp_path, [(2, 'finetune'), (3, 'finetune')])
+  assert only == {'base', 'k3-regular', 'k2-finetune', 'k3-finetune'}
 
 
 def test_the_stages_of_table_4(tmp_path):
-  stages = ['base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both']
-  assert sorted(todo(tmp_path, text.of_table4)) == sorted(stages)
+  stages = {'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'}
+  assert todo(tmp_path, TABLE4) == stages
 
 
 @pytest.mark.parametrize(
   'given', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}, {'heads.markov': 4}], ids=str
 )
 def test_heads_that_know_of_each_other_have_a_run_for_each_k(tmp_path, given):
-  assert {'k2-regular', 'k3-regular', 'k2-distil'} < set(todo(tmp_path, text.of_table1, **given))
+  assert {'k2-regular', 'k3-regular', 'k2-distil'} < todo(tmp_path, **given)
 
 
 def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(tmp_path):
   given = {'table.one_run': True, 'heads.markov': 4}
-  found = [name for name in todo(tmp_path, text.of_table1, **given) if name.startswith('k')]
-  assert found == ['k3-regular', 'k3-distil', 'k3-finetune', 'k3-both']
+  found = {name for name in todo(tmp_path, **given) if name.startswith('k')}
+  assert found == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
 
 
 def test_distilled_text_of_ones_own_needs_no_teacher(tmp_path):
   (tmp_path / 'own').mkdir()
   for language in ('en', 'de'):
     (tmp_path / 'own' / f'train.{language}').write_text('It rains.\n')
-  found = todo(tmp_path, text.of_table1, **{'data.distilled': str(tmp_path / 'own')})
-  assert not {'teacher', 'distilled'} & set(found) and 'base-distil' in found
+  found = todo(tmp_path, **{'data.distilled': str(tmp_path / 'own')})
+  assert not {'teacher', 'distilled'} & found and 'base-distil' in found
 
 
-def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(tmp_path):
+def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(tmp_path, monkeypatch):
   """The teacher is the base with another seed; the distilled base writes other text."""
   made = {}
 
-  class Noted(Models):
-    def _made(self, name, make, **inputs):
-      made[name] = inputs
-      return self.root / name
+  def noted(root, name, make, **inputs):
+    made[name] = inputs
+    return root / name
 
-  models = Noted(settings(**FOUR, **{'data.own': 'out/own', 'seed': 2**32 - 1}), tmp_path)
-  for one in text.of_table1(models.c):
-    models.of(one.k, one.regime)
+  monkeypatch.setattr(text, 'stage', noted)
+  c = settings(**FOUR, **{'data.own': 'out/own', 'seed': 2**32 - 1})
+  for k, regime in TABLE1:
+    text.model(c, tmp_path, k, regime)
   trainings = {name: one for name, one in made.items() if name != 'distilled'}
   orders = [one.get('order', one['seed']) for one in trainings.values()]
   assert len(set(orders)) == len(orders)
@@ -127,9 +123,10 @@ def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(tmp_
 
 
 def test_what_is_missing_is_said_with_its_steps(tmp_path):
-  missing = Missing(settings(**{'data.cache': str(tmp_path / 'cache')}), tmp_path)
-  missing.of(1, 'distil')
-  assert missing.said == (
+  c = settings(**{'data.cache': str(tmp_path / 'cache')})
+  with planned() as plan:
+    text.model(c, tmp_path, 1, 'distil')
+  assert str(plan) == (
     'base (20 steps), teacher (20 steps), distilled (a model writes it), base-distil (6 steps)'
   )
 
