@@ -60,6 +60,7 @@ def _rules() -> None:
 
   rows = text.evaluate(to_dataclass(text.Translation, config), workdir, cli.conditions())
   if rows.failed:
+    print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
     sys.exit(1)
 
 
@@ -69,13 +70,14 @@ def _types(dtypes: list[str]) -> None:
 
   import rich
 
-  from experiments.lab import precision, report
+  from experiments import precision
+  from experiments.lab import report
   from experiments.lab.rows import Rows
-  from experiments.samples import sample_of
 
   precision.check_types(dtypes)
   workdir = pathlib.Path(WORKDIR.value)
-  rows, sample = Rows(workdir / 'types.jsonl', cli.conditions()), sample_of(CONFIG.value, workdir)
+  rows = Rows(workdir / 'types.jsonl', cli.conditions())
+  sample = precision.sample_of(CONFIG.value, workdir)
   rich.print(report.terminal(precision.table(precision.measure(workdir, sample, dtypes, rows))))
 
 

@@ -108,8 +108,8 @@ def known_tables() -> dict[str, Draw]:
     incremental_decoding,
     leaderboard,
     leviathan2022,
+    precision,
   )
-  from experiments.lab import precision
   from experiments.stern2018 import image_tables
   from experiments.stern2018 import tables as stern2018
 

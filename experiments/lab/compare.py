@@ -50,10 +50,19 @@ class Comparison:
   def theirs(self) -> list[Decoded]:
     return [self._decode(self.plain, *one).checked() for one in self.batches]
 
-  @property
+  @functools.cached_property
   def counts(self) -> tuple['Counts', 'Counts']:
-    """The counts of the strategy's texts, then of the plain ones."""
-    return Counts.of(self.ours), Counts.of(self.theirs)
+    """The counts of the strategy's texts, then of the plain ones.
+
+    Raises:
+      UserError: all of them end at once.
+    """
+    ours, theirs = Counts.of(self.ours), Counts.of(self.theirs)
+    if not (ours.later and theirs.later):
+      raise UserError(
+        'the model ends every text after one token, so nothing is drafted: train it for longer'
+      )
+    return ours, theirs
 
   @property
   def same(self) -> float:
@@ -156,23 +165,14 @@ class Counts:
 
   @classmethod
   def of(cls, texts: list[Decoded]) -> 'Counts':
-    lengths = sum(int(one.lengths.sum()) for one in texts)
-    count, steps = (
-      sum(len(one.lengths) for one in texts),
-      sum(int(one.calls.max()) for one in texts),
+    count = sum(len(one.lengths) for one in texts)
+    tokens, calls, drafts = (
+      sum(int(getattr(one, name).sum()) for one in texts)
+      for name in ('lengths', 'calls', 'draft_calls')
     )
-    calls, drafts = (
-      sum(int(getattr(one, name).sum()) for one in texts) for name in ('calls', 'draft_calls')
-    )
-    later = lengths - count
-    return cls(
-      count,
-      lengths,
-      later,
-      max(round(steps / len(texts)), 1),
-      later / max(steps, 1),
-      drafts / max(calls, 1),
-    )
+    steps, later = sum(int(one.calls.max()) for one in texts), tokens - count
+    a_batch = max(round(steps / len(texts)), 1)
+    return cls(count, tokens, later, a_batch, later / max(steps, 1), drafts / max(calls, 1))
 
 
 def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
@@ -186,13 +186,8 @@ def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
   Raises:
     UserError: the model drafts nothing, or a text differs first at a place that is not a near tie.
   """
-  texts = joined(whole.ours)
-  if not int(texts.calls.sum()):
-    raise UserError(
-      'the model ends every text after one token, so nothing is drafted: train it for longer'
-    )
-  agreement = {} if dtype is None else whole.agreement(dtype)
-  return {'tokens': texts.mean_block_size, 'all_texts': len(texts.lengths), **agreement}
+  texts, agreement = whole.counts[0].texts, {} if dtype is None else whole.agreement(dtype)
+  return {'tokens': joined(whole.ours).mean_block_size, 'all_texts': texts, **agreement}
 
 
 def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
@@ -213,6 +208,17 @@ def cost(
   """
   these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
   return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
+
+
+def beside_greedy(ours: Timing, greedy: Timing) -> dict[str, Any]:
+  """The fields about time of a row of outputs one by one."""
+  return {
+    'ms_per_output': ours.milliseconds,
+    'greedy_ms_per_output': greedy.milliseconds,
+    'speedup': ours.speedup_over(greedy),
+    'spread': ours.speedups_over(greedy),
+    'compile_seconds': ours.compile_seconds,
+  }
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
@@ -245,6 +251,24 @@ def joined(texts: list[Decoded]) -> Decoded:
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)
 
 
-def spaced(total: int, count: int) -> np.ndarray:
-  """`count` evenly spaced indices from 0 to total - 1."""
-  return np.linspace(0, total - 1, count).round().astype(int)
+def spaced(total: int, most: int) -> np.ndarray:
+  """Indices from 0 to total - 1, evenly spaced, at most `most`; 0: all."""
+  return np.linspace(0, total - 1, min(most or total, total)).round().astype(int)
+
+
+NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
+# of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
+# cores
+WIDE = 512
+
+
+def packed(module: Any, params: Any) -> tuple[Any, Any]:
+  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU,
+  at widths that gain by it on the cores that this process has, and if the module says which
+  parameters are kernels."""
+  if jax.default_backend() != 'cpu' or not getattr(module, 'products', ()):
+    return module, params
+  width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
+  has_one_core = len(os.sched_getaffinity(0)) == 1
+  gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
+  return module, fd.pack(module, params) if gains else params

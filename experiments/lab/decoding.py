@@ -5,11 +5,10 @@ import re
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.text import Text
-from fastdec.data.text.tokens import Ragged, TokenPairs
+from experiments.lab.text import check_sources
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.errors import UserError
 from fastdec.models.api import source_pad
@@ -94,59 +93,3 @@ def translate(
     ]
   ids, lengths, block_sizes = map(np.asarray, (out.tokens, out.lengths, out.block_sizes))
   return Output(lines, ids, lengths, block_sizes, hypotheses)
-
-
-def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:
-  """Raises UserError, naming the first, where sources are longer than the model's positions."""
-  too_long = np.flatnonzero(tokens.source.lengths > (limit or np.inf))
-  if too_long.size:
-    first = int(too_long[0])
-    sentence = ' '.join(filter(None, ('sentence', str(first + 1), which)))
-    others = f' (the first of {too_long.size} that are too long)' if too_long.size > 1 else ''
-    given = f'{sentence} has {int(tokens.source.lengths[first])} tokens with its end{others}'
-    raise UserError(f'{given}, and the model has {limit} positions: shorten or split it')
-
-
-def padded_width(tokens: TokenPairs, limit: int | None) -> int:
-  """The longest source, rounded up to a multiple of 16, within the model's positions."""
-  width = -(-int(tokens.source.lengths.max()) // 16) * 16
-  return min(width, limit or width)
-
-
-def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray, 'n s']:
-  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is
-  too long."""
-  check_sources(tokens, model.max_positions, which)
-  found = np.full(
-    (len(tokens), padded_width(tokens, model.max_positions)), source_pad(model), np.int32
-  )
-  for i in range(len(tokens)):
-    found[i, : tokens.source.lengths[i]] = tokens.source[i]
-  return found
-
-
-def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
-  """Inputs of `fd.decode`: sources, or for a language model the beginnings of its sentences.
-
-  Args:
-    n: tokens of a sentence.
-  """
-  if model.start_id is None:
-    return prompts_of(text, split, n, model.config.bos_id)
-  return padded_sources(text.tokens(split), model, f'of the {split} set')
-
-
-def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
-  """BOS and the first n tokens of every caption that has more than n."""
-  return beginnings_of(text.tokens(split).target, n, first, f'the {split} set')
-
-
-def beginnings_of(tokens: Ragged, n: int, first: int, where: str) -> Int[np.ndarray, 'n s']:
-  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where`
-  they are from."""
-  found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
-  if not found:
-    raise UserError(
-      f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer'
-    )
-  return np.array(found, np.int32)

@@ -1,5 +1,6 @@
 """The values, the table and the picture of a sweep; see experiments/sweep.py."""
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -59,9 +60,9 @@ def parse(words: Sequence[str], config: ConfigDict, paper: Paper | None) -> list
       raise UserError(f"--sweep='{word}' is not possible: {name} is swept already")
     there: Any = leaves[setting]
     is_listed = isinstance(there, tuple)
-    kind = type(next(iter(there), '') if is_listed else there)
+    like = next(iter(there), None) if is_listed else there
     found.append(
-      Swept(name, setting, tuple(_typed(kind, value, word) for value in values), is_listed)
+      Swept(name, setting, tuple(_typed(like, value, word) for value in values), is_listed)
     )
   return found
 
@@ -139,12 +140,14 @@ def _leaves(config: ConfigDict, path: str = '') -> dict[str, Any]:
   return found
 
 
-def _typed(kind: type, text: str, word: str) -> Any:
+def _typed(like: Any, text: str, word: str) -> Any:
+  """A value of the type that another has; like None, as an entry of an empty list is, a number or
+  else text."""
+  kind = type(like)
   if kind is bool and text.lower() in ('true', 'false'):
     return text.lower() == 'true'
-  try:
-    return text if kind in (str, type(None)) else kind(text)
-  except ValueError:
-    raise UserError(
-      f"--sweep='{word}' is not possible: {text} is not of type {kind.__name__}"
-    ) from None
+  kinds = (int, float, str) if like is None else [kind] * (kind is not bool)
+  for one in kinds:
+    with contextlib.suppress(ValueError):
+      return one(text)
+  raise UserError(f"--sweep='{word}' is not possible: {text} is not of type {kind.__name__}")

@@ -1,34 +1,48 @@
-"""Parallel text of an experiment: where it is, its tokenizer, its batches."""
+"""Parallel text of an experiment: where it is, its tokenizer, its batches, its prompts; people's,
+or what a model has written.
+
+A folder of `own` has lines to read, and beside them the ids as they were written:
+  train.<source>, train.<target>   lines that translate each other
+  train.npy                        their ids (see `TokenPairs`)
+  dev.<source>, dev.<target>, dev.npy, dev.json
+                                   the same of the dev sources, if the model wrote greedily:
+                                   held out, to watch heads and drafts
+  config.json                      written last: what made them, whose ids they are
+
+A line that is decoded and encoded again may have other ids than the model wrote (one line in forty,
+of small models), and heads are to guess what it writes. So the ids are trained on, where they are
+of these lines and this tokenizer; else the lines.
+"""
 
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pathlib
 from typing import Any, Literal, Self
 
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Int
 
-from experiments.lab.model_text import (
-  check_author,
-  check_greedy,
-  check_written,
-  ids_of,
-  key_of,
-  record_of,
-)
 from experiments.lab.settings import Count, Zero
+from experiments.lab.train import author_of, without_heads
 from fastdec import folders
 from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import TextData, load_pairs, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
-from fastdec.data.text.tokens import TokenPairs
+from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params
-from fastdec.tokenizers.sentencepiece import Tokenizer
+from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
+RECORDS = {'train': 'config.json', 'dev': 'dev.json'}
+WRITE_OWN = (
+  'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being the folder'
+  ' of the base'
+)
 DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
 
 
@@ -157,7 +171,7 @@ class Text:
     for i, folder in enumerate(config.written):  # a mistake shows before the tokenizer is learnt
       lines = config.lines_of(folder, 'train')
       if config.own:
-        (check_written if i else check_greedy)(folder)
+        check_written(folder, is_greedy=not i)
       open_text(lines, config.cache)
     return cls(config, *tokenizer_of(text, config.vocab_size, config.cache))
 
@@ -287,3 +301,159 @@ def _first(packed: Any, pairs: TokenPairs, config: TextConfig) -> list[Any]:
   """The first batches that these pairs fill, at most `DEV_BATCHES`."""
   full = int(pairs.lengths.max(1).sum()) // (config.rows * config.row_length)
   return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
+
+
+# --- text that a model has written
+
+
+def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
+  """Reads config.json (of dev: dev.json); {} where there is none.
+
+  Raises:
+    UserError: it cannot be read.
+  """
+  path = folder / RECORDS[split]
+  try:
+    record = json.loads(path.read_text())
+  except (FileNotFoundError, NotADirectoryError):
+    return {}
+  except (OSError, ValueError) as error:
+    reason = ' '.join(str(error).split())
+    raise UserError(
+      f'{path} cannot be read ({reason}): remove {folder}, and let it be made again'
+    ) from None
+  if not isinstance(record, dict):
+    raise UserError(f'{path} is no JSON object: remove {folder}, and let it be made again')
+  return record
+
+
+def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
+  """Raises UserError where a folder has no finished text that says which model has written it;
+  `is_greedy`: or it was written by a search."""
+  record = record_of(folder)
+  if 'teacher' not in record:
+    raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
+  # a language model goes on greedily
+  beam = record['distill'].get('beam') if 'distill' in record else 1
+  if is_greedy and beam != 1:
+    raise UserError(
+      f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}'
+    )
+
+
+def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
+  """Raises UserError where the text in a folder was not written by the run in `base`, its heads
+  aside."""
+  model, params = without_heads(*folders.load(base))
+  if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
+    raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
+
+
+def ended(ids: list[int]) -> list[int]:
+  """The ids of an output up to its end, which is added where the output was cut; without
+  padding."""
+  written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+  return [*(token for token in written if token != PAD_ID), EOS_ID]
+
+
+def save_ids(
+  folder: pathlib.Path, pairs: TokenPairs, tokenizer: Tokenizer, lines: str, split: str = 'train'
+) -> dict[str, str]:
+  """Writes the ids; returns what the split's record is to say of them.
+
+  Args:
+    pairs: the ids, pair by pair as the lines stand.
+    lines: the key of the lines (`Corpus.key`).
+  """
+  pairs.save(folder / f'{split}.npy')
+  return {'tokenizer': _sha256(tokenizer.model_proto), 'lines': lines, 'content': _content(pairs)}
+
+
+def ids_of(
+  folder: pathlib.Path, tokenizer: Tokenizer, lines: str, split: str = 'train'
+) -> TokenPairs | None:
+  """The ids of lines with this key, mapped into memory; None where they are another tokenizer's, or
+  of other lines."""
+  said = _said(folder, lines, split)
+  if said.get('tokenizer') != _sha256(tokenizer.model_proto):
+    return None
+  pairs = TokenPairs.load(folder / f'{split}.npy')
+  return pairs if pairs is not None and _content(pairs) == said.get('content') else None
+
+
+def key_of(folder: pathlib.Path, lines: str, split: str = 'train') -> str:
+  """A hash of what there is to train on: the lines, by their key, and the ids where these are
+  theirs."""
+  content = _said(folder, lines, split).get('content')
+  return lines[:16] if content is None else _sha256(f'{lines} {content}'.encode())
+
+
+def _said(folder: pathlib.Path, lines: str, split: str = 'train') -> dict[str, str]:
+  """Entry of the split's record about the ids, if they are of these lines."""
+  said = record_of(folder, split).get('ids')
+  return said if isinstance(said, dict) and said.get('lines') == lines else {}
+
+
+def _content(pairs: TokenPairs) -> str:
+  digest = hashlib.sha256()
+  for side in (pairs.source, pairs.target):
+    digest.update(np.ascontiguousarray(side.lengths, '<i8').data)
+    digest.update(np.ascontiguousarray(side.tokens, '<i4').data)
+  return digest.hexdigest()[:16]
+
+
+def _sha256(content: bytes) -> str:
+  return hashlib.sha256(content).hexdigest()[:16]
+
+
+# --- inputs of `fd.decode`
+
+
+def check_sources(tokens: TokenPairs, limit: int | None, which: str = '') -> None:
+  """Raises UserError, naming the first, where sources are longer than the model's positions."""
+  too_long = np.flatnonzero(tokens.source.lengths > (limit or np.inf))
+  if too_long.size:
+    first = int(too_long[0])
+    sentence = ' '.join(filter(None, ('sentence', str(first + 1), which)))
+    others = f' (the first of {too_long.size} that are too long)' if too_long.size > 1 else ''
+    given = f'{sentence} has {int(tokens.source.lengths[first])} tokens with its end{others}'
+    raise UserError(f'{given}, and the model has {limit} positions: shorten or split it')
+
+
+def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray, 'n s']:
+  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is
+  too long."""
+  check_sources(tokens, model.max_positions, which)
+  width = -(-int(tokens.source.lengths.max()) // 16) * 16  # few programs serve all
+  width = min(width, model.max_positions or width)
+  found = np.full((len(tokens), width), model.pad_id, np.int32)
+  for i in range(len(tokens)):
+    found[i, : tokens.source.lengths[i]] = tokens.source[i]
+  return found
+
+
+def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
+  """Inputs of `fd.decode`: sources, or for a language model the beginnings of its sentences.
+
+  Args:
+    n: tokens of a sentence.
+  """
+  if model.start_id is None:
+    return prompts_of(text, split, n, model.config.bos_id)
+  return padded_sources(text.tokens(split), model, f'of the {split} set')
+
+
+def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
+  """BOS and the first n tokens of every caption that has more than n."""
+  return beginnings_of(text.tokens(split).target, n, first, f'the {split} set')
+
+
+def beginnings_of(tokens: Ragged, n: int, first: int, where: str) -> Int[np.ndarray, 'n s']:
+  """BOS and the first n tokens of every sentence that has more than n, its end being one; `where`
+  they are from."""
+  found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
+  if not found:
+    raise UserError(
+      f'config.measure.prompt={n} tokens are too long, no sentence of {where} has more: give fewer'
+    )
+  return np.array(found, np.int32)

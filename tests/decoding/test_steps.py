@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.lab.operations import of_loop
+from experiments.incremental_decoding import of_loop
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.heads.block import BlockNetwork

@@ -93,9 +93,10 @@ def test_the_rows():
 
 def test_what_can_be_swept_are_fields_of_the_rows():
   config = drafts.get_config('scale=tiny')
-  words = 'drafter=eagle,block', 'tree=16', 'batch=1,4', 'train.steps=10,20'
-  drafter, tree, batch, steps = sweeping.parse(words, config, drafts.PAPER)
+  words = 'drafter=eagle,block', 'tree=16', 'batch=1,4', 'train.steps=10,20', 'short=1,3'
+  drafter, tree, batch, steps, short = sweeping.parse(words, config, drafts.PAPER)
   assert (drafter.setting, tree.values, batch.values) == ('table.rows', (16,), (1, 4))
+  assert config.table.short == () and short.values == (1, 3)  # numbers, though the list is empty
   assert set(drafts.PAPER.axes) == set(drafters.PLAN) and not steps.is_listed
   sweeping.put(config, drafter.setting, drafter.values)
   assert {plan['drafter'] for plan in plans(to_dataclass(Drafters, config).table)} == {

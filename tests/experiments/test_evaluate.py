@@ -11,7 +11,8 @@ import pytest
 import fastdec as fd
 from configs import celeba, speculative
 from configs.common import to_dataclass
-from experiments.lab import precision, rows
+from experiments import precision
+from experiments.lab import rows
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
 from fastdec import folders

@@ -12,9 +12,15 @@ import fastdec as fd
 from configs import incremental
 from configs.common import to_dataclass
 from experiments import incremental_decoding as page
-from experiments.incremental_decoding import Incremental, agreement, rewritten, step_by_step
+from experiments.incremental_decoding import (
+  Incremental,
+  agreement,
+  launches,
+  primitives,
+  rewritten,
+  step_by_step,
+)
 from experiments.lab import rows
-from experiments.lab.operations import launches, primitives
 from experiments.lab.report import markdown
 from fastdec.struct import Bound
 from tests.experiments.conftest import ROOT, with_settings
