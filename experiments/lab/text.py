@@ -17,7 +17,6 @@ of these lines and this tokenizer; else the lines.
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import pathlib
 from typing import Any, Literal, Self
@@ -34,6 +33,7 @@ from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
+from fastdec.files import read_json
 from fastdec.models.api import Model, Params
 from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
 
@@ -313,18 +313,7 @@ def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
     UserError: it cannot be read.
   """
   path = folder / RECORDS[split]
-  try:
-    record = json.loads(path.read_text())
-  except (FileNotFoundError, NotADirectoryError):
-    return {}
-  except (OSError, ValueError) as error:
-    reason = ' '.join(str(error).split())
-    raise UserError(
-      f'{path} cannot be read ({reason}): remove {folder}, and let it be made again'
-    ) from None
-  if not isinstance(record, dict):
-    raise UserError(f'{path} is no JSON object: remove {folder}, and let it be made again')
-  return record
+  return read_json(path) if path.is_file() else {}
 
 
 def check_written(folder: pathlib.Path, is_greedy: bool) -> None:

@@ -29,7 +29,7 @@ from experiments.lab import own, train
 from experiments.lab.compare import beside_greedy, spaced
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import terminal, text
-from experiments.lab.rows import Row, Rows, each
+from experiments.lab.rows import Row, Rows, each, json_of
 from experiments.lab.settings import (
   DISTILLED,
   TUNED,
@@ -361,7 +361,7 @@ class Bench:
 
     def measured(missing: list[Row]) -> Iterator[Row]:
       for row in self.rows(folder, k, regime, [key['rule'] for key in missing]):
-        rows.console.print(summary(row))
+        rows.console.print(summary(json_of(row)))
         yield row
         seconds_left()
 
