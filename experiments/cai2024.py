@@ -18,7 +18,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, joined, spaced
+from experiments.lab.compare import Comparison, batches_of, joined
 from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
@@ -31,6 +31,7 @@ from experiments.lab.settings import (
   check_anchors,
   each_once,
   seed_of,
+  spaced,
 )
 from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, prompts_of

@@ -19,16 +19,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import (
-  MORE,
-  Comparison,
-  batches_of,
-  counted,
-  joined,
-  lengths_of,
-  net,
-  spaced,
-)
+from experiments.lab.compare import MORE, Comparison, batches_of, counted, joined, lengths_of, net
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, text, write
@@ -42,6 +33,7 @@ from experiments.lab.settings import (
   Zero,
   each_once,
   seed_of,
+  spaced,
 )
 from experiments.lab.stage import if_made, stage
 from experiments.lab.text import TextConfig, inputs_of

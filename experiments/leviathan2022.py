@@ -18,10 +18,10 @@ from jaxtyping import Int
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, cost, joined, spaced
+from experiments.lab.compare import Comparison, batches_of, cost, joined
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
-from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once
+from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
 from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, inputs_of
 from fastdec import folders

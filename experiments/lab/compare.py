@@ -210,17 +210,6 @@ def cost(
   return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
 
 
-def beside_greedy(ours: Timing, greedy: Timing) -> dict[str, Any]:
-  """The fields about time of a row of outputs one by one."""
-  return {
-    'ms_per_output': ours.milliseconds,
-    'greedy_ms_per_output': greedy.milliseconds,
-    'speedup': ours.speedup_over(greedy),
-    'spread': ours.speedups_over(greedy),
-    'compile_seconds': ours.compile_seconds,
-  }
-
-
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
   """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a
   batch are left out.
@@ -249,26 +238,3 @@ def lengths_of(prompts: np.ndarray, pad_id: int) -> np.ndarray:
 def joined(texts: list[Decoded]) -> Decoded:
   """All batches' texts as one."""
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)
-
-
-def spaced(total: int, most: int) -> np.ndarray:
-  """Indices from 0 to total - 1, evenly spaced, at most `most`; 0: all."""
-  return np.linspace(0, total - 1, min(most or total, total)).round().astype(int)
-
-
-NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
-# of models as wide and wider, and of all in int8, XLA's own form is as fast where it has several
-# cores
-WIDE = 512
-
-
-def packed(module: Any, params: Any) -> tuple[Any, Any]:
-  """(module, params), the parameters packed (`fd.pack`) where that makes decoding faster: on a CPU,
-  at widths that gain by it on the cores that this process has, and if the module says which
-  parameters are kernels."""
-  if jax.default_backend() != 'cpu' or not getattr(module, 'products', ()):
-    return module, params
-  width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-  has_one_core = len(os.sched_getaffinity(0)) == 1
-  gains = width >= NARROW and (has_one_core or (width < WIDE and not is_quantized(params)))
-  return module, fd.pack(module, params) if gains else params

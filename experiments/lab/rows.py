@@ -21,6 +21,7 @@ from experiments.lab import stage
 from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row, append
+from fastdec.evaluation.wallclock import Timing
 from fastdec.files import parse_json, read_bytes
 
 LONGEST_REASON = 400  # characters
@@ -214,6 +215,17 @@ def latest(rows: Iterable[Row], *names: str) -> list[Row]:
     if row.get('error') is None or found.get(key, row).get('error') is not None:
       found[key] = row
   return list(found.values())
+
+
+def beside_greedy(ours: Timing, greedy: Timing) -> Row:
+  """The fields about time of a row of outputs one by one."""
+  return {
+    'ms_per_output': ours.milliseconds,
+    'greedy_ms_per_output': greedy.milliseconds,
+    'speedup': ours.speedup_over(greedy),
+    'spread': ours.speedups_over(greedy),
+    'compile_seconds': ours.compile_seconds,
+  }
 
 
 def read(path: pathlib.Path) -> list[Row]:

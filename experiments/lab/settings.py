@@ -5,6 +5,8 @@ import hashlib
 import math
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+
 from fastdec.errors import UserError
 from fastdec.fields import Between, Share
 from fastdec.fields import Seed as Seed
@@ -110,6 +112,11 @@ class HeadsConfig:
 def seed_of(seed: int, name: str) -> int:
   """The seed of one of several things that draw under the experiment's seed."""
   return int.from_bytes(hashlib.sha256(f'{seed} {name}'.encode()).digest()[:4])
+
+
+def spaced(total: int, most: int) -> np.ndarray:
+  """Indices from 0 to total - 1, evenly spaced, at most `most`; 0: all."""
+  return np.linspace(0, total - 1, min(most or total, total)).round().astype(int)
 
 
 def check_anchors(anchors: int, draw: str) -> None:

@@ -23,10 +23,18 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.compare import beside_greedy, spaced
 from experiments.lab.report import terminal
-from experiments.lab.rows import Row, Rows, each
-from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, each_once, seed_of
+from experiments.lab.rows import Row, Rows, beside_greedy, each
+from experiments.lab.settings import (
+  Count,
+  HeadsConfig,
+  RunConfig,
+  Seed,
+  Zero,
+  each_once,
+  seed_of,
+  spaced,
+)
 from experiments.lab.stage import if_made, in_place, seconds_left, stage
 from experiments.lab.train import author_of, without_heads
 from experiments.stern2018 import image_tables, tables

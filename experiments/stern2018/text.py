@@ -26,10 +26,9 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import own, train
-from experiments.lab.compare import beside_greedy, spaced
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import terminal, text
-from experiments.lab.rows import Row, Rows, each, json_of
+from experiments.lab.rows import Row, Rows, beside_greedy, each, json_of
 from experiments.lab.settings import (
   DISTILLED,
   TUNED,
@@ -41,6 +40,7 @@ from experiments.lab.settings import (
   Zero,
   each_once,
   seed_of,
+  spaced,
 )
 from experiments.lab.stage import if_made, in_place, planned, seconds_left, stage
 from experiments.lab.text import TextConfig, check_sources, record_of
