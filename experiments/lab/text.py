@@ -313,7 +313,12 @@ def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
     UserError: it cannot be read.
   """
   path = folder / RECORDS[split]
-  return read_json(path) if path.is_file() else {}
+  if not os.path.lexists(path):
+    return {}
+  try:
+    return read_json(path)
+  except UserError as error:
+    raise UserError(f'{error}; or remove {folder}, and let it be made again') from None
 
 
 def check_written(folder: pathlib.Path, is_greedy: bool) -> None:

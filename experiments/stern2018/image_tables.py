@@ -325,7 +325,8 @@ def samples(
   def made_by(*key: Any) -> Any:
     path = images / f'{split}-k{"-".join(map(str, key))}.npz'
     made = np.load(path) if path.is_file() else {}
-    return made if 'models' in made and made['models'] == models.get(key) else None
+    is_of_row = 'models' in made and made['models'].tobytes().hex() == models.get(key)
+    return made if is_of_row else None
 
   plain, columns = made_by(1, 'regular', 'exact'), {}
   for name in ('samples.png', 'calls.png'):

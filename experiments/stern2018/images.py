@@ -549,7 +549,7 @@ class Bench:
     c: the settings.
     data: what heads have learnt from.
     folder: of outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and
-      block_sizes; models and base, hashes of what made them, for the next config's overwrite them.
+      block_sizes; models and base, the hashes of what made them: another config overwrites files.
     base: of the base that all begin at.
   """
 
@@ -603,7 +603,8 @@ class Bench:
     blocks = count_blocks(out.lengths, out.block_sizes)
     with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
       given: Any = {'input': self.inputs, 'original': self.originals}
-      given |= {'models': folders.content(folder), 'base': folders.content(self.base)}
+      for name, one in {'models': folder, 'base': self.base}.items():
+        given[name] = np.frombuffer(bytes.fromhex(folders.content(one)), np.uint8)[None]
       np.savez_compressed(file, output=made, block_sizes=out.block_sizes, **given)
     return found | {
       'tolerance': image_tables.distance({'k': k, 'rule': rule}),

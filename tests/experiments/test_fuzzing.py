@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.lab import model_text, report, rows, stage
+from experiments.lab import report, rows, stage, text
 from experiments.stern2018 import images, vote
 from fastdec.cli.prompt_file import Output, blocks_of
 from fastdec.cli.show import counted
@@ -78,7 +78,7 @@ def test_votes(folder):
 def test_records_of_what_a_model_wrote(folder):
   fuzz(folder, 'images.json', OWN, images._record_of, 60)
   ids = {'ids': {'lines': HASH, 'tokenizer': HASH, 'content': HASH}}
-  fuzz(folder, 'config.json', ids, lambda folder: model_text.key_of(folder, HASH), 60)
+  fuzz(folder, 'config.json', ids, lambda folder: text.key_of(folder, HASH), 60)
 
 
 def test_ids_of_what_a_model_wrote(folder):

@@ -181,10 +181,10 @@ def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path
   def save(name, count):
     small, large = ([random_image(i, side) for i in range(count)] for side in (8, 32))
     sizes = np.stack([block_sizes(*[1] * 3071)] * count)
-    of_model = {'block_sizes': sizes, 'models': 'here'}
+    of_model = {'block_sizes': sizes, 'models': np.full((1, 8), 0xAB, np.uint8)}
     np.savez(tmp_path / name, input=small, output=large, original=large, **of_model)
 
-  def drawn(models='here'):
+  def drawn(models='ab' * 8):
     keys = (1, 'regular', 'exact'), (4, 'finetune', 'distance-2'), (4, 'forecast', 'distance-2')
     rows = [a_row(*key, models=models) for key in keys]
     image_tables.samples(tmp_path, 'dev', 4, rows, tmp_path)
@@ -197,7 +197,7 @@ def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path
   save('dev-k4-forecast-distance-2.npz', 3)
   assert drawn() == {'samples.png', 'calls.png'}
   assert read(tmp_path / 'samples.png').shape[1] == GAP + 4 * (SIDE + GAP)
-  assert drawn('another config') == set()  # which has overwritten the images of these rows
+  assert drawn('cd' * 8) == set()  # which has overwritten the images of these rows
 
 
 @pytest.mark.parametrize('rows, titles, mistake', [

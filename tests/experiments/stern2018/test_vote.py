@@ -28,7 +28,7 @@ PAIRS = 12  # of `workdir`: 3 pictures, 2 k, 2 rules
 TELLING = r'finetun|regular|exact|distance|baseline|blockwise|npz|\bdev\b'
 
 
-def write(folder, count=3, seed=0, split='dev', base='a'):
+def write(folder, count=3, seed=0, split='dev', base=0):
   """Writes random pictures as table2 leaves them, and one that is none of the study's."""
   rng = np.random.default_rng(seed)
   inputs = rng.integers(256, size=(count, 8, 8, 3), dtype=np.uint8)
@@ -37,7 +37,7 @@ def write(folder, count=3, seed=0, split='dev', base='a'):
   for method in ['k1-regular-exact', 'k4-regular-distance-2', *methods]:
     output = rng.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)
     path = folder / 'images' / f'{split}-{method}.npz'
-    np.savez(path, input=inputs, output=output, base=base)
+    np.savez(path, input=inputs, output=output, base=np.full((1, 8), base, np.uint8))
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
     refused('another server writes to', '--serve', '--port=0')
   write(tmp_path, seed=1, split='test')
   refused('shows other pictures', '--serve')
-  write(tmp_path, split='test', base='b')
+  write(tmp_path, split='test', base=1)
   refused('is of another base', '--serve')
   for path in (tmp_path / 'images').iterdir():
     os.truncate(path, 1000)
