@@ -70,15 +70,15 @@ def main(_: list[str]) -> None:
 def _generator() -> Any:
   """The model, and what drafts, once all is possible with the text."""
   import fastdec as fd
-  from experiments.lab import decoding
   from experiments.pictures.attention_figure import MOST
   from experiments.pictures.attention_weights import check_translates
+  from experiments.stern2018.text import rule_of
   from fastdec import folders
   from fastdec.cli import opening
   from fastdec.cli.generate import check_text
   from fastdec.errors import UserError
 
-  rule = decoding.rule_of(RULE.value)
+  rule = rule_of(RULE.value)
   check_text('--text', TEXT.value)
   folder = folders.open(MODEL.value)
   check_translates(folder.model, MODEL.value)
@@ -91,8 +91,11 @@ def _generator() -> Any:
     )
   if K.value == 1:
     heads = None
-  if heads is None:
-    decoding.strategy_of(None, RULE.value)  # it refuses a rule
+  if heads is None and RULE.value != 'exact':
+    raise UserError(
+      f'the rule {RULE.value} needs heads, and this is a base model: give exact, or a run with'
+      ' k >= 2'
+    )
   language = opening.unread(MODEL.value, None, [TEXT.value], MAX_LEN.value)
   count = len(language.read(TEXT.value)[0])
   if count > MOST:

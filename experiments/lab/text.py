@@ -34,7 +34,7 @@ from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import read_json
-from fastdec.models.api import Model, Params
+from fastdec.models.api import Model, Params, source_pad
 from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
@@ -420,7 +420,7 @@ def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray
   check_sources(tokens, model.max_positions, which)
   width = -(-int(tokens.source.lengths.max()) // 16) * 16  # few programs serve all
   width = min(width, model.max_positions or width)
-  found = np.full((len(tokens), width), model.pad_id, np.int32)
+  found = np.full((len(tokens), width), source_pad(model), np.int32)
   for i in range(len(tokens)):
     found[i, : tokens.source.lengths[i]] = tokens.source[i]
   return found
