@@ -83,7 +83,8 @@ class FConvConfig:
           raise UserError(
             f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more'
           )
-    for name in ('d_embed', 'd_out', 'max_positions'):
+    sizes = ('d_embed', 'd_out', 'max_positions', 'source_vocab_size')
+    for name in sizes[: 3 if self.source_vocab_size is None else 4]:
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     if self.is_tied and self.d_out != self.d_embed:

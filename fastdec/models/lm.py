@@ -87,6 +87,13 @@ class LMConfig:
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     check_special_ids(self)
+    for name in ('rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original'):
+      if not getattr(self, name) > 0:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number above 0')
+    if not 0 <= self.norm_epsilon < 1:
+      raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
+    if min(self.windows, default=0) < 0:
+      raise UserError(f'windows={self.windows} are not possible: give 0 or more positions')
     if not 0 <= self.dropout < 1:
       raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
     if self.head_width is None and self.d_model % self.heads:

@@ -67,6 +67,8 @@ class StackConfig:
         raise UserError(
           f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1'
         )
+    if not 0 <= self.norm_epsilon < 1:
+      raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
     self._check_heads()
 
   def _check_heads(self) -> None:

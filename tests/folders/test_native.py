@@ -109,6 +109,22 @@ def test_round_trip_of_convolutions(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
 
 
+@pytest.mark.parametrize(('name', 'value', 'said'), [
+  ('start_id', 2**62, 'give a whole number below 2.31'),
+  ('start_id', 10**9, 'give ids from 0 to 8'), ('start_id', -1, 'give ids from 0 to 8'),
+  ('source_vocab_size', 0, 'give 1 or more'), ('max_positions', 2**40, 'below 2.31'),
+])  # fmt: skip
+def test_numbers_of_a_config_are_bounded(tmp_path, name, value, said):
+  layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3),)}
+  model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
+  folders.save(model, jax.jit(model.init)(jax.random.key(0)), tmp_path)
+  config = json.loads((tmp_path / 'config.json').read_text())
+  config['model'][name] = value
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(fd.UserError, match=f'{name}={value} is not possible: .*{said}'):
+    fd.load(tmp_path)
+
+
 def test_a_dtype_is_that_of_parameters_and_computation(folder):
   model, params = fd.load(folder, dtype='bfloat16')
   assert model.config.dtype == 'bfloat16'

@@ -178,6 +178,10 @@ def test_a_folder_keeps_it(tmp_path):
   ({'layers': 0}, 'layers=0'), ({'dropout': 1.0}, 'dropout=1.0'),
   ({'pad_id': -1}, 'pad_id=-1 is not possible: give ids from 0 to 31999'),
   ({'suppressed_ids': (0, 99999)}, r'suppressed_ids=\(0, 99999\) is not possible'),
+  ({'bos_id': 32000}, 'bos_id=32000 is not possible: give ids from 0 to 31999'),
+  ({'rope_theta': 0.0}, 'rope_theta=0.0 is not possible: give a number above 0'),
+  ({'rope_factor': -1.0}, 'rope_factor=-1.0'), ({'norm_epsilon': 1e30}, 'norm_epsilon=1e'),
+  ({'windows': (-5,) * 6}, 'windows=.* are not possible'),
 ])  # fmt: skip
 def test_wrong_sizes_are_refused(wrong, message):
   with pytest.raises(fd.UserError, match=message):
