@@ -240,7 +240,7 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
 
 
 def if_made(stages: Callable[[], T]) -> T | None:
-  """What `stages` returns, if all that it makes is there; else None."""
+  """Returns what `stages` returns, if all that it makes is there; else None."""
   try:
     with budget(0), without_waiting():  # what is there takes no time
       return stages()
