@@ -15,6 +15,7 @@ places a whole training state.
 import contextlib
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 from fastdec.packed import is_packed
 from fastdec.quantized import Quantized, lying
 
@@ -36,6 +37,7 @@ T = TypeVar('T')
 Table = tuple[tuple[str, P], ...]
 
 REPLICATED: Table = ()
+OF_WORDS = r'(embedding|output|output_bias|lm_head|before|after)$'  # a row for each word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,8 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
 def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """Returns the sharding of each leaf of the tree; only its shape is read.
 
+  A vocabulary that does not divide is left whole, and a `UserNote` says so.
+
   Raises:
     UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.
   """
@@ -127,6 +131,14 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   shardings = []
   for name, (_, leaf) in zip(names, leaves, strict=True):
     spec = next((spec for regex, spec in table if re.search(regex, name)), P())
+    if spec == P('model') and re.search(OF_WORDS, name) and leaf.shape[0] % mesh.shape['model']:
+      spec = P()
+      warnings.warn(
+        f'{leaf.shape[0]} words cannot be divided over mesh.model={mesh.shape["model"]} devices:'
+        ' each has all of their embeddings',
+        UserNote,
+        stacklevel=2,
+      )
     _check_divides(name, leaf.shape, mesh, spec)
     shardings.append(lying(leaf, NamedSharding(mesh, spec)))
   return jax.tree.unflatten(structure, shardings)
