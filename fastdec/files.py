@@ -259,11 +259,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
 
 
 def text_of(data: bytes, name: object) -> str:
-  """Decodes UTF-8, without a byte order mark.
-
-  Args:
-    data: the content of a file.
-    name: the file, for messages.
+  """Decodes the UTF-8 of a file, without a byte order mark; `name` is for messages.
 
   Raises:
     UserError: it is not UTF-8; the message names the line.
