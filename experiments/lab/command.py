@@ -134,8 +134,10 @@ class _Jobs:
     if page.engine.value == 'processes':
       self._start, self._at_once = engine.by_processes(self._folder), page.jobs.value
     else:
+      from experiments.lab import cluster
+
       sizes = page.partition.value, page.gpus.value, page.minutes.value
-      self._start = engine.by_submitit(engine.slurm(self._folder, *sizes))
+      self._start = engine.by_submitit(cluster.slurm(self._folder, *sizes))
       self._at_once = None
 
   def run(self, jobs: Sequence[list[Any]]) -> tuple[list[tuple[Any, str]], bool]:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from experiments.lab import engine, rows
+from experiments.lab import cluster, engine, rows
 from tests.experiments.conftest import ROOT
 
 PAGE = """
@@ -117,7 +117,7 @@ def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
   """Its local executor stands for SLURM's; one job is killed in the middle."""
   import submitit
 
-  monkeypatch.setattr(engine, 'slurm', lambda folder, *_: submitit.LocalExecutor(folder))
+  monkeypatch.setattr(cluster, 'slurm', lambda folder, *_: submitit.LocalExecutor(folder))
   (tmp_path / 'run' / 'kill').touch()
   ended = sweep('k=2,4', '--engine=slurm')
   assert ended.code == 0, ended
