@@ -186,7 +186,7 @@ def cut(folder):
     (pickled, [], 'only as pickle (pytorch_model.bin), which is refused: convert by python -c "'),
     (torn, [], 'is corrupt or cut short'),
     (cut, [], 'lacks model.layers.1.mlp.gate_proj.weight, '),
-    (None, ['--draft={model}'], 'the draft model has an encoder, and the target has none'),
+    (None, ['--draft={model}'], 'give a draft model with the same tokenizer'),
   ],
 )
 def test_what_is_wrong_with_a_folder_of_hugging_face_is_one_sentence(
