@@ -35,7 +35,8 @@ BYTES = 20_000  # of a text that is typed
 def main(words: Sequence[str]) -> None:
   parser = Parser('demo', __doc__)
   opening.add_model(parser)
-  opening.add_lengths(parser)
+  opening.add_length(parser)
+  opening.add_cores(parser)
   parser.add_argument(
     '--host', default='127.0.0.1', help='address of the page; 0.0.0.0 opens it to the whole network'
   )

@@ -30,6 +30,7 @@ def from_tfds(
   """
   with extras.explained():
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import constants
 
   builder: Any = None
   try:
@@ -37,7 +38,7 @@ def from_tfds(
     rows = {split: builder.as_data_source(named) for split, named in splits.items()}
   # what TFDS says of what is not there
   except (KeyError, ValueError, NotImplementedError, AssertionError) as error:
-    root = folder or tfds.core.constants.DATA_DIR
+    root = folder or constants.DATA_DIR
     if builder is None:  # it is there in another format, which TFDS does not change
       remedy = f', once {root}/{name.partition("/")[0]} is removed or elsewhere{remedy}'
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'
