@@ -76,7 +76,7 @@ def init(
   memory = model.encode(params, prompt.inputs)
   cache = model.init_cache(params, memory, b, capacity)
   apply = apply_with(model, getattr(drafter, 'taps', ()))
-  hidden, taps, cache = apply(params, prompt.tokens, causal(t), cache)
+  hidden, taps, cache = apply(params, prompt.tokens, causal(t, prompt.length), cache)
   cache = cache.commit(None, prompt.length)
 
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]

@@ -1,6 +1,7 @@
 """Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's files: settings of `models/lm.py`."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -18,7 +19,12 @@ ACTIVATIONS = {  # ours by theirs
   'silu': 'silu', 'swish': 'silu', 'relu': 'relu', 'gelu': 'gelu', 'gelu_python': 'gelu',
   'gelu_new': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
 }  # fmt: skip
-ROPES = ('default', 'linear', 'llama3')
+ROPES = {  # fields that each needs
+  'default': (), 'linear': ('factor',), 'dynamic': ('factor',), 'yarn': (),
+  'llama3': ('factor', 'low_freq_factor', 'high_freq_factor'),
+  'longrope': ('short_factor', 'long_factor'),
+}  # fmt: skip
+OLDER_ROPES = {'su': 'longrope'}
 
 
 # Meanings of absent keys; null is the default of the dataclass below, or no window.
@@ -68,6 +74,14 @@ class SaidOfRope:
   factor: Positive | None = None
   low_freq_factor: Positive | None = None
   high_freq_factor: Positive | None = None
+  beta_slow: Positive | None = None
+  beta_fast: Positive | None = None
+  truncate: bool | None = None
+  attention_factor: Positive | None = None
+  mscale: float | None = None
+  mscale_all_dim: float | None = None
+  short_factor: tuple[Positive, ...] | None = None
+  long_factor: tuple[Positive, ...] | None = None
   original_max_position_embeddings: Size | None = None
 
 
@@ -81,11 +95,12 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   said = said_by(kind, config)
   ends, pad = end_and_pad(config, generation)
   bos = said_of(config, generation).bos_token_id
+  settings = layer_settings(kind, said)
   return LM(
     LMConfig(
-      **layer_settings(kind, said),
+      **settings,
       tied=bool(said.tie_word_embeddings),
-      max_positions=said.max_position_embeddings,
+      max_positions=_max_positions(said, settings),
       bos_id=bos if bos is not None else ends[0] if ends else 0,
       eos_ids=ends,
       pad_id=pad,
@@ -212,34 +227,73 @@ def _rope(said: Said) -> dict[str, Any]:
     )
   rope = read(SaidOfRope, given, f'config.json: {name}', ignores=True)
   kind = rope.rope_type or rope.type or 'default'
+  kind = OLDER_ROPES.get(kind, kind)
   if kind not in ROPES:
     raise UserError(
       f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}'
     )
+  for field in ROPES[kind]:
+    if getattr(rope, field) is None:
+      raise UserError(
+        f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
+      )
   for partial in (rope.partial_rotary_factor, said.partial_rotary_factor):
     if partial not in (None, 1):
       raise UserError(
         f'partial_rotary_factor={partial} of config.json is not supported: it must be 1'
       )
   found = {'rope': kind, 'rope_theta': rope.rope_theta or said.rope_theta or 1e4}
-  needed = {'linear': ('factor',), 'llama3': ('factor', 'low_freq_factor', 'high_freq_factor')}.get(
-    kind, ()
-  )
-  for field, ours in zip(needed, ('rope_factor', 'rope_low', 'rope_high'), strict=False):
-    found[ours] = getattr(rope, field)
-    if found[ours] is None:
-      raise UserError(
-        f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
-      )
+  if kind in ('default', 'linear'):
+    return found | ({'rope_factor': rope.factor} if kind == 'linear' else {})
+  longest = said.max_position_embeddings
+  original = said.original_max_position_embeddings or rope.original_max_position_embeddings
+  if kind == 'dynamic' or original is None:
+    original = longest
+  if original is None:
+    raise UserError(
+      "config.json lacks the field 'max_position_embeddings': set it to the longest"
+      ' text of training'
+    )
+  factor = rope.factor or (longest or original) / original
+  found |= {'rope_factor': factor, 'rope_original': original}
   if kind == 'llama3':
-    original = said.original_max_position_embeddings or rope.original_max_position_embeddings
-    found['rope_original'] = original or said.max_position_embeddings
-    if found['rope_original'] is None:
-      raise UserError(
-        "config.json lacks the field 'max_position_embeddings': set it to the longest"
-        ' text of training'
-      )
+    return found | {'rope_low': rope.low_freq_factor, 'rope_high': rope.high_freq_factor}
+  if kind == 'yarn':
+    return found | {
+      'rope_low': rope.beta_slow or 1.0,
+      'rope_high': rope.beta_fast or 32.0,
+      'rope_truncate': rope.truncate is not False,
+      'rope_scale': rope.attention_factor or _yarn_scale(factor, rope),
+    }
+  if kind == 'longrope':
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return found | {
+      'rope_short': rope.short_factor,
+      'rope_long': rope.long_factor,
+      'rope_scale': rope.attention_factor or scale,
+    }
   return found
+
+
+def _yarn_scale(factor: float, rope: SaidOfRope) -> float:
+  """Returns the factor of turned queries and keys, which sharpens attention in long texts."""
+
+  def grown(by: float) -> float:
+    return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+
+  if rope.mscale and rope.mscale_all_dim:
+    return grown(rope.mscale) / grown(rope.mscale_all_dim)
+  return grown(1.0)
+
+
+def _max_positions(said: Said, settings: Mapping[str, Any]) -> int | None:
+  """Returns the longest text: some files keep the length before the stretch; dynamic has no end."""
+  longest, stretched = said.max_position_embeddings, 0
+  if settings['rope'] == 'dynamic':
+    return None
+  if settings['rope'] == 'yarn':
+    stretched = int(settings['rope_factor'] * settings['rope_original'])
+  return None if longest is None else max(longest, stretched)
 
 
 def _windows(kind: str, said: Said) -> tuple[int, ...]:

@@ -101,8 +101,10 @@ class LMTower(nn.Module):
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
     """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
-    angles = self._angles(positions)
-    return tuple(layer.queries_and_own(x, angles)[1] for layer in self.layer)
+    turns = self.config.turns(positions)
+    return tuple(
+      layer.queries_and_own(x, by)[1] for layer, by in zip(self.layer, turns, strict=True)
+    )
 
   def __call__(
     self,
@@ -112,16 +114,13 @@ class LMTower(nn.Module):
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
-    angles, entries = self._angles(view.positions), []
+    turns, entries = self.config.turns(view.positions), []
     for i, layer in enumerate(self.layer):
       x, kv = layer(
-        x, angles, view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None
+        x, turns[i], view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None
       )
       entries.append(kv)
     return x, tuple(entries)
-
-  def _angles(self, positions: Int[Array, 'b n']) -> Float[Array, 'b n p']:
-    return self.config.rotary.angles(positions, self.config.width)
 
 
 class DecoderTower(nn.Module):

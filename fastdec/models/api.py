@@ -73,14 +73,14 @@ class Nodes:
   """
 
   parents: Int[Array | np.ndarray, '*b n']  # NO_PARENT for the root, node 0
-  depths: Int[Array | np.ndarray, '*b n']
+  depths: Int[Array | np.ndarray, '*c n']  # a chain's may differ by row where its parents do not
   # None: a chain, whose n * n entries need not be stored
   tree_mask: Bool[Array | np.ndarray, '*b n n'] | None
 
   def __init__(
     self,
     parents: Int[Array | np.ndarray, '*b n'],
-    depths: Int[Array | np.ndarray, '*b n'],
+    depths: Int[Array | np.ndarray, '*c n'],
     mask: Bool[Array | np.ndarray, '*b n n'] | None = None,
   ) -> None:
     struct.assign(self, parents=parents, depths=depths, tree_mask=mask)
@@ -103,10 +103,16 @@ class Nodes:
     return np.tri(self.n, dtype=bool) if self.tree_mask is None else self.tree_mask
 
 
-def causal(n: int) -> Nodes:
-  """Returns a chain of n nodes, each a child of the one before: a prompt, an unbranched draft."""
+def causal(n: int, length: Int[Array, ' b'] | None = None) -> Nodes:
+  """Returns a chain of n nodes, each a child of the one before: a prompt, an unbranched draft.
+
+  Nodes from `length` on pad a row. They stand where its last one does, so none is farther on.
+  """
   index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
-  return Nodes(parents=index - 1, depths=index)
+  if length is None:
+    return Nodes(parents=index - 1, depths=index)
+  last = jnp.maximum(length[:, None] - 1, 0)
+  return Nodes(parents=index - 1, depths=jnp.minimum(index[None], last))
 
 
 @dataclasses.dataclass(frozen=True)

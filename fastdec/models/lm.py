@@ -6,10 +6,12 @@ linen modules serves training on packed rows (`LM.hidden`) and decoding over a c
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
@@ -21,7 +23,7 @@ from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setti
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
-from fastdec.models.rotary import ROPES, Rope, rotate
+from fastdec.models.rotary import ROPES, Rope, Turns, rotate
 from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table
@@ -38,6 +40,9 @@ CHOICES = {
   'rope': ROPES,
   'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
 }
+ROPE_NUMBERS = (
+  'rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original', 'rope_share', 'rope_scale',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +59,20 @@ class LMConfig:
   head_width: int | None = None  # None: d_model / heads
   activation: str = 'silu'
   norm_epsilon: float = 1e-6
-  # stretching of wavelengths for longer contexts: 'default' (none), 'linear', 'llama3'
+  # stretching of wavelengths for longer contexts, see `models/rotary.py`; 'default': none
   rope: str = 'default'
   rope_theta: float = 1e4
   rope_factor: float = 1.0  # the stretch
-  # llama3: waves with fewer turns in `rope_original` positions are stretched ...
+  # llama3, yarn: waves with fewer turns in `rope_original` positions are stretched ...
   rope_low: float = 1.0
   rope_high: float = 4.0  # ... waves with more turns are not; between the two it is mixed
   rope_original: int = 8192
+  rope_truncate: bool = True  # yarn: mixing begins and ends at whole pairs
+  rope_share: float = 1.0  # of a head's entries, the first ones, that turn
+  rope_scale: float = 1.0  # of turned queries and keys
+  # longrope: the stretch of each pair in texts up to `rope_original` tokens, and in longer ones
+  rope_short: tuple[float, ...] = ()
+  rope_long: tuple[float, ...] = ()
   qkv_bias: bool = False
   out_bias: bool = False
   mlp_bias: bool = False
@@ -87,7 +98,7 @@ class LMConfig:
       if getattr(self, name) < 1:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
     check_special_ids(self)
-    for name in ('rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original'):
+    for name in ROPE_NUMBERS:
       if not getattr(self, name) > 0:
         raise UserError(f'{name}={getattr(self, name)} is not possible: give a number above 0')
     if not 0 <= self.norm_epsilon < 1:
@@ -102,10 +113,16 @@ class LMConfig:
       )
     if self.heads % self.kv_heads:
       raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
-    if self.width % 2:
+    if self.rotated % 2:
       raise UserError(
-        f'heads of width {self.width} cannot be rotated in pairs: give an even head_width'
+        f'{self.rotated} entries of a head cannot be rotated in pairs: give an even head_width'
       )
+    for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
+      if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
+        raise UserError(
+          f'{name}={getattr(self, name)} is not possible: give a number above 0 for each of the'
+          f' {self.rotated // 2} pairs'
+        )
     if self.windows and len(self.windows) != self.layers:
       raise UserError(
         f'windows={self.windows} must be one number for each of the {self.layers}'
@@ -133,7 +150,22 @@ class LMConfig:
       self.rope_low,
       self.rope_high,
       self.rope_original,
+      self.rope_truncate,
+      self.rope_share,
+      self.rope_scale,
+      self.rope_short,
+      self.rope_long,
     )
+
+  @property
+  def rotated(self) -> int:
+    return self.rotary.rotated(self.width)
+
+  def turns(
+    self, positions: Int[Array, 'b n'], text: Int[Array, 'b #n'] | None = None
+  ) -> tuple[Turns | None, ...]:
+    """Returns the rotations of each layer; see `Rope.angles`."""
+    return (self.rotary.turns(positions, self.width, text),) * self.layers
 
 
 class RMSNorm(nn.Module):
@@ -171,7 +203,7 @@ class Layer(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'b n d'],
-    angles: Float[Array, 'b n p'],
+    turns: Turns | None,
     sees: Callable[..., Array],
     cached: LayerKV | None = None,
     start: Int[Array, ' b'] | None = None,
@@ -182,7 +214,7 @@ class Layer(nn.Module):
 
     Attention reads the norm of x, or `read` in its place: the first layers of drafts differ there.
     """
-    q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, angles)
+    q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, turns)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
     x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
     gate_up = self.gate_up(self.mlp_norm(x))
@@ -190,14 +222,14 @@ class Layer(nn.Module):
     return x + self.drop(self.down(gated), train), kv
 
   def queries_and_own(
-    self, x: Float[Array, 'b n d'], angles: Float[Array, 'b n p']
+    self, x: Float[Array, 'b n d'], turns: Turns | None
   ) -> tuple[Float[Array, 'b n h w'], LayerKV]:
     """Returns rotated queries, and the nodes' own keys (rotated) and values."""
     q, kv = self.q(x), self.kv(x)
     k, v = kv[:, :, 0], kv[:, :, 1]
     if self.config.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    return rotate(q, angles), LayerKV(rotate(k, angles).swapaxes(1, 2), v.swapaxes(1, 2))
+    return rotate(q, turns), LayerKV(rotate(k, turns).swapaxes(1, 2), v.swapaxes(1, 2))
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:
@@ -234,14 +266,14 @@ class Network(nn.Module):
     cache: KVCache | None = None,
     train: bool = False,
     taps: tuple[int, ...] = (),
+    text: Int[Array, 'b #n'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     c = self.config
     x = self.drop(look_up(self.embedding, tokens).astype(c.dtype), train)
-    angles = c.rotary.angles(positions, c.width)
-    states, entries = [x], []
+    states, entries, turns = [x], [], c.turns(positions, text)
     for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
-      x, entry = layer(x, angles, attends[window], *cached, train=train)
+      x, entry = layer(x, turns[i], attends[window], *cached, train=train)
       states.append(x)
       entries.append(entry)
     return self.norm(x), tuple(states[k] for k in taps), tuple(entries)
@@ -342,9 +374,14 @@ class LM:
     """Returns None: there is no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
-    """Returns an empty cache, as wide as the key heads; a sliding window only masks it."""
+    """Returns an empty cache, as wide as the key heads; a sliding window only masks it.
+
+    Longrope turns all of a text anew when it passes `rope_original`. So where the slots pass it,
+    each layer is there twice: for texts up to that length, and for longer ones.
+    """
     c = self.config
-    return KVCache.empty(c.layers, rows, c.kv_heads, slots, c.width, c.dtype)
+    both = c.rope == 'longrope' and operator.index(slots) > c.rope_original
+    return KVCache.empty(c.layers * (1 + both), rows, c.kv_heads, slots, c.width, c.dtype)
 
   def apply(
     self,
@@ -366,9 +403,22 @@ class LM:
       for window in set(self.config.layer_windows)
     }
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, attends, cache)
-    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
-    return hidden, states, dataclasses.replace(cache, layers=layers)
+    # an empty cache meets a prompt, which is read at once
+    whole = jnp.where(cache.length[:, None] == 0, positions.max(-1, keepdims=True), positions) + 1
+
+    def read(layers, text):
+      args = (tokens, positions, attends, dataclasses.replace(cache, layers=layers))
+      return self._call(params, *args, method='decode', taps=taps, text=text)
+
+    n = self.layers
+    if len(cache.layers) == n:
+      hidden, states, layers = read(cache.layers, whole)
+      return hidden, states, dataclasses.replace(cache, layers=layers)
+    *short, short_layers = read(cache.layers[:n], jnp.zeros_like(whole))
+    *long, long_layers = read(cache.layers[n:], jnp.full_like(whole, self.config.rope_original + 1))
+    is_long = (whole > self.config.rope_original)[..., None]
+    hidden, states = jax.tree.map(lambda a, b: jnp.where(is_long, a, b), long, short)
+    return hidden, states, dataclasses.replace(cache, layers=(*short_layers, *long_layers))
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """Returns embeddings of tokens, without positions; see `models.api.embedding_of`."""

@@ -31,10 +31,19 @@ TRANSFORMER = Transformer(TransformerConfig(**TEXT, **STACKS, is_tied=False))
 FCONV = FConv(FConvConfig(
   **TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64,
 ))  # fmt: skip
+SMALL = {'d_model': 8, 'd_ff': 12, 'layers': 2, 'heads': 1}
+DYNAMIC = {'rope': 'dynamic', 'rope_factor': 2.0, 'rope_original': 4}
+LONGROPE = {
+  'rope': 'longrope', 'rope_original': 6, 'rope_scale': 1.2, 'rope_share': 0.5,
+  'rope_short': (1.0, 1.5), 'rope_long': (2.0, 7.0),
+}  # fmt: skip
 MODELS = {
   'lm with windows': LM(
     LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))
   ),
+  # both pass the length after which they turn otherwise
+  'lm of dynamic rope': LM(LMConfig(**TEXT, **SMALL, **DYNAMIC)),
+  'lm of longrope': LM(LMConfig(**TEXT, **SMALL, **LONGROPE)),
   't5': T5(T5Config(**TEXT, **STACKS, is_tied=False, d_kv=4, buckets=8, max_distance=5)),
   'transformer': TRANSFORMER,
   'fconv': FCONV,

@@ -121,7 +121,7 @@ def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, w
 
 @pytest.mark.parametrize(('changes', 'generation', 'message'), [
   ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
-  ({'rope_scaling': {'type': 'dynamic', 'factor': 2}}, {}, "rope_type='dynamic'"),
+  ({'rope_scaling': {'type': 'spiral', 'factor': 2}}, {}, "rope_type='spiral'"),
   ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {},
     'partial_rotary_factor=0.5'),
   ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {},

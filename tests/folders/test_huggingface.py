@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec import folders
 from fastdec.models.api import causal
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
@@ -46,6 +47,37 @@ def test_logits_and_greedy_tokens_are_theirs(name):
     differ = np.flatnonzero(ours[:length] != theirs[row, :length])
     assert not differ.size or expected['greedy_margin'][row, differ[0]] < MARGIN
     assert length == 24 or ours[length - 1] in model.eos_ids
+
+
+FAMILIES = ['llama_yarn_tiny', 'llama_dynamic_tiny', 'llama_linear_tiny', 'mistral_window_tiny']
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_families_write_what_theirs_do(name, tmp_path):
+  """Short, long and ragged texts; and config.json says the same in its older words."""
+  expected = np.load(REFERENCE / name / 'expected.npz')
+  model, params = fd.load(REFERENCE / name)
+  older = json.loads((REFERENCE / name / 'config_older.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps(older))
+  (tmp_path / 'generation_config.json').write_text(
+    (REFERENCE / name / 'generation_config.json').read_text()
+  )
+  said = folders.open(tmp_path, dtype=model.config.dtype).model
+  assert said == model
+  for of in ('', 'long_'):
+    logits = logits_of(model, params, None, expected[of + 'prompt'])
+    np.testing.assert_allclose(logits, expected[of + 'logits'], rtol=2e-4, atol=2e-4)
+  rows = zip(expected['ragged_prompt'], expected['ragged_length'], strict=True)
+  prompts = {
+    '': list(expected['prompt']),
+    'long_': list(expected['long_prompt']),
+    'ragged_': [row[:length] for row, length in rows],
+  }
+  for of, texts in prompts.items():
+    out = fd.decode(model, params, [text.tolist() for text in texts], fd.Greedy(), max_len=24)
+    for ours, length, theirs in zip(out.tokens, out.lengths, expected[of + 'greedy'], strict=True):
+      np.testing.assert_array_equal(ours[:length], theirs[:length])
+      assert length == 24 or ours[length - 1] in model.eos_ids
 
 
 @pytest.mark.parametrize('name', ['marian_tiny', 't5_tiny'])
@@ -299,7 +331,7 @@ def test_what_options_mean(tmp_path):
 LAYER = 'model.layers.{}.mlp.up_proj.weight'.format
 REFUSED = {
   'model_type': ({'model_type': 'gpt9'}, None, 'known are llama, marian, mistral'),
-  'rope': ({'rope_parameters': {'rope_type': 'yarn'}}, None, "'yarn' of config.json"),
+  'rope': ({'rope_parameters': {'rope_type': 'spiral'}}, None, "'spiral' of config.json"),
   'activation': ({'hidden_act': 'tanh'}, None, "hidden_act='tanh'"),
   'quantized': ({'quantization_config': {'bits': 4}}, None, 'quantized'),
   'missing': ({}, {LAYER(0): None, 'model.norm.weight': None},

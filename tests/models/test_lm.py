@@ -121,7 +121,7 @@ def test_window_of_a_tree_is_by_position():
 def test_a_query_and_a_key_meet_by_their_distance():
   rope = Rope('default', 1e4, 1.0, 1.0, 4.0, 8192)
   q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-  at = lambda x, position: rotate(x, rope.angles(jnp.array([[position]]), 8))
+  at = lambda x, position: rotate(x, rope.turns(jnp.array([[position]]), 8))
   meet = lambda i, j: (at(q, i) * at(k, j)).sum()
   np.testing.assert_allclose(meet(9, 4), meet(25, 20), rtol=1e-4)
   assert abs(meet(9, 4) - meet(9, 5)) > 1e-3
@@ -170,7 +170,7 @@ def test_a_folder_keeps_it(tmp_path):
 
 @pytest.mark.parametrize(('wrong', 'message'), [
   ({'activation': 'tanh'}, "activation='tanh' is unknown"),
-  ({'rope': 'yarn'}, "rope='yarn' is unknown"),
+  ({'rope': 'spiral'}, "rope='spiral' is unknown"),
   ({'key_heads': 3}, 'heads=8 is not divisible by key_heads=3'),
   ({'heads': 7}, 'give head_width'),
   ({'head_width': 5}, 'even head_width'),

@@ -156,7 +156,7 @@ class Beam:
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
     cache = model.init_cache(params, memory, b, Capacity(total=t + max_len + 1, nodes=t))
-    hidden, _, cache = model.apply(params, prompt.tokens, causal(t), cache)
+    hidden, _, cache = model.apply(params, prompt.tokens, causal(t, prompt.length), cache)
     cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)

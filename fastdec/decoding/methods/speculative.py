@@ -173,7 +173,9 @@ class ModelDrafter:
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
     capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
     cache = model.init_cache(params, memory, b, capacity)
-    cache = model.apply(params, tokens, causal(t), cache)[2].commit(None, prompt.length)
+    cache = model.apply(params, tokens, causal(t, prompt.length), cache)[2].commit(
+      None, prompt.length
+    )
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
 

@@ -39,7 +39,8 @@ class TwoCallDrafter:
     prompt = prefill.prompt
     b, t = prompt.tokens.shape
     cache = model.init_cache(params, prefill.memory, b, prefill.capacity)
-    cache = model.apply(params, prompt.tokens, causal(t), cache)[2].commit(None, prompt.length - 1)
+    nodes = causal(t, prompt.length)
+    cache = model.apply(params, prompt.tokens, nodes, cache)[2].commit(None, prompt.length - 1)
     last = take_node(prompt.tokens, prompt.length - 1)
     return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
 
