@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3 from Hugging Face's files: settings of `models/lm.py`."""
+"""Llama and families like it from Hugging Face's files: settings of `models/lm.py`."""
 
 import dataclasses
 import math
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, Layers, Positive, Share, Size, read
+from fastdec.fields import Between, Layers, Positive, Share, Size, read, shown
 from fastdec.folders.generation import end_and_pad, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
 
-MODEL_TYPES = ('llama', 'mistral', 'qwen2', 'qwen3')
-OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
   'silu': 'silu', 'swish': 'silu', 'relu': 'relu', 'gelu': 'gelu', 'gelu_python': 'gelu',
   'gelu_new': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
@@ -25,14 +23,45 @@ ROPES = {  # fields that each needs
   'longrope': ('short_factor', 'long_factor'),
 }  # fmt: skip
 OLDER_ROPES = {'su': 'longrope'}
+MULTIPLIERS = ('embedding_multiplier', 'residual_multiplier', 'logits_scaling')
+# fields that change the result, and that few families have
+SPECIAL = (*MULTIPLIERS, 'attention_multiplier', 'no_rope_layers')
+NORMS = {  # names of a layer's norms, by `LMConfig.norms`
+  'before': {'attention_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm'},
+  'after': {
+    'attention_out_norm': 'post_attention_layernorm', 'mlp_out_norm': 'post_feedforward_layernorm',
+  },
+}  # fmt: skip
 
 
-# Meanings of absent keys; null is the default of the dataclass below, or no window.
-ABSENT = {
-  'mistral': {'num_key_value_heads': 8, 'sliding_window': 4096},
-  'qwen2': {'sliding_window': 4096},
-  'qwen3': {'sliding_window': 4096},
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """A row of the table: what tells models of a model_type from Llama."""
+
+  # meanings of absent keys; null is the default of the dataclass `Said`
+  absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  heeds: tuple[str, ...] = ()  # fields of `Said` that other families do not have, or ignore
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of `LMConfig`
+
+
+BIASES = ('attention_bias', 'mlp_bias')
+FAMILIES = {
+  'llama': Family(heeds=BIASES),
+  'mistral': Family({'num_key_value_heads': 8, 'sliding_window': 4096}),
+  'qwen2': Family({'sliding_window': 4096}, settings={'qkv_bias': True}),
+  'qwen3': Family({'sliding_window': 4096}, ('attention_bias',), {'qk_norm': True}),
+  'granite': Family({'attention_multiplier': 1.0}, (*BIASES, 'attention_multiplier', *MULTIPLIERS)),
+  'smollm3': Family(
+    {'num_key_value_heads': 4, 'tie_word_embeddings': True, 'rope_theta': 2e6},
+    (*BIASES, 'no_rope_layers'),
+  ),
+  'olmo2': Family(
+    {'rms_norm_eps': 1e-5}, ('attention_bias',), {'norms': 'after', 'joined_qk_norm': True}
+  ),
+  'phi3': Family({'rms_norm_eps': 1e-5}, ('partial_rotary_factor',)),
 }
+MODEL_TYPES = tuple(FAMILIES)
+OVERFLOWS = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +90,12 @@ class Said:
   use_sliding_window: bool | None = False
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
+  attention_multiplier: Positive | None = None
+  embedding_multiplier: Positive | None = None
+  residual_multiplier: Positive | None = None
+  logits_scaling: Positive | None = None
+  no_rope_layers: tuple[int, ...] | None = None  # 1: the layer has rope
+  no_rope_layer_interval: Size | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +147,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 def said_by(kind: str, config: Mapping[str, Any]) -> Said:
   """Reads config.json of a model of this model_type."""
-  return read(Said, {**ABSENT.get(kind, {}), **config}, 'config.json', ': ', ignores=True)
+  return read(Said, {**FAMILIES[kind].absent, **config}, 'config.json', ': ', ignores=True)
 
 
 def layer_settings(kind: str, said: Said) -> dict[str, Any]:
@@ -126,7 +161,14 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
       f'hidden_act={said.hidden_act!r} of config.json is not supported: known are'
       f' {", ".join(ACTIVATIONS)}'
     )
-  bias = bool(said.attention_bias) and kind in ('llama', 'qwen3')
+  family = FAMILIES[kind]
+  for field in SPECIAL:
+    if getattr(said, field) is not None and field not in family.heeds:
+      raise UserError(
+        f'{field}={shown(getattr(said, field))} of config.json is not known of model_type {kind!r}:'
+        ' remove it if the model was made without it'
+      )
+  bias = bool(said.attention_bias) and 'attention_bias' in family.heeds
   return {
     'vocab_size': said.vocab_size,
     'd_model': said.hidden_size,
@@ -137,12 +179,17 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
     'head_width': said.head_dim or (128 if kind == 'qwen3' else None),
     'activation': ACTIVATIONS[said.hidden_act],
     'norm_epsilon': said.rms_norm_eps,
-    **_rope(said),
-    'qkv_bias': bias or kind == 'qwen2',
+    **_rope(said, 'partial_rotary_factor' in family.heeds),
+    'qkv_bias': bias,
     'out_bias': bias,
-    'mlp_bias': bool(said.mlp_bias) and kind == 'llama',
-    'qk_norm': kind == 'qwen3',
+    'mlp_bias': bool(said.mlp_bias) and 'mlp_bias' in family.heeds,
     'windows': _windows(kind, said),
+    'unrotated': _unrotated(kind, said),
+    'embedding_scale': said.embedding_multiplier or 1.0,
+    'residual_scale': said.residual_multiplier or 1.0,
+    'score_scale': said.attention_multiplier,
+    'logit_scale': 1 / (said.logits_scaling or 1.0),
+    **family.settings,
   }
 
 
@@ -199,25 +246,32 @@ def layer_params(
     kernel = {'kernel': joined('weight', outputs, inputs)}
     return {**kernel, 'bias': joined('bias', outputs)} if has_bias else kernel
 
-  layer = {
-    'q': dense(c.qkv_bias, queries, reads, 'self_attn.q_proj'),
-    'kv': dense(c.qkv_bias, keys, reads, 'self_attn.k_proj', 'self_attn.v_proj'),
-    'out': dense(c.out_bias, d, queries, 'self_attn.o_proj'),
-    'mlp_norm': norm('post_attention_layernorm', d),
-    'gate_up': dense(c.mlp_bias, c.d_ff, d, 'mlp.gate_proj', 'mlp.up_proj'),
-    'down': dense(c.mlp_bias, d, c.d_ff, 'mlp.down_proj'),
-  }
-  if is_normed:
-    layer['attention_norm'] = norm('input_layernorm', d)
-  if c.qk_norm:
-    layer |= {
-      'q_norm': norm('self_attn.q_norm', c.width),
-      'k_norm': norm('self_attn.k_norm', c.width),
-    }
+  layer: Params = {}
+  fused = f'{prefix}self_attn.qkv_proj.weight'
+  if fused in tensors:  # Phi
+    qkv = shaped(tensors, fused, queries + 2 * keys, reads)
+    layer['q'] = {'kernel': qkv.rows(0, queries)}
+    kv = qkv.rows(queries, queries + keys), qkv.rows(queries + keys, queries + 2 * keys)
+    layer['kv'] = {'kernel': Stacked(kv)}
+    gate_up = shaped(tensors, f'{prefix}mlp.gate_up_proj.weight', 2 * c.d_ff, d)
+    halves = gate_up.rows(0, c.d_ff), gate_up.rows(c.d_ff, 2 * c.d_ff)
+    layer['gate_up'] = {'kernel': Stacked(halves)}
+  else:
+    layer['q'] = dense(c.qkv_bias, queries, reads, 'self_attn.q_proj')
+    layer['kv'] = dense(c.qkv_bias, keys, reads, 'self_attn.k_proj', 'self_attn.v_proj')
+    layer['gate_up'] = dense(c.mlp_bias, c.d_ff, d, 'mlp.gate_proj', 'mlp.up_proj')
+  layer['out'] = dense(c.out_bias, d, queries, 'self_attn.o_proj')
+  layer['down'] = dense(c.mlp_bias, d, c.d_ff, 'mlp.down_proj')
+  for ours, theirs in NORMS[c.norms].items():
+    if is_normed or ours != 'attention_norm':
+      layer[ours] = norm(theirs, d)
+  if c.qk_norm or c.joined_qk_norm:
+    layer['q_norm'] = norm('self_attn.q_norm', c.width if c.qk_norm else queries)
+    layer['k_norm'] = norm('self_attn.k_norm', c.width if c.qk_norm else keys)
   return layer
 
 
-def _rope(said: Said) -> dict[str, Any]:
+def _rope(said: Said, may_be_partial: bool) -> dict[str, Any]:
   """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
   given = getattr(said, name) or {}
@@ -237,12 +291,14 @@ def _rope(said: Said) -> dict[str, Any]:
       raise UserError(
         f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
       )
-  for partial in (rope.partial_rotary_factor, said.partial_rotary_factor):
-    if partial not in (None, 1):
-      raise UserError(
-        f'partial_rotary_factor={partial} of config.json is not supported: it must be 1'
-      )
-  found = {'rope': kind, 'rope_theta': rope.rope_theta or said.rope_theta or 1e4}
+  share = rope.partial_rotary_factor or said.partial_rotary_factor or 1.0
+  if not 0 < share <= 1 or (share < 1 and not may_be_partial):
+    raise UserError(
+      f'partial_rotary_factor={share} of config.json is not supported: it must be 1, or above 0 in'
+      ' models of Phi'
+    )
+  theta = rope.rope_theta or said.rope_theta or 1e4
+  found = {'rope': kind, 'rope_theta': theta, 'rope_share': float(share)}
   if kind in ('default', 'linear'):
     return found | ({'rope_factor': rope.factor} if kind == 'linear' else {})
   longest = said.max_position_embeddings
@@ -296,15 +352,33 @@ def _max_positions(said: Said, settings: Mapping[str, Any]) -> int | None:
   return None if longest is None else max(longest, stretched)
 
 
-def _windows(kind: str, said: Said) -> tuple[int, ...]:
-  """Returns each layer's window. Llama has none; Qwen's are off by default, and for some layers."""
-  layers, window = said.num_hidden_layers, said.sliding_window
-  if kind == 'llama' or not window or (kind != 'mistral' and not said.use_sliding_window):
+def _unrotated(kind: str, said: Said) -> tuple[int, ...]:
+  """Returns the layers without rotary positions; by default every fourth of SmolLM3."""
+  if 'no_rope_layers' not in FAMILIES[kind].heeds:
     return ()
-  if kind == 'mistral':
+  layers, each = said.num_hidden_layers, said.no_rope_layer_interval or 4
+  has = said.no_rope_layers or tuple(int((i + 1) % each != 0) for i in range(layers))
+  if len(has) != layers:
+    raise UserError(
+      f'no_rope_layers={list(has)} of config.json must be a number for each of {layers} layers'
+    )
+  return tuple(i for i in range(layers) if not has[i])
+
+
+def _windows(kind: str, said: Said) -> tuple[int, ...]:
+  """Returns each layer's window: Mistral's and Phi's of all layers, others' if they are used."""
+  layers, window = said.num_hidden_layers, said.sliding_window
+  if kind in ('llama', 'granite', 'olmo2') or not window:
+    return ()
+  if kind in ('mistral', 'phi3'):
     return (window,) * layers
+  if not said.use_sliding_window:
+    return ()
   first, sizes = said.max_window_layers, {'full_attention': 0, 'sliding_attention': window}
-  kinds = said.layer_types or [list(sizes)[i >= first] for i in range(layers)]
+  is_local = [i >= first for i in range(layers)]
+  if kind == 'smollm3':
+    is_local = [i in _unrotated(kind, said) for i in range(layers)]
+  kinds = said.layer_types or [list(sizes)[local] for local in is_local]
   if len(kinds) != layers or not set(kinds) <= set(sizes):
     allowed = f'one of {", ".join(sizes)} for each of {layers} layers'
     raise UserError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -46,6 +47,12 @@ class Stored:
 
   def reshape(self, *shape: int) -> 'Stored':
     return dataclasses.replace(self, shape=shape)
+
+  def rows(self, start: int, stop: int) -> 'Stored':
+    """Returns a part of the first axis, unread."""
+    row = math.prod(self.shape[1:]) * self.dtype.itemsize
+    shape = (stop - start, *self.shape[1:])
+    return dataclasses.replace(self, offset=self.offset + start * row, shape=shape)
 
   def __getitem__(self, index: Any) -> np.ndarray:
     if 0 in self.shape:

@@ -94,9 +94,10 @@ def attend(
   drop: Callable[[Array], Array] = lambda weights: weights,
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
+  cap: float | None = None,
 ) -> Float[Array, 'b n h p']:
   """Scaled dot-product attention: values mixed by weights; training drops weights (`drop`)."""
-  return mix(drop(weights_of(q, kv.k, mask, bias, scale)), kv.v)
+  return mix(drop(weights_of(q, kv.k, mask, bias, scale, cap)), kv.v)
 
 
 def weights_of(
@@ -105,12 +106,13 @@ def weights_of(
   mask: Bool[Array, '#b #n s'],
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
+  cap: float | None = None,
 ) -> Float[Array, 'b g r n s']:
   """Weight of each slot for each query: the softmax of scaled dot products, in float32 at least.
 
   h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative
-  positions); `scale` is 1 / sqrt(p) unless given. A row that sees nothing (an empty source) gets
-  equal weights: finite, and never read.
+  positions); `scale` is 1 / sqrt(p) unless given; `cap` bounds the scaled scores. A row that sees
+  nothing (an empty source) gets equal weights: finite, and never read.
   """
   b, n, h, p = q.shape
   g, s = k.shape[1:3]
@@ -129,6 +131,8 @@ def weights_of(
   scores = scores.reshape(b, g, r * n, s)
   # not the queries: half-precision ones would be rounded once more
   scores *= p**-0.5 if scale is None else scale
+  if cap is not None:
+    scores = cap * jnp.tanh(scores / cap)
   if bias is not None:
     scores += rows(bias.reshape(bias.shape[0], g, r, *bias.shape[2:])).astype(wide)
   weights = jax.nn.softmax(jnp.where(rows(mask[:, None, None]), scores, -1e30), axis=-1)

@@ -18,154 +18,17 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
-from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
+from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
-from fastdec.models.rotary import ROPES, Rope, Turns, rotate
+from fastdec.models.lm_config import ACTIVATIONS, LMConfig
+from fastdec.models.rotary import Turns, rotate
 from fastdec.models.taps import Features, check_taps
 from fastdec.products import KERNELS
 from fastdec.sharding import Table
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-  'silu': nn.silu,
-  'gelu': functools.partial(nn.gelu, approximate=False),
-  'gelu_tanh': functools.partial(nn.gelu, approximate=True),
-  'relu': nn.relu,
-}
 Attends = Mapping[int, Callable[..., Array]]  # for each window, see `stacks.Attend`
-CHOICES = {
-  'activation': tuple(ACTIVATIONS),
-  'rope': ROPES,
-  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
-}
-ROPE_NUMBERS = (
-  'rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original', 'rope_share', 'rope_scale',
-)  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class LMConfig:
-  """Sizes and options; the defaults are a small Llama's."""
-
-  vocab_size: int = 32000
-  d_model: int = 512
-  d_ff: int = 1536
-  layers: int = 6
-  heads: int = 8
-  # each is shared by heads / key_heads query heads; None: one for every query head
-  key_heads: int | None = None
-  head_width: int | None = None  # None: d_model / heads
-  activation: str = 'silu'
-  norm_epsilon: float = 1e-6
-  # stretching of wavelengths for longer contexts, see `models/rotary.py`; 'default': none
-  rope: str = 'default'
-  rope_theta: float = 1e4
-  rope_factor: float = 1.0  # the stretch
-  # llama3, yarn: waves with fewer turns in `rope_original` positions are stretched ...
-  rope_low: float = 1.0
-  rope_high: float = 4.0  # ... waves with more turns are not; between the two it is mixed
-  rope_original: int = 8192
-  rope_truncate: bool = True  # yarn: mixing begins and ends at whole pairs
-  rope_share: float = 1.0  # of a head's entries, the first ones, that turn
-  rope_scale: float = 1.0  # of turned queries and keys
-  # longrope: the stretch of each pair in texts up to `rope_original` tokens, and in longer ones
-  rope_short: tuple[float, ...] = ()
-  rope_long: tuple[float, ...] = ()
-  qkv_bias: bool = False
-  out_bias: bool = False
-  mlp_bias: bool = False
-  qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
-  # positions that each layer sees, its own included; 0, or (): all before it
-  windows: tuple[int, ...] = ()
-  tied: bool = True  # `init` makes no output matrix: the embedding serves
-  max_positions: int | None = None
-  bos_id: int = 0  # training: the first token of a text is predicted from it
-  eos_ids: tuple[int, ...] = (1,)
-  pad_id: int = 0
-  suppressed_ids: tuple[int, ...] = ()
-  dropout: float = 0.0  # after each sublayer and on the embeddings
-  dtype: str = 'float32'  # of the computation; parameters are float32 until cast
-
-  def __post_init__(self) -> None:
-    for name, allowed in CHOICES.items():
-      if getattr(self, name) not in allowed:
-        raise UserError(
-          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
-        )
-    for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
-    check_special_ids(self)
-    for name in ROPE_NUMBERS:
-      if not getattr(self, name) > 0:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number above 0')
-    if not 0 <= self.norm_epsilon < 1:
-      raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
-    if min(self.windows, default=0) < 0:
-      raise UserError(f'windows={self.windows} are not possible: give 0 or more positions')
-    if not 0 <= self.dropout < 1:
-      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
-    if self.head_width is None and self.d_model % self.heads:
-      raise UserError(
-        f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width'
-      )
-    if self.heads % self.kv_heads:
-      raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
-    if self.rotated % 2:
-      raise UserError(
-        f'{self.rotated} entries of a head cannot be rotated in pairs: give an even head_width'
-      )
-    for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
-      if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
-        raise UserError(
-          f'{name}={getattr(self, name)} is not possible: give a number above 0 for each of the'
-          f' {self.rotated // 2} pairs'
-        )
-    if self.windows and len(self.windows) != self.layers:
-      raise UserError(
-        f'windows={self.windows} must be one number for each of the {self.layers}'
-        ' layers, or none at all'
-      )
-
-  @property
-  def kv_heads(self) -> int:
-    return self.heads if self.key_heads is None else self.key_heads
-
-  @property
-  def width(self) -> int:
-    return self.d_model // self.heads if self.head_width is None else self.head_width
-
-  @property
-  def layer_windows(self) -> tuple[int, ...]:
-    return self.windows or (0,) * self.layers
-
-  @property
-  def rotary(self) -> Rope:
-    return Rope(
-      self.rope,
-      self.rope_theta,
-      self.rope_factor,
-      self.rope_low,
-      self.rope_high,
-      self.rope_original,
-      self.rope_truncate,
-      self.rope_share,
-      self.rope_scale,
-      self.rope_short,
-      self.rope_long,
-    )
-
-  @property
-  def rotated(self) -> int:
-    return self.rotary.rotated(self.width)
-
-  def turns(
-    self, positions: Int[Array, 'b n'], text: Int[Array, 'b #n'] | None = None
-  ) -> tuple[Turns | None, ...]:
-    """Returns the rotations of each layer; see `Rope.angles`."""
-    return (self.rotary.turns(positions, self.width, text),) * self.layers
 
 
 class RMSNorm(nn.Module):
@@ -184,14 +47,17 @@ class RMSNorm(nn.Module):
 
 
 class Layer(nn.Module):
-  """Attention and gated MLP, each behind a norm and beside a residual."""
+  """Attention and gated MLP, each between norms (`norms`) and beside a residual."""
 
   config: LMConfig
 
   def setup(self) -> None:
     c = self.config
-    self.attention_norm, self.mlp_norm = RMSNorm(c), RMSNorm(c)
-    if c.qk_norm:
+    if c.norms != 'after':
+      self.attention_norm, self.mlp_norm = RMSNorm(c), RMSNorm(c)
+    if c.norms != 'before':
+      self.attention_out_norm, self.mlp_out_norm = RMSNorm(c), RMSNorm(c)
+    if c.qk_norm or c.joined_qk_norm:
       self.q_norm, self.k_norm = RMSNorm(c), RMSNorm(c)
     self.q = Dense((c.heads, c.width), c.qkv_bias, c.dtype)
     self.kv = Dense((2, c.kv_heads, c.width), c.qkv_bias, c.dtype)
@@ -214,12 +80,22 @@ class Layer(nn.Module):
 
     Attention reads the norm of x, or `read` in its place: the first layers of drafts differ there.
     """
-    q, own = self.queries_and_own(self.attention_norm(x) if read is None else read, turns)
+    c = self.config
+    before, after = c.norms != 'after', c.norms != 'before'
+    if read is None:
+      read = self.attention_norm(x) if before else x
+    q, own = self.queries_and_own(read, turns)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
-    x = x + self.drop(self.out(sees(q, kv).reshape(*x.shape[:2], -1)), train)
-    gate_up = self.gate_up(self.mlp_norm(x))
-    gated = ACTIVATIONS[self.config.activation](gate_up[:, :, 0]) * gate_up[:, :, 1]
-    return x + self.drop(self.down(gated), train), kv
+    mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap)
+    added = self.out(mixed.reshape(*x.shape[:2], -1))
+    x = x + self._scaled(self.drop(self.attention_out_norm(added) if after else added, train))
+    gate_up = self.gate_up(self.mlp_norm(x) if before else x)
+    added = self.down(ACTIVATIONS[c.activation](gate_up[:, :, 0]) * gate_up[:, :, 1])
+    return x + self._scaled(self.drop(self.mlp_out_norm(added) if after else added, train)), kv
+
+  def _scaled(self, added: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
+    scale = self.config.residual_scale
+    return added if scale == 1 else added * scale
 
   def queries_and_own(
     self, x: Float[Array, 'b n d'], turns: Turns | None
@@ -229,7 +105,14 @@ class Layer(nn.Module):
     k, v = kv[:, :, 0], kv[:, :, 1]
     if self.config.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
+    elif self.config.joined_qk_norm:
+      q, k = joined(self.q_norm, q), joined(self.k_norm, k)
     return rotate(q, turns), LayerKV(rotate(k, turns).swapaxes(1, 2), v.swapaxes(1, 2))
+
+
+def joined(norm: RMSNorm, x: Float[Array, 'b n h w']) -> Float[Array, 'b n h w']:
+  """Returns all heads at once, normed."""
+  return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape)
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:
@@ -269,7 +152,10 @@ class Network(nn.Module):
     text: Int[Array, 'b #n'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
     c = self.config
-    x = self.drop(look_up(self.embedding, tokens).astype(c.dtype), train)
+    x = look_up(self.embedding, tokens).astype(c.dtype)
+    if c.embedding_scale != 1:
+      x *= jnp.asarray(c.embedding_scale, c.dtype)
+    x = self.drop(x, train)
     states, entries, turns = [x], [], c.turns(positions, text)
     for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)
@@ -426,4 +312,8 @@ class LM:
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
-    return project(hidden, params['output'] if 'output' in params else params['embedding'])
+    c = self.config
+    logits = project(hidden, params['output'] if 'output' in params else params['embedding'])
+    if c.logit_scale != 1:
+      logits *= c.logit_scale
+    return logits if c.logit_cap is None else c.logit_cap * jnp.tanh(logits / c.logit_cap)

@@ -119,6 +119,15 @@ def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, w
   assert (config.qk_norm, config.kv_heads, config.width) == (norms, key_heads, width)
 
 
+def test_layers_without_rope_are_every_fourth_by_default():
+  config = config_of(model_type='smollm3', num_hidden_layers=8, num_key_value_heads=None)
+  assert config.unrotated == (3, 7)
+  sliding = config_of(
+    model_type='smollm3', use_sliding_window=True, sliding_window=5, no_rope_layers=[0, 1, 1]
+  )
+  assert sliding.unrotated == (0,) and sliding.windows == (5, 0, 0)
+
+
 @pytest.mark.parametrize(('changes', 'generation', 'message'), [
   ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
   ({'rope_scaling': {'type': 'spiral', 'factor': 2}}, {}, "rope_type='spiral'"),
@@ -127,6 +136,8 @@ def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, w
   ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {},
     'one of full_attention, sli'),
   ({'head_dim': 5}, {}, 'cannot be rotated'),
+  ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
+  ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
   ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
   ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
   ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),

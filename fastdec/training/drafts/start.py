@@ -23,7 +23,7 @@ INITS = ('target', 'fresh')
 def layers_like(model: Model, layers: int) -> LayersConfig:
   """Makes layers of the target's own kind and sizes; a model of another kind has none."""
   if isinstance(model, LM):
-    return dataclasses.replace(model.config, layers=layers, windows=())
+    return dataclasses.replace(model.config, layers=layers, windows=(), unrotated=())
   if isinstance(model, Transformer):
     own = model.config.of_decoder
     names = [field.name for field in dataclasses.fields(StackConfig)]

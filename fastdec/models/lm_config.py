@@ -1,0 +1,169 @@
+"""Sizes and options of the decoder-only Transformer, `models/lm.py`: what tells families apart."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+from jaxtyping import Array, Int
+
+from fastdec.errors import UserError
+from fastdec.models.api import check_special_ids
+from fastdec.models.rotary import ROPES, Rope, Turns
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+  'silu': nn.silu,
+  'gelu': functools.partial(nn.gelu, approximate=False),
+  'gelu_tanh': functools.partial(nn.gelu, approximate=True),
+  'relu': nn.relu,
+}
+CHOICES = {
+  'activation': tuple(ACTIVATIONS),
+  'rope': ROPES,
+  'norms': ('before', 'after', 'both'),
+  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
+}
+POSITIVE = (
+  'rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original', 'rope_share', 'rope_scale',
+  'embedding_scale', 'residual_scale', 'score_scale', 'logit_scale', 'score_cap', 'logit_cap',
+  'local_theta',
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class LMConfig:
+  """Sizes and options; the defaults are a small Llama's."""
+
+  vocab_size: int = 32000
+  d_model: int = 512
+  d_ff: int = 1536
+  layers: int = 6
+  heads: int = 8
+  # each is shared by heads / key_heads query heads; None: one for every query head
+  key_heads: int | None = None
+  head_width: int | None = None  # None: d_model / heads
+  activation: str = 'silu'
+  norm_epsilon: float = 1e-6
+  # stretching of wavelengths for longer contexts, see `models/rotary.py`; 'default': none
+  rope: str = 'default'
+  rope_theta: float = 1e4
+  rope_factor: float = 1.0  # the stretch
+  # llama3, yarn: waves with fewer turns in `rope_original` positions are stretched ...
+  rope_low: float = 1.0
+  rope_high: float = 4.0  # ... waves with more turns are not; between the two it is mixed
+  rope_original: int = 8192
+  rope_truncate: bool = True  # yarn: mixing begins and ends at whole pairs
+  rope_share: float = 1.0  # of a head's entries, the first ones, that turn
+  rope_scale: float = 1.0  # of turned queries and keys
+  # longrope: the stretch of each pair in texts up to `rope_original` tokens, and in longer ones
+  rope_short: tuple[float, ...] = ()
+  rope_long: tuple[float, ...] = ()
+  qkv_bias: bool = False
+  out_bias: bool = False
+  mlp_bias: bool = False
+  norms: str = 'before'  # RMSNorms 'before' each sublayer, 'after' it (OLMo 2), or 'both' (Gemma)
+  qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
+  joined_qk_norm: bool = False  # the same on those of all heads at once (OLMo 2)
+  embedding_scale: float = 1.0
+  residual_scale: float = 1.0  # of what each sublayer adds
+  score_scale: float | None = None  # of queries times keys; None: 1 / sqrt(width)
+  logit_scale: float = 1.0
+  # bounds of scores and logits: c * tanh(x / c)
+  score_cap: float | None = None
+  logit_cap: float | None = None
+  unrotated: tuple[int, ...] = ()  # layers without rotary positions (SmolLM3)
+  local_theta: float | None = None  # `rope_theta` of layers with a window, unstretched (Gemma 3)
+  # positions that each layer sees, its own included; 0, or (): all before it
+  windows: tuple[int, ...] = ()
+  tied: bool = True  # `init` makes no output matrix: the embedding serves
+  max_positions: int | None = None
+  bos_id: int = 0  # training: the first token of a text is predicted from it
+  eos_ids: tuple[int, ...] = (1,)
+  pad_id: int = 0
+  suppressed_ids: tuple[int, ...] = ()
+  dropout: float = 0.0  # after each sublayer and on the embeddings
+  dtype: str = 'float32'  # of the computation; parameters are float32 until cast
+
+  def __post_init__(self) -> None:
+    for name, allowed in CHOICES.items():
+      if getattr(self, name) not in allowed:
+        raise UserError(
+          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
+        )
+    for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    check_special_ids(self)
+    for name in POSITIVE:
+      if getattr(self, name) is not None and not getattr(self, name) > 0:
+        raise UserError(f'{name}={getattr(self, name)} is not possible: give a number above 0')
+    if not 0 <= self.norm_epsilon < 1:
+      raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
+    if min(self.windows, default=0) < 0:
+      raise UserError(f'windows={self.windows} are not possible: give 0 or more positions')
+    if not 0 <= self.dropout < 1:
+      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
+    if self.head_width is None and self.d_model % self.heads:
+      raise UserError(
+        f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width'
+      )
+    if self.heads % self.kv_heads:
+      raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
+    if self.rotated % 2:
+      raise UserError(
+        f'{self.rotated} entries of a head cannot be rotated in pairs: give an even head_width'
+      )
+    for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
+      if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
+        raise UserError(
+          f'{name}={getattr(self, name)} is not possible: give a number above 0 for each of the'
+          f' {self.rotated // 2} pairs'
+        )
+    if self.windows and len(self.windows) != self.layers:
+      raise UserError(
+        f'windows={self.windows} must be one number for each of the {self.layers}'
+        ' layers, or none at all'
+      )
+
+  @property
+  def kv_heads(self) -> int:
+    return self.heads if self.key_heads is None else self.key_heads
+
+  @property
+  def width(self) -> int:
+    return self.d_model // self.heads if self.head_width is None else self.head_width
+
+  @property
+  def layer_windows(self) -> tuple[int, ...]:
+    return self.windows or (0,) * self.layers
+
+  @property
+  def rotary(self) -> Rope:
+    return Rope(
+      self.rope,
+      self.rope_theta,
+      self.rope_factor,
+      self.rope_low,
+      self.rope_high,
+      self.rope_original,
+      self.rope_truncate,
+      self.rope_share,
+      self.rope_scale,
+      self.rope_short,
+      self.rope_long,
+    )
+
+  @property
+  def rotated(self) -> int:
+    return self.rotary.rotated(self.width)
+
+  def turns(
+    self, positions: Int[Array, 'b n'], text: Int[Array, 'b #n'] | None = None
+  ) -> tuple[Turns | None, ...]:
+    """Returns the rotations of each layer; see `Rope.angles`."""
+    wide = self.rotary.turns(positions, self.width, text)
+    local = wide
+    if self.local_theta is not None:
+      local = Rope('default', self.local_theta).turns(positions, self.width)
+    turns = [local if window else wide for window in self.layer_windows]
+    return tuple(None if i in self.unrotated else turn for i, turn in enumerate(turns))
