@@ -10,7 +10,7 @@ params_of(model, tensors)             its parameters, unread: tensors[name] is a
 import importlib
 from types import ModuleType
 
-FAMILIES = ('llama', 'marian', 't5')
+FAMILIES = ('llama', 'gemma', 'marian', 't5')
 
 
 def families() -> dict[str, ModuleType]:

@@ -25,10 +25,18 @@ ROPES = {  # fields that each needs
 OLDER_ROPES = {'su': 'longrope'}
 MULTIPLIERS = ('embedding_multiplier', 'residual_multiplier', 'logits_scaling')
 # fields that change the result, and that few families have
-SPECIAL = (*MULTIPLIERS, 'attention_multiplier', 'no_rope_layers')
+GEMMA = ('query_pre_attn_scalar', 'attn_logit_softcapping', 'final_logit_softcapping')
+SPECIAL = (
+  *MULTIPLIERS, 'attention_multiplier', 'no_rope_layers', *GEMMA, 'rope_local_base_freq',
+  'use_bidirectional_attention',
+)  # fmt: skip
 NORMS = {  # names of a layer's norms, by `LMConfig.norms`
   'before': {'attention_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm'},
   'after': {
+    'attention_out_norm': 'post_attention_layernorm', 'mlp_out_norm': 'post_feedforward_layernorm',
+  },
+  'both': {
+    'attention_norm': 'input_layernorm', 'mlp_norm': 'pre_feedforward_layernorm',
     'attention_out_norm': 'post_attention_layernorm', 'mlp_out_norm': 'post_feedforward_layernorm',
   },
 }  # fmt: skip
@@ -45,6 +53,10 @@ class Family:
 
 
 BIASES = ('attention_bias', 'mlp_bias')
+OF_GEMMA = {
+  'num_key_value_heads': 4, 'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': 4096,
+  'query_pre_attn_scalar': 256, 'tie_word_embeddings': True,
+}  # fmt: skip
 FAMILIES = {
   'llama': Family(heeds=BIASES),
   'mistral': Family({'num_key_value_heads': 8, 'sliding_window': 4096}),
@@ -59,8 +71,31 @@ FAMILIES = {
     {'rms_norm_eps': 1e-5}, ('attention_bias',), {'norms': 'after', 'joined_qk_norm': True}
   ),
   'phi3': Family({'rms_norm_eps': 1e-5}, ('partial_rotary_factor',)),
+  # read by `folders.gemma`
+  'gemma2': Family(
+    {
+      **OF_GEMMA,
+      'head_dim': 256,
+      'attn_logit_softcapping': 50.0,
+      'final_logit_softcapping': 30.0,
+      'sliding_window_pattern': 2,
+    },
+    ('attention_bias', *GEMMA),
+    {'norms': 'both'},
+  ),
+  'gemma3_text': Family(
+    {
+      **OF_GEMMA,
+      'head_dim': 256,
+      'rope_theta': 1e6,
+      'rope_local_base_freq': 1e4,
+      'sliding_window_pattern': 6,
+    },
+    ('attention_bias', *GEMMA, 'rope_local_base_freq'),
+    {'norms': 'both', 'qk_norm': True},
+  ),
 }
-MODEL_TYPES = tuple(FAMILIES)
+MODEL_TYPES = tuple(name for name in FAMILIES if not name.startswith('gemma'))
 OVERFLOWS = ()
 
 
@@ -90,7 +125,14 @@ class Said:
   use_sliding_window: bool | None = False
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
+  sliding_window_pattern: Size | None = None  # by default each layer of this number sees all
+  hidden_activation: str | None = None  # goes before hidden_act
   attention_multiplier: Positive | None = None
+  query_pre_attn_scalar: Positive | None = None
+  attn_logit_softcapping: Positive | None = None
+  final_logit_softcapping: Positive | None = None
+  rope_local_base_freq: Positive | None = None
+  use_bidirectional_attention: bool | str | None = None
   embedding_multiplier: Positive | None = None
   residual_multiplier: Positive | None = None
   logits_scaling: Positive | None = None
@@ -156,18 +198,22 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
   Raises:
     UserError: an option that is not supported.
   """
-  if said.hidden_act not in ACTIVATIONS:
+  activation = said.hidden_activation or said.hidden_act
+  if activation not in ACTIVATIONS:
     raise UserError(
-      f'hidden_act={said.hidden_act!r} of config.json is not supported: known are'
+      f'hidden_act={activation!r} of config.json is not supported: known are'
       f' {", ".join(ACTIVATIONS)}'
     )
   family = FAMILIES[kind]
   for field in SPECIAL:
-    if getattr(said, field) is not None and field not in family.heeds:
+    if getattr(said, field) not in (None, False) and field not in family.heeds:
       raise UserError(
         f'{field}={shown(getattr(said, field))} of config.json is not known of model_type {kind!r}:'
         ' remove it if the model was made without it'
       )
+  score_scale = said.attention_multiplier
+  if said.query_pre_attn_scalar is not None:
+    score_scale = said.query_pre_attn_scalar**-0.5
   bias = bool(said.attention_bias) and 'attention_bias' in family.heeds
   return {
     'vocab_size': said.vocab_size,
@@ -177,7 +223,7 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
     'heads': said.num_attention_heads,
     'key_heads': said.num_key_value_heads or said.num_attention_heads,
     'head_width': said.head_dim or (128 if kind == 'qwen3' else None),
-    'activation': ACTIVATIONS[said.hidden_act],
+    'activation': ACTIVATIONS[activation],
     'norm_epsilon': said.rms_norm_eps,
     **_rope(said, 'partial_rotary_factor' in family.heeds),
     'qkv_bias': bias,
@@ -187,7 +233,9 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
     'unrotated': _unrotated(kind, said),
     'embedding_scale': said.embedding_multiplier or 1.0,
     'residual_scale': said.residual_multiplier or 1.0,
-    'score_scale': said.attention_multiplier,
+    'score_scale': score_scale,
+    'score_cap': said.attn_logit_softcapping,
+    'logit_cap': said.final_logit_softcapping,
     'logit_scale': 1 / (said.logits_scaling or 1.0),
     **family.settings,
   }
@@ -274,7 +322,15 @@ def layer_params(
 def _rope(said: Said, may_be_partial: bool) -> dict[str, Any]:
   """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
-  given = getattr(said, name) or {}
+  given, local = getattr(said, name) or {}, said.rope_local_base_freq
+  if local is not None and 'sliding_attention' in given:  # newer files of Gemma 3
+    sliding = read(SaidOfRope, given['sliding_attention'], f'config.json: {name}', ignores=True)
+    if (sliding.rope_type or 'default') != 'default':
+      raise UserError(
+        f'rope_type={sliding.rope_type!r} of sliding_attention in config.json is not supported: it'
+        " must be 'default'"
+      )
+    given, local = given.get('full_attention') or {}, sliding.rope_theta or local
   if any(isinstance(value, Mapping) for value in given.values()):
     raise UserError(
       'rope_parameters of config.json differ by layer, which is not supported: give one set for all'
@@ -298,7 +354,7 @@ def _rope(said: Said, may_be_partial: bool) -> dict[str, Any]:
       ' models of Phi'
     )
   theta = rope.rope_theta or said.rope_theta or 1e4
-  found = {'rope': kind, 'rope_theta': theta, 'rope_share': float(share)}
+  found = {'rope': kind, 'rope_theta': theta, 'rope_share': float(share), 'local_theta': local}
   if kind in ('default', 'linear'):
     return found | ({'rope_factor': rope.factor} if kind == 'linear' else {})
   longest = said.max_position_embeddings
@@ -322,7 +378,7 @@ def _rope(said: Said, may_be_partial: bool) -> dict[str, Any]:
       'rope_scale': rope.attention_factor or _yarn_scale(factor, rope),
     }
   if kind == 'longrope':
-    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
     return found | {
       'rope_short': rope.short_factor,
       'rope_long': rope.long_factor,
@@ -372,10 +428,12 @@ def _windows(kind: str, said: Said) -> tuple[int, ...]:
     return ()
   if kind in ('mistral', 'phi3'):
     return (window,) * layers
-  if not said.use_sliding_window:
+  if not said.use_sliding_window and not said.sliding_window_pattern:
     return ()
   first, sizes = said.max_window_layers, {'full_attention': 0, 'sliding_attention': window}
   is_local = [i >= first for i in range(layers)]
+  if said.sliding_window_pattern:
+    is_local = [(i + 1) % said.sliding_window_pattern != 0 for i in range(layers)]
   if kind == 'smollm3':
     is_local = [i in _unrotated(kind, said) for i in range(layers)]
   kinds = said.layer_types or [list(sizes)[local] for local in is_local]

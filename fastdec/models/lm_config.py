@@ -113,6 +113,13 @@ class LMConfig:
       raise UserError(
         f'{self.rotated} entries of a head cannot be rotated in pairs: give an even head_width'
       )
+    if (self.rope == 'dynamic' and self.rotated < 4) or (
+      self.rope == 'yarn' and self.rope_theta <= 1
+    ):
+      raise UserError(
+        f'rope={self.rope!r} is not possible with heads of which {self.rotated} entries turn, and'
+        f' rope_theta={self.rope_theta}: dynamic needs 4 entries, yarn a rope_theta above 1'
+      )
     for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
       if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
         raise UserError(

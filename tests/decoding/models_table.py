@@ -37,12 +37,19 @@ LONGROPE = {
   'rope': 'longrope', 'rope_original': 6, 'rope_scale': 1.2, 'rope_share': 0.5,
   'rope_short': (1.0, 1.5), 'rope_long': (2.0, 7.0),
 }  # fmt: skip
+OPTIONS = {
+  'tied': False, 'norms': 'both', 'joined_qk_norm': True, 'embedding_scale': 2.0,
+  'residual_scale': 1.5,
+  'score_scale': 0.4, 'logit_scale': 2.0, 'score_cap': 3.0, 'logit_cap': 9.0, 'unrotated': (0,),
+  'windows': (0, 3), 'local_theta': 50.0,
+}  # fmt: skip
 MODELS = {
   'lm with windows': LM(
     LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))
   ),
   # both pass the length after which they turn otherwise
   'lm of dynamic rope': LM(LMConfig(**TEXT, **SMALL, **DYNAMIC)),
+  'lm of many options': LM(LMConfig(**TEXT, **SMALL, **OPTIONS)),
   'lm of longrope': LM(LMConfig(**TEXT, **SMALL, **LONGROPE)),
   't5': T5(T5Config(**TEXT, **STACKS, is_tied=False, d_kv=4, buckets=8, max_distance=5)),
   'transformer': TRANSFORMER,
@@ -64,7 +71,10 @@ MODELS = {
   'ensemble': fd.Ensemble((TRANSFORMER, FCONV)),
 }
 
-NOISE = {'image that forecasts': 0.015}  # a forecast is a sum of large numbers
+NOISE = {
+  'lm of many options': 0.12,
+  'image that forecasts': 0.015,  # a forecast is a sum of large numbers
+}
 
 _rng = np.random.default_rng(0)
 SOURCES = _rng.integers(1, WORDS, (3, 5)).astype(np.int32)
