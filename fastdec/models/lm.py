@@ -1,6 +1,6 @@
 """The decoder-only Transformer: RMSNorm, rotary positions, gated MLP, grouped heads.
 
-Llama, Mistral, Qwen2 and Qwen3 are settings of it (`folders/llama.py` reads theirs). One set of
+Llama and families like it are settings of it (`folders/llama.py` reads theirs). One set of
 linen modules serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
 """
 
