@@ -6,6 +6,7 @@ no memory without end.
 
 import contextlib
 import json
+import re
 import resource
 import signal
 import sys
@@ -121,8 +122,11 @@ def guarded(folder):
     WATCHING.clear()
     signal.alarm(0)
     resource.setrlimit(resource.RLIMIT_AS, before)
-  imported, compiled = ('.py', '.pyc', '.so'), Path(jax.config.jax_compilation_cache_dir).resolve()
-  files = [Path(file).resolve() for file in OPENED if not file.endswith(imported)]
+  compiled = Path(jax.config.jax_compilation_cache_dir).resolve()
+  # modules that are imported late, and what Python writes of them
+  files = [
+    Path(file).resolve() for file in OPENED if not re.search(r'\.(py|pyc(\.\d+)?|so)$', file)
+  ]
   outside = [
     file for file in files if not (file.is_relative_to(folder) or file.is_relative_to(compiled))
   ]

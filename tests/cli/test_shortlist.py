@@ -46,7 +46,7 @@ def test_the_texts_most_frequent_words_are_kept_and_the_draft_is_one_like_others
 @pytest.mark.parametrize('change, sentence', [
   ({'words': 31}, 'words=31 is not possible: this model has 30'),
   ({'output': '{texts}'}, 'is there already, and holds no draft alone: give a new folder'),
-  ({'draft': '{model}'}, 'is not of a fastdec draft'),
+  ({'draft': '{model}'}, 'these are prediction heads: load them with fd.load_heads'),
   ({'texts': ''}, 'there are no files of texts: name one or more'),
   ({'texts': '/nowhere/corpus.txt'}, '/nowhere/corpus.txt'),
 ])  # fmt: skip

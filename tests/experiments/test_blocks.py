@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.patches import Rectangle
 
-from experiments.blocks import Lane, figure
+from experiments.pictures.blocks import Lane, figure
 
 
 def test_columns_fill_the_time_and_boxes_are_the_tokens():

@@ -494,7 +494,7 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
 
 
 def test_smoke_as_a_user_runs_it(tmp_path):
-  """Its own text, too, is of models that have learnt nothing: some write nothing at all."""
+  """Its own text, too, is of models that have learnt nothing."""
   page = f'--config={ROOT}/configs/wmt14.py:scale=smoke', f'--config.data.cache={tmp_path}/cache'
   out, err = start(
     'table1', *page, f'--workdir={tmp_path}/run', stdout=subprocess.PIPE
@@ -502,9 +502,7 @@ def test_smoke_as_a_user_runs_it(tmp_path):
   assert not err and 'failed' not in out and 'The fastest exact decoding here: ' in out, (out, err)
   found = read(tmp_path / 'run')
   assert len(found) == 1 + 1 + len(REGIMES) * 4
-  assert any(row['mean_block_size'] is None for row in found)  # a dash in the table
-  drawn = (tmp_path / 'run' / 'table1.md').read_text()
-  assert '/ – |' in drawn and 'failed' not in drawn
+  assert 'failed' not in (tmp_path / 'run' / 'table1.md').read_text()
 
 
 @pytest.mark.slow
