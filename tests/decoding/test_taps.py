@@ -26,7 +26,9 @@ from tests.decoding.models_table import LENGTHS, MODELS, PICTURES, SOURCES, made
 pytestmark = pytest.mark.usefixtures('in_float64')
 
 MAX_LEN = 14
-WITH_LAYERS = [name for name in MODELS if name != 'ensemble']
+# A text read at once is turned otherwise by these than one read call by call, or is read twice.
+CHANGING = ('lm of dynamic rope', 'lm of longrope')
+WITH_LAYERS = [name for name in MODELS if name not in ('ensemble', *CHANGING)]
 TREES = {
   'chain': Topology.chain(4),
   'tree': Topology.from_choices([[0], [1], [0, 0], [1, 0], [1, 0, 0]]),

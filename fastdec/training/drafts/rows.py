@@ -168,6 +168,8 @@ def _sees_own(
   mask: Bool[Array, 'b a t'],
   before: Sequence[LayerKV],
   drop: Callable[[Array], Array] = lambda weights: weights,
+  scale: float | None = None,
+  cap: float | None = None,
 ) -> Float[Array, 'b a h p']:
   """Marks the keys that a row of EAGLE sees.
 
@@ -183,7 +185,7 @@ def _sees_own(
     own([*(entry.k for entry in before), kv.k]),
     own([*(entry.v for entry in before), kv.v]),
   )
-  return _attend_both(q, LayerKV(keys, values), shared, mask, drop)
+  return _attend_both(q, LayerKV(keys, values), shared, mask, drop, scale, cap)
 
 
 def _sees_block(
@@ -193,6 +195,8 @@ def _sees_block(
   mask: Bool[Array, 'b n t'],
   anchors: int,
   drop: Callable[[Array], Array] = lambda weights: weights,
+  scale: float | None = None,
+  cap: float | None = None,
 ) -> Float[Array, 'b n h p']:
   """Marks the keys that rows of a block see: the shared ones under the mask, and one another."""
 
@@ -204,7 +208,7 @@ def _sees_block(
       .reshape(b * anchors, g, n // anchors, p)
     )
 
-  return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop)
+  return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop, scale, cap)
 
 
 def _attend_both(
@@ -213,6 +217,8 @@ def _attend_both(
   shared: LayerKV,
   mask: Bool[Array, 'b n t'],
   drop: Callable[[Array], Array],
+  scale: float | None,
+  cap: float | None,
 ) -> Float[Array, 'b n h p']:
   """Attends as `models.attention`, to keys that all rows share and to the own ones of each anchor.
 
@@ -222,16 +228,19 @@ def _attend_both(
     shared: keys and values [b, g, t, p].
     mask: which of the shared ones a row sees.
     drop: dropout on the weights.
+    scale, cap: as of `attend`.
   """
   b, n, h, p = q.shape
   groups, m = own.k.shape[1:3]
   anchors = own.k.shape[0] // b
-  wide = np.promote_types(q.dtype, np.float32)
+  wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
   split = q.reshape(b, n, groups, h // groups, p)
   by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
-  common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * p**-0.5
+  common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * by
+  alone = jnp.einsum('cngrp,cgmp->cngrm', by_anchor, own.k, preferred_element_type=wide) * by
+  if cap is not None:
+    common, alone = cap * jnp.tanh(common / cap), cap * jnp.tanh(alone / cap)
   common = jnp.where(mask[:, :, None, None, :], common, -1e30)
-  alone = jnp.einsum('cngrp,cgmp->cngrm', by_anchor, own.k, preferred_element_type=wide) * p**-0.5
   scores = jnp.concatenate([common, alone.reshape(b, n, groups, h // groups, m)], axis=-1)
   weights = drop(jax.nn.softmax(scores, axis=-1).astype(q.dtype))
   common, alone = weights[..., :-m], weights[..., -m:].reshape(*by_anchor.shape[:-1], m)
