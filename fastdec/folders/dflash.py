@@ -27,7 +27,7 @@ from fastdec.folders.draft_parts import (
   vocabulary,
 )
 from fastdec.folders.eagle import nested_layers
-from fastdec.folders.llama import layer_params
+from fastdec.folders.lm_tensors import layer_params
 from fastdec.folders.tensors import shaped
 from fastdec.heads.block import BlockNetwork
 from fastdec.models.api import Params

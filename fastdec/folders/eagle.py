@@ -23,7 +23,7 @@ from fastdec.folders.draft_parts import (
   read_said,
   vocabulary,
 )
-from fastdec.folders.llama import layer_params
+from fastdec.folders.lm_tensors import layer_params
 from fastdec.folders.tensors import shaped
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.api import Params

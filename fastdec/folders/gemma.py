@@ -1,4 +1,4 @@
-"""Gemma 2 and the text models of Gemma 3: rows of `folders.llama`, with two habits of their own.
+"""Gemma 2 and the text models of Gemma 3: rows of `lm_families`, with two habits of their own.
 
 Embeddings are multiplied by sqrt(d_model), and the scales of norms are stored less 1.
 """
@@ -29,9 +29,8 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
 
 def _with_scales(params: Params) -> Params:
   """Adds 1 to the scales of norms."""
-  whole: Params = {}
-  for name, value in params.items():
-    if isinstance(value, dict):
-      value = _with_scales(value)
-    whole[name] = OneMore(value) if name == 'scale' else value
-  return whole
+  return {
+    name: _with_scales(value) if isinstance(value, dict)
+    else OneMore(value) if name == 'scale' else value
+    for name, value in params.items()
+  }  # fmt: skip

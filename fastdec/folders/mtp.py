@@ -16,7 +16,7 @@ import jax
 
 from fastdec.errors import UserError
 from fastdec.folders.draft_parts import dense, draft_layers, norm
-from fastdec.folders.llama import layer_params
+from fastdec.folders.lm_tensors import layer_params
 from fastdec.folders.stored import OneMore, Stacked
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.api import Params

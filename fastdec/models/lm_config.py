@@ -147,18 +147,10 @@ class LMConfig:
   @property
   def rotary(self) -> Rope:
     return Rope(
-      self.rope,
-      self.rope_theta,
-      self.rope_factor,
-      self.rope_low,
-      self.rope_high,
-      self.rope_original,
-      self.rope_truncate,
-      self.rope_share,
-      self.rope_scale,
-      self.rope_short,
-      self.rope_long,
-    )
+      self.rope, self.rope_theta, self.rope_factor, self.rope_low, self.rope_high,
+      self.rope_original, self.rope_truncate, self.rope_share, self.rope_scale,
+      self.rope_short, self.rope_long,
+    )  # fmt: skip
 
   @property
   def rotated(self) -> int:
