@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 28_900,
+  'fastdec': 28_920,
   'experiments': 11_650,
   'experiments/lab': 3_450,
   'benchmarks': 665,

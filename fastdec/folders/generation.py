@@ -14,17 +14,17 @@ from typing import Any
 from fastdec.errors import UserError, UserNote
 from fastdec.fields import read, shown
 
-REFUSED = ('forced_bos_token_id', 'begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
+REFUSED = ('begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
 # Defaults that change the output of `generate`, and the values that do nothing. Those of sampling
 # apply with `do_sample`.
 UNHEEDED: dict[str, tuple[Any, ...]] = {
   'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
   'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,),
   'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,),
-  'exponential_decay_length_penalty': (), 'forced_eos_token_id': (), 'guidance_scale': (1,),
-  'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
-  'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (), 'max_length': (20,),
-  'max_new_tokens': (),
+  'exponential_decay_length_penalty': (), 'forced_bos_token_id': (), 'forced_eos_token_id': (),
+  'guidance_scale': (1,), 'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (),
+  'watermarking_config': (), 'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (),
+  'max_length': (20,), 'max_new_tokens': (),
 }  # fmt: skip
 UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
   'length_penalty': (1,), 'early_stopping': (False,), 'diversity_penalty': (0,),

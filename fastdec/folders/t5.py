@@ -1,4 +1,4 @@
-"""T5 and T5 v1.1 (FLAN-T5 too) from Hugging Face's config and tensors."""
+"""T5, T5 v1.1 (FLAN-T5 and MADLAD too) and mT5 from Hugging Face's config and tensors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,14 +6,22 @@ from typing import Annotated, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, read
+from fastdec.folders.families import check_heeded
 from fastdec.folders.generation import pad_of_sources, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
-MODEL_TYPES = ('t5',)
+MODEL_TYPES = ('t5', 'mt5')
 OVERFLOWS = ('float16',)  # as in `T5Config`
+OF_MT5 = {  # meanings of absent keys that differ from T5's
+  'vocab_size': 250112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6,
+  'feed_forward_proj': 'gated-gelu',
+}  # fmt: skip
+OTHERS = (  # fields of families that are nearly T5, and change the result
+  'num_experts', 'expert_capacity', 'encoder_attention_type', 'local_radius', 'scalable_attention',
+)  # fmt: skip
 
 # Theirs: 'relu', 'gated-silu'. Only 'gated-gelu' is by tanh, for the first T5 v1.1.
 ACTIVATIONS = {
@@ -51,12 +59,17 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
   `tie_word_embeddings` has meant two things. One is that logits are scaled; newer files have a key
-  for it. The other is that they have no matrix of their own; the tensors decide it (`params_of`).
+  for it, and mT5 never scales them. The other is that they have no matrix of their own; the tensors
+  decide it (`params_of`).
 
   Raises:
     UserError: an option that is not supported, or a value of another kind.
   """
+  is_mt5 = config.get('model_type') == 'mt5'
   given = {name: value for name, value in config.items() if value is not None}
+  if is_mt5:
+    given = {**OF_MT5, **given, 'scale_decoder_outputs': False}
+  check_heeded(given, OTHERS)
   said = read(Said, given, 'config.json', ': ', ignores=True)
   if not said.is_encoder_decoder:
     raise UserError(
@@ -65,6 +78,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   config = {'pad_token_id': 0, 'eos_token_id': 1, **config, 'vocab_size': said.vocab_size}
   ids, pad = said_of(config, generation), pad_of_sources(config, generation)
   scales = said.scale_decoder_outputs
+  scales = said.tie_word_embeddings if scales is None else scales
   return T5(
     T5Config(
       d_model=said.d_model,
@@ -82,8 +96,8 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       attention_dropout=said.dropout_rate,
       activation_dropout=said.dropout_rate,
       dtype=dtype,
-      is_tied=said.tie_word_embeddings,
-      scales_logits=said.tie_word_embeddings if scales is None else scales,
+      is_tied=scales,
+      scales_logits=scales,
       pad_id=pad,
       eos_ids=ids.ends,
       start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
@@ -95,7 +109,8 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   """Returns the parameters from tensors by their Hugging Face names.
 
-  Embeddings and logits that share a matrix share the array.
+  Embeddings and logits that share a matrix share the array. Unscaled logits have a matrix of their
+  own by name, so that `native.save` writes what the config means.
 
   Raises:
     UserError: a tensor of another shape than the config means, or separate embeddings of encoder
@@ -106,6 +121,8 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   if OBSOLETE in names:
     tensors[OBSOLETE]  # asked for, so that it is not left over
   params: dict[str, Any] = {'embedding': _embedding(tensors, names, size)}
+  if not c.is_tied:
+    params['lm_head'] = params['embedding']
   if 'lm_head.weight' in names:
     output = shaped(tensors, 'lm_head.weight', *size)
     if not are_equal(output, params['embedding']):

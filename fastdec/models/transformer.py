@@ -33,7 +33,9 @@ class TransformerConfig(StackConfig):
   # for a source with ids and an embedding of its own; None: it shares the target's
   source_vocab_size: int | None = None
   positions: str = 'sinusoidal'  # or 'learned'
+  first_position: int = 0  # of sinusoids
   max_positions: int = 1024
+  embedding_norm: bool = False  # behind embeddings and positions, before the first layer
   scales_embedding: bool = True  # times sqrt(d_model) where they come in
   is_tied: bool = True  # logits by the embedding
   output_bias: bool = False  # on the logits
@@ -84,21 +86,26 @@ class Network(Stacks):
     if c.positions == 'learned':
       self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
       self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
+    if c.embedding_norm:
+      self.source_embedding_norm, self.target_embedding_norm = c.make_norm(), c.make_norm()
     if c.output_bias:
       self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Embeds tokens, times sqrt(d) if scaled, plus the position signal, in the compute dtype."""
+    """Returns tokens embedded, scaled, with positions and normed as the config says."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
     else:
-      signal = sinusoids(positions, c.d_model)
+      signal = sinusoids(positions + c.first_position, c.d_model)
     embedding = self.source_embedding if side == 'source' else self.embedding
     x = look_up(embedding, tokens).astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
-    return self.drop(x + signal.astype(c.dtype), train)
+    x = x + signal.astype(c.dtype)
+    if c.embedding_norm:
+      x = (self.source_embedding_norm if side == 'source' else self.target_embedding_norm)(x)
+    return self.drop(x, train)
 
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()

@@ -27,7 +27,9 @@ STACKS = {
   'd_model': 8, 'd_ff': 12, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1, 'dropout': 0.0,
 }  # fmt: skip
 LAYERS = ((8, 3), (6, 4))  # of convolutions: (channels, width)
-TRANSFORMER = Transformer(TransformerConfig(**TEXT, **STACKS, is_tied=False))
+TRANSFORMER = Transformer(
+  TransformerConfig(**TEXT, **STACKS, is_tied=False, embedding_norm=True, first_position=2)
+)
 FCONV = FConv(FConvConfig(
   **TEXT, d_embed=8, d_out=8, encoder_layers=((8, 3),), decoder_layers=LAYERS, max_positions=64,
 ))  # fmt: skip

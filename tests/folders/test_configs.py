@@ -9,8 +9,8 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.folders import bart, llama
 from fastdec.folders import generation as decoding
-from fastdec.folders import llama, marian
 from fastdec.models.transformer import Network
 
 LLAMA = {
@@ -149,7 +149,6 @@ def test_layers_without_rope_are_every_fourth_by_default():
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
   ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
   ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
-  ({}, {'forced_bos_token_id': 0}, 'forced_bos_token_id=0'),
   ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
   ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
 ])  # fmt: skip
@@ -171,7 +170,7 @@ def test_what_is_never_emitted():
 
 
 def test_marians_sides_may_differ_in_size():
-  model = marian.model_of(MARIAN, {}, 'float32')
+  model = bart.model_of(MARIAN, {}, 'float32')
   params = jax.eval_shape(model.init, jax.random.key(0))
   shapes = {
     side: params[f'{side}_0']['attention']['qkv']['kernel'].shape for side in ('encoder', 'decoder')
@@ -187,7 +186,7 @@ def test_marian_scales_its_embedding_where_the_config_says_so():
   """Not by default; the positions never."""
   tokens, embedded = jnp.array([[3]]), {}
   for scaled in (None, True):
-    model = marian.model_of({**MARIAN, 'scale_embedding': scaled}, {}, 'float32')
+    model = bart.model_of({**MARIAN, 'scale_embedding': scaled}, {}, 'float32')
     params = model.init(jax.random.key(0))
     args = (tokens, 0 * tokens, 'source', False)
     embedded[scaled] = Network(model.config).apply({'params': params}, *args, method='embed')
@@ -197,7 +196,7 @@ def test_marian_scales_its_embedding_where_the_config_says_so():
 
 def test_marian_needs_a_pad():
   with pytest.raises(fd.UserError, match='pad_token_id=null'):
-    marian.model_of({**MARIAN, 'pad_token_id': None}, {}, 'float32')
+    bart.model_of({**MARIAN, 'pad_token_id': None}, {}, 'float32')
 
 
 def model_in(folder, generation, **changes):
@@ -214,7 +213,8 @@ def model_in(folder, generation, **changes):
   ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
     'do_sample=True, temperature=0.7, typical_p=0.9'),
   ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
-  ({'forced_eos_token_id': 2, 'min_new_tokens': 3}, 'min_new_tokens=3, forced_eos_token_id=2'),
+  ({'forced_eos_token_id': 2, 'forced_bos_token_id': 0, 'min_new_tokens': 3},
+    'min_new_tokens=3, forced_bos_token_id=0, forced_eos_token_id=2'),
   ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
 ])  # fmt: skip
 def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(

@@ -336,7 +336,7 @@ def test_what_options_mean(tmp_path):
 
 LAYER = 'model.layers.{}.mlp.up_proj.weight'.format
 REFUSED = {
-  'model_type': ({'model_type': 'gpt9'}, None, 'known are .*llama, marian, mistral'),
+  'model_type': ({'model_type': 'gpt9'}, None, 'known are .*llama, m2m_100, marian, mbart'),
   'rope': ({'rope_parameters': {'rope_type': 'spiral'}}, None, "'spiral' of config.json"),
   'activation': ({'hidden_act': 'tanh'}, None, "hidden_act='tanh'"),
   'quantized': ({'quantization_config': {'bits': 4}}, None, 'quantized'),

@@ -178,7 +178,7 @@ def test_an_embedding_may_have_one_of_three_names_or_all():
     (
       {'tie_word_embeddings': True, 'scale_decoder_outputs': False},
       {},
-      {'is_tied': True, 'scales_logits': False},
+      {'is_tied': False, 'scales_logits': False},
     ),
     ({'feed_forward_proj': 'relu'}, {}, {'is_gated': False, 'activation': 'relu'}),
     ({'feed_forward_proj': 'gated-silu'}, {}, {'is_gated': True, 'activation': 'swish'}),
@@ -206,7 +206,7 @@ def test_what_a_config_says(change, generation, expected):
   ({'feed_forward_proj': 'wide-relu'}, {}, 'or gated- and one'),
   ({'is_encoder_decoder': False}, {}, 'that has a decoder'),
   ({'pad_token_id': None}, {}, 'pad_token_id=null'),
-  ({}, {'forced_bos_token_id': 3}, 'forced_bos_token_id=3'),
+  ({'num_experts': 4}, {}, "num_experts=4 .* not known of model_type 't5'"),
   ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
 ])  # fmt: skip
 def test_what_is_not_supported_is_named(change, generation, message):

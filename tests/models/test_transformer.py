@@ -25,7 +25,7 @@ SMALL = TransformerConfig(
 )
 POST = dataclasses.replace(
   SMALL, norm='post', positions='learned', attention_bias=True, activation='gelu', max_positions=32,
-  source_vocab_size=12, is_tied=False,
+  source_vocab_size=12, is_tied=False, embedding_norm=True,
 )  # fmt: skip
 # kernels of odd and even width, and of 1; channels that change and stay
 CONVOLUTIONS = FConvConfig(

@@ -1,4 +1,7 @@
-"""Marian (OPUS-MT) from Hugging Face's files: a post-norm Transformer (`models/transformer.py`)."""
+"""BART and families like it from Hugging Face's files: settings of `models/transformer.py`.
+
+These are Marian (OPUS-MT), BART, mBART, and M2M-100 with NLLB.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,13 +12,40 @@ from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, read, shown
+from fastdec.folders.families import check_heeded
 from fastdec.folders.generation import pad_of_sources, said_of, suppressed
 from fastdec.folders.stored import Stacked
 from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
 
-MODEL_TYPES = ('marian',)
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """A row of the table: what tells models of a model_type from others."""
+
+  settings: Mapping[str, Any]  # fields of `TransformerConfig`
+  absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # meanings of absent keys
+  emits_pad: bool = True
+
+
+IDS = {'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
+FAMILIES = {
+  # positions of the first two are tables: of waves that the file lacks, and learned
+  'marian': Family({'norm': 'post', 'output_bias': True, 'positions': 'learned'}, emits_pad=False),
+  'bart': Family(
+    {'norm': 'post', 'output_bias': True, 'positions': 'learned', 'embedding_norm': True},
+    {**IDS, 'decoder_start_token_id': 2},
+  ),
+  'mbart': Family(
+    {'norm': 'pre', 'output_bias': True, 'positions': 'learned', 'embedding_norm': True}, IDS
+  ),
+  'm2m_100': Family(
+    {'norm': 'pre', 'positions': 'sinusoidal'},
+    {**IDS, 'decoder_start_token_id': 2, 'activation_function': 'relu', 'scale_embedding': True},
+  ),
+}
+MODEL_TYPES = tuple(FAMILIES)
 OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
   'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu',
@@ -23,13 +53,17 @@ ACTIVATIONS = {  # ours by theirs
 }  # fmt: skip
 NEEDED = {  # fields that may be absent, but have no other value
   'share_encoder_decoder_embeddings': True, 'tie_word_embeddings': True, 'is_encoder_decoder': True,
-  'normalize_before': False, 'normalize_embedding': False, 'add_final_layer_norm': False,
 }  # fmt: skip
+OTHERS = (  # fields of families that are nearly these, and change the result
+  'num_experts', 'attention_window', 'attention_type', 'relative_attention_num_buckets',
+  'feed_forward_proj', 'do_blenderbot_90_layernorm',
+)  # fmt: skip
 COPIES = (
   'model.encoder.embed_tokens.weight',
   'model.decoder.embed_tokens.weight',
   'lm_head.weight',
 )
+UNUSED = 2  # rows of a table of learned positions before the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,16 +90,13 @@ class Said:
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> Transformer:
   """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
-  `forced_eos_token_id` is not heeded: a row that reaches max_len ends there, without an end token.
-
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
-  for name, needed in NEEDED.items():
-    if bool(config.get(name, needed)) != needed:
-      raise UserError(
-        f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}'
-      )
+  family = FAMILIES[config['model_type']]
+  _check_needed(family, config)
+  check_heeded(config, OTHERS)
+  config = {**family.absent, **config}
   said = read(Said, config, 'config.json', ': ', ignores=True)
   source, target = said.vocab_size, said.decoder_vocab_size
   if target not in (None, source):
@@ -79,8 +110,11 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       f'activation_function={activation!r} of config.json is not supported: known are {known}'
     )
   ids, pad = said_of(config, generation), pad_of_sources(config, generation)
+  starts = (ids.decoder_start_token_id, ids.bos_token_id, pad)
+  hidden = set() if family.emits_pad else {pad} - {*ids.ends}
   return Transformer(
     TransformerConfig(
+      **family.settings,
       vocab_size=said.vocab_size,
       d_model=said.d_model,
       d_ff=said.encoder_ffn_dim,
@@ -89,24 +123,34 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       decoder_heads=said.decoder_attention_heads,
       encoder_layers=said.encoder_layers,
       decoder_layers=said.decoder_layers,
-      norm='post',
       norm_epsilon=1e-5,
       activation=ACTIVATIONS[said.activation_function],
       attention_bias=True,
-      output_bias=True,
       scales_embedding=bool(said.scale_embedding),
       dropout=said.dropout,
       attention_dropout=said.attention_dropout,
       activation_dropout=said.activation_dropout,
-      positions='learned',
+      first_position=pad + 1 if family.settings['positions'] == 'sinusoidal' else 0,
       max_positions=said.max_position_embeddings,
       pad_id=pad,
       eos_ids=ids.ends,
-      start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
-      suppressed_ids=tuple(sorted({pad} - {*ids.ends} | suppressed(config, generation))),
+      start_id=next(start for start in starts if start is not None),
+      suppressed_ids=tuple(sorted(hidden | suppressed(config, generation))),
       dtype=dtype,
     )
   )
+
+
+def _check_needed(family: Family, config: Mapping[str, Any]) -> None:
+  """Raises UserError for a field of another value than models of this family have."""
+  is_pre_norm, has_norm = family.settings['norm'] == 'pre', 'embedding_norm' in family.settings
+  norms = {'normalize_before': is_pre_norm, 'add_final_layer_norm': is_pre_norm}
+  norms |= {'normalize_embedding': has_norm}
+  for name, needed in (NEEDED | norms).items():
+    if bool(config.get(name, needed)) != needed:
+      raise UserError(
+        f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}'
+      )
 
 
 def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
@@ -120,12 +164,24 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   """
   c = model.config
   params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}
-  params['output_bias'] = np.zeros(c.vocab_size)
-  params['source_positions'] = params['target_positions'] = _positions(c.max_positions, c.d_model)
-  if 'final_logits_bias' in tensors:
-    params['output_bias'] = shaped(tensors, 'final_logits_bias', 1, c.vocab_size).reshape(
-      c.vocab_size
-    )
+  if c.output_bias:
+    params['output_bias'] = np.zeros(c.vocab_size)
+    if 'final_logits_bias' in tensors:
+      bias = shaped(tensors, 'final_logits_bias', 1, c.vocab_size)
+      params['output_bias'] = bias.reshape(c.vocab_size)
+  if c.positions == 'learned' and not c.embedding_norm:
+    waves = _waves(c.max_positions, c.d_model)
+    params['source_positions'] = params['target_positions'] = waves
+  for stack, side in (('encoder', 'source'), ('decoder', 'target')):
+    if c.embedding_norm:
+      rows = c.max_positions + UNUSED
+      table = shaped(tensors, f'model.{stack}.embed_positions.weight', rows, c.d_model)
+      params[f'{side}_positions'] = table.rows(UNUSED, rows)
+      params[f'{side}_embedding_norm'] = _norm(
+        tensors, f'model.{stack}.layernorm_embedding', c.d_model
+      )
+    if c.norm == 'pre':
+      params[f'{stack}_norm'] = _norm(tensors, f'model.{stack}.layer_norm', c.d_model)
   for i in range(c.encoder_layers):
     params[f'encoder_{i}'] = _layer(
       tensors, f'model.encoder.layers.{i}.', c.d_model, c.d_ff, has_cross=False
@@ -143,6 +199,10 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   return params
 
 
+def _norm(tensors: Mapping[str, Any], name: str, d: int) -> Params:
+  return {'scale': shaped(tensors, f'{name}.weight', d), 'bias': shaped(tensors, f'{name}.bias', d)}
+
+
 def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross: bool) -> Params:
   def part(name, *shape):
     return shaped(tensors, f'{prefix}{name}', *shape)
@@ -156,12 +216,7 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
     return {'kernel': Stacked(kernels), 'bias': Stacked(biases)}
 
   def norm(name: str) -> Params:
-    return {
-      'norm': {
-        ours: part(f'{name}_layer_norm.{x}', d)
-        for ours, x in (('scale', 'weight'), ('bias', 'bias'))
-      }
-    }
+    return {'norm': _norm(tensors, f'{prefix}{name}_layer_norm', d)}
 
   layer = {
     'attention': {
@@ -182,7 +237,7 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
   return layer
 
 
-def _positions(positions: int, d: int) -> Float[np.ndarray, 't d']:
+def _waves(positions: int, d: int) -> Float[np.ndarray, 't d']:
   """Returns sines, then cosines, of wavelengths 2 pi .. almost 2 pi * 10^4."""
   angles = np.arange(positions)[:, None] / 1e4 ** (2 * np.arange((d + 1) // 2) / d)
   # an odd width has one sine more
