@@ -1,5 +1,6 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
+import fnmatch
 import functools
 import gc
 import os
@@ -53,10 +54,24 @@ def _is_strict(file):
   ).as_posix().startswith(STRICT)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
+  """Marks strict tests; and of wide tables, `@pytest.mark.wide('greedy', 'beam*')`, the rows that
+  are not named are slow."""
+  tables = {}
   for item in items:
     if _is_strict(item.path):
       item.add_marker(pytest.mark.filterwarnings('error'))
+    wide = item.get_closest_marker('wide')
+    if wide:
+      row = item.callspec.id
+      is_named = any(fnmatch.fnmatchcase(row, pattern) for pattern in wide.args)
+      tables.setdefault((item.path, item.originalname), []).append(is_named)
+      if not is_named:
+        item.add_marker(pytest.mark.slow)
+  for (path, name), named in tables.items():
+    if len(named) > 1 and not any(named):
+      raise pytest.UsageError(f'{path}: {name}: no row has a name that its mark `wide` gives')
 
 
 def pytest_collection_finish():

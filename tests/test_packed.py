@@ -165,6 +165,7 @@ def test_a_packed_model_writes_the_same(made, of_heads):
 
 @pytest.mark.parametrize('dtype', ['float32', 'int8'])
 @pytest.mark.parametrize('layout', ['separate', 'paper'])
+@pytest.mark.wide('separate-int8', 'paper-float32')
 def test_packed_heads_guess_the_same(layout, dtype):
   """All at once, and one of them, as training and what is measured take it."""
   heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
@@ -183,6 +184,7 @@ def test_packed_heads_guess_the_same(layout, dtype):
 
 
 @pytest.mark.parametrize('name', ['lm with windows', 't5', 'fconv', 'image that forecasts'])
+@pytest.mark.wide('lm with windows', 'fconv')
 def test_every_kind_of_model_writes_the_same(name, monkeypatch):
   """By panels of four outputs, as these models are small."""
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
@@ -194,6 +196,7 @@ def test_every_kind_of_model_writes_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
+@pytest.mark.wide('eagle', 'medusa')
 def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
   layers = StackConfig(

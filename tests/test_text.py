@@ -133,6 +133,7 @@ def test_a_call_has_its_own_law(strategy, expected):
     ({'strategy': fd.Jacobi(3)}, fd.Jacobi),
   ],
 )
+@pytest.mark.wide('given0-*', 'given2-*', 'given4-*', 'given6-*', 'given7-*', 'given8-*')
 def test_strategies_by_what_is_given(place, g, given, kind):
   paths = {name: place / one for name, one in given.items() if name != 'strategy'}
   other = fd.Generator.load(place / 'model', **{**given, **paths})
@@ -154,6 +155,7 @@ def test_a_source_gets_its_end(place):
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.PromptLookup(k=4)])
+@pytest.mark.wide('strategy1')
 def test_stop_strings(g, strategy):
   g = dataclasses.replace(g, strategy=strategy)
   whole = g('die Katze runs', max_new_tokens=24)
@@ -193,6 +195,7 @@ def test_prompts_of_a_bucket_share_their_programs(g):
 
 
 @pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])
+@pytest.mark.wide('chatml', 'gemma')
 def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
   tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / f'{style}_tiny')
   model = LM(dataclasses.replace(LANGUAGE, vocab_size=tokenizer.vocab_size, max_positions=None))

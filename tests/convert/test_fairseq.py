@@ -93,6 +93,7 @@ def assert_same_logits(folder, state):
 
 
 @pytest.mark.parametrize('kind', STATES)
+@pytest.mark.wide('transformer', 'fconv', 'fconv, tied')
 def test_logits_are_those_of_the_definition(kind, place):
   assert_same_logits(place[1](STATES[kind]), STATES[kind])
 

@@ -138,6 +138,7 @@ def compared(name: str, chunks: int) -> tuple[int, np.ndarray]:
 
 
 @pytest.mark.parametrize('name', DEEP)
+@pytest.mark.wide('block, a growing tree', 'medusa', 'speculative', 'eagle, a chain')
 def test_deep_drafts_write_what_greedy_decoding_writes(name):
   assert (compared(name, 1)[1] < NEAR_TIE).all()
 
@@ -227,6 +228,7 @@ def check_law(name: str, chunks: int) -> None:
   assert p_value(drawn(Careless(strategy), chunks), law) < 1e-9
 
 
+@pytest.mark.slow
 def test_samples_of_deep_drafts_have_the_law_and_those_of_a_wrong_rule_have_not():
   check_law('speculative, as a block', 2)
 

@@ -99,6 +99,7 @@ def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2), 'draft', 'ensemble'])
+@pytest.mark.wide('strategy1', 'draft')
 def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
   """In a list, in an array, in a pool, and each by itself; the end ends them."""
   model, params = SAME, jax.tree.map(lambda x: 3 * x, SAME.init(jax.random.key(2)))
@@ -166,6 +167,7 @@ def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():
 
 
 @pytest.mark.parametrize('kind', ['rbg', 'unsafe_rbg'])
+@pytest.mark.wide('unsafe_rbg')
 def test_rows_draw_alone_as_together_with_keys_of_any_kind(kind):
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0, impl=kind), jnp.arange(4))
   prompts = np.array([[3, 4], [5, 6], [7, 8], [3, 9]])

@@ -87,6 +87,7 @@ def step(drafter, state):
 @pytest.mark.parametrize('drafter', DRAFTERS | NETWORKS)
 @hypothesis.given(seed=st.integers(0, 10_000))
 @hypothesis.settings(max_examples=40, deadline=None)
+@pytest.mark.wide('none', 'trees*', 'chain', 'perfect chain', 'wider than max_len')
 def test_exact_equals_the_oracle_token_for_token(drafter, seed):
   prompts, lengths = some_prompts(seed)
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
@@ -98,6 +99,7 @@ def test_exact_equals_the_oracle_token_for_token(drafter, seed):
 
 
 @pytest.mark.parametrize('drafter', [*SCRIPTED, 'medusa', 'speculative', 'lookahead'])
+@pytest.mark.wide('none', 'chain', 'trees*')
 def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
   prompts, lengths = some_prompts(3)
   made = DRAFTERS[drafter](truths(MODEL, prompts, lengths, MAX_LEN), 3)
@@ -116,6 +118,7 @@ def test_python_loop_equals_while_loop_and_the_cache_lags_by_the_root(drafter):
 
 # test_strategies.py has the methods
 @pytest.mark.parametrize('drafter', SCRIPTED)
+@pytest.mark.wide('trees with a window', 'chain')
 def test_batch_of_b_equals_b_batches_of_one(drafter):
   prompts, lengths = some_prompts(8)
   truth = truths(MODEL, prompts, lengths, MAX_LEN)
@@ -160,6 +163,7 @@ def test_static_trees_of_any_shape_are_lossless(choices, max_len, seed, is_medus
 
 
 @pytest.mark.parametrize('k', range(1, 11))
+@pytest.mark.wide('1', '4', '10')
 def test_chains_of_any_length_are_lossless(k):
   prompts, lengths = some_prompts(k, rows=12)
   out = fd.decode(
@@ -183,6 +187,7 @@ def test_stream_yields_the_blocks_of_decode():
 @pytest.mark.parametrize(
   'rule', [fd.TopN(14), fd.Distance(14), fd.MinBlock(fd.Exact(), 4)], ids=['n', 'tau', 'size']
 )
+@pytest.mark.wide('n')
 def test_no_rule_emits_a_suppressed_token(rule):
   """Drafts of id 0 alone, which these rules take where they may: the loop lets them only if 0 is
   not suppressed."""
@@ -280,6 +285,7 @@ def test_max_len_one_needs_no_call():
   lambda truth: GROWN['eagle'](hash_kit()).drafter,
   lambda truth: GROWN['block'](hash_kit()).drafter,
 ], ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'])  # fmt: skip
+@pytest.mark.wide('eagle', 'chain', 'tree', 'two calls')
 def test_no_write_is_clamped(monkeypatch, make):
   """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have
   room for all, the drafter's own too, and to the end of the longest row, when others have finished

@@ -57,6 +57,7 @@ def wanting(state, gamma):
 
 
 @pytest.mark.parametrize('name', MODELS)
+@pytest.mark.wide('lm of many options', 't5', 'image', 'fconv')
 def test_a_model_that_drafts_for_itself_is_accepted_whole(name):
   """By rows that want 1, 2 and 4 drafts, and more from call to call."""
   case, (begin, step) = made(name), programs(name)
@@ -70,6 +71,7 @@ def test_a_model_that_drafts_for_itself_is_accepted_whole(name):
 
 
 @pytest.mark.parametrize('name', MODELS)
+@pytest.mark.wide('lm of many options', 't5', 'image', 'fconv')
 def test_what_is_drafted_is_what_the_draft_model_would_write(name):
   """Where rows accept all, some and none of the drafts before, side by side."""
   case, (begin, step) = made(name), programs(name)
@@ -97,6 +99,7 @@ class Known(LoopStrategy):
 
 
 @pytest.mark.parametrize('name', ['lm with windows', 'fconv', 'image'])
+@pytest.mark.wide('lm with windows')
 def test_deep_paths_of_trees_are_kept(name):
   """The text is known, and each row's tree is another one, six deep."""
   case = made(name)
@@ -116,6 +119,7 @@ GUESSING = {
 # test_strategies.py and test_ensemble.py have the others
 @pytest.mark.parametrize('name', ['lm with windows', 't5', 'image'])
 @pytest.mark.parametrize('strategy', GUESSING)
+@pytest.mark.wide('*-lm with windows')
 def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name):
   """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a
   call."""
@@ -213,6 +217,7 @@ def counts(out, law):
 
 
 @pytest.mark.parametrize('name, rule', list(zip(KINDS, RULES, strict=True)))
+@pytest.mark.wide('lm with windows-*')
 def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(name, rule):
   case, law, rows = made(name), law_by_scores(name), 10_000
   right, wrong = (sampled(name, case.noisy, RULES[rule], share, rows) for share in (0.0, 0.5))
@@ -222,6 +227,7 @@ def test_samples_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(nam
 
 
 @pytest.mark.parametrize('name', [*KINDS, 't5', 'image that forecasts'])
+@pytest.mark.wide('lm with windows', 't5')
 def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
   """p = q, but for rounding: the draft reads token by token, and the target all at once."""
   out = sampled(name, made(name).params, fd.Rejection(), 0.0, 10_000 if name in KINDS else 100)
@@ -229,6 +235,7 @@ def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
 
 
 @pytest.mark.parametrize('name', ['lm with windows', 't5', 'image'])
+@pytest.mark.wide('lm with windows')
 def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
   case = made(name)
   in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))

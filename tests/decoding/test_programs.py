@@ -60,6 +60,7 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
 
 # that read the prompt in ways of their own
 @pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
+@pytest.mark.wide('greedy', 'speculative')
 def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
   strategy, before = METHODS[name](hash_kit()), _decode._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
@@ -88,6 +89,7 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize('name', SWEEPS)
+@pytest.mark.wide('speculative', 'lookup', 'beams')
 def test_a_sweep_over_settings_is_one_program(name):
   before = _decode._cache_size()
   for strategy in SWEEPS[name]:

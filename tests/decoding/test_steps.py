@@ -40,6 +40,7 @@ def shape(line: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.wide('chain', 'greedy')
 def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
   """A head's second matrix has d * d_ff entries, the values of the memory d for each of the
   source's tokens."""
@@ -48,6 +49,7 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
 
 
 @pytest.mark.parametrize('name', [*STRATEGIES, 'eagle', 'speculative'])
+@pytest.mark.wide('eagle')
 def test_a_step_copies_no_cache_of_one_row(name):
   """The tokens' cache is written where it lies. What drafts token by token copies its own keys and
   values once a call, not at every token."""
@@ -61,6 +63,7 @@ def test_a_step_copies_no_cache_of_one_row(name):
 
 
 @pytest.mark.parametrize('choices', [None, 6], ids=['chain', 'tree'])
+@pytest.mark.wide('tree')
 def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
   """Of 1,200 words: what is sorted, and not only ranked, are a guess's 8 candidates."""
   model = Transformer(dataclasses.replace(MODEL.config, vocab_size=1200))

@@ -256,6 +256,15 @@ def kit(kind, family='transformer'):
   *((name, 'fconv') for name in ON_CONVOLUTIONS),
   *at_home(NETWORKS),
 ])  # fmt: skip
+@pytest.mark.wide(
+  '*-transformer-trained',
+  'greedy-*-random',
+  'eagle-transformer-random',
+  'speculative, adaptive-fconv-random',
+  'block, a static tree-fconv-random',
+  'blockwise rooted*-fconv-random',
+  'tree*-fconv-random',
+)
 def test_exact_is_lossless(name, kind, family):
   params, _, expected = made(kind, family)
   out = fd.decode(
@@ -267,6 +276,7 @@ def test_exact_is_lossless(name, kind, family):
 
 
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'eagle', 'block'])
+@pytest.mark.wide('eagle', 'medusa', 'speculative')
 def test_exact_is_lossless_in_int8_too(name, family='transformer'):
   """Target, heads and drafts are in int8; the oracle's whole sequences are the int8 model's own."""
   params, _, expected = made('int8', family)
@@ -332,6 +342,14 @@ def test_max_len_in_the_middle_of_a_block(name, max_len, family):
   *((name, 'transformer') for name in METHODS | GROWN),
   *((name, 'fconv') for name in ('blockwise', 'tree', 'speculative')),
 ])  # fmt: skip
+@pytest.mark.wide(
+  'eagle-transformer',
+  'speculative-fconv',
+  'tree-fconv',
+  'lookahead-transformer',
+  'medusa-*',
+  'greedy-*',
+)
 def test_batch_of_b_equals_b_batches_of_one(name, family):
   params, strategy = made('trained', family)[0], LOSSLESS[name](kit('trained', family))
   together = fd.decode(MODELS[family], params, SOURCE, strategy, max_len=MAX_LEN)
@@ -344,6 +362,7 @@ def test_batch_of_b_equals_b_batches_of_one(name, family):
 
 
 @pytest.mark.parametrize('window', [0, 2])
+@pytest.mark.wide('0')
 def test_one_call_or_two_calls_draft_the_same(window):
   params, heads, _ = made('trained')
   bound, rule = (HEADS['separate'], heads['separate']), fd.Distance(window)
@@ -364,6 +383,7 @@ FORCED = ('blockwise', 'two-calls', 'tree', 'speculative', 'lookahead', *GROWN)
   *((name, 'transformer') for name in FORCED),
   *((name, 'fconv') for name in ('blockwise', 'speculative')),
 ])  # fmt: skip
+@pytest.mark.wide('eagle-transformer', 'speculative-fconv', 'blockwise-transformer')
 def test_a_forced_prefix_is_continued(name, family):
   params, _, expected = made('trained', family)
   strategy = LOSSLESS[name](kit('trained', family))
@@ -414,6 +434,7 @@ def test_drafts_of_transformed_heads_do_not_pass_through_p1():
 
 
 @pytest.mark.parametrize('family', MODELS)
+@pytest.mark.wide('transformer')
 def test_relaxed_rules_write_other_text_in_longer_blocks(family):
   """So that a rule that silently became exact would be noticed."""
   params, heads, expected = made('random', family)

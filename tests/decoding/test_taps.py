@@ -158,6 +158,7 @@ def a_batch(prompt, state):
 @pytest.mark.parametrize('name, tree', [
   *((name, 'tree') for name in WITH_LAYERS), ('transformer', 'chain'), ('fconv', 'chain'),
 ])  # fmt: skip
+@pytest.mark.wide('lm of many options-tree', 't5-tree', 'fconv-chain')
 def test_a_drafter_gets_the_states_that_a_teacher_forced_forward_gives(name, tree):
   """At the prompt and at each call, in the order asked for."""
   model, params = a_model(name)
@@ -186,6 +187,7 @@ def operations(function, *args):
 
 
 @pytest.mark.parametrize('name', WITH_LAYERS)
+@pytest.mark.wide('lm of many options', 't5')
 def test_what_is_asked_for_costs_no_operation(name):
   model, params = a_model(name)
   prompt = a_prompt(model)

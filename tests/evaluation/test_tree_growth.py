@@ -114,6 +114,7 @@ def noisy(params, seed):
 @pytest.mark.parametrize('name, seeing', [
   ('lm', {}), ('transformer', {'rooted': True, 'markov': 3, 'words': V}),
 ], ids=['plain', 'rooted'])  # fmt: skip
+@pytest.mark.wide('plain')
 def test_decoding_accepts_what_the_ranks_promise(name, seeing):
   """Every block of a decode on the tree is the longest of its paths that the ranks at the block's
   root follow."""

@@ -181,6 +181,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.wide('transformer', 't5')
 def test_our_own_config(kind, folder):
   fuzz(folder, 'config.json', write_native(folder, MODELS[kind]), load_all, 60)
 
@@ -234,6 +235,7 @@ PUBLISHED = (
 
 
 @pytest.mark.parametrize('layout', PUBLISHED)
+@pytest.mark.wide('dspark of SpecForge*', 'eagle-1*')
 def test_the_config_of_a_published_draft(layout, folder):
   write_draft(folder, layout)
   fuzz(folder, 'config.json', LAYOUTS[layout][0], fd.load_draft, 60)

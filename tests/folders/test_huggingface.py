@@ -87,6 +87,7 @@ def test_families_write_what_theirs_do(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['marian_tiny', 't5_tiny'])
+@pytest.mark.wide('marian_tiny')
 def test_a_pad_that_is_the_end_too_changes_no_text(name, tmp_path):
   """As many fine-tuned folders have it. Lists have their lengths, and an array's rows their end."""
   copied(name, tmp_path)

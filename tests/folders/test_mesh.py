@@ -79,6 +79,7 @@ def loaded(published):
 
 
 @pytest.mark.parametrize('dtype', ['None', 'float32', 'int8'])
+@pytest.mark.slow
 def test_no_device_holds_more_than_its_parts_and_one_tensor(loaded, dtype):
   found = loaded[dtype]
   for most, end in zip(found['most'], found['end'], strict=True):

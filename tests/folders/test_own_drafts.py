@@ -56,6 +56,7 @@ def assert_same(draft, other):
 
 
 @pytest.mark.parametrize('kind', DRAFTS)
+@pytest.mark.wide('eagle-3', 'block of the same words', 'over an encoder', 'masks')
 def test_what_is_written_is_read_back(kind, tmp_path):
   module = DRAFTS[kind]
   draft = made(module, warmth=jnp.arange(3.0))

@@ -41,6 +41,7 @@ def test_sizes_of_the_paper():
 
 
 @pytest.mark.parametrize('layout, first', LAYOUTS)
+@pytest.mark.wide('paper-identity', 'separate-transformed')
 def test_one_head_equals_its_row_of_all(layout, first):
   heads, params = made(layout, first)
   whole = heads.all(params, HIDDEN)
@@ -67,6 +68,7 @@ def test_drafting_leaves_out_p1_and_later_heads(layout, first):
 
 
 @pytest.mark.parametrize('layout', ['paper', 'separate'])
+@pytest.mark.wide('paper')
 def test_the_gradient_of_one_head_touches_no_other(layout):
   heads, params = made(layout, 'identity')
   gradient = jax.grad(lambda p: heads.one(p, HIDDEN, jnp.int32(1)).sum())(params)

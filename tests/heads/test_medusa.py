@@ -51,6 +51,7 @@ def project(x):
 
 @pytest.mark.parametrize('kind', ['own', 'shared'])
 @pytest.mark.parametrize('name', MODELS)
+@pytest.mark.wide('lm-own', 't5-shared')
 def test_every_head_begins_by_predicting_what_the_model_does(name, kind):
   model = MODELS[name]
   params = noisy(jax.jit(model.init)(jax.random.key(0)))
@@ -136,6 +137,7 @@ def test_the_gradient_of_one_head_touches_no_other(kind):
 
 
 @pytest.mark.parametrize('draw', ['one', 'all'])
+@pytest.mark.wide('one')
 def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
   """From the model's own projection and blocks at zero: nothing is stuck there."""
   heads = MedusaHeads(depth=DEPTH, d_model=D, vocab_size=V)
@@ -188,6 +190,7 @@ CASES = {  # what is given beside the prompts; seed and size of the noise, by wh
 
 
 @pytest.mark.parametrize('name, kind', [('lm', 'own'), ('t5', 'shared')])
+@pytest.mark.wide('lm-own')
 def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(name, kind):
   with jax.enable_x64(True):
     given, seed, scale = CASES[name]

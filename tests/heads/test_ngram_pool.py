@@ -57,6 +57,7 @@ def test_lookup_guesses_from_the_pool_where_the_text_has_no_match():
   'make',
   [lambda pool: fd.PromptLookup(k=5, pool=pool), lambda pool: fd.Lookahead(2, 5, 3, pool=pool)],
 )
+@pytest.mark.wide('<lambda>1')
 def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
   """The pool is what greedy decoding has written for the same prompts, read back from its file."""
   model = Looping(vocab_size=400, eos_ids=())

@@ -79,6 +79,7 @@ def drafts(params, drafter):
 @pytest.mark.parametrize(
   'name', ['blockwise, rooted, bias', 'medusa, own projections', 'eagle', 'block']
 )
+@pytest.mark.wide('blockwise, rooted, bias', 'block')
 def test_over_all_words_the_drafts_are_the_same(params, name):
   drafter = fresh(name)
   whole = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), WORDS)
@@ -90,6 +91,7 @@ def test_over_all_words_the_drafts_are_the_same(params, name):
   'name, make',
   [('blockwise, rooted, bias', chain), ('medusa', tree), ('eagle', tree), ('block', chain)],
 )
+@pytest.mark.wide('eagle-tree')
 def test_over_few_words_the_text_is_greedy_decodings(params, name, make):
   greedy = decoded(params, fd.Greedy())
   short = fd.shortlist((MODEL, params), fresh(name), greedy.tokens, 8)
@@ -97,6 +99,7 @@ def test_over_few_words_the_text_is_greedy_decodings(params, name, make):
 
 
 @pytest.mark.parametrize('name', DRAFTERS)
+@pytest.mark.wide('blockwise', 'eagle')
 def test_only_these_words_are_guessed(params, name):
   drafter, text = fresh(name), np.repeat(np.arange(3, 11), 2)
   short = fd.shortlist((MODEL, params), drafter, text, 8)
@@ -125,6 +128,7 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['blockwise', 'blockwise, rooted, bias', 'medusa'])
+@pytest.mark.wide('medusa')
 def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
   drafter, texts = fresh(name), decoded(params, fd.Greedy())
   short = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), 12)

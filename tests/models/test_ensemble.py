@@ -38,6 +38,7 @@ def params():
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(3)], ids=['greedy', 'beam'])
+@pytest.mark.wide('beam')
 def test_a_model_with_itself_decodes_as_the_model(strategy, params):
   both = fd.Ensemble((SMALL, SMALL))
   alone = fd.decode(SMALL, params[0], SOURCES, strategy, max_len=7)
@@ -58,6 +59,7 @@ def kit(params):
 
 # a chain, a tree, a draft model, and guesses of which many stand side by side
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'lookahead'])
+@pytest.mark.wide('speculative', 'medusa')
 def test_every_kind_of_method_writes_what_greedy_decoding_writes(name, params, kit):
   model = fd.Ensemble((SMALL, WIDE))
   greedy = fd.decode(model, params, SOURCES, fd.Greedy(), max_len=7)
@@ -84,6 +86,7 @@ def test_beams_of_an_ensemble_score_as_forced(params):
   np.testing.assert_allclose(out.scores, forced.total, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_images_are_decoded_together():
   """A model with itself is the model; with another, the picture is neither's, and the same from
   drafts."""
@@ -134,6 +137,7 @@ def test_members_must_say_how_wide_their_hidden_states_are():
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Sample(2.0)], ids=['greedy', 'sample'])
+@pytest.mark.wide('greedy')
 def test_members_may_have_no_encoder(strategy):
   prompts, key = SOURCES[:, :2], jax.random.key(0)
   alone = fd.decode(HashLM(), {}, prompts, strategy, max_len=6, key=key)

@@ -260,6 +260,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize('name', EXACT)
+@pytest.mark.wide('greedy', 'speculative, gamma 5', 'blockwise, wider than a block', 'a tree')
 def test_exact_strategies_write_the_greedy_image(name):
   out = fd.decode(MODEL, params(), SOURCE, EXACT[name]())
   np.testing.assert_array_equal(out.tokens, greedy())

@@ -145,6 +145,7 @@ def test_the_network_is_that_of_the_definition(made):
     np.testing.assert_allclose(logits[row, :t], expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.wide('t5')
 def test_dropout_is_of_training_alone(made):
   model, params = made
   hidden = jax.jit(model.hidden)

@@ -103,6 +103,7 @@ def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
 
 
 @pytest.mark.parametrize('name', NAMES)
+@pytest.mark.wide('image', 'lm with windows')
 def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_are(name):
   case = made(name)
   batch, every = batch_of(case.model), every_tap(case.model)
@@ -243,6 +244,7 @@ def states_of_both(model, params, cases, taps):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.wide('eagle3', 'dspark')
 def test_taps_are_what_published_drafts_are_fed(family, shared):
   """As the authors' code made them, at the prompt and after three more tokens."""
   theirs, added = FAMILIES[family]

@@ -85,6 +85,7 @@ def an_empty_cache(model, params):
   return model.init_cache(params, model.encode(params, BATCH['source']), 2, 12)
 
 
+@pytest.mark.wide('convolutions', 't5', 'pre-norm')
 def test_cached_equals_uncached_in_steps_of_any_width(made):
   model, params = made
   expected = hidden_of(model, params, BATCH)
@@ -114,6 +115,7 @@ def test_a_tree_scores_each_path_as_if_it_were_alone(made):
   np.testing.assert_allclose(after(cache), after(chain.commit(None, jnp.array([3, 3]))), atol=2e-5)
 
 
+@pytest.mark.wide('convolutions', 't5', 'pre-norm')
 def test_causality_by_gradient(made):
   """Position 2 depends on targets 0 and 1 (its inputs) and on the whole source; on nothing
   later."""
@@ -129,6 +131,7 @@ def test_causality_by_gradient(made):
   assert not moved['embedding'][row['later targets']].any()
 
 
+@pytest.mark.wide('convolutions', 't5', 'pre-norm')
 def test_packed_sentences_do_not_see_each_other(made):
   model, params = made
   alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
@@ -143,6 +146,7 @@ def test_packed_sentences_do_not_see_each_other(made):
   )
 
 
+@pytest.mark.wide('convolutions', 't5', 'pre-norm')
 def test_padding_of_the_source_changes_nothing(made):
   model, params = made
   narrow = np.array([[3, 4, 5, 1]], np.int32)
@@ -151,6 +155,7 @@ def test_padding_of_the_source_changes_nothing(made):
   np.testing.assert_array_equal(short.tokens, long.tokens)
 
 
+@pytest.mark.wide('t5', 'pre-norm')
 def test_bfloat16_is_near_float32(made):
   model, params = made
   half = type(model)(dataclasses.replace(model.config, dtype='bfloat16'))

@@ -44,6 +44,7 @@ def close(a, b, rtol=1e-5):
 
 
 @pytest.mark.parametrize('parts', [2, 6])
+@pytest.mark.wide('2')
 def test_parts_have_the_gradient_of_the_whole_batch(parts):
   params, key = MODEL.init(jax.random.key(0)), jax.random.key(1)
   of_all = jax.jit(lambda params, batch: gradients_of(SURE, params, {}, batch, key))

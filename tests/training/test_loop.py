@@ -163,6 +163,7 @@ def test_which_checkpoints_are_averaged(config, kept):
   assert LoopConfig(100, **config).kept == kept
 
 
+@pytest.mark.slow
 def test_what_is_averaged_does_not_depend_on_interruptions(tmp_path):
   config = {'checkpoint_every': 7, 'keep': 3, 'span': 0.5}  # the steps 10, 15 and 20
   run(tmp_path / 'whole', 20, **config)

@@ -132,6 +132,7 @@ def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradien
 
 @pytest.mark.parametrize('make', [frozen_heads_task, finetuned_heads_task])
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+@pytest.mark.wide('transformed-finetuned*', 'identity-frozen*')
 def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
   """Rows of 12 places have 11 anchors at most, which 11 draws find, in another order."""
   tasks = [

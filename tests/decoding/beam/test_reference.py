@@ -36,6 +36,7 @@ def test_tokens_and_scores_are_theirs(reference, name, strategy):
     np.testing.assert_allclose(out.scores, expected['beam4_scores'], rtol=1e-5)
 
 
+@pytest.mark.wide('t5_tiny')
 def test_a_greedier_search_would_not_pass(reference):
   """The case tells beam search from greedy decoding, and this length penalty from GNMT's."""
   model, params, expected = reference

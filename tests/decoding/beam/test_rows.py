@@ -45,6 +45,7 @@ def made(request):
   )
 
 
+@pytest.mark.wide('fconv')
 def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(made):
   model, params = made
   together = fd.decode(model, params, SOURCES, Beam(3, n_best=3), max_len=9)
@@ -60,6 +61,7 @@ def test_a_batch_is_its_rows_and_an_empty_source_ends_at_once(made):
   )
 
 
+@pytest.mark.wide('transformer')
 def test_a_prefix_is_followed_and_not_repeated(made):
   model, params = made
   prefix = np.array([[5, 6], [7, 0], [8, 9], [2, 0]])
@@ -139,6 +141,7 @@ def shapes_of(jaxpr):
       yield from shapes_of(inner)
 
 
+@pytest.mark.wide('transformer')
 def test_rows_taken_in_the_middle_become_what_they_would_have(made):
   model, params = made
   strategy = Beam(3, n_best=2)

@@ -76,6 +76,7 @@ REMEMBERING = {
 
 
 @pytest.mark.parametrize('name', REMEMBERING)
+@pytest.mark.wide('eagle, a chain', 'block, a tree')
 def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(name):
   """The accepted tokens with the target's features, and nothing of its guesses; rows end one after
   another."""
@@ -144,6 +145,7 @@ def test_a_static_tree_has_the_same_guesses_at_any_temperature():
 
 
 @pytest.mark.parametrize('words', [None, WORDS - 2])
+@pytest.mark.wide('4')
 def test_a_block_is_the_best_path_over_all_of_its_words(words):
   """In plain Python, with ids of a draft vocabulary in an order of their own."""
   case, (module, params) = made('lm with windows'), block('lm with windows', words=words)
@@ -262,6 +264,7 @@ def seen(strategy, rows, chunks=1):
 
 
 @pytest.mark.parametrize('chain, rule', [('eagle', 'rejection'), ('block', 'block verification')])
+@pytest.mark.wide('eagle-*')
 def test_chains_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(chain, rule):
   law = law_by_scores(OF)
   assert p_value(seen(CHAINS[chain](RULES[rule], True), 10_000), law) > 1e-3

@@ -39,6 +39,7 @@ def fresh():
 
 
 @pytest.mark.parametrize(('make', 'k'), [(random_params, 10), (fresh, 6)])
+@pytest.mark.wide('fresh-*')
 def test_the_image_is_greedy_decoding_s(make, k):
   there = make()
   expected = fd.decode(MODEL, there, PICTURES, fd.Greedy())
@@ -66,6 +67,7 @@ def test_behind_what_is_forced_too():
 
 
 @pytest.mark.parametrize('k', [4, 7])
+@pytest.mark.wide('7')
 def test_guesses_are_the_forecast_behind_those_before_them(k):
   """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's
   own."""

@@ -103,6 +103,7 @@ def grown(laws, names, width, nodes):
 
 @pytest.mark.parametrize('names', NAMES)
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
+@pytest.mark.wide('plain-own', 'tied-*', 'ruled out-own')
 def test_a_tree_is_that_of_the_definition(kind, names):
   for depth, width, nodes in SIZES:
     laws = random_laws(kind, depth)

@@ -234,6 +234,7 @@ def filled(reference: Reference, **settings: Any) -> Filled:
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason='needs ../shared/reference, which is not here')
 @pytest.mark.parametrize('learns_text', [False, True], ids=['window alone', 'text too'])
 @pytest.mark.parametrize('sizes', [(5, 3, 2), (4, 5, 3)], ids=['ngram 3', 'ngram 5'])
+@pytest.mark.wide('ngram 5-text too')
 def test_calls_are_those_of_the_paper(sizes, learns_text):
   """Tokens, window and pool after each call, on the tiny Llama."""
   model, params = fd.load(REFERENCE / 'llama_tiny')
@@ -317,6 +318,7 @@ def p_value_of(counts, law):
 
 
 @pytest.mark.parametrize('name', SAMPLING)
+@pytest.mark.wide('lookahead')
 def test_sampling_keeps_the_law(name):
   """The first three tokens follow the model's own law. Guesses come from the prompt, where words
   are followed by the same word and then by different ones: siblings, if they were not merged."""
@@ -326,6 +328,7 @@ def test_sampling_keeps_the_law(name):
   assert p_value_of(counts, joint_law(model, 4, 0.95 * 5.0, 0.95)) < 1e-6
 
 
+@pytest.mark.slow
 def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
   """The model's choice would be drawn below each of several equal tokens, and the luckier one
   kept."""
@@ -344,6 +347,7 @@ def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['transformer', 'image', 'lm with windows'])
+@pytest.mark.wide('transformer')
 def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeypatch):
   model = MODELS[name]
   words = {}

@@ -174,6 +174,7 @@ def test_images_are_no_source():
 
 
 @pytest.mark.parametrize('k, ngram, max_len', [(2, 1, 2), (4, 2, 23), (40, 3, 1), (40, 3, 23)])
+@pytest.mark.wide('2-1-2', '40-3-23')
 def test_ends_and_max_len(k, ngram, max_len):
   for model in (MODEL, Looping()):
     prompts, lengths = some_prompts(k, rows=8)

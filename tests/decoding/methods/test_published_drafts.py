@@ -49,6 +49,7 @@ SLOW = pytest.mark.slow  # the texts below are made of chains of theirs
   'eagle1', 'eagle3_speculators', 'dspark',
   pytest.param('eagle3', marks=SLOW), pytest.param('dflash', marks=SLOW),
 ])  # fmt: skip
+@pytest.mark.wide('dspark')
 def test_chains_are_those_of_the_authors_code(shared, family):
   (model, params), draft, arrays = opened(shared, family)
   what = 'tokens' if family in ('dflash', 'dspark') else 'chain_tokens'
@@ -67,6 +68,7 @@ def test_chains_are_those_of_the_authors_code(shared, family):
 
 
 @pytest.mark.parametrize('family', ['eagle1', 'eagle3'])
+@pytest.mark.wide('eagle3')
 def test_trees_are_those_of_the_authors_code(shared, family):
   (model, params), draft, arrays = opened(shared, family)
   strategy, target = fd.Eagle(draft, depth=4, width=4, nodes=12), Bound(model, params)
@@ -87,6 +89,7 @@ def test_trees_are_those_of_the_authors_code(shared, family):
 
 
 @pytest.mark.parametrize('family', ['eagle3', 'dflash'])
+@pytest.mark.wide('dflash')
 def test_text_is_that_of_the_authors_loop(shared, family):
   (model, params), draft, arrays = opened(shared, family)
   strategy = (

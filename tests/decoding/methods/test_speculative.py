@@ -93,6 +93,7 @@ def draft_oracle(known, count, lies):
 
 
 @pytest.mark.parametrize('adaptive', [False, True])
+@pytest.mark.wide('True')
 def test_batch_of_b_equals_b_batches_of_one(adaptive):
   strategy = fd.Speculative(DRAFTS['fair'], 4, temperature=2.0, adaptive=adaptive)
   keys = jax.random.split(jax.random.key(3), 6)
@@ -116,6 +117,7 @@ def test_gamma_follows_the_acceptance():
 
 
 @pytest.mark.parametrize('words', [13, 15])
+@pytest.mark.wide('15')
 def test_a_draft_of_another_vocabulary_size(words):
   """What only the draft knows is never drafted; what only the target knows is written all the
   same."""

@@ -71,6 +71,7 @@ def test_exact_acceptance_writes_what_greedy_decoding_writes_in_every_row():
 
 
 @pytest.mark.parametrize('settings', [SETTINGS[0], SETTINGS[3]])
+@pytest.mark.wide('settings1')
 def test_samples_on_grown_trees_have_the_law_of_the_target(settings):
   law = exact_law(*settings)
   assert p_value(counts(Grown(rule=Sampling(*settings)), law, 20_000, 1), law) > 1e-3
@@ -82,6 +83,7 @@ EQUAL = (0, 4, 4, 4, 4)  # all siblings are token 4
 @pytest.mark.parametrize(
   'wrong', [Grown(rule=BonusDrawnAgain(5.0)), Grown(Grower(EQUAL), Sampling(5.0))]
 )
+@pytest.mark.wide('wrong0')
 def test_a_wrong_rule_or_equal_siblings_fail_the_same_test(wrong):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(wrong, law, 20_000, 1), law) < 1e-9

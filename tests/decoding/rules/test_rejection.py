@@ -95,6 +95,7 @@ def speculative(draft, rule, settings, **kwargs):
 
 @pytest.mark.parametrize('draft', LIES)
 @pytest.mark.parametrize('rule', RULES)
+@pytest.mark.wide('rejection-bad', 'block-good')
 def test_the_joint_law_of_the_first_tokens_is_the_targets(rule, draft):
   for settings in SETTINGS[:1] if draft == 'identical' else SETTINGS:
     law = exact_law(*settings)
@@ -112,6 +113,7 @@ def test_an_adapted_gamma_does_not_change_the_law():
 @pytest.mark.parametrize(
   'rule', [*map(BonusFromTarget, RULES.values()), fd.Rejection(lenience=0.7)]
 )
+@pytest.mark.wide('rule1', 'rule2')
 def test_a_wrong_rule_fails_the_same_test(rule):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(speculative('bad', rule, SETTINGS[0]), law, 20_000, 1), law) < 1e-9
@@ -125,6 +127,7 @@ def on_a_tree(topology, rule):
 
 
 @pytest.mark.parametrize('settings', [SETTINGS[0], SETTINGS[3]])
+@pytest.mark.wide('settings1')
 def test_samples_on_a_tree_have_the_law_of_the_target(settings):
   law = exact_law(*settings)
   assert p_value(counts(on_a_tree(TREE, Sampling(*settings)), law, 20_000, 1), law) > 1e-3
@@ -150,6 +153,7 @@ EQUAL_SIBLINGS = dataclasses.replace(TREE, ranks=np.zeros_like(TREE.ranks))
 @pytest.mark.parametrize(
   'wrong', [on_a_tree(TREE, BonusDrawnAgain(5.0)), on_a_tree(EQUAL_SIBLINGS, Sampling(5.0))]
 )
+@pytest.mark.wide('wrong1')
 def test_a_wrong_rule_or_equal_siblings_on_a_tree_fail_the_same_test(wrong):
   law = exact_law(*SETTINGS[0])
   assert p_value(counts(wrong, law, 20_000, 1), law) < 1e-9

@@ -33,6 +33,7 @@ def test_places_without_a_token_to_guess_do_not_count():
 @pytest.mark.parametrize(
   ('kind', 'settings'), [('eagle', {'words': 7}), ('block', {'candidates': 3})]
 )
+@pytest.mark.wide('block-settings1')
 def test_a_draft_has_a_temperature_for_each_guess(kind, settings):
   target, draft = bound(MODELS['lm']), bound(network(kind, 'lm', **settings), 3)
   found = warmth_of(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)

@@ -109,6 +109,7 @@ def compare(draft, target, batch, steps, anchors):
 
 
 @pytest.mark.parametrize(('task', 'settings'), EAGLE)
+@pytest.mark.wide('lm-settings2', 'translation-settings1')
 def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_and_right_guesses(
   task, settings
 ):
@@ -121,6 +122,7 @@ def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_a
 
 
 @pytest.mark.parametrize(('task', 'settings'), BLOCK)
+@pytest.mark.wide('lm-settings3', 'translation-settings0')
 def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_root(
   task, settings
 ):
@@ -133,6 +135,7 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
 
 
 @pytest.mark.parametrize(('kind', 'steps'), [('eagle', eagle_steps), ('block', block_steps)])
+@pytest.mark.wide('eagle-*')
 def test_so_it_is_at_a_sample_of_places(kind, steps):
   draft, target, batch = (
     bound(network(kind, 'translation'), 3),

@@ -63,6 +63,7 @@ def target():
 
 
 @pytest.mark.parametrize('kind, loss', [('eagle', 'ce'), ('block', 'kl'), ('block', 'tv')])
+@pytest.mark.wide('eagle-ce', 'block-tv')
 def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   module = network(kind, 'translation', words=7)
@@ -116,6 +117,7 @@ def by_hand(draft, target, batch, settings):
 
 
 @pytest.mark.parametrize(('kind', 'words'), [('eagle', None), ('block', 6)])
+@pytest.mark.wide('block-6')
 def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
   batch, settings = (
     batch_of('translation', 1),
@@ -189,6 +191,7 @@ def test_text_without_anything_to_guess_is_a_sentence(target):
     draft_accuracy(bound(network('eagle', 'translation'), 5), target, [], passes=3)
 
 
+@pytest.mark.slow
 def test_both_are_trained_together_and_the_target_s_own_loss_counts(target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   draft = bound(network('block', 'translation'), 5)
