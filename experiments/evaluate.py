@@ -27,7 +27,7 @@ from experiments.lab import cli
 CONFIG = cli.config_flag('wmt14', 'celeba', 'speculative')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the finished run', required=True)
 DTYPE = flags.DEFINE_list(
-  'dtype', None, 'compares the model in these types: float32, bfloat16, int8'
+  'dtype', None, 'compares the model in these types: float32, bfloat16, int8, int8w'
 )
 
 

@@ -33,7 +33,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu
 
 PLAIN = 'float32'  # what the others are compared with
-TYPES = (PLAIN, 'bfloat16', 'int8')
+TYPES = (PLAIN, 'bfloat16', 'int8', 'int8w')
 CAPTIONS = 32  # of a language model, decoded at once
 SCORED_PICTURES = 2  # at once: one call is about all intensities of a picture
 KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row

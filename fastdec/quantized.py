@@ -1,13 +1,16 @@
 """Parameters in int8: integers from -127 to 127, and a float32 scale for each output of a product.
 
   params = fd.quantize(model, params)          # or fd.load(path, dtype='int8')
+  params = fd.quantize(model, params, 'int8w') # or fd.load(path, dtype='int8w')
 
-A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with.
-The inputs become int8 in each call, with a scale for each row, and the sum is an integer. So the
-product of a row does not depend on other rows. A module names its kernels by `products`, regexes of
-their paths, beside its `partition`. Norms, biases and positions stay the same.
+A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with. In
+'int8' the inputs become int8 in each call, with a scale for each row, and the sum is an integer. So
+the product of a row does not depend on other rows. In 'int8w' only the weights are in int8: inputs
+and sums keep their type. A module names its kernels by `products`, regexes of their paths, beside
+its `partition`. Norms, biases and positions stay the same.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -22,6 +25,7 @@ from fastdec.packed import Packed, is_packed
 from fastdec.products import with_kernels
 
 LARGEST = 127  # not -128: the range is the same on both sides
+TYPES = ('int8', 'int8w')
 
 
 @struct.pytree
@@ -29,10 +33,16 @@ class Quantized:
   """A kernel in int8: values * scale, up to rounding.
 
   It has the kernel's shape, and is cut along outputs only. Packed, its values have panels.
+
+  Attributes:
+    values: whole numbers.
+    scale: of each output.
+    rounds_inputs: what is multiplied with it becomes int8 too.
   """
 
   values: Int8[Array, '*f d'] | Packed
   scale: Float[Array, '*f']
+  rounds_inputs: bool = struct.static(default=True)
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -44,7 +54,7 @@ class Quantized:
 
   def __getitem__(self, index: Any) -> 'Quantized':
     """Returns a part of its outputs."""
-    return Quantized(self.values[index], self.scale[index])
+    return dataclasses.replace(self, values=self.values[index], scale=self.scale[index])
 
   def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
     """Returns some of its rows in float32: the embeddings of tokens."""
@@ -72,37 +82,47 @@ def quantized(kernel: Float[Array, '*f d']) -> Quantized:
   return Quantized(*whole(kernel))
 
 
-def quantized_kernel(kernel: Float[Array, '*f d']) -> Quantized:
-  """Returns the kernel in int8, on the same devices; the scales lie along its outputs."""
+def quantized_kernel(kernel: Float[Array, '*f d'], dtype: str = 'int8') -> Quantized:
+  """Returns the kernel in one of `TYPES`, on the same devices; the scales lie along its outputs."""
   made, sharding = jax.eval_shape(quantized, kernel), kernel.sharding
   lies = lying(made, sharding) if isinstance(sharding, NamedSharding) else None
-  return jax.jit(quantized, out_shardings=lies)(kernel)
+  found = jax.jit(quantized, out_shardings=lies)(kernel)
+  return dataclasses.replace(found, rounds_inputs=dtype == 'int8')
 
 
 def lying(leaf: Any, sharding: NamedSharding) -> Any:
   """Returns a parameter's sharding; the scales of a kernel in int8 lie along its outputs."""
   if not isinstance(leaf, Quantized):
     return sharding
-  of_scale = NamedSharding(sharding.mesh, P(*sharding.spec[: leaf.ndim - 1]))
-  return jax.tree.unflatten(jax.tree.structure(leaf), (sharding, of_scale))
+  parts = (sharding, scale_lying(leaf.ndim, sharding))
+  return jax.tree.unflatten(jax.tree.structure(leaf), parts)
 
 
-def quantize(module: Any, params: Any) -> Any:
+def scale_lying(ndim: int, sharding: NamedSharding) -> NamedSharding:
+  """Returns the sharding of the scales of a kernel of so many axes."""
+  return NamedSharding(sharding.mesh, P(*sharding.spec[: ndim - 1]))
+
+
+def quantize(module: Any, params: Any, dtype: str = 'int8') -> Any:
   """Returns the parameters with the kernels of all products in int8, a quarter of the bytes.
 
   Args:
     module: the owner of the parameters: a model, prediction heads or a draft network.
     params: in any floating type; they are not changed.
+    dtype: 'int8': inputs of products become int8 too, in each call. 'int8w': they keep their type,
+      which loses less, and is no faster on a CPU.
 
   Raises:
     UserError: parameters that are in int8 already, packed, or not this module's; a module that does
-      not name its kernels.
+      not name its kernels; another type.
   """
   if is_packed(params):
     raise UserError('these parameters are packed: give those that they were packed from')
   if is_quantized(params):
     raise UserError('these parameters are in int8 already: quantize them once')
-  return with_kernels(module, params, lambda kernel: quantized_kernel(jnp.asarray(kernel)))
+  if dtype not in TYPES:
+    raise UserError(f'dtype={dtype!r} is not possible: give one of {", ".join(TYPES)}')
+  return with_kernels(module, params, lambda kernel: quantized_kernel(jnp.asarray(kernel), dtype))
 
 
 def is_quantized(params: Any) -> bool:

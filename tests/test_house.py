@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 28_920,
+  'fastdec': 29_425,
   'experiments': 11_650,
   'experiments/lab': 3_450,
   'benchmarks': 665,
   'configs': 1_020,
-  'tests': 30_500,
+  'tests': 31_080,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 

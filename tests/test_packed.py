@@ -163,14 +163,14 @@ def test_a_packed_model_writes_the_same(made, of_heads):
   np.testing.assert_array_equal(out.block_sizes, plain.block_sizes)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'int8'])
+@pytest.mark.parametrize('dtype', ['float32', 'int8', 'int8w'])
 @pytest.mark.parametrize('layout', ['separate', 'paper'])
 @pytest.mark.wide('separate-int8', 'paper-float32')
 def test_packed_heads_guess_the_same(layout, dtype):
   """All at once, and one of them, as training and what is measured take it."""
   heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
   params, hidden = heads.init(jax.random.key(1)), jax.random.normal(jax.random.key(2), (2, WIDTH))
-  params = fd.quantize(heads, params) if dtype == 'int8' else params
+  params = params if dtype == 'float32' else fd.quantize(heads, params, dtype)
   by_panels = fd.pack(heads, params)
   assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
   np.testing.assert_allclose(

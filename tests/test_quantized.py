@@ -11,6 +11,7 @@ import fastdec as fd
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.ngram import NGram
 from fastdec.quantized import Quantized, is_quantized, quantized
 from tests.decoding.methods_table import hash_network
@@ -121,6 +122,28 @@ def test_the_parameters_given_stay_as_they_are():
   params = fresh('transformer')
   made = fd.quantize(TRANSFORMER, params)
   assert is_quantized(made) and not is_quantized(params)
+
+
+def test_int8w_errs_less_than_int8():
+  """In the log-probabilities of a text."""
+  sizes = {'vocab_size': 97, 'd_model': 64, 'd_ff': 128, 'layers': 2, 'heads': 4, 'eos_ids': ()}
+  model, rng = LM(LMConfig(**sizes)), np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(rng.standard_normal(x.shape) / 4, x.dtype),
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
+  text = rng.integers(0, 97, (8, 64))
+  plain, *others = (
+    fd.score(model, one, text[:, :1], text[:, 1:])
+    for one in (params, *(fd.quantize(model, params, dtype) for dtype in ('int8', 'int8w')))
+  )
+  errors = [float(np.abs(one.tokens - plain.tokens).mean()) for one in others]
+  assert 0 < errors[1] < 0.8 * errors[0], errors
+
+
+def test_another_type_is_a_mistake():
+  with pytest.raises(fd.UserError, match="dtype='int4' is not possible: give one of int8, int8w"):
+    fd.quantize(TRANSFORMER, fresh('transformer'), 'int4')
 
 
 def test_twice_is_a_mistake():

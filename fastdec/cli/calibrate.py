@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> None:
   )
   parser.add_argument('--rows', type=whole(1), default=16, help='prompts decoded at once (16)')
   parser.add_argument('--repeats', type=whole(0), default=5, help='rounds of timing (5; 0: none)')
-  parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
+  parser.add_argument('--dtype', help="float32, bfloat16, int8, int8w, ... (the model's own)")
   opening.add_length(parser)
   given = parser.read(words)
   from fastdec.evaluation import tree_figure  # it needs what a picture needs

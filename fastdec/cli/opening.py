@@ -35,7 +35,7 @@ def add_model(parser: Parser) -> None:
     help="'eagle(depth=7, width=8, nodes=32)', as in Python; or 'tuned', what fastdec tune has"
     ' found, or the file that it wrote, beside its --draft or --heads (as suits these)',
   )
-  parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
+  parser.add_argument('--dtype', help="float32, bfloat16, int8, int8w, ... (the model's own)")
 
 
 def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:

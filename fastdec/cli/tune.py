@@ -18,10 +18,10 @@ many times as fast as plain decoding, with the interval that holds 95 % of 1000 
 prompts; and how many texts equal greedy decoding's. The choice is written beside the model,
 tuned.json, where --strategy=tuned of the other commands, and fd.load_tuned, find it.
 
---dtypes=float32,int8 tunes in several types, drafters in the type of the model (all: float32, int8,
-and bfloat16 where the machine has units for it). In another type it is another model, whose own
-greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded at once. Each has
-its share of the budget, and the most tokens a second win.
+--dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
+int8, and where the machine has units for bfloat16 that and int8w). In another type it is another
+model, whose own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded
+at once. Each has its share of the budget, and the most tokens a second win.
 
 Heads are tried as a chain, and as trees that are fitted to the prompts. --strategy, once or more,
 tries others that draft with nothing: --strategy='jacobi(k=4)'.
@@ -140,7 +140,7 @@ def _types(names: str | None) -> list[str | None]:
   if names is None:
     return [None]
   if names == 'all':
-    return ['float32', *(['bfloat16'] if computes_bfloat16() else []), 'int8']
+    return ['float32', *(['bfloat16', 'int8w'] if computes_bfloat16() else []), 'int8']
   if not names:
     raise UserError('--dtypes= names no type: give some such as float32,int8, or all')
   return list(dict.fromkeys(names.split(',')))

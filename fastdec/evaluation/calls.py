@@ -22,11 +22,12 @@ from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
+from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.rows import Row
 from fastdec.evaluation.wallclock import measure
 from fastdec.packed import unpacked
 from fastdec.products import kernels_of
-from fastdec.quantized import quantized_kernel
+from fastdec.quantized import TYPES, quantized_kernel
 from fastdec.struct import Bound
 
 DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads
@@ -228,19 +229,23 @@ def _texts(
 
 
 def computing_in(dtype: str) -> str:
-  """Returns the type between products for a type that `random_params` takes: float32 for int8."""
-  return 'float32' if dtype == 'int8' else dtype
+  """Returns the type between products for a type that `random_params` takes.
+
+  In int8 it is float32; in int8w bfloat16, where the machine has units for it."""
+  if dtype == 'int8w' and computes_bfloat16():
+    return 'bfloat16'
+  return 'float32' if dtype in TYPES else dtype
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
   """Draws matrices for a model, heads or a draft network; scales are one and biases zero.
 
-  Each tensor is made in `dtype`, so that no other copy of a large model is ever there. In int8 they
-  are those of float32, quantized one by one.
+  Each tensor is made in `dtype`, so that no other copy of a large model is ever there. In int8 and
+  int8w they are those of `computing_in`, quantized one by one.
   """
   leaves, tree = jax.tree.flatten_with_path(jax.eval_shape(module.init, jax.random.key(0)))
   keys, wide = jax.random.split(jax.random.key(seed), len(leaves)), computing_in(dtype)
-  is_kernel = kernels_of(module) if dtype == 'int8' else lambda name: False
+  is_kernel = kernels_of(module) if dtype in TYPES else lambda name: False
   made = []
   for (path, leaf), key in zip(leaves, keys, strict=True):
     if path[-1].key in ('scale', 'bias'):
@@ -248,7 +253,7 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
       continue
     matrix = _matrix(key, leaf.shape, wide)
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    made.append(quantized_kernel(matrix) if is_kernel(name) else matrix)
+    made.append(quantized_kernel(matrix, dtype) if is_kernel(name) else matrix)
   return tree.unflatten(made)
 
 

@@ -31,17 +31,9 @@ from fastdec.folders.folder import content_of
 from fastdec.folders.huggingface import DTYPES
 from fastdec.folders.load import found, kept_in
 from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
+from fastdec.folders.quantized import tensors_of
 from fastdec.folders.stored import put, stored_in, write
-from fastdec.folders.tensors import (
-  INDEX,
-  MTP,
-  SINGLE,
-  Tensors,
-  check_kind,
-  conversion,
-  files_of,
-  fit,
-)
+from fastdec.folders.tensors import INDEX, MTP, SINGLE, check_kind, conversion, files_of, fit
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -94,7 +86,7 @@ def load_draft(
       (SafeAILab, SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model
       with `mtp.*` tensors.
     dtype: computes and keeps the parameters in this type (None: the type that config.json says).
-      'int8': as None, with the kernels of products in int8.
+      'int8', 'int8w': as None, with the kernels of products in int8.
     mesh: devices over which it lies, as in `load` (None: one device).
     taps: the target's layers whose states it reads, k being the residual stream after k layers.
       None: as its folder says. Official drafts of EAGLE-3 say nothing, and follow a rule once the
@@ -115,7 +107,7 @@ def load_draft(
     raise UserError(
       f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)'
     )
-  name, in_int8 = kept_in(dtype)
+  name, kernels = kept_in(dtype)
   if not (folder / 'config.json').is_file():
     check_kind(folder)
   config = read_json(folder / 'config.json')
@@ -125,7 +117,7 @@ def load_draft(
   except UserError as error:
     told = str(error)
     raise UserError(told if str(folder) in told else f'{folder}: {told}') from None
-  return module, put(stored, module, module.layers.dtype, mesh, in_int8)
+  return module, put(stored, module, module.layers.dtype, mesh, kernels)
 
 
 def is_draft(path: PathLike) -> bool:
@@ -312,7 +304,7 @@ def _published(
   if reader is mtp.mtp:
     files = {name: file for name, file in files.items() if name.startswith(MTP)}
   said = config.get('dtype') or config.get('torch_dtype')
-  tensors = Tensors(folder, files)
+  tensors = tensors_of(folder, config, files)
   module, stored = reader(config, tensors, dtype or (said if said in DTYPES else 'float32'), taps)
   tensors.check()
   fit(stored, jax.eval_shape(module.init, jax.random.key(0)))

@@ -23,13 +23,14 @@ class Folder(abc.ABC):
     config: the contents of config.json.
     dtype: type of computation and parameters; None: the type that the model was trained to compute
       in.
-    in_int8: the kernels of products are kept in int8 (`fastdec.quantized`); the rest as for None.
+    kernels: type that the kernels of products are kept in ('int8', 'int8w', `fastdec.quantized`);
+      None: as all others.
   """
 
   path: pathlib.Path
   config: Mapping[str, Any]
   dtype: str | None = None
-  in_int8: bool = False
+  kernels: str | None = None
 
   @property
   @abc.abstractmethod

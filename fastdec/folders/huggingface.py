@@ -16,8 +16,9 @@ from fastdec.files import read_json
 from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
 from fastdec.folders.generation import warn_of_defaults
+from fastdec.folders.quantized import said_of, tensors_of
 from fastdec.folders.stored import put
-from fastdec.folders.tensors import INDEX, MTP, Tensors, files_of, fit
+from fastdec.folders.tensors import INDEX, MTP, files_of, fit
 from fastdec.models.api import Params
 from fastdec.tokenizers import huggingface as tokenizer
 
@@ -45,12 +46,8 @@ class HuggingFaceFolder(Folder):
     family, generation = self._family, {}
     if (self.path / 'generation_config.json').is_file():
       generation = read_json(self.path / 'generation_config.json')
-    if self.config.get('quantization_config'):
-      raise UserError(
-        f'{self.path} is quantized, which is not supported: give the checkpoint that'
-        ' it was made from'
-      )
     try:
+      said_of(self.config)  # a format that is not read is told before anything else
       model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
     except UserError as error:
       raise UserError(f'{self.path}: {error}') from None
@@ -58,10 +55,10 @@ class HuggingFaceFolder(Folder):
     return model
 
   def _said_dtype(self, family: ModuleType) -> str:
-    """Returns config.json's type; float32 if it is unknown, or overflows in this family."""
+    """Returns config.json's type, or float32; of a quantized folder bfloat16."""
     said = self.config.get('dtype') or self.config.get('torch_dtype')
     if said not in DTYPES:
-      return 'float32'
+      said = 'float32' if said_of(self.config) is None else 'bfloat16'
     if said in family.OVERFLOWS:
       told = f'{self.path} says {said}, in which such models overflow, and is read as float32'
       warnings.warn(f"{told}: give dtype='bfloat16' for half the memory", UserNote, stacklevel=3)
@@ -88,11 +85,11 @@ class HuggingFaceFolder(Folder):
     is_tied = self.config.get('tie_word_embeddings')
     if is_tied is None:
       is_tied = self.config.get('is_encoder_decoder')
-    model, tensors = self.model, Tensors(self.path, files, bool(is_tied))
+    model, tensors = self.model, tensors_of(self.path, self.config, files, bool(is_tied))
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
-    return put(stored, model, None if as_stored else model.config.dtype, mesh, self.in_int8)
+    return put(stored, model, None if as_stored else model.config.dtype, mesh, self.kernels)
 
   @property
   def has_heads(self) -> bool:

@@ -17,7 +17,7 @@ from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
 from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import Params
-from fastdec.quantized import is_quantized
+from fastdec.quantized import TYPES, is_quantized
 from fastdec.sharding import mesh_of
 from fastdec.tokenizers import huggingface as tokenizer
 
@@ -38,7 +38,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     path: a model folder, the workdir of a finished training run, or a folder of published heads; or
       a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
-      to compute in); 'int8': as None, with the kernels of products in int8.
+      to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
 
   Raises:
     UserError: a folder that does not exist or has an unknown format; a type that no model computes
@@ -102,8 +102,8 @@ def load(
   Args:
     path: the folder, ours or one of Hugging Face's with safetensors.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
-      to compute in). 'int8': as None, with the kernels of products in int8, as `fd.quantize` makes
-      them: a quarter of the bytes.
+      to compute in). 'int8', 'int8w': as None, with the kernels of products in int8, as
+      `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type.
     mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None:
       one device).
     pack: True: packs the parameters, as `fd.pack`; 'auto': if that makes decoding here faster.
@@ -145,17 +145,17 @@ def content(path: PathLike) -> str:
   return open(path).content
 
 
-def kept_in(dtype: DTypeLike | None) -> tuple[str | None, bool]:
-  """Returns the name of the computing type (None: the model's), and True if kernels are int8."""
+def kept_in(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
+  """Returns the computing type (None: the model's), and that of kernels (None: the same)."""
   try:
     name = None if dtype is None else jnp.dtype(dtype).name
   except (TypeError, ValueError):
     name = str(dtype)
-  if name not in (None, 'int8', *huggingface.DTYPES):
+  if name not in (None, *TYPES, *huggingface.DTYPES):
     raise UserError(
-      f'dtype={name!r} is not possible: give one of {", ".join(huggingface.DTYPES)}, int8'
+      f'dtype={name!r} is not possible: give one of {", ".join((*huggingface.DTYPES, *TYPES))}'
     )
-  return (None, True) if name == 'int8' else (name, False)
+  return (None, name) if name in TYPES else (name, None)
 
 
 def packed(module: Any, params: Params) -> tuple[Any, Params]:

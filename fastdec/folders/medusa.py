@@ -116,7 +116,7 @@ class MedusaFolder(HuggingFaceFolder):
     # a shared projection stays one array
     stored = {name: self._tensors[name] for name in set(self._names.values())}
     found = {ours: stored[name] for ours, name in self._names.items()}
-    return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh, self.in_int8)
+    return put(_fitted(self.heads, found, self.path), self.heads, self.dtype, mesh, self.kernels)
 
   @functools.cached_property
   def _tensors(self) -> Tensors:

@@ -151,13 +151,13 @@ class NativeFolder(Folder):
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if not isinstance(self.model, Transformed):
       return put(
-        self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.in_int8
+        self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.kernels
       )
     stored = {
       'model': self._stored('model', self.model.model),
       'heads': self._stored('heads', self.heads),
     }
-    return put(stored, self.model, self._kept(as_stored), mesh, self.in_int8)
+    return put(stored, self.model, self._kept(as_stored), mesh, self.kernels)
 
   @property
   def has_heads(self) -> bool:
@@ -174,7 +174,7 @@ class NativeFolder(Folder):
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     return put(
-      self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.in_int8
+      self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.kernels
     )
 
   def _kept(self, as_stored: bool) -> str | None:

@@ -18,7 +18,7 @@ from fastdec.files import damaged, open_file
 from fastdec.models.api import Params
 from fastdec.packed import is_packed
 from fastdec.products import kernels_of
-from fastdec.quantized import is_quantized, quantized_kernel
+from fastdec.quantized import Quantized, is_quantized, quantized_kernel, scale_lying
 from fastdec.sharding import check_axes, partition_of, shardings_of
 
 DTYPES = {
@@ -85,6 +85,17 @@ class Stacked:
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     return np.stack([part[index[1:]] for part in self.parts[index[0]]])
+
+
+def integers_of(leaf: Any) -> tuple[Any, Any] | None:
+  """Returns values and scales, unread, of a kernel that is stored in int8; None: it is not."""
+  if not isinstance(leaf, Stacked):
+    return getattr(leaf, 'integers', None)
+  parts = [integers_of(part) for part in leaf.parts]
+  if not all(parts):
+    return None
+  values, scales = zip(*parts, strict=True)
+  return Stacked(values), Stacked(scales)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -181,7 +192,7 @@ def write(file: pathlib.Path, params: Params) -> None:
 
 
 def put(
-  stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, in_int8: bool = False
+  stored: Params, module: Any, dtype: str | None, mesh: Mesh | None, kernels: str | None = None
 ) -> Params:
   """Reads parameters one after the other, straight onto the device or onto their parts of a mesh.
 
@@ -191,14 +202,15 @@ def put(
     module: the model, or the heads, whose `partition` gives the layout on the mesh.
     dtype: type to convert to while reading, except integers; None: as they are stored.
     mesh: the devices; None: JAX's default device.
-    in_int8: the kernels of products become int8, each before the next is read.
+    kernels: type of the kernels of products ('int8', 'int8w'), each made before the next is read;
+      those that are stored in int8 stay as they are. None: as of all.
 
   Raises:
     UserError: a mesh with other axes, or one that does not divide a parameter; int8 for a module
       that does not support it. Nothing has been read then.
   """
   leaves, structure = jax.tree.flatten(stored)
-  is_kernel = kernels_of(module) if in_int8 else lambda name: False
+  is_kernel = kernels_of(module) if kernels else lambda name: False
   named = jax.tree.leaves_with_path(stored)
   are_kernels = [
     is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')) for path, _ in named
@@ -212,10 +224,23 @@ def put(
   arrays = {}
   for leaf, sharding, becomes_int8 in zip(leaves, shardings, are_kernels, strict=True):
     if id(leaf) not in arrays:
-      array = _put(leaf, dtype, sharding)
-      arrays[id(leaf)] = quantized_kernel(array) if becomes_int8 else array
-      del array  # before the next is read
+      of_kernel = kernels if becomes_int8 else None
+      arrays[id(leaf)] = _made(leaf, dtype, sharding, of_kernel)
   return structure.unflatten([arrays[id(leaf)] for leaf in leaves])
+
+
+def _made(leaf: Any, dtype: str | None, sharding: NamedSharding | None, kernel: str | None) -> Any:
+  """Reads a parameter; a kernel that is kept in int8 as it is stored, or made of its floats."""
+  if kernel is None:
+    return _put(leaf, dtype, sharding)
+  stored = integers_of(leaf)
+  if stored is None:
+    return quantized_kernel(_put(leaf, dtype, sharding), kernel)
+  values, scale = stored
+  of_scale = None if sharding is None else scale_lying(leaf.ndim, sharding)
+  return Quantized(
+    _put(values, None, sharding), _put(scale, 'float32', of_scale), rounds_inputs=kernel == 'int8'
+  )
 
 
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:

@@ -29,17 +29,20 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
 
   A kernel in int8 meets rows in int8, each with its own scale. Their product is summed in int32,
   and only then multiplied by both scales. So each row's result is the same, bit for bit, in any
-  batch. Few rows read a packed kernel in panels, many rows read the kernel itself.
+  batch. In 'int8w' rows stay as they are, and the sum is multiplied by the kernel's scale. Few rows
+  read a packed kernel in panels, many rows read the kernel itself.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
   wide = np.promote_types(x.dtype, np.float32)
-  if isinstance(kernel, Quantized):
+  if not isinstance(kernel, Quantized):
+    y = product(x_rd, kernel, wide)
+  elif kernel.rounds_inputs:
     values, scale = whole(x_rd, wide)
     y = product(values, kernel.values, jnp.int32).astype(wide)
     y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   else:
-    y = product(x_rd, kernel, wide)
+    y = rounded(product(x_rd, kernel.values, wide) * kernel.scale.astype(wide)[None])
   return y.reshape(*lead, *kernel.shape[:-1])
 
 
@@ -109,11 +112,13 @@ def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
 def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:
   """Returns x[:, i] @ kernels[i]^T for each of a row's h vectors, in the types of `project`."""
   wide = np.promote_types(x.dtype, np.float32)
-  if isinstance(kernels, Quantized):
+  if not isinstance(kernels, Quantized):
+    return product_each(x, kernels, wide)
+  if kernels.rounds_inputs:
     values, scale = whole(x, wide)
     y = product_each(values, kernels.values, jnp.int32).astype(wide)
     return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
-  return product_each(x, kernels, wide)
+  return rounded(product_each(x, kernels.values, wide) * kernels.scale.astype(wide)[None])
 
 
 def product_each(

@@ -234,11 +234,14 @@ def test_samples_of_a_model_that_drafts_for_itself_are_accepted_whole(name):
   assert (out.block_sizes[:, :2] == np.array([3, 1])).all()
 
 
-@pytest.mark.parametrize('name', ['lm with windows', 't5', 'image'])
-@pytest.mark.wide('lm with windows')
-def test_wide_calls_in_int8_write_what_narrow_ones_do(name):
+@pytest.mark.parametrize(
+  ('name', 'dtype'),
+  [('lm with windows', 'int8'), ('t5', 'int8'), ('image', 'int8'), ('lm with windows', 'int8w')],
+)
+@pytest.mark.wide('lm with windows*')
+def test_wide_calls_in_int8_write_what_narrow_ones_do(name, dtype):
   case = made(name)
-  in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params))
+  in_int8 = dataclasses.replace(case, params=fd.quantize(case.model, case.params, dtype))
   greedy, wide = (
     in_int8.decode(strategy, MAX_LEN) for strategy in (fd.Greedy(), fd.PromptLookup(ngram=1, k=4))
   )

@@ -51,10 +51,11 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
 @pytest.mark.parametrize(
   'module', [SMALL, BlockwiseHeads(k=2, d_model=8, d_ff=6)], ids=['model', 'heads']
 )
-def test_random_parameters_in_int8_are_those_of_float32_quantized(module):
-  in_int8, wide = (random_params(module, 0, dtype) for dtype in ('int8', 'float32'))
+@pytest.mark.parametrize('dtype', ['int8', 'int8w'])
+def test_random_parameters_in_int8_are_those_of_floats_quantized(module, dtype):
+  in_int8, wide = (random_params(module, 0, one) for one in (dtype, computing_in(dtype)))
   assert is_quantized(in_int8) and computing_in('int8') == 'float32'
-  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, wide))
+  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, wide, dtype))
 
 
 def test_random_parameters_are_of_their_type_and_those_of_a_seed():

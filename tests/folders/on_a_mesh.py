@@ -34,7 +34,7 @@ def held():
 
 
 def devices(folder):
-  return {str(dtype): held_by(folder, dtype) for dtype in (None, 'float32', 'int8')}
+  return {str(dtype): held_by(folder, dtype) for dtype in (None, 'float32', 'int8', 'int8w')}
 
 
 def held_by(folder, dtype):

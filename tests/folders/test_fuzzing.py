@@ -63,6 +63,11 @@ LLAMA_SHAPES = {
   'model.layers.0.self_attn.o_proj.weight': (4, 4), 'model.layers.0.mlp.gate_proj.weight': (6, 4),
   'model.layers.0.mlp.up_proj.weight': (6, 4), 'model.layers.0.mlp.down_proj.weight': (4, 6),
 }  # fmt: skip
+QUANTIZED = {
+  'quant_method': 'compressed-tensors', 'format': 'int-quantized', 'bits': 4, 'group_size': 2,
+  'version': '1', 'weight_block_size': [4, 4], 'sparsity_config': {'format': 'dense'},
+  'config_groups': {'group_0': {'weights': {'block_structure': [4, 4]}}}, 'transform_config': {},
+}  # fmt: skip
 MARIAN = {
   'model_type': 'marian', 'vocab_size': 7, 'd_model': 4, 'encoder_layers': 1, 'decoder_layers': 1,
   'dropout': 0.1, 'encoder_attention_heads': 2, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 6,
@@ -189,6 +194,16 @@ def test_our_own_config(kind, folder):
 def test_the_config_of_a_language_model(folder):
   write_tensors(folder / 'model.safetensors')
   fuzz(folder, 'config.json', LLAMA, fd.load, 150)
+
+
+def test_the_config_of_a_quantized_model(folder):
+  stored = {name: np.ones(shape, np.float32) for name, shape in LLAMA_SHAPES.items()}
+  for name in [name for name in stored if 'proj' in name]:
+    stored[f'{name}_scale'] = np.ones((len(stored[name]), 1), np.float32)
+    stored[name] = stored[name].astype(np.int8)
+  save_file(stored, folder / 'model.safetensors')
+  base = {'rope_scaling': None, 'quantization_config': QUANTIZED}
+  fuzz(folder, 'config.json', {**LLAMA, **base}, fd.load, 60)
 
 
 @pytest.mark.parametrize('said', [MARIAN, T5_SAID], ids=['marian', 't5'])

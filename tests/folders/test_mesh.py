@@ -78,7 +78,7 @@ def loaded(published):
   return on_a_mesh('devices', published)
 
 
-@pytest.mark.parametrize('dtype', ['None', 'float32', 'int8'])
+@pytest.mark.parametrize('dtype', ['None', 'float32', 'int8', 'int8w'])
 @pytest.mark.slow
 def test_no_device_holds_more_than_its_parts_and_one_tensor(loaded, dtype):
   found = loaded[dtype]

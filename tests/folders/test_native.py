@@ -143,13 +143,12 @@ def test_a_type_that_no_model_computes_in_is_refused(load, dtype, folder):
 def test_int8_is_what_quantizing_makes_of_it(folder):
   """The model computes in its own type, and its heads come in int8 too."""
   (model, params), (heads, head_params) = fd.load(folder), fd.load_heads(folder)
-  for name in ('int8', np.int8):
+  for name, kind in (('int8', 'int8'), (np.int8, 'int8'), ('int8w', 'int8w')):
     loaded, loaded_params = fd.load(folder, name)
     assert loaded == model
-    jax.tree.map(np.testing.assert_array_equal, loaded_params, fd.quantize(model, params))
-    jax.tree.map(
-      np.testing.assert_array_equal, fd.load_heads(folder, name)[1], fd.quantize(heads, head_params)
-    )
+    jax.tree.map(np.testing.assert_array_equal, loaded_params, fd.quantize(model, params, kind))
+    loaded_heads = fd.load_heads(folder, name)[1]
+    jax.tree.map(np.testing.assert_array_equal, loaded_heads, fd.quantize(heads, head_params, kind))
 
 
 def test_int8_of_a_learned_p1(parts, tmp_path):

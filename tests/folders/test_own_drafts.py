@@ -82,13 +82,13 @@ def test_it_comes_in_the_type_that_is_asked_for_but_for_whole_numbers(tmp_path):
   assert types == {'network': {'bfloat16'}, 'output': {'bfloat16'}, 'ids': {'int32'}}
 
 
-@pytest.mark.parametrize('kind', ['eagle-3', 'block'])
-def test_int8_is_what_quantizing_makes_of_it(kind, tmp_path):
+@pytest.mark.parametrize(('kind', 'dtype'), [('eagle-3', 'int8'), ('block', 'int8w')])
+def test_int8_is_what_quantizing_makes_of_it(kind, dtype, tmp_path):
   module, params = made(DRAFTS[kind])
   fd.save_draft(tmp_path / 'draft', (module, params))
-  loaded, in_int8 = fd.load_draft(tmp_path / 'draft', 'int8')
+  loaded, in_int8 = fd.load_draft(tmp_path / 'draft', dtype)
   assert loaded == module
-  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, params))
+  jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, params, dtype))
   with pytest.raises(fd.UserError, match='parameters in int8 are not written'):
     fd.save_draft(tmp_path / 'other', (module, in_int8))
 

@@ -1,5 +1,6 @@
 """Products in the form that a backend handles well."""
 
+import dataclasses
 import math
 import re
 
@@ -46,6 +47,21 @@ def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(row
   assert y.dtype == jnp.float32 and y.shape == (rows, *axes)
   np.testing.assert_allclose(y, expected.reshape(y.shape), rtol=1e-6)
   np.testing.assert_allclose(y, project(x, kernel), atol=0.15)
+
+
+@pytest.mark.parametrize('axes', [(6,), (3, 2, 4)])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype):
+  x, kernel = (jax.random.normal(jax.random.key(i), (*of, 64)) for i, of in enumerate(((5,), axes)))
+  x, in_int8 = x.astype(dtype), quantized(kernel)
+  weights = np.float64(in_int8.values) * np.float64(in_int8.scale)[..., None]
+  y = project(x, dataclasses.replace(in_int8, rounds_inputs=False))
+  assert y.dtype == jnp.float32 and y.shape == (5, *axes)
+  expected = np.einsum('rd,fd->rf', np.float64(x), weights.reshape(-1, 64)).reshape(y.shape)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+  exact = np.einsum('rd,fd->rf', np.float64(x), kernel.reshape(-1, 64)).reshape(y.shape)
+  errors = [np.abs(one - exact).mean() for one in (y, project(x, in_int8))]
+  assert errors[0] < 0.9 * errors[1]
 
 
 @pytest.mark.parametrize('axes', [(48,), (3, 4, 8)])
