@@ -16,8 +16,12 @@ MENDED = ('fastdec', 'benchmarks', 'experiments', 'configs')
 @pytest.mark.parametrize('place', MENDED)
 def test_docstrings_begin_with_a_verb_or_a_noun(place):
   files = list(ROOT.glob(place if place.endswith('.py') else f'{place}/**/*.py'))
-  nodes = [(file, node) for file in files for node in ast.walk(ast.parse(file.read_text()))]
-  texts = [(file, ast.get_docstring(node)) for file, node in nodes if isinstance(node, DOCUMENTED)]
+  texts = [
+    (file, ast.get_docstring(node))
+    for file in files
+    for node in ast.walk(ast.parse(file.read_text()))
+    if isinstance(node, DOCUMENTED)
+  ]
   assert texts
   wrong = [(str(file), text) for file, text in texts if text and text.split()[0] in NO_OPENING]
   assert not wrong

@@ -184,7 +184,7 @@ def test_packed_heads_guess_the_same(layout, dtype):
 
 
 @pytest.mark.parametrize('name', ['lm with windows', 't5', 'fconv', 'image that forecasts'])
-@pytest.mark.wide('lm with windows', 'fconv')
+@pytest.mark.wide('lm with windows')
 def test_every_kind_of_model_writes_the_same(name, monkeypatch):
   """By panels of four outputs, as these models are small."""
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
@@ -196,7 +196,7 @@ def test_every_kind_of_model_writes_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
-@pytest.mark.wide('eagle', 'medusa')
+@pytest.mark.wide('eagle')
 def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
   layers = StackConfig(

@@ -125,6 +125,7 @@ def test_joined_and_equal_embeddings_become_one(place):
 
 
 @pytest.mark.parametrize('kind', ['fconv', 'transformer'])
+@pytest.mark.wide('transformer')
 def test_it_translates_and_never_writes_a_pad(kind, place):
   _, convert = place
   state = dict(STATES[kind])

@@ -99,7 +99,7 @@ def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2), 'draft', 'ensemble'])
-@pytest.mark.wide('strategy1', 'draft')
+@pytest.mark.wide('strategy1')
 def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
   """In a list, in an array, in a pool, and each by itself; the end ends them."""
   model, params = SAME, jax.tree.map(lambda x: 3 * x, SAME.init(jax.random.key(2)))

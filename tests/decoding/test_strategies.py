@@ -396,6 +396,7 @@ def test_a_forced_prefix_is_continued(name, family):
       np.testing.assert_array_equal(tokens, row[n : n + 6])
 
 
+@pytest.mark.slow
 def test_a_convolution_drafts_for_a_transformer():
   """Both were trained on the same sentences."""
   params, _, expected = made('trained')

@@ -213,6 +213,7 @@ def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(nam
         )
 
 
+@pytest.mark.slow
 def test_heads_in_half_precision_compute_in_the_models_type():
   model = dataclasses.replace(
     MODELS['lm'], config=dataclasses.replace(MODELS['lm'].config, dtype='bfloat16')

@@ -79,6 +79,7 @@ def test_the_law_is_the_mean_of_the_laws(params):
   assert not np.allclose(alone[0], alone[1])
 
 
+@pytest.mark.slow
 def test_beams_of_an_ensemble_score_as_forced(params):
   model = fd.Ensemble((SMALL, WIDE))
   out = fd.decode(model, params, SOURCES, fd.Beam(3, length_penalty=0.0), max_len=7)

@@ -79,6 +79,7 @@ def full_attention(q, k, v, block):
   return out
 
 
+@pytest.mark.slow
 def test_heads_of_a_grid_start_at_neighbours():
   """Where nothing but the place tells tokens apart, each head sees its neighbour and nothing
   else."""
@@ -270,6 +271,7 @@ def test_exact_strategies_write_the_greedy_image(name):
     assert 1.2 < out.mean_block_size < 4
 
 
+@pytest.mark.slow
 def test_beams_of_an_image_score_as_forced():
   """The ring is reordered among the beams of a source. The best of three is likelier than the
   greedy image."""

@@ -85,7 +85,7 @@ def an_empty_cache(model, params):
   return model.init_cache(params, model.encode(params, BATCH['source']), 2, 12)
 
 
-@pytest.mark.wide('convolutions', 't5', 'pre-norm')
+@pytest.mark.wide('convolutions', 't5')
 def test_cached_equals_uncached_in_steps_of_any_width(made):
   model, params = made
   expected = hidden_of(model, params, BATCH)
@@ -98,6 +98,7 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
   np.testing.assert_allclose(jnp.concatenate(hidden, 1)[real], expected[real], atol=2e-5)
 
 
+@pytest.mark.wide('convolutions', 't5')
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
   """Nodes root, a, b, aa, ba: the path root, b, ba gives what those tokens give alone; so does what
   follows a commit."""
@@ -155,7 +156,7 @@ def test_padding_of_the_source_changes_nothing(made):
   np.testing.assert_array_equal(short.tokens, long.tokens)
 
 
-@pytest.mark.wide('t5', 'pre-norm')
+@pytest.mark.wide('pre-norm')
 def test_bfloat16_is_near_float32(made):
   model, params = made
   half = type(model)(dataclasses.replace(model.config, dtype='bfloat16'))

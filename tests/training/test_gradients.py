@@ -61,6 +61,7 @@ def test_parts_have_the_gradient_of_the_whole_batch(parts):
     close(mean_of_means, whole)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_of_images_have_the_gradient_of_the_whole():
   sizes = {'d_model': 8, 'd_ff': 16, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
   model = ImageTransformer(ImageTransformerConfig(**sizes, source_size=2, size=4, block_length=12))

@@ -106,6 +106,7 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
 
 
 @pytest.mark.parametrize('name', ['eagle, a tree'])
+@pytest.mark.slow
 def test_stream_yields_the_blocks_of_decode(name):
   of, make = REMEMBERING[name]
   case, strategy = made(of), make(of)

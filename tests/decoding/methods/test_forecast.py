@@ -58,6 +58,7 @@ def test_what_is_forecast_rightly_is_written_in_blocks():
   )
 
 
+@pytest.mark.slow
 def test_behind_what_is_forced_too():
   """The first 7 intensities are given: the guesses build on them."""
   prefix = np.asarray(decoded(fd.Greedy()).tokens)[:, :7]
@@ -82,6 +83,7 @@ def test_guesses_are_the_forecast_behind_those_before_them(k):
         assert abs(tokens[place] - forecast) <= 0.5 + 1e-3
 
 
+@pytest.mark.slow
 def test_within_a_distance_blocks_are_no_shorter():
   blocks = [
     fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, fd.Distance(tau)))
@@ -127,6 +129,7 @@ def test_weights_are_fitted_by_least_squares():
     np.testing.assert_allclose(found[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fitted_weights_guess_and_write_the_same_image():
   greedy = fd.decode(MODEL, random_params(), PICTURES, fd.Greedy())
   images = np.asarray(greedy.tokens).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8)

@@ -222,6 +222,7 @@ def expected(laws, tokens, parents):
 
 
 @pytest.mark.parametrize('family', ['eagle1', 'eagle3'])
+@pytest.mark.wide('eagle3')
 def test_trees_are_those_of_the_authors_code(family, shared):
   folder = shared / 'reference' / 'drafts' / family
   if not folder.is_dir():

@@ -150,6 +150,7 @@ ORDER = np.roll(np.arange(WORDS), 4)  # of a list of words that all guesses shar
 
 @pytest.mark.parametrize('with_bias', [True, False])
 @pytest.mark.parametrize('words', [None, ORDER], ids=['all words', 'a list of words'])
+@pytest.mark.wide('all words-True')
 def test_candidates_need_no_order_and_no_names(words, with_bias):
   """All words give what they give when they are ranked and named one by one."""
   shown = np.arange(WORDS) if words is None else words

@@ -318,7 +318,7 @@ def p_value_of(counts, law):
 
 
 @pytest.mark.parametrize('name', SAMPLING)
-@pytest.mark.wide('lookahead')
+@pytest.mark.wide('jacobi')
 def test_sampling_keeps_the_law(name):
   """The first three tokens follow the model's own law. Guesses come from the prompt, where words
   are followed by the same word and then by different ones: siblings, if they were not merged."""

@@ -109,7 +109,7 @@ def compare(draft, target, batch, steps, anchors):
 
 
 @pytest.mark.parametrize(('task', 'settings'), EAGLE)
-@pytest.mark.wide('lm-settings2', 'translation-settings1')
+@pytest.mark.wide('lm-settings2')
 def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_and_right_guesses(
   task, settings
 ):
@@ -122,7 +122,7 @@ def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_a
 
 
 @pytest.mark.parametrize(('task', 'settings'), BLOCK)
-@pytest.mark.wide('lm-settings3', 'translation-settings0')
+@pytest.mark.wide('translation-settings0')
 def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_root(
   task, settings
 ):

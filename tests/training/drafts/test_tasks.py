@@ -63,7 +63,7 @@ def target():
 
 
 @pytest.mark.parametrize('kind, loss', [('eagle', 'ce'), ('block', 'kl'), ('block', 'tv')])
-@pytest.mark.wide('eagle-ce', 'block-tv')
+@pytest.mark.wide('eagle-ce')
 def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   module = network(kind, 'translation', words=7)
@@ -134,6 +134,7 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
   assert metrics['tokens'] == anchors_of(batch).is_real.sum()
 
 
+@pytest.mark.slow
 def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypatch):
   batch, draft = (
     batch_of('translation', 1),
@@ -155,6 +156,7 @@ def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypat
   )
 
 
+@pytest.mark.slow
 def test_a_sample_of_all_places_is_all_of_them(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
   seen = seen_by(target, batch)
