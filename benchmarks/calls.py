@@ -4,6 +4,7 @@ The floor is the time to read weights, heads and cache once, at the bandwidth me
 
   python benchmarks/calls.py --out=out/calls.jsonl
   python benchmarks/calls.py --shapes transformer_base --drafts heads eagle block --packed
+  python benchmarks/calls.py --shapes wordy --drafts free --widths 1 8 --processors
   python benchmarks/calls.py --shapes 1b 8b --dtypes bfloat16 int8 --calls=32     # on a GPU
 
 Weights are random, and drafts hardly ever right: only calls are timed, all variants in turn. A tree
@@ -43,9 +44,24 @@ SHAPES: dict[str, Any] = {
   '110m': LMConfig(d_model=768, d_ff=2048, layers=12, heads=12, eos_ids=()),
   '1b': LMConfig(**LLAMA, d_model=2048, d_ff=8192, layers=16, eos_ids=()),
   '8b': LMConfig(**LLAMA, d_model=4096, d_ff=14336, layers=32, tied=False, eos_ids=()),
+  'wordy': LMConfig(152_064, d_model=1024, d_ff=3072, layers=4, heads=16, eos_ids=()),
   'toy': LMConfig(vocab_size=500, d_model=32, d_ff=64, layers=1, heads=2, eos_ids=()),
 }
 DRAFTS = ('free', 'heads', 'paper', 'eagle', 'block')
+# all on, but for those that force tokens
+PROCESSORS = fd.Processors(
+  repetition_penalty=1.2,
+  presence_penalty=0.5,
+  frequency_penalty=0.1,
+  no_repeat_ngram=3,
+  min_length=2,
+  bad_words=[[7], [8, 9]],
+  bias={3: 1.5, (4, 5): 2.0, (6, 7, 8): -3.0},
+  begin_suppress=[4],
+  encoder_repetition_penalty=1.1,
+  encoder_no_repeat_ngram=3,
+  length_decay=(8, 1.01),
+)
 K, NODES = 8, 32  # of drafts that are there: the length of chains, and the nodes of trees
 
 
@@ -99,6 +115,10 @@ def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
     for name, drafter in drafters(model, dtype, args, packs).items():
       calls = Calls.after_prompt(target, drafter, inputs, max_len, args.calls)
       variants[f'{name}, packed' if packs else name] = calls
+      if args.processors:
+        changed = dataclasses.replace(target, laws=PROCESSORS.laws(model, args.batch))
+        calls = Calls.after_prompt(changed, drafter, inputs, max_len, args.calls)
+        variants[f'{name}, processors'] = calls
   row = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
   return [row | one for one in costs(variants, args.rounds)]
 
@@ -111,6 +131,7 @@ def main() -> None:
   parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'])
   parser.add_argument('--widths', nargs='+', type=int, default=[1, 2, 4, 8, 16])
   parser.add_argument('--packed', action='store_true', help='packed models too (fd.pack)')
+  parser.add_argument('--processors', action='store_true', help='beside all processors')
   parser.add_argument('--batch', type=int, default=1)
   parser.add_argument('--prompt', type=int, default=32, help='tokens of a source or prompt')
   parser.add_argument('--calls', type=int, default=16, help='of a round')

@@ -17,6 +17,7 @@ from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.pool import decode_all, decode_each
+from fastdec.decoding.processors import Processors
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
@@ -60,6 +61,7 @@ __all__ = [
   'MinBlock',
   'NGramPool',
   'PowerPenalty',
+  'Processors',
   'PromptLookup',
   'Rejection',
   'Sample',

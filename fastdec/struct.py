@@ -104,10 +104,11 @@ def bound(given: Any, name: str) -> 'Bound':
 class Bound:
   """A static module (a model, or heads) with its parameters, an argument for jit.
 
-  It unpacks as (module, params)."""
+  It unpacks as (module, params). A target has the changes of its law besides (`decoding.law`)."""
 
   module: Any = static()
   params: Any
+  laws: Any = ()
 
   def __iter__(self) -> Iterator[Any]:
     return iter((self.module, self.params))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -28,6 +29,7 @@ from fastdec.decoding.methods.heads import Blockwise, Medusa
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.pool import decode_each
+from fastdec.decoding.processors import Processors, ended_by
 from fastdec.decoding.protocol import Heads, Prompt, check_finite, finish_reason, promise_of
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
@@ -50,6 +52,7 @@ ROWS = 16  # texts decoded at once
 TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
 LAW = tuple(field.name for field in dataclasses.fields(Sample))  # temperature, ...
+CHANGES = tuple(field.name for field in dataclasses.fields(Processors))  # repetition_penalty, ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Generated:
     finish_reason: 'end', 'stop' or 'length'.
     seconds: from the request to this text. They include compiling at the first of a size.
     logprobs: of each token, by the model's own law; None unless they are asked for.
+    top_logprobs: {token: log-probability} of the likeliest tokens at each place.
   """
 
   text: str
@@ -75,6 +79,7 @@ class Generated:
   logprobs: list[float] | None = None
   # tokenizer and ids before, as of `Reader`
   _read_by: Any = dataclasses.field(default=None, repr=False, compare=False)
+  top_logprobs: list[dict[int, float]] | None = dataclasses.field(default=None, repr=False)
 
   @property
   def tokens_per_call(self) -> float:
@@ -119,6 +124,7 @@ class Generator:
     tokenizer: as `fd.load_tokenizer` returns it.
     strategy: as of `fd.decode`.
     rows: prompts of a list that are decoded at once.
+    processors: as of `fd.decode`; `load` reads those of the folder's generation_config.json.
   """
 
   model: Any
@@ -126,6 +132,7 @@ class Generator:
   tokenizer: Any = dataclasses.field(repr=False)
   strategy: Any = dataclasses.field(default_factory=Greedy)
   rows: int = ROWS
+  processors: Processors | None = None
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
@@ -184,15 +191,17 @@ class Generator:
       strategy = obvious(part) if strategy is None else _described(strategy, part, bool(given))
       if strategy.part:
         _check_fits(model, strategy)
-    return cls(*packed(model, folder.params(mesh)), tokenizer, strategy, rows)
+    processors = Processors.of(folder.generation)
+    return cls(*packed(model, folder.params(mesh)), tokenizer, strategy, rows, processors)
 
   def __call__(
     self,
     prompt: Any,
-    max_new_tokens: Whole = DEFAULT_MAX_LEN,
+    max_new_tokens: Whole | Sequence[Whole] = DEFAULT_MAX_LEN,
     stop: Any = (),
-    seed: Whole = 0,
+    seed: Whole | Sequence[Whole] = 0,
     logprobs: Whole = 0,
+    processors: Processors | None = None,
     **law: Any,
   ) -> Any:
     """Writes what follows a prompt, or each prompt of a list.
@@ -203,8 +212,11 @@ class Generator:
       max_new_tokens: the most tokens, the end included; `fd.decode` calls it `max_len`.
       stop: strings that end the text where they begin.
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
-      logprobs: 1 for each token's log-probability, which takes one more call (`fd.score`).
-      **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`.
+      logprobs: n for each token's log-probability and the n likeliest tokens of its place.
+      processors: in place of the generator's own.
+      **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`; and
+        repetition_penalty, ... in place of the processors' own, as of `fd.Processors`. For a list,
+        each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
 
     Returns:
       `Generated`, or a list of them in the order of the prompts.
@@ -212,22 +224,32 @@ class Generator:
     Raises:
       UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
     """
-    begun, strategy, stops = time.perf_counter(), with_law(self.strategy, law), _stops(stop)
+    begun, stops = time.perf_counter(), _stops(stop)
+    how = self._how(law, processors, seed)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     prompts = [self.read(prompt)] if is_one else [self.read(one) for one in _listed(prompt)]
-    most = count('max_new_tokens', max_new_tokens, 1, 'at least 1')
+    for one in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
+      count('max_new_tokens', one, 1, 'at least 1')
+    model = ended_by(self.model, how['processors'])
     written: list[Any] = [None] * len(prompts)
-    for i, tokens, sizes, calls in self._written(prompts, strategy, most, stops, seed):
+    how |= {'max_len': max_new_tokens, 'logprobs': 0 if self._ranks else logprobs}
+    for i, tokens, sizes, calls, notes in self._written(prompts, stops, how):
       read_by = (self.tokenizer, prompts[i][1])
       reader = Stopping(Reader(*read_by), stops)
       text = reader.add(tokens) + reader.finish()
       tokens = tokens[: reader.count]
       blocks = _blocks(tokens, sizes)
-      reason = 'stop' if reader.found else finish_reason(self.model, tokens)
+      reason = 'stop' if reader.found else finish_reason(model, tokens)
       calls = len(blocks) - 1 if reader.found else calls
+      if logprobs and self._ranks:
+        notes = self._scored(prompts[i][0], tokens), None
+      found, top = notes
       seconds = time.perf_counter() - begun
-      found = self._logprobs(prompts[i][0], tokens, most) if logprobs else None
-      written[i] = Generated(text, tokens, blocks, calls, reason, seconds, found, read_by)
+      written[i] = Generated(
+        text, tokens, blocks, calls, reason, seconds,
+        None if found is None else found[: len(tokens)],
+        read_by, None if top is None else top[: len(tokens)],
+      )  # fmt: skip
     return written[0] if is_one else written
 
   def stream(
@@ -236,6 +258,7 @@ class Generator:
     max_new_tokens: Whole = DEFAULT_MAX_LEN,
     stop: Any = (),
     seed: Whole = 0,
+    processors: Processors | None = None,
     **law: Any,
   ) -> Iterator[str]:
     """Yields the text of a call in pieces, as they are written. Arguments are those of a call.
@@ -245,9 +268,9 @@ class Generator:
     Raises:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
     """
-    strategy, (ids, context) = with_law(self.strategy, law), self.read(prompt)
+    how, (ids, context) = self._how(law, processors, seed), self.read(prompt)
     reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
-    return _said(self._stream(ids, strategy, max_new_tokens, seed), reader)
+    return _said(self._stream(ids, how | {'max_len': max_new_tokens}), reader)
 
   def chat(self, messages: Any, **settings: Any) -> Generated:
     """Writes the answer to messages, by the chat template of the tokenizer.
@@ -287,47 +310,53 @@ class Generator:
       raise UserError('the prompt is empty: give some text to go on from')
     return ids, context
 
+  @property
+  def _ranks(self) -> bool:
+    """True if the strategy knows its text at the end alone."""
+    return not isinstance(self.strategy, LoopStrategy)
+
+  def _how(self, given: Mapping[str, Any], processors: Any, seed: Any) -> dict[str, Any]:
+    """Returns strategy, processors and key of a call, as `fd.decode` takes them."""
+    processors = self.processors if processors is None else processors
+    changes = {name: value for name, value in given.items() if name in CHANGES}
+    if changes:
+      processors = dataclasses.replace(processors or Processors(), **changes)
+    law = {name: value for name, value in given.items() if name not in changes}
+    strategy = with_law(self.strategy, law)
+    return {'strategy': strategy, 'processors': processors, 'key': _key(strategy, seed)}
+
   def _written(
-    self,
-    prompts: Sequence[tuple[list[int], list[int]]],
-    strategy: Any,
-    most: int,
-    stops: Sequence[str],
-    seed: int,
-  ) -> Iterator[tuple[int, list[int], list[int], int]]:
-    """Yields index, tokens, sizes of blocks and number of calls, of each text as it ends."""
+    self, prompts: Sequence[tuple[list[int], list[int]]], stops: Sequence[str], how: dict[str, Any]
+  ) -> Iterator[tuple[int, list[int], list[int], int, Any]]:
+    """Yields index, tokens, sizes of blocks, number of calls and notes, of each text as it ends."""
     inputs = [ids for ids, _ in prompts]
     mesh = mesh_of(self.params) if jax.device_count() > 1 else None
     if len(inputs) > 1 or mesh is not None:
-      key = _key(strategy, seed)
-      parts = decode_each(self.model, self.params, inputs, strategy, most, self.rows, key)
-      for part in parts:
+      for part in decode_each(self.model, self.params, inputs, rows=self.rows, **how):
         yield from _rows(part.decoded, part.indices.tolist())
-    elif inputs and stops and isinstance(strategy, LoopStrategy):
+    elif inputs and stops and not self._ranks and not how['logprobs']:
       reader, blocks = Stopping(Reader(self.tokenizer, prompts[0][1]), stops), []
-      for block in self._stream(inputs[0], strategy, most, seed):
+      how = {name: value for name, value in how.items() if name != 'logprobs'}
+      for block in self._stream(inputs[0], how):
         blocks.append(block)
         reader.add(block)
         if reader.found:
           break
       tokens = [token for block in blocks for token in block]
-      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1
+      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1, (None, None)
     elif inputs:
-      key, ids = _key(strategy, seed), np.array(inputs, np.int32)
-      yield from _rows(decode(self.model, self.params, ids, strategy, max_len=most, key=key), [0])
+      yield from _rows(decode(self.model, self.params, np.array(inputs, np.int32), **how), [0])
 
-  def _stream(self, ids: list[int], strategy: Any, most: int, seed: int) -> Iterator[list[int]]:
+  def _stream(self, ids: list[int], how: dict[str, Any]) -> Iterator[list[int]]:
     """Yields the blocks of one text. Mistakes are raised at once."""
-    key = _key(strategy, seed)
-    inputs = np.array([ids], np.int32)
-    blocks = stream(self.model, self.params, inputs, strategy, max_len=most, key=key)
+    blocks = stream(self.model, self.params, np.array([ids], np.int32), **how)
     return (block for (block,) in blocks)
 
-  def _logprobs(self, ids: list[int], tokens: list[int], most: int) -> list[float]:
+  def _scored(self, ids: list[int], tokens: list[int]) -> list[float]:
     """Scores a text once more; padded, so that texts of a size share a program."""
     limit, pad = self.model.max_positions, self.model.pad_id
     is_source = self.model.start_id is not None
-    room = room_of(self.model, most)
+    room = room_of(self.model, len(tokens))
     width = int(width_of(np.array(len(ids))))
     if limit is not None:
       width = min(width, limit)
@@ -347,7 +376,7 @@ def with_law(strategy: Any, law: Mapping[str, Any]) -> Any:
   """
   for name in law:
     if name not in LAW:
-      raise UserError(f'a call has no argument {name!r}: {known(LAW)}')
+      raise UserError(f'a call has no argument {name!r}: {known((*LAW, *CHANGES))}')
   if not law:
     return strategy
   if isinstance(strategy, Greedy | Sample):
@@ -376,9 +405,15 @@ def _law_of(drawn: Any) -> dict[str, Any]:
 
 def _key(strategy: Any, seed: Any) -> Any:
   """Returns the key of a seed; None for a strategy that draws nothing, which is faster without."""
-  seed = count('seed', seed, 0, 'a whole number from 0')
+  is_one = not isinstance(seed, list | tuple | np.ndarray)
+  each = [seed] if is_one else seed
+  seeds = [count('seed', one, 0, 'a whole number from 0') for one in each]
   draws = not isinstance(strategy, LoopStrategy) or promise_of(strategy.effective_rule) != 'exact'
-  return jax.random.key(seed) if draws else None
+  if not draws:
+    return None
+  if is_one:
+    return jax.random.key(seeds[0])
+  return jnp.stack([jax.random.fold_in(jax.random.key(one), 0) for one in seeds])  # as alone
 
 
 def _stops(stop: Any) -> tuple[str, ...]:
@@ -412,15 +447,21 @@ def _said(blocks: Iterator[list[int]], reader: Stopping) -> Iterator[str]:
     yield piece
 
 
-def _rows(decoded: Any, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], int]]:
-  """Yields index, tokens, sizes of blocks and number of calls, of each row."""
-  tokens, lengths, sizes, calls, finite = jax.device_get(
-    (decoded.tokens, decoded.lengths, decoded.block_sizes, decoded.calls, decoded.finite)
-  )
-  check_finite(finite)
+def _rows(
+  decoded: Any, indices: Sequence[int]
+) -> Iterator[tuple[int, list[int], list[int], int, Any]]:
+  """Yields index, tokens, sizes of blocks, number of calls and notes, of each row."""
+  decoded = jax.device_get(decoded)
+  check_finite(decoded.finite)
   for row, index in enumerate(indices):
-    written = tokens[row, : lengths[row]].tolist()
-    yield index, written, sizes[row][sizes[row] > 0].tolist(), int(calls[row])
+    length, sizes = int(decoded.lengths[row]), decoded.block_sizes[row]
+    notes = None, None
+    if decoded.logprobs is not None:
+      top = zip(decoded.top_ids[row], decoded.top_logprobs[row], strict=True)
+      each = [dict(zip(ids.tolist(), found.tolist(), strict=True)) for ids, found in top]
+      notes = decoded.logprobs[row].tolist(), each[:length]
+    written = decoded.tokens[row, :length].tolist()
+    yield index, written, sizes[sizes > 0].tolist(), int(decoded.calls[row]), notes
 
 
 def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -105,6 +105,27 @@ def test_seeds_and_laws(g):
   assert ''.join(g.stream('the dog', seed=3, **law)) == first
 
 
+def test_each_prompt_of_a_list_may_have_its_own_settings(g):
+  own = {
+    'max_new_tokens': [12, 5], 'temperature': [0.0, 1.5], 'seed': [1, 2],
+    'repetition_penalty': [1.0, 3.0],
+  }  # fmt: skip
+  for i, out in enumerate(g(['the dog', 'a cat'], **own)):
+    alone = g(['the dog', 'a cat'][i], **{name: each[i] for name, each in own.items()})
+    assert out.tokens == alone.tokens
+
+
+def test_a_folder_brings_its_processors(shared):
+  place = shared / 'reference' / 'hf' / 'marian2_tiny'  # which forces an end
+  processors = fd.Processors.of(place)
+  assert processors.forced_end == (0,)
+  model, params = fd.load(place)
+  source = [[26, 41, 51, 24, 61, 25, 0]]
+  short = fd.decode(model, params, source, fd.Greedy(), max_len=3, processors=processors)
+  assert short.tokens[0, short.lengths[0] - 1] == 0
+  assert folders.open(place).generation['forced_eos_token_id'] == 0
+
+
 @pytest.mark.parametrize(
   ('strategy', 'expected'),
   [
@@ -212,6 +233,7 @@ def test_logprobs_are_the_model_s(g):
   out = g('a dog', max_new_tokens=9, logprobs=1)
   scores = fd.score(g.model, g.params, [g.tokenizer.encode('a dog')], [out.tokens])
   np.testing.assert_allclose(out.logprobs, scores.tokens[0], atol=1e-5)
+  assert out.top_logprobs == [{i: x} for i, x in zip(out.tokens, out.logprobs, strict=True)]
 
 
 def test_a_notebook_shows_blocks():

@@ -67,7 +67,7 @@ class Server(page.Server):
     law = sampling_of(generator.strategy.effective_rule)
     plain = fd.Greedy()
     if law is not None:
-      plain = fd.Sample(law.temperature, law.top_k, law.top_p)
+      plain = fd.Sample(**vars(law))
     self._strategies = (plain, generator.strategy)
 
   @property
@@ -99,6 +99,7 @@ class Server(page.Server):
     reader, blocks, sizes = Reader(generator.tokenizer, context), [], []
     inputs, key = np.array([ids], np.int32), jax.random.key(0)
     how = {'strategy': strategy, 'max_len': self._max_len, 'key': key}
+    how['processors'] = self._generator.processors
     begun = time.perf_counter()
     for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
       blocks.append([reader.add(block), len(block), 1000 * (time.perf_counter() - begun)])

@@ -55,6 +55,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
   opening.add_law(parser)
+  opening.add_processors(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
@@ -151,6 +152,7 @@ def show(console: rich.console.Console, generator: fd.Generator, given: Any) -> 
   if given.repeats:
     key = jax.random.key(given.seed)
     decoded = {'inputs': np.array([ids], np.int32), 'max_len': given.max_len, 'key': key}
+    decoded['processors'] = generator.processors
     lines.append(timed(generator, decoded, given.repeats))
   for line in lines:
     console.print(line, style='dim')
@@ -173,6 +175,7 @@ def streamed(
 
   inputs, key = np.array([ids], np.int32), jax.random.key(given.seed)
   how = {'strategy': generator.strategy, 'max_len': given.max_len, 'key': key}
+  how['processors'] = generator.processors
   try:
     for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
       tokens += block
@@ -195,7 +198,7 @@ def worth(strategy: Any, sizes: Sequence[int]) -> str:
 def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
   """Says tokens per second, and the ratio to one token a call, decoding in turn."""
   law = sampling_of(generator.strategy.effective_rule)
-  plain = fd.Greedy() if law is None else fd.Sample(law.temperature, law.top_k, law.top_p)
+  plain = fd.Greedy() if law is None else fd.Sample(**vars(law))
   strategies = {'this': generator.strategy}
   if generator.strategy.most_accepted:
     strategies['plain'] = plain

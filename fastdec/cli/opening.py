@@ -22,7 +22,14 @@ from fastdec.tuning.tuned import NAME
 # a tree of heads may be named by its file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
 LAST = 2**32 - 1  # of the seeds
-LAW = ('temperature', 'top_k', 'top_p')
+LAW = ('temperature', 'top_k', 'top_p', 'min_p')
+PROCESSORS = {  # flags of `fd.Processors`, by their names there
+  'repetition_penalty': (number, 'lowers words of prompt and text, if above 1'),
+  'presence_penalty': (float, 'is taken from words of the text'),
+  'frequency_penalty': (float, 'is taken from words of the text, as often as they are there'),
+  'no_repeat_ngram': (whole(0), 'n-grams of this size are written once'),
+  'min_new_tokens': (whole(0), 'the fewest tokens of an output'),
+}
 
 
 def add_model(parser: Parser) -> None:
@@ -61,7 +68,22 @@ def add_law(parser: Parser) -> None:
   parser.add_argument(
     '--top-p', type=number, help='samples among the fewest tokens of this probability'
   )
+  parser.add_argument(
+    '--min-p', type=number, help='samples among tokens at least this part as likely as the best'
+  )
   parser.add_argument('--seed', type=whole(0, LAST), default=0, help='of sampling (0)')
+
+
+def add_processors(parser: Parser) -> None:
+  """Adds the flags of processors, in place of the model folder's own."""
+  for name, (kind, told) in PROCESSORS.items():
+    parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=told)
+
+
+def processors_of(given: argparse.Namespace) -> dict[str, Any]:
+  """Returns the processors that flags set."""
+  found = {name: getattr(given, name, None) for name in PROCESSORS}
+  return {name: value for name, value in found.items() if value is not None}
 
 
 def unread(
@@ -101,12 +123,15 @@ def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
   for name in LAW:
     if getattr(given, name, None) is not None:
       law[name] = getattr(given, name)
+  changes = processors_of(given)
+  fd.Processors(**changes)
   if chosen['strategy'] is None:
     with_law(fd.Greedy(), law)  # a mistake shows before weights are read
   else:
     chosen['strategy'] = re.sub(TREE, _tree, chosen['strategy'])
   found = fd.Generator.load(given.model, dtype=given.dtype, **chosen)
-  return dataclasses.replace(found, strategy=with_law(found.strategy, law))
+  processors = dataclasses.replace(found.processors or fd.Processors(), **changes)
+  return dataclasses.replace(found, strategy=with_law(found.strategy, law), processors=processors)
 
 
 def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:

@@ -19,7 +19,7 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.cli.opening import is_tuned
+from fastdec.cli.opening import is_tuned, processors_of
 from fastdec.cli.show import counted, plain_console
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -58,6 +58,7 @@ def settings(
     'dtype': dtype,
     'max_len': given.max_len,
     'seed': given.seed,
+    'processors': processors_of(given),
     'prompts': hashed('\n'.join(prompts).encode()),
   }
 
@@ -168,9 +169,9 @@ def write(
       keys = row_keys(jax.random.key(given.seed), len(prompts))[np.array(todo, int)]
     since = logged = time.monotonic()
     tokens = 0
-    for finished in decode_each(
-      model, generator.params, sources, strategy, given.max_len, generator.rows, keys
-    ):
+    how = {'max_len': given.max_len, 'rows': generator.rows, 'key': keys}
+    how['processors'] = generator.processors
+    for finished in decode_each(model, generator.params, sources, strategy, **how):
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
         index = todo[int(place)]

@@ -91,7 +91,8 @@ def _searched(
 ) -> list[tuple[float, str]]:
   """Returns the hypotheses of all lines, each line's best first, with their scores."""
   sources = [np.array(generator.read(line)[0], np.int32) for line in lines]
-  found = decode_each(generator.model, generator.params, sources, search, max_len, generator.rows)
+  how = {'max_len': max_len, 'rows': generator.rows, 'processors': generator.processors}
+  found = decode_each(generator.model, generator.params, sources, search, **how)
   out = in_order(found).checked()
   assert out.nbest_tokens is not None and out.nbest_scores is not None  # of a search
   rows = zip(out.tokens.tolist(), out.lengths, strict=True)

@@ -1,7 +1,7 @@
 """`decode` and `stream`: check the arguments, compile once for many lengths, run the loop."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,9 +10,17 @@ from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import checked, most_of, padded, room_of
+from fastdec.decoding.law import Law
+from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite
 from fastdec.decoding.settings import Whole
-from fastdec.decoding.strategy import Strategy, check_strategy, check_streams, nodes_of
+from fastdec.decoding.strategy import (
+  Strategy,
+  check_settings,
+  check_strategy,
+  check_streams,
+  nodes_of,
+)
 from fastdec.models.api import Model, Params, check_model
 from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
@@ -25,9 +33,11 @@ def decode(
   strategy: Strategy,
   prompt_lengths: Any = None,
   prefix: Any = None,
-  max_len: Whole | None = None,
+  max_len: Whole | Sequence[Whole] | None = None,
   key: Any = None,
-  max_new_tokens: Whole | None = None,
+  max_new_tokens: Whole | Sequence[Whole] | None = None,
+  processors: Processors | None = None,
+  logprobs: Whole = 0,
 ) -> Decoded:
   """Decodes a batch, on the devices that the parameters lie on.
 
@@ -46,25 +56,30 @@ def decode(
     prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the
       output.
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
-      64).
+      64); or a list, one number for each row.
     key: for strategies that sample: one key, split by row, or one key a row [b]. Keys of another
       kind than JAX's default one are turned into such.
     max_new_tokens: another name of max_len.
+    processors: penalties, bias, forbidden and forced tokens. They change the law that the strategy
+      decodes by.
+    logprobs: n for each token's log-probability and the n likeliest of its place, in `Decoded`.
+      They are of the model's own law, as `fd.score` has it: before processors and temperature.
 
   Raises:
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
-  max_len = most_of(max_len, max_new_tokens)
+  max_len, model = most_of(max_len, max_new_tokens), ended_by(model, processors)
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
+  laws = laws_of(model, len(prompt.tokens), processors, logprobs)
   room = room_of(model, max_len)
   # a look at every leaf takes a noticeable part of a short text's time
   mesh = None if jax.device_count() == 1 else mesh_of(params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    decoded = _decode(model, strategy, params, prompt, keys, room)
+    decoded = _decode(model, strategy, params, prompt, keys, room, laws)
     return decoded if room == max_len else _resized(decoded, max_len, model.pad_id)
 
 
@@ -75,9 +90,10 @@ def stream(
   strategy: Strategy,
   prompt_lengths: Any = None,
   prefix: Any = None,
-  max_len: Whole | None = None,
+  max_len: Whole | Sequence[Whole] | None = None,
   key: Any = None,
-  max_new_tokens: Whole | None = None,
+  max_new_tokens: Whole | Sequence[Whole] | None = None,
+  processors: Processors | None = None,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.
 
@@ -90,21 +106,22 @@ def stream(
       yielded.
   """
   check_streams(strategy)
-  max_len = most_of(max_len, max_new_tokens)
+  max_len, model = most_of(max_len, max_new_tokens), ended_by(model, processors)
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
-  return _stream(model, params, strategy, prompt, keys, max_len)
+  laws = laws_of(model, len(prompt.tokens), processors, 0)
+  return _stream(Bound(model, params, laws), strategy, prompt, keys, max_len)
 
 
 def _stream(
-  model: Model, params: Params, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
+  target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
 ) -> Iterator[list[list[int]]]:
   """Runs `stream` behind its checks, once it is iterated."""
-  mesh = mesh_of(params)
+  mesh = mesh_of(target.params)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    state, is_over = start(Bound(model, params), strategy, prompt, keys, room_of(model, max_len))
+    state, is_over = start(target, strategy, prompt, keys, room_of(target.module, max_len))
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
     tokens, length, over, finite = jax.device_get(
@@ -116,7 +133,7 @@ def _stream(
       return
     seen = length
     with using(mesh):
-      state, is_over = step(Bound(model, params), strategy, state)
+      state, is_over = step(target, strategy, state)
 
 
 def _prepared(
@@ -125,7 +142,7 @@ def _prepared(
   strategy: Strategy,
   lengths: Any,
   prefix: Any,
-  max_len: Whole | None,
+  max_len: Whole | Sequence[Whole] | None,
   key: Any,
 ) -> tuple[int, Prompt, Array | None]:
   """Checks the arguments of `decode`; returns max_len, the padded prompt and one key a row."""
@@ -133,6 +150,7 @@ def _prepared(
   check_model(model, params)
   check_strategy(strategy)
   max_len, prompt, keys = checked(model, inputs, lengths, prefix, max_len, key)
+  check_settings(strategy, len(prompt.tokens))
   strategy.check(model, prompt, max_len)
   return max_len, padded(model, prompt), keys
 
@@ -144,9 +162,15 @@ def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
 
 @functools.partial(jax.jit, static_argnames=('model', 'max_len'))
 def _decode(
-  model: Model, strategy: Strategy, params: Params, prompt: Prompt, keys: Array | None, max_len: int
+  model: Model,
+  strategy: Strategy,
+  params: Params,
+  prompt: Prompt,
+  keys: Array | None,
+  max_len: int,
+  laws: tuple[Law, ...] = (),
 ) -> Decoded:
-  target = Bound(model, params)
+  target = Bound(model, params, laws)
   state = strategy.init(target, prompt, max_len, keys)
   nodes = nodes_of(strategy)
   state = while_loop(

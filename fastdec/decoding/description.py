@@ -56,7 +56,7 @@ def describe(strategy: Any) -> str:
   """Writes a strategy with all its settings, but for heads or draft, as `parse` reads it.
 
   >>> describe(PromptLookup(k=5))
-  'PromptLookup(ngram=3, k=5, temperature=0.0, top_k=0, top_p=1.0)'
+  'PromptLookup(ngram=3, k=5, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)'
 
   Raises:
     UserError: a strategy, rule or setting that is not fastdec's own, or a pool or weights.

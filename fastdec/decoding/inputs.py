@@ -5,6 +5,7 @@ Each shape needs a compiled program, so there are few. Padded prompts have one o
 that a row may emit are data.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt
 
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.settings import MOST_TOKENS, size
+from fastdec.decoding.settings import MOST_TOKENS, check_rows, size
 from fastdec.errors import UserError
 from fastdec.models.api import NO_TOKEN, Model, source_pad, source_words
 
@@ -42,19 +43,29 @@ def most_of(max_len: Any, max_new_tokens: Any) -> Any:
 def checked(
   model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: Any, key: Any
 ) -> tuple[int, Prompt, Array | None]:
-  """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors."""
+  """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors.
+
+  If rows have their own max_len, the largest is returned."""
+  limit = limit_of(model, max_len)
+  prompt = prompt_of(model, inputs, lengths, prefix)
+  rows = prompt.tokens.shape[0]
+  check_rows('max_len', limit, rows)
+  prompt = dataclasses.replace(prompt, limit=np.full(rows, limit, np.int32))
+  check_positions(model, prompt, int(limit.max()))
+  return int(limit.max()), prompt, None if key is None else row_keys(key, rows)
+
+
+def limit_of(model: Model, max_len: Any) -> Int[np.ndarray, '*r']:
+  """Returns the most tokens that all rows, or each row, may emit."""
   if max_len is None:
     max_len = model.fixed_length or DEFAULT_MAX_LEN
   allowed = 'at least 1, a whole number of tokens that a row may emit'
-  max_len = size('max_len', max_len, 1, allowed, MOST_TOKENS)
-  prompt = prompt_of(model, inputs, lengths, prefix, max_len)
-  check_positions(model, prompt, max_len)
-  return max_len, prompt, None if key is None else row_keys(key, prompt.tokens.shape[0])
+  if np.ndim(max_len) != 1 or not np.size(max_len):
+    return np.asarray(size('max_len', max_len, 1, allowed, MOST_TOKENS))
+  return np.array([size('max_len', one, 1, allowed, MOST_TOKENS) for one in max_len])
 
 
-def prompt_of(
-  model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: int | None = None
-) -> Prompt:
+def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
   """Returns the encoder's inputs and the decoder's first tokens; see `decode` for the arguments.
 
   Calls of NumPy are few on purpose: between two texts of a few milliseconds, all their data leaves
@@ -102,8 +113,7 @@ def prompt_of(
     )
   source = inputs if forced else None
   length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
-  limit = None if max_len is None else np.full(b, max_len, np.int32)
-  return Prompt(source, tokens.astype(np.int32, copy=False), length, empty, limit)
+  return Prompt(source, tokens.astype(np.int32, copy=False), length, empty)
 
 
 def ids_of(
@@ -271,7 +281,9 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
     raise UserError(
       f"a source of {s} tokens exceeds the model's {limit} positions: shorten or split it"
     )
-  check_room(int(prompt.length.max()), max_len, limit)
+  own = np.full(prompt.length.shape, max_len) if prompt.limit is None else prompt.limit
+  longest = (prompt.length + own).argmax()
+  check_room(int(prompt.length[longest]), int(own[longest]), limit)
 
 
 def check_room(

@@ -2,7 +2,8 @@
 
 `init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop`
 until all rows are done. Rows are independent: each has its own lengths, and a finished one freezes.
-The drafter alone decides on guesses, the rule on acceptance: there is no `if` for them here.
+The drafter alone decides on guesses, the rule on acceptance, and laws change what the target says
+(`law`): there is no `if` for them here.
 """
 
 import dataclasses
@@ -10,9 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
+from fastdec.decoding import law
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import Capacity, causal, suppress
@@ -39,6 +41,7 @@ class DecodeState:
   finite: Bool[Array, ' b']  # true if all tokens were chosen by logits that have a best one
   cache: Any
   drafter: Any  # the drafter's own state
+  laws: Any  # the states of the target's laws, which know the text up to the root
   keys: Array | None  # one a row
 
 
@@ -52,7 +55,7 @@ def init(
   cache.
 
   Args:
-    target: the model and its parameters.
+    target: the model, its parameters, and the changes of its law.
     drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
     rule: chooses the first token, as the bonus of a draft that is the root alone.
     prompt: b rows of t tokens, right-padded, of at least one token each.
@@ -80,8 +83,9 @@ def init(
   cache = cache.commit(None, prompt.length)
 
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
-  logits = _logits(target, take_node(hidden, prompt.length - 1)[:, None])
-  nothing_drafted = Draft(last, Topology.chain(1))
+  own = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
+  nothing_drafted, laws = Draft(last, Topology.chain(1)), law.begun(target, prompt, max_len)
+  logits = law.changed(target, laws, nothing_drafted, suppress(own, model.suppressed_ids))
   root = rule(
     _fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)
   ).bonus
@@ -90,18 +94,20 @@ def init(
   prefill = Prefill(prompt, memory, hidden, taps, root, capacity)
   zeros = jnp.zeros(b, jnp.int32)
   limit = zeros + max_len if prompt.limit is None else prompt.limit
+  first = law.Emitted(root[:, None], zeros + 1, zeros[:, None], own)
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
     length=zeros + 1,
     limit=limit,
     root=root,
-    done=_is_among(root, model.eos_ids) | prompt.empty | (limit <= 1),
+    done=is_among(root, model.eos_ids) | prompt.empty | (limit <= 1),
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
     finite=has_best(logits[:, 0]) | prompt.empty,
     cache=cache,
     drafter=drafter.init(target, prefill),
+    laws=law.observed(target, laws, first),
     keys=keys,
   )
 
@@ -109,6 +115,7 @@ def init(
 def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
   """Makes one call of the target for all rows: propose, score, accept, commit, observe.
 
+  Each node is judged by the target's law as its `laws` change it behind the text that ends there.
   Rows are independent. A finished row takes part in the call, because shapes are static. But the
   call does not change it: its tokens, length, root, counts and the length of its cache stay. Its
   cache beyond that length, and its drafter's state, no longer matter.
@@ -135,12 +142,12 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # Score: one call of the target over all nodes, the root included.
   apply = apply_with(model, getattr(drafter, 'taps', ()))
   hidden, taps, cache = apply(params, draft.tokens, topology.nodes, state.cache)
-  logits = _logits(target, hidden)
+  own = model.unembed(params, hidden)
+  logits = law.changed(target, state.laws, draft, suppress(own, model.suppressed_ids))
 
   # Accept: the rule names the last node of a path, and the bonus behind it.
-  accepted = rule(
-    rule_keys, draft, logits, _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
-  )
+  acceptable = _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
+  accepted = rule(rule_keys, draft, logits, acceptable & law.allows(target, draft, logits))
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 
@@ -153,19 +160,18 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # already, so without a path nothing is copied.
   cache = cache.commit(None if topology.is_chain else path, count)
 
-  # Observe: the drafter sees the results of the call.
+  # Observe: the drafter sees the results of the call, and the laws read on.
   seen = Step(
     draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length
   )
   drafter_state = drafter.observe(target, drafter_state, seen)
-  return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state)
+  emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
+  laws = law.observed(target, state.laws, emitted)
+  return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state, laws=laws)
 
 
-def _logits(target: Bound, hidden: Float[Array, 'b n d']) -> Float[Array, 'b n v']:
-  return suppress(target.module.unembed(target.params, hidden), target.module.suppressed_ids)
-
-
-def _is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
+def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
+  """True where a token is one of these."""
   found = jnp.zeros(tokens.shape, bool)
   for one in ids:
     found |= tokens == one
@@ -178,9 +184,9 @@ def _acceptable(
   """Nodes that may be emitted: not below an end, within the row's limit, not a suppressed token."""
   topology = draft.topology
   ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
-  below_end = (ancestors & _is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
+  below_end = (ancestors & is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
   room = state.limit - state.length
-  allowed = with_rows(topology.acceptable, 2) & ~_is_among(draft.tokens, suppressed_ids)
+  allowed = with_rows(topology.acceptable, 2) & ~is_among(draft.tokens, suppressed_ids)
   return allowed & ~below_end & (with_rows(topology.depths, 2) <= room[:, None])
 
 
@@ -199,7 +205,7 @@ def _emit(
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
   last = take_node(draft.tokens, node)
-  cut = ((drafts > 0) & _is_among(last, eos_ids)) | (state.length + drafts >= state.limit)
+  cut = ((drafts > 0) & is_among(last, eos_ids)) | (state.length + drafts >= state.limit)
   count = jnp.where(state.done, 0, drafts + (~cut).astype(jnp.int32))
 
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
@@ -214,7 +220,7 @@ def _emit(
     tokens=_put(state.tokens, place, block),
     length=length,
     root=jnp.where(state.done, state.root, newest),
-    done=state.done | _is_among(newest, eos_ids) | (length >= state.limit),
+    done=state.done | is_among(newest, eos_ids) | (length >= state.limit),
     block_sizes=_put(state.block_sizes, call, count[:, None]),
     calls=state.calls + runs,
     draft_calls=state.draft_calls + draft.calls * runs,

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import (
   checked,
+  limit_of,
   most_of,
   padded,
   room_of,
@@ -34,12 +35,15 @@ from fastdec.decoding.inputs import (
   width_of,
   without_left_pads,
 )
+from fastdec.decoding.law import Law
+from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import Strategy, check_strategy, nodes_of
+from fastdec.decoding.settings import Whole, check_rows, count
+from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, nodes_of, of_rows
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, check_model, source_pad, source_words
-from fastdec.sharding import check_rows, mesh_of, place_rows, using
+from fastdec.sharding import check_rows as check_divides
+from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
@@ -61,15 +65,18 @@ def decode_each(
   params: Params,
   inputs: Any,
   strategy: Strategy,
-  max_len: Whole | None = None,
+  max_len: Whole | Sequence[Whole] | None = None,
   rows: Whole = 64,
   key: Any = None,
-  max_new_tokens: Whole | None = None,
+  max_new_tokens: Whole | Sequence[Whole] | None = None,
+  processors: Processors | None = None,
+  logprobs: Whole = 0,
 ) -> Iterator[Finished]:
   """Decodes any number of inputs as `decode`, the longest first, and yields them as they end.
 
   Args:
-    model, params, strategy, max_len, max_new_tokens: see `decode`.
+    model, params, strategy, max_len, max_new_tokens, processors, logprobs: see `decode`. Settings
+      of rows are of inputs here.
     inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
       decoder-only model.
     rows: most inputs decoded at once (a multiple of 4 is used whole); on a mesh, for all of its
@@ -86,6 +93,7 @@ def decode_each(
   rows = count('rows', rows, 1, '1 or more')
   check_model(model, params)
   check_strategy(strategy)
+  model = ended_by(model, processors)
   sources = rows_of('inputs', inputs, source_words(model))
   name = 'prompt' if model.start_id is None else 'source'
   sources = [without_left_pads(model, name, i, row) for i, row in enumerate(sources)]
@@ -94,19 +102,22 @@ def decode_each(
     return iter(())
   if model.start_id is None and not lengths.all():
     raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
-  max_len = most_of(max_len, max_new_tokens)
-  max_len, longest, _ = checked(
-    model, sources[int(lengths.argmax())][None], None, None, max_len, None
-  )
-  strategy.check(model, longest, max_len)
+  limit = limit_of(model, most_of(max_len, max_new_tokens))
+  check_rows('max_len', limit, len(lengths))
+  limit = np.full(len(lengths), limit)
+  check_settings(strategy, len(lengths))
+  for i in {int(lengths.argmax()), int((lengths + limit).argmax())}:
+    _, longest, _ = checked(model, sources[i][None], None, None, int(limit[i]), None)
+    strategy.check(model, longest, int(limit[i]))
   mesh = mesh_of(params)
   unit = 1 if mesh is None else mesh.shape['data']
-  check_rows(rows, unit)
+  check_divides(rows, unit)
   several = 2 ** (len(lengths) - 1).bit_length()  # lists of few lengths: each is a program
   rows = min(rows, -(-several // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
-  pool = _Pool(model, params, strategy, sources, max_len, keys, rows, quarter, mesh)
+  laws = laws_of(model, len(lengths), processors, logprobs)
+  pool = _Pool(model, params, strategy, laws, sources, limit, keys, rows, quarter, mesh)
   return (
     finished
     for group in groups_of(lengths, LEAST_POOLFULS * rows)
@@ -161,8 +172,9 @@ class _Pool:
   model: Model
   params: Params
   strategy: Strategy
+  laws: tuple[Law, ...]
   sources: Sequence[np.ndarray]
-  max_len: int
+  limit: Int[np.ndarray, ' n']  # most tokens of each source
   keys: Array | None  # one a source
   rows: int
   quarter: int
@@ -174,7 +186,8 @@ class _Pool:
     width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
     width = min(width, self.model.max_positions or width)
     # not of the longest: few programs
-    room = self.strategy.most_tokens(width, room_of(self.model, self.max_len))
+    max_len = int(self.limit.max())
+    room = self.strategy.most_tokens(width, room_of(self.model, max_len))
     owners, is_done, row_calls, state = (
       np.full(pool_rows, NOBODY),
       np.ones(pool_rows, bool),
@@ -186,21 +199,23 @@ class _Pool:
       come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
       prompt, keys = self._prompt(come, width)
       if state is None:
-        state = self._nothing(prompt, keys, room, pool_rows // self.quarter)
+        state = self._nothing(prompt, keys, room, come.clip(0), pool_rows // self.quarter)
       order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
       slots = order[: self.quarter]
       left, owners[slots] = owners[slots], come
       wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
       # nothing runs before the pool is full
       still = pool_rows if begun + self.quarter < pool_rows else wanted
+      strategy = of_rows(self.strategy, owners.clip(0))
+      laws = tuple(law.take(come.clip(0)) for law in self.laws)
       with using(self.mesh):
         state, calls, is_done, decoded = _exchange(
-          self.model, self.strategy, self.params, state, slots, prompt, keys, room, still
+          self.model, strategy, self.params, laws, state, slots, prompt, keys, room, still
         )
       (kept,) = (left != NOBODY).nonzero()
       if kept.size:
         decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
-        yield Finished(left[kept], decoded.resized(self.max_len, self.model.pad_id), row_calls)
+        yield Finished(left[kept], decoded.resized(max_len, self.model.pad_id), row_calls)
         row_calls = 0
       if (owners == NOBODY).all():
         return
@@ -216,20 +231,22 @@ class _Pool:
         inputs[row, : lengths[row]] = self.sources[index]
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
-    _, prompt, keys = checked(
-      self.model, inputs, lengths if is_prompt else None, None, self.max_len, keys
-    )
+    limit = self.limit[indices.clip(0)]
+    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, limit, keys)
     prompt = padded(self.model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
     return place_rows((prompt, keys), self.mesh)
 
-  def _nothing(self, prompt: Prompt, keys: Array | None, room: int, quarters: int) -> Any:
+  def _nothing(
+    self, prompt: Prompt, keys: Array | None, room: int, come: Int[np.ndarray, ' q'], quarters: int
+  ) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
 
-    def init(strategy: Any, params: Any, prompt: Any, keys: Any) -> Any:
-      return strategy.init(Bound(self.model, params), prompt, room, keys)
+    def init(strategy: Any, params: Any, prompt: Any, keys: Any, laws: Any) -> Any:
+      return strategy.init(Bound(self.model, params, laws), prompt, room, keys)
 
-    shapes = jax.eval_shape(init, self.strategy, self.params, prompt, keys)
+    strategy, laws = of_rows(self.strategy, come), tuple(law.take(come) for law in self.laws)
+    shapes = jax.eval_shape(init, strategy, self.params, prompt, keys, laws)
     nothing = jax.tree.map(
       lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
     )
@@ -252,6 +269,7 @@ def _exchange(
   model: Model,
   strategy: Strategy,
   params: Params,
+  laws: tuple[Law, ...],
   state: Any,
   slots: Int[Array, ' q'],
   prompt: Prompt,
@@ -261,12 +279,14 @@ def _exchange(
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
   """Puts new rows into `slots`, and runs the pool until at most `still` rows run.
 
+  Settings of rows are those of the pool's rows in `strategy`, and of the new ones in `laws`.
   Returns the state, the number of calls, a mask of ended rows, and the results of the slots' rows
   before.
   """
-  target = Bound(model, params)
+  target = Bound(model, params, laws)
   left = strategy.result(strategy.take(state, slots))
-  state = _put(state, slots, strategy.init(target, prompt, room, keys))
+  coming = of_rows(strategy, slots).init(target, prompt, room, keys)
+  state = _put(state, slots, coming)
   state, calls = while_loop(
     lambda carry: (~strategy.done(carry[0])).sum() > still,
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),

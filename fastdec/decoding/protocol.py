@@ -79,20 +79,26 @@ class Decoded:
   scores: Float[Array | np.ndarray, ' b'] | None = None
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
+  # `logprobs` asked for: of each token by the model's own law (`score`), and the n likeliest tokens
+  # of its place; 0 behind the end
+  logprobs: Float[Array | np.ndarray, 'b t'] | None = None
+  top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
+  top_ids: Int[Array | np.ndarray, 'b t n'] | None = None
 
   def resized(self, max_len: int, pad_id: int) -> 'Decoded':
     """Returns the same with room for `max_len` tokens a row; no row may have more."""
     xp = np if isinstance(self.tokens, np.ndarray) else jnp
 
-    def sized(x: Any, value: int) -> Any:
-      missing = max(max_len - x.shape[-1], 0)
-      return xp.pad(
-        x[..., :max_len], [(0, 0)] * (x.ndim - 1) + [(0, missing)], constant_values=value
-      )
+    def sized(x: Any, value: int, axis: int) -> Any:
+      more = [(0, max(max_len - x.shape[i], 0) if i == axis else 0) for i in range(x.ndim)]
+      kept = x[(slice(None),) * axis + (slice(max_len),)]
+      return xp.pad(kept, more, constant_values=value)
 
-    nbest = None if self.nbest_tokens is None else sized(self.nbest_tokens, pad_id)
-    tokens, block_sizes = sized(self.tokens, pad_id), sized(self.block_sizes, 0)
-    return dataclasses.replace(self, tokens=tokens, block_sizes=block_sizes, nbest_tokens=nbest)
+    places = {'tokens': (pad_id, 1), 'nbest_tokens': (pad_id, 2)}
+    places |= dict.fromkeys(('block_sizes', 'logprobs', 'top_logprobs', 'top_ids'), (0, 1))
+    found = {name: (getattr(self, name), *how) for name, how in places.items()}
+    new = {name: sized(*one) for name, one in found.items() if one[0] is not None}
+    return dataclasses.replace(self, **new)
 
   def checked(self) -> 'Decoded':
     """Returns itself if its tokens can be trusted.

@@ -94,33 +94,52 @@ def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *
 
 def warp(
   logits: Float[Array, '*b v'],
-  temperature: Float[Array, ''],
-  top_k: Int[Array, ''],
-  top_p: Float[Array, ''],
+  temperature: Float[Array, '*r'],
+  top_k: Int[Array, '*k'],
+  top_p: Float[Array, '*p'],
+  min_p: Float[Array, '*m'],
 ) -> Float[Array, '*b v']:
-  """Returns log-probabilities of the law to sample from: temperature, then top-k, then top-p.
+  """Returns log-probabilities of the law to sample from: temperature, top-k, top-p, then min-p.
 
-  Ties go to the lower id. The settings are arrays: one compiled program serves a sweep, and ranks
-  tokens only if top_k or top_p needs it.
+  The settings are arrays, each one number or one for each row: one compiled program serves a sweep,
+  and ranks tokens only if top_k or top_p needs it.
 
   Args:
-    logits: minus infinity for tokens that are ruled out.
-    temperature: above 0.
-    top_k: keeps the k most likely tokens (0: all).
+    logits: rows first; minus infinity for tokens that are ruled out.
+    temperature: above 0; of a row it may be 0, and the law has the most likely token alone.
+    top_k: keeps the k most likely tokens and those that are as likely as the last (0: all).
     top_p: keeps the fewest most likely tokens that have at least this probability together (1:
-      all), of those that top_k leaves.
+      all), of those that top_k leaves. Of equally likely ones the lower id goes first.
+    min_p: keeps the tokens at least so likely as this part of the most likely one (0: all).
   """
-  scaled = logits / temperature.astype(logits.dtype)
+
+  def over(setting: Array) -> Array:
+    return setting.reshape(*setting.shape, *(1,) * (logits.ndim - 1)) if setting.ndim else setting
+
+  warmth, top_k, top_p, min_p = map(over, (temperature, top_k, top_p, min_p))
+  is_cold = warmth == 0
+  if warmth.ndim:
+    warmth = jnp.where(is_cold, 1, warmth)
+  scaled = logits / warmth.astype(logits.dtype)
 
   def cut(x: Array) -> Array:
     return _cut(x, top_k, top_p)
 
-  scaled = jax.lax.cond((top_k > 0) | (top_p < 1), cut, lambda x: x, scaled)
-  return jax.nn.log_softmax(scaled, axis=-1)
+  def likely(x: Array) -> Array:
+    least = x.max(axis=-1, keepdims=True) + jnp.log(min_p).astype(x.dtype)
+    return jnp.where(x >= least, x, -jnp.inf)
+
+  scaled = jax.lax.cond(((top_k > 0).any() | (top_p < 1).any()), cut, lambda x: x, scaled)
+  scaled = jax.lax.cond((min_p > 0).any(), likely, lambda x: x, scaled)
+  law = jax.nn.log_softmax(scaled, axis=-1)
+  if not warmth.ndim:
+    return law
+  is_best = _places(logits) == argmax(logits)[..., None]
+  return jnp.where(is_cold, jnp.where(is_best, 0, -jnp.inf).astype(law.dtype), law)
 
 
 def _cut(
-  scaled: Float[Array, '*b v'], top_k: Int[Array, ''], top_p: Float[Array, '']
+  scaled: Float[Array, '*b v'], top_k: Int[Array, '*k'], top_p: Float[Array, '*p']
 ) -> Float[Array, '*b v']:
   """Sets tokens to minus infinity that top-k or top-p leave out.
 
@@ -135,45 +154,62 @@ def _cut(
 
   best, ids = jax.lax.top_k(x, min(FEW, v))  # ties: lowest id
   few = best.shape[-1]
-  among_k = _places(best) < jnp.where(top_k > 0, top_k, v)
-  best_weight = jnp.where(among_k, jnp.exp(best - most), 0)
+  is_last = _places(best) == jnp.minimum(top_k, few) - 1
+  kth = jnp.where(is_last, best, -jnp.inf).max(axis=-1, keepdims=True)  # -inf: top_k is 0
+  best_weight = jnp.where(best >= kth, jnp.exp(best - most), 0)
   sums = jnp.cumsum(best_weight, axis=-1)
   # tokens beyond the best few are cut by top_k, or there are none
-  is_all = (few == v) | ((top_k > 0) & (top_k <= few))
-  goal = top_p * jnp.where(is_all, sums[..., -1:], weight.sum(axis=-1, keepdims=True))
+  is_all = (best[..., -1:] < kth) | (few == v)
+  rest = jnp.where(x >= kth, weight, 0).sum(axis=-1, keepdims=True)
+  goal = top_p * jnp.where(is_all, sums[..., -1:], rest)
 
   def of_the_few() -> Bool[Array, '*b v']:
-    kept = among_k & ((sums - best_weight < goal) | (top_p >= 1))
-    last = kept.sum(axis=-1, keepdims=True, dtype=jnp.int32) - 1
+    kept = (best >= kth) & (sums - best_weight < goal)
+    last = kept.sum(axis=-1, keepdims=True, dtype=jnp.int32).clip(1) - 1
     lowest, last_id = (jnp.take_along_axis(y, last, axis=-1) for y in (best, ids))
-    return (x > lowest) | ((x == lowest) & (_places(x) <= last_id))
+    by_p = (x > lowest) | ((x == lowest) & (_places(x) <= last_id))
+    return jnp.where(top_p < 1, by_p, x >= kth)
 
   if few == v:
     return jnp.where(of_the_few(), x, -jnp.inf)
-  suffices = is_all | ((top_k == 0) & (sums[..., -1:] >= goal).all())
-  kept = jax.lax.cond(suffices, of_the_few, lambda: _kept_of_all(x, weight, top_k, top_p))
+  suffices = (top_k <= few) & (is_all | (top_p >= 1) | (sums[..., -1:] >= goal))
+  kept = jax.lax.cond(suffices.all(), of_the_few, lambda: _kept_of_all(x, weight, top_k, top_p))
   return jnp.where(kept, x, -jnp.inf)
 
 
 def _kept_of_all(
   x: Float[Array, '*b v'],
   weight: Float[Array, '*b v'],
-  top_k: Int[Array, ''],
-  top_p: Float[Array, ''],
+  top_k: Int[Array, '*k'],
+  top_p: Float[Array, '*p'],
 ) -> Bool[Array, '*b v']:
   """Mask of the tokens that top-k and top-p keep, for any law; `weight` is unnormalised p."""
   key = _sortable(x)
 
   def first_k() -> Bool[Array, '*b v']:
-    return _fewest(key, jnp.ones_like(x), jnp.full_like(x[..., :1], top_k.astype(x.dtype)))
+    wanted = jnp.broadcast_to(top_k, x[..., :1].shape).astype(x.dtype)
+    return (key >= _least_kept(key, jnp.ones_like(x), wanted)) | (top_k == 0)
 
-  by_k = jax.lax.cond(top_k > 0, first_k, lambda: jnp.ones_like(x, bool))
+  by_k = jax.lax.cond((top_k > 0).any(), first_k, lambda: jnp.ones_like(x, bool))
   rest = jnp.where(by_k, weight, 0)
 
   def first_p() -> Bool[Array, '*b v']:
-    return _fewest(key, rest, top_p * rest.sum(axis=-1, keepdims=True))
+    return _fewest(key, rest, top_p * rest.sum(axis=-1, keepdims=True)) | (top_p >= 1)
 
-  return by_k & jax.lax.cond(top_p < 1, first_p, lambda: by_k)
+  return by_k & jax.lax.cond((top_p < 1).any(), first_p, lambda: by_k)
+
+
+def _least_kept(
+  key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
+) -> UInt[Array, '*b 1']:
+  """Returns the largest key such that the weights of keys from there on reach the goal.
+
+  Halving takes a pass over the vocabulary for each bit in which keys differ."""
+
+  def reaches(at: UInt[Array, '*b 1']) -> Bool[Array, '*b 1']:
+    return jnp.where(key >= at, weight, 0).sum(axis=-1, keepdims=True) >= goal
+
+  return _largest(reaches, key.min(axis=-1, keepdims=True), key.max(axis=-1, keepdims=True))
 
 
 def _fewest(
@@ -181,15 +217,13 @@ def _fewest(
 ) -> Bool[Array, '*b v']:
   """Mask of the fewest tokens whose weights sum to the goal: largest keys, of equals lowest ids.
 
-  Halving takes a pass over the vocabulary for each bit in which keys differ. If only some of equal
-  keys are kept, it takes one more for each bit of an id.
+  If only some of equal keys are kept, it takes one more pass for each bit of an id.
   """
 
   def total(which: Bool[Array, '*b v']) -> Float[Array, '*b 1']:
     return jnp.where(which, weight, 0).sum(axis=-1, keepdims=True)
 
-  least, most = key.min(axis=-1, keepdims=True), key.max(axis=-1, keepdims=True)
-  lowest = _largest(lambda at: total(key >= at) >= goal, least, most)
+  lowest = _least_kept(key, weight, goal)
   above, tied = key > lowest, key == lowest
   v = key.shape[-1]
   back = v - _places(key)  # the lowest id has the largest

@@ -1,4 +1,4 @@
-"""Forced scoring: log-probabilities of given outputs."""
+"""Log-probabilities by the model's own law: of given outputs, and of those being written."""
 
 import functools
 from typing import Any
@@ -10,7 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of
-from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.law import Emitted
+from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.sampling import best
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, causal, check_model, suppress
 from fastdec.sharding import mesh_of, place_rows, using
@@ -82,6 +84,57 @@ def score(
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
   with using(mesh):
     return _score(model, params, *place_rows(rows, mesh))
+
+
+@struct.pytree
+class Notes:
+  """Log-probabilities of each row's tokens so far."""
+
+  length: Int[Array, ' b']
+  logprobs: Float[Array, 'b t']
+  top_logprobs: Float[Array, 'b t n']
+  top_ids: Int[Array, 'b t n']
+
+  @property
+  def result(self) -> dict[str, Array]:
+    """The notes by their names in `Decoded`."""
+    names = ('logprobs', 'top_logprobs', 'top_ids')
+    return {name: getattr(self, name) for name in names}
+
+
+@struct.pytree
+class Noting:
+  """A law that changes nothing, and notes what `score` would give for the tokens written.
+
+  The n likeliest tokens of each place are noted too."""
+
+  top: int = struct.static()
+  suppressed_ids: tuple[int, ...] = struct.static()
+
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> Notes:
+    """See `Law.init`."""
+    b = len(prompt.tokens)
+    zeros = jnp.zeros((b, max_len), jnp.float32)
+    ids = jnp.zeros((b, max_len, self.top), jnp.int32)
+    return Notes(jnp.zeros(b, jnp.int32), zeros, ids.astype(zeros.dtype), ids)
+
+  def __call__(self, state: Notes, draft: Draft, logits: Array) -> Array:
+    """See `Law`."""
+    return logits
+
+  def observe(self, state: Notes, emitted: Emitted) -> Notes:
+    """See `Law.observe`."""
+    logits = jnp.take_along_axis(emitted.logits, emitted.path[..., None], axis=1)
+    law = suppress(jax.nn.log_softmax(logits), self.suppressed_ids)
+    own = jnp.take_along_axis(law, emitted.tokens[..., None], axis=2)[..., 0]
+    top, ids = best(law, self.top)
+    notes = (state.logprobs, state.top_logprobs, state.top_ids)
+    new = (own.astype(state.logprobs.dtype), top.astype(state.logprobs.dtype), ids)
+    return Notes(state.length + emitted.count, *emitted.written(notes, state.length, new))
+
+  def take(self, rows: Any) -> 'Noting':
+    """See `Law.take`."""
+    return self
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -87,6 +87,36 @@ def real(name: str, value: Any, least: float, most: float, allowed: str) -> Floa
   return jnp.asarray(value, jnp.float32)
 
 
+def each(
+  name: str, value: Any, least: int | float, most: int | float, allowed: str, whole: bool = False
+) -> Any:
+  """Returns a setting that may differ by row, a number or one for each row, as float32 or int32.
+
+  Raises:
+    UserError: one of them is not from `least` to `most`, or not whole where it must be.
+  """
+  dtype = np.int32 if whole else np.float32
+  if is_traced(value):
+    return jnp.asarray(value, dtype)
+  try:
+    array = np.asarray(value)
+  except (TypeError, ValueError):  # rows of different lengths
+    array = np.asarray(None)
+  fits = array.dtype.kind in 'iuf' and array.ndim <= 1 and array.size
+  if not fits or not ((array >= least) & (array <= most)).all() or (whole and (array % 1).any()):
+    raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
+  return array.astype(dtype)
+
+
+def check_rows(name: str, value: Any, rows: int) -> None:
+  """Raises UserError for a setting of each row of another number of rows."""
+  if np.ndim(value) and len(value) != rows:
+    raise UserError(
+      f'{name} has {len(value)} numbers, and there are {rows} rows: give one number, or one for'
+      ' each row'
+    )
+
+
 def number(name: str, value: Any, allowed: str) -> Any:
   """Returns any finite number as a NumPy scalar of JAX's default type.
 

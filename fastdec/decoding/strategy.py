@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 from jaxtyping import Array, Bool, Int
 
-from fastdec.decoding import loop
+from fastdec.decoding import law, loop
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
+from fastdec.decoding.settings import check_rows
 from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.struct import Bound
@@ -118,9 +119,29 @@ class LoopStrategy:
     return jax.tree.map(lambda x: x[rows], state)
 
   def result(self, state: loop.DecodeState) -> Decoded:
-    return Decoded(
-      state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls, state.finite
-    )
+    counts = (state.block_sizes, state.calls, state.draft_calls)
+    notes = law.noted(state.laws)
+    return Decoded(state.tokens, state.length, *counts, state.finite, **notes)
+
+
+BY_ROW = ('temperature', 'top_k', 'top_p', 'min_p')  # settings that may differ by row
+
+
+def check_settings(strategy: Any, rows: int) -> None:
+  """Raises UserError for a strategy with settings of each row, of another number of rows."""
+  for part in (strategy, getattr(strategy, '__dict__', {}).get('rule')):
+    for name in BY_ROW:
+      check_rows(name, getattr(part, name, None), rows)
+
+
+def of_rows(strategy: T, rows: Any) -> T:
+  """Returns the strategy with the settings of these rows only, where each row has its own."""
+
+  def taken(path: Any, x: Any) -> Any:
+    is_own = getattr(path[-1], 'name', None) in BY_ROW and getattr(x, 'ndim', 0) == 1
+    return x[rows] if is_own else x
+
+  return jax.tree.map_with_path(taken, strategy)
 
 
 def lengths(asked: Asked, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:

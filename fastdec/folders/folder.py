@@ -37,6 +37,11 @@ class Folder(abc.ABC):
   def model(self) -> Any:
     """The model, a frozen value (`models/api.py`); its parameters are unread."""
 
+  @property
+  def generation(self) -> Mapping[str, Any]:
+    """Settings of `generate`, for `Processors.of`."""
+    return {}
+
   @abc.abstractmethod
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the model's parameters one by one, straight onto the mesh (None: one device).

@@ -1,8 +1,9 @@
 """A Hugging Face folder's settings of decoding, in generation_config.json and config.json.
 
 Older folders have only the second. Ids are heeded: ends, pad, start, and tokens that are never
-emitted. The defaults of `generate` for choosing tokens are not: the caller gives the strategy. One
-warning names those that would change the output (`warn_of_defaults`).
+emitted. Processors are read by `fd.Processors.of`, which `fd.Generator` does by itself. The other
+defaults of `generate` are not heeded: the caller gives the strategy. A warning names those that
+would change the output.
 """
 
 import dataclasses
@@ -14,17 +15,20 @@ from typing import Any
 from fastdec.errors import UserError, UserNote
 from fastdec.fields import read, shown
 
-REFUSED = ('begin_suppress_tokens', 'forced_decoder_ids', 'sequence_bias')
-# Defaults that change the output of `generate`, and the values that do nothing. Those of sampling
-# apply with `do_sample`.
-UNHEEDED: dict[str, tuple[Any, ...]] = {
+REFUSED = ('forced_decoder_ids',)
+# Defaults that change the output of `generate`, and the values that do nothing. First processors,
+# then the others; those of sampling apply with `do_sample`.
+PROCESSORS: dict[str, tuple[Any, ...]] = {
   'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
   'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,),
-  'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,),
   'exponential_decay_length_penalty': (), 'forced_bos_token_id': (), 'forced_eos_token_id': (),
-  'guidance_scale': (1,), 'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (),
-  'watermarking_config': (), 'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (),
-  'max_length': (20,), 'max_new_tokens': (),
+  'begin_suppress_tokens': ([],), 'sequence_bias': ([], {}),
+}  # fmt: skip
+UNHEEDED: dict[str, tuple[Any, ...]] = {
+  'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,), 'guidance_scale': (1,),
+  'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
+  'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (), 'max_length': (20,),
+  'max_new_tokens': (),
 }  # fmt: skip
 UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
   'length_penalty': (1,), 'early_stopping': (False,), 'diversity_penalty': (0,),
@@ -108,7 +112,8 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
 def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
   """Returns the ids that are never emitted, as in `generate`.
 
-  End ids among the bad words are allowed. config.json counts only without generation_config.json.
+  End ids among the bad words are allowed; sequences of several tokens are processors.
+  config.json counts only without generation_config.json.
 
   Raises:
     UserError: another setting of `generate` that changes the output.
@@ -121,12 +126,9 @@ def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[
       )
   said = read(Said, given, name, ': ', ignores=True)
   words = said.bad_words_ids or ()
-  if any(len(word) != 1 for word in words):
-    raise UserError(
-      'bad_words_ids of several tokens are not supported: remove them from generation_config.json'
-    )
   ends = said_of(config, generation).ends
-  ids = {*(said.suppress_tokens or ()), *(word for (word,) in words if word not in ends)}
+  single = {word[0] for word in words if len(word) == 1}
+  ids = {*(said.suppress_tokens or ()), *(single - {*ends})}
   return {token for token in ids if 0 <= token < config['vocab_size']}
 
 
@@ -151,6 +153,24 @@ def warn_of_defaults(
     told = f'{folder / name} has defaults of `generate` that are not heeded: {", ".join(found)}'
     warnings.warn(
       f'{told}. The strategy that you give chooses tokens, and max_len alone limits them.',
+      UserNote,
+      stacklevel=3,
+    )
+
+
+def warn_of_processors(path: pathlib.Path, given: Mapping[str, Any]) -> None:
+  """Warns by one `UserNote` of processors among the settings of a folder, which are to be given."""
+  found = [
+    f'{key}={shown(given[key])}'
+    for key, neutral in PROCESSORS.items()
+    if given.get(key) not in (None, *neutral)
+  ]
+  if any(len(word) > 1 for word in given.get('bad_words_ids') or ()):
+    found.append(f'bad_words_ids={shown(given["bad_words_ids"])}')
+  if found:
+    warnings.warn(
+      f'{path} has processors of `generate`: {", ".join(found)}. fd.Generator heeds them;'
+      ' fd.decode does if you give it processors=fd.Processors.of(path).',
       UserNote,
       stacklevel=3,
     )

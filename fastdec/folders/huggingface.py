@@ -43,9 +43,7 @@ class HuggingFaceFolder(Folder):
       UserError: an unknown model_type or unsupported option; a config.json with a missing field or
         a value of another kind.
     """
-    family, generation = self._family, {}
-    if (self.path / 'generation_config.json').is_file():
-      generation = read_json(self.path / 'generation_config.json')
+    family, generation = self._family, self._generation
     try:
       said_of(self.config)  # a format that is not read is told before anything else
       model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
@@ -53,6 +51,15 @@ class HuggingFaceFolder(Folder):
       raise UserError(f'{self.path}: {error}') from None
     warn_of_defaults(self.path, self.config, generation)
     return model
+
+  @functools.cached_property
+  def _generation(self) -> Mapping[str, Any]:
+    file = self.path / 'generation_config.json'
+    return read_json(file) if file.is_file() else {}
+
+  @property
+  def generation(self) -> Mapping[str, Any]:
+    return self._generation or self.config
 
   def _said_dtype(self, family: ModuleType) -> str:
     """Returns config.json's type, or float32; of a quantized folder bfloat16."""

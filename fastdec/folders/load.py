@@ -15,6 +15,7 @@ from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.folders import huggingface, medusa, native
 from fastdec.folders.folder import Folder
+from fastdec.folders.generation import warn_of_processors
 from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import Params
 from fastdec.quantized import TYPES, is_quantized
@@ -114,6 +115,7 @@ def load(
   """
   folder = open(path, dtype)
   loaded = folder.model, folder.params(mesh)
+  warn_of_processors(folder.path, folder.generation)
   if pack == 'auto':
     return packed(*loaded)
   return (loaded[0], packing.pack(*loaded)) if pack else loaded

@@ -15,14 +15,16 @@ from fastdec.models.api import causal
 from tests.decoding.fakes import HashLM
 
 MODEL = HashLM()
-WARP = jax.jit(warp)
+WARP, NO_MIN_P = jax.jit(warp), jnp.float32(0)
 PROMPTS = np.array([[3, 4, 5], [6, 7, 8], [2, 9, 9]], np.int32)
 
 
 def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
   """The definition, one token after the other, in float64."""
   scaled = logits.astype(np.float64) / temperature
-  order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))[: top_k or None]
+  order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))
+  if top_k:
+    order = [i for i in order if scaled[i] >= scaled[order[min(top_k, len(order)) - 1]]]
   weights = np.exp(scaled[order] - scaled.max())
   weights /= weights.sum()
   kept, total = [], 0.0
@@ -90,17 +92,19 @@ def test_what_is_never_emitted_is_no_middle_either():
 def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top_p):
   logits = np.random.default_rng(seed).integers(-3, 4, 8).astype(np.float32)  # whole numbers: ties
   logits[seed % 8] = -np.inf
-  warped = WARP(logits, jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p))
+  warped = WARP(logits, jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), NO_MIN_P)
   expected = law_by_hand(logits, temperature, top_k, top_p)
   np.testing.assert_array_equal(np.exp(warped) > 0, expected > 0)
   np.testing.assert_allclose(np.exp(warped), expected, atol=1e-6)
 
 
 def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k
-  and p."""
+  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k,
+  with those that are as likely as the last of them, and within p."""
   ranking = np.argsort(-logits, kind='stable')  # of equal ones the lowest id first
-  count = top_k or len(logits)
+  count = len(logits)
+  if top_k:
+    count = int((logits >= logits[ranking[min(top_k, count) - 1]]).sum())
   if top_p < 1:
     weights = np.exp(logits[ranking].astype(np.float64) - logits.max())[:count]
     before = np.cumsum(weights) - weights
@@ -140,7 +144,7 @@ def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
   random = np.random.default_rng(seed)
   logits = np.array([LAWS[kind](random) for kind in kinds], np.float32)
   logits[:, 17] = np.maximum(logits[:, 17], -1)  # something is possible
-  warped = np.asarray(WARP(logits, jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p)))
+  warped = np.asarray(WARP(logits, jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p), NO_MIN_P))
   for law, row in zip(warped, logits, strict=True):
     # A sum of probabilities that lies within rounding of top_p may count as either.
     least, most = (kept_by_sorting(row, top_k, top_p * (1 + error)) for error in (-1e-5, 1e-5))
@@ -155,30 +159,33 @@ def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
 
 
 def test_a_flat_law_is_cut_by_ids():
-  """Nothing is left to rounding: probabilities of 1/1024, and top_p a sum of them."""
+  """Nothing is left to rounding: probabilities of 1/1024, and top_p a sum of them. top_k keeps all
+  that are as likely as the last."""
   for top_k, top_p, count in (
     (0, 0.75, 768),
-    (512, 0.75, 384),
-    (900, 1.0, 900),
+    (512, 0.75, 768),
+    (900, 1.0, 1024),
     (0, 1e-30, 1),
     (0, 1.0, 1024),
   ):
-    law = WARP(jnp.zeros((1, 1024)), jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p))[0]
+    law = WARP(
+      jnp.zeros((1, 1024)), jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p), NO_MIN_P
+    )[0]
     np.testing.assert_array_equal(np.isfinite(law), np.arange(1024) < count)
 
 
 @pytest.mark.parametrize('top_k', [1, 300])
-def test_the_last_of_equal_tokens_that_is_kept_is_the_lowest_id(top_k):
+def test_top_k_keeps_all_that_are_as_likely_as_the_last(top_k):
   law = np.zeros((1, 600), np.float32)
   law[0, 100:] = 1.0
-  kept = np.isfinite(WARP(law, jnp.float32(0.5), jnp.int32(top_k), jnp.float32(1)))[0]
-  np.testing.assert_array_equal(np.flatnonzero(kept), 100 + np.arange(top_k))
+  kept = np.isfinite(WARP(law, jnp.float32(0.5), jnp.int32(top_k), jnp.float32(1), NO_MIN_P))[0]
+  np.testing.assert_array_equal(np.flatnonzero(kept), np.arange(100, 600))
 
 
 def test_float64_laws_are_cut_alike():
   with jax.enable_x64(True):
     logits = np.random.default_rng(0).normal(size=(3, WORDS))
-    law = jax.jit(warp)(logits, jnp.float32(1), jnp.int32(400), jnp.float32(0.75))
+    law = jax.jit(warp)(logits, jnp.float32(1), jnp.int32(400), jnp.float32(0.75), NO_MIN_P)
     assert law.dtype == np.float64
     for kept, row in zip(np.isfinite(law), logits, strict=True):
       np.testing.assert_array_equal(kept, kept_by_sorting(row, 400, 0.75))
@@ -189,9 +196,7 @@ def test_float64_laws_are_cut_alike():
 )
 def test_the_extremes_allowed_are_laws(settings):
   rule = Sampling(**settings)
-  law = np.exp(
-    warp(jnp.array([-jnp.inf, 1.0, 80.0, -80.0]), rule.temperature, rule.top_k, rule.top_p)
-  )
+  law = np.exp(rule.law(jnp.array([-jnp.inf, 1.0, 80.0, -80.0])))
   np.testing.assert_allclose(law.sum(), 1, rtol=1e-6)
   assert law[0] == 0
 
@@ -237,8 +242,9 @@ def test_a_batch_draws_what_its_rows_draw_alone():
   assert (together.tokens != other.tokens).any()
 
 
-def test_top_k_of_one_is_greedy():
+def test_the_smallest_top_p_is_greedy():
+  """Where tokens are equally likely too; top_k of one keeps them all."""
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), max_len=9)
   key = jax.random.key(0)
-  out = fd.decode(MODEL, {}, PROMPTS, fd.Sample(top_k=1), max_len=9, key=key)
+  out = fd.decode(MODEL, {}, PROMPTS, fd.Sample(top_p=1e-30), max_len=9, key=key)
   np.testing.assert_array_equal(out.tokens, greedy.tokens)

@@ -9,6 +9,7 @@ import fastdec as fd
 from fastdec.decoding.score import _score
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashLM
+from tests.decoding.methods_table import LOSSLESS, hash_kit
 
 MODEL = HashLM()
 PROMPTS = np.array([[3, 4, 5], [6, 0, 0]], np.int32)
@@ -67,6 +68,36 @@ def test_beam_scores_are_the_forced_ones():
   for i in range(4):
     forced = fd.score(MODEL, {}, PROMPTS, out.nbest_tokens[:, i], prompt_lengths=LENGTHS)
     np.testing.assert_allclose(out.nbest_scores[:, i], forced.total, rtol=1e-5)
+
+
+NARROW = ('greedy', 'tree', 'lookahead')
+WIDE = (pytest.param(name, marks=pytest.mark.slow) for name in LOSSLESS if name not in NARROW)
+
+
+@pytest.mark.parametrize('name', [*NARROW, *WIDE])
+def test_what_is_noted_while_decoding_is_what_scoring_gives(name):
+  """By the model's own law, whatever processors change; and in a pool."""
+  how = {'max_len': 12, 'logprobs': 3, 'processors': fd.Processors(repetition_penalty=1.5)}
+  strategy = LOSSLESS[name](hash_kit())
+  out = fd.decode(MODEL, {}, PROMPTS, strategy, LENGTHS, **how)
+  scores = fd.score(MODEL, {}, PROMPTS, out.tokens, out.lengths, LENGTHS)
+  np.testing.assert_allclose(out.logprobs, scores.tokens, rtol=1e-5)
+  if name == 'greedy':
+    pool = fd.decode_all(MODEL, {}, [[3, 4, 5], [6]], strategy, **how)
+    jax.tree.map(
+      np.testing.assert_array_equal, (pool.logprobs, pool.top_ids), (out.logprobs, out.top_ids)
+    )
+  text = out.tokens[0, : out.lengths[0]].tolist()
+  for i, logits in enumerate(logits_by_hand([3, 4, 5], text)):
+    best = 1 + np.argsort(-logits[1:], kind='stable')[:3]  # 0 is suppressed
+    assert out.top_ids[0, i].tolist() == best.tolist()
+    law = logits - np.logaddexp.reduce(logits)
+    np.testing.assert_allclose(out.top_logprobs[0, i], law[best], rtol=1e-5)
+
+
+def test_a_search_notes_nothing():
+  with pytest.raises(fd.UserError, match='give its texts to'):
+    fd.decode(MODEL, {}, PROMPTS, fd.Beam(2), LENGTHS, max_len=4, logprobs=1)
 
 
 def test_what_is_never_emitted_is_impossible():

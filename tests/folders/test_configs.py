@@ -149,8 +149,7 @@ def test_layers_without_rope_are_every_fourth_by_default():
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
   ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
   ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
-  ({}, {'begin_suppress_tokens': [3]}, r'begin_suppress_tokens=\[3\]'),
-  ({}, {'bad_words_ids': [[3, 4]]}, 'several tokens'),
+  ({}, {'forced_decoder_ids': [[1, 3]]}, r'forced_decoder_ids=\[\[1, 3\]\]'),
 ])  # fmt: skip
 def test_what_is_not_supported_is_named(changes, generation, message):
   with pytest.raises(fd.UserError, match=message):
@@ -160,7 +159,8 @@ def test_what_is_not_supported_is_named(changes, generation, message):
 def test_what_is_never_emitted():
   """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are
   nobody."""
-  generation = {'eos_token_id': [2, 5], 'bad_words_ids': [[3], [5]], 'suppress_tokens': [-1, 7, 99]}
+  words = [[3], [5], [4, 6]]
+  generation = {'eos_token_id': [2, 5], 'bad_words_ids': words, 'suppress_tokens': [-1, 7, 99]}
   assert decoding.suppressed(LLAMA, generation) == {3, 7}
   assert decoding.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
   older = {**LLAMA, 'bad_words_ids': [[4]]}
@@ -207,14 +207,9 @@ def model_in(folder, generation, **changes):
 
 
 @pytest.mark.parametrize(('generation', 'named'), [
-  ({'repetition_penalty': 1.05, 'temperature': 0.7, 'top_k': 20}, 'repetition_penalty=1.05'),
-  ({'no_repeat_ngram_size': 3, 'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0},
-    'no_repeat_ngram_size=3, min_length=5, num_beams=4, length_penalty=2.0'),
+  ({'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0}, 'num_beams=4, length_penalty=2.0'),
   ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
     'do_sample=True, temperature=0.7, typical_p=0.9'),
-  ({'exponential_decay_length_penalty': [5, 1.1]}, 'exponential_decay_length_penalty=[5, 1.1]'),
-  ({'forced_eos_token_id': 2, 'forced_bos_token_id': 0, 'min_new_tokens': 3},
-    'min_new_tokens=3, forced_bos_token_id=0, forced_eos_token_id=2'),
   ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
 ])  # fmt: skip
 def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
@@ -230,8 +225,21 @@ def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
 
 
 def test_a_config_alone_is_asked_for_defaults_too(tmp_path):
-  with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: repetition_penalty=1\.2\.'):
-    model_in(tmp_path, None, repetition_penalty=1.2)
+  with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: num_beams=2\.'):
+    model_in(tmp_path, None, num_beams=2)
+
+
+@pytest.mark.parametrize(('given', 'named'), [
+  ({'no_repeat_ngram_size': 3, 'min_length': 5}, 'no_repeat_ngram_size=3, min_length=5'),
+  ({'forced_eos_token_id': 2, 'bad_words_ids': [[3, 4]]},
+    r'forced_eos_token_id=2, bad_words_ids=\[\[3, 4\]\]'),
+])  # fmt: skip
+def test_processors_are_told_to_those_who_have_to_give_them(given, named, tmp_path):
+  with pytest.warns(
+    fd.UserNote, match=f'has processors of `generate`: {named}. fd.Generator heeds'
+  ):
+    decoding.warn_of_processors(tmp_path, given)
+  decoding.warn_of_processors(tmp_path, {'repetition_penalty': 1.0, 'bad_words_ids': [[3]]})
 
 
 def test_defaults_that_change_nothing_are_passed_over(tmp_path):

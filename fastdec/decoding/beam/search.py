@@ -23,9 +23,11 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
-from fastdec.decoding.protocol import Decoded, Prompt, has_best
+from fastdec.decoding.law import Emitted, begun, changed, observed
+from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
+from fastdec.decoding.score import Noting
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
-from fastdec.decoding.topology import take_node
+from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.models.api import Capacity, Model, causal, suppress
 from fastdec.sharding import by_rows
@@ -44,6 +46,7 @@ class BeamState:
   done: Bool[Array, 'b g']
   finite: Bool[Array, ' b']  # true if all running beams were ranked by logits with a best token
   cache: Any  # rows of b x g x w beams
+  laws: Any  # the states of the target's laws, their arrays [b, g x w, ...]
 
 
 @struct.pytree
@@ -153,6 +156,11 @@ class Beam:
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`. The prompt runs once a row; then the row's beams get its cache."""
     model, params = target
+    if any(isinstance(law, Noting) for law in target.laws):
+      raise UserError(
+        'a beam search takes no log-probabilities of its tokens: leave logprobs out, and give its'
+        ' texts to fd.score'
+      )
     b, t = prompt.tokens.shape
     memory = model.encode(params, prompt.inputs)
     cache = model.init_cache(params, memory, b, Capacity(total=t + max_len + 1, nodes=t))
@@ -160,12 +168,15 @@ class Beam:
     cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)
+    limit, last = self._limit(model, prompt, max_len), take_node(prompt.tokens, prompt.length - 1)
+    laws = begun(target, dataclasses.replace(prompt, limit=limit), max_len)
+    laws = jax.tree.map(lambda x: jnp.repeat(x[:, None], self.size, axis=1), laws)
 
     shape = (b, self.groups, self.size // self.groups)
     beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
-    limit, done = self._limit(model, prompt, max_len), jnp.zeros(shape[:2], bool)
-    state = BeamState(beams, jnp.zeros(b, jnp.int32), limit, done, jnp.ones(b, bool), cache)
-    state = self._extend_rows(model, state, logits)
+    zeros, done = jnp.zeros(b, jnp.int32), jnp.zeros(shape[:2], bool)
+    state = BeamState(beams, zeros, limit, done, jnp.ones(b, bool), cache, laws)
+    state = self._advanced(target, state, self._spread(last), logits)
     beams = state.beams.ended_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
     done, finite = state.done | prompt.empty[:, None], state.finite | prompt.empty
     return dataclasses.replace(state, beams=beams, done=done, finite=finite)
@@ -173,13 +184,11 @@ class Beam:
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
     model, params = target
-    newest = take_node(
-      state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1]), self._spread(state.length) - 1
-    )
+    newest = self._newest(state)
     hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
     cache = cache.commit(None, self._spread(~state.done.all(1)).astype(jnp.int32))
     logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
-    return self._extend_rows(model, dataclasses.replace(state, cache=cache), logits)
+    return self._advanced(target, dataclasses.replace(state, cache=cache), newest, logits)
 
   def done(self, state: BeamState) -> Bool[Array, ' b']:
     return state.done.all(axis=1)
@@ -220,15 +229,39 @@ class Beam:
     source = prompt.length if prompt.inputs is None else prompt.source_length(model)
     return jnp.minimum(_on_line(self.max_len, source).clip(1), limit)
 
-  def _extend_rows(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
-    return by_rows(functools.partial(self._extend, model))(state, logits)
+  def _newest(self, state: BeamState) -> Int[Array, ' r']:
+    """Returns the last token of each running beam."""
+    tokens = state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1])
+    return take_node(tokens, self._spread(state.length) - 1)
 
-  def _extend(self, model: Any, state: BeamState, logits: Float[Array, 'b w v']) -> BeamState:
+  def _advanced(
+    self, target: Bound, state: BeamState, newest: Int[Array, ' r'], logits: Float[Array, 'b w v']
+  ) -> BeamState:
+    """Adds one more token to every running beam, by the target's law behind its `newest` one."""
+    b, size, v = logits.shape
+    own = suppress(jax.nn.log_softmax(logits, axis=-1), target.module.suppressed_ids)
+
+    def by_beam(laws: Any) -> Any:
+      return jax.tree.map(lambda x: x.reshape(b * size, *x.shape[2:]), laws)
+
+    draft = Draft(newest[:, None], Topology.chain(1))
+    found = changed(target, by_beam(state.laws), draft, own.reshape(-1, 1, v))
+    extend = by_rows(functools.partial(self._extend, target.module))
+    after = extend(state, found.reshape(own.shape), has_best(own))
+    count = self._spread(after.length - state.length)
+    node = jnp.zeros_like(count)[:, None]
+    emitted = Emitted(self._newest(after)[:, None], count, node, logits.reshape(-1, 1, v))
+    laws = observed(target, by_beam(after.laws), emitted)
+    laws = jax.tree.map(lambda x: x.reshape(b, size, *x.shape[1:]), laws)
+    return dataclasses.replace(after, laws=laws)
+
+  def _extend(
+    self, model: Any, state: BeamState, law: Float[Array, 'b w v'], is_finite: Bool[Array, 'b w']
+  ) -> BeamState:
     """Adds one more token to every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
-    law = suppress(jax.nn.log_softmax(logits, axis=-1), model.suppressed_ids)
     runs = (state.beams.scores > NEVER) & ~state.done[..., None]
-    finite = (has_best(law).reshape(b, g, w) | ~runs).all((1, 2))
+    finite = (is_finite.reshape(b, g, w) | ~runs).all((1, 2))
     law = self._constrained(model, state, law).reshape(b, g, w, -1)
     chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # times that earlier groups chose each token
     parts = []
@@ -253,7 +286,8 @@ class Beam:
       return jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
 
     running = ~state.done.all(1)
-    order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin.reshape(b, -1)
+    origin = origin.reshape(b, -1)
+    order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin
     return BeamState(
       beams=jax.tree.map(keep, state.beams, beams),
       length=state.length + running.astype(jnp.int32),
@@ -261,6 +295,7 @@ class Beam:
       done=state.done | over,
       finite=state.finite & finite,
       cache=state.cache.gather(order.reshape(-1)),
+      laws=jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, origin), state.laws),
     )
 
   def _constrained(

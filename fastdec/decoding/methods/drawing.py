@@ -16,14 +16,15 @@ class DrawnDrafts(LoopStrategy):
   """A strategy with the settings below, which its `__post_init__` settles.
 
   Temperature 0 is another compiled program, chosen when the strategy is made; a traced temperature
-  counts as above 0. Above 0, temperature, top_k, top_p and the rule's settings are arrays: a sweep
-  over them compiles once.
+  counts as above 0, and so do those of rows. Above 0, the four numbers and the rule's settings are
+  arrays: a sweep over them compiles once.
   """
 
   rule: Rule | None
   temperature: Any
   top_k: Any
   top_p: Any
+  min_p: Any
   is_greedy: bool
 
   @property
@@ -32,13 +33,13 @@ class DrawnDrafts(LoopStrategy):
     return False
 
   def settle(self) -> None:
-    """Makes arrays of temperature, top_k and top_p, and checks the rule.
+    """Makes arrays of temperature, top_k, top_p and min_p, and checks the rule.
 
     Raises:
       UserError: a setting out of range, something else than a rule, or a rule that cannot take such
         drafts.
     """
-    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p))
+    struct.assign(self, **greedy_or_sampling(self.temperature, self.top_k, self.top_p, self.min_p))
     if self.rule is not None:
       check_rule(self.rule)
     name = type(self.rule).__name__
@@ -61,7 +62,9 @@ class DrawnDrafts(LoopStrategy):
   @property
   def sampling(self) -> Sampling | None:
     """The law of chains and of the target's tokens; None at temperature 0."""
-    return None if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p)
+    return (
+      None if self.is_greedy else Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+    )
 
   @property
   def effective_rule(self) -> Rule:

@@ -56,8 +56,8 @@ class Eagle(DrawnDrafts):
     nodes: tokens that the target scores in a call, the root included (None: 1 + depth * width).
     rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
       draw for a tree.
-    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
-      likely token.
+    temperature, top_k, top_p, min_p: as in `Sample`, of target and draft alike; temperature 0: the
+      most likely token.
 
   Raises:
     UserError: another kind of draft, or impossible sizes of a tree.
@@ -71,6 +71,7 @@ class Eagle(DrawnDrafts):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
   is_greedy: bool = struct.static(init=False, default=True)
   part = 'draft'
 

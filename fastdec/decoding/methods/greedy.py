@@ -47,18 +47,21 @@ class Sample(LoopStrategy):
   """A token drawn from the model's law, one a call; `decode` needs a key.
 
   Args:
-    temperature: divides the logits; 1e-6 to 1e6.
+    temperature: divides the logits; 1e-6 to 1e6. It and the others may be arrays, one number for
+      each row; there a temperature may be 0, for the most likely token.
     top_k: only the k most likely tokens (0: all).
     top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
+    min_p: only tokens at least so likely as this part of the most likely one, after top_p (0: all).
   """
 
   temperature: Any = 1.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
 
   def __post_init__(self) -> None:
-    rule = Sampling(self.temperature, self.top_k, self.top_p)
-    struct.assign(self, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p)
+    rule = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+    struct.assign(self, **vars(rule))
 
   @property
   def drafter(self) -> Drafter:
@@ -66,4 +69,4 @@ class Sample(LoopStrategy):
 
   @property
   def rule(self) -> Rule:
-    return Sampling(self.temperature, self.top_k, self.top_p)
+    return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)

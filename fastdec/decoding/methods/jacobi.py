@@ -41,13 +41,14 @@ class Jacobi(LawlessDrafts):
   Args:
     k: block size, at least 2: k - 1 tokens are guessed.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p: as in `Sample`; without effect at temperature 0.
+    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
   """
 
   k: Whole = struct.static()
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
   is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
 
   def __post_init__(self) -> None:

@@ -68,7 +68,7 @@ class Lookahead(LawlessDrafts):
     ngram: tokens of an n-gram, its key included, at least 3.
     guesses: most n-grams that a call verifies, at least 1.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p: as in `Sample`; without effect at temperature 0.
+    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
     pool: n-grams of other texts (`build_pool`), to guess if this text's leave room.
   """
 
@@ -78,6 +78,7 @@ class Lookahead(LawlessDrafts):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
   pool: NGramPool | None = None
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 

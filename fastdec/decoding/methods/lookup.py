@@ -158,7 +158,7 @@ class PromptLookup(LawlessDrafts):
     ngram: the longest suffix looked for, 1 to 64.
     k: block size, at least 2: at most k - 1 tokens are copied.
     temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p: as in `Sample`; without effect at temperature 0.
+    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
     pool: n-grams of other texts (`build_pool`); the likeliest is guessed if this text has no match.
   """
 
@@ -167,6 +167,7 @@ class PromptLookup(LawlessDrafts):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
   pool: NGramPool | None = None
   is_greedy: bool = struct.static(init=False)  # another rule, so another program
 

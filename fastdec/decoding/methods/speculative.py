@@ -46,8 +46,8 @@ class Speculative(DrawnDrafts):
       target has one. Sizes that differ by at most 1 %, with an end token in common, count as one
       vocabulary, padded differently.
     gamma: tokens drafted for each call of the target, at least 1.
-    temperature, top_k, top_p: as in `Sample`, of target and draft alike; temperature 0: the most
-      likely token.
+    temperature, top_k, top_p, min_p: as in `Sample`, of target and draft alike; temperature 0: the
+      most likely token.
     rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes;
       above, one that compares laws: `Rejection`, `BlockVerification`.
     adaptive: gamma is an upper bound; the drafts follow the acceptance seen (`ModelDrafter`).
@@ -60,6 +60,7 @@ class Speculative(DrawnDrafts):
   temperature: Any = 0.0
   top_k: Any = 0
   top_p: Any = 1.0
+  min_p: Any = 0.0
   rule: Rule | None = None
   adaptive: bool = struct.static(default=False)
   same_ids: bool = struct.static(default=False)

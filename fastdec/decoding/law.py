@@ -1,0 +1,109 @@
+"""Changes of the target's law of the next token, the third exchangeable part of the loop.
+
+A law is asked at every node of a draft, about the text that ends there: prompt, emitted tokens, and
+the node's ancestors in the tree. So each token is chosen by the law that plain decoding would have
+at its place, and lossless methods stay lossless. `fd.Processors` and `fd.Constraint` make such
+laws. A target has any number of them, one after the other; without any it is the model alone.
+"""
+
+import dataclasses
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.topology import with_rows
+from fastdec.models.api import Model
+from fastdec.struct import Bound
+
+
+@dataclasses.dataclass(frozen=True)
+class Emitted:
+  """Tokens that a call has emitted, and the logits that it chose them by."""
+
+  tokens: Int[Array, 'b m']
+  count: Int[Array, ' b']  # the first so many of each row are valid; 0: the row had finished before
+  path: Int[Array, 'b m']  # the node before each token
+  logits: Float[Array, 'b n v']  # the model's own, of all nodes
+
+  def written(self, rows: Any, length: Int[Array, ' b'], values: Any) -> Any:
+    """Returns arrays [b, t, ...] with the values [b, m, ...] of these tokens behind `length`."""
+    index = jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
+
+    def put(row: Array, new: Array) -> Array:
+      place = jnp.where(index < self.count[:, None], length[:, None] + index, row.shape[1])
+      return jax.vmap(lambda r, p, x: r.at[p].set(x, mode='drop'))(row, place, new)
+
+    return jax.tree.map(put, rows, values)
+
+
+@runtime_checkable
+class Law(Protocol):
+  """A change of the target's law: a frozen pytree, with settings and shared tables as leaves.
+
+  Its memory of each row is its state, another pytree, whose arrays have the rows first: rows may
+  leave a batch, and others take their places. The functions are traced inside jit.
+  """
+
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> Any:
+    """Returns the state behind the prompt, before the first token.
+
+    Settings of rows go into the state. `prompt.limit` has the most tokens that each row may emit
+    (None: max_len).
+    """
+    ...
+
+  def __call__(self, state: Any, draft: Draft, logits: Float[Array, 'b n v']) -> Array:
+    """Returns the logits of the token that follows each node, changed.
+
+    The state knows the text up to node 0, the root. The text of another node goes on with its
+    ancestors below the root and itself (`draft.topology.mask`). Behind a prompt the draft is its
+    last token alone. Minus infinity rules a token out.
+    """
+    ...
+
+  def observe(self, state: Any, emitted: Emitted) -> Any:
+    """Returns the state with these tokens in the text; rows with count 0 stay as they are."""
+    ...
+
+  def take(self, rows: Any) -> 'Law':
+    """Returns the law with the settings of these rows only, in this order."""
+    ...
+
+
+def begun(target: Bound, prompt: Prompt, max_len: int) -> tuple[Any, ...]:
+  """Returns the states of the target's laws behind the prompt."""
+  return tuple(law.init(target.module, prompt, max_len) for law in target.laws)
+
+
+def changed(
+  target: Bound, states: tuple[Any, ...], draft: Draft, logits: Float[Array, 'b n v']
+) -> Float[Array, 'b n v']:
+  """Returns the logits, or log-probabilities, of each node as the target's laws change them."""
+  for law, state in zip(target.laws, states, strict=True):
+    logits = law(state, draft, logits)
+  return logits
+
+
+def allows(target: Bound, draft: Draft, logits: Float[Array, 'b n v']) -> Bool[Array, 'b n']:
+  """True for nodes that the target's laws do not rule out behind their parents, for lossy rules."""
+  if not target.laws:
+    return jnp.ones(draft.tokens.shape, bool)
+  parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
+  own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
+  return (own > -jnp.inf) | (with_rows(draft.topology.depths, 2) == 0)
+
+
+def noted(states: tuple[Any, ...]) -> dict[str, Array]:
+  """Returns what laws have noted of the output, by the names in `Decoded`."""
+  found: dict[str, Array] = {}
+  for state in states:
+    found |= getattr(state, 'result', {})
+  return found
+
+
+def observed(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:
+  """Returns the states of the target's laws behind these tokens."""
+  return tuple(law.observe(state, emitted) for law, state in zip(target.laws, states, strict=True))
