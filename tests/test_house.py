@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 30_530,
+  'fastdec': 30_560,
   'experiments': 11_650,
   'experiments/lab': 3_450,
   'benchmarks': 690,
   'configs': 1_020,
-  'tests': 31_460,
+  'tests': 31_490,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 

@@ -21,14 +21,12 @@ FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_t
 UNSUPPORTED = {  # tensors' names
   r'adaptive_softmax': 'an adaptive softmax',
   r'quant_noise|\.centroids|\.assignments': 'quantization',
-  r'layernorm_embedding': 'a norm on the embeddings',
   r'\.project_(in|out)_dim': 'a decoder of another width than its embeddings',
   r'\.bias_[kv]$': 'a key or value beyond the text',
 }
 REFUSED = (  # options that change the computation, and leave no trace in the shapes
   'adaptive_softmax_cutoff', 'adaptive_input', 'cross_self_attention', 'no_cross_attention',
-  'layernorm_embedding', 'no_token_positional_embeddings', 'encoder_layers_to_keep',
-  'decoder_layers_to_keep',
+  'no_token_positional_embeddings', 'encoder_layers_to_keep', 'decoder_layers_to_keep',
 )  # fmt: skip
 
 

@@ -45,6 +45,10 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Tra
     params['output'] = output
   elif output is None and tensors.options.get('share_decoder_input_output_embed', True) is False:
     tensors.missing.append(OUTPUTS[0])
+  if any('.layernorm_embedding.' in name for name in tensors):
+    for side, ours in (('encoder', 'source'), ('decoder', 'target')):
+      norm = _norm(tensors, f'{side}.layernorm_embedding', d)
+      params[f'{ours}_embedding_norm'] = norm
   model = Transformer(_config(tensors, params, heads))
   for side in NORMS:
     c = model.config if side == 'encoder' else model.config.of_decoder
@@ -85,6 +89,7 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
     attention_dropout=options.get('attention_dropout') or 0.0,
     activation_dropout=options.get('activation_dropout') or options.get('relu_dropout') or 0.0,
     positions='learned',
+    embedding_norm='source_embedding_norm' in params,
     max_positions=params['source_positions'].shape[0],
     pad_id=PAD,
     eos_ids=(END,),

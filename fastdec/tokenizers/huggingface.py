@@ -32,9 +32,12 @@ from fastdec.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
+FAIRSEQ = 'sentencepiece.bpe.model'
 MERGES = ('vocab.json', 'merges.txt')
 ADDED = 'added_tokens.json'
-FILES = ('tokenizer.json', SETTINGS, SPECIAL, TEMPLATE, ADDED, *PIECES, *MARIAN, 'merges.txt')
+FILES = (
+  'tokenizer.json', SETTINGS, SPECIAL, TEMPLATE, ADDED, *PIECES, *MARIAN, FAIRSEQ, 'merges.txt',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Said:
   add_prefix_space: bool | None = None
   legacy: bool | None = None
   extra_ids: Annotated[int, Between(0, 9999)] | None = None
+  additional_special_tokens: tuple[str | dict, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +106,11 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   for name in PIECES:
     if (folder / name).is_file():
       return PieceTokenizer(folder / name)
+  if (folder / FAIRSEQ).is_file():
+    return FairseqTokenizer(folder)
   if all((folder / name).is_file() for name in MERGES):
     return MergesTokenizer(folder / 'vocab.json', model_type)
-  looked = ', '.join(('tokenizer.json', *PIECES, ' + '.join(MARIAN), ' + '.join(MERGES)))
+  looked = ', '.join(('tokenizer.json', *PIECES, FAIRSEQ, ' + '.join(MARIAN), ' + '.join(MERGES)))
   raise UserError(
     f'{folder} has no tokenizer (looked for {looked}): copy it there from where the model came'
   )
@@ -392,17 +398,18 @@ class MarianTokenizer(_Tokenizer):
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
     self._source, self._target = (_sentencepiece(folder / name) for name in MARIAN[:2])
-    self._ids = _numbered(folder / 'vocab.json')
-    self._names = {token: piece for piece, token in self._ids.items()}
-    if absent := [name for name in ('</s>', '<unk>') if name not in self._ids]:
-      raise UserError(f'{folder}/vocab.json has no {" and no ".join(absent)}: copy it again')
-    special = [name for name in ('</s>', '<unk>', '<pad>') if name in self._ids]
-    self._spelt = Spelt({self._ids[name]: Added(name, special=True) for name in special})
+    self._number(_numbered(folder / 'vocab.json'), ('</s>', '<unk>', '<pad>'))
+
+  def _number(self, ids: dict[str, int], special: Sequence[str]) -> None:
+    self._ids, self._names = ids, {token: piece for piece, token in ids.items()}
+    if absent := [name for name in ('</s>', '<unk>') if name not in ids]:
+      raise UserError(f'{self.folder}/vocab.json has no {" and no ".join(absent)}: copy it again')
+    self._spelt = Spelt({ids[name]: Added(name, special=True) for name in special if name in ids})
 
   @property
   def vocab_size(self) -> int:
-    """Number of ids."""
-    return len(self._ids)
+    """Number of ids, those without a piece included."""
+    return 1 + max(self._names)
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a source sentence, and an end if `special`.
@@ -418,19 +425,44 @@ class MarianTokenizer(_Tokenizer):
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of target ids, special ones left out."""
-    return self._target.decode(
-      [piece for piece in self.pieces(ids) if piece not in ('</s>', '<pad>', '<unk>')]
-    )
+    special = {token.content for token in self._spelt.tokens.values()}
+    return self._target.decode([piece for piece in self.pieces(ids) if piece not in special])
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids that are not in vocab.json."""
     return [self._names.get(int(token), '<unk>') for token in ids]
 
 
-def _settings(folder: pathlib.Path) -> Said:
-  """Reads tokenizer_config.json, if there is one."""
-  given = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-  return read(Said, given, f'{folder / SETTINGS}', ': ', ignores=True)
+class FairseqTokenizer(MarianTokenizer):
+  """The tokenizer of M2M-100, NLLB and mBART: one model of pieces, and behind them languages.
+
+  vocab.json numbers the pieces. Without it they follow four special ones, as in fairseq."""
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder
+    self._source = self._target = pieces = _sentencepiece(folder / FAIRSEQ)
+    special, ids = ['<s>', '<pad>', '</s>', '<unk>'], {}
+    if (folder / 'vocab.json').is_file():
+      ids = _numbered(folder / 'vocab.json')
+    else:
+      names = [*special, *(pieces.id_to_piece(i) for i in range(3, pieces.vocab_size()))]
+      ids = {name: i for i, name in enumerate(names)}
+    said = _settings(folder)
+    for token, one in _added(folder, said).items():
+      ids[one.content] = token
+      special.append(one.content)
+    listed = said.additional_special_tokens or _settings(folder, SPECIAL).additional_special_tokens
+    for one in listed or ():
+      name = str(one.get('content') if isinstance(one, dict) else one)
+      ids.setdefault(name, len(ids))
+      special.append(name)
+    self._number(ids, special)
+
+
+def _settings(folder: pathlib.Path, name: str = SETTINGS) -> Said:
+  """Reads tokenizer_config.json, or a file with some of its fields, if there is one."""
+  given = read_json(folder / name) if (folder / name).is_file() else {}
+  return read(Said, given, f'{folder / name}', ': ', ignores=True)
 
 
 def _added(folder: pathlib.Path, said: Said) -> dict[int, Added]:

@@ -127,7 +127,8 @@ def weight(t, name):
 def transformer(
   words=(13, 11), d=8, d_ff=(10, 12), layers=(1, 2), last_norm=False, learned=False, joined=False
 ):
-  """Of a Transformer, by the newest names; `joined`: one embedding and output for all."""
+  """Of a Transformer, by the newest names; `joined`: one embedding and output for all;
+  `learned`: positions, and a norm on the embeddings."""
   names = Names(1)
   for side, width, depth, count in zip(('encoder', 'decoder'), d_ff, layers, words, strict=True):
     names.add(f'{side}.embed_tokens.weight', count, d)
@@ -147,6 +148,8 @@ def transformer(
         _norm(names, f'{side}.layers.{i}.{norm}_layer_norm', d)
     if last_norm:
       _norm(names, f'{side}.layer_norm', d)
+    if learned:
+      _norm(names, f'{side}.layernorm_embedding', d)
   if joined:
     names.tensors['encoder.embed_tokens.weight'] = names.tensors['decoder.embed_tokens.weight']
     names.tensors['decoder.output_projection.weight'] = names.tensors['decoder.embed_tokens.weight']
@@ -202,7 +205,8 @@ def transformer_logits(tensors, source, target, heads):
         -np.arange(d // 2) * np.log(1e4) / (d // 2 - 1)
       )
       signal = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    return table[ids] * d**0.5 + signal
+    x, name = table[ids] * d**0.5 + signal, f'{side}.layernorm_embedding'
+    return norm(name, x) if f'{name}.weight' in t else x
 
   def attention(name, x, memory, mask):
     split = lambda y: y.reshape(len(y), heads, -1).swapaxes(0, 1)

@@ -77,6 +77,29 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
   assert 1 in tokenizer.encode('Ж')
 
 
+@pytest.mark.parametrize('has_numbers', [True, False], ids=['M2M-100', 'mBART'])
+def test_languages_are_numbered_behind_the_pieces(has_numbers, folder):
+  """By vocab.json, or as fairseq numbers them; they are listed in one of two files."""
+  import sentencepiece
+
+  (folder / 'sentencepiece.bpe.model').write_bytes(pieces())
+  names = sentencepiece.SentencePieceProcessor(model_proto=pieces())
+  first, file = 41, 'special_tokens_map.json'
+  if has_numbers:
+    words = ['<s>', '<pad>', '</s>', '<unk>', *(names.id_to_piece(i) for i in range(39, 2, -1))]
+    (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(words)}))
+    file = 'tokenizer_config.json'
+  said = {'additional_special_tokens': ['__en__', {'content': '__de__'}]}
+  (folder / file).write_text(json.dumps(said))
+  tokenizer = fd.load_tokenizer(folder)
+  ids = tokenizer.encode(f'__de__{TEXT}')
+  assert ids[0] == first + 1 and ids[-1] == 2 and tokenizer.vocab_size == first + 2
+  spelt = [names.piece_to_id(piece) for piece in tokenizer.pieces(ids[1:-1])]
+  numbers = [43 - i for i in spelt] if has_numbers else [1 + i for i in spelt]
+  assert ids[1:-1] == numbers and names.decode(spelt) == TEXT
+  assert tokenizer.decode([first, *ids]) == TEXT
+
+
 def test_special_tokens_count_where_a_text_spells_them(folder):
   """Behind one no space is put, as it is before a text; unless `legacy` asks for it."""
   (folder / 'tokenizer.model').write_bytes(pieces(character_coverage=1.0))
