@@ -32,16 +32,18 @@ def tree(tmp_path):
   return path
 
 
+@pytest.mark.wide('greedy', 'medusa', 'draft')
 @pytest.mark.parametrize('words, places', [
-  ([], 0),
-  (['--strategy=prompt_lookup(k=10)'], 9),
-  (['--strategy=lookahead'], 4), (['--heads={}'], 2),
-  (['--heads={}', '--strategy=medusa(choices={tree})'], 2),
-  (['--strategy=blockwise(k=2)'], 1),
-  (['--draft={}'], 4),
-  (['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2),
-  (['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3),
-], ids=str)  # fmt: skip
+  pytest.param([], 0, id='greedy'),
+  pytest.param(['--strategy=prompt_lookup(k=10)'], 9, id='lookup'),
+  pytest.param(['--strategy=lookahead'], 4, id='lookahead'),
+  pytest.param(['--heads={}'], 2, id='heads'),
+  pytest.param(['--heads={}', '--strategy=medusa(choices={tree})'], 2, id='medusa'),
+  pytest.param(['--strategy=blockwise(k=2)'], 1, id='blockwise'),
+  pytest.param(['--draft={}'], 4, id='draft'),
+  pytest.param(['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2, id='eagle'),
+  pytest.param(['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3, id='block'),
+])  # fmt: skip
 def test_one_prompt_is_what_greedy_writes_and_is_counted(
   translator, networks, fastdec, words, places, tree
 ):

@@ -39,17 +39,20 @@ def launch(monkeypatch, capfd):
 
 
 def run(name, *words):
-  """Runs a launcher as `python -m experiments.<name> words` would; its flags are gone afterwards.
-  The exit code."""
-  file = f'experiments/{name}.py'
+  """Runs a launcher as `python -m experiments.<name> words` would, or a file; its flags are gone
+  afterwards. The exit code."""
+  is_file = name.endswith('.py')
+  file = name if is_file else f'experiments/{name}.py'
   argv, sys.argv = sys.argv, [file, *map(str, words)]
   cores = os.sched_getaffinity(0)
   try:
-    runpy.run_module(f'experiments.{name}', run_name='__main__')
+    start = runpy.run_path if is_file else runpy.run_module
+    start(name if is_file else f'experiments.{name}', run_name='__main__')
   except SystemExit as end:
     return end.code or 0
   finally:
     sys.argv = argv
+    sys.modules.pop('config_config', None)  # ml_collections would read the next page into it
     os.sched_setaffinity(0, cores)
     own = {flag.name for flag in flags.FLAGS.flags_by_module_dict().get(file, ())}
     for flag in own | {flag for flag in flags.FLAGS if flag.startswith('config.')}:

@@ -76,16 +76,26 @@ def start(folder, *args, **environment):
   )
 
 
-def launch(folder, *args, **environment):
+def ended(folder, *args, **environment):
   process = start(folder, *args, **environment)
   out, err = process.communicate(timeout=60)
   return process.returncode, out, err
 
 
-def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
-  code, out, err = launch(
-    folder, '--config=page.py:d=8', '--config.model.sizes=(3, 4)', '--workdir=w'
-  )
+@pytest.fixture
+def quickly(launch, folder, monkeypatch):
+  """The same in this process."""
+
+  def quickly(*args):
+    monkeypatch.chdir(folder)
+    ended = launch('launcher.py', *args)
+    return ended.code, ended.out, ended.err
+
+  return quickly
+
+
+def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(quickly):
+  code, out, err = quickly('--config=page.py:d=8', '--config.model.sizes=(3, 4)', '--workdir=w')
   assert (code, out, err) == (0, 'page.py:d=8 --config.model.sizes=(3, 4) | 8 (3, 4)\n', '')
 
 
@@ -105,9 +115,9 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(folder):
   ([], ['--config is missing']),
   (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),
 ], ids=lambda value: ' '.join(value) if value and value[0].startswith('--') else '')  # fmt: skip
-def test_a_mistake_is_one_sentence_and_exit_code_2(folder, args, words):
-  code, out, err = launch(folder, '--workdir=w', *args)
-  assert (code, out, err.count('\n')) == (2, '', 1)
+def test_a_mistake_is_one_sentence_and_exit_code_2(quickly, args, words):
+  code, out, err = quickly('--workdir=w', *args)
+  assert (code, out, err.count('\n')) == (2, '', 1) and '\x1b' not in err
   assert all(word in err for word in words), err
 
 
@@ -125,32 +135,32 @@ def test_launchers_take_pages_that_are_there():
 
 
 def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(folder):
-  code, out, err = launch(folder, '--config=page.py', '--workdir=w', '--do=note')
+  code, out, err = ended(folder, '--config=page.py', '--workdir=w', '--do=note')
   assert (code, out, err) == (0, 'page.py | 4 (1, 2)\n', 'What [b]everybody should know.\n')
 
 
-def test_a_required_flag_is_asked_for(folder):
-  code, _, err = launch(folder, '--config=page.py')
+def test_a_required_flag_is_asked_for(quickly):
+  code, _, err = quickly('--config=page.py')
   assert (code, err) == (2, '--workdir is missing: folder for the run\n')
 
 
+@pytest.mark.wide('in the launcher')
 @pytest.mark.parametrize(
   ('args', 'word'),
   [(['--config=page.py', '--do=bug'], 'this is a bug'), (['--config=page.py:bug'], "int('a bug')")],
   ids=['in the launcher', 'in the config'],
 )
 def test_a_bug_keeps_its_traceback(folder, args, word):
-  code, _, err = launch(folder, '--workdir=w', *args)
+  code, _, err = ended(folder, '--workdir=w', *args)
   assert code == 1 and 'Traceback' in err and word in err
 
 
 def test_a_mistake_is_red_where_the_terminal_allows(folder):
-  assert '\x1b[31m' in launch(folder, FORCE_COLOR='1')[2]
-  assert '\x1b' not in launch(folder)[2]
+  assert '\x1b[31m' in ended(folder, FORCE_COLOR='1')[2]
 
 
 def test_help_lists_the_launchers_flags_and_is_no_failure(folder):
-  code, out, _ = launch(folder, '--help')
+  code, out, _ = ended(folder, '--help')
   assert (
     code == 0
     and out.startswith('Does nothing, well.')

@@ -76,6 +76,7 @@ def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
   assert trained_on.open().own_dev().target.tokens.tolist() == held_out.target.tokens.tolist()
 
 
+@pytest.mark.wide('translation')
 def test_stopped_anywhere_it_goes_on_and_yields_the_same_bytes(written, tmp_path, monkeypatch):
   *_, write = written
   begun = []
@@ -96,6 +97,7 @@ def test_stopped_anywhere_it_goes_on_and_yields_the_same_bytes(written, tmp_path
     assert (tmp_path / 'stopped' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
 
 
+@pytest.mark.wide('lm')
 def test_lines_come_from_files(written, tmp_path):
   task, text, _, write = written
   with gzip.open(tmp_path / 'some.gz', 'wt') as file:

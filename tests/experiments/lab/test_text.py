@@ -257,6 +257,7 @@ def test_archives_want_a_folder(text_of, tmp_path):
     text_of('wmt14', kind='archives', folder=str(tmp_path))
 
 
+@pytest.mark.slow
 def test_real_wmt_text_through_parallel_files(text_of, shared):
   """newstest2012 stands in for newstest2013 as the dev set: that is not in the shared data."""
   names = {
