@@ -28,6 +28,7 @@ from fastdec.evaluation.rows import Row
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.image_transformer import ImageTransformerConfig
 from fastdec.models.lm import LMConfig
@@ -45,6 +46,10 @@ SHAPES: dict[str, Any] = {
   '1b': LMConfig(**LLAMA, d_model=2048, d_ff=8192, layers=16, eos_ids=()),
   '8b': LMConfig(**LLAMA, d_model=4096, d_ff=14336, layers=32, tied=False, eos_ids=()),
   'wordy': LMConfig(152_064, d_model=1024, d_ff=3072, layers=4, heads=16, eos_ids=()),
+  # four of 32 experts a token, each a fifth as wide as the MLPs of 110m
+  'experts': LMConfig(
+    d_model=768, layers=3, heads=12, eos_ids=(), experts=ExpertsConfig(32, chosen=4, d_ff=410)
+  ),
   'toy': LMConfig(vocab_size=500, d_model=32, d_ff=64, layers=1, heads=2, eos_ids=()),
 }
 DRAFTS = ('free', 'heads', 'paper', 'eagle', 'block')

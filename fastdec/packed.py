@@ -58,12 +58,18 @@ class Packed:
     return self.serves(x) and int(np.prod(self.shape[1:-1])) % self.width == 0
 
   def __getitem__(self, index: Any) -> 'Packed | Num[Array, "..."]':
-    """Returns a part of the outputs, with its panels if it is a slice along their edges."""
+    """Returns a part of the outputs, with its panels if they end where it does.
+
+    It is one entry of the first axis, perhaps by a traced number, or a slice."""
     kernel = self.kernel[index]
-    if not isinstance(index, slice):
-      return kernel
-    first, end, step = index.indices(len(self.kernel))
     each, width = int(np.prod(self.shape[1:-1])), self.width
+    if not isinstance(index, slice):
+      if np.ndim(index) or each % width:
+        return kernel
+      return Packed(
+        kernel, self.panels.reshape(len(self.kernel), -1, *self.panels.shape[1:])[index]
+      )
+    first, end, step = index.indices(len(self.kernel))
     is_whole = (
       step == 1
       and first * each % width == 0

@@ -191,7 +191,7 @@ def constrain(x: Array, *axes: str | None) -> Array:
   """Lays dimensions of x along named axes of the mesh in use, if they divide (inside jit).
 
   Without a mesh it returns x."""
-  sizes = _sizes()
+  sizes = axes_in_use()
   spec = [
     axis if axis in sizes and n % sizes[axis] == 0 else None
     for n, axis in zip(x.shape, axes, strict=False)
@@ -207,7 +207,7 @@ def by_rows(f: Callable[..., T]) -> Callable[..., T]:
   """
 
   def mapped(*args: Any) -> T:
-    sizes = _sizes()
+    sizes = axes_in_use()
     if 'data' not in sizes or any(len(leaf) % sizes['data'] for leaf in jax.tree.leaves(args)):
       return f(*args)
     return jax.shard_map(f, in_specs=P('data'), out_specs=P('data'), axis_names={'data'})(*args)
@@ -215,7 +215,7 @@ def by_rows(f: Callable[..., T]) -> Callable[..., T]:
   return mapped
 
 
-def _sizes() -> dict[str, int]:
+def axes_in_use() -> dict[str, int]:
   """Returns the sizes of the mesh's axes that the compiler divides work along."""
   mesh = jax.sharding.get_abstract_mesh()
   return {

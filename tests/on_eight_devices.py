@@ -26,6 +26,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
@@ -239,6 +240,10 @@ def families():
       **sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False
     )
   )
+  mixture = {}  # the experts lie on the devices of an axis, or each device has all
+  for count in (4, 5):
+    experts = ExpertsConfig(count, chosen=2, d_ff=24, bias=True)
+    mixture[count] = LM(LMConfig(**sizes, layers=1, experts=experts))
   one_key = LM(LMConfig(**sizes, layers=1, key_heads=1))
   gated = T5(
     T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False)
@@ -249,6 +254,10 @@ def families():
   twice = lambda module, params: (params, place(params, mesh, module.partition(2)))
   grouped_params = twice(grouped, jax.jit(grouped.init)(jax.random.key(0)))
   int8_params = twice(grouped, fd.quantize(grouped, grouped_params[0]))
+  experts_params = {
+    count: twice(model, jax.jit(model.init)(jax.random.key(5))) for count, model in mixture.items()
+  }
+  int8_experts = twice(mixture[4], fd.quantize(mixture[4], experts_params[4][0]))
   key_params = twice(one_key, jax.jit(one_key.init)(jax.random.key(1)))
   t5_params = twice(gated, jax.jit(gated.init)(jax.random.key(2)))
   fconv_params = twice(gates, jax.jit(gates.init)(jax.random.key(4)))
@@ -267,6 +276,10 @@ def families():
     'grouped heads in int8': (grouped, int8_params, [fd.Greedy()] * 2),
     'grouped heads, speculative': (grouped, grouped_params, speculative),
     'one key head': (one_key, key_params, [fd.Greedy()] * 2),
+    'experts': (mixture[4], experts_params[4], [fd.Greedy()] * 2),
+    'experts in int8': (mixture[4], int8_experts, [fd.Greedy()] * 2),
+    'experts, lookup': (mixture[4], experts_params[4], [fd.PromptLookup(ngram=1, k=3)] * 2),
+    'experts that do not divide': (mixture[5], experts_params[5], [fd.Greedy()] * 2),
     't5': (gated, t5_params, [fd.Greedy()] * 2),
     'fconv': (gates, fconv_params, [fd.Beam(2)] * 2),
     'medusa': (grouped, grouped_params, tree(own)),
@@ -287,6 +300,7 @@ def families():
   states = {}
   for name, model, params in (
     ('lm', grouped, grouped_params),
+    ('experts', mixture[4], experts_params[4]),
     ('t5', gated, t5_params),
     ('fconv', gates, fconv_params),
   ):
@@ -298,6 +312,7 @@ def families():
     name: {path: part for path, part in map(part_of, jax.tree.leaves_with_path(placed)) if part}
     for name, (_, placed) in {
       'grouped heads': grouped_params, 'one key head': key_params, 't5': t5_params,
+      'experts': experts_params[4],
       'fconv': fconv_params, 'medusa': heads[own],
     }.items()
   }  # fmt: skip

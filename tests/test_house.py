@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 30_560,
+  'fastdec': 31_020,
   'experiments': 11_650,
   'experiments/lab': 3_450,
-  'benchmarks': 690,
+  'benchmarks': 700,
   'configs': 1_020,
-  'tests': 31_530,
+  'tests': 31_760,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 

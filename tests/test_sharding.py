@@ -130,12 +130,12 @@ def families():
 
 @pytest.mark.slow
 def test_language_models_t5_and_fconv_decode_on_eight_devices_what_they_do_on_one(families):
-  assert len(families['tokens']) == 11 and all(families['tokens'].values()), families['tokens']
+  assert len(families['tokens']) == 15 and all(families['tokens'].values()), families['tokens']
 
 
 @pytest.mark.slow
 def test_the_states_of_layers_on_eight_devices_are_those_on_one(families):
-  assert families['taps'] == {'lm': True, 't5': True, 'fconv': True}
+  assert families['taps'] == dict.fromkeys(('lm', 'experts', 't5', 'fconv'), True)
 
 
 HALVES = {  # what each of two devices has of what is split
@@ -150,6 +150,15 @@ HALVES = {  # what each of two devices has of what is split
       'gate_up/bias': [2, 12],
       'down/kernel': [16, 12],
     }.items()
+  },
+  'experts': {
+    'embedding': [16, 16],
+    'layer_0/q/kernel': [2, 4, 16], 'layer_0/kv/kernel': [2, 2, 4, 16],
+    'layer_0/out/kernel': [16, 8],
+    'layer_0/experts/gate_up/kernel': [2, 2, 24, 16],  # whole experts
+    'layer_0/experts/gate_up/bias': [2, 2, 24],
+    'layer_0/experts/down/kernel': [2, 16, 24],
+    'layer_0/experts/down/bias': [2, 16],
   },
   't5': {
     'embedding': [16, 16], 'lm_head': [16, 16], 'encoder_bias': [32, 2], 'decoder_bias': [32, 2],

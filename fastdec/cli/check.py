@@ -1,56 +1,80 @@
-"""Says what folders hold: kind, sizes, tokenizer, heads, and what they lack.
+"""Says what folders hold: kind, sizes, what they need and lack, and what the model writes.
 
 Example:
-  fastdec check folder another
+  fastdec check folder another --prompt='Once upon a time'
 
 A folder is opened as the other commands open it, and its weights are read.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+import fastdec as fd
 from fastdec import folders
 from fastdec.cli.flags import Parser
+from fastdec.cli.opening import add_length
 from fastdec.errors import UserError
 from fastdec.folders.drafts import is_draft, load_draft
+from fastdec.products import kernels_of
+
+GENERATION, FEW = 'generation_config.json', 1024  # tokens of the text for which a cache is measured
 
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('check', __doc__)
-  parser.usage = '%(prog)s FOLDER ...'
-  _, paths = parser.read_beside(words)
+  parser.usage = '%(prog)s FOLDER ... [--prompt=TEXT] [--dtype=TYPE] [--max-len=64]'
+  parser.add_argument('--prompt', help="text to go on from (the tokenizer's own start)")
+  parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
+  add_length(parser)
+  given, paths = parser.read_beside(words)
   if not paths:
     raise UserError('there is no folder to look at: name one or more')
   for path in paths:
-    print('\n  '.join([path, *found(path)]))
+    print(path)
+    for line in found(path, given.prompt, given.dtype, given.max_len):
+      print(f'  {line}', flush=True)  # what it needs, before that is asked for
 
 
-def found(path: str) -> list[str]:
+def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterator[str]:
   """Says what a folder holds, in lines.
 
   Raises:
     UserError: it holds nothing that can be decoded with, or is not whole.
   """
   if is_draft(path):
-    return [f'draft network: {_sizes(*load_draft(path))}']
-  folder, lines = folders.open(path), []
+    draft = load_draft(path)
+    yield f'draft network: {_sizes(draft[0], draft[1])}'
+    return
+  folder, model, tokenizer = folders.open(path, dtype), None, None
   try:
     model = folder.model
   except UserError as error:
     if not folder.has_heads:
       raise
-    lines.append(f'model: none ({error})')
+    yield f'model: none ({error})'
   else:
-    lines.append(f'model: {_sizes(model, folder.params())}')
+    shapes = (
+      jax.eval_shape(model.init, jax.random.key(0)) if hasattr(model, 'init') else folder.params()
+    )
+    kind = folder.config.get('model_type')
+    yield f'model: {f"{kind}, " if kind else ""}{_sizes(model, shapes)}'
+    yield f'needs: {_needs(model, shapes)}'
   if folder.has_heads:
-    lines.append(f'prediction heads: {_sizes(folder.heads, folder.head_params())}')
+    yield f'prediction heads: {_sizes(folder.heads, folder.head_params())}'
   try:
-    lines.append(f'tokenizer: {folder.tokenizer.vocab_size:,} ids')
+    tokenizer = folder.tokenizer
+    yield f'tokenizer: {tokenizer.vocab_size:,} ids'
   except UserError as error:
-    lines.append(f'tokenizer: none ({error})')
-  return lines
+    yield f'tokenizer: none ({error})'
+  if 'model_type' in folder.config and not (folder.path / GENERATION).is_file():
+    yield f'lacks: {GENERATION}, so that its ends and its pad are those of config.json'
+  if model is not None and model.fixed_length is None:
+    yield f'writes: {_written(model, folder.params(), tokenizer, prompt, most)}'
 
 
 def _sizes(module: Any, params: Any) -> str:
@@ -62,3 +86,59 @@ def _sizes(module: Any, params: Any) -> str:
     if value is not None:
       said += f', {name} {value:,}'
   return said
+
+
+def _needs(model: Any, shapes: Any) -> str:
+  """Says the bytes of the weights, by their type, and those of a token in the cache."""
+  leaves = jax.tree.leaves_with_path(shapes)
+  said = [f'{_bytes(2 * sum(leaf.size for _, leaf in leaves))} of weights in bfloat16']
+  if getattr(model, 'products', ()):
+    is_kernel, small = kernels_of(model), 0
+    for path, leaf in leaves:
+      if is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')):
+        small += leaf.size + 4 * math.prod(leaf.shape[:-1])  # a scale for each output
+      else:
+        small += 2 * leaf.size
+    said.append(f'{_bytes(small)} in int8')
+  if model.fixed_length is None:
+    grown = (_cache_bytes(model, shapes, 2 * FEW) - _cache_bytes(model, shapes, FEW)) / FEW
+    said.append(f'{_bytes(round(grown))} of cache a token')
+  return ', '.join(said)
+
+
+def _cache_bytes(model: Any, shapes: Any, slots: int) -> int:
+  """Returns the size of a row's cache with room for so many tokens."""
+
+  def made(params):
+    memory = model.encode(params, jnp.ones((1, 1), jnp.int32))
+    return model.init_cache(params, memory, 1, slots)
+
+  leaves = jax.tree.leaves(jax.eval_shape(made, shapes))
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _bytes(count: int) -> str:
+  for name, size in (('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
+    if count >= size:
+      return f'{count / size:.3g} {name}'
+  return f'{count} bytes'
+
+
+def _written(model: Any, params: Any, tokenizer: Any, prompt: str | None, most: int) -> str:
+  """Says what the model writes greedily after a text, or after its tokenizer's own start."""
+  is_source, ends = model.start_id is not None, model.eos_ids
+  if prompt:
+    if tokenizer is None:
+      raise UserError('--prompt needs a tokenizer, and the folder has none: leave it out')
+    ids = fd.Generator(model, params, tokenizer).read(prompt)[0]
+  else:
+    ids = [] if tokenizer is None else list(tokenizer.encode(''))
+    if is_source and ends and not set(ends) & {*ids}:
+      ids.append(ends[0])
+    ids = ids or [getattr(model, 'bos_id', 0)]
+  if model.max_positions is not None:
+    most = min(most, model.max_positions - (0 if is_source else len(ids)))
+  out = fd.decode(model, params, np.array([ids], np.int32), fd.Greedy(), max_len=most)
+  tokens = out.tokens[0, : out.lengths[0]].tolist()
+  text = tokens if tokenizer is None else tokenizer.decode(tokens)
+  return f'{text!r} ({len(tokens)} tokens, {len({*tokens})} different ones)'

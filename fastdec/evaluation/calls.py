@@ -102,11 +102,15 @@ class Calls:
     """The bytes that one call must read.
 
     These are the decoder's weights without those that project the memory once, the vocabulary
-    projection, the heads, and the cache.
+    projection, the heads, and the cache; of experts, those of a single token.
     """
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
     once = _size(layer['cross']['kv'] for layer in decoder if 'cross' in layer)
+    experts = getattr(getattr(self.target.module, 'config', None), 'experts', None)
+    if experts is not None:
+      unread = (experts.count - experts.chosen) / experts.count
+      once += round(unread * _size(layer['experts'] for layer in decoder if 'experts' in layer))
     projection = params['output' if 'output' in params else 'embedding']
     return _size(decoder) - once + _size((projection, self.strategy.drafter, self.state.cache))
 

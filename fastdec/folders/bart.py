@@ -24,6 +24,7 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 class Family:
   """A row of the table: what tells models of a model_type from others."""
 
+  models: str  # under the names that people know
   settings: Mapping[str, Any]  # fields of `TransformerConfig`
   absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # meanings of absent keys
   emits_pad: bool = True
@@ -32,20 +33,28 @@ class Family:
 IDS = {'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
 FAMILIES = {
   # positions of the first two are tables: of waves that the file lacks, and learned
-  'marian': Family({'norm': 'post', 'output_bias': True, 'positions': 'learned'}, emits_pad=False),
+  'marian': Family(
+    'OPUS-MT and others of Marian',
+    {'norm': 'post', 'output_bias': True, 'positions': 'learned'},
+    emits_pad=False,
+  ),
   'bart': Family(
+    'BART',
     {'norm': 'post', 'output_bias': True, 'positions': 'learned', 'embedding_norm': True},
     {**IDS, 'decoder_start_token_id': 2},
   ),
   'mbart': Family(
-    {'norm': 'pre', 'output_bias': True, 'positions': 'learned', 'embedding_norm': True}, IDS
+    'mBART, mBART-50',
+    {'norm': 'pre', 'output_bias': True, 'positions': 'learned', 'embedding_norm': True},
+    IDS,
   ),
   'm2m_100': Family(
+    'M2M-100, NLLB',
     {'norm': 'pre', 'positions': 'sinusoidal'},
     {**IDS, 'decoder_start_token_id': 2, 'activation_function': 'relu', 'scale_embedding': True},
   ),
 }
-MODEL_TYPES = tuple(FAMILIES)
+MODEL_TYPES = {name: family.models for name, family in FAMILIES.items()}
 OVERFLOWS = ()
 ACTIVATIONS = {  # ours by theirs
   'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu',
@@ -95,7 +104,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   """
   family = FAMILIES[config['model_type']]
   _check_needed(family, config)
-  check_heeded(config, OTHERS)
+  check_heeded(config, Said.__annotations__, OTHERS)
   config = {**family.absent, **config}
   said = read(Said, config, 'config.json', ': ', ignores=True)
   source, target = said.vocab_size, said.decoder_vocab_size

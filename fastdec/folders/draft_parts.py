@@ -46,7 +46,7 @@ def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: An
       'sliding windows in the layers of a draft are not supported: give one whose'
       ' layers see everything'
     )
-  return LMConfig(**{**settings, 'windows': ()})
+  return LMConfig(**{**settings, 'windows': (), 'sinks': False, 'experts': None})
 
 
 def read_said(cls: type, config: Mapping[str, Any]) -> Any:

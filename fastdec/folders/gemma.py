@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.folders import llama
-from fastdec.folders.stored import OneMore
+from fastdec.folders.stored import scales_plus_one
 from fastdec.models.api import Params
 from fastdec.models.lm import LM
 
-MODEL_TYPES = ('gemma2', 'gemma3_text')
+MODEL_TYPES = {name: llama.FAMILIES[name].models for name in ('gemma2', 'gemma3_text')}
 OVERFLOWS = ('float16',)
 
 
@@ -24,13 +24,4 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   """See `llama.params_of`."""
-  return _with_scales(llama.params_of(model, tensors))
-
-
-def _with_scales(params: Params) -> Params:
-  """Adds 1 to the scales of norms."""
-  return {
-    name: _with_scales(value) if isinstance(value, dict)
-    else OneMore(value) if name == 'scale' else value
-    for name, value in params.items()
-  }  # fmt: skip
+  return scales_plus_one(llama.params_of(model, tensors))

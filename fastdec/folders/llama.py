@@ -4,18 +4,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import read, shown
+from fastdec.fields import read
+from fastdec.folders.families import check_heeded
 from fastdec.folders.generation import end_and_pad, said_of, suppressed
-from fastdec.folders.lm_families import FAMILIES, SPECIAL, Family, Said
+from fastdec.folders.lm_families import FAMILIES, PLAIN, Family, Said
 from fastdec.folders.lm_tensors import params_of as params_of
 from fastdec.folders.ropes import longest_of, rope_of
+from fastdec.models.experts import ExpertsConfig
 from fastdec.models.lm import LM, LMConfig
 
 ACTIVATIONS = {  # ours by theirs
   'silu': 'silu', 'swish': 'silu', 'relu': 'relu', 'gelu': 'gelu', 'gelu_python': 'gelu',
   'gelu_new': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
 }  # fmt: skip
-MODEL_TYPES = tuple(name for name in FAMILIES if not name.startswith('gemma'))
+MODEL_TYPES = {
+  name: family.models for name, family in FAMILIES.items() if not name.startswith('gemma')
+}
 OVERFLOWS = ()
 
 
@@ -45,7 +49,12 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def said_by(kind: str, config: Mapping[str, Any]) -> Said:
-  """Reads config.json of a model of this model_type."""
+  """Reads config.json of a model of this model_type.
+
+  Raises:
+    UserError: a field that changes the result, and that the family does not have.
+  """
+  check_heeded(config, (*PLAIN, *FAMILIES[kind].heeds))
   return read(Said, {**FAMILIES[kind].absent, **config}, 'config.json', ': ', ignores=True)
 
 
@@ -62,12 +71,6 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
       f' {", ".join(ACTIVATIONS)}'
     )
   family = FAMILIES[kind]
-  for field in SPECIAL:
-    if getattr(said, field) not in (None, False) and field not in family.heeds:
-      raise UserError(
-        f'{field}={shown(getattr(said, field))} of config.json is not known of model_type {kind!r}:'
-        ' remove it if the model was made without it'
-      )
   score_scale = said.attention_multiplier
   if said.query_pre_attn_scalar is not None:
     score_scale = said.query_pre_attn_scalar**-0.5
@@ -88,6 +91,7 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
     'mlp_bias': bool(said.mlp_bias) and 'mlp_bias' in family.heeds,
     'windows': _windows(family, said),
     'unrotated': _unrotated(family, said),
+    'experts': _experts(family, said),
     'embedding_scale': said.embedding_multiplier or 1.0,
     'residual_scale': said.residual_multiplier or 1.0,
     'score_scale': score_scale,
@@ -111,13 +115,32 @@ def _unrotated(family: Family, said: Said) -> tuple[int, ...]:
   return tuple(i for i in range(layers) if not has[i])
 
 
+def _experts(family: Family, said: Said) -> ExpertsConfig | None:
+  """Returns the sizes of the experts that config.json names, in newer or older words."""
+  count = said.num_local_experts if said.num_local_experts is not None else said.num_experts
+  if not count or not said.num_experts_per_tok or 'num_experts' not in family.heeds:
+    return None
+  only, step = said.mlp_only_layers or (), said.decoder_sparse_step or 1
+  limit = {} if said.swiglu_alpha is None else {'slope': said.swiglu_alpha}
+  return ExpertsConfig(
+    count,
+    said.num_experts_per_tok,
+    said.moe_intermediate_size or said.intermediate_size,
+    normed=bool(said.norm_topk_prob) or 'norm_topk_prob' not in family.heeds,
+    bias='swiglu_limit' in family.heeds,
+    limit=said.swiglu_limit,
+    dense=tuple(i for i in range(said.num_hidden_layers) if i in only or (i + 1) % step),
+    **limit,
+  )
+
+
 def _windows(family: Family, said: Said) -> tuple[int, ...]:
   """Returns each layer's window; layer_types go before the rule of the family."""
   layers, window, rule = said.num_hidden_layers, said.sliding_window, family.windows
   always = rule in ('all', 'most') or bool(said.sliding_window_pattern)
   if rule == 'none' or not window or not (always or said.use_sliding_window):
     return ()
-  if rule == 'all':
+  if rule in ('all', 'asked'):
     return (window,) * layers
   each, sizes = said.sliding_window_pattern, {'full_attention': 0, 'sliding_attention': window}
   is_local = [i >= said.max_window_layers for i in range(layers)]

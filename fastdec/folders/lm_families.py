@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from fastdec.fields import Between, Layers, Positive, Share, Size
 
+Count = Annotated[int, Between(0, 2**31 - 1)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Said:
@@ -29,7 +31,7 @@ class Said:
   rope_scaling: dict | None = None
   rope_parameters: dict | None = None
   partial_rotary_factor: float | None = None
-  sliding_window: Annotated[int, Between(0, 2**31 - 1)] | None = None
+  sliding_window: Count | None = None
   use_sliding_window: bool | None = False
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
@@ -40,10 +42,18 @@ class Said:
   attn_logit_softcapping: Positive | None = None
   final_logit_softcapping: Positive | None = None
   rope_local_base_freq: Positive | None = None
-  use_bidirectional_attention: bool | str | None = None
   embedding_multiplier: Positive | None = None
   residual_multiplier: Positive | None = None
   logits_scaling: Positive | None = None
+  num_local_experts: Count | None = None
+  num_experts: Count | None = None
+  num_experts_per_tok: Size | None = None
+  moe_intermediate_size: Size | None = None
+  norm_topk_prob: bool | None = None
+  mlp_only_layers: tuple[int, ...] | None = None
+  decoder_sparse_step: Size | None = None
+  swiglu_limit: Positive | None = None
+  swiglu_alpha: Positive | None = None
   no_rope_layers: tuple[int, ...] | None = None  # 1: the layer has rope
   no_rope_layer_interval: Size | None = None
 
@@ -52,58 +62,83 @@ class Said:
 class Family:
   """A row of the table: what tells models of a model_type from Llama."""
 
+  models: str  # under the names that people know
   # meanings of absent keys; null is the default of `Said`
   absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   heeds: tuple[str, ...] = ()  # fields of `Said` that other families do not have, or ignore
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of `LMConfig`
   # layers with a window: 'none', 'all', all but each nth ('most'); or, with use_sliding_window,
-  # those from max_window_layers on ('late') or without rope ('unrotated')
+  # all ('asked'), those from max_window_layers on ('late') or without rope ('unrotated')
   windows: str = 'none'
 
 
 BIASES = ('attention_bias', 'mlp_bias')
 MULTIPLIERS = ('embedding_multiplier', 'residual_multiplier', 'logits_scaling')
 CAPS = ('query_pre_attn_scalar', 'attn_logit_softcapping', 'final_logit_softcapping')
-SPECIAL = (  # fields that change the result, and that few families have
-  *MULTIPLIERS, 'attention_multiplier', 'no_rope_layers', *CAPS, 'rope_local_base_freq',
-  'use_bidirectional_attention',
+EXPERTS = ('num_local_experts', 'num_experts', 'num_experts_per_tok', 'experts_per_token')
+PLAIN = (  # fields of `COMPUTES` that all families read, or may have without a change
+  'sliding_window', 'use_sliding_window', 'max_window_layers', 'sliding_window_pattern',
+  '_sliding_window_pattern', 'sliding_window_size', 'partial_rotary_factor', 'rope_theta',
+  'rope_scaling', 'rope_parameters', 'no_rope_layer_interval',
 )  # fmt: skip
 OF_GEMMA = {
   'num_key_value_heads': 4, 'head_dim': 256, 'hidden_activation': 'gelu_pytorch_tanh',
   'sliding_window': 4096, 'query_pre_attn_scalar': 256, 'tie_word_embeddings': True,
 }  # fmt: skip
 FAMILIES = {
-  'llama': Family(heeds=BIASES),
-  'mistral': Family({'num_key_value_heads': 8, 'sliding_window': 4096}, windows='all'),
-  'qwen2': Family({'sliding_window': 4096}, (), {'qkv_bias': True}, 'late'),
-  'qwen3': Family(
-    {'head_dim': 128, 'sliding_window': 4096}, ('attention_bias',), {'qk_norm': True}, 'late'
+  'llama': Family('Llama 1 to 3.3, Vicuna, TinyLlama, SmolLM 1 and 2, Yi', heeds=BIASES),
+  'mistral': Family(
+    'Mistral', {'num_key_value_heads': 8, 'sliding_window': 4096}, windows='all',
   ),
-  'granite': Family({'attention_multiplier': 1.0}, (*BIASES, 'attention_multiplier', *MULTIPLIERS)),
+  'mixtral': Family(
+    'Mixtral',
+    {'num_key_value_heads': 8, 'rms_norm_eps': 1e-5, 'rope_theta': 1e6, 'num_experts': 8,
+     'num_experts_per_tok': 2},
+    EXPERTS, windows='all',
+  ),
+  'qwen2': Family('Qwen2, Qwen2.5', {'sliding_window': 4096}, (), {'qkv_bias': True}, 'late'),
+  'qwen3': Family(
+    'Qwen3', {'head_dim': 128, 'sliding_window': 4096}, ('attention_bias', 'use_qk_norm'),
+    {'qk_norm': True}, 'late',
+  ),
+  'qwen3_moe': Family(
+    'Qwen3-30B-A3B and other mixtures of Qwen3, Qwen3-Coder',
+    {'num_key_value_heads': 4, 'sliding_window': 4096, 'num_experts': 128,
+     'num_experts_per_tok': 8, 'moe_intermediate_size': 768},
+    ('attention_bias', 'use_qk_norm', *EXPERTS, 'moe_intermediate_size', 'norm_topk_prob',
+     'mlp_only_layers', 'decoder_sparse_step'),
+    {'qk_norm': True}, 'asked',
+  ),
+  'gpt_oss': Family(
+    'gpt-oss, unquantized',
+    {'num_key_value_heads': 8, 'head_dim': 64, 'rms_norm_eps': 1e-5, 'rope_theta': 1.5e5,
+     'attention_bias': True, 'sliding_window': 128, 'sliding_window_pattern': 2,
+     'num_experts': 128, 'num_experts_per_tok': 4, 'swiglu_limit': 7.0},
+    ('attention_bias', *EXPERTS, 'swiglu_limit', 'swiglu_alpha'), {'sinks': True}, 'most',
+  ),
+  'granite': Family(
+    'Granite 3', {'attention_multiplier': 1.0}, (*BIASES, 'attention_multiplier', *MULTIPLIERS),
+  ),
   'smollm3': Family(
-    {'num_key_value_heads': 4, 'tie_word_embeddings': True, 'rope_theta': 2e6},
-    (*BIASES, 'no_rope_layers'),
-    windows='unrotated',
+    'SmolLM3', {'num_key_value_heads': 4, 'tie_word_embeddings': True, 'rope_theta': 2e6},
+    (*BIASES, 'no_rope_layers'), windows='unrotated',
   ),
   'olmo2': Family(
-    {'rms_norm_eps': 1e-5}, ('attention_bias',), {'norms': 'after', 'joined_qk_norm': True}
+    'OLMo 2', {'rms_norm_eps': 1e-5}, ('attention_bias',),
+    {'norms': 'after', 'joined_qk_norm': True},
   ),
-  'phi3': Family({'rms_norm_eps': 1e-5}, ('partial_rotary_factor',), windows='all'),
+  'phi3': Family(
+    'Phi-3, Phi-3.5, Phi-4', {'rms_norm_eps': 1e-5}, ('partial_rotary_factor',), windows='all',
+  ),
   'gemma2': Family(
-    {
-      **OF_GEMMA,
-      'attn_logit_softcapping': 50.0,
-      'final_logit_softcapping': 30.0,
-      'sliding_window_pattern': 2,
-    },
-    ('attention_bias', *CAPS),
-    {'norms': 'both'},
-    'most',
+    'Gemma 2',
+    {**OF_GEMMA, 'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0,
+     'sliding_window_pattern': 2},
+    ('attention_bias', *CAPS), {'norms': 'both'}, 'most',
   ),
   'gemma3_text': Family(
+    'Gemma 3 (text)',
     {**OF_GEMMA, 'rope_theta': 1e6, 'rope_local_base_freq': 1e4, 'sliding_window_pattern': 6},
-    ('attention_bias', *CAPS, 'rope_local_base_freq'),
-    {'norms': 'both', 'qk_norm': True},
-    'most',
+    ('attention_bias', *CAPS, 'rope_local_base_freq'), {'norms': 'both', 'qk_norm': True}, 'most',
   ),
-}
+}  # fmt: skip

@@ -12,12 +12,10 @@ they are refused.
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from fastdec.errors import UserError
 from fastdec.folders.draft_parts import dense, draft_layers, norm
 from fastdec.folders.lm_tensors import layer_params
-from fastdec.folders.stored import OneMore, Stacked
+from fastdec.folders.stored import scales_plus_one
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
@@ -58,14 +56,8 @@ def mtp(
     'norm': norm(tensors, 'mtp.norm', d),
   }
   if kind in ZERO_CENTRED:
-    inner = jax.tree_util.tree_map_with_path(
-      _one_more, inner, is_leaf=lambda x: isinstance(x, Stacked)
-    )
+    inner = scales_plus_one(inner)
   return network, {'network': inner}
-
-
-def _one_more(path: Any, stored: Any) -> Any:
-  return OneMore(stored) if path[-1].key == 'scale' else stored
 
 
 def _check_layers(kind: str, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -99,22 +100,31 @@ def integers_of(leaf: Any) -> tuple[Any, Any] | None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OneMore:
-  """A tensor with 1 added to each entry, in float32, for norms whose scales are stored around 0."""
+class Mapped:
+  """A function of a tensor, which keeps the first axis. An index for every axis reads it."""
 
   stored: Stored
-  dtype = np.dtype(np.float32)
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    return self.stored.shape
+  change: Callable[[np.ndarray], np.ndarray]
+  dtype: np.dtype
+  shape: tuple[int, ...]
 
   @property
   def ndim(self) -> int:
     return len(self.shape)
 
-  def __getitem__(self, index: Any) -> np.ndarray:
-    return self.stored[index].astype(np.float32) + 1
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    return self.change(self.stored[index[:1]])[(slice(None), *index[1:])]
+
+
+def scales_plus_one(params: Params) -> Params:
+  """Adds 1 to the scales of norms, in float32: some families store them around 0."""
+
+  def added(path: Any, leaf: Any) -> Any:
+    if path[-1].key != 'scale':
+      return leaf
+    return Mapped(leaf, lambda x: x.astype(np.float32) + 1, np.dtype('float32'), leaf.shape)
+
+  return jax.tree.map_with_path(added, params)
 
 
 def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:

@@ -13,7 +13,7 @@ from fastdec.folders.tensors import are_equal, shaped
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
-MODEL_TYPES = ('t5', 'mt5')
+MODEL_TYPES = {'t5': 'T5, T5 v1.1, FLAN-T5, MADLAD-400', 'mt5': 'mT5'}
 OVERFLOWS = ('float16',)  # as in `T5Config`
 OF_MT5 = {  # meanings of absent keys that differ from T5's
   'vocab_size': 250112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6,
@@ -69,7 +69,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   given = {name: value for name, value in config.items() if value is not None}
   if is_mt5:
     given = {**OF_MT5, **given, 'scale_decoder_outputs': False}
-  check_heeded(given, OTHERS)
+  check_heeded(given, Said.__annotations__, OTHERS)
   said = read(Said, given, 'config.json', ': ', ignores=True)
   if not said.is_encoder_decoder:
     raise UserError(

@@ -95,9 +95,10 @@ def attend(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
   cap: float | None = None,
+  sinks: Float[Array, ' h'] | None = None,
 ) -> Float[Array, 'b n h p']:
   """Scaled dot-product attention: values mixed by weights; training drops weights (`drop`)."""
-  return mix(drop(weights_of(q, kv.k, mask, bias, scale, cap)), kv.v)
+  return mix(drop(weights_of(q, kv.k, mask, bias, scale, cap, sinks)), kv.v)
 
 
 def weights_of(
@@ -107,12 +108,14 @@ def weights_of(
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
   cap: float | None = None,
+  sinks: Float[Array, ' h'] | None = None,
 ) -> Float[Array, 'b g r n s']:
   """Weight of each slot for each query: the softmax of scaled dot products, in float32 at least.
 
   h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative
-  positions); `scale` is 1 / sqrt(p) unless given; `cap` bounds the scaled scores. A row that sees
-  nothing (an empty source) gets equal weights: finite, and never read.
+  positions); `scale` is 1 / sqrt(p) unless given; `cap` bounds the scaled scores. `sinks` are the
+  scores of nothing: heads give it a share of their weights. A row that sees nothing (an empty
+  source) gets equal weights: finite, and never read.
   """
   b, n, h, p = q.shape
   g, s = k.shape[1:3]
@@ -135,7 +138,11 @@ def weights_of(
     scores = cap * jnp.tanh(scores / cap)
   if bias is not None:
     scores += rows(bias.reshape(bias.shape[0], g, r, *bias.shape[2:])).astype(wide)
-  weights = jax.nn.softmax(jnp.where(rows(mask[:, None, None]), scores, -1e30), axis=-1)
+  scores = jnp.where(rows(mask[:, None, None]), scores, -1e30)
+  if sinks is not None:
+    of_nothing = jnp.repeat(sinks.astype(wide).reshape(1, g, r), n, axis=-1)[..., None]
+    scores = jnp.concatenate([scores, jnp.broadcast_to(of_nothing, (b, g, r * n, 1))], axis=-1)
+  weights = jax.nn.softmax(scores, axis=-1)[..., :s]
   return weights.astype(q.dtype).reshape(b, g, r, n, s)
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, node_window
+from fastdec.models.experts import Experts
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
@@ -47,9 +48,10 @@ class RMSNorm(nn.Module):
 
 
 class Layer(nn.Module):
-  """Attention and gated MLP, each between norms (`norms`) and beside a residual."""
+  """Attention and gated MLP, or experts, each between norms (`norms`) and beside a residual."""
 
   config: LMConfig
+  is_sparse: bool = False
 
   def setup(self) -> None:
     c = self.config
@@ -62,8 +64,14 @@ class Layer(nn.Module):
     self.q = Dense((c.heads, c.width), c.qkv_bias, c.dtype)
     self.kv = Dense((2, c.kv_heads, c.width), c.qkv_bias, c.dtype)
     self.out = Dense((c.d_model,), c.out_bias, c.dtype)
-    self.gate_up = Dense((2, c.d_ff), c.mlp_bias, c.dtype)  # one product instead of two
-    self.down = Dense((c.d_model,), c.mlp_bias, c.dtype)
+    if c.sinks:
+      self.sinks = self.param('sinks', nn.initializers.zeros, (c.heads,))
+    if self.is_sparse:
+      assert c.experts is not None
+      self.experts = Experts(c.experts, ACTIVATIONS[c.activation], c.dtype)
+    else:
+      self.gate_up = Dense((2, c.d_ff), c.mlp_bias, c.dtype)  # one product instead of two
+      self.down = Dense((c.d_model,), c.mlp_bias, c.dtype)
     self.drop = Dropout(c.dropout)
 
   def __call__(
@@ -86,11 +94,16 @@ class Layer(nn.Module):
       read = self.attention_norm(x) if before else x
     q, own = self.queries_and_own(read, turns)
     kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
-    mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap)
+    sinks = {'sinks': self.sinks} if c.sinks else {}
+    mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap, **sinks)
     added = self.out(mixed.reshape(*x.shape[:2], -1))
     x = x + self._scaled(self.drop(self.attention_out_norm(added) if after else added, train))
-    gate_up = self.gate_up(self.mlp_norm(x) if before else x)
-    added = self.down(ACTIVATIONS[c.activation](gate_up[:, :, 0]) * gate_up[:, :, 1])
+    read = self.mlp_norm(x) if before else x
+    if self.is_sparse:
+      added = self.experts(read, reads_all=cached is None)
+    else:
+      gate_up = self.gate_up(read)
+      added = self.down(ACTIVATIONS[c.activation](gate_up[:, :, 0]) * gate_up[:, :, 1])
     return x + self._scaled(self.drop(self.mlp_out_norm(added) if after else added, train)), kv
 
   def _scaled(self, added: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
@@ -118,7 +131,9 @@ def joined(norm: RMSNorm, x: Float[Array, 'b n h w']) -> Float[Array, 'b n h w']
 def layer_partition(config: LMConfig, devices: int) -> Table:
   """Lays out a layer's parameters on a mesh; key heads that `devices` cannot divide stay whole."""
   keys = P() if config.kv_heads % devices else P(None, 'model')
+  experts = config.experts.partition(devices) if config.experts and any(config.sparse) else ()
   return (
+    *experts,
     (r'/kv/(kernel|bias)$', keys),
     (r'/q/(kernel|bias)$', P('model')),
     (r'/gate_up/(kernel|bias)$', P(None, 'model')),
@@ -137,7 +152,7 @@ class Network(nn.Module):
     self.embedding = self.param('embedding', scale, (c.vocab_size, c.d_model))
     if not c.tied:
       self.param('output', scale, (c.vocab_size, c.d_model))  # read by `LM.unembed`
-    self.layer = [Layer(c) for _ in range(c.layers)]
+    self.layer = [Layer(c, is_sparse) for is_sparse in c.sparse]
     self.norm = RMSNorm(c)
     self.drop = Dropout(c.dropout)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 
 from fastdec.errors import UserError
 from fastdec.models.api import check_special_ids
+from fastdec.models.experts import ExpertsConfig
 from fastdec.models.rotary import ROPES, Rope, Turns
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -64,6 +65,8 @@ class LMConfig:
   norms: str = 'before'  # RMSNorms 'before' each sublayer, 'after' it (OLMo 2), or 'both' (Gemma)
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
   joined_qk_norm: bool = False  # the same on those of all heads at once (OLMo 2)
+  sinks: bool = False  # each head may look at nothing: a learned score beside the slots' (gpt-oss)
+  experts: ExpertsConfig | None = None  # in the place of the MLPs
   embedding_scale: float = 1.0
   residual_scale: float = 1.0  # of what each sublayer adds
   score_scale: float | None = None  # of queries times keys; None: 1 / sqrt(width)
@@ -143,6 +146,13 @@ class LMConfig:
   @property
   def layer_windows(self) -> tuple[int, ...]:
     return self.windows or (0,) * self.layers
+
+  @property
+  def sparse(self) -> tuple[bool, ...]:
+    """True for each layer with experts."""
+    return tuple(
+      self.experts is not None and i not in self.experts.dense for i in range(self.layers)
+    )
 
   @property
   def rotary(self) -> Rope:

@@ -1,27 +1,72 @@
-"""What folders are said to hold."""
+"""What folders are said to hold, to need, and to write."""
 
+import json
 import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.models.lm import LM, LMConfig
 
 
 def test_models_heads_and_drafts_are_told_apart(translator, networks, fastdec, tmp_path):
   wide = translator.parent / 'wide'
-  ended = fastdec('check', translator, networks['eagle'], wide)
+  ended = fastdec('check', translator, networks['eagle'], wide, '--max-len=3')
   assert ended.code == 0, ended.err
+  lines = iter(ended.out.splitlines())
+  assert next(lines) == str(translator)
+  model = next(lines)
+  assert model.startswith('  model: Transformer, ')
+  assert 'd_model 8, vocab_size 30, max_positions 32' in model
+  assert 'of weights in bfloat16' in next(lines)
+  assert next(lines).startswith('  prediction heads: BlockwiseHeads, ')
+  assert next(lines) == '  tokenizer: 30 ids'
+  assert next(lines).startswith('  writes: ')
+  assert next(lines) == str(networks['eagle'])
+  draft = next(lines)
+  assert draft.startswith('  draft network: EagleNetwork, ') and 'd_target 8' in draft
+  assert next(lines) == str(wide)
+  assert 'holds prediction heads alone' in next(lines)
+  assert next(lines).startswith('  prediction heads: MedusaHeads')
+  assert next(lines).startswith('  tokenizer: none (')
+
+
+@pytest.fixture(scope='module')
+def small(tmp_path_factory):
+  """A language model without a tokenizer."""
+  model = LM(LMConfig(vocab_size=20, d_model=8, d_ff=12, layers=2, heads=2, eos_ids=()))
+  folder = tmp_path_factory.mktemp('check') / 'small'
+  folders.save(model, model.init(jax.random.key(0)), folder)
+  return folder
+
+
+def test_needs_are_counted_and_texts_are_those_of_greedy_decoding(small, fastdec):
+  ended = fastdec('check', small, '--max-len=5')
   lines = ended.out.splitlines()
-  assert lines[0] == str(translator) and lines[1].startswith('  model: Transformer, ')
-  assert 'd_model 8, vocab_size 30, max_positions 32' in lines[1]
-  assert lines[2].startswith('  prediction heads: BlockwiseHeads, ')
-  assert lines[3] == '  tokenizer: 30 ids'
-  assert lines[5].startswith('  draft network: EagleNetwork, ') and 'd_target 8' in lines[5]
-  assert (
-    'holds prediction heads alone' in lines[7] and '  prediction heads: MedusaHeads' in lines[8]
-  )
-  assert lines[9].startswith('  tokenizer: none (')
+  model, params = fd.load(small)
+  leaves = jax.tree.leaves(params)
+  weights, norms = sum(leaf.size for leaf in leaves), 5 * 8
+  # a byte a weight and four an output: 20 words; q, k, v, out, gate, up, down of two layers
+  int8 = weights - norms + 4 * (20 + 2 * (8 * 5 + 12 * 2)) + 2 * norms
+  said = f'needs: {2 * weights / 1e3:.3g} kB of weights in bfloat16, {int8 / 1e3:.3g} kB in int8'
+  assert lines[2] == f'  {said}, {2 * 2 * 8 * 4} bytes of cache a token'
+  out = fd.decode(model, params, np.array([[0]]), fd.Greedy(), max_len=5)
+  tokens = out.tokens[0].tolist()
+  assert lines[-1] == f'  writes: {tokens} (5 tokens, {len({*tokens})} different ones)'
 
 
-def test_what_is_not_whole_is_a_mistake(translator, fastdec, tmp_path):
+def test_what_is_not_whole_is_a_mistake(translator, small, fastdec, tmp_path):
   folder = shutil.copytree(translator, tmp_path / 'model')
   (folder / 'model.safetensors').unlink()
   assert 'model.safetensors is missing' in fastdec('check', folder).mistake
   assert 'is not a folder' in fastdec('check', tmp_path / 'nowhere').mistake
   assert 'name one or more' in fastdec('check').mistake
+  assert 'needs a tokenizer' in fastdec('check', small, '--prompt=a').mistake
+  config = json.loads((small / 'config.json').read_text())
+  unknown = {**config, 'model': {**config['model'], 'type': 'gpt9'}}
+  folder = shutil.copytree(small, tmp_path / 'unknown')
+  (folder / 'config.json').write_text(json.dumps(unknown))
+  assert "of type 'gpt9'" in fastdec('check', folder).mistake

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
+from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
@@ -45,6 +46,7 @@ OPTIONS = {
   'score_scale': 0.4, 'logit_scale': 2.0, 'score_cap': 3.0, 'logit_cap': 9.0, 'unrotated': (0,),
   'windows': (0, 3), 'local_theta': 50.0,
 }  # fmt: skip
+EXPERTS = ExpertsConfig(count=4, chosen=2, d_ff=6, bias=True, limit=2.0, dense=(1,))
 MODELS = {
   'lm with windows': LM(
     LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))
@@ -53,6 +55,7 @@ MODELS = {
   'lm of dynamic rope': LM(LMConfig(**TEXT, **SMALL, **DYNAMIC)),
   'lm of many options': LM(LMConfig(**TEXT, **SMALL, **OPTIONS)),
   'lm of longrope': LM(LMConfig(**TEXT, **SMALL, **LONGROPE)),
+  'lm of experts': LM(LMConfig(**TEXT, **SMALL, experts=EXPERTS, sinks=True)),
   't5': T5(T5Config(**TEXT, **STACKS, is_tied=False, d_kv=4, buckets=8, max_distance=5)),
   'transformer': TRANSFORMER,
   'fconv': FCONV,

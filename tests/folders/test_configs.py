@@ -1,6 +1,7 @@
 """What the config.json of each family says, in its older and newer words; no weights are needed."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders import bart, llama
+from fastdec.folders import bart, families, llama
 from fastdec.folders import generation as decoding
 from fastdec.models.transformer import Network
 
@@ -102,6 +103,10 @@ def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
     ({'model_type': 'phi3'}, ()),
     ({'model_type': 'gemma2', 'sliding_window': 5}, (5, 0, 5)),
     ({'model_type': 'gemma3_text'}, (4096, 4096, 4096)),
+    ({'model_type': 'mixtral', 'sliding_window': 5}, (5, 5, 5)),
+    ({'model_type': 'qwen3_moe', 'sliding_window': 5}, ()),
+    ({'model_type': 'qwen3_moe', 'sliding_window': 5, 'use_sliding_window': True}, (5, 5, 5)),
+    ({'model_type': 'gpt_oss', 'sliding_window': 5}, (5, 0, 5)),
     ({'model_type': 'gemma3_text', 'sliding_window_pattern': 3}, (4096, 4096, 0)),
   ],
 )  # fmt: skip
@@ -148,6 +153,11 @@ def test_layers_without_rope_are_every_fourth_by_default():
     'for each of the 2 pairs'),
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
   ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
+  # names that no family has, of kinds that change the result
+  ({'clip_qkv': 8.0}, {}, "clip_qkv=8.0 .* not known of .* 'llama'"),
+  ({'num_local_experts': 4}, {}, "num_local_experts=4 .* not known of .* 'llama'"),
+  ({'model_type': 'mixtral', 'moe_intermediate_size': 4}, {}, 'moe_intermediate_size=4'),
+  ({'model_type': 'mixtral', 'num_experts_per_tok': 9}, {}, r'experts\.chosen=9'),
   ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
   ({}, {'forced_decoder_ids': [[1, 3]]}, r'forced_decoder_ids=\[\[1, 3\]\]'),
 ])  # fmt: skip
@@ -256,3 +266,52 @@ def test_defaults_that_change_nothing_are_passed_over(tmp_path):
     tmp_path,
     {**neutral, 'top_p': 0.9, 'length_penalty': 0.8, 'max_length': 20, 'forced_eos_token_id': None},
   )
+
+
+def test_harmless_fields_of_published_files_are_not_heeded():
+  """Of training, of other programs, or with a value that does nothing."""
+  harmless = {
+    'pretraining_tp': 1, 'rope_interleaved': False, 'attention_dropout': 0.1, 'use_mrope': False,
+    'router_aux_loss_coef': 0.001, 'output_router_logits': True, 'router_jitter_noise': 0.1,
+    'logits_scaling': None, 'chunk_size_feed_forward': 0, 'lm_head_bias': False, 'embd_pdrop': 0.1,
+    'cache_implementation': 'hybrid', 'is_llama_config': True, 'full_attn_mod': 1, 'mlp_bias': None,
+    'sliding_window': 9, 'max_window_layers': 3, 'sliding_window_size': 9, 'temperature': 0.7,
+  }  # fmt: skip
+  assert config_of(**harmless) == config_of()
+
+
+EXPERTS = {'num_experts_per_tok': 2, 'num_key_value_heads': None, 'head_dim': None}
+
+
+def test_experts_mean_the_same_in_older_and_newer_words():
+  for kind in ('mixtral', 'qwen3_moe', 'gpt_oss'):
+    newer, older = (
+      config_of(model_type=kind, **EXPERTS, **{name: 4})
+      for name in ('num_local_experts', 'num_experts')
+    )
+    assert newer == older and newer.experts.count == 4
+  assert config_of(model_type='qwen3_moe', **EXPERTS).experts.count == 128
+
+
+@pytest.mark.parametrize(('said', 'sparse'), [
+  ({}, (True, True, True)),
+  ({'mlp_only_layers': [0, 2]}, (False, True, False)),
+  ({'decoder_sparse_step': 2}, (False, True, False)),
+  ({'decoder_sparse_step': 2, 'mlp_only_layers': [1]}, (False, False, False)),
+  ({'num_experts': 0}, (False, False, False)),
+])  # fmt: skip
+def test_layers_of_experts(said, sparse):
+  assert config_of(model_type='qwen3_moe', **EXPERTS, **said).sparse == sparse
+
+
+def test_the_weights_of_experts():
+  """Mixtral's and gpt-oss's always sum to 1, Qwen3's where config.json says so."""
+  normed = lambda **said: config_of(**EXPERTS, **said).experts.normed
+  assert normed(model_type='mixtral') and normed(model_type='gpt_oss')
+  assert not normed(model_type='qwen3_moe')
+  assert normed(model_type='qwen3_moe', norm_topk_prob=True)
+
+
+def test_the_table_of_families_is_in_the_documents():
+  page = (Path(__file__).parents[2] / 'docs' / 'own' / 'folders.md').read_text()
+  assert families.table() in page, f'write it into docs/own/folders.md:\n{families.table()}'

@@ -52,7 +52,7 @@ def test_logits_and_greedy_tokens_are_theirs(name):
 FAMILIES = [
   'llama_yarn_tiny', 'llama_dynamic_tiny', 'llama_linear_tiny', 'mistral_window_tiny',
   'granite_tiny', 'smollm3_tiny', 'olmo2_tiny', 'phi3_longrope_tiny', 'gemma2_tiny',
-  'gemma3_tiny',
+  'gemma3_tiny', 'mixtral_tiny', 'qwen3_moe_tiny', 'gpt_oss_tiny',
 ]  # fmt: skip
 
 

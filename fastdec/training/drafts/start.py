@@ -1,6 +1,7 @@
 """The start of a draft's training: fresh layers or the target's last ones, and its words."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ INITS = ('target', 'fresh')
 def layers_like(model: Model, layers: int) -> LayersConfig:
   """Makes layers of the target's own kind and sizes; a model of another kind has none."""
   if isinstance(model, LM):
-    return dataclasses.replace(model.config, layers=layers, windows=(), unrotated=())
+    plain: dict[str, Any] = {'windows': (), 'unrotated': (), 'sinks': False, 'experts': None}
+    return dataclasses.replace(model.config, layers=layers, **plain)
   if isinstance(model, Transformer):
     own = model.config.of_decoder
     names = [field.name for field in dataclasses.fields(StackConfig)]
