@@ -56,6 +56,9 @@ FAMILIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.wide(
+  'llama_*', 'phi3_*', 'gemma3_*', 'olmo2_*', 'qwen3_moe_*', 'gpt_oss_*'
+)  # each rope, order of norms and kind of experts
 @pytest.mark.parametrize('name', FAMILIES)
 def test_families_write_what_theirs_do(name, tmp_path):
   """Short, long and ragged texts, the last by drafts from the text; and config.json says the same

@@ -41,6 +41,7 @@ class Owner:
   products = (r'kernel$',)
 
 
+@pytest.mark.wide('normed-float64', 'clamped-int8', 'not normed-packed')
 @pytest.mark.usefixtures('in_float64')
 @pytest.mark.parametrize('kept', ['float64', 'int8', 'packed', 'packed int8'])
 @pytest.mark.parametrize('kind', KINDS)
