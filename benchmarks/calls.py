@@ -115,7 +115,7 @@ def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
   # One length for all, so that all caches have about the same slots.
   max_len = model.fixed_length or args.calls + max(*args.widths, NODES) + 1
   params = random_params(model, 0, dtype)
-  for packs in (False, True) if args.packed and most_rows(dtype) else (False,):
+  for packs in (False, True) if args.packed and dtype != 'int8w' and most_rows(dtype) else (False,):
     target = Bound(model, fd.pack(model, params) if packs else params)
     for name, drafter in drafters(model, dtype, args, packs).items():
       calls = Calls.after_prompt(target, drafter, inputs, max_len, args.calls)

@@ -166,7 +166,8 @@ def pack(module: Any, params: Any) -> Any:
 
   Args:
     module: the owner of the parameters: a model, prediction heads or a draft network.
-    params: in any type, in int8 too (`fd.quantize`); not changed, and not copied except the panels.
+    params: in any type, in int8 too (`fd.quantize`), but in int8w panels are not read; not changed,
+      and not copied except the panels.
 
   Raises:
     UserError: parameters that are packed already, lie on several devices, or are not this module's;

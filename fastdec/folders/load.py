@@ -164,10 +164,10 @@ def packed(module: Any, params: Params) -> tuple[Any, Params]:
   """Returns (module, params), the parameters packed (`fd.pack`) if that makes decoding faster.
 
   It does on a CPU, at widths that gain on the cores of this process, for modules that say which
-  parameters are kernels. On a mesh they stay as they are.
+  parameters are kernels. On a mesh and in int8w they stay as they are.
   """
   is_here = jax.default_backend() == 'cpu' and mesh_of(params) is None
-  if not (is_here and getattr(module, 'products', ())):
+  if not (is_here and getattr(module, 'products', ())) or is_quantized(params, ['int8w']):
     return module, params
   width = module.d_target if isinstance(module, DraftNetwork) else module.d_model
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int, Num
+from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
 
 from fastdec.packed import Packed, panel_product, panel_product_each
 from fastdec.quantized import Quantized, whole
@@ -19,6 +19,7 @@ FEW = 64  # rows of a decoding call, at most
 FEW_WHOLE = 16  # the same in int8
 # entries of the largest product that is worth transposing; half of it in int8
 TURNED = 2**19
+PART = 2**19  # entries of a kernel in int8 that become floats at once
 
 
 Kernel = Float[Array, '*f d'] | Quantized | Packed
@@ -42,7 +43,7 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
     y = product(values, kernel.values, jnp.int32).astype(wide)
     y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   else:
-    y = rounded(product(x_rd, kernel.values, wide) * kernel.scale.astype(wide)[None])
+    y = rounded(product_in_parts(x_rd, kernel.values, wide) * kernel.scale.astype(wide)[None])
   return y.reshape(*lead, *kernel.shape[:-1])
 
 
@@ -94,6 +95,32 @@ def product(
   return y[:rows].reshape(rows, *kernel.shape[:-1])
 
 
+def product_in_parts(
+  x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'] | Packed, wide: DTypeLike
+) -> Float[Array, 'r *f']:
+  """Returns `product` with a kernel in int8, which becomes x's type a part after the other.
+
+  XLA's CPU backend would write the whole kernel in x's type in every call, which takes ten times
+  as long as reading it so. Accelerators convert as they read. A part is every n-th of the last axis
+  of outputs, so that on a mesh all devices have some of each.
+  """
+  kernel = kernel.kernel if isinstance(kernel, Packed) else kernel
+  *lead, outputs, _ = kernel.shape
+  n = 1 << min((-(-kernel.size // PART) - 1).bit_length(), outputs.bit_length() - 1)
+  if n == 1 or jax.default_backend() != 'cpu':
+    return product(x, kernel, wide)
+  whole = outputs - outputs % n
+  parts = kernel[..., :whole, :].reshape(*lead, whole // n, n, kernel.shape[-1])
+
+  def part(i: Int[Array, '']) -> Float[Array, '...']:
+    return product(x, jax.lax.dynamic_index_in_dim(parts, i, -2, keepdims=False), wide)
+
+  y = jnp.moveaxis(jax.lax.map(part, jnp.arange(n)), 0, -1).reshape(len(x), *lead, whole)
+  if whole == outputs:
+    return y
+  return jnp.concatenate([y, product(x, kernel[..., whole:, :], wide)], axis=-1)
+
+
 def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
   """True if a kernel comes first in its product with `rows` rows: few, and cheap to transpose.
 
@@ -118,7 +145,8 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
     values, scale = whole(x, wide)
     y = product_each(values, kernels.values, jnp.int32).astype(wide)
     return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
-  return rounded(product_each(x, kernels.values, wide) * kernels.scale.astype(wide)[None])
+  found = [product_in_parts(x[:, i], kernels.values[i], wide) for i in range(len(kernels.scale))]
+  return rounded(jnp.stack(found, axis=1) * kernels.scale.astype(wide)[None])
 
 
 def product_each(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fastdec.decoding.sampling import argmax
-from fastdec.models.layers import FEW, project
+from fastdec.models import layers
+from fastdec.models.layers import FEW, project, project_each
 from fastdec.quantized import quantized
 
 
@@ -51,7 +52,9 @@ def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(row
 
 @pytest.mark.parametrize('axes', [(6,), (3, 2, 4)])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype):
+def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeypatch):
+  """The kernel becomes floats in several parts, of 6 outputs 4 and then the rest."""
+  monkeypatch.setattr(layers, 'PART', 128)
   x, kernel = (jax.random.normal(jax.random.key(i), (*of, 64)) for i, of in enumerate(((5,), axes)))
   x, in_int8 = x.astype(dtype), quantized(kernel)
   weights = np.float64(in_int8.values) * np.float64(in_int8.scale)[..., None]
@@ -62,6 +65,11 @@ def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype):
   exact = np.einsum('rd,fd->rf', np.float64(x), kernel.reshape(-1, 64)).reshape(y.shape)
   errors = [np.abs(one - exact).mean() for one in (y, project(x, in_int8))]
   assert errors[0] < 0.9 * errors[1]
+  if len(axes) == 3:
+    kernels = dataclasses.replace(quantized(kernel[0]), rounds_inputs=False)
+    x_bhd = jnp.stack([x, 2 * x], axis=1)
+    each = np.einsum('bhd,hfd->bhf', np.float64(x_bhd), weights[0])
+    np.testing.assert_allclose(project_each(x_bhd, kernels), each, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize('axes', [(48,), (3, 4, 8)])
