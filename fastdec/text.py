@@ -7,6 +7,7 @@ for piece in g.stream('A man in'):
 """
 
 import dataclasses
+import functools
 import html
 import json
 import time
@@ -45,6 +46,7 @@ from fastdec.heads.draft import DraftNetwork, check_target
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.sharding import mesh_of
 from fastdec.struct import Bound
+from fastdec.tokenizers.languages import Languages, languages_of
 from fastdec.tokenizers.reader import Reader, Stopping
 from fastdec.tuning.tuned import load_tuned
 
@@ -125,6 +127,8 @@ class Generator:
     strategy: as of `fd.decode`.
     rows: prompts of a list that are decoded at once.
     processors: as of `fd.decode`; `load` reads those of the folder's generation_config.json.
+    source, target: languages of a translation model, by the codes of its tokenizer: 'en', 'de_DE',
+      'deu_Latn'. None: as tokenizer and model have it.
   """
 
   model: Any
@@ -133,9 +137,37 @@ class Generator:
   strategy: Any = dataclasses.field(default_factory=Greedy)
   rows: int = ROWS
   processors: Processors | None = None
+  source: str | None = None
+  target: str | None = None
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
+    object.__setattr__(self, 'processors', self._with_language(self.processors))
+    if self._languages.start is not None:
+      self._start_with(self._languages.start)
+
+  @functools.cached_property
+  def _languages(self) -> Languages:
+    if self.source is None and self.target is None:
+      return Languages()
+    return languages_of(self.tokenizer, self.model, self.source, self.target)
+
+  def _with_language(self, processors: Processors | None) -> Processors | None:
+    """Returns processors that force the target's language, if texts begin with it."""
+    begin = self._languages.begin
+    if begin is None:
+      return processors
+    return dataclasses.replace(processors or Processors(), forced_begin=begin)
+
+  def _start_with(self, start: int) -> None:
+    """Lets the decoder begin with a language, and that of a draft model that began alike."""
+    before, strategy = self.model.start_id, self.strategy
+    object.__setattr__(self, 'model', _started(self.model, start))
+    if isinstance(strategy, Speculative):
+      draft, params = strategy.draft
+      if draft.start_id == before:
+        strategy = dataclasses.replace(strategy, draft=(_started(draft, start), params))
+        object.__setattr__(self, 'strategy', strategy)
 
   @classmethod
   def load(
@@ -146,6 +178,8 @@ class Generator:
     dtype: Any = None,
     strategy: Any = None,
     mesh: Mesh | None = None,
+    source: str | None = None,
+    target: str | None = None,
   ) -> 'Generator':
     """Reads a model and what drafts for it, each from its folder.
 
@@ -157,10 +191,11 @@ class Generator:
       strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', what `fd.tune` has found
         for the model, or the name of its file, beside the draft or heads that it took; None: by
         `draft` or `heads`, else `Greedy()`.
+      source, target: languages, 'en' and 'de', of a model that translates between several.
 
     Raises:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
-        a strategy that does not take them.
+        a strategy that does not take them; languages that the tokenizer lacks.
     """
     is_tuned = isinstance(strategy, str) and (strategy == 'tuned' or strategy.endswith('.json'))
     is_made = strategy is not None and not isinstance(strategy, str)
@@ -180,6 +215,7 @@ class Generator:
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
     folder = folders.open(path, dtype)
     model, tokenizer = folder.model, folder.tokenizer
+    cls(model, None, tokenizer, source=source, target=target)  # a mistake shows early
     if not (is_tuned or is_made):
       part = None
       if draft is not None:
@@ -192,7 +228,8 @@ class Generator:
       if strategy.part:
         _check_fits(model, strategy)
     processors = Processors.of(folder.generation)
-    return cls(*packed(model, folder.params(mesh)), tokenizer, strategy, rows, processors)
+    model, params = packed(model, folder.params(mesh))
+    return cls(model, params, tokenizer, strategy, rows, processors, source, target)
 
   def __call__(
     self,
@@ -298,7 +335,7 @@ class Generator:
     if _is_messages(prompt):
       ids, context = list(self.tokenizer.encode_chat(prompt)), []
     elif isinstance(prompt, str):
-      ids = list(self.tokenizer.encode(prompt))
+      ids = self._languages.encode(self.tokenizer, prompt)
       context = [] if is_source else ids
     else:
       given = type(prompt).__name__
@@ -317,7 +354,7 @@ class Generator:
 
   def _how(self, given: Mapping[str, Any], processors: Any, seed: Any) -> dict[str, Any]:
     """Returns strategy, processors and key of a call, as `fd.decode` takes them."""
-    processors = self.processors if processors is None else processors
+    processors = self.processors if processors is None else self._with_language(processors)
     changes = {name: value for name, value in given.items() if name in CHANGES}
     if changes:
       processors = dataclasses.replace(processors or Processors(), **changes)
@@ -366,6 +403,11 @@ class Generator:
     lengths = None if is_source else [len(ids)]
     scores = score(self.model, self.params, inputs, targets, [len(tokens)], lengths)
     return np.asarray(scores.tokens)[0, : len(tokens)].tolist()
+
+
+def _started(model: Any, start: int) -> Any:
+  """Returns a model whose decoder starts with another id."""
+  return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
 def with_law(strategy: Any, law: Mapping[str, Any]) -> Any:

@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 31_055,
+  'fastdec': 31_205,
   'experiments': 11_650,
   'experiments/lab': 3_450,
   'benchmarks': 700,
   'configs': 1_020,
-  'tests': 31_780,
+  'tests': 31_900,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 

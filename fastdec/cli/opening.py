@@ -87,16 +87,22 @@ def processors_of(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def unread(
-  model: str, dtype: str | None, prompts: Sequence[Any], max_len: int, noun: str = 'prompt'
+  model: str,
+  dtype: str | None,
+  prompts: Sequence[Any],
+  max_len: int,
+  noun: str = 'prompt',
+  source: str | None = None,
+  target: str | None = None,
 ) -> fd.Generator:
   """Opens a model with its tokenizer, its parameters unread, and checks what it will go on from.
 
   Raises:
     UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
-      or hold what the model does not know.
+      or hold what the model does not know; languages that the tokenizer lacks.
   """
   folder = folders.open(model, dtype)
-  found = fd.Generator(folder.model, None, folder.tokenizer)
+  found = fd.Generator(folder.model, None, folder.tokenizer, source=source, target=target)
   limit, is_source = found.model.max_positions, found.model.start_id is not None
   for i, prompt in enumerate(prompts, 1):
     ids, _ = found.read(prompt)
@@ -119,6 +125,7 @@ def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
   chosen = {name: getattr(given, name) for name in ('draft', 'heads', 'strategy')}
   if not any(chosen.values()):
     chosen['heads'] = default
+  languages = {name: getattr(given, name, None) for name in ('source', 'target')}
   law = {}
   for name in LAW:
     if getattr(given, name, None) is not None:
@@ -129,7 +136,7 @@ def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
     with_law(fd.Greedy(), law)  # a mistake shows before weights are read
   else:
     chosen['strategy'] = re.sub(TREE, _tree, chosen['strategy'])
-  found = fd.Generator.load(given.model, dtype=given.dtype, **chosen)
+  found = fd.Generator.load(given.model, dtype=given.dtype, **chosen, **languages)
   processors = dataclasses.replace(found.processors or fd.Processors(), **changes)
   return dataclasses.replace(found, strategy=with_law(found.strategy, law), processors=processors)
 

@@ -3,6 +3,7 @@
 Example:
   fastdec translate --model=out/quickstart/k8-finetune "A sentence." "Another one."
   fastdec translate --model=folder --input=lines.txt --strategy='blockwise(rule=TopN(n=2))'
+  fastdec translate --model=nllb --source=en --target=de "A sentence."
   cat lines.txt | fastdec translate --model=folder --beam=4 --nbest=2
 
 Heads in the model's folder draft, where no flag says otherwise. With --beam it searches instead,
@@ -33,6 +34,8 @@ def main(words: Sequence[str]) -> None:
   parser.usage = '%(prog)s --model=MODEL [flags] [SENTENCE ...]'
   opening.add_model(parser)
   parser.add_argument('--input', help='file with a sentence on each line')
+  parser.add_argument('--source', help="language of the sentences, such as 'en' (the tokenizer's)")
+  parser.add_argument('--target', help="language of the translations, such as 'de' (the model's)")
   parser.add_argument('--beam', type=whole(1), help='searches with this many beams instead')
   parser.add_argument(
     '--length-penalty', type=number, default=0.6, help="GNMT's alpha, of --beam (0.6)"
@@ -47,7 +50,8 @@ def main(words: Sequence[str]) -> None:
   given, sentences = parser.read_beside(words)
   lines = _lines(given.input, sentences)
   rows, search = opening.settle(given, len(lines)), _search(given)
-  unread = opening.unread(given.model, None, lines, given.max_len, 'sentence')
+  languages = {'source': given.source, 'target': given.target}
+  unread = opening.unread(given.model, None, lines, given.max_len, 'sentence', **languages)
   if unread.model.start_id is None:
     raise UserError(
       f'{given.model} is a language model, which goes on from a text: give it to fastdec generate,'

@@ -46,6 +46,7 @@ def test_arguments_a_file_and_a_pipe_are_alike(translator, fastdec, tmp_path):
 @pytest.mark.parametrize('words, said', [
   (['--strategy=best', 'a'], "'best' is no strategy"),
   (['--max-len=33', 'a'], "exceeds the model's 32 positions"),
+  (['--target=de', 'a'], "no tokens of languages, such as 'de': leave out source and target"),
   (['--max-len=0', 'a'], '--max-len=0 is not possible'),
   (['--rows=x', 'a'], '--rows=x is not possible: give a whole number, 1 or more'),
   (['--nbest=3', 'a'], '--nbest=3 needs a search: give --beam=3'),
