@@ -4,7 +4,7 @@ The floor is the time to read weights, heads and cache once, at the bandwidth me
 
   python benchmarks/calls.py --out=out/calls.jsonl
   python benchmarks/calls.py --shapes transformer_base --drafts heads eagle block --packed
-  python benchmarks/calls.py --shapes wordy --drafts free --widths 1 8 --processors
+  python benchmarks/calls.py --shapes wordy --drafts free --widths 1 8 --laws processors constraint
   python benchmarks/calls.py --shapes 1b 8b --dtypes bfloat16 int8 --calls=32     # on a GPU
 
 Weights are random, and drafts hardly ever right: only calls are timed, all variants in turn. A tree
@@ -17,6 +17,7 @@ import pathlib
 import sys
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
@@ -67,6 +68,18 @@ PROCESSORS = fd.Processors(
   encoder_no_repeat_ngram=3,
   length_decay=(8, 1.01),
 )
+
+
+def constraint(model: Any, rows: int) -> tuple[fd.Constraint]:
+  """Makes one of the size of a JSON schema's: behind any text half of the words may follow."""
+  rng = np.random.default_rng(0)
+  after = rng.integers(-512, 512, (512, 128), np.int32).clip(-1)
+  kind = rng.integers(0, 128, model.vocab_size, np.int32)
+  tables = after, kind, np.full(512, -1, np.int32), np.zeros(2, np.int32)
+  return (fd.Constraint(*map(jnp.asarray, tables)),)
+
+
+LAWS = {'processors': PROCESSORS.laws, 'constraint': constraint}
 K, NODES = 8, 32  # of drafts that are there: the length of chains, and the nodes of trees
 
 
@@ -120,10 +133,10 @@ def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
     for name, drafter in drafters(model, dtype, args, packs).items():
       calls = Calls.after_prompt(target, drafter, inputs, max_len, args.calls)
       variants[f'{name}, packed' if packs else name] = calls
-      if args.processors:
-        changed = dataclasses.replace(target, laws=PROCESSORS.laws(model, args.batch))
+      for law in args.laws:
+        changed = dataclasses.replace(target, laws=LAWS[law](model, args.batch))
         calls = Calls.after_prompt(changed, drafter, inputs, max_len, args.calls)
-        variants[f'{name}, processors'] = calls
+        variants[f'{name}, {law}'] = calls
   row = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
   return [row | one for one in costs(variants, args.rounds)]
 
@@ -136,7 +149,7 @@ def main() -> None:
   parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'])
   parser.add_argument('--widths', nargs='+', type=int, default=[1, 2, 4, 8, 16])
   parser.add_argument('--packed', action='store_true', help='packed models too (fd.pack)')
-  parser.add_argument('--processors', action='store_true', help='beside all processors')
+  parser.add_argument('--laws', nargs='+', choices=LAWS, default=[], help='beside these')
   parser.add_argument('--batch', type=int, default=1)
   parser.add_argument('--prompt', type=int, default=32, help='tokens of a source or prompt')
   parser.add_argument('--calls', type=int, default=16, help='of a round')

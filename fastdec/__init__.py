@@ -4,9 +4,11 @@ from fastdec import protocol
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
+from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.forced import Forced
 from fastdec.decoding.methods.forecast import LinearForecast, fit_forecast
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
@@ -46,11 +48,13 @@ __all__ = [
   'BlockVerification',
   'Blockwise',
   'BlockwiseTwoCalls',
+  'Constraint',
   'Decoded',
   'Distance',
   'Eagle',
   'Ensemble',
   'Exact',
+  'Forced',
   'Generated',
   'Generator',
   'Greedy',

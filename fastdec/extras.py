@@ -30,6 +30,7 @@ EXTRA_OF = {  # the extra that brings a module
   'sacrebleu': 'evaluate',
   'sacremoses': 'evaluate',
   'submitit': 'cluster',
+  'outlines_core': 'constraint',
   'ctranslate2': 'benchmark',
   'torch': 'benchmark',
   'transformers': 'benchmark',

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fastdec import folders
+from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, room_of, width_of
@@ -129,6 +130,7 @@ class Generator:
     processors: as of `fd.decode`; `load` reads those of the folder's generation_config.json.
     source, target: languages of a translation model, by the codes of its tokenizer: 'en', 'de_DE',
       'deu_Latn'. None: as tokenizer and model have it.
+    constraint: as of `fd.decode`.
   """
 
   model: Any
@@ -139,6 +141,7 @@ class Generator:
   processors: Processors | None = None
   source: str | None = None
   target: str | None = None
+  constraint: Constraint | None = None
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
@@ -239,6 +242,7 @@ class Generator:
     seed: Whole | Sequence[Whole] = 0,
     logprobs: Whole = 0,
     processors: Processors | None = None,
+    constraint: Constraint | None = None,
     **law: Any,
   ) -> Any:
     """Writes what follows a prompt, or each prompt of a list.
@@ -250,7 +254,7 @@ class Generator:
       stop: strings that end the text where they begin.
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
       logprobs: n for each token's log-probability and the n likeliest tokens of its place.
-      processors: in place of the generator's own.
+      processors, constraint: in place of the generator's own.
       **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`; and
         repetition_penalty, ... in place of the processors' own, as of `fd.Processors`. For a list,
         each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
@@ -262,7 +266,7 @@ class Generator:
       UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
     """
     begun, stops = time.perf_counter(), _stops(stop)
-    how = self._how(law, processors, seed)
+    how = self._how(law, processors, constraint, seed)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     prompts = [self.read(prompt)] if is_one else [self.read(one) for one in _listed(prompt)]
     for one in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
@@ -296,6 +300,7 @@ class Generator:
     stop: Any = (),
     seed: Whole = 0,
     processors: Processors | None = None,
+    constraint: Constraint | None = None,
     **law: Any,
   ) -> Iterator[str]:
     """Yields the text of a call in pieces, as they are written. Arguments are those of a call.
@@ -305,7 +310,7 @@ class Generator:
     Raises:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
     """
-    how, (ids, context) = self._how(law, processors, seed), self.read(prompt)
+    how, (ids, context) = self._how(law, processors, constraint, seed), self.read(prompt)
     reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
     return _said(self._stream(ids, how | {'max_len': max_new_tokens}), reader)
 
@@ -352,15 +357,19 @@ class Generator:
     """True if the strategy knows its text at the end alone."""
     return not isinstance(self.strategy, LoopStrategy)
 
-  def _how(self, given: Mapping[str, Any], processors: Any, seed: Any) -> dict[str, Any]:
-    """Returns strategy, processors and key of a call, as `fd.decode` takes them."""
+  def _how(
+    self, given: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
+  ) -> dict[str, Any]:
+    """Returns strategy, processors, constraint and key of a call, as `fd.decode` takes them."""
+    constraint = self.constraint if constraint is None else constraint
     processors = self.processors if processors is None else self._with_language(processors)
     changes = {name: value for name, value in given.items() if name in CHANGES}
     if changes:
       processors = dataclasses.replace(processors or Processors(), **changes)
     law = {name: value for name, value in given.items() if name not in changes}
     strategy = with_law(self.strategy, law)
-    return {'strategy': strategy, 'processors': processors, 'key': _key(strategy, seed)}
+    changes = {'processors': processors, 'constraint': constraint}
+    return {'strategy': strategy, **changes, 'key': _key(strategy, seed)}
 
   def _written(
     self, prompts: Sequence[tuple[list[int], list[int]]], stops: Sequence[str], how: dict[str, Any]

@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 31_205,
+  'fastdec': 32_322,
   'experiments': 11_650,
   'experiments/lab': 3_450,
-  'benchmarks': 700,
+  'benchmarks': 717,
   'configs': 1_020,
-  'tests': 31_900,
+  'tests': 32_368,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 

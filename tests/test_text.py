@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import jax
 import numpy as np
@@ -288,3 +289,23 @@ def test_mistakes_of_loading(place, given, message):
 def test_mistakes_of_calls(g, prompt, settings, message):
   with pytest.raises(fd.UserError, match=message):
     g(prompt, **settings)
+
+
+def test_a_constraint_holds_the_text_to_a_form(g, place):
+  pytest.importorskip('outlines_core')
+  form = ' (cat|dog)( sits){1,2}'
+  made = fd.Constraint.regex(form, g.tokenizer)
+  texts = [out.text for out in g(['the', 'a'], max_new_tokens=24, constraint=made)]
+  assert all(re.fullmatch(form, text) for text in texts)
+  forced = dataclasses.replace(g, strategy=fd.Forced(k=4), constraint=made)
+  out = forced('the', max_new_tokens=24)
+  assert (
+    out.text == texts[0] == ''.join(forced.stream('the', max_new_tokens=24))
+    and out.tokens_per_call > 1.2
+  )
+  translator = fd.Generator.load(place / 'translator')
+  of_source = fd.Constraint.regex(form[1:], translator.tokenizer)  # the first space does not count
+  out = translator('ein Hund', max_new_tokens=24, constraint=of_source)
+  assert re.fullmatch(form[1:], out.text)
+  words = translator.tokenizer.token_bytes()
+  assert b''.join(words[token] for token in out.tokens).decode().strip() == out.text

@@ -4,6 +4,7 @@ Example:
   fastdec generate --model=folder --prompt='A man in' --draft=smaller
   fastdec generate --model=folder --prompt='A man in' --strategy='lookahead(window=8)'
   fastdec generate --model=folder --prompts=lines.txt --output=out.jsonl --strategy=tuned
+  fastdec generate --model=folder --prompt='A man in' --json-schema=man.json --strategy=forced
 
 A model with an encoder translates the prompt. The text is shown as it is accepted, a colour for
 each block. At the end come tokens per call, the share of calls that accepted a draft at each place,
@@ -15,6 +16,9 @@ of another model, or is read wrongly.
 strategy in words says how they draft; a tree for heads may be a file of fastdec calibrate:
 --strategy='medusa(choices=tree.json)'. --strategy=tuned, beside the folder that it drafts with,
 brings its own type of numbers and number of prompts at once.
+
+--regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts what the
+form leaves no choice about.
 
 Each prompt of a file (a line, or "prompt" of each line of a .jsonl file) yields a JSON line as it
 ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}, which are the
@@ -56,6 +60,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
   opening.add_law(parser)
   opening.add_processors(parser)
+  opening.add_constraint(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
@@ -68,8 +73,9 @@ def main(words: Sequence[str]) -> None:
   console = plain_console()
   if given.prompt is not None:
     opening.settle(given, 1)
-    opening.unread(given.model, None, [given.prompt], given.max_len)
-    generator = _load(given)
+    unread = opening.unread(given.model, None, [given.prompt], given.max_len)
+    constraint = opening.constraint_of(given, unread)
+    generator = dataclasses.replace(_load(given), constraint=constraint)
     if not given.plain:
       say_check(console, generator, given.prompt)
     show(console, generator, given)
@@ -79,8 +85,9 @@ def main(words: Sequence[str]) -> None:
     what = 'a folder' if path.is_dir() else 'no regular file'
     raise UserError(f'{path} is {what}: give --output a file, such as {path / "out.jsonl"}')
   rows = opening.settle(given)
-  opening.unread(given.model, None, prompts, given.max_len)
-  generator = dataclasses.replace(_load(given), rows=rows)
+  unread = opening.unread(given.model, None, prompts, given.max_len)
+  constraint = opening.constraint_of(given, unread)
+  generator = dataclasses.replace(_load(given), rows=rows, constraint=constraint)
   settings = prompt_file.settings(given, generator, prompts)
   output = prompt_file.Output(path, settings, len(prompts))
   say_check(console, generator, prompts[0])
@@ -152,7 +159,7 @@ def show(console: rich.console.Console, generator: fd.Generator, given: Any) -> 
   if given.repeats:
     key = jax.random.key(given.seed)
     decoded = {'inputs': np.array([ids], np.int32), 'max_len': given.max_len, 'key': key}
-    decoded['processors'] = generator.processors
+    decoded |= {'processors': generator.processors, 'constraint': generator.constraint}
     lines.append(timed(generator, decoded, given.repeats))
   for line in lines:
     console.print(line, style='dim')
@@ -175,7 +182,7 @@ def streamed(
 
   inputs, key = np.array([ids], np.int32), jax.random.key(given.seed)
   how = {'strategy': generator.strategy, 'max_len': given.max_len, 'key': key}
-  how['processors'] = generator.processors
+  how |= {'processors': generator.processors, 'constraint': generator.constraint}
   try:
     for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
       tokens += block

@@ -80,6 +80,30 @@ def add_processors(parser: Parser) -> None:
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=told)
 
 
+def add_constraint(parser: Parser) -> None:
+  """Adds the flags of the form of an output."""
+  parser.add_argument('--regex', help='regular expression that an output must match as a whole')
+  parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
+
+
+def form_of(given: argparse.Namespace) -> Any:
+  """Returns the form of an output by flags: an expression, or the content of a JSON schema."""
+  if given.regex is not None and given.json_schema is not None:
+    raise UserError('--regex and --json-schema each say what is written: give one of them')
+  return given.regex if given.json_schema is None else read_json(place(given.json_schema))
+
+
+def constraint_of(given: argparse.Namespace, unread: fd.Generator) -> fd.Constraint | None:
+  """Returns the constraint that flags ask for, checked before weights are read."""
+  form = form_of(given)
+  if form is None:
+    return None
+  make = fd.Constraint.regex if given.json_schema is None else fd.Constraint.json_schema
+  made = make(form, unread.tokenizer)
+  made.laws(unread.model)
+  return made
+
+
 def processors_of(given: argparse.Namespace) -> dict[str, Any]:
   """Returns the processors that flags set."""
   found = {name: getattr(given, name, None) for name in PROCESSORS}

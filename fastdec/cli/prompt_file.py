@@ -19,7 +19,7 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.cli.opening import is_tuned, processors_of
+from fastdec.cli.opening import form_of, is_tuned, processors_of
 from fastdec.cli.show import counted, plain_console
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -59,6 +59,7 @@ def settings(
     'max_len': given.max_len,
     'seed': given.seed,
     'processors': processors_of(given),
+    'form': form_of(given),
     'prompts': hashed('\n'.join(prompts).encode()),
   }
 
@@ -170,7 +171,7 @@ def write(
     since = logged = time.monotonic()
     tokens = 0
     how = {'max_len': given.max_len, 'rows': generator.rows, 'key': keys}
-    how['processors'] = generator.processors
+    how |= {'processors': generator.processors, 'constraint': generator.constraint}
     for finished in decode_each(model, generator.params, sources, strategy, **how):
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
+from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import checked, most_of, padded, room_of
 from fastdec.decoding.law import Law
 from fastdec.decoding.processors import Processors, ended_by, laws_of
@@ -37,6 +38,7 @@ def decode(
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
   processors: Processors | None = None,
+  constraint: Constraint | None = None,
   logprobs: Whole = 0,
 ) -> Decoded:
   """Decodes a batch, on the devices that the parameters lie on.
@@ -62,6 +64,7 @@ def decode(
     max_new_tokens: another name of max_len.
     processors: penalties, bias, forbidden and forced tokens. They change the law that the strategy
       decodes by.
+    constraint: the texts that may be written, as `fd.Constraint.regex` makes it.
     logprobs: n for each token's log-probability and the n likeliest of its place, in `Decoded`.
       They are of the model's own law, as `fd.score` has it: before processors and temperature.
 
@@ -73,7 +76,7 @@ def decode(
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
-  laws = laws_of(model, len(prompt.tokens), processors, logprobs)
+  laws = laws_of(model, len(prompt.tokens), processors, constraint, logprobs)
   room = room_of(model, max_len)
   # a look at every leaf takes a noticeable part of a short text's time
   mesh = None if jax.device_count() == 1 else mesh_of(params)
@@ -94,6 +97,7 @@ def stream(
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
   processors: Processors | None = None,
+  constraint: Constraint | None = None,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.
 
@@ -110,7 +114,7 @@ def stream(
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
-  laws = laws_of(model, len(prompt.tokens), processors, 0)
+  laws = laws_of(model, len(prompt.tokens), processors, constraint, 0)
   return _stream(Bound(model, params, laws), strategy, prompt, keys, max_len)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.forced import Forced
 from fastdec.decoding.methods.forecast import LinearForecast
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.methods.heads import Blockwise, Medusa
@@ -43,6 +44,7 @@ STRATEGIES = (
   PromptLookup,
   Lookahead,
   Jacobi,
+  Forced,
   Eagle,
   BlockDraft,
   LinearForecast,

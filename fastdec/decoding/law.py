@@ -11,10 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fastdec.decoding.protocol import Draft, Prompt
-from fastdec.decoding.topology import with_rows
 from fastdec.models.api import Model
 from fastdec.struct import Bound
 
@@ -85,15 +84,6 @@ def changed(
   for law, state in zip(target.laws, states, strict=True):
     logits = law(state, draft, logits)
   return logits
-
-
-def allows(target: Bound, draft: Draft, logits: Float[Array, 'b n v']) -> Bool[Array, 'b n']:
-  """True for nodes that the target's laws do not rule out behind their parents, for lossy rules."""
-  if not target.laws:
-    return jnp.ones(draft.tokens.shape, bool)
-  parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
-  own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
-  return (own > -jnp.inf) | (with_rows(draft.topology.depths, 2) == 0)
 
 
 def noted(states: tuple[Any, ...]) -> dict[str, Array]:

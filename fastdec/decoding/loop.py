@@ -147,7 +147,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
 
   # Accept: the rule names the last node of a path, and the bonus behind it.
   acceptable = _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
-  accepted = rule(rule_keys, draft, logits, acceptable & law.allows(target, draft, logits))
+  accepted = rule(rule_keys, draft, logits, acceptable)
   path = topology.path_to(accepted.node)
   state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
 

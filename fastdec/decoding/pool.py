@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
+from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import (
   checked,
   limit_of,
@@ -70,13 +71,14 @@ def decode_each(
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
   processors: Processors | None = None,
+  constraint: Constraint | None = None,
   logprobs: Whole = 0,
 ) -> Iterator[Finished]:
   """Decodes any number of inputs as `decode`, the longest first, and yields them as they end.
 
   Args:
-    model, params, strategy, max_len, max_new_tokens, processors, logprobs: see `decode`. Settings
-      of rows are of inputs here.
+    model, params, strategy, max_len, max_new_tokens, processors, constraint, logprobs: see
+      `decode`. Settings of rows are of inputs here.
     inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
       decoder-only model.
     rows: most inputs decoded at once (a multiple of 4 is used whole); on a mesh, for all of its
@@ -116,7 +118,7 @@ def decode_each(
   rows = min(rows, -(-several // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
-  laws = laws_of(model, len(lengths), processors, logprobs)
+  laws = laws_of(model, len(lengths), processors, constraint, logprobs)
   pool = _Pool(model, params, strategy, laws, sources, limit, keys, rows, quarter, mesh)
   return (
     finished

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.law import Emitted, Law
 from fastdec.decoding.loop import is_among
 from fastdec.decoding.protocol import Draft, Prompt
@@ -240,25 +241,34 @@ def ended_by(model: Model, processors: Any) -> Model:
   return dataclasses.replace(whole, config=config) if hasattr(model, 'config') else config
 
 
-def laws_of(model: Model, rows: int, processors: Any, logprobs: Any) -> tuple[Law, ...]:
+def laws_of(
+  model: Model, rows: int, processors: Any, constraint: Any, logprobs: Any
+) -> tuple[Law, ...]:
   """Returns the changes of a model's law that are asked for; () if there are none.
 
   Raises:
-    UserError: something else than processors, or as `Processors.laws`; logprobs out of range.
+    UserError: something else than processors or a constraint, or as their `laws`; logprobs out of
+      range.
   """
   most = min(model.vocab_size, MOST_NODES)
   top = size(
     'logprobs', logprobs, 0, f'0 for none, or how many tokens of a place, 1 to {most}', most
   )
   noting = (Noting(top, model.suppressed_ids),) if top else ()
+  if constraint is not None and not isinstance(constraint, Constraint):
+    raise UserError(
+      f'constraint={shown(constraint)} is none: give fd.Constraint.regex(pattern, tokenizer), for'
+      ' example'
+    )
+  last = () if constraint is None else constraint.laws(model)
   if processors is None:
-    return noting
+    return (*noting, *last)
   if not isinstance(processors, Processors):
     raise UserError(
       f'processors={shown(processors)} are no processors: give'
       ' fd.Processors(repetition_penalty=1.2), for example'
     )
-  return (*noting, *processors.laws(model, rows))
+  return (*noting, *processors.laws(model, rows), *last)
 
 
 def _listed(name: str, given: Any) -> list[Any]:

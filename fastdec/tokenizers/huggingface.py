@@ -5,11 +5,13 @@
 .encode_lines(lines)          the same of many
 .decode(ids) -> str           without special ids
 .pieces(ids) -> list[str]     the text of each id, special ones included
+.token_bytes() -> list[bytes] the bytes that each id of the vocabulary writes; none for special ones
 """
 
 import abc
 import contextlib
 import dataclasses
+import json
 import pathlib
 import re
 import shutil
@@ -29,6 +31,7 @@ from fastdec.files import (
   write_json,
 )
 from fastdec.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
+from fastdec.tokenizers.spelling import of_spaces, speller
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
 PIECES = ('tokenizer.model', 'spiece.model')
@@ -227,6 +230,30 @@ class JsonTokenizer(_Tokenizer):
     """Returns the piece of each id; '<unk>' for ids without one."""
     return [self._tokenizer.id_to_token(int(token)) or '<unk>' for token in ids]
 
+  def token_bytes(self) -> list[bytes]:
+    """Returns the bytes that each id writes; b'' for special ones and ids without a piece.
+
+    Raises:
+      UserError: a decoder that makes the text of a token depend on its neighbours.
+    """
+    decoder = self._tokenizer.decoder
+    spell = speller(None if decoder is None else json.loads(decoder.__getstate__()))
+    if spell is None:
+      raise UserError(
+        f'{self._file} decodes tokens by more than their own bytes: constraints need a tokenizer of'
+        ' bytes, as of GPT-2, or of pieces in which ▁ is a space'
+      )
+    ids = self._tokenizer.get_vocab()
+    found = [b''] * (1 + max(ids.values(), default=-1))
+    for piece, token in ids.items():
+      found[token] = spell(piece)
+    for token, added in self._tokenizer.get_added_tokens_decoder().items():
+      found[token] = b'' if added.special else added.content.encode()
+    unknown = getattr(self._tokenizer.model, 'unk_token', None)
+    if unknown in ids:
+      found[ids[unknown]] = b''
+    return found
+
   def _said_around(
     self, folder: pathlib.Path, model_type: str | None
   ) -> tuple[list[int], list[int]] | None:
@@ -389,6 +416,16 @@ class PieceTokenizer(_Tokenizer):
       found.append(piece if added is None else added.content)
     return found
 
+  def token_bytes(self) -> list[bytes]:
+    """Returns the bytes that each id writes; b'' for special ones."""
+    ids = range(self.vocab_size)
+    found = [of_spaces(piece) for piece in self.pieces(ids)]
+    for token in ids:
+      added = self._spelt.tokens.get(token)
+      if added is not None:
+        found[token] = b'' if added.special else added.content.encode()
+    return found
+
 
 class MarianTokenizer(_Tokenizer):
   """Marian's tokenizer: it encodes by the source's model and decodes by the target's.
@@ -431,6 +468,12 @@ class MarianTokenizer(_Tokenizer):
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids that are not in vocab.json."""
     return [self._names.get(int(token), '<unk>') for token in ids]
+
+  def token_bytes(self) -> list[bytes]:
+    """Returns the bytes that each id writes; b'' for special ones."""
+    special = self._spelt.tokens
+    pieces = enumerate(self.pieces(range(self.vocab_size)))
+    return [b'' if token in special else of_spaces(piece) for token, piece in pieces]
 
 
 class FairseqTokenizer(MarianTokenizer):

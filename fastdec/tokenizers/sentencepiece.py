@@ -176,6 +176,12 @@ class Tokenizer(Chats):
     known = (int(token) if int(token) < self.vocab_size else UNK_ID for token in ids)
     return [_unescaped(self._processor.id_to_piece(token)) for token in known]
 
+  def token_bytes(self) -> list[bytes]:
+    """Returns the bytes that each id writes; b'' for special ones."""
+    pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
+    found = [_unescaped(piece.replace('▁', ' ')).encode() for piece in pieces]
+    return [b'' if token in (PAD_ID, EOS_ID, UNK_ID) else x for token, x in enumerate(found)]
+
 
 def _content(ids: Sequence[int]) -> list[int]:
   ids = [int(token) for token in ids]

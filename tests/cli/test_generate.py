@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import shutil
 
 import numpy as np
@@ -265,3 +266,25 @@ def test_shares_of_calls_that_accept_each_place():
   assert counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
   assert counted([4], 0) == '1.00 tokens per call' and counted([], 3) == ''
   assert columns([['a', 'bcd'], ['ef', 'g']]) == ' a  bcd\nef    g'
+
+
+def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
+  pytest.importorskip('outlines_core')
+  given = ('--model', translator, '--max-len=12')
+  ended = fastdec(
+    'generate', *given, '--prompt=a dog sits', '--regex=(die|der) Katze', '--plain',
+    '--strategy=forced(k=4)',
+  )  # fmt: skip
+  assert ended.code == 0 and re.fullmatch('(die|der) Katze', ended.out.strip()), ended
+  (tmp_path / 'form.json').write_text('{"enum": [17]}')
+  lines = ('--prompts', prompts, '--output', tmp_path / 'out.jsonl')
+  for words, message in (
+    (['--regex=a', '--json-schema=x'], 'give one of them'),
+    (['--json-schema', tmp_path / 'none.json'], 'none.json'),
+    (['--json-schema', tmp_path / 'form.json'], 'is met by no text of this tokenizer'),
+    (['--regex=('], 'does not compile'),
+  ):
+    assert message in fastdec('generate', *given, *lines, *words).mistake
+  assert fastdec('generate', *given, *lines, '--regex=(die )?Katze').code == 0
+  texts = [json.loads(line)['text'] for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
+  assert len(texts) == len(PROMPTS) and all(re.fullmatch('(die )?Katze', text) for text in texts)

@@ -43,7 +43,7 @@ class _Matching:
     acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     choice = self.choose(keys, logits)
-    matching = self.matches(draft, logits, choice) & acceptable
+    matching = self.matches(draft, logits, choice) & acceptable & is_possible(draft, logits)
     node = longest(matching, draft, None if self.names_one else logits)
     return Accepted(node=node, bonus=take_node(choice, node))
 
@@ -151,6 +151,17 @@ def at_parent(x: Array, topology: Topology) -> Array:
   return jnp.take_along_axis(x, parents.reshape(*parents.shape, *([1] * (x.ndim - 2))), axis=1)
 
 
+def is_possible(draft: Draft, logits: Float[Array, 'b n v']) -> Bool[Array, 'b n']:
+  """True for nodes whose tokens the target's law does not rule out; the root's entry is not read.
+
+  Only rules that are not lossless would accept others. A rule that compares laws must know of them:
+  what replaces a draft is drawn from what q has left of p.
+  """
+  parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
+  own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
+  return own > -jnp.inf
+
+
 def longest(
   matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None
 ) -> Int[Array, ' b']:
@@ -189,7 +200,4 @@ def longest(
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
   log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)
-  # A suppressed token's log_p is minus infinity. A path through it may be the only deepest one, and
-  # must then still rank before the others.
-  score = jnp.maximum(score, jnp.finfo(score.dtype).min)
   return argmax(jnp.where(is_deepest, score, -jnp.inf))

@@ -93,11 +93,11 @@ def test_the_exact_rule_needs_no_likelihoods():
     assert verdict(fd.Exact(), tokens, logits, tree) == verdict(Comparing(), tokens, logits, tree)
 
 
-def test_suppressed_tokens_never_win_a_tie():
-  tree = Topology.from_choices([[0], [1]])
+def test_no_rule_accepts_a_token_that_the_law_rules_out():
   logits = np.full((1, 3, 4), -np.inf, np.float32)
   logits[0, :, 3] = 0
-  assert verdict(fd.TopN(4), [3, 0, 1], logits, tree)[0] == 1
+  assert verdict(fd.TopN(4), [3, 0, 1], logits, Topology.from_choices([[0], [1]]))[0] == 0
+  assert verdict(fd.MinBlock(fd.Exact(), 3), [3, 3, 1], logits, Topology.chain(3))[0] == 1
 
 
 def test_min_block_needs_a_chain():

@@ -1,0 +1,252 @@
+"""Automata over tokens: the texts of a regular expression as a table for one vocabulary.
+
+outlines-core makes an automaton over bytes of the expression. Here all tokens walk through it: the
+state behind a token is the one behind its bytes. Tokens that lead alike from every state are one
+kind, so the table is small for any vocabulary.
+"""
+
+import dataclasses
+import importlib
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from fastdec import extras
+from fastdec.errors import UserError
+from fastdec.fields import shown
+
+NOWHERE = -1  # behind a byte or a token that is not allowed
+NEVER, END = 0, 1  # kinds: of tokens that are never allowed, and of the model's ends
+BYTES = 256
+LONGEST = 2**20  # characters of an expression
+MOST_STATES = 4096
+MOST_ENTRIES = 2**25  # of the table
+TOGETHER = 64  # states from which all tokens walk at once
+SECONDS = 60.0  # most that the process of `expression` may take; an idle machine ends it earlier
+
+
+@dataclasses.dataclass(frozen=True)
+class Automaton:
+  """States of the texts that can still become a match; state 0 is that of no text.
+
+  Attributes:
+    after: the state behind a token of each kind, or NOWHERE; behind an END, where the text is a
+      match, the same state.
+    kind: of each token.
+    forced: a token of the only text that can follow, as long as possible; NOWHERE if several texts
+      can follow, or the text may end.
+    begun: the state of no text if a space before it does not count.
+  """
+
+  after: Int[np.ndarray, 'states kinds']
+  kind: Int[np.ndarray, ' words']
+  forced: Int[np.ndarray, ' states']
+  begun: int
+
+
+def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
+  """Compiles an expression for the tokens of a vocabulary.
+
+  Args:
+    name: of the expression, for messages.
+    pattern: in the syntax of Rust's crate regex; it matches texts as a whole.
+    words: the bytes of each token; tokens without any are never allowed.
+
+  Raises:
+    UserError: an expression that does not compile, that no text of these tokens matches, or whose
+      automaton is too large.
+  """
+  after, accepting = of_bytes(name, pattern)
+  # the last state is that of no text, or of one space
+  begun = np.where(np.arange(BYTES) == ord(' '), 0, after[0])
+  after, accepting = np.vstack([after, begun]), np.append(accepting, accepting[0])
+  is_forced = ((after >= 0).sum(1) == 1) & ~accepting
+  forcing = np.where(is_forced[:, None], after, NOWHERE)
+  first_byte, letter = np.unique(after, axis=1, return_index=True, return_inverse=True)[1:]
+  after, forcing, letter = after[:, first_byte], forcing[:, first_byte], letter.reshape(-1)
+  walk = _Walk.of(words, letter)
+  kind, examples = _kinds(walk, after)
+  if len(after) * (2 + len(examples)) > MOST_ENTRIES:
+    raise _too_large(name)
+  table = np.full((len(after), 2 + len(examples)), NOWHERE, np.int32)
+  table[accepting, END] = accepting.nonzero()[0]
+  forced, few = np.full(len(after), NOWHERE), _Walk.of([words[i] for i in examples], letter)
+  for states in _blocks(np.arange(len(after))):
+    table[states, 2:] = few.behind(after, states).T
+  for states in _blocks(is_forced.nonzero()[0]):
+    sizes = np.where(walk.behind(forcing, states) >= 0, walk.sizes[:, None], 0)
+    forced[states] = np.where(sizes.any(0), sizes.argmax(0), NOWHERE)
+  return _trimmed(name, Automaton(table, kind, forced, len(after) - 1))
+
+
+def of_bytes(
+  name: str, pattern: str
+) -> tuple[Int[np.ndarray, 'states bytes'], Bool[np.ndarray, ' states']]:
+  """Returns the state behind each byte in each state, and the states of matches; 0 is the first.
+
+  Raises:
+    UserError: as `automaton_of`.
+  """
+  with extras.explained():
+    importlib.import_module('outlines_core')  # which the process below needs
+  if len(pattern) > LONGEST:
+    raise _too_large(name)
+  script = pathlib.Path(__file__).with_name('expression.py')
+  try:
+    ended = subprocess.run(
+      [sys.executable, '-P', script],
+      input=without_anchors(pattern).encode(),
+      capture_output=True,
+      timeout=SECONDS,
+      check=False,
+    )
+    found = json.loads(ended.stdout)
+  except (subprocess.TimeoutExpired, ValueError):  # it was ended within its line, or before
+    raise _too_large(name) from None
+  if 'refused' in found:
+    raise UserError(f'{name} does not compile: {shown(found["refused"])}')
+  if 'steps' not in found:
+    raise _too_large(name)
+  number = {state: i for i, state in enumerate(found['states'])}
+  after = np.full((len(number), BYTES), NOWHERE, np.int32)
+  for state, byte, behind in found['steps']:
+    after[number[state], byte] = number[behind]
+  matches = np.isin(found['states'], found['matches'])
+  kept = _reached(_adjacent(after).T, matches)
+  if kept.sum() > MOST_STATES:
+    raise _too_large(name)
+  return np.where((after >= 0) & kept[after], after, NOWHERE), matches
+
+
+def without_anchors(pattern: str) -> str:
+  """Returns an expression without ^ and $ around it: whole texts match in any case.
+
+  >>> without_anchors('^a+$')
+  'a+'
+  """
+  is_end = re.search(r'(?<!\\)(?:\\\\)*\$$', pattern) is not None
+  return pattern.removeprefix('^')[: -1 if is_end else None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Level:
+  """Beginnings of tokens that are as long as one another, as nodes in the order of their letters.
+
+  A letter is a class of bytes that lead alike everywhere.
+  """
+
+  parents: Int[np.ndarray, ' nodes']  # among the nodes of the level before
+  bounds: Int[np.ndarray, ' bounds']  # letter i is the last one of nodes bounds[i] to [i + 1]
+  tokens: Int[np.ndarray, ' some']  # that end here
+  nodes: Int[np.ndarray, ' some']  # of these
+
+
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+  """Tokens that walk through an automaton all at once, each beginning but once."""
+
+  levels: Sequence[_Level]
+  sizes: Int[np.ndarray, ' words']
+
+  @classmethod
+  def of(cls, words: Sequence[bytes], letter: Int[np.ndarray, ' bytes']) -> '_Walk':
+    sizes = np.array([len(word) for word in words])
+    text, begins = letter[np.frombuffer(b''.join(words), np.uint8)], np.cumsum(sizes) - sizes
+    levels, left, node, count = [], np.flatnonzero(sizes), np.zeros(len(words), int), 1
+    for place in itertools.count():
+      if not left.size:
+        return cls(levels, sizes)
+      of_left = text[begins[left] + place] * count + node[left]
+      nodes, node[left] = np.unique(of_left, return_inverse=True)
+      letters, parents = np.divmod(nodes, count)
+      ends = left[sizes[left] == place + 1]
+      bounds = np.searchsorted(letters, np.arange(letter.max() + 2))
+      levels.append(_Level(parents, bounds, ends, node[ends]))
+      left, count = left[sizes[left] > place + 1], len(nodes)
+    raise AssertionError  # every token ends
+
+  def behind(
+    self, after: Int[np.ndarray, 'states letters'], states: Int[np.ndarray, ' some']
+  ) -> Int[np.ndarray, 'words some']:
+    """Returns the state behind each token from each of some states, or NOWHERE."""
+    columns = np.vstack([after, np.full(after.shape[1], NOWHERE)]).T.astype(np.int16, order='C')
+    found = np.full((len(self.sizes), len(states)), NOWHERE, np.int16)
+    now = states[None].astype(np.int16)
+    for level in self.levels:
+      before, now = now, np.empty((len(level.parents), len(states)), np.int16)
+      for column, begin, end in zip(columns, level.bounds[:-1], level.bounds[1:], strict=True):
+        now[begin:end] = column[before[level.parents[begin:end]]]  # the last row is NOWHERE's
+      found[level.tokens] = now[level.nodes]
+    return found
+
+
+def _blocks(states: Int[np.ndarray, ' many']) -> Iterator[Int[np.ndarray, ' some']]:
+  for begin in range(0, len(states), TOGETHER):
+    yield states[begin : begin + TOGETHER]
+
+
+def _kinds(
+  walk: _Walk, after: Int[np.ndarray, 'states letters']
+) -> tuple[Int[np.ndarray, ' words'], Int[np.ndarray, ' kinds']]:
+  """Returns each token's kind, and a token of each kind from 2 on.
+
+  Tokens of a kind are found by a random sum over their states, of 64 bits: two kinds have the same
+  once in 10^9 vocabularies. Behind tokens that are never allowed the sum is 0.
+  """
+  rng, sums = np.random.default_rng(0), np.zeros(len(walk.sizes), np.uint64)
+  for states in _blocks(np.arange(len(after))):
+    weights = rng.integers(1, 2**64, len(states), np.uint64)
+    sums += (walk.behind(after, states) - NOWHERE).astype(np.uint64) @ weights
+  different, examples, kind = np.unique(sums, return_index=True, return_inverse=True)
+  never = int(different[0] == 0)  # the sums are in order
+  return np.where(sums == 0, NEVER, kind + 2 - never).astype(np.int32), examples[never:]
+
+
+def _trimmed(name: str, whole: Automaton) -> Automaton:
+  """Leaves out states that no text of tokens leads to, or that none leads to a match from."""
+  after, adjacent = whole.after, _adjacent(whole.after)
+  begins = np.isin(np.arange(len(after)), (0, whole.begun))
+  kept = _reached(adjacent.T, after[:, END] >= 0) & _reached(adjacent, begins)
+  if not kept[0]:
+    raise UserError(
+      f'{name} is met by no text of this tokenizer: allow something that it can write'
+    )
+  number = np.where(kept, np.cumsum(kept) - 1, NOWHERE)
+  after = np.where(after >= 0, number[after], NOWHERE)[kept].astype(np.int32)
+  forced = whole.forced[kept]
+  is_allowed = np.take_along_axis(after, whole.kind[forced][:, None], axis=1)[:, 0] >= 0
+  forced = np.where((forced >= 0) & is_allowed, forced, NOWHERE).astype(np.int32)
+  return Automaton(after, whole.kind, forced, int(number[whole.begun]))
+
+
+def _adjacent(after: Int[np.ndarray, 'states _']) -> Bool[np.ndarray, 'states states']:
+  """Returns [i, j]: a step leads from state i to state j."""
+  adjacent = np.zeros((len(after), len(after)), bool)
+  state, step = (after >= 0).nonzero()
+  adjacent[state, after[state, step]] = True
+  return adjacent
+
+
+def _reached(
+  adjacent: Bool[np.ndarray, 'states states'], found: Bool[np.ndarray, ' states']
+) -> Bool[np.ndarray, ' states']:
+  """Returns the states that lie on a path from those found, and these."""
+  newest = found
+  while newest.any():
+    newest = adjacent[newest].any(0) & ~found
+    found = found | newest
+  return found
+
+
+def _too_large(name: str) -> UserError:
+  return UserError(
+    f'{name} needs an automaton of more than {MOST_STATES} states, or much time: give the texts and'
+    ' lists in it lower highest lengths'
+  )

@@ -1,0 +1,58 @@
+"""The process that compiles a regular expression for `automaton`: a text in, a line of JSON out.
+
+It runs as a script, and imports outlines-core alone: some expressions take any time and memory.
+"""
+
+import importlib
+import json
+import sys
+from typing import Any
+
+MEMORY = 2**31  # bytes
+SECONDS = 10  # of a processor
+MOST_STATES = 8192  # the last characters' ones among them
+END = 256  # behind the bytes, which stand for themselves
+LAST = '\U0010ffff'  # stands behind each text, as no text has it
+
+
+def answer(pattern: str) -> dict[str, object]:
+  """Returns the automaton over bytes of the texts that match as a whole, or why there is none.
+
+  outlines-core ends a text where the first alternative does: of `a|ab` it would know `a` alone.
+  With a last character, the text goes on in both.
+  """
+  library: Any = importlib.import_module('outlines_core')  # of the extra 'constraint'
+  try:
+    words = {bytes([byte]): [byte] for byte in range(END)}
+    index = library.Index(f'(?:{pattern}){LAST}', library.Vocabulary(END, words))
+  except (ValueError, MemoryError) as error:
+    return {'refused': str(error)}
+  first, after = index.get_initial_state(), index.get_transitions()
+  if len(after) > MOST_STATES:
+    return {'states': len(after)}
+  ends, matches, steps = index.get_final_states(), [], []
+  for state, row in after.items():
+    steps += [[state, byte, behind] for byte, behind in row.items() if byte != END]
+    last = state
+    for byte in LAST.encode():
+      last = after.get(last, {}).get(byte)
+    if last in ends:
+      matches.append(state)
+  others = {state for step in steps for state in (step[0], step[2])} - {first}
+  return {'states': [first, *sorted(others)], 'matches': matches, 'steps': steps}
+
+
+def main() -> None:
+  try:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  except (ImportError, ValueError, OSError):  # a system without: who waits ends it
+    pass
+  print(json.dumps(answer(sys.stdin.read())))
+
+
+if __name__ == '__main__':
+  main()

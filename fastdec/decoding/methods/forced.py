@@ -1,0 +1,93 @@
+"""Drafts of the tokens that a constraint forces.
+
+Where only one text can follow, such as the names in a JSON object, its tokens are guesses that need
+no model. The draft is a chain of the longest tokens of that text, up to where several texts can
+follow. A target that spells the text by other tokens writes those: as always, it decides.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fastdec import struct
+from fastdec.decoding.constraint import Constraint
+from fastdec.decoding.methods.guessing import LawlessDrafts
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
+from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.struct import Bound
+
+
+@struct.pytree
+class Forced(LawlessDrafts):
+  """Decoding under a constraint, with the tokens that it forces as guesses (`methods.forced`).
+
+  It needs no training, and is lossless: temperature 0 is greedy decoding under the constraint, any
+  other the law of `Sample`.
+
+  Args:
+    k: block size, at least 2: at most k - 1 tokens are guessed.
+    temperature: 0, or as in `Sample`; then `decode` needs a key.
+    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
+  """
+
+  k: Whole = struct.static(default=8)
+  temperature: Any = 0.0
+  top_k: Any = 0
+  top_p: Any = 1.0
+  min_p: Any = 0.0
+  is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
+
+  def __post_init__(self) -> None:
+    struct.assign(self, k=size('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
+    self.settle()
+
+  @property
+  def drafter(self) -> Drafter:
+    return ForcedDrafter(self.k)
+
+
+@struct.pytree
+class ForcedDrafter:
+  """Drafter of forced tokens. Its state is each row's state of the constraint."""
+
+  nodes: int = struct.static()  # a chain, the root included
+
+  def init(self, target: Bound, prefill: Prefill) -> Int[Array, ' b']:
+    constraint = _constraint_of(target)
+    state = constraint.init(target.module, prefill.prompt, 0)
+    return constraint.behind(state, prefill.root)
+
+  def propose(
+    self, target: Bound, state: Int[Array, ' b'], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Int[Array, ' b']]:
+    constraint, at = _constraint_of(target), state
+    tokens, is_forced = [root], [jnp.ones_like(root, bool)]
+    for _ in range(self.nodes - 1):
+      forced = jnp.where(at < 0, -1, constraint.forced[at])
+      tokens.append(forced.clip(0))
+      is_forced.append(forced >= 0)
+      at = jnp.where(forced < 0, -1, constraint.behind(at, forced))
+    chain = Topology.chain(self.nodes)
+    chain = Topology.from_parents(chain.parents, acceptable=jnp.stack(is_forced, axis=1))
+    return Draft(jnp.stack(tokens, axis=1), chain), state
+
+  def observe(self, target: Bound, state: Int[Array, ' b'], step: Step) -> Int[Array, ' b']:
+    return _constraint_of(target).follow(state, step.block(self.nodes), step.count)
+
+
+def _constraint_of(target: Bound) -> Constraint:
+  """Returns the target's constraint.
+
+  Raises:
+    UserError: there is none.
+  """
+  for law in target.laws:
+    if isinstance(law, Constraint):
+      return law
+  raise UserError(
+    'Forced drafts what a constraint forces, and there is none: give constraint=..., or decode by'
+    ' another strategy'
+  )
