@@ -14,6 +14,7 @@ def rows_of(folder):
   return [json.loads(line) for line in (folder / 'results.jsonl').read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_part_has_its_rows_at_smoke_size(script, tmp_path):
   ended = script('gpu.py', f'--out={tmp_path}', '--smoke', '--budget=3600s')
   assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -33,6 +34,15 @@ def test_every_part_has_its_rows_at_smoke_size(script, tmp_path):
   report = (tmp_path / 'report.md').read_text()
   assert report in ended.stdout
   assert all(f'## {part.title()}' in report for part in gpu.PARTS)
+
+
+def test_a_part_as_a_user_runs_it(script, tmp_path):
+  ended = script('gpu.py', f'--out={tmp_path}', '--smoke', '--parts=growth')
+  assert ended.returncode == 0, ended.stdout + ended.stderr
+  (row,) = rows_of(tmp_path)
+  assert row['part'] == 'growth' and row['to_floor'] > 0 and row['to_greedy'] > 0
+  report = (tmp_path / 'report.md').read_text()
+  assert report in ended.stdout and '## Growth' in report
 
 
 def run(monkeypatch, tmp_path, pieces, *words):

@@ -38,16 +38,18 @@ def test_a_random_model_writes_the_same_tokens_in_a_peer(model, peer):
   assert exact and all(way(sources, 1) == ours for way in exact)
 
 
-def test_rows_of_each_search_and_batch_without_any_peer(script, tmp_path):
-  words = ['--texts=2', '--batches', 2, '--beams', 1, 2, '--tokens=4', '--rounds=1']
+@pytest.mark.wide('greedy')
+@pytest.mark.parametrize('beams', [(1,), (1, 2)], ids=['greedy', 'both'])
+def test_rows_of_each_search_and_batch_without_any_peer(script, tmp_path, beams):
+  words = ['--texts=2', '--batches', 2, '--beams', *beams, '--tokens=4', '--rounds=1']
   ended = script('peers.py', f'--out={tmp_path}/peers.jsonl', *words)
   assert ended.returncode == 0, ended.stderr
   rows = [json.loads(line) for line in (tmp_path / 'peers.jsonl').read_text().splitlines()]
   ours = [row for row in rows if row['engine'] == 'fastdec']
-  searches = [('greedy', 2), ('beam 2', 2)]
+  searches = [('greedy', 2), ('beam 2', 2)][: len(beams)]
   assert [(row['search'], row['batch']) for row in ours] == searches
   assert all(row['times_ours'] == 1 and row['ms_a_token'] > 0 for row in ours)
-  assert [row['same_as_greedy'] for row in ours] == [1, None]
+  assert [row['same_as_greedy'] for row in ours] == [1, None][: len(beams)]
   assert '| greedy | 2 | fastdec | 1 |' in ended.stdout
 
 

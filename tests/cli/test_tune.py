@@ -43,19 +43,23 @@ def saved(folder, file, dtype=None):
 
 def test_the_strategy_and_the_type_that_were_tuned_are_used(translator, fastdec, prompts, tmp_path):
   tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
-  model = ('--model', translator, '--max-len=12')
+  model = ('--model', translator, '--max-len=9')
   words = ('generate', *model, '--prompt=a dog sits', '--repeats=0')
   given = fastdec(*words, '--strategy=blockwise(k=2)', '--dtype=int8')
   ended = fastdec(*words, f'--strategy={tuned}')
   assert given.code == ended.code == 0 and given.out == ended.out, given.err + ended.err
-  by_type, by_name = (
-    fastdec('translate', *model, 'a dog', word) for word in ('--dtype=int8', f'--strategy={tuned}')
-  )
-  assert by_type.code == by_name.code == 0
-  assert by_type.out.replace('|', '') == by_name.out.replace('|', '')
   words = ('generate', *model, '--prompts', prompts, f'--output={tmp_path}/out.jsonl')
   assert fastdec(*words, f'--strategy={tuned}').code == 0
   assert 'other settings (strategy, dtype)' in fastdec(*words).mistake
+
+
+@pytest.mark.slow
+def test_what_was_tuned_translates(translator, fastdec, tmp_path):
+  tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
+  words = ('translate', '--model', translator, '--max-len=9', 'a dog')
+  by_type, by_name = (fastdec(*words, word) for word in ('--dtype=int8', f'--strategy={tuned}'))
+  assert by_type.code == by_name.code == 0
+  assert by_type.out.replace('|', '') == by_name.out.replace('|', '')
 
 
 def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
