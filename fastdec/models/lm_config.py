@@ -123,6 +123,11 @@ class LMConfig:
         f'rope={self.rope!r} is not possible with heads of which {self.rotated} entries turn, and'
         f' rope_theta={self.rope_theta}: dynamic needs 4 entries, yarn a rope_theta above 1'
       )
+    if self.rope == 'llama3' and self.rope_low >= self.rope_high:
+      raise UserError(
+        f'rope_low={self.rope_low} and rope_high={self.rope_high} are not possible: the turns of'
+        ' waves that are stretched lie below those of waves that are not'
+      )
     for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
       if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
         raise UserError(

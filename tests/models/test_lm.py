@@ -171,6 +171,7 @@ def test_a_folder_keeps_it(tmp_path):
 @pytest.mark.parametrize(('wrong', 'message'), [
   ({'activation': 'tanh'}, "activation='tanh' is unknown"),
   ({'rope': 'spiral'}, "rope='spiral' is unknown"),
+  ({'rope': 'llama3', 'rope_low': 4.0}, 'rope_low=4.0 and rope_high=4.0 are not possible'),
   ({'key_heads': 3}, 'heads=8 is not divisible by key_heads=3'),
   ({'heads': 7}, 'give head_width'),
   ({'head_width': 5}, 'even head_width'),
