@@ -45,7 +45,22 @@ CALLS = {  # of benchmarks/calls.py: what a row has, its heading, its form
   'overhead_ms': ('the loop adds, ms', '.3f'),
   'overhead_share': ('of a call', '.1%'),
 }
-CALLS_CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
+MEMORY = {  # of benchmarks/memory.py
+  'shape': ('model', ''),
+  'dtype': ('weights', ''),
+  'batch': ('batch', ''),
+  'tokens': ('tokens', ''),
+  'weights_gb': ('weights, GB', '.1f'),
+  'cache_kb_a_token': ('cache, KB a token', '.0f'),
+  'cache_gb': ('cache, GB', '.1f'),
+  'prefill_256_gb': ('a prompt by 256, GB', '.1f'),
+  'prefill_1024_gb': ('by 1,024', '.1f'),
+  'prefill_4096_gb': ('by 4,096', '.1f'),
+  'total_gb': ('least, GB', '.1f'),
+  'fits': ('fits on, GB', ''),
+  'programs': ('programs', ''),
+}
+BENCHMARK_CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
 
@@ -137,7 +152,8 @@ def known_tables() -> dict[str, Draw]:
     'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
     'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
     'precision': of_lines(precision.table, precision.KEY),
-    'benchmarks.calls': calls,
+    'benchmarks.calls': of_benchmark(CALLS),
+    'benchmarks.memory': of_benchmark(MEMORY),
     **{f'methods.{name}': of_method(name) for name in figures.PICKS},
   }
 
@@ -171,22 +187,25 @@ def of_calibration(make: Callable[..., Any]) -> Draw:
   return draw
 
 
-def calls(lines: pathlib.Path) -> str:
-  """Draws rows of `benchmarks/calls.py`, without columns that none of them has."""
+def of_benchmark(names: Mapping[str, tuple[str, str]]) -> Draw:
+  """Draws rows of a benchmark, without columns that none of them has."""
   from experiments.lab import rows
   from experiments.lab.report import Column, Table, between, markdown
 
-  found = rows.read(lines)
-  columns = []
-  for name, (heading, form) in CALLS.items():
-    if any(row.get(name) is not None for row in found):
-      columns.append(Column(
-        heading, lambda row, name=name: row.get(name), form,
-        beside=lambda row, name=name: between(row['spread']) if name == 'to_greedy' else '',
-      ))  # fmt: skip
-  known = {name: dict.fromkeys(str(row[name]) for row in found) for name in CALLS_CONDITIONS}
-  conditions = '; '.join(f'{name} {", ".join(values)}' for name, values in known.items())
-  return f'{markdown(Table("", columns).of(found)).strip()}\n\n{folded(f"{conditions}.")}'
+  def draw(lines: pathlib.Path) -> str:
+    found = rows.read(lines)
+    columns = []
+    for name, (heading, form) in names.items():
+      if any(row.get(name) is not None for row in found):
+        columns.append(Column(
+          heading, lambda row, name=name: row.get(name), form,
+          beside=lambda row, name=name: between(row['spread']) if name == 'to_greedy' else '',
+        ))  # fmt: skip
+    known = {name: dict.fromkeys(str(row[name]) for row in found) for name in BENCHMARK_CONDITIONS}
+    conditions = '; '.join(f'{name} {", ".join(values)}' for name, values in known.items())
+    return f'{markdown(Table("", columns).of(found)).strip()}\n\n{folded(f"{conditions}.")}'
+
+  return draw
 
 
 def beside(lines: pathlib.Path) -> str:

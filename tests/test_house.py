@@ -13,9 +13,9 @@ LINES = {  # of Python, at 100 columns
   'fastdec': 32_322,
   'experiments': 11_650,
   'experiments/lab': 3_450,
-  'benchmarks': 717,
+  'benchmarks': 871,
   'configs': 1_020,
-  'tests': 32_400,
+  'tests': 32_431,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 
