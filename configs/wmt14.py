@@ -109,16 +109,16 @@ def smoke():
   """Every step of `tiny` in seconds."""
   short = RunConfig(steps=6, warmup=3, every=3)
   return Translation(
-    data=TextConfig(vocab_size=600, rows=8, max_train=1000),
+    data=TextConfig(vocab_size=600, rows=8, max_train=400),
     model=transformer(32, 64, 2, (1, 1)),
     train=RunConfig(steps=20, warmup=10, every=10),
     retrain=short,
     freeze=short,
     finetune=short,
     heads=HeadsConfig(d_ff=32, draw='all', dropout=0.0),
-    distill=DistillConfig(shard_size=250, rows=16),
+    distill=DistillConfig(beam=2, shard_size=200),
     table=TableConfig(
-      ks=(2,), rules=('exact', 'top-2', 'min-2', 'tree-8'), max_len=32, timed=3, sentences=32
+      ks=(2,), rules=('exact', 'top-2', 'min-2', 'tree-8'), max_len=24, timed=1, sentences=32
     ),
   )
 

@@ -2,7 +2,20 @@
 
 import json
 
+import pytest
 
+
+def test_calls_of_a_chain_beside_greedy_ones(script, tmp_path):
+  words = ['--shapes', 'toy', '--drafts', 'free', '--widths', 4, '--dtypes', 'int8']
+  words += ['--calls=2', '--rounds=1', '--prompt=4']
+  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
+  assert ended.returncode == 0, ended.stderr
+  greedy, chain = map(json.loads, (tmp_path / 'calls.jsonl').read_text().splitlines())
+  assert greedy['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= greedy.keys()
+  assert chain['variant'] == 'width 4'
+
+
+@pytest.mark.slow
 def test_a_row_for_each_draft_and_type(script, tmp_path):
   words = ['--shapes', 'toy', '--drafts', 'free', 'heads', '--widths', 1, 16]
   words += ['--dtypes', 'float32', 'int8', '--packed', '--calls=2', '--rounds=1', '--prompt=4']

@@ -313,6 +313,7 @@ def test_a_draft_is_trained_and_calibrated_and_goes_on_where_it_was(
   assert again.code == 0 and 'whole is finished: its draft is in' in again.out
 
 
+@pytest.mark.slow
 def test_a_block_is_trained(words, launch, tmp_path):
   given = {'draft.k': 4, 'draft.markov': 3}
   assert launch('train', *words('kind=block', **given), f'--workdir={tmp_path}/block').code == 0
@@ -321,6 +322,7 @@ def test_a_block_is_trained(words, launch, tmp_path):
   assert params['warmth'].shape == (3,)
 
 
+@pytest.mark.slow
 def test_heads_that_read_the_root_are_trained_on_own_text(made, words, launch, tmp_path):
   given = {'k': 3, 'heads.d_ff': 8, 'heads.markov': 3}
   ended = launch('train', *words('kind=heads', **given), f'--workdir={tmp_path}/heads')
@@ -333,6 +335,7 @@ def test_heads_that_read_the_root_are_trained_on_own_text(made, words, launch, t
   assert model == base and same(same_trunk, trunk)
 
 
+@pytest.mark.slow
 def test_both_are_trained_together_on_a_teachers_text(made, words, launch, tmp_path):
   given = {'data.own': '', 'data.distilled': made.own, 'draft.guesses': 2, 'loss.passes': 2}
   ended = launch('train', *words('kind=eagle,regime=both', **given), f'--workdir={tmp_path}/both')

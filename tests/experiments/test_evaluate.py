@@ -45,7 +45,7 @@ def test_a_translator_in_int8_beside_float32(table, launch, base):
 
 def test_figures_are_those_of_the_texts_one_by_one(translator, tmp_path, monkeypatch):
   """Another model stands for the type, so that texts differ."""
-  rng, most, load = np.random.default_rng(0), 8, fd.load
+  rng, most, load = np.random.default_rng(0), 4, fd.load
   sources, targets = (rng.integers(3, 30, (5, width)).astype(np.int32) for width in (4, 3))
   lengths = np.array([3, 2, 3, 1, 3])
   (model, params), (_, others) = load(translator), load(translator.parent / 'smaller')
@@ -78,6 +78,7 @@ def test_figures_are_those_of_the_texts_one_by_one(translator, tmp_path, monkeyp
   np.testing.assert_allclose(other['nll'], sum(nats) / 12, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_language_model_on_captions(launch, tmp_path):
   settings = {'data.cache': str(tmp_path / 'cache'), 'data.max_train': 200, 'data.vocab_size': 200}
   c = to_dataclass(

@@ -229,7 +229,14 @@ def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch
 def start(name, *words, **pipes):
   """A launcher as its own process; what it compiles is shared with this one."""
   command = [sys.executable, '-m', f'experiments.{name}', *words]
-  return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **pipes)
+  compiled = {
+    'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+  }
+  environment = os.environ | compiled
+  pipes = {'stderr': subprocess.PIPE} | pipes
+  return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
 
 def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):

@@ -203,19 +203,19 @@ def test_a_row_whose_line_is_deleted_is_measured_again_and_no_other(table, launc
     assert old[name] == new[name]
 
 
+@pytest.mark.slow
 def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(table, launch, copy):
   results = copy / 'results.jsonl'
   before = results.read_bytes()
-  words = table.words(**{'table.rules': (*RULES, 'tree-12')})
+  words = table.words(**{'table.rules': (*RULES, 'tree-12'), 'table.regimes': ('regular',)})
   assert launch('table1', *words, f'--workdir={copy}').code == 0
   assert results.read_bytes().startswith(before)
   found = {key_of(row): row for row in read(copy)}
-  assert found.keys() == KEYS | {(2, regime, 'tree-12') for regime in ('regular', 'finetune')}
-  for regime in ('regular', 'finetune'):
-    chain, tree = (found[2, regime, rule] for rule in ('exact', 'tree-12'))
-    assert 1 <= tree['mean_block_size'] <= 2 and tree['bleu'] == chain['bleu']
-    assert tree['same_as_greedy'] == 1 and tree['tree_nodes'] <= 12
-    assert (tree['tree_split'], tree['models']) == ('test', chain['models'])
+  assert found.keys() == KEYS | {(2, 'regular', 'tree-12')}
+  chain, tree = (found[2, 'regular', rule] for rule in ('exact', 'tree-12'))
+  assert 1 <= tree['mean_block_size'] <= 2 and tree['bleu'] == chain['bleu']
+  assert tree['same_as_greedy'] == 1 and tree['tree_nodes'] <= 12
+  assert (tree['tree_split'], tree['models']) == ('test', chain['models'])
   assert '## Trees on blockwise heads' in (copy / 'table1.md').read_text()
   after = results.read_bytes()
   assert launch('table1', *words, f'--workdir={copy}').code == 0 and results.read_bytes() == after
@@ -223,11 +223,12 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
 
 def test_a_model_that_writes_nothing_has_dashes_for_figures(table, launch, copy):
   """Every text is one token: no call, no block, nothing that a head could guess."""
-  words = table.words(**{'table.max_len': 1, 'table.rules': (*RULES, 'tree-12')})
+  given = {'table.max_len': 1, 'table.regimes': ('regular',)}
+  words = table.words(**given, **{'table.rules': ('exact', 'tree-12')})
   ended = launch('table1', *words, f'--workdir={copy}')
   assert ended.code == 0 and 'mean block –' in ended.out
   short = [row for row in read(copy) if row['max_len'] == 1]
-  assert len(short) == 1 + 2 * 3 and all(row['mean_block_size'] is None for row in short)
+  assert len(short) == 1 + 2 and all(row['mean_block_size'] is None for row in short)
   assert all(row['own_accuracy'][1:] == [None] for row in short if row['k'] > 1)
   assert '/ – |' in (copy / 'table1.md').read_text()
 
@@ -278,6 +279,7 @@ def test_sources_of_trees_are_of_the_other_split_and_evenly_spaced(table, split,
   assert bench.tree_sources == [everything[i].tolist() for i in places]
 
 
+@pytest.mark.slow
 def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(table, translator):
   bench = Bench(settings(**SETTINGS, **{'data.cache': str(table.cache)}), 'dev')
   bench.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
@@ -300,6 +302,7 @@ def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(t
 # --- translations, and examples
 
 
+@pytest.mark.wide('base', 'k2-regular')
 @pytest.mark.parametrize('run', ['base', 'base/model', 'k2-regular', 'k2-finetune/model'])
 def test_a_run_translates(table, run, capfd):
   assert main(['translate', f'--model={table.folder}/{run}', '--max-len=12', 'A man.', '']) == 0
@@ -502,6 +505,8 @@ def test_smoke_as_a_user_runs_it(tmp_path):
   assert not err and 'failed' not in out and 'The fastest exact decoding here: ' in out, (out, err)
   found = read(tmp_path / 'run')
   assert len(found) == 1 + 1 + len(REGIMES) * 4
+  trees = [row for row in found if row['rule'] == 'tree-8']
+  assert len(trees) == 4 and all(row['same_as_greedy'] > 0.9 for row in trees)
   assert 'failed' not in (tmp_path / 'run' / 'table1.md').read_text()
 
 
