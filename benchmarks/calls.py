@@ -80,6 +80,7 @@ def constraint(model: Any, rows: int) -> tuple[fd.Constraint]:
 
 
 LAWS = {'processors': PROCESSORS.laws, 'constraint': constraint}
+LONG = 4096  # tokens of a text, whose first calls should cost as a short one's
 K, NODES = 8, 32  # of drafts that are there: the length of chains, and the nodes of trees
 
 
@@ -137,6 +138,11 @@ def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
         changed = dataclasses.replace(target, laws=LAWS[law](model, args.batch))
         calls = Calls.after_prompt(changed, drafter, inputs, max_len, args.calls)
         variants[f'{name}, {law}'] = calls
+    if not model.fixed_length and not packs:  # first steps of a long text
+      most = min(LONG, (model.max_positions or LONG) - args.prompt)
+      variants[f'greedy, max_len={most}'] = Calls.after_prompt(
+        target, NoDraft(), inputs, most, args.calls
+      )
   row = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
   return [row | one for one in costs(variants, args.rounds)]
 

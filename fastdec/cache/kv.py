@@ -28,11 +28,21 @@ class LayerKV:
   k: Float[Array, 'b g s p']
   v: Float[Array, 'b g s p']
 
+  @classmethod
+  def empty(cls, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'LayerKV':
+    """Returns an empty entry; see `KVCache.empty`."""
+    shape = (rows, heads, slots, width)
+    return cls(*(constrain(jnp.zeros(shape, dtype), 'data', 'model') for _ in range(2)))
+
+  @property
+  def slots(self) -> int:
+    return self.k.shape[2]
+
   def write(
     self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']
   ) -> 'LayerKV':
     """Puts n new entries at slots start..start+n-1 of each row."""
-    return LayerKV(_put(self.k, k, start), _put(self.v, v, start))
+    return dataclasses.replace(self, k=_put(self.k, k, start), v=_put(self.v, v, start))
 
   def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> 'LayerKV':
     """Copies the entries at slots `source` to start..start+m-1."""
@@ -59,17 +69,17 @@ class KVCache:
     `slots` is an integer, or the `models.api.Capacity` that the loop gives to `init_cache`.
     On a mesh (`fastdec.sharding`) it is created in parts: rows along 'data', heads along 'model'.
     """
-    shape = (rows, heads, operator.index(slots), width)
+    size = (rows, heads, operator.index(slots), width, dtype)
+    return cls.of(tuple(LayerKV.empty(*size) for _ in range(layers)), rows)
 
-    def empty() -> Float[Array, 'b g s p']:
-      return constrain(jnp.zeros(shape, dtype), 'data', 'model')
-
-    entries = tuple(LayerKV(empty(), empty()) for _ in range(layers))
-    return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
+  @classmethod
+  def of(cls, layers: tuple[LayerKV, ...], rows: int) -> 'KVCache':
+    """Returns an empty cache of these empty entries."""
+    return cls(layers, constrain(jnp.zeros(rows, jnp.int32), 'data'))
 
   @property
   def slots(self) -> int:
-    return self.layers[0].k.shape[2]
+    return self.layers[0].slots
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'KVCache':
     """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.

@@ -11,6 +11,7 @@ positions in 7 slots (B = 2, n = 4), nodes at 5, 6, 7, 8:
 Rollback is by length, as in `cache.kv`: rejected nodes only overwrote positions out of sight.
 """
 
+import dataclasses
 from typing import SupportsIndex
 
 import jax
@@ -32,17 +33,21 @@ class LayerRing(LayerKV):
 
   def write(
     self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']
-  ) -> 'LayerRing':
+  ) -> LayerKV:
     """Puts n new entries at slots start..start+n-1 of each row, going round."""
-    slots_bn = (start[:, None] + jnp.arange(k.shape[2], dtype=start.dtype)[None]) % self.k.shape[2]
+    if k.shape[2] == 1:
+      return super().write(k, v, start % self.slots)
+    slots_bn = (start[:, None] + jnp.arange(k.shape[2], dtype=start.dtype)[None]) % self.slots
     put = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
-    return LayerRing(
-      put(self.k, k.astype(self.k.dtype), slots_bn), put(self.v, v.astype(self.v.dtype), slots_bn)
+    k, v = (
+      put(self.k, k.astype(self.k.dtype), slots_bn),
+      put(self.v, v.astype(self.v.dtype), slots_bn),
     )
+    return dataclasses.replace(self, k=k, v=v)
 
   def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> LayerKV:
     """See `LayerKV.moved`."""
-    return super().moved(source % self.k.shape[2], start)
+    return super().moved(source % self.slots, start)
 
 
 @struct.pytree

@@ -10,10 +10,11 @@ from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.constraint import Constraint
-from fastdec.decoding.inputs import checked, most_of, padded, room_of
+from fastdec.decoding.inputs import checked, most_of, padded, room_of, shared
 from fastdec.decoding.law import Law
 from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite
+from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import (
   Strategy,
@@ -78,11 +79,16 @@ def decode(
   )
   laws = laws_of(model, len(prompt.tokens), processors, constraint, logprobs)
   room = room_of(model, max_len)
+  prompt = with_room(model, strategy, prompt, room)
   # a look at every leaf takes a noticeable part of a short text's time
   mesh = None if jax.device_count() == 1 else mesh_of(params)
+  prompt = prompt if mesh else shared(model, prompt)
   prompt, keys = place_rows((prompt, keys), mesh)
   with using(mesh):
-    decoded = _decode(model, strategy, params, prompt, keys, room, laws)
+    decoded, state, is_over = _decode(model, strategy, params, prompt, keys, room, laws)
+    while state is not None and not is_over:
+      prompt = with_more(prompt, room)
+      decoded, state, is_over = _decode(model, strategy, params, prompt, keys, room, laws, state)
     return decoded if room == max_len else _resized(decoded, max_len, model.pad_id)
 
 
@@ -122,10 +128,11 @@ def _stream(
   target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
 ) -> Iterator[list[list[int]]]:
   """Runs `stream` behind its checks, once it is iterated."""
-  mesh = mesh_of(target.params)
-  prompt, keys = place_rows((prompt, keys), mesh)
+  mesh, room = mesh_of(target.params), room_of(target.module, max_len)
+  prompt = prompt if mesh else shared(target.module, prompt)
+  prompt, keys = place_rows((with_room(target.module, strategy, prompt, room), keys), mesh)
   with using(mesh):
-    state, is_over = start(target, strategy, prompt, keys, room_of(target.module, max_len))
+    state, is_over = start(target, strategy, prompt, keys, room)
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
     tokens, length, over, finite = jax.device_get(
@@ -137,6 +144,9 @@ def _stream(
       return
     seen = length
     with using(mesh):
+      if prompt.room is not None and length.max() >= prompt.room:
+        prompt = with_more(prompt, room)
+        state, _ = start(target, strategy, prompt, keys, room, state)
       state, is_over = step(target, strategy, state)
 
 
@@ -173,22 +183,36 @@ def _decode(
   keys: Array | None,
   max_len: int,
   laws: tuple[Law, ...] = (),
-) -> Decoded:
+  state: Any = None,
+) -> tuple[Decoded, Any, Bool[Array, '']]:
+  """Decodes from the prompt, or on from a state, until all rows have ended or one fills the room.
+
+  Returns the result, the state if it can grow, and true if all rows have ended."""
   target = Bound(model, params, laws)
-  state = strategy.init(target, prompt, max_len, keys)
-  nodes = nodes_of(strategy)
+  state = sized(target, strategy, prompt, keys, max_len, state)
   state = while_loop(
-    lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), state, nodes
+    lambda s: ~strategy.done(s).all() & fits(strategy, s, prompt),
+    lambda s: strategy.step(target, s),
+    state,
+    nodes_of(strategy),
   )
-  return strategy.result(state)
+  left = None if prompt.room is None else state
+  return strategy.result(state), left, strategy.done(state).all()
 
 
 @functools.partial(jax.jit, static_argnames='max_len')
 def start(
-  target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
+  target: Bound,
+  strategy: Strategy,
+  prompt: Prompt,
+  keys: Array | None,
+  max_len: int,
+  state: Any = None,
 ) -> tuple[Any, Bool[Array, '']]:
-  """Runs the prompt. Returns the strategy's state, and true if all rows are done."""
-  state = strategy.init(target, prompt, max_len, keys)
+  """Runs the prompt, or gives a state more room.
+
+  Returns the strategy's state, and true if all rows are done."""
+  state = sized(target, strategy, prompt, keys, max_len, state)
   return state, strategy.done(state).all()
 
 

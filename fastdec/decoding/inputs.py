@@ -7,6 +7,7 @@ that a row may emit are data.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ IDS, PICTURES = (
 LEAST_WIDTH = 16
 # widths double up to here; beyond it, where padding costs more, there are four an octave
 DOUBLED_TO = 512
+LEAST_SHARED = 32  # tokens
 
 
 def most_of(max_len: Any, max_new_tokens: Any) -> Any:
@@ -348,6 +350,33 @@ def padded(model: Model, prompt: Prompt) -> Prompt:
   is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
   tokens = prompt.tokens if is_start else _wide(model, prompt.tokens, model.pad_id)
   return Prompt(inputs, tokens, prompt.length, prompt.empty, prompt.limit)
+
+
+def shared(model: Model, prompt: Prompt) -> Prompt:
+  """Finds what is the same in all rows: the beginning of prompts (`begun_alike`), or the source."""
+  tokens, inputs = prompt.tokens, prompt.inputs
+  if len(tokens) == 1:
+    return prompt
+  if inputs is not None:
+    return dataclasses.replace(prompt, one_source=bool((inputs == inputs[:1]).all()))
+  rows = [row[:n] for row, n in zip(tokens, prompt.length.tolist(), strict=True)]
+  return dataclasses.replace(prompt, shared=begun_alike(model, rows))
+
+
+def begun_alike(model: Model, rows: Sequence[Int[np.ndarray, ' _']]) -> int:
+  """Returns the tokens that all rows begin with, fewer than any has: its last one is its own.
+
+  The number is cut to one of few: 32, 48, 64, 96, 128, 192, ..., or to 0."""
+  if getattr(model, 'reads_length', True) and len({len(row) for row in rows}) > 1:
+    return 0
+  same = len(rows[0]) - 1
+  for row in rows:
+    same = min(same, len(row) - 1)
+    differs = row[:same] != rows[0][:same]
+    same = int(differs.argmax()) if differs.any() else same
+  octave = 2 ** (max(same, 1).bit_length() - 1)
+  length = octave * 3 // 2 if same >= octave * 3 // 2 else octave
+  return length if length >= LEAST_SHARED else 0
 
 
 def _wide(model: Model, ids: Int[np.ndarray, 'b t'], pad_id: int) -> Int[np.ndarray, 'b wide']:

@@ -15,9 +15,10 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.decoding import law
+from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
 from fastdec.decoding.topology import Topology, take_node, with_rows
-from fastdec.models.api import Capacity, causal, suppress
+from fastdec.models.api import suppress
 from fastdec.models.taps import apply_with
 from fastdec.struct import Bound
 
@@ -74,13 +75,12 @@ def init(
       or without keys.
   """
   model, params = target
-  b, t = prompt.tokens.shape
-  capacity = Capacity(total=t + max_len + drafter.nodes, nodes=max(t, drafter.nodes))
-  memory = model.encode(params, prompt.inputs)
+  b = len(prompt.tokens)
+  capacity = capacity_of(prompt, max_len, drafter.nodes)
+  memory = memory_of(target, prompt)
   cache = model.init_cache(params, memory, b, capacity)
-  apply = apply_with(model, getattr(drafter, 'taps', ()))
-  hidden, taps, cache = apply(params, prompt.tokens, causal(t, prompt.length), cache)
-  cache = cache.commit(None, prompt.length)
+  taps_read = getattr(drafter, 'taps', ())
+  hidden, taps, cache = read_text(target, prompt, cache, taps_read)
 
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
   own = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
@@ -91,7 +91,7 @@ def init(
   ).bonus
   root = jnp.where(prompt.empty, (*model.eos_ids, model.pad_id)[0], root)
 
-  prefill = Prefill(prompt, memory, hidden, taps, root, capacity)
+  prefill = Prefill(prompt, memory, hidden, taps, root, capacity, max_len)
   zeros = jnp.zeros(b, jnp.int32)
   limit = zeros + max_len if prompt.limit is None else prompt.limit
   first = law.Emitted(root[:, None], zeros + 1, zeros[:, None], own)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import (
+  begun_alike,
   checked,
   limit_of,
   most_of,
@@ -39,6 +40,7 @@ from fastdec.decoding.inputs import (
 from fastdec.decoding.law import Law
 from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.settings import Whole, check_rows, count
 from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, nodes_of, of_rows
 from fastdec.errors import UserError
@@ -190,16 +192,23 @@ class _Pool:
     # not of the longest: few programs
     max_len = int(self.limit.max())
     room = self.strategy.most_tokens(width, room_of(self.model, max_len))
-    owners, is_done, row_calls, state = (
+    owners, is_done, row_calls, state, space = (
       np.full(pool_rows, NOBODY),
       np.ones(pool_rows, bool),
       0,
       None,
+      None,
     )
+    is_prompt = self.model.start_id is None and self.mesh is None
+    alike = begun_alike(self.model, [self.sources[i] for i in group]) if is_prompt else 0
+    filler = self.sources[group[0]][: alike + 1]
     for begun in itertools.count(0, self.quarter):
       come = group[begun : begun + self.quarter]
       come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
-      prompt, keys = self._prompt(come, width)
+      prompt, keys = self._prompt(come, width, filler)
+      if state is None:
+        space = with_room(self.model, self.strategy, prompt, room).room
+      prompt = dataclasses.replace(prompt, room=space, shared=alike)
       if state is None:
         state = self._nothing(prompt, keys, room, come.clip(0), pool_rows // self.quarter)
       order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
@@ -211,9 +220,16 @@ class _Pool:
       strategy = of_rows(self.strategy, owners.clip(0))
       laws = tuple(law.take(come.clip(0)) for law in self.laws)
       with using(self.mesh):
-        state, calls, is_done, decoded = _exchange(
+        state, calls, is_done, decoded, is_full = _exchange(
           self.model, strategy, self.params, laws, state, slots, prompt, keys, room, still
         )
+        while prompt.room is not None and is_full:
+          prompt = with_more(prompt, room)
+          state, more, is_done, is_full = _go_on(
+            self.model, strategy, self.params, laws, state, slots, prompt, keys, room, still
+          )
+          calls += more
+        space = prompt.room
       (kept,) = (left != NOBODY).nonzero()
       if kept.size:
         decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
@@ -223,14 +239,16 @@ class _Pool:
         return
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
 
-  def _prompt(self, indices: Int[np.ndarray, ' q'], width: int) -> tuple[Prompt, Array | None]:
+  def _prompt(
+    self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
+  ) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
     inputs = np.full((len(indices), width), source_pad(self.model), np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
-      if index != NOBODY:
-        lengths[row] = len(self.sources[index])
-        inputs[row, : lengths[row]] = self.sources[index]
+      source = filler if index == NOBODY else self.sources[index]
+      lengths[row] = len(source)
+      inputs[row, : lengths[row]] = source
     is_prompt = self.model.start_id is None
     keys = None if self.keys is None else self.keys[indices.clip(0)]
     limit = self.limit[indices.clip(0)]
@@ -278,24 +296,53 @@ def _exchange(
   keys: Array | None,
   room: int,
   still: Int[Array, ''],
-) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded]:
+) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded, Bool[Array, '']]:
   """Puts new rows into `slots`, and runs the pool until at most `still` rows run.
 
   Settings of rows are those of the pool's rows in `strategy`, and of the new ones in `laws`.
-  Returns the state, the number of calls, a mask of ended rows, and the results of the slots' rows
-  before.
+  Returns the state, the number of calls, a mask of ended rows, the results of the slots' rows
+  before, and true if the pool stopped for want of room.
   """
   target = Bound(model, params, laws)
   left = strategy.result(strategy.take(state, slots))
   coming = of_rows(strategy, slots).init(target, prompt, room, keys)
   state = _put(state, slots, coming)
+  state, calls, is_done, is_full = _run(target, strategy, state, prompt, still)
+  return state, calls, is_done, left, is_full
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'room'))
+def _go_on(
+  model: Model,
+  strategy: Strategy,
+  params: Params,
+  laws: tuple[Law, ...],
+  state: Any,
+  slots: Int[Array, ' q'],
+  prompt: Prompt,
+  keys: Array | None,
+  room: int,
+  still: Int[Array, ''],
+) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
+  """Runs the pool on, with the room of `prompt`; returns what `_exchange` does, without results."""
+  target = Bound(model, params, laws)
+  state = sized(target, of_rows(strategy, slots), prompt, keys, room, state)
+  return _run(target, strategy, state, prompt, still)
+
+
+def _run(
+  target: Bound, strategy: Strategy, state: Any, prompt: Prompt, still: Int[Array, '']
+) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
+  def is_wanted(state: Any) -> Bool[Array, '']:
+    return (~strategy.done(state)).sum() > still
+
   state, calls = while_loop(
-    lambda carry: (~strategy.done(carry[0])).sum() > still,
+    lambda carry: is_wanted(carry[0]) & fits(strategy, carry[0], prompt),
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),
     (state, jnp.zeros((), jnp.int32)),
     nodes_of(strategy),
   )
-  return state, calls, strategy.done(state), left
+  return state, calls, strategy.done(state), is_wanted(state)
 
 
 def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:

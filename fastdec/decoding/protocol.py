@@ -49,6 +49,11 @@ class Prompt:
   empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
   # most tokens that a row may emit; None: the room that there is
   limit: Int[Given, ' b'] | None = None
+  # tokens behind the prompt that caches have room for at first (`rooms`); None: all
+  room: int | None = struct.static(default=None)
+  # tokens that all rows begin with, fewer than any row has (`inputs.shared`)
+  shared: int = struct.static(default=0)
+  one_source: bool = struct.static(default=False)  # all rows have the same inputs
 
   def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""
@@ -148,6 +153,7 @@ class Prefill:
   taps: tuple[Float[Array, 'b t _'], ...]  # states of the layers `Drafter.taps` at these positions
   root: Int[Array, ' b']  # the first token, from the prompt's last position
   capacity: Capacity  # of the target's cache: enough for a drafter's own cache too
+  max_len: int  # most tokens that a row may emit
 
   @property
   def last_hidden(self) -> Float[Array, 'b d']:

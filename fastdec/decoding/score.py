@@ -1,5 +1,6 @@
 """Log-probabilities by the model's own law: of given outputs, and of those being written."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,13 +10,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of
+from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of, shared
 from fastdec.decoding.law import Emitted
+from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.sampling import best
 from fastdec.errors import UserError
-from fastdec.models.api import Model, Params, causal, check_model, suppress
+from fastdec.models.api import Model, Params, check_model, suppress
 from fastdec.sharding import mesh_of, place_rows, using
+from fastdec.struct import Bound
 
 POSITIONS = 16  # number of positions with logits in memory at once
 
@@ -42,8 +45,8 @@ def score(
 ) -> Scores:
   """Returns the log-probability of each target token by the model's own law, as beam search does.
 
-  A token that is never emitted scores minus infinity. It takes one call of the model over all
-  tokens. Logits are computed a few positions at a time, and never kept.
+  A token that is never emitted scores minus infinity. The model reads each token once, and long
+  texts in chunks. Logits are computed a few positions at a time, and never kept.
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
@@ -81,6 +84,7 @@ def score(
     most = t if (whole == t).all() else "their target's own length"
     raise UserError(f'target_lengths must be {b} numbers from 0 to {most}, not {lengths.tolist()}')
   mesh = mesh_of(params)
+  prompt = prompt if mesh else shared(model, prompt)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
   with using(mesh):
     return _score(model, params, *place_rows(rows, mesh))
@@ -164,14 +168,16 @@ def _score(
 def forced(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
 ) -> Float[Array, 'b t d']:
-  """Returns the hidden states that predict each token of `targets` from all before, in one call."""
+  """Returns the hidden states that predict each token of `targets` from all before."""
   b, t = targets.shape
   index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
   place = index - prompt.length[:, None]  # among the targets
   tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
   tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
-  cache = model.init_cache(params, model.encode(params, prompt.inputs), b, tokens.shape[1])
-  hidden, _, _ = model.apply(params, tokens, causal(tokens.shape[1]), cache)
+  length, target = jnp.full(b, tokens.shape[1], jnp.int32), Bound(model, params)
+  text = dataclasses.replace(prompt, tokens=tokens, length=length)
+  cache = model.init_cache(params, memory_of(target, text), b, capacity_of(text, 0, 0))
+  hidden, _, _ = read_text(target, text, cache, known=prompt.length)
   # the node that predicts each target
   before = prompt.length[:, None] - 1 + jnp.arange(t, dtype=jnp.int32)[None]
   return jnp.take_along_axis(hidden, before[..., None], axis=1)

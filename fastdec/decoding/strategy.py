@@ -24,6 +24,9 @@ class Strategy(Protocol):
   Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent: some
   may leave (`take`), and others take their places, without a change to the rest. So every array of
   a state has its rows first, and several entries of a row (beams) lie together.
+
+  One more function is optional: `emitted(state)`, the tokens int32[b] of each row so far. Then
+  `Prompt.room` may be less than max_len, and the state grows (`rooms`).
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -114,6 +117,9 @@ class LoopStrategy:
 
   def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
     return state.done
+
+  def emitted(self, state: loop.DecodeState) -> Int[Array, ' b']:
+    return state.length
 
   def take(self, state: loop.DecodeState, rows: Int[Array, ' r']) -> loop.DecodeState:
     return jax.tree.map(lambda x: x[rows], state)

@@ -18,6 +18,7 @@ from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Draft
+from fastdec.decoding.rooms import with_room
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
@@ -87,9 +88,12 @@ class Calls:
   def after_prompt(
     cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int
   ) -> 'Calls':
-    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`."""
+    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`.
+
+    Caches have the slots that `fd.decode` begins with (`decoding.rooms`)."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
+    prompt = with_room(target.module, strategy, prompt, max_len)
     state, _ = start(target, strategy, prompt, None, max_len)
     return cls(target, strategy, state, calls)
 

@@ -35,6 +35,7 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
 Read = tuple[BlockNetwork, Params]  # the network, and its parameters, unread
+AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 
 
@@ -47,6 +48,13 @@ class SaidOfHeads:
   target_layer_ids: tuple[int, ...] | None = None
   aux_hidden_state_layer_ids: tuple[int, ...] | None = None  # speculators
   num_target_layers: Size | None = None
+  # who is seen in a block; absent: layers with a window are causal (SpecForge)
+  is_causal: bool | None = None
+  causal: bool | None = None
+  causal_head: bool | None = None  # JetSpec
+  sliding_window_non_causal: bool | None = None  # speculators
+  use_swa: bool | None = None  # Model-Optimizer: a window in all layers
+  swa_window_size: Size | None = None
   projector_type: Literal['dflash', 'dspark'] | None = None
   sample_from_anchor: bool | None = None
   markov_rank: int | None = 0
@@ -63,9 +71,14 @@ def dflash(
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
     raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
-  outer = {name: config[name] for name in ('block_size', 'num_target_layers') if name in config}
+  outer = {name: config[name] for name in AT_THE_TOP if name in config}
   said: SaidOfHeads = read_said(SaidOfHeads, {**outer, **inner})
   layers = draft_layers('qwen3', config, dtype)
+  if said.use_swa:
+    if said.swa_window_size is None and not any(layers.layer_windows):
+      raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
+    window = said.swa_window_size or max(layers.layer_windows)
+    layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
   is_dspark = said.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
   if taps is None:
     taps = left(said.target_layer_ids or _spread(said, layers.layers), said.num_target_layers)
@@ -178,8 +191,25 @@ def _network(
     candidates=None,
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
+    causal=_causal(said),
+    windows_follow=not is_of_speculators(config),
   )
   return network, params | _params(network, layers, tensors)
+
+
+def is_of_speculators(config: Mapping[str, Any]) -> bool:
+  """True if their code wrote the folder: there a window ends at the root."""
+  return 'speculators_model_type' in config
+
+
+def _causal(said: SaidOfHeads) -> str:
+  """Returns the layers whose rows see none behind them (`BlockNetwork.causal`)."""
+  told = (said.is_causal, said.causal, said.causal_head)
+  is_causal = next((one for one in told if one is not None), None)
+  if is_causal is not None:
+    return 'all' if is_causal else 'none'
+  is_of_model_optimizer = said.use_swa is not None
+  return 'none' if said.sliding_window_non_causal or is_of_model_optimizer else 'windows'
 
 
 def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:

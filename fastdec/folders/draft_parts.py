@@ -24,6 +24,14 @@ class SaidOfWords:
   draft_vocab_size: Size | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class SaidOfLayers:
+  """Fields of config.json about windows."""
+
+  layer_types: tuple[str, ...] | None = None
+  sliding_window: Size | None = None
+
+
 def architectures_of(config: Mapping[str, Any]) -> list[str]:
   """Returns the classes that config.json names; none unless they are in a list."""
   given = config.get('architectures')
@@ -41,12 +49,22 @@ def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: An
     'dtype': dtype,
     **changes,
   }
-  if any(settings['windows']):
+  if kind == 'llama':  # whose own models have no windows
+    settings['windows'] = _windows(read_said(SaidOfLayers, config), settings['layers'])
+  return LMConfig(**{**settings, 'sinks': False, 'experts': None})
+
+
+def _windows(said: SaidOfLayers, layers: int) -> tuple[int, ...]:
+  """Returns the windows of a draft's layers of Llama."""
+  kinds, sizes = said.layer_types, {'full_attention': 0, 'sliding_attention': said.sliding_window}
+  if not kinds or not said.sliding_window:
+    return ()
+  if len(kinds) != layers or not set(kinds) <= set(sizes):
     raise UserError(
-      'sliding windows in the layers of a draft are not supported: give one whose'
-      ' layers see everything'
+      f'layer_types={list(kinds)} of config.json are not supported: they must be one of'
+      f' {", ".join(sizes)} for each of {layers} layers'
     )
-  return LMConfig(**{**settings, 'windows': (), 'sinks': False, 'experts': None})
+  return tuple(sizes[kind] or 0 for kind in kinds)
 
 
 def read_said(cls: type, config: Mapping[str, Any]) -> Any:

@@ -38,6 +38,7 @@ from fastdec.sharding import Table
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
+CAUSAL = ('none', 'windows', 'all')
 MARKOV = (
   'vanilla',  # before[y]
   'gated',  # before[y], each entry times a gate made of it and of the row's state
@@ -162,6 +163,8 @@ class BlockNetwork(DraftNetwork):
       chains are shorter, and a call with a large tree costs less.
     has_confidence: a head tells the confidence of each row.
     confidence_sees_guess: it reads before[y] too.
+    causal: layers whose rows see no row behind them: 'none', 'windows' (those with one), 'all'.
+    windows_follow: a window ends at each row. False: at the root, whose place it does not count.
   """
 
   k: int
@@ -174,6 +177,8 @@ class BlockNetwork(DraftNetwork):
   candidates: int | None = None
   has_confidence: bool = False
   confidence_sees_guess: bool = True
+  causal: str = 'none'
+  windows_follow: bool = True
 
   network = Network
 
@@ -181,7 +186,8 @@ class BlockNetwork(DraftNetwork):
     super().__post_init__()
     if self.k < 2:
       raise UserError(f'a block of k={self.k} has nothing to draft: give k >= 2')
-    for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV)):
+    choices_of = (('entry', ENTRIES), ('markov_kind', MARKOV), ('causal', CAUSAL))
+    for name, choices in choices_of:
       if getattr(self, name) not in choices:
         raise UserError(
           f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
@@ -205,6 +211,16 @@ class BlockNetwork(DraftNetwork):
   def rows(self) -> int:
     """Number of rows that go through the layers for a block."""
     return self.k if self.drops_first else self.k - 1
+
+  @property
+  def windows(self) -> tuple[int, ...]:
+    """Each layer's window; 0: it sees all features."""
+    return tower.windows_of(self.layers)
+
+  def sight(self, window: int) -> tuple[bool, int, bool]:
+    """Returns what tells a layer's `block_mask`: causality, its window, and that it follows."""
+    causal = self.causal == 'all' or (self.causal == 'windows' and window > 0)
+    return causal, window, self.windows_follow
 
   @property
   def depth(self) -> int:
@@ -271,7 +287,9 @@ class BlockNetwork(DraftNetwork):
     x = self.call(params, embedded, unknown, last, method='enter')
     length, n = cache.length, x.shape[1]
     positions = length[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
-    view = View.of(cache, positions, block_mask(length, n, own_cache(cache).slots), length)
+    slots = own_cache(cache).slots
+    masks = [block_mask(length, n, slots, *self.sight(window)) for window in self.windows]
+    view = View.of(cache, positions, masks, length)
     states = self.call(params, x, view, method='read')
     return states[:, 1:] if self.drops_first else states
 
@@ -315,7 +333,28 @@ class BlockNetwork(DraftNetwork):
     return self.call(params, states, seen, method='confident')
 
 
-def block_mask(length: Int[Array, ' b'], n: int, slots: int) -> Bool[Array, 'b n s']:
-  """Mask of the slots that the n rows of a block see: features before the root, and one another."""
-  seen = jnp.arange(slots, dtype=jnp.int32)[None, None] < length[:, None, None] + n
+def block_mask(
+  length: Int[Array, ' b'],
+  n: int,
+  slots: int,
+  causal: bool = False,
+  window: int = 0,
+  follows: bool = True,
+) -> Bool[Array, 'b n s']:
+  """Mask of the slots that the n rows of a block see: features before the root, and one another.
+
+  Args:
+    length: features before the root.
+    n: rows; row r stands at position length + r.
+    slots: of the cache.
+    causal: a row sees those of the block up to itself.
+    window: features in sight are `window` positions before the root, or if it `follows`, within the
+      last `window` up to the row. It hides no row of the block. 0: all.
+    follows: see `window`.
+  """
+  row = jnp.arange(n, dtype=jnp.int32)[None, :, None]
+  beyond = jnp.arange(slots, dtype=jnp.int32)[None, None] - length[:, None, None]  # < 0: features
+  seen = beyond <= row if causal else beyond < n
+  if window:
+    seen &= (beyond >= 0) | (beyond > row - window if follows else beyond >= -window)
   return jnp.broadcast_to(seen, (len(length), n, slots))

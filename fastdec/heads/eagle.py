@@ -145,8 +145,9 @@ class EagleNetwork(DraftNetwork):
     mask: Bool[Array, 'b n s'],
     cache: DraftCache,
     start: Int[Array, ' b'],
+    at: Int[Array, 'b s'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], DraftCache]:
-    """Reads n rows.
+    """Reads n rows; a layer with a window sees the last positions of the mask, with a row's own.
 
     Args:
       params: the draft's parameters.
@@ -156,11 +157,16 @@ class EagleNetwork(DraftNetwork):
       mask: slots of the cache that each row sees, its own among them.
       cache: the rows' keys and values are written to it from slot `start` on, and not committed.
       start: the first slot of each row of the batch.
+      at: position of the row in each slot; None: its number.
 
     Returns:
       Each row's output, for `logits` and for the row of its guess; and the cache.
     """
-    view = View.of(cache, positions, mask, start)
+    at = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] if at is None else at
+    behind = positions[:, :, None] - at[:, None]
+    windows = tower.windows_of(self.layers)
+    masks = [mask & (behind < window) if window else mask for window in windows]
+    view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)
 

@@ -58,12 +58,12 @@ class View:
     cls,
     cache: DraftCache,
     positions: Int[Array, 'b n'],
-    mask: Bool[Array, 'b n s'],
+    masks: Sequence[Bool[Array, 'b n s']],
     start: Int[Array, ' b'],
   ) -> 'View':
-    """Returns the view of rows that are written to a cache from `start` on, and see the mask."""
+    """Returns the view of rows that are written to a cache from `start` on; a mask a layer."""
     own = own_cache(cache)
-    sees = [functools.partial(attend, mask=mask)] * len(own.layers)
+    sees = [functools.partial(attend, mask=mask) for mask in masks]
     if not isinstance(cache, WithMemory):
       return cls(positions, sees, cached=own.layers, start=start)
     across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
@@ -165,6 +165,11 @@ class DecoderTower(nn.Module):
 
 
 Tower = LMTower | DecoderTower
+
+
+def windows_of(config: LayersConfig) -> tuple[int, ...]:
+  """Returns each layer's window; 0: it sees everything."""
+  return (0,) * depth_of(config) if isinstance(config, StackConfig) else config.layer_windows
 
 
 def reads_source(config: LayersConfig) -> bool:

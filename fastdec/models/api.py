@@ -1,14 +1,15 @@
 """The protocol of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested
-dict. Every strategy decodes a model that meets the protocol below. Four more members are optional:
+dict. Every strategy decodes a model that meets the protocol below. Some more members are optional:
 `partition(devices)` gives the layout of the parameters on a mesh of devices, as rows of (regex,
 PartitionSpec); see `fastdec.sharding`. Without it every device has all of them. `products` names
 the parameters that may be in int8; see `fastdec.quantized`. `d_model` is the width of the hidden
 states, by which an `Ensemble` separates those of its members. `source_pad_id` fills up sources, if
-`pad_id` may be text: an encoder then reads NO_TOKEN, -1, as padding. Drafts that read a model's
-inner states need `apply(..., taps)` and `features` (`models/taps.py`), `embedding` and `source`
-(below).
+`pad_id` may be text: an encoder then reads NO_TOKEN, -1, as padding. `reads_length` is false if the
+states of a prompt's beginning do not depend on the prompt's length: rows may then share them.
+Drafts that read a model's inner states need `apply(..., taps)` and `features` (`models/taps.py`),
+`embedding` and `source` (below).
 
 A whole model in thirty lines (a test runs it):
 
@@ -76,14 +77,17 @@ class Nodes:
   depths: Int[Array | np.ndarray, '*c n']  # a chain's may differ by row where its parents do not
   # None: a chain, whose n * n entries need not be stored
   tree_mask: Bool[Array | np.ndarray, '*b n n'] | None
+  # length of the prompt that these are a part of, which is read at once: see `Rope.angles`
+  text: Int[Array, ' b'] | None
 
   def __init__(
     self,
     parents: Int[Array | np.ndarray, '*b n'],
     depths: Int[Array | np.ndarray, '*c n'],
     mask: Bool[Array | np.ndarray, '*b n n'] | None = None,
+    text: Int[Array, ' b'] | None = None,
   ) -> None:
-    struct.assign(self, parents=parents, depths=depths, tree_mask=mask)
+    struct.assign(self, parents=parents, depths=depths, tree_mask=mask, text=text)
 
   @property
   def n(self) -> int:
@@ -103,16 +107,19 @@ class Nodes:
     return np.tri(self.n, dtype=bool) if self.tree_mask is None else self.tree_mask
 
 
-def causal(n: int, length: Int[Array, ' b'] | None = None) -> Nodes:
+def causal(
+  n: int, length: Int[Array, ' b'] | None = None, text: Int[Array, ' b'] | None = None
+) -> Nodes:
   """Returns a chain of n nodes, each a child of the one before: a prompt, an unbranched draft.
 
   Nodes from `length` on pad a row. They stand where its last one does, so none is farther on.
+  `text` is the length of the whole prompt if these are a part of it.
   """
   index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
   if length is None:
-    return Nodes(parents=index - 1, depths=index)
+    return Nodes(parents=index - 1, depths=index, text=text)
   last = jnp.maximum(length[:, None] - 1, 0)
-  return Nodes(parents=index - 1, depths=jnp.minimum(index[None], last))
+  return Nodes(parents=index - 1, depths=jnp.minimum(index[None], last), text=text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,10 +131,11 @@ class Capacity:
   As a size (in the shape of an array, say) a Capacity stands for `total`.
   """
 
-  total: int  # tokens of the padded prompt, of the longest output, and of one draft behind it
+  total: int  # tokens of the padded prompt, of its output for now, and of one draft behind it
   nodes: int  # tokens of the widest call: on the prompt, or on a draft
   # committed tokens that may be taken back: by draft models, which read their own guesses
   back: int = 0
+  more: int = 0  # slots that may be added to `total` later
 
   def __index__(self) -> int:
     return self.total

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fastdec.cache.kv import LayerKV
+from fastdec.cache.ring import LayerRing
 from fastdec.models.api import Nodes
 
 
@@ -40,12 +41,19 @@ def local_mask(
   nodes: Nodes, length: Int[Array, ' b'], slots: int, block: int
 ) -> Bool[Array, 'b n s']:
   """Returns `node_mask` for a ring (`cache.ring`): a node sees its own block and the one before."""
+  at_bn = length[:, None] + jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
+  return ring_mask(nodes, length, slots, jnp.maximum(at_bn // block - 1, 0) * block)
+
+
+def ring_mask(
+  nodes: Nodes, length: Int[Array, ' b'], slots: int, first_bn: Int[Array, 'b n']
+) -> Bool[Array, 'b n s']:
+  """Returns `node_mask` for a ring: a node sees positions from `first_bn` on, which are from 0."""
   n = nodes.n
   ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else a token of the round before
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
   position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)
-  first_bn = jnp.maximum((length[:, None] + depths_bn) // block - 1, 0) * block
   committed_bs = ahead_bs >= n
   sees_bns = committed_bs[:, None, :] | _among_nodes(nodes, ahead_bs)
   return sees_bns & (position_bs[:, None, :] >= first_bn[:, :, None])
@@ -64,6 +72,19 @@ def node_window(
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
   position_bs = slot_positions(nodes, length, slots)
   return position_bs[:, None, :] > (length[:, None] + depths_bn)[:, :, None] - window
+
+
+def layer_mask(
+  nodes: Nodes, length: Int[Array, ' b'], layer: LayerKV, window: int
+) -> Bool[Array, 'b n s']:
+  """Returns the mask of a layer's slots, of a ring or not; a node sees the last `window` positions.
+
+  Window 0: all positions before it."""
+  if isinstance(layer, LayerRing):
+    at_bn = length[:, None] + jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
+    return ring_mask(nodes, length, layer.slots, jnp.maximum(at_bn - window + 1, 0))
+  mask = node_mask(nodes, length, layer.slots)
+  return mask & node_window(nodes, length, layer.slots, window) if window else mask
 
 
 def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:

@@ -18,8 +18,9 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.ring import LayerRing
 from fastdec.models.api import Capacity, Nodes, Params, setting
-from fastdec.models.attention import attend, node_mask, node_window
+from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
@@ -202,6 +203,25 @@ class Network(nn.Module):
     return Features(hidden, states, None)
 
 
+def empty_cache(config: LMConfig, rows: int, slots: int | Capacity, copies: int = 1) -> KVCache:
+  """Returns an empty cache of all layers, `copies` times; a layer with a window keeps no more.
+
+  It is a ring, if that saves slots: of the window before a call's first node, of the nodes, and of
+  tokens to take back. While the text is short the ring's slots grow with it, before any of them is
+  overwritten. For a plain number of slots calls may have any width: then no layer is a ring.
+  """
+  total, size = operator.index(slots), (config.width, config.dtype)
+
+  def empty(window: int) -> LayerKV:
+    if window and isinstance(slots, Capacity):
+      ring = window - 1 + slots.nodes + slots.back
+      if ring < total + slots.more:
+        return LayerRing.empty(rows, config.kv_heads, min(ring, total), *size)
+    return LayerKV.empty(rows, config.kv_heads, total, *size)
+
+  return KVCache.of(tuple(empty(window) for window in config.layer_windows * copies), rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class LM:
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
@@ -220,6 +240,11 @@ class LM:
   bos_id = setting('bos_id')
   suppressed_ids = setting('suppressed_ids')
   max_positions = setting('max_positions')
+
+  @property
+  def reads_length(self) -> bool:
+    """True if states depend on the length of the prompt that they are a part of."""
+    return self.config.rope in ('dynamic', 'longrope')
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
@@ -275,14 +300,15 @@ class LM:
     """Returns None: there is no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
-    """Returns an empty cache, as wide as the key heads; a sliding window only masks it.
+    """Returns an empty cache; see `empty_cache`.
 
     Longrope turns all of a text anew when it passes `rope_original`. So where the slots pass it,
     each layer is there twice: for texts up to that length, and for longer ones.
     """
     c = self.config
-    both = c.rope == 'longrope' and operator.index(slots) > c.rope_original
-    return KVCache.empty(c.layers * (1 + both), rows, c.kv_heads, slots, c.width, c.dtype)
+    most = operator.index(slots) + (slots.more if isinstance(slots, Capacity) else 0)
+    both = c.rope == 'longrope' and most > c.rope_original
+    return empty_cache(c, rows, slots, copies=1 + both)
 
   def apply(
     self,
@@ -294,18 +320,16 @@ class LM:
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], KVCache]:
     """See `models.api.Model.apply`."""
     check_taps(taps, self.layers)
-    mask = node_mask(nodes, cache.length, cache.slots)
-
-    def sees(window):
-      return mask & node_window(nodes, cache.length, cache.slots, window) if window else mask
-
+    # layers of one window are of one kind and size
     attends = {
-      window: functools.partial(attend, mask=sees(window))
-      for window in set(self.config.layer_windows)
+      window: functools.partial(attend, mask=layer_mask(nodes, cache.length, layer, window))
+      for window, layer in dict(zip(self.config.layer_windows, cache.layers, strict=False)).items()
     }
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
-    # an empty cache meets a prompt, which is read at once
-    whole = jnp.where(cache.length[:, None] == 0, positions.max(-1, keepdims=True), positions) + 1
+    # a prompt is read at once, in chunks perhaps; an empty cache meets all of it
+    at_once = jnp.where(cache.length == 0, positions.max(-1) + 1, 0)
+    at_once = at_once if nodes.text is None else nodes.text
+    whole = jnp.maximum(positions + 1, at_once[:, None])
 
     def read(layers, text):
       args = (tokens, positions, attends, dataclasses.replace(cache, layers=layers))

@@ -24,12 +24,13 @@ def test_a_row_for_each_draft_and_type(script, tmp_path):
   rows = [json.loads(line) for line in (tmp_path / 'calls.jsonl').read_text().splitlines()]
   variants = ['greedy', 'width 16', 'tree 16', 'k = 8, separate heads']
   forms = [*variants, *(f'{variant}, packed' for variant in variants)]
+  forms.insert(4, 'greedy, max_len=4096')
   named = [(row['dtype'], row['variant']) for row in rows]
   assert named == [(dtype, form) for dtype in ('float32', 'int8') for form in forms]
   assert rows[0]['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= rows[0].keys()
   half = len(forms)
   assert rows[half]['megabytes'] < rows[0]['megabytes']  # a call reads kernels in int8
-  assert rows[4]['megabytes'] == rows[0]['megabytes']  # and of a packed one a single form
+  assert rows[5]['megabytes'] == rows[0]['megabytes']  # and of a packed one a single form
   assert '| toy | float32 | 1 | tree 16 |' in ended.stdout
 
 

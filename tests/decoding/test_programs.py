@@ -19,7 +19,7 @@ from tests.decoding.methods_table import METHODS, hash_kit
 
 TINY = LM(LMConfig(
   vocab_size=17, d_model=8, d_ff=8, layers=1, heads=2, windows=(0,), norm_epsilon=1e-5,
-  max_positions=9000,
+  max_positions=40000,
 ))  # fmt: skip
 TRANSLATOR = Transformer(TransformerConfig(
   vocab_size=13, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, max_positions=40,
@@ -38,12 +38,23 @@ def prompts():
   return [rng.integers(2, 13, length).tolist() for length in LENGTHS]
 
 
-def test_a_long_prompt_s_mask_is_not_in_the_program():
-  """8,192 x 8,192 entries would be 64 MiB of constant, and twice as much text."""
+def lowered(tokens):
+  """The program for a prompt of so many tokens."""
   params = jax.eval_shape(TINY.init, jax.random.key(0))
-  max_len, prompt, _ = checked(TINY, np.full((1, 8192), 2), None, None, 4, None)
-  lowered = _decode.lower(TINY, fd.Greedy(), params, prompt, None, max_len)
-  assert len(lowered.as_text()) < 2**20
+  max_len, prompt, _ = checked(TINY, np.full((1, tokens), 2), None, None, 4, None)
+  return _decode.lower(TINY, fd.Greedy(), params, prompt, None, max_len)
+
+
+def test_a_long_prompt_s_mask_is_not_in_the_program():
+  """32,768 x 32,768 entries would be a GiB of constant, and twice as much text."""
+  assert len(lowered(32768).as_text()) < 2**20
+
+
+def test_a_long_prompt_takes_memory_linear_in_its_length():
+  short, long = (
+    lowered(tokens).compile().memory_analysis().temp_size_in_bytes for tokens in (1024, 8192)
+  )
+  assert long < 9 * short
 
 
 @pytest.mark.parametrize('slots', [9, 12])

@@ -294,8 +294,8 @@ REFUSED = {
     'confidence_head_with_markov of config.json needs a markov_rank'),
   'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {},
     'unknown_id=11: give an id from 0 to 10'),
-  'sliding windows': (FLASH, WINDOWS, {},
-    'sliding windows in the layers of a draft are not supported'),
+  'windows of no size': (FLASH, {'dflash_config': {'mask_token_id': 3, 'use_swa': True}}, {},
+    'use_swa of config.json lacks swa_window_size'),
   'a gate': ('mtp of Qwen3', {'model_type': 'qwen3_next'}, {}, 'gates what attention gives'),
   'a part of each head': ('mtp of Qwen3',
     {'model_type': 'qwen3_next', 'attn_output_gate': False}, {}, 'rotates a part of each'),
@@ -313,6 +313,22 @@ def test_what_does_not_fit_is_a_sentence(case, tmp_path):
   with pytest.raises(fd.UserError, match=message) as error:
     fd.load_draft(tmp_path, taps=(1, 2, 3) if case == 'taps of eagle-1' else None)
   assert str(tmp_path) in str(error.value)
+
+
+FLASH_WINDOWS = WINDOWS | {'layer_types': ['sliding_attention', 'full_attention']}
+
+
+@pytest.mark.parametrize('config, windows, causal', [
+  (FLASH_WINDOWS, (4, 0), 'windows'),
+  (FLASH_WINDOWS | {'is_causal': True}, (4, 0), 'all'),
+  (FLASH_WINDOWS | {'is_causal': False}, (4, 0), 'none'),
+  ({'dflash_config': {'mask_token_id': 3, 'use_swa': True, 'swa_window_size': 5}}, (5, 5), 'none'),
+  ({'dflash_config': {'mask_token_id': 3, 'causal_head': True}}, (0, 0), 'all'),
+])  # fmt: skip
+def test_windows_and_causality_of_blocks_are_said_in_many_ways(config, windows, causal, tmp_path):
+  write(tmp_path, FLASH, config)
+  module, _ = fd.load_draft(tmp_path)
+  assert (module.windows, module.causal, module.windows_follow) == (windows, causal, True)
 
 
 @pytest.mark.parametrize('layout', [E3, FLASH, 'eagle-1 of two layers'])

@@ -18,8 +18,10 @@ from fastdec.struct import Bound
 
 CLOSE = {'rtol': 0, 'atol': 1e-3}  # logits have a standard deviation of 3 and more
 PROMPTS = ('p17_', 'p9_')
-EAGLES = ('eagle1', 'eagle3', 'eagle3_speculators')
-BLOCKS = ('dflash', 'dspark')
+EAGLES = ('eagle1', 'eagle3', 'eagle3_speculators', 'eagle3_windows')
+BLOCKS = (
+  'dflash', 'dspark', 'dflash_windows', 'dflash_windows_noncausal', 'dflash_windows_specforge',
+)  # fmt: skip
 
 
 class Case:

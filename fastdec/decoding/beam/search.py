@@ -24,12 +24,13 @@ from fastdec import struct
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.law import Emitted, begun, changed, observed
+from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
 from fastdec.decoding.score import Noting
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, causal, suppress
+from fastdec.models.api import Model, causal, suppress
 from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
@@ -161,11 +162,11 @@ class Beam:
         'a beam search takes no log-probabilities of its tokens: leave logprobs out, and give its'
         ' texts to fd.score'
       )
-    b, t = prompt.tokens.shape
-    memory = model.encode(params, prompt.inputs)
-    cache = model.init_cache(params, memory, b, Capacity(total=t + max_len + 1, nodes=t))
-    hidden, _, cache = model.apply(params, prompt.tokens, causal(t, prompt.length), cache)
-    cache = by_rows(self._spread_cache)(cache.commit(None, prompt.length))
+    b = len(prompt.tokens)
+    capacity = capacity_of(prompt, max_len, nodes=1)
+    cache = model.init_cache(params, memory_of(target, prompt), b, capacity)
+    hidden, _, cache = read_text(target, prompt, cache)
+    cache = by_rows(self._spread_cache)(cache)
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)
     limit, last = self._limit(model, prompt, max_len), take_node(prompt.tokens, prompt.length - 1)
@@ -192,6 +193,9 @@ class Beam:
 
   def done(self, state: BeamState) -> Bool[Array, ' b']:
     return state.done.all(axis=1)
+
+  def emitted(self, state: BeamState) -> Int[Array, ' b']:
+    return state.length
 
   def take(self, state: BeamState, rows: Int[Array, ' r']) -> BeamState:
     cache = state.cache.take(rows, self.size)

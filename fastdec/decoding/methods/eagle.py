@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
@@ -20,6 +21,7 @@ from fastdec.cache.loops import fori_loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, folded
@@ -145,32 +147,35 @@ class _EagleDrafter:
     cache = module.init_cache(
       params, source_of(target.module)(prefill.memory), len(prefill.root), slots
     )
-    return self._read(
-      target, prefill.hidden, prefill.taps, prompt.tokens, prefill.root, prompt.length, cache
-    )
+    behind = _behind(prompt.tokens, prefill.root, prompt.length)
+
+    def read(cache: DraftCache, seen: Any, count: Int[Array, ' b']) -> tuple[DraftCache, Array]:
+      hidden, taps, behind = seen
+      read = self._read(target, hidden, taps, behind, count, cache)
+      return read.cache, read.last[:, None]
+
+    seen = (prefill.hidden, prefill.taps, behind)
+    cache, last = in_chunks(read, cache, seen, prompt.length)
+    _, width = chunks_of(behind.shape[1])
+    return Read(cache, take_node(last, (prompt.length - 1) // width))
 
   def observe(self, target: Bound, state: Read, step: Step) -> Read:
     hidden, taps = step.on_path((step.hidden, step.taps))
-    tokens = step.on_path(step.draft.tokens)
-    return self._read(target, hidden, taps, tokens, step.root, step.count, state.cache)
+    behind = _behind(step.on_path(step.draft.tokens), step.root, step.count)
+    return self._read(target, hidden, taps, behind, step.count, state.cache)
 
   def _read(
     self,
     target: Bound,
     hidden: Float[Array, 'b n e'],
     taps: tuple[Float[Array, 'b n _'], ...],
-    tokens: Int[Array, 'b n'],
-    root: Int[Array, ' b'],
+    behind: Int[Array, 'b n'],
     count: Int[Array, ' b'],
     cache: DraftCache,
   ) -> Read:
-    """Reads the first `count` of n positions that the target has read, each with the token behind.
-
-    The root is behind the last."""
+    """Reads the first `count` of n positions that the target has read, with the tokens behind."""
     module, params = self.draft
-    n = tokens.shape[1]
-    is_last = jnp.arange(n, dtype=jnp.int32)[None] == count[:, None] - 1
-    behind = jnp.where(is_last, root[:, None], jnp.roll(tokens, -1, axis=1))
+    n = behind.shape[1]
     features = module.features(params, hidden, taps)
     nodes = causal(n)
     positions = cache.length[:, None] + nodes.depths[None]
@@ -252,6 +257,13 @@ class TreeDrafter(_EagleDrafter):
   def guessed(self) -> int:
     return growing.frontier_rows(self.depth, self.width, self.nodes)
 
+  @property
+  def levels(self) -> Int[Array, ' m']:
+    """Places behind the root's row of the rows of guesses, in the order of their slots."""
+    levels = range(1, self.depth)
+    widths = [growing.frontier_width(level, self.width, self.nodes) for level in levels]
+    return jnp.asarray(np.repeat(np.arange(len(widths), dtype=np.int32), widths))
+
   def propose(
     self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Read]:
@@ -266,7 +278,11 @@ class TreeDrafter(_EagleDrafter):
       positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
       mask = frontier_mask(tree.sees, length, own_cache(cache).slots)
       start = length + tree.expanded
-      states, cache = module.read(params, embedded, before, positions, mask, cache, start)
+      slots = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] - length[:, None]
+      at = length[:, None] + jnp.where(
+        slots < 0, slots, self.levels[slots.clip(0, self.guessed - 1)]
+      )
+      states, cache = module.read(params, embedded, before, positions, mask, cache, start, at)
       tree = growing.advance(tree, self._log_q(target, states, level), ids)
     tokens, topology = growing.finish(tree, root)
     return Draft(tokens, topology, calls=self.depth), Read(cache, state.last)
@@ -278,6 +294,14 @@ class TreeDrafter(_EagleDrafter):
     if warmth is not None:
       logits = logits / warmth[min(level, warmth.shape[0] - 1)].astype(logits.dtype)
     return jax.nn.log_softmax(logits, axis=-1)
+
+
+def _behind(
+  tokens: Int[Array, 'b n'], root: Int[Array, ' b'], count: Int[Array, ' b']
+) -> Int[Array, 'b n']:
+  """Returns the token behind each of the first `count` tokens; the root is behind the last."""
+  is_last = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] == count[:, None] - 1
+  return jnp.where(is_last, root[:, None], jnp.roll(tokens, -1, axis=1))
 
 
 def row_mask(place: Int[Array, ' b'], slots: int) -> Bool[Array, 'b 1 s']:

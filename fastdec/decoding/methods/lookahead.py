@@ -163,8 +163,7 @@ class LookaheadDrafter:
       grams = jnp.concatenate(
         [grams_of(source, source_length, n), grams_of(text, length, n)], axis=2
       )
-    max_len = prefill.capacity.total - t - self.nodes
-    room = max_len * (self.window + 1) + self.window + n
+    room = prefill.max_len * (self.window + 1) + self.window + n
     last = length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
     recent = jnp.where(last >= 0, jnp.take_along_axis(text, jnp.maximum(last, 0), axis=1), NONE)
     return Ahead(self._first_window(target, prefill), Log.of(grams, room), recent)

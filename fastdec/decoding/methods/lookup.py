@@ -58,7 +58,7 @@ class LookupDrafter:
   def init(self, target: Bound, prefill: Prefill) -> Text:
     source, source_length = source_text(target.module, prefill.prompt)
     prompt, begin = prefill.prompt, source.shape[1]
-    tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.capacity.total - prompt.tokens.shape[1])))
+    tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.max_len + self.nodes)))
     text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
     return _appended(text, prefill.root[:, None], jnp.ones_like(prompt.length))
 

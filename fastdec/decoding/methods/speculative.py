@@ -15,6 +15,7 @@ from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.inputs import check_room
 from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.prefill import memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.sampling import argmax, draw, folded
@@ -168,15 +169,14 @@ class ModelDrafter:
   def init(self, target: Bound, prefill: Prefill) -> Reading:
     model, params = self.draft
     prompt = prefill.prompt
-    b, t = prompt.tokens.shape
-    memory = model.encode(params, self._source(target.module, prompt))
+    b = len(prompt.tokens)
+    source = self._source(target.module, prompt)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
     capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
-    cache = model.init_cache(params, memory, b, capacity)
-    cache = model.apply(params, tokens, causal(t, prompt.length), cache)[2].commit(
-      None, prompt.length
-    )
+    prompt = dataclasses.replace(prompt, inputs=source, tokens=tokens)
+    cache = model.init_cache(params, memory_of(self.draft, prompt), b, capacity)
+    _, _, cache = read_text(self.draft, prompt, cache)
     ones = jnp.ones_like(prefill.root)
     return Reading(cache, before_root=prefill.root, unread=ones, gamma=ones * self.gamma)
 

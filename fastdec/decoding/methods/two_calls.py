@@ -5,12 +5,15 @@ again to get the hidden state for its heads. `HeadsDrafter` takes that state fro
 instead (section 4): the same drafts for half the calls.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.heads import Blockwise, draft_tokens
+from fastdec.decoding.prefill import read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.models.api import Cache, causal
@@ -37,10 +40,10 @@ class TwoCallDrafter:
   def init(self, target: Bound, prefill: Prefill) -> Pending:
     model, params = target
     prompt = prefill.prompt
-    b, t = prompt.tokens.shape
+    b = len(prompt.tokens)
     cache = model.init_cache(params, prefill.memory, b, prefill.capacity)
-    nodes = causal(t, prompt.length)
-    cache = model.apply(params, prompt.tokens, nodes, cache)[2].commit(None, prompt.length - 1)
+    before = dataclasses.replace(prompt, length=prompt.length - 1)
+    _, _, cache = read_text(target, before, cache, known=prompt.length)
     last = take_node(prompt.tokens, prompt.length - 1)
     return Pending(cache, jnp.broadcast_to(last[:, None], (b, self.nodes)), jnp.ones_like(last))
 

@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
+from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
@@ -132,6 +133,11 @@ class _Places:
 
   def __init__(self, draft: Bound, batch: Batch, seen: Features, anchors: Anchors) -> None:
     module: DraftNetwork = draft.module
+    if any(tower.windows_of(module.layers)) or getattr(module, 'causal', 'none') != 'none':
+      raise UserError(
+        'drafts with windows, or with causal blocks, are not trained here: give one whose layers'
+        ' see everything'
+      )
     self.target, self.position = jnp.asarray(batch['target']), jnp.asarray(batch['target_position'])
     segment = jnp.asarray(batch['target_segment'])
     t = segment.shape[1]

@@ -168,7 +168,7 @@ def test_images_are_no_source():
     jnp.asarray(image), jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32), jnp.zeros(2, bool)
   )
   prefill = Prefill(
-    prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), api.Capacity(9, nodes=3)
+    prompt, None, jnp.zeros((2, 1, 1)), (), jnp.array([5, 6]), api.Capacity(9, nodes=3), max_len=5
   )
   assert DRAFTER.init(Bound(MODEL, {}), prefill).begin == 0
 

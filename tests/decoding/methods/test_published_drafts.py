@@ -42,17 +42,19 @@ def batch(arrays, known):
   return np.stack([np.pad(row, (0, WIDTH - len(row))) for row in rows]).astype(np.int32), lengths
 
 
+WINDOWS = ('dflash_windows_noncausal', 'dflash_windows_specforge', 'eagle3_windows')
 SLOW = pytest.mark.slow  # the texts below are made of chains of theirs
 
 
 @pytest.mark.parametrize('family', [
   'eagle1', 'eagle3_speculators', 'dspark',
-  pytest.param('eagle3', marks=SLOW), pytest.param('dflash', marks=SLOW),
+  pytest.param('eagle3', marks=SLOW), pytest.param('dflash', marks=SLOW), 'dflash_windows',
+  *(pytest.param(name, marks=SLOW) for name in WINDOWS),
 ])  # fmt: skip
 @pytest.mark.wide('dspark')
 def test_chains_are_those_of_the_authors_code(shared, family):
   (model, params), draft, arrays = opened(shared, family)
-  what = 'tokens' if family in ('dflash', 'dspark') else 'chain_tokens'
+  what = 'tokens' if family.startswith(('dflash', 'dspark')) else 'chain_tokens'
   first = 'block_tokens' if what == 'tokens' else what
   n = len(arrays[f'p9_{first}'])
   unseen = fd.MinBlock(fd.Exact(), n + 1)

@@ -1,0 +1,128 @@
+"""The prompt, scored once and in chunks: a long one takes memory for the attention of one chunk.
+
+All chunks have one width, and one compiled program reads them in turn. A prompt of up to `CHUNK`
+tokens is a single call.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec.decoding.protocol import Prompt
+from fastdec.models.api import Capacity, causal
+from fastdec.models.taps import Taps, apply_with
+from fastdec.struct import Bound
+
+CHUNK = 256  # tokens, at most
+
+T = TypeVar('T')
+
+
+def chunks_of(t: int) -> tuple[int, int]:
+  """Returns the number of chunks of t tokens, and their width.
+
+  >>> chunks_of(256), chunks_of(640)
+  ((1, 256), (3, 214))
+  """
+  chunks = max(-(-t // CHUNK), 1)
+  return chunks, -(-t // chunks)
+
+
+def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
+  """Returns the room for a prompt, its output as far as `Prompt.room` goes, and calls on nodes."""
+  parts = [chunks_of(n) for n in (prompt.shared, prompt.tokens.shape[1] - prompt.shared)]
+  total = sum(chunks * width for chunks, width in parts) + max_len + nodes
+  more = 0 if prompt.room is None else max(max_len - prompt.room, 0)
+  return Capacity(total - more, nodes=max(nodes, *(width for _, width in parts)), more=more)
+
+
+def memory_of(target: Bound, prompt: Prompt) -> Any:
+  """Returns the memory of the prompt's inputs; of equal ones, one is encoded."""
+  model, params = target
+  if not prompt.one_source or prompt.inputs is None:
+    return model.encode(params, prompt.inputs)
+  b = len(prompt.tokens)
+  return jax.tree.map(lambda x: jnp.repeat(x, b, axis=0), model.encode(params, prompt.inputs[:1]))
+
+
+def in_chunks(
+  read: Callable[[T, Any, Int[Array, ' b']], tuple[T, Any]],
+  state: T,
+  texts: Any,
+  length: Int[Array, ' b'],
+) -> tuple[T, Any]:
+  """Reads arrays [b, t, ...] chunk by chunk.
+
+  Args:
+    read: (state, the chunk of each array, tokens of each row in it) -> (state, arrays [b, n, ...]).
+    state: before the first chunk.
+    texts: arrays [b, t, ...].
+    length: tokens of each row; padding stands behind them.
+
+  Returns:
+    The state after the last chunk, and the arrays of all chunks joined, at most t of their entries.
+  """
+  t = jax.tree.leaves(texts)[0].shape[1]
+  chunks, width = chunks_of(t)
+  if chunks == 1:
+    return read(state, texts, length)
+
+  def cut(x: Array) -> Array:
+    x = jnp.pad(x, ((0, 0), (0, chunks * width - t), *[(0, 0)] * (x.ndim - 2)))
+    return jnp.moveaxis(x.reshape(len(x), chunks, width, *x.shape[2:]), 1, 0)
+
+  def one(state: T, chunk: tuple[Int[Array, ''], Any]) -> tuple[T, Any]:
+    number, texts = chunk
+    return read(state, texts, (length - number * width).clip(0, width))
+
+  def join(x: Array) -> Array:
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(len(x), -1, *x.shape[3:])[:, :t]
+
+  numbers = jnp.arange(chunks, dtype=length.dtype)
+  state, made = jax.lax.scan(one, state, (numbers, jax.tree.map(cut, texts)))
+  return state, jax.tree.map(join, made)
+
+
+def read_text(
+  target: Bound, prompt: Prompt, cache: Any, taps: Taps = (), known: Int[Array, ' b'] | None = None
+) -> tuple[Float[Array, 'b t d'], tuple[Float[Array, 'b t _'], ...], Any]:
+  """Reads the prompt's tokens into an empty cache. What all rows share is read in one row.
+
+  The compiler drops states that nobody reads.
+
+  Args:
+    target: the model and its parameters.
+    prompt: its tokens and lengths.
+    cache: empty, with room for all chunks (`capacity_of`).
+    taps: layers whose states are wanted too.
+    known: length of the prompt that each row begins with (`Nodes.text`); None: all of it.
+
+  Returns:
+    The hidden states of all positions, the states of the taps, and the cache.
+  """
+  model, params = target
+  apply, whole = apply_with(model, taps), prompt.length if known is None else known
+  b, n, tokens = len(prompt.tokens), prompt.shared, prompt.tokens
+
+  def reading(known: Array) -> Callable[[Any, Array, Array], tuple[Any, Any]]:
+    def read(cache: Any, tokens: Array, count: Array) -> tuple[Any, Any]:
+      hidden, states, cache = apply(params, tokens, causal(tokens.shape[1], count, known), cache)
+      return cache.commit(None, count), (hidden, states)
+
+    return read
+
+  if not n:
+    cache, (hidden, states) = in_chunks(reading(whole), cache, tokens, prompt.length)
+    return hidden, states, cache
+  one = cache.gather(jnp.zeros(1, jnp.int32))
+  one, first = in_chunks(reading(whole[:1]), one, tokens[:1, :n], jnp.full(1, n, jnp.int32))
+  cache = one.gather(jnp.zeros(b, jnp.int32))
+  cache, rest = in_chunks(reading(whole), cache, tokens[:, n:], prompt.length - n)
+  hidden, states = jax.tree.map(
+    lambda x, y: jnp.concatenate([jnp.repeat(x, b, axis=0), y], axis=1), first, rest
+  )
+  return hidden, states, cache

@@ -1,0 +1,226 @@
+"""Long texts: what is read in parts is what is read at once, in float64.
+
+Models and methods are those of the tables; a few run by default, all of them where time is no
+matter.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding import inputs, prefill, rooms
+from fastdec.decoding.decode import _decode
+from fastdec.decoding.protocol import Prompt
+from fastdec.models.api import Nodes
+from fastdec.struct import Bound
+from tests.decoding.fakes import HashLM, oracle
+from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
+from tests.decoding.models_table import MODELS, made
+
+T = 11  # tokens of prompts
+SEES = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)
+TREE = Nodes(np.array([-1, 0, 0, 1], np.int32), np.array([0, 1, 1, 2], np.int32), SEES)
+
+
+def chunks_of(monkeypatch, width):
+  monkeypatch.setattr(prefill, 'CHUNK', width)
+
+
+@pytest.mark.usefixtures('in_float64')
+@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.wide('lm with windows')
+def test_a_text_read_in_chunks_is_read_as_at_once(name, monkeypatch):
+  """Rows of ragged lengths; then a tree of nodes sees the same memory, in rings too."""
+  case, length = made(name), jnp.array([T, 6, 1], jnp.int32)
+  words = case.model.vocab_size
+  tokens = jnp.asarray(np.random.default_rng(1).integers(1, words, (3, T + 4)), jnp.int32)
+  text, nodes = tokens[:, :T], tokens[:, T:]
+  sources = None if case.model.start_id is None else jnp.asarray(case.rows()['inputs'])
+
+  def read(width):
+    chunks_of(monkeypatch, width)
+
+    @jax.jit
+    def states(params):
+      target, prompt = Bound(case.model, params), Prompt(sources, text, length, length < 1)
+      capacity = prefill.capacity_of(prompt, 4, TREE.n)
+      if width > T:  # a number of slots: no layer is a ring
+        capacity = capacity.total
+      cache = case.model.init_cache(params, prefill.memory_of(target, prompt), 3, capacity)
+      hidden, _, cache = prefill.read_text(target, prompt, cache)
+      return hidden, case.model.apply(params, nodes, TREE, cache)[0], cache.length
+
+    return states(case.params)
+
+  (whole, behind, lengths), parts = read(64), read(4)
+  is_text = np.arange(T)[None] < np.asarray(length)[:, None]
+  np.testing.assert_allclose(parts[0][is_text], whole[is_text], atol=1e-9)
+  np.testing.assert_allclose(parts[1], behind, atol=1e-9)
+  assert lengths.tolist() == parts[2].tolist() == length.tolist()
+
+
+@pytest.mark.parametrize('name', LOSSLESS | OTHERS)
+@pytest.mark.wide('two-calls')
+def test_methods_write_the_same_in_as_many_calls(name, monkeypatch):
+  """Drafters that read the prompt read it in chunks too."""
+  strategy = (LOSSLESS | OTHERS)[name](hash_kit())
+  rng = np.random.default_rng(0)
+  tokens, length = rng.integers(2, 14, (3, T)).astype(np.int32), np.array([T, 7, 2], np.int32)
+  prompt = jax.device_put(Prompt(None, tokens, length, np.zeros(3, bool)))
+  keys = jax.random.split(jax.random.key(0), 3)
+
+  def write(width):
+    chunks_of(monkeypatch, width)
+
+    @jax.jit
+    def decoded():
+      target = Bound(HashLM(), {})
+      state = strategy.init(target, prompt, 12, keys)
+      go_on = lambda state: ~strategy.done(state).all()
+      return strategy.result(
+        jax.lax.while_loop(go_on, functools.partial(strategy.step, target), state)
+      )
+
+    return decoded()
+
+  jax.tree.map(np.testing.assert_array_equal, write(64), write(4))
+
+
+@pytest.mark.usefixtures('in_float64')
+@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.slow
+def test_scores_are_of_the_text_as_it_is_written(name):
+  """Longrope and dynamic rope turn by the length of the prompt, then by that of the text so far."""
+  case = made(name)
+  out = case.decode(fd.Greedy(), 12)
+  scores = fd.score(case.model, case.params, **case.rows(), targets=out.tokens)
+  assert scores.best.all()
+
+
+def long_prompts():
+  """Three texts that `HashLM` goes on with for 40 tokens and more."""
+  rng = np.random.default_rng(0)
+  found = (rng.integers(2, 14, n).tolist() for n in itertools.cycle((5, 16, 2)))
+  return list(itertools.islice((row for row in found if len(oracle(HashLM(), row, 48)) > 40), 3))
+
+
+@pytest.mark.parametrize('name', LOSSLESS | OTHERS)
+@pytest.mark.wide('speculative')
+def test_caches_that_grow_hold_what_full_ones_hold(name, monkeypatch):
+  strategy, key = (LOSSLESS | OTHERS)[name](hash_kit()), jax.random.key(0)
+  decode = lambda: fd.decode(HashLM(), {}, long_prompts(), strategy, max_len=48, key=key)
+  full = decode()
+  monkeypatch.setattr(rooms, 'FIRST', 4)
+  programs = _decode._cache_size()
+  jax.tree.map(np.testing.assert_array_equal, full, decode())
+  assert _decode._cache_size() == programs + 3  # of 4, 24 and 48 tokens
+
+
+def test_caches_grow_in_streams_and_pools(monkeypatch):
+  """Two rows of three in a pool, so that one comes when the caches have grown."""
+  prompts = long_prompts()
+  expected = [oracle(HashLM(), row, 48) for row in prompts]
+  monkeypatch.setattr(rooms, 'FIRST', 4)
+  pooled = fd.decode_all(HashLM(), {}, prompts, fd.Greedy(), 48, rows=2)
+  assert [
+    row[:n].tolist() for row, n in zip(pooled.tokens, pooled.lengths, strict=True)
+  ] == expected
+  blocks = fd.stream(HashLM(), {}, prompts, fd.Greedy(), max_len=48)
+  assert [list(itertools.chain(*row)) for row in zip(*blocks, strict=True)] == expected
+
+
+@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.wide('lm of longrope')
+@pytest.mark.usefixtures('in_float64')
+def test_every_model_s_cache_grows(name, monkeypatch):
+  case = made(name)
+  full = case.decode(fd.Greedy(), 24)
+  monkeypatch.setattr(rooms, 'FIRST', 3)
+  jax.tree.map(np.testing.assert_array_equal, full, case.decode(fd.Greedy(), 24))
+
+
+def test_rooms_double_the_slots():
+  prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
+  prompt, found = rooms.with_room(HashLM(), fd.Greedy(), prompt, 640), []
+  while prompt.room is not None:
+    found.append(prompt.room)
+    prompt = rooms.with_more(prompt, 640)
+  assert found == [64, 160, 352]
+  assert rooms.with_room(HashLM(), fd.Greedy(), prompt, 64).room is None
+
+
+@pytest.mark.parametrize('name', LOSSLESS | OTHERS)
+@pytest.mark.wide('sampling')
+def test_a_beginning_that_all_rows_share_is_read_once(name, monkeypatch):
+  """The rows write what each writes alone, in as many calls."""
+  strategy, rng = (LOSSLESS | OTHERS)[name](hash_kit()), np.random.default_rng(0)
+  begun, keys = rng.integers(2, 14, 40).tolist(), jax.random.split(jax.random.key(0), 3)
+  prompts = [begun + rng.integers(2, 14, 3).tolist() for _ in keys]
+  calls = []
+  monkeypatch.setattr(HashLM, 'apply', recording(calls))
+  together = fd.decode(HashLM(), {}, prompts, strategy, max_len=8, key=keys)
+  assert (1, 32) in calls and (3, 32) in calls
+  pooled = fd.decode_all(HashLM(), {}, prompts, strategy, 8, rows=2, key=keys)
+  jax.tree.map(np.testing.assert_array_equal, together, pooled)
+  alone = [
+    fd.decode(HashLM(), {}, [row], strategy, max_len=8, key=keys[i : i + 1])
+    for i, row in enumerate(prompts)
+  ]
+  jax.tree.map(
+    lambda x, *rows: np.testing.assert_array_equal(x, np.concatenate(rows)), together, *alone
+  )
+
+
+def recording(shapes):
+  """HashLM's `apply`, which notes the shapes of its calls while they are traced."""
+  apply = HashLM.apply
+
+  def noted(self, params, tokens, nodes, cache):
+    shapes.append(tokens.shape)
+    return apply(self, params, tokens, nodes, cache)
+
+  return noted
+
+
+@pytest.mark.parametrize('name', [name for name in MODELS if name.startswith('lm')])
+@pytest.mark.slow
+@pytest.mark.usefixtures('in_float64')
+def test_scores_and_beams_of_shared_beginnings_are_those_of_rows_alone(name):
+  case, rng = made(name), np.random.default_rng(3)
+  rows = rng.integers(1, 6, (3, 44)).astype(np.int32)
+  rows[:, :35] = rows[0, :35]
+  targets = rng.integers(1, 6, (3, 5))
+  ways = (
+    lambda rows, targets: fd.score(case.model, case.params, rows, targets).tokens,
+    lambda rows, _: fd.decode(case.model, case.params, rows, fd.Beam(2), max_len=5).scores,
+  )
+  for way in ways:
+    alone = [way(rows[i : i + 1], targets[i : i + 1]) for i in range(3)]
+    np.testing.assert_allclose(way(rows, targets), np.concatenate(alone), atol=1e-9)
+
+
+@pytest.mark.parametrize('lengths, same, shared', [
+  ((60, 60), 59, 48), ((60, 60), 33, 32), ((60, 60), 31, 0), ((60, 34), 40, 0), ((90, 90), 90, 64),
+])  # fmt: skip
+def test_beginnings_are_cut_to_few_lengths(lengths, same, shared):
+  tokens = np.zeros((2, max(lengths)), np.int32)
+  tokens[1, same:] = 1
+  prompt = Prompt(None, tokens, np.array(lengths, np.int32), np.zeros(2, bool))
+  assert inputs.shared(HashLM(), prompt).shared == shared
+
+
+@pytest.mark.usefixtures('in_float64')
+def test_samples_of_one_source_encode_it_once():
+  """And write what others write behind that source."""
+  case = made('transformer')
+  row, other = case.rows()['inputs'][:1], case.rows()['inputs'][1:2]
+  same, mixed = np.repeat(row, 3, axis=0), np.concatenate([row, row, other])
+  of = lambda rows: inputs.shared(case.model, inputs.prompt_of(case.model, rows, None, None))
+  assert of(same).one_source and not of(mixed).one_source
+  decode = lambda rows: fd.decode(case.model, case.params, rows, fd.Greedy(), max_len=9).tokens
+  np.testing.assert_array_equal(decode(same)[:2], decode(mixed)[:2])
