@@ -27,5 +27,5 @@ def test_few_layers_take_the_temporary_memory_of_all():
   model = memory.model_of('toy')
   few = memory.shortened(model)
   assert set(few.config.layer_windows) == set(model.config.layer_windows) and few.layers == 4
-  measured = [memory.prefill_bytes(one, 'bfloat16', 1, 256, 64) for one in (few, model)]
+  measured = [memory.prefill_bytes(one, 'bfloat16', 1, 1024, 64) for one in (few, model)]
   assert measured[1] == pytest.approx(measured[0], rel=0.1)
