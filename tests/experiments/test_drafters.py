@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import shutil
 import types
 
 import jax
@@ -21,12 +22,13 @@ from experiments.lab.own import DistillConfig, translations
 from experiments.lab.rows import Rows
 from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
+from fastdec import folders
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from tests.experiments.conftest import ROOT, with_settings
+from tests.experiments.conftest import ROOT, run, with_settings
 
 TASKS = 'translation', 'lm'
 BASES = {'translation': Transformer(TransformerConfig(vocab_size=4000))}
@@ -236,7 +238,7 @@ def test_all_at_toy_size(task, tmp_path, launch):
 SETTINGS = {
   'data.max_train': 200,
   'data.vocab_size': 300,
-  'train.steps': 4,
+  'train.steps': 3,
   'train.every': 2,
   'train.rows': 4,
   'finetune.steps': 3,
@@ -261,15 +263,17 @@ def made(tmp_path_factory):
   data = TextConfig(vocab_size=300, rows=8, max_train=200, cache=str(found.cache))
   model = presets.model('translation', width=32, layers=1)
   steps = RunConfig(steps=2, warmup=1, every=2)
-  for seed, base in enumerate((found.base, found.other)):
-    train.base(base, model=model, run=steps, data=data, seed=seed)
+  train.base(found.base, model=model, run=steps, data=data, seed=0)
+  model, params = fd.load(found.base)
+  pieces = found.base / 'model' / 'tokenizer.model'
+  folders.save(model, jax.tree.map(lambda x: x + 1, params), found.other / 'model', None, pieces)
   found.own.mkdir()
   distill = DistillConfig(beam=1, max_len=(0, 9), rows=32)
   translations(found.own, model=found.base, data=data, distill=distill)
   return found
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def words(made):
   """The words of a command of `experiments.train`, but for --workdir."""
 
@@ -288,29 +292,37 @@ def same(a, b):
   return all(np.array_equal(x, y) for x, y in leaves)
 
 
+EAGLE = {'loss.passes': 2, 'draft.guesses': 3, 'draft.words': 40, 'draft.taps': '(1,)'}
+
+
+@pytest.fixture(scope='module')
+def whole(words, tmp_path_factory):
+  """A run that nothing has stopped."""
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  assert run('train', *words(**EAGLE), f'--workdir={folder}') == 0
+  return folder
+
+
 def test_a_draft_is_trained_and_calibrated_and_goes_on_where_it_was(
-  words, launch, tmp_path, monkeypatch
+  whole, words, launch, tmp_path, monkeypatch
 ):
-  given = {'loss.passes': 2, 'draft.guesses': 3, 'draft.words': 40, 'draft.taps': '(1,)'}
-  whole = launch('train', *words(**given), f'--workdir={tmp_path}/whole')
-  assert whole.code == 0 and f'The draft is in {tmp_path}/whole/draft' in whole.out, whole.err
-  assert 'dev tokens a call' in whole.out and 'training accuracy 3' in whole.out
-  module, params = load_draft(tmp_path / 'whole')
+  module, params = load_draft(whole)
   assert isinstance(module, EagleNetwork) and module.taps == (1,) and module.words == 40
   assert params['warmth'].shape == (3,) and params['ids'].shape == (40,)
   assert 1 in params['ids'].tolist()  # the end of every sentence is frequent
   with monkeypatch.context() as patched:
     patched.setattr(train, 'seconds_left', lambda: 0.0)  # a step a call
-    for _ in range(3):
-      ended = launch('train', *words(**given), f'--workdir={tmp_path}/parts')
-      assert 'Out of budget: the same command goes on' in ended.out
-  other = launch('train', *words(**given | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')
+    ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
+    assert 'Out of budget: the same command goes on' in ended.out
+  other = launch('train', *words(**EAGLE | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')
   assert other.code == 2 and 'parts was made with another loss: choose another wor' in other.err
-  assert launch('train', *words(**given), f'--workdir={tmp_path}/parts').code == 0
+  ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
+  assert ended.code == 0 and f'The draft is in {tmp_path}/parts/draft' in ended.out, ended.err
+  assert 'dev tokens a call' in ended.out and 'training accuracy 3' in ended.out
   assert not (tmp_path / 'parts' / 'checkpoints').exists()
   assert same(load_draft(tmp_path / 'parts')[1], params)
-  again = launch('train', *words(**given), f'--workdir={tmp_path}/whole')
-  assert again.code == 0 and 'whole is finished: its draft is in' in again.out
+  again = launch('train', *words(**EAGLE), f'--workdir={whole}')
+  assert again.code == 0 and 'run is finished: its draft is in' in again.out
 
 
 @pytest.mark.slow
@@ -337,7 +349,7 @@ def test_heads_that_read_the_root_are_trained_on_own_text(made, words, launch, t
 
 @pytest.mark.slow
 def test_both_are_trained_together_on_a_teachers_text(made, words, launch, tmp_path):
-  given = {'data.own': '', 'data.distilled': made.own, 'draft.guesses': 2, 'loss.passes': 2}
+  given = {'data.own': '', 'data.distilled': made.own, 'draft.guesses': 1}
   ended = launch('train', *words('kind=eagle,regime=both', **given), f'--workdir={tmp_path}/both')
   assert ended.code == 0, ended.err
   model, params = fd.load(tmp_path / 'both')
@@ -346,13 +358,12 @@ def test_both_are_trained_together_on_a_teachers_text(made, words, launch, tmp_p
   assert isinstance(load_draft(tmp_path / 'both')[0], EagleNetwork)
 
 
-def test_a_draft_may_begin_as_one_that_was_trained(words, launch, tmp_path):
+def test_a_draft_may_begin_as_one_that_was_trained(whole, words, launch, tmp_path):
   """At a rate of next to nothing it stays what it was; a stage names it by its content."""
-  sizes = {'draft.guesses': 2, 'loss.passes': 2, 'draft.words': 40}
-  assert launch('train', *words(**sizes), f'--workdir={tmp_path}/first').code == 0
+  shutil.copytree(whole, tmp_path / 'first')
   first = load_draft(tmp_path / 'first')[1]
-  rest = {'draft.init': f'{tmp_path}/first', 'train.constant': 1e-12}
-  ended = launch('train', *words(**sizes | rest), f'--workdir={tmp_path}/second')
+  rest = {'draft.init': f'{tmp_path}/first', 'train.constant': 3e-7}
+  ended = launch('train', *words(**EAGLE | rest), f'--workdir={tmp_path}/second')
   assert ended.code == 0, ended.err
   second = load_draft(tmp_path / 'second')[1]
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), second, first)
@@ -365,7 +376,7 @@ def test_a_draft_may_begin_as_one_that_was_trained(words, launch, tmp_path):
   assert stage.digest({'draft': moved}) == keys[0]
   rest['draft.init'] = f'{tmp_path}/moved'
   free = {'draft.dropout': 0.1, 'draft.words': 30}
-  ended = launch('train', *words(**sizes | rest | free), f'--workdir={tmp_path}/third')
+  ended = launch('train', *words(**EAGLE | rest | free), f'--workdir={tmp_path}/third')
   assert ended.code == 2 and 'holds another draft than config.draft means (words)' in ended.err
   ended = launch('train', *words('kind=block', **rest), f'--workdir={tmp_path}/third')
   assert ended.code == 2 and '(EagleNetwork for BlockNetwork)' in ended.err
