@@ -28,11 +28,11 @@ MODULES |= {
     TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed')
   )
 }
-# Matrices that are no kernels: what positions add, what a bias of low rank looks up, and a
-# forecast's.
+# Matrices that are no kernels: what positions add, what a bias of low rank looks up, what chooses
+# experts, and a forecast's.
 WIDE = (
   'source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots',
-  'weights',
+  'router', 'weights',
 )  # fmt: skip
 
 

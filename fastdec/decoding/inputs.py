@@ -357,6 +357,8 @@ def shared(model: Model, prompt: Prompt) -> Prompt:
   tokens, inputs = prompt.tokens, prompt.inputs
   if len(tokens) == 1:
     return prompt
+  if inputs is not None and inputs.ndim != 2:  # pictures: the model checks them as they are given
+    return prompt
   if inputs is not None:
     return dataclasses.replace(prompt, one_source=bool((inputs == inputs[:1]).all()))
   rows = [row[:n] for row, n in zip(tokens, prompt.length.tolist(), strict=True)]

@@ -324,7 +324,7 @@ def _integer(low: int | None, high: int | None) -> str | None:
   """Returns whole numbers from low to high.
 
   >>> _integer(3, 12), _integer(0, None), _integer(-5, 2)
-  ('[3-9]|1[0-2]', '0|[1-9][0-9]{0,}', '-(?:[1-5])|[0-2]')
+  ('[3-9]|1[0-2]', '[0-9]|[1-9][0-9]{1,}', '-(?:[1-5])|[0-2]')
   """
   if low is None and high is None:
     return '-?(?:0|[1-9][0-9]*)'

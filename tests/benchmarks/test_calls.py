@@ -10,9 +10,9 @@ def test_calls_of_a_chain_beside_greedy_ones(script, tmp_path):
   words += ['--calls=2', '--rounds=1', '--prompt=4']
   ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
   assert ended.returncode == 0, ended.stderr
-  greedy, chain = map(json.loads, (tmp_path / 'calls.jsonl').read_text().splitlines())
+  greedy, chain, long = map(json.loads, (tmp_path / 'calls.jsonl').read_text().splitlines())
   assert greedy['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= greedy.keys()
-  assert chain['variant'] == 'width 4'
+  assert (chain['variant'], long['variant']) == ('width 4', 'greedy, max_len=4092')
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_a_row_for_each_draft_and_type(script, tmp_path):
   rows = [json.loads(line) for line in (tmp_path / 'calls.jsonl').read_text().splitlines()]
   variants = ['greedy', 'width 16', 'tree 16', 'k = 8, separate heads']
   forms = [*variants, *(f'{variant}, packed' for variant in variants)]
-  forms.insert(4, 'greedy, max_len=4096')
+  forms.insert(4, 'greedy, max_len=4092')
   named = [(row['dtype'], row['variant']) for row in rows]
   assert named == [(dtype, form) for dtype in ('float32', 'int8') for form in forms]
   assert rows[0]['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= rows[0].keys()

@@ -98,7 +98,10 @@ def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
   read = jnp.array([[0, 4, 0, 2, 5]], jnp.int32)  # `start_id` and `bos_id` are 0 here
   expected = embedding_of(case.model)(case.params, read)
   if name == 'transformer':
-    expected = expected * 8**0.5 + sinusoids(batch['target_position'], 8).astype(expected.dtype)
+    signal = sinusoids(batch['target_position'] + case.model.config.first_position, 8)
+    expected = expected * 8**0.5 + signal.astype(expected.dtype)
+    norm = case.model.config.make_norm()
+    expected = norm.apply({'params': case.params['target_embedding_norm']}, expected)
   np.testing.assert_allclose(entering, expected, rtol=1e-9, atol=1e-12)
 
 
