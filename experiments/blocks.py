@@ -17,11 +17,13 @@ OUT = flags.DEFINE_string('out', 'blocks.png', 'the picture, a PNG')
 
 
 def main(words: list[str]) -> None:
+  from fastdec.cli import cores
   from fastdec.errors import UserError
 
   if len(words) != 1:
     raise UserError(f'there are {len(words)} sentences, and one is drawn: put it in quotes')
   out = cli.picture_path(OUT.value)
+  cores.settle(MODEL.value, rows=1)  # as `fastdec tune` did, before JAX looks for them
   import fastdec as fd
   from experiments.pictures.blocks import figure, lanes_of
   from fastdec.evaluation import drawing
