@@ -1,6 +1,6 @@
 """A drafter of one's own: it guesses, for each token, the one that most often follows it in a text.
 
-python examples/own_drafter.py path/to/model text.txt 'A man in'
+python -m examples.own_drafter path/to/model text.txt 'A man in'
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Trains a small translator with blockwise heads on the corpus of the quickstart, and uses it.
 
-  python examples/own_translator.py out/mine [steps]
+  python -m examples.own_translator out/mine [steps]
 
 Your own text: TextConfig(kind='files', folder='mytext', ...), see docs/own/text.md. A run that was
 stopped goes on by the same command.
@@ -28,7 +28,7 @@ how = dict(run=run, data=data, seed=0, order=1, together=True)
 model = stage(root, 'k4', train.heads, base=base, heads=settings, k=4, **how)
 
 plain, blocks = (fd.Generator.load(model, strategy=name) for name in ('greedy', 'blockwise'))
-sentence = 'The meeting is on Monday.'
+sentence = 'We have booked four rooms in Oslo for ninety guests from Finland.'
 one, several = plain(sentence), blocks(sentence)
 print(several.text, f'({several.calls} calls in place of {one.calls})')
 assert several.text == one.text  # blocks change the calls and nothing else

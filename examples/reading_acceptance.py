@@ -1,6 +1,6 @@
 """Reads how far a draft is right, and what that is worth at other lengths.
 
-python examples/reading_acceptance.py path/to/model path/to/smaller lines.txt
+python -m examples.reading_acceptance path/to/model path/to/smaller lines.txt
 """
 
 import sys

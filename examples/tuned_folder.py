@@ -1,6 +1,6 @@
 """Finds the fastest way to decode with a Hugging Face folder on this machine, and decodes so.
 
-  python examples/tuned_folder.py path/to/model lines.txt [path/to/draft]
+  python -m examples.tuned_folder path/to/model lines.txt [path/to/draft]
 
 lines.txt has a prompt on each line. The draft is a smaller model that reads alike.
 """

@@ -26,7 +26,7 @@ SAID = {
 def test_an_example_runs_as_it_says(script, translator, tmp_path):
   (tmp_path / 'lines.txt').write_text('a dog runs\nthe cat sits\n' * 8)
   words = [word.format(model=translator, tmp=tmp_path) for word in WORDS[script]]
-  command = [sys.executable, str(ROOT / 'examples' / f'{script}.py'), *words]
+  command = [sys.executable, '-m', f'examples.{script}', *words]
   ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=None)
   assert ended.returncode == 0, ended.stderr
   assert SAID[script] in ended.stdout

@@ -131,6 +131,8 @@ def _written(model: Any, params: Any, tokenizer: Any, prompt: str | None, most: 
     if tokenizer is None:
       raise UserError('--prompt needs a tokenizer, and the folder has none: leave it out')
     ids = fd.Generator(model, params, tokenizer).read(prompt)[0]
+  elif is_source and tokenizer is not None:
+    return "nothing without a source: give --prompt='A sentence.'"
   else:
     ids = [] if tokenizer is None else list(tokenizer.encode(''))
     if is_source and ends and not set(ends) & {*ids}:

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
-from fastdec.cache.ring import LayerRing
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
@@ -203,25 +202,6 @@ class Network(nn.Module):
     return Features(hidden, states, None)
 
 
-def empty_cache(config: LMConfig, rows: int, slots: int | Capacity, copies: int = 1) -> KVCache:
-  """Returns an empty cache of all layers, `copies` times; a layer with a window keeps no more.
-
-  It is a ring, if that saves slots: of the window before a call's first node, of the nodes, and of
-  tokens to take back. While the text is short the ring's slots grow with it, before any of them is
-  overwritten. For a plain number of slots calls may have any width: then no layer is a ring.
-  """
-  total, size = operator.index(slots), (config.width, config.dtype)
-
-  def empty(window: int) -> LayerKV:
-    if window and isinstance(slots, Capacity):
-      ring = window - 1 + slots.nodes + slots.back
-      if ring < total + slots.more:
-        return LayerRing.empty(rows, config.kv_heads, min(ring, total), *size)
-    return LayerKV.empty(rows, config.kv_heads, total, *size)
-
-  return KVCache.of(tuple(empty(window) for window in config.layer_windows * copies), rows)
-
-
 @dataclasses.dataclass(frozen=True)
 class LM:
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
@@ -300,7 +280,7 @@ class LM:
     """Returns None: there is no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
-    """Returns an empty cache; see `empty_cache`.
+    """Returns an empty cache; see `LMConfig.empty_cache`.
 
     Longrope turns all of a text anew when it passes `rope_original`. So where the slots pass it,
     each layer is there twice: for texts up to that length, and for longer ones.
@@ -308,7 +288,7 @@ class LM:
     c = self.config
     most = operator.index(slots) + (slots.more if isinstance(slots, Capacity) else 0)
     both = c.rope == 'longrope' and most > c.rope_original
-    return empty_cache(c, rows, slots, copies=1 + both)
+    return c.empty_cache(rows, slots, copies=1 + both)
 
   def apply(
     self,

@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 
 import flax.linen as nn
 from jaxtyping import Array, Int
 
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.ring import LayerRing
 from fastdec.errors import UserError
-from fastdec.models.api import check_special_ids
+from fastdec.models.api import Capacity, check_special_ids
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.rotary import ROPES, Rope, Turns
 
@@ -158,6 +161,25 @@ class LMConfig:
     return tuple(
       self.experts is not None and i not in self.experts.dense for i in range(self.layers)
     )
+
+  def empty_cache(self, rows: int, slots: int | Capacity, copies: int = 1) -> KVCache:
+    """Returns an empty cache of all layers, `copies` times; a layer with a window keeps no more.
+
+    It is a ring, if that saves slots: of the window before a call's first node, of the nodes, and
+    of tokens to take back. While the text is short the ring's slots grow with it, before any of
+    them is overwritten. For a plain number of slots calls may have any width: then no layer is a
+    ring.
+    """
+    total, size = operator.index(slots), (self.width, self.dtype)
+
+    def empty(window: int) -> LayerKV:
+      if window and isinstance(slots, Capacity):
+        ring = window - 1 + slots.nodes + slots.back
+        if ring < total + slots.more:
+          return LayerRing.empty(rows, self.kv_heads, min(ring, total), *size)
+      return LayerKV.empty(rows, self.kv_heads, total, *size)
+
+    return KVCache.of(tuple(empty(window) for window in self.layer_windows * copies), rows)
 
   @property
   def rotary(self) -> Rope:

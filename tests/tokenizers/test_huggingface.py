@@ -31,12 +31,6 @@ def pieces(**ids):
   return model.getvalue()
 
 
-@pytest.fixture
-def folder(tmp_path):
-  (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
-  return tmp_path
-
-
 def test_llamas_pieces_follow_a_start(folder):
   (folder / 'tokenizer.model').write_bytes(pieces())
   tokenizer = fd.load_tokenizer(folder)

@@ -3,7 +3,7 @@
 import pytest
 
 import fastdec as fd
-from tests.tokenizers.test_huggingface import TEXT, folder, pieces, write_words  # noqa: F401
+from tests.tokenizers.test_huggingface import TEXT, pieces, write_words
 
 KINDS = ('chatml_tiny', 'deepseek_tiny', 'gemma_tiny', 'llama3_tiny', 'mistral_tiny', 'zephyr_tiny')
 
@@ -24,7 +24,7 @@ def test_published_kinds(kind, shared):
 
 
 @pytest.mark.parametrize('name', ['tokenizer.model', 'spiece.model'])
-def test_pieces(name, folder):  # noqa: F811
+def test_pieces(name, folder):
   ids = {} if name == 'tokenizer.model' else dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
   (folder / name).write_bytes(pieces(**ids))
   tokenizer = fd.load_tokenizer(folder)
@@ -32,7 +32,7 @@ def test_pieces(name, folder):  # noqa: F811
   assert [word for word in tokenizer.token_bytes() if b'<' in word] == []
 
 
-def test_words_have_no_bytes_of_their_own(folder):  # noqa: F811
+def test_words_have_no_bytes_of_their_own(folder):
   write_words(folder)
   with pytest.raises(fd.UserError, match='constraints need a tokenizer of bytes'):
     fd.load_tokenizer(folder).token_bytes()
