@@ -102,6 +102,7 @@ def test_real_sizes_have_all_pieces_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize('kind', gpu.KINDS)
+@pytest.mark.wide('lm', 'image')
 def test_models_of_every_kind_can_be_made(kind):
   model, params, inputs = gpu.case(kind, 16, 300)
   shapes = jax.eval_shape(model.init, jax.random.key(0))

@@ -23,6 +23,7 @@ def test_a_row_for_each_type_batch_and_length(script, tmp_path):
   assert long['total_gb'] == pytest.approx(whole) and long['fits'] == 24 and 'commit' in long
 
 
+@pytest.mark.slow
 def test_few_layers_take_the_temporary_memory_of_all():
   model = memory.model_of('toy')
   few = memory.shortened(model)

@@ -33,7 +33,7 @@ def tree(tmp_path):
   return path
 
 
-@pytest.mark.wide('greedy', 'medusa', 'draft')
+@pytest.mark.wide('draft')
 @pytest.mark.parametrize('words, places', [
   pytest.param([], 0, id='greedy'),
   pytest.param(['--strategy=prompt_lookup(k=10)'], 9, id='lookup'),

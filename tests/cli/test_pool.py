@@ -41,6 +41,7 @@ def test_lines_and_outputs_are_counted_in_the_models_ids(translator, file):
 
 
 @pytest.mark.parametrize('drafter', ['lookahead', 'prompt_lookup'])
+@pytest.mark.wide('lookahead')
 def test_a_pool_changes_the_calls_and_not_the_text(translator, fastdec, file, tmp_path, drafter):
   (tmp_path / 'prompts').write_text('a dog sits\nthe cat runs\n')
   rows = {}

@@ -6,7 +6,7 @@ import fastdec as fd
 from fastdec.cli import train_draft
 
 
-@pytest.mark.wide('block', 'heads')
+@pytest.mark.wide('heads')
 @pytest.mark.parametrize('kind', ['eagle', 'block', 'heads'])
 def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, kind, monkeypatch):
   out = tmp_path / 'draft'

@@ -244,6 +244,7 @@ def stopping(launch, monkeypatch):
   return stopping
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
   process = start('distill', *words(), stdout=subprocess.PIPE, stderr=None)
   for line in process.stdout:

@@ -28,6 +28,7 @@ def base(table, tmp_path):
   return shutil.copytree(table.folder / 'base', tmp_path / 'base')
 
 
+@pytest.mark.slow
 def test_a_translator_in_int8_beside_float32(table, launch, base):
   command = ('evaluate', *table.words(), f'--workdir={base}', '--dtype=int8')
   ended = launch(*command)

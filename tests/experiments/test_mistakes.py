@@ -245,6 +245,7 @@ def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):
   assert (process.returncode, out, err.count('\n')) == (2, '', 1) and 'config is missing' in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch, tmp_path):
   words = (
     *table.words(**{'train.steps': 100_000, 'train.every': 50_000}),

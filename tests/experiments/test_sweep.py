@@ -86,6 +86,7 @@ def test_a_sweep_is_a_product_and_one_table(sweep, tmp_path):
   assert (tmp_path / 'run' / 'results.jsonl').read_bytes() == before
 
 
+@pytest.mark.slow
 def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp_path):
   (tmp_path / 'run' / 'kill').touch()
   ended = sweep('k=4,13', '--engine=processes', '--jobs=2')

@@ -134,8 +134,8 @@ def test_launchers_take_pages_that_are_there():
   }
 
 
-def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(folder):
-  code, out, err = ended(folder, '--config=page.py', '--workdir=w', '--do=note')
+def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(quickly):
+  code, out, err = quickly('--config=page.py', '--workdir=w', '--do=note')
   assert (code, out, err) == (0, 'page.py | 4 (1, 2)\n', 'What [b]everybody should know.\n')
 
 
@@ -155,12 +155,13 @@ def test_a_bug_keeps_its_traceback(folder, args, word):
   assert code == 1 and 'Traceback' in err and word in err
 
 
+@pytest.mark.slow
 def test_a_mistake_is_red_where_the_terminal_allows(folder):
   assert '\x1b[31m' in ended(folder, FORCE_COLOR='1')[2]
 
 
-def test_help_lists_the_launchers_flags_and_is_no_failure(folder):
-  code, out, _ = ended(folder, '--help')
+def test_help_lists_the_launchers_flags_and_is_no_failure(quickly):
+  code, out, _ = quickly('--help')
   assert (
     code == 0
     and out.startswith('Does nothing, well.')

@@ -52,6 +52,7 @@ def small_parts(monkeypatch):
   monkeypatch.setattr(own, 'PART', 20)
 
 
+@pytest.mark.wide('translation')
 def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
   task, text, model, write = written
   write(tmp_path)

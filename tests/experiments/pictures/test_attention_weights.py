@@ -42,6 +42,7 @@ def made(request):
     yield model, jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.7, size=x.shape)), shapes)
 
 
+@pytest.mark.wide('transformer', 'fconv')
 def test_weights_are_shares_of_the_real_source_tokens(made):
   weights = cross_attention(*made, jnp.asarray(SOURCE), jnp.asarray(WRITTEN))
   assert (
@@ -52,6 +53,7 @@ def test_weights_are_shares_of_the_real_source_tokens(made):
   assert (weights[..., ~REAL] == 0).all() and weights.std(axis=(0, 1)).max() > 0.1
 
 
+@pytest.mark.wide('transformer')
 def test_one_call_gives_what_single_steps_give_and_keeping_changes_nothing(made):
   model, params = made
 

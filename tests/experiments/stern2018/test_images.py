@@ -185,6 +185,7 @@ def made(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_a_base_writes_greedily_of_each_image_and_of_its_mirror(made):
   own = images.open_own(made / 'own')
   originals = settings(**OWN).data.images.array('train')

@@ -221,6 +221,7 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
   assert launch('table1', *words, f'--workdir={copy}').code == 0 and results.read_bytes() == after
 
 
+@pytest.mark.slow
 def test_a_model_that_writes_nothing_has_dashes_for_figures(table, launch, copy):
   """Every text is one token: no call, no block, nothing that a head could guess."""
   given = {'table.max_len': 1, 'table.regimes': ('regular',)}
@@ -496,6 +497,7 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   assert len(first_steps) == 9  # one for each training
 
 
+@pytest.mark.slow
 def test_smoke_as_a_user_runs_it(tmp_path):
   """Its own text, too, is of models that have learnt nothing."""
   page = f'--config={ROOT}/configs/wmt14.py:scale=smoke', f'--config.data.cache={tmp_path}/cache'

@@ -227,6 +227,7 @@ def launched(workdir):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_path):
   write(tmp_path, count=200)
   raters, acknowledged = ('ada', 'bob', 'cy'), collections.Counter()
