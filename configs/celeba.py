@@ -1,27 +1,11 @@
 """Super-resolution by blockwise parallel decoding: Stern, Shazeer, Uszkoreit 2018, Tables 2 and 3,
 Figure 4 (CelebA). The settings, with their defaults, are experiments/stern2018/images.py:Table2.
 
-  python -m experiments.table2      --config=configs/celeba.py:scale=tiny --workdir=out/images
-  python -m experiments.human_eval  --workdir=out/images --serve
-  python -m experiments.upscale     --workdir=out/images/k4-finetune photo.png
-  python -m experiments.train       --config=configs/celeba.py:scale=tiny --workdir=out/base
-  python -m experiments.train       --config=configs/celeba.py:scale=tiny,k=4 \\
-    --config.base=out/base --workdir=out/k4
-
-Heads that learn from what the base itself writes, which is what exact acceptance asks of them:
-
-  python -m experiments.table2  --config=configs/celeba.py:scale=tiny --config.table.own=true \\
-    --workdir=out/face
-
-or one by one:
-
-  python -m experiments.distill --config=configs/celeba.py:scale=tiny --teacher=out/base \\
-    --workdir=out/own
-  python -m experiments.train   --config=configs/celeba.py:scale=tiny,k=4 --config.base=out/base \\
-    --config.data.own=out/own --workdir=out/k4-own
+  python -m experiments.table2  --config=configs/celeba.py:scale=tiny --workdir=out/images
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a
-quarter of them.
+quarter of them. With --config.table.own=true heads learn from what the base itself writes, which is
+what exact acceptance asks of them. One run alone: experiments.train, with k and regime.
 
 scale (2 cores: time for the whole of table2; what to expect)
   tiny     windows of photographs that come with scikit-image; about ten minutes
@@ -39,10 +23,10 @@ regime (the paper's columns)
   regular   heads on the frozen base; with acceptance within 2 intensities: Approximate
   finetune  heads and base trained together; with acceptance within 2 intensities: Both
 
-Beside the paper's acceptance within 2 stands the same with each guess at the middle of the five
-intensities that are likeliest together (the rule window-2); and, for a base whose inputs tell a
-forecast of each intensity (all scales but faces16 and celeba), blocks that this forecast guesses,
-without heads (table.forecast).
+Beside acceptance within 2 stands the same with each guess at the middle of the five intensities
+that are likeliest together (the rule window-2); and, for a base whose inputs tell a forecast of
+each intensity (all scales but faces16 and celeba), blocks that this forecast guesses, without heads
+(table.forecast).
 """
 
 import dataclasses
@@ -80,9 +64,7 @@ def get_config(arg=''):
   """The config of a scale; k, regime and base say which run of Table 2 `experiments.train` does."""
   scales = {'tiny': tiny, 'smoke': smoke, 'faces16': faces16, 'faces32': faces32, 'celeba': celeba}
   choice = parse_arg(arg, scale=tuple(scales), k=1, regime=('regular', 'finetune'))
-  settings = scales[choice.scale]()
-  chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
-  return config_of(dataclasses.replace(settings, **chosen))
+  return config_of(scales[choice.scale](), **choice)
 
 
 def tiny():
@@ -156,12 +138,11 @@ def faces32():
 
 def celeba():
   """The paper's: 1,000,000 steps of 2 images on each of 8 GPUs, and 250,000 for each k."""
-  sizes: Any = {'d_model': 512, 'd_ff': 2048, 'heads': 8, 'encoder_layers': 4, 'decoder_layers': 8}
   noam: Any = {'schedule': 'noam', 'constant': 0.2, 'warmup': 12_000, 'average': 10, **ADAM}
   heads = RunConfig(steps=250_000, every=10_000, **noam)
   return Table2(
     data=ImagesConfig('tfds', rows=16),
-    model=ImageTransformerConfig(**sizes),
+    model=ImageTransformerConfig(),
     train=RunConfig(steps=1_000_000, every=10_000, **noam),
     freeze=heads,
     finetune=heads,

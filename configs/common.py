@@ -76,19 +76,13 @@ def locked(**fields: Any) -> ConfigDict:
   return ConfigDict(fields).lock()
 
 
-def config_of(settings: Any) -> ConfigDict:
-  """The ConfigDict of a preset, which is a dataclass; dotted flags set its leaves."""
-  return locked(**dataclasses.asdict(settings))
+def config_of(settings: Any, **chosen: Scalar) -> ConfigDict:
+  """The ConfigDict of a preset, which is a dataclass, with choices of the argument; dotted flags
+  set its leaves."""
+  return locked(**dataclasses.asdict(dataclasses.replace(settings, **chosen)))
 
 
 def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str = 'config') -> T:
   """The frozen dataclass that a part of a config describes (see `fields.read`); `path` is where it
   stands in all."""
-  return read(cls, _plain(config), path)
-
-
-def _plain(config: Any) -> Any:
-  """A ConfigDict as a dict, and so all within it."""
-  if not isinstance(config, ConfigDict):
-    return config
-  return {key: _plain(config[key]) for key in config}
+  return read(cls, config.to_dict() if isinstance(config, ConfigDict) else config, path)

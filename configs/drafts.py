@@ -7,16 +7,11 @@ one that it trains.
   python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation \\
     --workdir=out/drafts-smoke
 
-One drafter, with a kind. Its base is a run of experiments.train (task=translation), or the target
-of experiments.speculative (task=lm). --config.data is what the base was trained on.
+One drafter, with a kind, on a run of experiments.train (task=translation), or the target of
+experiments.speculative (task=lm); --config.data is what that was trained on (docs/own/drafter.md).
 
-  python -m experiments.train   --config=configs/wmt14.py:scale=smoke --workdir=out/base
-  python -m experiments.distill --config=configs/wmt14.py:scale=smoke --config.distill.beam=1 \\
-    --teacher=out/base --workdir=out/own
-  python -m experiments.train   --config=configs/drafts.py:scale=smoke,kind=eagle \\
+  python -m experiments.train  --config=configs/drafts.py:scale=smoke,kind=eagle \\
     --config.base=out/base --config.data.own=out/own --workdir=out/eagle
-
-The draft is in out/eagle/draft; heads are in out/heads/model, with the base.
 
 scale
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt
@@ -72,14 +67,13 @@ def get_config(arg=''):
   )
   whole, finetune = scales[choice.scale](choice.task)
   if choice.kind == 'all':
-    return config_of(whole)
-  same = {'kind': choice.kind, 'regime': choice.regime, 'task': choice.task, 'scale': choice.scale}
-  same |= {'data': whole.data, 'train': whole.train, 'finetune': finetune}
+    return config_of(whole, scale=choice.scale, task=choice.task)
+  same = {'data': whole.data, 'train': whole.train, 'finetune': finetune}
   if choice.kind == 'heads':
     seeing = dataclasses.replace(whole.table.heads, rooted=True, markov=64, p1_share=0.5)
-    return config_of(HeadsOnBase(heads=seeing, **same))
+    return config_of(HeadsOnBase(heads=seeing, **same), **choice)
   draft = EagleConfig() if choice.kind == 'eagle' else BlockConfig()
-  return config_of(NetworkOnBase(draft=draft, **same))
+  return config_of(NetworkOnBase(draft=draft, **same), **choice)
 
 
 def smoke(task):
@@ -106,7 +100,7 @@ def smoke(task):
     repeats=1,
   )
   short = run(steps=4, warmup=2)
-  return whole('smoke', task, data, short, table), short
+  return Drafters(data, short, table), short
 
 
 def tiny(task):
@@ -124,7 +118,7 @@ def tiny(task):
   )
   data = TextConfig(vocab_size=2000, rows=16)
   finetune = run(steps=300, warmup=50, constant=1e-3)
-  return whole('tiny', task, data, run(steps=400, warmup=50), table), finetune
+  return Drafters(data, run(steps=400, warmup=50), table), finetune
 
 
 def multi30k(task):
@@ -134,18 +128,12 @@ def multi30k(task):
     base=presets.target(task),
     base_run=presets.target_run(task),
     small=presets.model(task, width=64, layers=1),
-    small_run=RunConfig(steps=2400, warmup=400, every=100, average=4, constant=0.6),
+    small_run=presets.draft_run(steps=2400),
     heads=heads(512),
     block=BlockConfig(taps=taps),
   )
   finetune = run(steps=2000, warmup=200, constant=1e-3)
-  data = presets.captions(task)
-  return whole('multi30k', task, data, run(steps=6000, warmup=200), table), finetune
-
-
-def whole(scale, task, data, train, table):
-  """The table's settings."""
-  return Drafters(scale=scale, task=task, data=data, train=train, table=table)
+  return Drafters(presets.captions(task), run(steps=6000, warmup=200), table), finetune
 
 
 def run(*, steps, warmup, constant=2e-3):

@@ -4,10 +4,6 @@ tables. The settings, with their defaults, are experiments/incremental_decoding.
 
   python -m experiments.incremental --config=configs/incremental.py:scale=small \\
     --workdir=out/incremental [--budget=9m]
-  python -m experiments.incremental --config=configs/incremental.py:scale=smoke \\
-    --workdir=out/incremental-smoke
-  python -m experiments.incremental --config=configs/incremental.py:scale=paper \\
-    --workdir=out/incremental-gpu
 
 scale
   small   small models over 8,000 words, all lengths; of the tables the rows up to 32 sentences;
@@ -32,7 +28,8 @@ from fastdec.models.transformer import TransformerConfig
 def get_config(arg=''):
   """The config of a scale."""
   scales = {'small': small, 'smoke': smoke, 'paper': paper}
-  return config_of(scales[parse_arg(arg, scale=tuple(scales)).scale]())
+  choice = parse_arg(arg, scale=tuple(scales))
+  return config_of(scales[choice.scale](), **choice)
 
 
 def smoke():
@@ -43,7 +40,6 @@ def smoke():
     vocab_size=60, d_embed=16, d_out=16, encoder_layers=layers, decoder_layers=layers
   )
   return Incremental(
-    scale='smoke',
     models=Models(model, fconv),
     growth=Growth(lengths=(4, 8), batches=(1, 2), rounds=1),
     layout=Layout(model, float32=((1, 4), (2, 4)), bfloat16=((1, 4),), rounds=1),
@@ -56,7 +52,7 @@ def small():
   model = transformer(words=8000, width=256, heads=4, layers=3)
   sizes: Any = ARCHITECTURES['fconv_iwslt_de_en']
   fconv = FConvConfig(vocab_size=8000, **sizes)
-  return Incremental(scale='small', models=Models(model, fconv), layout=Layout(model))
+  return Incremental(models=Models(model, fconv), layout=Layout(model))
 
 
 def paper():
@@ -64,7 +60,6 @@ def paper():
   rows = ((1, 32), (1, 64), (1, 128), (32, 32), (64, 32), (128, 32), (256, 32))
   sizes: Any = ARCHITECTURES['fconv_wmt_en_ro']
   return Incremental(
-    scale='paper',
     models=Models(TransformerConfig(), FConvConfig(**sizes)),
     growth=Growth(steps=32, rounds=7),
     layout=Layout(TransformerConfig(vocab_size=30000), float32=rows, bfloat16=rows, rounds=7),

@@ -1,19 +1,14 @@
 """Lookahead decoding (Fu et al. 2024): no draft and no training; what window, n-grams, guesses and
 pool bring. The settings, with their defaults, are experiments/fu2024.py:Lookahead.
 
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=smoke,task=lm \\
-    --workdir=out/lookahead-smoke
   python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=lm \\
     --config.data.folder=path/to/multi30k --workdir=out/lookahead-lm [--budget=25m]
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code \\
-    --workdir=out/lookahead-code
-  python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=translation \\
-    --config.data.folder=path/to/multi30k --config.base=out/base --workdir=out/lookahead-translation
 
 scale
   smoke      toy sizes: every step runs, nothing is learnt; a few minutes, which are compiling
-  multi30k   the base of configs/drafts.py: an hour of training on 2 cores (captions: half an hour);
-             of task=code a model of four layers: 300 steps of 4,096 tokens, 5 minutes
+  multi30k   the base of configs/drafts.py (or --config.base=out/base): an hour of training on 2
+             cores (captions: half an hour); of task=code a model of four layers: 300 steps of 4,096
+             tokens, 5 minutes
 
 task
   lm           English captions, from their first tokens
@@ -54,7 +49,7 @@ def get_config(arg=''):
   """The config of a scale and a task."""
   scales = {'smoke': smoke, 'multi30k': multi30k}
   choice = parse_arg(arg, scale=tuple(scales), task=('lm', 'translation', 'code'))
-  return config_of(scales[choice.scale](choice.task))
+  return config_of(scales[choice.scale](choice.task), **choice)
 
 
 def smoke(task):
@@ -63,8 +58,6 @@ def smoke(task):
   if task == 'code':
     data = TextConfig(**CODE, vocab_size=400, rows=2, row_length=768, max_train=400)
   return Lookahead(
-    task=task,
-    scale='smoke',
     data=data,
     model=presets.model(task, width=32, layers=2),
     train=RunConfig(steps=4, warmup=2, every=2),
@@ -85,17 +78,11 @@ def multi30k(task):
   """The paper's sizes first, then smaller ones."""
   if task == 'code':
     return Lookahead(
-      task=task,
-      scale='multi30k',
       data=TextConfig(**CODE, vocab_size=2000, rows=8, row_length=512),
       model=presets.model('lm', width=128, layers=4),
       train=RunConfig.falling(steps=300, warmup=100, constant=3e-3, every=100),
       measure=Measure(sentences=32, prompt=64, max_len=128),
     )
   return Lookahead(
-    task=task,
-    scale='multi30k',
-    data=presets.captions(task),
-    model=presets.target(task),
-    train=presets.target_run(task),
+    data=presets.captions(task), model=presets.target(task), train=presets.target_run(task)
   )

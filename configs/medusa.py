@@ -1,7 +1,6 @@
 """Medusa (Cai et al. 2024): heads on a language model of captions, frozen or trained together with
 it, and trees. The settings, with their defaults, are experiments/cai2024.py:Medusa.
 
-  python -m experiments.medusa --config=configs/medusa.py:scale=smoke --workdir=out/medusa-smoke
   python -m experiments.medusa --config=configs/medusa.py:scale=multi30k \\
     --config.data.folder=path/to/multi30k --workdir=out/medusa [--budget=25m]
 
@@ -41,16 +40,14 @@ def get_config(arg=''):
   """The config of a scale and a text."""
   scales = {'smoke': smoke, 'multi30k': multi30k}
   choice = parse_arg(arg, scale=tuple(scales), text=('own', 'data', 'mixed'))
-  return config_of(scales[choice.scale](choice.text))
+  return config_of(scales[choice.scale](), **choice)
 
 
-def smoke(text):
+def smoke():
   """Every step of `multi30k` in seconds."""
   model: Any = presets.model('lm', width=32, layers=2)
   run = RunConfig(steps=4, warmup=2, every=2)
   return Medusa(
-    text=text,
-    scale='smoke',
     data=TextConfig(vocab_size=300, rows=4, max_train=400),
     model=model,
     train=run,
@@ -60,13 +57,11 @@ def smoke(text):
   )
 
 
-def multi30k(text):
+def multi30k():
   """The language model of configs/speculative.py; heads see their text twice, then as often with
   the model."""
   model: Any = presets.target('lm')
   return Medusa(
-    text=text,
-    scale='multi30k',
     data=presets.captions('lm'),
     model=model,
     train=presets.target_run('lm'),

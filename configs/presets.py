@@ -22,13 +22,8 @@ def model(task, *, width, layers):
     return LMConfig(
       d_model=width, d_ff=d_ff, heads=heads, layers=layers, suppressed_ids=(0,), dropout=0.1
     )
-  sizes = {'encoder_layers': layers, 'decoder_layers': layers}
-  return transformer(d_model=width, d_ff=4 * width, heads=heads, **sizes)
-
-
-def transformer(**sizes):
-  """T2T's transformer_base v3 at other sizes: pre-norm, dropout 0.1 everywhere."""
-  return TransformerConfig(**sizes)
+  sizes: Any = {'encoder_layers': layers, 'decoder_layers': layers}
+  return TransformerConfig(d_model=width, d_ff=4 * width, heads=heads, **sizes)
 
 
 def captions(task):
@@ -49,8 +44,8 @@ def target(task) -> Any:
   1's base."""
   if task == 'lm':
     return model(task, width=128, layers=6)
-  sizes = {'d_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 4, 'decoder_layers': 4}
-  return transformer(**sizes, dropout=0.3)
+  sizes: Any = {'d_model': 128, 'd_ff': 512, 'heads': 4, 'encoder_layers': 4, 'decoder_layers': 4}
+  return TransformerConfig(**sizes, dropout=0.3)
 
 
 def target_run(task):

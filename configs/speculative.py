@@ -1,23 +1,18 @@
 """Speculative decoding, theory against practice (Leviathan et al. 2022, Tables 2 to 4): one target,
 two draft models. The settings, with their defaults, are experiments/leviathan2022.py:Speculative.
 
-  python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=lm \\
-    --workdir=out/spec-smoke
   python -m experiments.speculative \\
     --config=configs/speculative.py:scale=multi30k,task=translation \\
     --config.data.folder=path/to/multi30k --workdir=out/spec-multi30k [--budget=25m]
-  python -m experiments.speculative --config=configs/speculative.py:scale=multi30k,task=lm \\
-    --config.data.folder=path/to/multi30k --workdir=out/spec-lm
 
 scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...). The target takes under an hour
              (captions: half an hour), drafts of 2 layers and of 1 about 6 minutes each; measuring
              about 30 minutes. These models are so small that a second core only costs: with
-             `taskset -c 0` before the command a call takes two thirds of the time, and ratios are
-             steadier (train first, measure then: the same command goes on). The language model of
-             docs/results learnt five times as many captions, those of folder/captions.en.gz
-             (--config.data.train=captions); Multi30k's 29,000 alone it sees twenty times
+             `taskset -c 0` before the command a call takes two thirds of the time (train first,
+             measure then: the same command goes on). The language model of docs/results learnt five
+             times as many captions, those of folder/captions.en.gz (--config.data.train=captions)
 
 task
   translation  en-de by an encoder-decoder Transformer; a draft model has an encoder of its own
@@ -35,15 +30,13 @@ def get_config(arg=''):
   """The config of a scale and a task."""
   scales = {'smoke': smoke, 'multi30k': multi30k}
   choice = parse_arg(arg, scale=tuple(scales), task=('translation', 'lm'))
-  return config_of(scales[choice.scale](choice.task))
+  return config_of(scales[choice.scale](choice.task), **choice)
 
 
 def smoke(task):
   """Every step of `multi30k` in seconds."""
   short = RunConfig(steps=4, warmup=2, every=2)
   return Speculative(
-    task=task,
-    scale='smoke',
     data=TextConfig(vocab_size=300, rows=4, max_train=400),
     target=Trained(presets.model(task, width=32, layers=2), short),
     large=Trained(presets.model(task, width=16, layers=2), short),
@@ -57,8 +50,6 @@ def smoke(task):
 def multi30k(task):
   """Real captions. An epoch is about 240 batches of 32 rows, for a language model 190."""
   return Speculative(
-    task=task,
-    scale='multi30k',
     data=presets.captions(task),
     target=Trained(presets.target(task), presets.target_run(task)),
     large=Trained(presets.model(task, width=96, layers=2), presets.draft_run(steps=1400)),

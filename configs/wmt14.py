@@ -3,15 +3,8 @@ Figure 4 (WMT14 en-de). The settings, with their defaults, are
 experiments/stern2018/text.py:Translation.
 
   python -m experiments.table1   --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
-  python -m experiments.table4   --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
-  python -m experiments.figure4  --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
-  python -m experiments.example  --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
-  python -m experiments.train    --config=configs/wmt14.py:scale=tiny --workdir=out/base
-  python -m experiments.train    --config=configs/wmt14.py:k=8,regime=regular \\
-    --config.base=out/base --workdir=out/k8
-  python -m experiments.evaluate --config=configs/wmt14.py:k=8,regime=regular --workdir=out/k8
-  python -m experiments.distill  --config=configs/wmt14.py:scale=tiny --teacher=out/base \\
-    --workdir=out/distil
+
+So do table4, figure4 and example. One run of Table 1 alone: experiments.train, with k and regime.
 
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus, without distillation, and heads that see more than the paper's;
@@ -19,31 +12,28 @@ scale (2 cores: time for the whole of table1; what to expect)
   smoke      the same at toy size with all four regimes: every step runs, nothing is learnt; about
              a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...), heads that see more than the
-             paper's: the base under an hour, two and a half hours more by one core for the heads of
-             all four regimes, as one run serves all k, and half an hour by two where the base is to
-             write its own text (experiments.distill, captions too); base 35 BLEU. The table, its
-             commands and what else was tried: docs/results/multi30k.md
+             paper's: the base under an hour, heads two and a half hours more by one core; base 35
+             BLEU. The table and its commands: docs/results/multi30k.md
   wmt14      the paper's sizes and text, as TFDS has prepared it; or --config.data.kind=archives
              with --config.data.folder=... (see fastdec/data/text/wmt14.py): not for a CPU. The
              paper: base 25.56 BLEU, k = 10 on distilled data, fine-tuned: 25.60 at a mean accepted
              block size of 4.95
 
-regime (the paper's columns)
+regime (the paper's columns; k=1 is the base, with regime=distil the base trained on)
   regular    heads on the frozen base
   distil     heads on the frozen base, all on a teacher's translations
   finetune   heads and base trained together
   both       heads and base trained together on a teacher's translations
+
 model (with any scale; --workdir of its own)
   transformer  the paper's, tensor2tensor's transformer_base
   fconv        Gehring et al. 2017, fairseq's fconv: multi30k as fconv_iwslt_de_en at half its
                width, wmt14 as fconv_wmt_en_de; trained by Adam with weight normalisation, where
                fairseq has Nesterov's method
-
-With k=1, regime=regular is the base, and regime=distil is the base trained on, on a teacher's
-translations.
 """
 
 import dataclasses
+from typing import Any
 
 from configs import presets
 from configs.common import config_of, parse_arg
@@ -75,19 +65,19 @@ def get_config(arg=''):
   settings = scales[choice.scale]()
   if choice.model == 'fconv':
     settings = fconv(settings, choice.scale)
-  chosen = {'scale': choice.scale, 'k': choice.k, 'regime': choice.regime}
-  return config_of(dataclasses.replace(settings, **chosen))
+  return config_of(settings, scale=choice.scale, k=choice.k, regime=choice.regime)
 
 
 def tiny():
   """The embedded corpus: 20,000 generated pairs. A decoder of 6 layers, as the paper's: 24 MB of
   weights are read for every token, so that a call on a few tokens costs little more than a call on
   one."""
-  # two epochs forget nothing
-  nothing_dropped = {'dropout': 0.0, 'attention_dropout': 0.0, 'activation_dropout': 0.0}
+  sizes: Any = {'d_model': 256, 'd_ff': 1024, 'heads': 4, 'encoder_layers': 1}
+  for name in ('dropout', 'attention_dropout', 'activation_dropout'):
+    sizes[name] = 0.0  # two epochs forget nothing
   return Translation(
     data=TextConfig(vocab_size=2000, rows=16),
-    model=transformer(256, 1024, 4, (1, 6), **nothing_dropped),
+    model=TransformerConfig(**sizes),
     train=RunConfig.falling(steps=230, warmup=50, constant=2e-3, every=115),
     retrain=RunConfig.falling(steps=150, warmup=30, constant=1e-3, every=150),
     freeze=RunConfig.falling(steps=80, warmup=10, constant=2e-3, every=80),
@@ -110,7 +100,7 @@ def smoke():
   short = RunConfig(steps=6, warmup=3, every=3)
   return Translation(
     data=TextConfig(vocab_size=600, rows=8, max_train=400),
-    model=transformer(32, 64, 2, (1, 1)),
+    model=TransformerConfig(d_model=32, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1),
     train=RunConfig(steps=20, warmup=10, every=10),
     retrain=short,
     freeze=short,
@@ -153,7 +143,7 @@ def wmt14():
   long = RunConfig(steps=1_000_000, warmup=8000, every=10_000, average=10)
   return Translation(
     data=TextConfig(kind='tfds', vocab_size=32000, rows=128, row_length=256),
-    model=transformer(512, 2048, 8, (6, 6)),
+    model=TransformerConfig(),
     train=long,
     retrain=long,
     freeze=long,
@@ -162,13 +152,6 @@ def wmt14():
     distill=DistillConfig(max_len=(1, 50), shard_size=20_000, rows=256),
     table=TableConfig(ks=(2, 4, 6, 8, 10), rules=(*RULES, *TREES), max_len=256, timed=100),
   )
-
-
-def transformer(width, d_ff, heads, layers, **more):
-  """T2T's transformer_base v3 at other sizes; `layers` are the encoder's and the decoder's."""
-  encoder, decoder = layers
-  sizes = {'d_model': width, 'd_ff': d_ff, 'heads': heads}
-  return TransformerConfig(**sizes, encoder_layers=encoder, decoder_layers=decoder, **more)
 
 
 def seeing_heads(d_ff):

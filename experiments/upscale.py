@@ -38,8 +38,6 @@ def main(words: list[str]) -> None:
       ' --workdir=... photo.png'
     )
   source = pathlib.Path(words[0])
-  if OUTPUT.value:
-    tiles.check_output(pathlib.Path(OUTPUT.value), source)
   small = tiles.read(source, MOST.value)
   model, params, strategy = tiles.loaded(pathlib.Path(WORKDIR.value), RULE.value)
   times = model.config.size // tiles.SIDE

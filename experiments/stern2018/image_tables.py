@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Array, Int, Shaped, UInt8
+from jaxtyping import Int, UInt8
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -38,7 +38,6 @@ from experiments.stern2018.tables import (
   style,
   top_1,
 )
-from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import COLOURS as CALL_COLOURS
 from fastdec.evaluation.drawing import Style
@@ -229,9 +228,8 @@ TABLES = table2, quality_table, tau_table, heads_table
 
 # --- charts
 
-Image = Shaped[Array | np.ndarray, '...']
+Image = UInt8[np.ndarray, 'n h h 3']
 COUNT = 8  # images of a sheet
-SIDE, GAP, LINE, DPI = 128, 8, 14, 100  # pixels of a sheet, those of an image first
 TITLE = 19  # characters in a line of a sheet's title
 PROMPT_COLOUR, PALE = '#BBBBBB', 0.7  # 1: the colours of calls as they are, 0: white
 
@@ -339,115 +337,54 @@ def samples(
   if plain is None or not columns:
     return
   columns = {'input': plain['input'], 'greedy': plain['output'], **columns}
-  columns['original'] = plain['original']
-  pictures = list(zip(*(column[:COUNT] for column in columns.values()), strict=True))
-  sheet(pictures, root / 'samples.png', tuple(columns))
+  sheet({**columns, 'original': plain['original']}, root / 'samples.png')
 
 
-def sheet(rows: Sequence[Sequence[Image]], path: pathlib.Path, titles: Sequence[str]) -> None:
-  """Draws rows of images side by side. Each is enlarged to 128 x 128 by repeating its pixels.
-
-  Args:
-    rows: for each face its images, such as input, greedy, approximate, original: uint8[h, h, 3], h
-      dividing 128.
-    path: the file.
-    titles: one for each column.
-
-  Raises:
-    UserError: no rows, a row without an image for each title, or an image of another shape.
-  """
-  wrong = [len(row) for row in rows if len(row) != len(titles)]
-  if wrong or not rows or not titles:
-    given = f'a row of {wrong[0]} images' if wrong else f'{len(rows)} rows'
-    raise UserError(
-      f'a sheet cannot have {given} under {len(titles)} titles: give each row an'
-      ' image for each title'
-    )
-  lines = [textwrap.fill(title, TITLE) for title in titles]
-  step, heading = SIDE + GAP, LINE * (2 + max(line.count('\n') for line in lines))
-  canvas = np.full((heading + step * len(rows), GAP + step * len(titles), 3), 255, np.uint8)
-  for i, row in enumerate(rows):
-    for j, image in enumerate(row):
-      top, left = heading + step * i, GAP + step * j
-      canvas[top : top + SIDE, left : left + SIDE] = _enlarged(np.asarray(image))
-  height, width, _ = canvas.shape
-  figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-  figure.figimage(canvas)  # neither scaled nor smoothed
-  for j, line in enumerate(lines):
-    middle, top = (GAP + step * j + SIDE / 2) / width, 1 - heading / 2 / height
-    figure.text(middle, top, line, fontsize=9, ha='center', va='center')
+def sheet(columns: Mapping[str, Image], path: pathlib.Path) -> None:
+  """Draws columns of images by their titles, a row a face; nothing is smoothed."""
+  count = min(COUNT, *map(len, columns.values()))
+  size = 1.4 * len(columns), 1.4 * count + 0.4
+  figure = Figure(size, drawing.DPI, layout='constrained')
+  panels = figure.subplots(count, len(columns), squeeze=False)
+  for (title, images), column in zip(columns.items(), panels.T, strict=True):
+    column[0].set_title(textwrap.fill(title, TITLE), fontsize=8)
+    for axes, image in zip(column, images[:count], strict=True):
+      axes.imshow(image, interpolation='nearest')
+      axes.axis('off')
   drawing.save(figure, path)
 
 
-def _enlarged(image: Shaped[np.ndarray, '...']) -> UInt8[np.ndarray, '128 128 3']:
-  side = image.shape[0] if image.ndim else 0
-  if image.dtype != np.uint8 or image.shape != (side, side, 3) or not side or SIDE % side:
-    raise UserError(
-      f'an image of a sheet is {image.dtype}{list(image.shape)}: give uint8[h, h, 3] with h a'
-      f' divisor of {SIDE}, such as 8 or 32'
-    )
-  return image.repeat(SIDE // side, axis=0).repeat(SIDE // side, axis=1)
-
-
 def block_map(
-  output: Image, block_sizes: Int[Array | np.ndarray, ' t'], path: pathlib.Path
+  image: UInt8[np.ndarray, 'h w 3'], block_sizes: Int[np.ndarray, ' t'], path: pathlib.Path
 ) -> None:
   """Draws which call wrote what: the picture, its calls, and the sizes of their blocks.
 
   Each pixel is drawn as its three tokens side by side, red, green and blue. A call has another
-  colour than the call before and, where there are enough, than those it touches. The first token,
-  from the prompt, is grey. 1800 x 640 pixels.
+  colour than the call before. The first token, from the prompt, is grey. 1800 x 640 pixels.
 
   Args:
-    output: uint8[h, w, 3], the picture.
+    image: the picture.
     block_sizes: tokens that each call wrote (raster scan; red, green and blue of a pixel in turn),
       0 after the last.
     path: the file.
-
-  Raises:
-    UserError: block sizes that do not make up the picture.
   """
-  image, sizes_t = np.asarray(output), np.asarray(block_sizes)
-  height, width, channels = image.shape
-  if 1 + sizes_t.sum() != image.size or channels != 3:
-    made = f'block sizes of {1 + sizes_t.sum()} tokens, the first one included, do not make up'
-    raise UserError(
-      f'{made} uint8{list(image.shape)}: give those of this picture, in red, green and blue'
-    )
-  sizes_c = sizes_t[sizes_t > 0]
-  calls = np.repeat(np.arange(len(sizes_c) + 1), np.concatenate([[1], sizes_c]))
-  calls = calls.reshape(height, -1)
+  height, width, _ = image.shape
+  sizes_c = block_sizes[block_sizes > 0]
+  calls = np.repeat(np.arange(len(sizes_c) + 1), [1, *sizes_c]).reshape(height, -1)
   colours = 1 - PALE + PALE * np.array([to_rgb(name) for name in (*CALL_COLOURS, PROMPT_COLOUR)])
-  heat = np.ma.masked_equal(np.concatenate([[0], sizes_c])[calls], 0)
+  colour = np.where(calls == 0, len(CALL_COLOURS), calls % len(CALL_COLOURS))
+  heat = np.ma.masked_equal(np.array([0, *sizes_c])[calls], 0)
   figure = Figure(figsize=(12, 4.27), dpi=150, layout='constrained')
   panels = figure.subplots(1, 3)
-  mean = f', {sizes_c.mean():.2f} a call' if len(sizes_c) else ''
-  figure.suptitle(f'{len(sizes_c):,} calls for {image.size:,} tokens{mean}', fontsize=11)
-  most = int(sizes_c.max(initial=1))
+  mean = f'{sizes_c.mean():.2f} a call'
+  figure.suptitle(f'{len(sizes_c):,} calls for {image.size:,} tokens, {mean}', fontsize=11)
+  most = int(sizes_c.max())
   cmap = matplotlib.colormaps['viridis'].resampled(most).with_extremes(bad=PROMPT_COLOUR)
-  shown = (image, colours[_colouring(calls)], heat)
-  titles = ('the picture', 'a colour for each call', 'tokens written by the call')
   look: Any = {'interpolation': 'nearest', 'cmap': cmap, 'vmin': 0.5, 'vmax': most + 0.5}
-  for axes, pixels, title in zip(panels, shown, titles, strict=True):
+  titles = ('the picture', 'a colour for each call', 'tokens written by the call')
+  for axes, pixels, title in zip(panels, (image, colours[colour], heat), titles, strict=True):
     drawn = axes.imshow(pixels, extent=(0, width, height, 0), **look)
     axes.set_title(title, fontsize=10)
     axes.axis('off')
   figure.colorbar(drawn, ax=panels, ticks=MaxNLocator(10, integer=True), shrink=0.8, pad=0.01)
   drawing.save(figure, path)
-
-
-def _colouring(calls: Int[np.ndarray, 'h w']) -> Int[np.ndarray, 'h w']:
-  """An index of `CALL_COLOURS` for each call; the one after those for the prompt.
-
-  It differs from that of the block before, and where it can from those above."""
-  count, width = len(CALL_COLOURS), calls.shape[1]
-  calls_n = calls.reshape(-1)
-  colour_c = np.full(calls_n[-1] + 1, count)
-  starts_c = np.searchsorted(calls_n, np.arange(calls_n[-1] + 2))
-  for call in range(1, len(colour_c)):
-    start, end = starts_c[call : call + 2]
-    above = set(calls_n[max(0, start - width) : max(0, end - width)].tolist())
-    taken = np.bincount([colour_c[other] for other in above], minlength=count)[:count]
-    taken[colour_c[call - 1] % count] += len(calls_n) * (colour_c[call - 1] < count)
-    colour_c[call] = min(range(count), key=lambda c: (taken[c], (c - call) % count))
-  return colour_c[calls]

@@ -1,9 +1,9 @@
 """A picture of any size through a model of tiles: read, cut, enlarged, joined, written."""
 
-import io
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 import rich.progress as bars
 from jaxtyping import UInt8
@@ -23,13 +23,6 @@ with extras.explained():
 SIDE = 8
 FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'PPM')  # others may call programs
 FORECAST = 16  # intensities of a block that a base without heads guesses, if it can
-KINDS = {
-  'L': 'grey',
-  '1': 'black and white',
-  'RGBA': 'with alpha',
-  'LA': 'grey with alpha',
-  'P': 'with a palette',
-}
 Picture = UInt8[np.ndarray, 'height width 3']
 
 
@@ -56,25 +49,15 @@ def enlarged(
   picture: Picture, model: Any, params: Any, strategy: Any, rows: int
 ) -> tuple[Picture, str]:
   """The picture, as many times as high and wide as the model makes a tile, and how it went."""
-  tiles = cut(picture)
-  rows, parts = min(rows, len(tiles)), []
-  firsts = range(0, len(tiles), rows)
-  for first in bars.track(firsts, 'Upscaling', transient=True):
+  tiles, parts = cut(picture), []
+  rows = min(rows, len(tiles))
+  for first in bars.track(range(0, len(tiles), rows), 'Upscaling', transient=True):
     parts.append(decoded(model, params, strategy, tiles[first : first + rows], rows))
-  made = np.concatenate([pictures_of(part.tokens) for part in parts])
-  found = count_blocks(
-    np.concatenate([part.lengths for part in parts]),
-    np.concatenate([part.block_sizes for part in parts]),
-  )
-  sizes = []
-  for size, calls in enumerate(found.histogram, 1):
-    if calls:
-      sizes.append(f'{size}: {100 * calls / found.calls:.0f} %')
-  large, name = model.config.size, 'tile' if found.outputs == 1 else 'tiles'
-  return joined(made, picture), (
-    f'{found.outputs} {name} of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
-    f' {found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}\n'
-    f'Calls by block size: {", ".join(sizes)}'
+  made = jax.tree.map(lambda *each: np.concatenate(each), *parts)
+  found, large = count_blocks(made.lengths, made.block_sizes), model.config.size
+  return joined(pictures_of(made.tokens), picture), (
+    f'{found.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
+    f' {found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
   )
 
 
@@ -114,7 +97,14 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
   """
   try:
     with open_file(path) as file, PIL.Image.open(file, formats=FORMATS) as opened:
-      _check(path, opened, most_tiles)  # before its pixels take memory
+      tiles = -(-opened.width // SIDE) * -(-opened.height // SIDE)
+      if opened.mode != 'RGB':
+        raise UserError(f'{path} has mode {opened.mode}: give it in RGB without alpha')
+      if tiles > most_tiles:  # before its pixels take memory
+        raise UserError(
+          f'{path} has {tiles} tiles of {SIDE} x {SIDE} pixels, and --most_tiles={most_tiles} is'
+          ' the most: shrink or crop it, or raise the limit'
+        )
       return np.asarray(PIL.ImageOps.exif_transpose(opened))
   except UserError:
     raise
@@ -123,20 +113,6 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
   # Pillow's words for damaged files
   except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
     raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
-
-
-def _check(path: pathlib.Path, opened: Any, most_tiles: int) -> None:
-  """Raises UserError for a picture of other channels, or of too many tiles."""
-  mode, (width, height) = opened.mode, opened.size
-  if mode != 'RGB':
-    what = f'{KINDS[mode]} ({mode})' if mode in KINDS else f'of mode {mode}'
-    raise UserError(f'{path} is {what}: give it in RGB without alpha')
-  tiles = -(-width // SIDE) * -(-height // SIDE)
-  if tiles > most_tiles:
-    raise UserError(
-      f'{path} has {width} x {height} pixels, which are {tiles} tiles of {SIDE} x {SIDE},'
-      f' and --most_tiles={most_tiles} is the most: shrink or crop it, or raise the limit'
-    )
 
 
 def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
@@ -153,7 +129,5 @@ def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
 
 def write(path: pathlib.Path, picture: Picture) -> None:
   """Writes the picture as a PNG, whole or not at all."""
-  encoded = io.BytesIO()
-  PIL.Image.fromarray(picture).save(encoded, 'png')
   with whole_file(path) as file:
-    file.write(encoded.getvalue())
+    PIL.Image.fromarray(picture).save(file, 'png')

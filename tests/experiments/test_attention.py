@@ -21,11 +21,9 @@ MISTAKES = {
     'is in {files}/none, which is no folder'),
   'no such layer': (['--text=a dog', '--layer=2'],
     '--layer=2 is not possible: the decoder has 1 layers'),
-  'too many': (['--text=a dog', '--k=4'], 'k=4 is out of range'),
-  'k of nothing': (['--model={model}/../short', '--text=a dog', '--k=2'], '--k=2 needs heads'),
-  'rule of nothing': (['--model={model}/../short', '--text=a dog', '--rule=top-2'],
-    'top-2 needs heads'),
-  'unknown rule': (['--text=a dog', '--rule=best'], 'the rule best is unknown'),
+  'too many': (['--text=a dog', '--strategy=blockwise(k=4)'], 'k=4 is out of range'),
+  'no heads': (['--model={model}/../short', '--text=a', '--max_len=2', '--strategy=blockwise'],
+    'heads'),
 }  # fmt: skip
 
 
@@ -71,7 +69,9 @@ def test_a_translation_is_drawn_and_told(launch, translator, tmp_path):
   words = [f'--model={translator}', '--text=a dog runs $5', '--max_len=16']
   ended = launch('attention', *words, f'--out={tmp_path}/layers.png')
   assert ended.code == 0 and 'tokens per call; the picture is in' in ended.out
-  one_by_one = launch('attention', *words, '--k=1', '--layer=1', f'--out={tmp_path}/heads.png')
+  one_by_one = launch(
+    'attention', *words, '--strategy=greedy', '--layer=1', f'--out={tmp_path}/heads.png'
+  )
   assert (
     '1.00 tokens per call' in one_by_one.out
     and one_by_one.out.split('\n')[0] == ended.out.split('\n')[0]

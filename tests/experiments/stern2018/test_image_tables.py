@@ -11,8 +11,6 @@ import rich.console
 
 from experiments.lab import report
 from experiments.stern2018 import image_tables, published, tables
-from experiments.stern2018.image_tables import CALL_COLOURS, GAP, LINE, SIDE
-from fastdec.errors import UserError
 from tests.experiments.stern2018.test_tables import CONDITIONS
 
 
@@ -165,18 +163,6 @@ def test_charts_show_what_is_there_and_say_where_there_is_nothing(draw, tmp_path
   assert (tmp_path / 'some.png').read_bytes() != (tmp_path / 'none.png').read_bytes()
 
 
-def test_a_sheet_repeats_the_pixels_of_each_image_and_changes_none(tmp_path):
-  rows = [[random_image(2 * i, side=8), random_image(2 * i + 1)] for i in range(2)]
-  image_tables.sheet(rows, tmp_path / 'sheet.png', ['input', 'original'])
-  drawn, step = read(tmp_path / 'sheet.png'), SIDE + GAP
-  for i, row in enumerate(rows):
-    for j, image in enumerate(row):
-      top, left, times = 2 * LINE + step * i, GAP + step * j, SIDE // len(image)
-      there = drawn[top : top + SIDE, left : left + SIDE]
-      np.testing.assert_array_equal(there, image.repeat(times, 0).repeat(times, 1))
-  assert (drawn[: 2 * LINE] < 128).any()  # the titles
-
-
 def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path):
   def save(name, count):
     small, large = ([random_image(i, side) for i in range(count)] for side in (8, 32))
@@ -196,21 +182,7 @@ def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path
   assert drawn() == set()
   save('dev-k4-forecast-distance-2.npz', 3)
   assert drawn() == {'samples.png', 'calls.png'}
-  assert read(tmp_path / 'samples.png').shape[1] == GAP + 4 * (SIDE + GAP)
   assert drawn('cd' * 8) == set()  # which has overwritten the images of these rows
-
-
-@pytest.mark.parametrize('rows, titles, mistake', [
-  ([[random_image(0)]], ['a', 'b'], 'a row of 1 images under 2 titles'),
-  ([], ['a'], '0 rows under 1 titles'),
-  ([[random_image(0) / 255]], ['a'], r'float64\[32, 32, 3\]'),
-  ([[random_image(0)[:, :8]]], ['a'], r'uint8\[32, 8, 3\]'),
-  ([[random_image(0, side=24)]], ['a'], r'uint8\[24, 24, 3\]'),
-])  # fmt: skip
-def test_other_sheets_are_refused_and_nothing_is_written(rows, titles, mistake, tmp_path):
-  with pytest.raises(UserError, match=mistake):
-    image_tables.sheet(rows, tmp_path / 'sheet.png', titles)
-  assert not list(tmp_path.iterdir())
 
 
 def test_a_map_shows_the_picture_and_depends_on_the_blocks(tmp_path):
@@ -222,30 +194,3 @@ def test_a_map_shows_the_picture_and_depends_on_the_blocks(tmp_path):
     assert drawn[-1].shape == (640, 1800, 3)
     assert (drawn[-1][:, :600] == (10, 200, 30)).all(axis=-1).mean() > 0.75
   assert (drawn[0][:, 600:] != drawn[1][:, 600:]).mean() > 0.2
-
-
-def test_blocks_that_touch_have_different_colours():
-  # none touches more others than there are colours
-  sizes = np.random.default_rng(0).integers(4, 11, 900)
-  calls = np.repeat(np.arange(901), [1, *sizes])[:3072].reshape(32, 96)
-  colours = image_tables._colouring(calls)
-  assert colours[0, 0] == len(CALL_COLOURS) and (colours == len(CALL_COLOURS)).sum() == 1
-  for one, other in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
-    touching = calls[one] != calls[other]
-    assert (colours[one] != colours[other])[touching].all()
-    assert (colours[one] == colours[other])[~touching].all()
-  rows, ends = colours.reshape(-1), calls.reshape(-1)
-  assert (rows[1:] != rows[:-1])[ends[1:] != ends[:-1]].all()  # over the ends of rows too
-
-
-def test_a_call_differs_from_the_one_before_also_where_colours_run_out():
-  calls = np.repeat(np.arange(97), [1] * 96 + [96]).reshape(2, 96)  # one call touches 96 others
-  colours = image_tables._colouring(calls)
-  assert set(colours[0]) == set(range(len(CALL_COLOURS) + 1)) and colours[1, 0] != colours[0, -1]
-
-
-@pytest.mark.parametrize('sizes', [[3070], [3072], []])
-def test_block_sizes_of_another_picture_are_refused(sizes, tmp_path):
-  with pytest.raises(UserError, match=rf'block sizes of {1 + sum(sizes)} tokens'):
-    image_tables.block_map(random_image(0), block_sizes(*sizes), tmp_path / 'map.png')
-  assert not list(tmp_path.iterdir())

@@ -66,9 +66,9 @@ def test_a_model_of_smaller_tiles_makes_it_twice_as_large(tmp_path, launch):
 
 
 @pytest.mark.parametrize('name, pixels, words', [
-  ('grey.png', picture(8, 8, ()), 'is grey (L): give it in RGB without alpha'),
-  ('alpha.png', picture(8, 8, (4,)), 'is with alpha (RGBA)'),
-  ('large.png', picture(300, 300), '1444 tiles of 8 x 8, and --most_tiles=1024 is the most'),
+  ('grey.png', picture(8, 8, ()), 'has mode L: give it in RGB without alpha'),
+  ('alpha.png', picture(8, 8, (4,)), 'has mode RGBA'),
+  ('large.png', picture(300, 300), '1444 tiles of 8 x 8 pixels, and --most_tiles=1024 is the most'),
   ('text.png', None, 'cannot be read as a picture'),
   ('missing.png', None, 'there is no file'),
 ])  # fmt: skip
