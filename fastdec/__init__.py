@@ -20,7 +20,7 @@ from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.pool import decode_all, decode_each
 from fastdec.decoding.processors import Processors
-from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.protocol import Decoded, Noted
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules.typical import Typical
@@ -64,6 +64,7 @@ __all__ = [
   'Medusa',
   'MinBlock',
   'NGramPool',
+  'Noted',
   'PowerPenalty',
   'Processors',
   'PromptLookup',

@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fastdec import folders
-from fastdec.decoding.constraint import Constraint
+from fastdec.decoding.constraint import Constraint, spelling_of
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.description import parse
-from fastdec.decoding.inputs import DEFAULT_MAX_LEN, room_of, width_of
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.greedy import Greedy, Sample
@@ -32,10 +32,9 @@ from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.processors import Processors, ended_by
-from fastdec.decoding.protocol import Heads, Prompt, check_finite, finish_reason, promise_of
+from fastdec.decoding.protocol import Heads, Noted, Prompt, check_finite, finish_reason, promise_of
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.score import score
 from fastdec.decoding.settings import Whole, count, is_zero
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
@@ -155,6 +154,11 @@ class Generator:
       return Languages()
     return languages_of(self.tokenizer, self.model, self.source, self.target)
 
+  @functools.cached_property
+  def _spelling(self) -> int | None:
+    spell = getattr(self.tokenizer, 'token_bytes', None)
+    return None if spell is None else spelling_of(spell())
+
   def _with_language(self, processors: Processors | None) -> Processors | None:
     """Returns processors that force the target's language, if texts begin with it."""
     begin = self._languages.begin
@@ -273,23 +277,22 @@ class Generator:
       count('max_new_tokens', one, 1, 'at least 1')
     model = ended_by(self.model, how['processors'])
     written: list[Any] = [None] * len(prompts)
-    how |= {'max_len': max_new_tokens, 'logprobs': 0 if self._ranks else logprobs}
-    for i, tokens, sizes, calls, notes in self._written(prompts, stops, how):
+    how |= {'max_len': max_new_tokens, 'logprobs': logprobs}
+    for i, tokens, sizes, calls in self._written(prompts, stops, how):
       read_by = (self.tokenizer, prompts[i][1])
       reader = Stopping(Reader(*read_by), stops)
       text = reader.add(tokens) + reader.finish()
       tokens = tokens[: reader.count]
+      found = [one for one in tokens if isinstance(one, Noted)]
+      tokens = [int(one) for one in tokens]
       blocks = _blocks(tokens, sizes)
       reason = 'stop' if reader.found else finish_reason(model, tokens)
       calls = len(blocks) - 1 if reader.found else calls
-      if logprobs and self._ranks:
-        notes = self._scored(prompts[i][0], tokens), None
-      found, top = notes
       seconds = time.perf_counter() - begun
       written[i] = Generated(
         text, tokens, blocks, calls, reason, seconds,
-        None if found is None else found[: len(tokens)],
-        read_by, None if top is None else top[: len(tokens)],
+        [one.logprob for one in found] if found else None,
+        read_by, [one.top_logprobs for one in found] if found else None,
       )  # fmt: skip
     return written[0] if is_one else written
 
@@ -352,16 +355,16 @@ class Generator:
       raise UserError('the prompt is empty: give some text to go on from')
     return ids, context
 
-  @property
-  def _ranks(self) -> bool:
-    """True if the strategy knows its text at the end alone."""
-    return not isinstance(self.strategy, LoopStrategy)
-
   def _how(
     self, given: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
   ) -> dict[str, Any]:
     """Returns strategy, processors, constraint and key of a call, as `fd.decode` takes them."""
     constraint = self.constraint if constraint is None else constraint
+    if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
+      raise UserError(
+        'the constraint was made with another tokenizer, whose tokens spell other texts: make it'
+        " with the generator's own"
+      )
     processors = self.processors if processors is None else self._with_language(processors)
     changes = {name: value for name, value in given.items() if name in CHANGES}
     if changes:
@@ -373,23 +376,22 @@ class Generator:
 
   def _written(
     self, prompts: Sequence[tuple[list[int], list[int]]], stops: Sequence[str], how: dict[str, Any]
-  ) -> Iterator[tuple[int, list[int], list[int], int, Any]]:
-    """Yields index, tokens, sizes of blocks, number of calls and notes, of each text as it ends."""
+  ) -> Iterator[tuple[int, list[int], list[int], int]]:
+    """Yields index, tokens, sizes of blocks and number of calls, of each text as it ends."""
     inputs = [ids for ids, _ in prompts]
     mesh = mesh_of(self.params) if jax.device_count() > 1 else None
     if len(inputs) > 1 or mesh is not None:
       for part in decode_each(self.model, self.params, inputs, rows=self.rows, **how):
         yield from _rows(part.decoded, part.indices.tolist())
-    elif inputs and stops and not self._ranks and not how['logprobs']:
+    elif inputs and stops and isinstance(self.strategy, LoopStrategy):
       reader, blocks = Stopping(Reader(self.tokenizer, prompts[0][1]), stops), []
-      how = {name: value for name, value in how.items() if name != 'logprobs'}
       for block in self._stream(inputs[0], how):
         blocks.append(block)
         reader.add(block)
         if reader.found:
           break
       tokens = [token for block in blocks for token in block]
-      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1, (None, None)
+      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1
     elif inputs:
       yield from _rows(decode(self.model, self.params, np.array(inputs, np.int32), **how), [0])
 
@@ -397,21 +399,6 @@ class Generator:
     """Yields the blocks of one text. Mistakes are raised at once."""
     blocks = stream(self.model, self.params, np.array([ids], np.int32), **how)
     return (block for (block,) in blocks)
-
-  def _scored(self, ids: list[int], tokens: list[int]) -> list[float]:
-    """Scores a text once more; padded, so that texts of a size share a program."""
-    limit, pad = self.model.max_positions, self.model.pad_id
-    is_source = self.model.start_id is not None
-    room = room_of(self.model, len(tokens))
-    width = int(width_of(np.array(len(ids))))
-    if limit is not None:
-      width = min(width, limit)
-      room = min(room, limit + 1 - (1 if is_source else len(ids)))
-    inputs = np.array([ids + [pad] * (width - len(ids))], np.int32)
-    targets = np.array([tokens + [pad] * (room - len(tokens))], np.int32)
-    lengths = None if is_source else [len(ids)]
-    scores = score(self.model, self.params, inputs, targets, [len(tokens)], lengths)
-    return np.asarray(scores.tokens)[0, : len(tokens)].tolist()
 
 
 def _started(model: Any, start: int) -> Any:
@@ -498,21 +485,13 @@ def _said(blocks: Iterator[list[int]], reader: Stopping) -> Iterator[str]:
     yield piece
 
 
-def _rows(
-  decoded: Any, indices: Sequence[int]
-) -> Iterator[tuple[int, list[int], list[int], int, Any]]:
-  """Yields index, tokens, sizes of blocks, number of calls and notes, of each row."""
+def _rows(decoded: Any, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], int]]:
+  """Yields index, tokens, sizes of blocks and number of calls, of each row."""
   decoded = jax.device_get(decoded)
   check_finite(decoded.finite)
   for row, index in enumerate(indices):
-    length, sizes = int(decoded.lengths[row]), decoded.block_sizes[row]
-    notes = None, None
-    if decoded.logprobs is not None:
-      top = zip(decoded.top_ids[row], decoded.top_logprobs[row], strict=True)
-      each = [dict(zip(ids.tolist(), found.tolist(), strict=True)) for ids, found in top]
-      notes = decoded.logprobs[row].tolist(), each[:length]
-    written = decoded.tokens[row, :length].tolist()
-    yield index, written, sizes[sizes > 0].tolist(), int(decoded.calls[row]), notes
+    sizes = decoded.block_sizes[row]
+    yield index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row])
 
 
 def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:

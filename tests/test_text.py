@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import types
 
 import jax
 import numpy as np
@@ -303,6 +304,10 @@ def test_a_constraint_holds_the_text_to_a_form(g, place):
     out.text == texts[0] == ''.join(forced.stream('the', max_new_tokens=24))
     and out.tokens_per_call > 1.2
   )
+  words = g.tokenizer.token_bytes()  # as many others
+  other = types.SimpleNamespace(token_bytes=lambda: words[::-1], decode=g.tokenizer.decode)
+  with pytest.raises(fd.UserError, match='was made with another tokenizer'):
+    g('the', constraint=fd.Constraint.regex(form, other))
   translator = fd.Generator.load(place / 'translator')
   of_source = fd.Constraint.regex(form[1:], translator.tokenizer)  # the first space does not count
   out = translator('ein Hund', max_new_tokens=24, constraint=of_source)

@@ -17,15 +17,18 @@ strategy in words says how they draft; a tree for heads may be a file of fastdec
 --strategy='medusa(choices=tree.json)'. --strategy=tuned, beside the folder that it drafts with,
 brings its own type of numbers and number of prompts at once.
 
+--logprobs=3 lists each token with its log-probability by the model's own law, and the 3 likeliest
+tokens of its place.
+
 --regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts what the
 form leaves no choice about.
 
 Each prompt of a file (a line, or "prompt" of each line of a .jsonl file) yields a JSON line as it
 ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}, which are the
-prompt's place, the tokens with their end, and the calls that emitted one token, two, three. Once
-all have, the lines are put in the order of the prompts. A run that was stopped goes on by the same
-command. Beside the output, in out.jsonl.settings.json, stands what it depends on; outputs of other
-settings are refused.
+prompt's place, the tokens with their end, and the calls that emitted one token, two, three;
+--logprobs adds "ids", "logprobs" and "top_logprobs". Once all have, the lines are put in the order
+of the prompts. A run that was stopped goes on by the same command. Beside the output, in
+out.jsonl.settings.json, stands what it depends on; outputs of other settings are refused.
 """
 
 import dataclasses
@@ -41,7 +44,7 @@ import rich.console
 import fastdec as fd
 from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
-from fastdec.cli.show import COLOURS, counted, plain_console
+from fastdec.cli.show import COLOURS, columns, counted, plain_console
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
@@ -62,6 +65,9 @@ def main(words: Sequence[str]) -> None:
   opening.add_processors(parser)
   opening.add_constraint(parser)
   opening.add_length(parser)
+  parser.add_argument(
+    '--logprobs', type=whole(0), default=0, help='likeliest tokens of each place to list (0)'
+  )
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
   parser.add_argument('--plain', action='store_true', help='shows the text alone')
@@ -106,6 +112,8 @@ def _check(given: Any) -> None:
     raise UserError(
       '--prompts and --output belong together: give --prompts=file and --output=out.jsonl'
     )
+  if given.logprobs and given.plain:
+    raise UserError('--plain shows the text alone: leave it out, or --logprobs')
   check_text('--prompt', given.prompt)
 
 
@@ -150,9 +158,11 @@ def show(console: rich.console.Console, generator: fd.Generator, given: Any) -> 
   ids, context = generator.read(given.prompt)
   if context and not given.plain:
     console.out(given.prompt, style='dim', end='', highlight=False)
-  tokens, sizes, _ = streamed(console, generator, given.prompt, given)
+  tokens, sizes, _ = streamed(console, generator, given.prompt, given, given.logprobs)
   if given.plain:
     return
+  if given.logprobs:
+    console.print(likeliest(generator.tokenizer, tokens))
   lines = [worth(generator.strategy, sizes)]
   if finish_reason(generator.model, tokens) == 'length':
     lines.append(f'cut at --max-len={given.max_len}: raise it for a longer text')
@@ -166,8 +176,17 @@ def show(console: rich.console.Console, generator: fd.Generator, given: Any) -> 
   _warn(console, generator)
 
 
+def likeliest(tokenizer: Any, tokens: Sequence[Any]) -> str:
+  """Lists tokens, each with its log-probability, and with the likeliest ones of its place."""
+  lines = []
+  for token in tokens:
+    each = [(token, token.logprob), *token.top_logprobs.items()]
+    lines.append([f'{tokenizer.decode([int(one)])!r} {found:.2f}' for one, found in each])
+  return columns(lines)
+
+
 def streamed(
-  console: rich.console.Console, generator: fd.Generator, prompt: Any, given: Any
+  console: rich.console.Console, generator: fd.Generator, prompt: Any, given: Any, logprobs: int = 0
 ) -> tuple[list[int], list[int], str]:
   """Prints the text behind a prompt or messages as it is accepted.
 
@@ -182,6 +201,7 @@ def streamed(
 
   inputs, key = np.array([ids], np.int32), jax.random.key(given.seed)
   how = {'strategy': generator.strategy, 'max_len': given.max_len, 'key': key}
+  how |= {'logprobs': logprobs}
   how |= {'processors': generator.processors, 'constraint': generator.constraint}
   try:
     for (block,) in fd.stream(generator.model, generator.params, inputs, **how):

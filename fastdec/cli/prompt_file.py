@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import itertools
 import json
+import math
 import operator
 import os
 import pathlib
@@ -60,6 +61,7 @@ def settings(
     'seed': given.seed,
     'processors': processors_of(given),
     'form': form_of(given),
+    'logprobs': given.logprobs,
     'prompts': hashed('\n'.join(prompts).encode()),
   }
 
@@ -171,6 +173,7 @@ def write(
     since = logged = time.monotonic()
     tokens = 0
     how = {'max_len': given.max_len, 'rows': generator.rows, 'key': keys}
+    how |= {'logprobs': given.logprobs}
     how |= {'processors': generator.processors, 'constraint': generator.constraint}
     for finished in decode_each(model, generator.params, sources, strategy, **how):
       decoded, lines = jax.device_get(finished.decoded.checked()), []
@@ -203,7 +206,7 @@ def hashed(data: bytes) -> str:
 
 
 def _line(generator: fd.Generator, index: int, prompt: str, decoded: Any, row: int) -> bytes:
-  ids = decoded.tokens[row, : decoded.lengths[row]].tolist()
+  ids = decoded.written(row)
   reader = Reader(generator.tokenizer, generator.read(prompt)[1])
   blocks = np.bincount(decoded.block_sizes[row, : decoded.calls[row]], minlength=1)[1:].tolist()
   record = {
@@ -214,7 +217,15 @@ def _line(generator: fd.Generator, index: int, prompt: str, decoded: Any, row: i
     'blocks': blocks,
     'finish_reason': finish_reason(generator.model, ids),
   }
+  if decoded.logprobs is not None:
+    told = [{i: _shown(x) for i, x in one.top_logprobs.items()} for one in ids]
+    record |= {'ids': ids, 'logprobs': [_shown(one.logprob) for one in ids], 'top_logprobs': told}
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
+
+
+def _shown(logprob: float) -> float | None:
+  """Returns a number that JSON has; None in place of minus infinity."""
+  return round(logprob, 6) if math.isfinite(logprob) else None
 
 
 def blocks_of(line: bytes) -> list[int]:

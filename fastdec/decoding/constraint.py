@@ -9,16 +9,19 @@ and nowhere else. A text that max_len cuts may be no match yet.
 
 The output is what follows the prompt, its first space included. Only an encoder-decoder's output,
 which no text stands before, may begin with the space that SentencePiece puts before a first word:
-decoded text does not have it.
+decoded text does not have it. Tokens that processors force, a language first or an end at the row's
+limit, are no part of the text.
 """
 
 import dataclasses
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt
 
 from fastdec import struct
 from fastdec.decoding.automaton import END, NEVER, NOWHERE, automaton_of
@@ -32,6 +35,7 @@ from fastdec.models.api import Model
 
 LEAST = 64  # states and kinds that a table has room for: few sizes, so few programs
 PADDING = 0.05  # of a vocabulary: models pad theirs, to round numbers
+WAITING = -2  # less a state: one token comes before it that is no part of the text
 
 
 @struct.pytree
@@ -43,12 +47,16 @@ class Constraint:
     kind: of each token.
     forced: the token that must follow in each state, as far as one must; or NOWHERE.
     begins: the state of no text, behind a prompt and without one.
+    spelling: of the tokenizer (`spelling_of`).
+    waits: true if the first token behind a start is forced.
   """
 
   after: Int[Array, 'states kinds']
   kind: Int[Array, ' words']
   forced: Int[Array, ' states']
   begins: Int[Array, ' 2']
+  spelling: UInt[Array, '']
+  waits: bool = struct.static(default=False)
 
   @classmethod
   def regex(cls, pattern: Any, tokenizer: Any) -> 'Constraint':
@@ -101,10 +109,15 @@ class Constraint:
       jnp.asarray(made.kind),
       jnp.asarray(np.pad(made.forced, room[0], constant_values=NOWHERE)),
       jnp.asarray([0, 0 if keeps else made.begun], jnp.int32),
+      jnp.asarray(spelling_of(words), jnp.uint32),
     )
 
-  def laws(self, model: Model) -> tuple['Constraint']:
+  def laws(self, model: Model, waits: bool = False) -> tuple['Constraint']:
     """Returns the law of a model: the constraint over all of its ids, its ends among them.
+
+    Args:
+      model: the target.
+      waits: true if the first token behind a start is forced.
 
     Raises:
       UserError: another vocabulary than the constraint's; a model that never ends a text.
@@ -118,19 +131,22 @@ class Constraint:
     if not model.eos_ids:
       raise UserError('a constraint needs an end token, and the model has none: give another model')
     kind = jnp.pad(self.kind, (0, wanted - words), constant_values=NEVER)
-    return (dataclasses.replace(self, kind=kind.at[jnp.array(model.eos_ids)].set(END)),)
+    kind = kind.at[jnp.array(model.eos_ids)].set(END)
+    return (dataclasses.replace(self, kind=kind, waits=waits),)
 
   def init(self, model: Model, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
     """Returns each row's state before its first token."""
     begins_text = model.start_id is not None and prompt.tokens.shape[1] == 1
-    return jnp.broadcast_to(self.begins[int(begins_text)], prompt.length.shape)
+    state = jnp.broadcast_to(self.begins[int(begins_text)], prompt.length.shape)
+    return jnp.where(self.waits & (jnp.asarray(prompt.length) == 1), WAITING - state, state)
 
   def __call__(
     self, state: Int[Array, ' b'], draft: Draft, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Returns logits that are minus infinity for tokens that lead nowhere.
 
-    Behind a node that leads nowhere itself they stay, for no draft is accepted there.
+    They stay where a token comes first that is no part of the text; and behind a node that leads
+    nowhere itself, for no draft is accepted there.
     """
     states = self._at_nodes(state, draft)
     allowed = (self.after[states] >= 0) | (states < 0)[..., None]
@@ -145,7 +161,8 @@ class Constraint:
 
   def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
     """Returns the state behind one more token."""
-    return jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
+    behind = jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
+    return jnp.where(state <= WAITING, WAITING - state, behind)
 
   def follow(
     self, state: Int[Array, ' b'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
@@ -168,3 +185,8 @@ class Constraint:
 
     states = jnp.broadcast_to(state[:, None], draft.tokens.shape)
     return jax.lax.fori_loop(0, topology.max_depth, deeper, states)
+
+
+def spelling_of(words: Sequence[bytes]) -> int:
+  """Returns a sum of the bytes of a tokenizer's tokens, by which two tokenizers are told apart."""
+  return zlib.crc32(repr(list(words)).encode())

@@ -11,10 +11,11 @@ from jaxtyping import Array, Bool
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import checked, most_of, padded, room_of, shared
-from fastdec.decoding.law import Law
+from fastdec.decoding.law import Law, noted
 from fastdec.decoding.processors import Processors, ended_by, laws_of
-from fastdec.decoding.protocol import Decoded, Prompt, check_finite
+from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
+from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import (
   Strategy,
@@ -67,7 +68,8 @@ def decode(
       decodes by.
     constraint: the texts that may be written, as `fd.Constraint.regex` makes it.
     logprobs: n for each token's log-probability and the n likeliest of its place, in `Decoded`.
-      They are of the model's own law, as `fd.score` has it: before processors and temperature.
+      They are of the model's own law, as `fd.score` has it: before processors and temperature. A
+      beam search's text is read once more for them.
 
   Raises:
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
@@ -77,7 +79,7 @@ def decode(
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
-  laws = laws_of(model, len(prompt.tokens), processors, constraint, logprobs)
+  laws = laws_of(model, strategy, len(prompt.tokens), processors, constraint, logprobs)
   room = room_of(model, max_len)
   prompt = with_room(model, strategy, prompt, room)
   # a look at every leaf takes a noticeable part of a short text's time
@@ -89,6 +91,8 @@ def decode(
     while state is not None and not is_over:
       prompt = with_more(prompt, room)
       decoded, state, is_over = _decode(model, strategy, params, prompt, keys, room, laws, state)
+    if logprobs and decoded.logprobs is None:
+      decoded = scored(model, params, prompt, decoded, int(logprobs))
     return decoded if room == max_len else _resized(decoded, max_len, model.pad_id)
 
 
@@ -104,11 +108,13 @@ def stream(
   max_new_tokens: Whole | Sequence[Whole] | None = None,
   processors: Processors | None = None,
   constraint: Constraint | None = None,
+  logprobs: Whole = 0,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.
 
   Arguments and errors are those of `decode`. A row's lists, joined, are its tokens; a finished row
-  yields [].
+  yields []. With `logprobs=n` each token is an `fd.Noted`: an int that has `logprob` and
+  `top_logprobs`.
 
   Raises:
     UserError: as `decode`; a strategy that ranks whole outputs, such as `Beam`; logits of a row
@@ -120,7 +126,7 @@ def stream(
   max_len, prompt, keys = _prepared(
     Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
   )
-  laws = laws_of(model, len(prompt.tokens), processors, constraint, 0)
+  laws = laws_of(model, strategy, len(prompt.tokens), processors, constraint, logprobs)
   return _stream(Bound(model, params, laws), strategy, prompt, keys, max_len)
 
 
@@ -135,11 +141,14 @@ def _stream(
     state, is_over = start(target, strategy, prompt, keys, room)
   seen = np.zeros(prompt.tokens.shape[0], int)
   while True:
-    tokens, length, over, finite = jax.device_get(
-      (state.tokens, state.length, is_over, state.finite)
+    tokens, length, over, finite, notes = jax.device_get(
+      (state.tokens, state.length, is_over, state.finite, noted(state.laws))
     )
     check_finite(finite)
-    yield [row[before:now].tolist() for row, before, now in zip(tokens, seen, length, strict=True)]
+    blocks = []
+    for i, (begin, end) in enumerate(zip(seen.tolist(), length.tolist(), strict=True)):
+      blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in notes.items()}))
+    yield blocks
     if over:
       return
     seen = length

@@ -41,6 +41,7 @@ from fastdec.decoding.law import Law
 from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
+from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole, check_rows, count
 from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, nodes_of, of_rows
 from fastdec.errors import UserError
@@ -120,8 +121,9 @@ def decode_each(
   rows = min(rows, -(-several // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   keys = None if key is None else row_keys(key, len(lengths))
-  laws = laws_of(model, len(lengths), processors, constraint, logprobs)
-  pool = _Pool(model, params, strategy, laws, sources, limit, keys, rows, quarter, mesh)
+  laws = laws_of(model, strategy, len(lengths), processors, constraint, logprobs)
+  top = int(logprobs)
+  pool = _Pool(model, params, strategy, laws, top, sources, limit, keys, rows, quarter, mesh)
   return (
     finished
     for group in groups_of(lengths, LEAST_POOLFULS * rows)
@@ -177,6 +179,7 @@ class _Pool:
   params: Params
   strategy: Strategy
   laws: tuple[Law, ...]
+  top: int  # likeliest tokens of each place, if log-probabilities are wanted
   sources: Sequence[np.ndarray]
   limit: Int[np.ndarray, ' n']  # most tokens of each source
   keys: Array | None  # one a source
@@ -232,6 +235,10 @@ class _Pool:
         space = prompt.room
       (kept,) = (left != NOBODY).nonzero()
       if kept.size:
+        if self.top and decoded.logprobs is None:
+          before, _ = self._prompt(left, width, filler)
+          with using(self.mesh):
+            decoded = scored(self.model, self.params, before, decoded, self.top)
         decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
         yield Finished(left[kept], decoded.resized(max_len, self.model.pad_id), row_calls)
         row_calls = 0

@@ -20,17 +20,9 @@ from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.law import Emitted, Law
 from fastdec.decoding.loop import is_among
 from fastdec.decoding.protocol import Draft, Prompt
-from fastdec.decoding.score import Noting
-from fastdec.decoding.settings import (
-  LARGEST,
-  MOST_NODES,
-  SMALLEST,
-  Whole,
-  check_rows,
-  count,
-  each,
-  size,
-)
+from fastdec.decoding.score import Noting, likeliest
+from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_rows, count, each, size
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -242,33 +234,36 @@ def ended_by(model: Model, processors: Any) -> Model:
 
 
 def laws_of(
-  model: Model, rows: int, processors: Any, constraint: Any, logprobs: Any
+  model: Model, strategy: Any, rows: int, processors: Any, constraint: Any, logprobs: Any
 ) -> tuple[Law, ...]:
   """Returns the changes of a model's law that are asked for; () if there are none.
+
+  A search notes no log-probabilities: its texts are scored at the end (`score.scored`).
 
   Raises:
     UserError: something else than processors or a constraint, or as their `laws`; logprobs out of
       range.
   """
-  most = min(model.vocab_size, MOST_NODES)
-  top = size(
-    'logprobs', logprobs, 0, f'0 for none, or how many tokens of a place, 1 to {most}', most
-  )
-  noting = (Noting(top, model.suppressed_ids),) if top else ()
+  top = likeliest(model, logprobs)
+  noting = ()
+  if top and isinstance(strategy, LoopStrategy):
+    noting = (Noting(top, model.suppressed_ids),)
   if constraint is not None and not isinstance(constraint, Constraint):
     raise UserError(
       f'constraint={shown(constraint)} is none: give fd.Constraint.regex(pattern, tokenizer), for'
       ' example'
     )
-  last = () if constraint is None else constraint.laws(model)
+  begins = getattr(processors, 'forced_begin', None) is not None
+  form = () if constraint is None else constraint.laws(model, begins)
   if processors is None:
-    return (*noting, *last)
+    return (*noting, *form)
   if not isinstance(processors, Processors):
     raise UserError(
       f'processors={shown(processors)} are no processors: give'
       ' fd.Processors(repetition_penalty=1.2), for example'
     )
-  return (*noting, *processors.laws(model, rows), *last)
+  # last, so that a token that they force comes whatever the form is
+  return (*noting, *form, *processors.laws(model, rows))
 
 
 def _listed(name: str, given: Any) -> list[Any]:

@@ -11,7 +11,7 @@ p, q      the target's law of the next token, and the drafter's
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -62,6 +62,21 @@ class Prompt:
     return jnp.where(self.inputs != source_pad(model), places, 0).max(axis=1)
 
 
+NOTES = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
+
+
+class Noted(int):
+  """A token's id that knows its log-probability, by the model's own law.
+
+  Attributes:
+    logprob: of the token.
+    top_logprobs: {token: log-probability} of the likeliest tokens of its place.
+  """
+
+  logprob: float
+  top_logprobs: dict[int, float]
+
+
 @struct.pytree
 class Decoded:
   """The result of a decode.
@@ -100,10 +115,17 @@ class Decoded:
       return xp.pad(kept, more, constant_values=value)
 
     places = {'tokens': (pad_id, 1), 'nbest_tokens': (pad_id, 2)}
-    places |= dict.fromkeys(('block_sizes', 'logprobs', 'top_logprobs', 'top_ids'), (0, 1))
+    places |= dict.fromkeys(('block_sizes', *NOTES), (0, 1))
     found = {name: (getattr(self, name), *how) for name, how in places.items()}
     new = {name: sized(*one) for name, one in found.items() if one[0] is not None}
     return dataclasses.replace(self, **new)
+
+  def written(self, row: int) -> list[int]:
+    """Returns a row's tokens; `Noted` ones if log-probabilities were asked for."""
+    notes = {}
+    if self.logprobs is not None:
+      notes = {name: np.asarray(getattr(self, name)[row]) for name in NOTES}
+    return listed(np.asarray(self.tokens[row]), 0, int(self.lengths[row]), notes)
 
   def checked(self) -> 'Decoded':
     """Returns itself if its tokens can be trusted.
@@ -119,6 +141,22 @@ class Decoded:
     """Tokens emitted per call, over all rows; nan if no row needed a call."""
     calls = int(np.sum(self.calls))
     return float(np.sum(np.asarray(self.lengths) - 1) / calls) if calls else float('nan')
+
+
+def listed(
+  tokens: Int[np.ndarray, ' t'], begin: int, end: int, notes: Mapping[str, np.ndarray]
+) -> list[int]:
+  """Returns some of a row's tokens; `Noted` ones if there are notes of it, by names of `NOTES`."""
+  found = tokens[begin:end].tolist()
+  if not notes:
+    return found
+  told = (notes[name][begin:end].tolist() for name in NOTES)
+  tokens_noted = []
+  for token, own, values, ids in zip(found, *told, strict=True):
+    one = Noted(token)
+    one.logprob, one.top_logprobs = own, dict(zip(ids, values, strict=True))
+    tokens_noted.append(one)
+  return tokens_noted
 
 
 def has_best(logits: Float[Array, '*b v']) -> Bool[Array, '*b']:
@@ -139,7 +177,7 @@ def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
     raise UserError(
       f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose'
       " means nothing: check the weights, or compute in dtype='float32' or 'bfloat16' if this is"
-      ' float16'
+      ' float16, or let processors and constraint leave some token'
     )
 
 

@@ -13,8 +13,9 @@ from fastdec import struct
 from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of, shared
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
-from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.protocol import NOTES, Decoded, Draft, Prompt
 from fastdec.decoding.sampling import best
+from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Params, check_model, suppress
 from fastdec.sharding import mesh_of, place_rows, using
@@ -32,6 +33,9 @@ class Scores:
   best: Bool[Array, 'b t']
   total: Float[Array, ' b']  # the sums of `tokens`
   lengths: Int[Array, ' b']  # tokens counted
+  # `logprobs` asked for: the n likeliest tokens of each place; 0 past the end
+  top_logprobs: Float[Array, 'b t n'] | None = None
+  top_ids: Int[Array, 'b t n'] | None = None
 
 
 def score(
@@ -42,6 +46,7 @@ def score(
   target_lengths: Any = None,
   prompt_lengths: Any = None,
   prefix: Any = None,
+  logprobs: Whole = 0,
 ) -> Scores:
   """Returns the log-probability of each target token by the model's own law, as beam search does.
 
@@ -52,12 +57,14 @@ def score(
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
     targets: int[b, t], outputs with their end token, padding after; or lists, unpadded.
     target_lengths: int[b], tokens of each target; None: up to the first end token, else all.
+    logprobs: n for the n likeliest tokens of each place too.
 
   Raises:
     UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's
       positions.
   """
   check_model(model, params)
+  top = likeliest(model, logprobs)
   targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape
@@ -87,7 +94,28 @@ def score(
   prompt = prompt if mesh else shared(model, prompt)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
   with using(mesh):
-    return _score(model, params, *place_rows(rows, mesh))
+    return _score(model, params, *place_rows(rows, mesh), top)
+
+
+def likeliest(model: Model, logprobs: Any) -> int:
+  """Returns the number of likeliest tokens that are asked for; 0: no log-probabilities are.
+
+  Raises:
+    UserError: it is out of range.
+  """
+  most = min(model.vocab_size, MOST_NODES)
+  allowed = f'0 for none, or how many tokens of a place, 1 to {most}'
+  return size('logprobs', logprobs, 0, allowed, most)
+
+
+def scored(model: Model, params: Params, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
+  """Returns a result with the log-probabilities of its tokens, for which they are read once more.
+
+  A search needs that: most of what it could note as it goes is of texts that it gives up."""
+  prompt = dataclasses.replace(prompt, limit=None, room=None)
+  found = _score(model, params, prompt, decoded.tokens, decoded.lengths, top)
+  notes = (found.tokens, found.top_logprobs, found.top_ids)
+  return dataclasses.replace(decoded, **dict(zip(NOTES, notes, strict=True)))
 
 
 @struct.pytree
@@ -102,8 +130,7 @@ class Notes:
   @property
   def result(self) -> dict[str, Array]:
     """The notes by their names in `Decoded`."""
-    names = ('logprobs', 'top_logprobs', 'top_ids')
-    return {name: getattr(self, name) for name in names}
+    return {name: getattr(self, name) for name in NOTES}
 
 
 @struct.pytree
@@ -141,28 +168,34 @@ class Noting:
     return self
 
 
-@functools.partial(jax.jit, static_argnames='model')
+@functools.partial(jax.jit, static_argnames=('model', 'top'))
 def _score(
   model: Model,
   params: Params,
   prompt: Prompt,
   targets: Int[Array, 'b t'],
   lengths: Int[Array, ' b'],
+  top: int,
 ) -> Scores:
   hidden = forced(model, params, prompt, targets)
 
-  def at(one: tuple[Array, Array]) -> tuple[Float[Array, ' b'], Bool[Array, ' b']]:
+  def at(one: tuple[Array, Array]) -> tuple[Array, ...]:
     hidden_bd, target_b = one
     law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
-    return jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0], law.argmax(1).astype(
-      jnp.int32
-    ) == target_b
+    own = jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
+    is_best = law.argmax(1).astype(jnp.int32) == target_b
+    return own, is_best, *(best(law, top) if top else ())
 
   t = targets.shape[1]
-  found, best = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
+  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
   counts = jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None]
-  found = jnp.where(counts, found.T, 0)
-  return Scores(found, best.T & counts, found.sum(1), lengths)
+
+  def counted(x: Array) -> Array:
+    x = x.swapaxes(0, 1)
+    return jnp.where(counts.reshape(*counts.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
+
+  own, is_best, *tops = map(counted, found)
+  return Scores(own, is_best, own.sum(1), lengths, *tops)
 
 
 def forced(

@@ -268,6 +268,24 @@ def test_shares_of_calls_that_accept_each_place():
   assert columns([['a', 'bcd'], ['ef', 'g']]) == ' a  bcd\nef    g'
 
 
+def test_log_probabilities_are_those_of_scoring(translator, fastdec, prompts, tmp_path):
+  out, model, tokenizer = tmp_path / 'out.jsonl', fd.load(translator), fd.load_tokenizer(translator)
+  words = ('generate', '--model', translator, '--max-len=9', '--logprobs=2')
+  assert fastdec(*words, '--prompts', prompts, '--output', out).code == 0
+  line = lines_of(out)[1]
+  source = [[*tokenizer.encode(line['prompt']), 1]]
+  scores = fd.score(*model, source, [line['ids']], logprobs=2)
+  np.testing.assert_allclose(line['logprobs'], scores.tokens[0], atol=1e-5)
+  assert len(line['ids']) == line['tokens']
+  for told, ids in zip(line['top_logprobs'], scores.top_ids[0].tolist(), strict=True):
+    assert list(map(int, told)) == ids
+  ended = fastdec(*words, f'--prompt={line["prompt"]}', '--repeats=0')
+  table = ended.out.splitlines()[1 : 1 + line['tokens']]
+  for row, own in zip(table, line['logprobs'], strict=True):
+    assert f' {own:.2f}  ' in row and row.count("'") == 6
+  assert 'leave it out, or --logprobs' in fastdec(*words, '--prompt=a', '--plain').mistake
+
+
 def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
   pytest.importorskip('outlines_core')
   given = ('--model', translator, '--max-len=12')

@@ -276,7 +276,7 @@ def test_a_constraint_of_another_vocabulary_is_told():
   with pytest.raises(fd.UserError, match='needs an end token'):
     decoded(fd.Greedy(), model=dataclasses.replace(MODEL, eos_ids=()))
   with pytest.raises(fd.UserError, match="constraint='a' is none"):
-    laws_of(MODEL, 3, None, 'a', 0)
+    laws_of(MODEL, fd.Greedy(), 3, None, 'a', 0)
   with pytest.raises(fd.UserError, match='does not tell the bytes'):
     fd.Constraint.regex('a', object())
 
@@ -297,6 +297,26 @@ def test_a_pool_a_stream_and_processors_go_with_it():
   assert not any('xy' in text and ends for text, ends in texts_of(out)) and out.finite.all()
   drafted = decoded(ALL['speculative'](hash_kit()), processors=both)
   np.testing.assert_array_equal(drafted.tokens, out.tokens)
+
+
+@pytest.mark.parametrize('name', ['speculative', 'forced', 'beam'])
+@pytest.mark.wide('forced')
+def test_tokens_that_processors_force_are_no_part_of_the_text(name):
+  """A language behind the start, which no text has; and an end where the row is full."""
+  drafted = {'speculative': METHODS['speculative'](hash_kit()), 'forced': fd.Forced(k=4)}
+  strategies = {'plain': fd.Greedy(), 'beam': fd.Beam(2)} | drafted
+  words, language = [*OF_MODEL[:-1], b''], len(OF_MODEL) - 1
+  how = {'inputs': [[2], [3, 4], [5]], 'max_len': 6}
+  how['processors'] = fd.Processors(forced_begin=language, forced_end=EOS)
+  how['constraint'] = fd.Constraint.regex(PATTERN, Spelt(words))
+  plain, out = (fd.decode(MODEL, {}, **how, strategy=strategies[one]) for one in ('plain', name))
+  assert name == 'beam' or (np.asarray(out.tokens) == np.asarray(plain.tokens)).all()
+  made = automaton_of('it', PATTERN, words)
+  for row, (tokens, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
+    is_begun = row != 1  # whose prompt has one token
+    *text, end = tokens[is_begun:length].tolist()
+    assert (tokens[0] == language) == is_begun and end == EOS and out.finite[row]
+    assert text and state_of(made, text)[0] != NOWHERE
 
 
 def test_hypotheses_of_a_beam_match():

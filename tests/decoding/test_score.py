@@ -95,9 +95,38 @@ def test_what_is_noted_while_decoding_is_what_scoring_gives(name):
     np.testing.assert_allclose(out.top_logprobs[0, i], law[best], rtol=1e-5)
 
 
-def test_a_search_notes_nothing():
-  with pytest.raises(fd.UserError, match='give its texts to'):
-    fd.decode(MODEL, {}, PROMPTS, fd.Beam(2), LENGTHS, max_len=4, logprobs=1)
+def test_a_beams_text_is_scored_with_the_likeliest_tokens():
+  """In a pool too."""
+  how = {'max_len': 6, 'logprobs': 3}
+  out = fd.decode(MODEL, {}, PROMPTS, fd.Beam(3), LENGTHS, **how)
+  forced = fd.score(MODEL, {}, PROMPTS, out.tokens, out.lengths, LENGTHS, logprobs=3)
+  for name in ('logprobs', 'top_logprobs', 'top_ids'):
+    expected = forced.tokens if name == 'logprobs' else getattr(forced, name)
+    np.testing.assert_allclose(getattr(out, name), expected, rtol=1e-5)
+  pool = fd.decode_all(MODEL, {}, [[3, 4, 5], [6]], fd.Beam(3), rows=1, **how)
+  np.testing.assert_array_equal(pool.top_ids, out.top_ids)
+  np.testing.assert_allclose(pool.logprobs, out.logprobs, rtol=1e-5)
+  text = out.tokens[0, : out.lengths[0]].tolist()
+  for i, logits in enumerate(logits_by_hand([3, 4, 5], text)):
+    assert out.top_ids[0, i].tolist() == (1 + np.argsort(-logits[1:], kind='stable')[:3]).tolist()
+  assert not np.asarray(out.top_ids)[0, len(text) :].any()
+
+
+def test_a_stream_s_tokens_know_what_decoding_notes():
+  how = {'max_len': 12, 'logprobs': 3, 'processors': fd.Processors(repetition_penalty=1.5)}
+  strategy = LOSSLESS['tree'](hash_kit())
+  out = fd.decode(MODEL, {}, PROMPTS, strategy, LENGTHS, **how)
+  blocks = list(fd.stream(MODEL, {}, PROMPTS, strategy, LENGTHS, **how))
+  assert max(len(block[0]) for block in blocks) > 1
+  for row in range(2):
+    streamed = [token for block in blocks for token in block[row]]
+    assert streamed == out.written(row) == out.tokens[row, : out.lengths[row]].tolist()
+    for i, token in enumerate(streamed):
+      assert token.logprob == out.logprobs[row, i]
+      assert list(token.top_logprobs) == out.top_ids[row, i].tolist()
+      assert list(token.top_logprobs.values()) == out.top_logprobs[row, i].tolist()
+  with pytest.raises(fd.UserError, match='Beam knows its tokens at the end alone'):
+    fd.stream(MODEL, {}, PROMPTS, fd.Beam(3), LENGTHS, logprobs=1)
 
 
 def test_what_is_never_emitted_is_impossible():

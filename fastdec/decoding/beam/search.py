@@ -26,7 +26,6 @@ from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
 from fastdec.decoding.law import Emitted, begun, changed, observed
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
-from fastdec.decoding.score import Noting
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
@@ -157,11 +156,6 @@ class Beam:
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
     """See `Strategy.init`. The prompt runs once a row; then the row's beams get its cache."""
     model, params = target
-    if any(isinstance(law, Noting) for law in target.laws):
-      raise UserError(
-        'a beam search takes no log-probabilities of its tokens: leave logprobs out, and give its'
-        ' texts to fd.score'
-      )
     b = len(prompt.tokens)
     capacity = capacity_of(prompt, max_len, nodes=1)
     cache = model.init_cache(params, memory_of(target, prompt), b, capacity)
