@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 32_840,
+  'fastdec': 32_955,
   'experiments': 11_408,
   'experiments/lab': 3_450,
   'benchmarks': 871,
   'configs': 937,
-  'tests': 32_685,
+  'tests': 32_760,
 }
 FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
 
