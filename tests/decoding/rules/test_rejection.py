@@ -48,15 +48,18 @@ class BonusFromTarget:
 
 
 @functools.cache
-def exact_law(temperature, top_k, top_p):
-  """{text: probability} of all texts of TOKENS tokens, or fewer where they end."""
+def exact_law(temperature, top_k, top_p, change=lambda known, logits: logits):
+  """{text: probability} of all texts of TOKENS tokens, or fewer where they end.
+
+  `change` makes other logits of the token behind a text."""
 
   def continued(known, text, probability):
     if len(text) == TOKENS or (text and text[-1] == EOS):
       return {text: probability}
     code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
     logits = np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(WORDS)])
-    law = law_by_hand(np.where(np.arange(WORDS) > 0, logits, -np.inf), temperature, top_k, top_p)
+    logits = change(known, np.where(np.arange(WORDS) > 0, logits, -np.inf))
+    law = law_by_hand(logits, temperature, top_k, top_p)
     parts = (
       continued([*known, v], (*text, v), probability * law[v]) for v in range(WORDS) if law[v] > 0
     )
@@ -67,16 +70,21 @@ def exact_law(temperature, top_k, top_p):
 
 def counts(strategy, law, rows, chunks):
   """How often each text of the law was written, and no other."""
-  places = {text: i for i, text in enumerate(law)}
   seen = np.zeros(len(law))
   for chunk in range(chunks):
     key = jax.random.key(chunk)
     out = fd.decode(
       TARGET, {}, np.repeat(PROMPT, rows, axis=0), strategy, max_len=TOKENS + 1, key=key
     )
-    texts, times = np.unique(np.asarray(out.tokens[:, :TOKENS]), axis=0, return_counts=True)
-    for text, n in zip(texts.tolist(), times, strict=True):
-      seen[places[tuple(token for token in text if token)]] += n
+    seen += seen_in(np.asarray(out.tokens[:, :TOKENS]), law)
+  return seen
+
+
+def seen_in(texts, law):
+  """How often each text of the law is among these, and no other."""
+  places, seen = {text: i for i, text in enumerate(law)}, np.zeros(len(law))
+  for text, n in zip(*np.unique(texts, axis=0, return_counts=True), strict=True):
+    seen[places[tuple(token for token in text.tolist() if token)]] += n
   return seen
 
 
