@@ -11,7 +11,6 @@ try:
   with extras.explained():
     import absl  # noqa: F401
     import ml_collections  # noqa: F401
-    import rich  # noqa: F401
 except UserError as error:
   print(error, file=sys.stderr)
   sys.exit(2)

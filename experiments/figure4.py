@@ -4,8 +4,8 @@ set. The experiment is experiments/stern2018/text.py, from the top.
   python -m experiments.figure4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k
   [--budget=1h]
 
-Shares its workdir, models and rows with Tables 1 and 4: says what is missing, trains and measures
-it, and writes figure4.png and figure4.csv.
+Shares its workdir, models and rows with Tables 1 and 4: trains and measures what is missing,
+and writes figure4.png and figure4.csv.
 """
 
 from experiments.lab import cli, command

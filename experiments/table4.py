@@ -4,7 +4,7 @@ distilled. The experiment is experiments/stern2018/text.py, from the top.
   python -m experiments.table4 --config=configs/wmt14.py:scale=multi30k --workdir=out/multi30k
   [--budget=1h]
 
-Shares its workdir and models with Table 1: says what is missing, trains and measures it, and writes
+Shares its workdir and models with Table 1: trains and measures what is missing, and writes
 table4.md, table4.csv and figure4.png, which shows the same rows. Beside ours stand the paper's
 figures and the rivals that it quotes.
 """

@@ -15,23 +15,22 @@ budget: ...'); 1 some of it failed; 2 a mistake of the user (a sentence on stder
 `UserNote`, which is a warning, is a sentence on stderr too.
 """
 
+import argparse
 import difflib
-import os
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
-from rich.console import Console
 
 import configs
 from configs.common import known
-from fastdec import extras
-from fastdec.errors import UserError, UserNote
+from fastdec.cli import chain, ended
+from fastdec.cli.flags import seconds as seconds_of
+from fastdec.errors import UserError
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
@@ -87,14 +86,10 @@ def process_flags() -> Callable[[], None]:
 
 def seconds(text: str | None) -> float | None:
   """A time such as 540s, 9m, 1.5h or plain seconds, in seconds; None for None."""
-  if text is None:
-    return None
-  match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
-  if match is None:
-    raise UserError(
-      f'--budget={text} is no time: give seconds, or a number with s, m or h, such as 540s'
-    )
-  return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
+  try:
+    return None if text is None else seconds_of(text)
+  except argparse.ArgumentTypeError as error:
+    raise UserError(f'--budget{error}') from None
 
 
 def picture_path(name: str) -> Path:
@@ -120,45 +115,22 @@ def config_string() -> str:
   return ' '.join(config_words()).removeprefix('--config=')
 
 
-def run(main: Callable[[list[str]], None], words: bool = False, config: str | None = None) -> None:
+def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   """Parses the command line, calls `main` with the words that are no flags, and ends the process.
 
   Args:
     main: what the launcher does.
     words: whether the launcher takes words beside its flags; where it does not, a word is a
       mistake.
-    config: the page of a launcher that has only one; it need not be given as `--config`, then.
   """
 
-  def parse(argv: list[str]) -> list[str]:
-    if config is not None and _config_argument(argv) is None:
-      # into sys.argv itself, where ml_collections looks for the leaves
-      argv.insert(1, f'--config={config}')
-    rest = _parse(argv)[1:]
+  def work() -> None:
+    rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
-    return rest
-
-  def flushed(rest: list[str]) -> None:
     main(rest)
-    sys.stdout.flush()
 
-  _show_notes()
-  try:
-    with extras.explained():
-      app.run(flushed, flags_parser=parse)
-  except UserError as error:
-    _say(str(error))
-    sys.exit(2)
-  except KeyboardInterrupt:
-    _say('Interrupted: the same command goes on')
-    sys.exit(130)
-  except (BrokenPipeError, SystemExit) as error:
-    # Rich makes a SystemExit of it
-    if not any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):
-      raise
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its end
-    sys.exit(141)
+  sys.exit(ended(work, 'Interrupted: the same command goes on'))
 
 
 def conditions() -> dict[str, Any]:
@@ -169,24 +141,6 @@ def conditions() -> dict[str, Any]:
   return {'config': config_string(), **here()}
 
 
-def _show_notes() -> None:
-  """From now on a `UserNote` is shown as its sentence; other warnings are shown as before."""
-  others = warnings.showwarning
-
-  def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-    if issubclass(category, UserNote):
-      _say(str(message), 'yellow')
-    else:
-      others(message, category, *args, **kwargs)
-
-  warnings.showwarning = show
-
-
-def _say(text: str, style: str = 'red') -> None:
-  console = Console(stderr=True, emoji=False)
-  console.print(' '.join(text.split()), style=style, markup=False, highlight=False, soft_wrap=True)
-
-
 def _parse(argv: list[str]) -> list[str]:
   """`flags.FLAGS(argv)`, with every mistake of the user as a UserError."""
   path = _config_argument(argv)
@@ -194,6 +148,7 @@ def _parse(argv: list[str]) -> list[str]:
     raise UserError(
       f"there is no config file '{path}': give the path of one, such as configs/wmt14.py"
     )
+  app.define_help_flags()
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
@@ -210,8 +165,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _mistake(error: Exception, argv: list[str]) -> UserError | None:
   """Names the mistake of the user; None for a bug in the config file."""
-  chain = list(_chain(error))
-  mistakes = [cause for cause in chain if isinstance(cause, UserError)]
+  mistakes = [cause for cause in chain(error) if isinstance(cause, UserError)]
   if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
     return mistakes[-1]
   if 'Error whilst parsing config file' in str(error):
@@ -274,13 +228,6 @@ def _config_argument(argv: list[str]) -> str | None:
     if match:
       return following if match[1] is None else match[1][1:]
   return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-  """The error and what it was raised upon."""
-  while error is not None:
-    yield error
-    error = error.__context__
 
 
 def _known_flags() -> str:

@@ -3,6 +3,7 @@
 A job that is killed is started again: what it had made is there, and it goes on from that.
 """
 
+import dataclasses
 import pathlib
 import subprocess
 import time
@@ -70,12 +71,30 @@ def by_processes(folder: pathlib.Path) -> Start:
   return start
 
 
-def by_submitit(executor: Any) -> Start:
-  """Submits jobs to an executor of submitit, such as SLURM's.
+def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> Start:
+  """Submits jobs to a SLURM cluster, by submitit (the extra `cluster`).
 
   A job that meets its time limit, or has to make room, is queued again and goes on.
+
+  Args:
+    folder: of submitit's own files and the jobs' logs, where all nodes see it.
+    partition: of the cluster; '': its default.
+    gpus: of each node; 0: none.
+    minutes: time limit of a job.
   """
-  from experiments.lab.cluster import Job
+  import submitit
+
+  try:
+    executor: Any = submitit.AutoExecutor(folder=folder, cluster='slurm')
+  except (RuntimeError, OSError) as error:
+    raise UserError(
+      f'there is no SLURM to submit to here ({error}): use another --engine'
+    ) from None
+  executor.update_parameters(timeout_min=minutes)
+  if gpus:
+    executor.update_parameters(gpus_per_node=gpus)
+  if partition:
+    executor.update_parameters(slurm_partition=partition)
 
   def start(name: str, command: list[str]) -> Poll:
     executor.update_parameters(name=name)
@@ -84,9 +103,25 @@ def by_submitit(executor: Any) -> Start:
     def poll() -> int | None:
       if not job.done():
         return None
-      error = job.exception()
-      return -1 if error is not None else job.result()
+      return job.result() if job.exception() is None else -1
 
     return poll
 
   return start
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """A command line that may be stopped anywhere: started again, it goes on."""
+
+  command: list[str]
+
+  def __call__(self) -> int:
+    """Runs the command; its exit code."""
+    return subprocess.run(self.command).returncode
+
+  def checkpoint(self) -> Any:
+    """The job to queue when this one has to make room."""
+    from submitit.helpers import DelayedSubmission
+
+    return DelayedSubmission(self)

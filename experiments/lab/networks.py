@@ -170,7 +170,7 @@ def network(
     ids = most_frequent(target.module, words, module.words)
   begun = begun_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
   fixed = split(begun.params)[1]
-  dev = material.own_dev_batches() if data.own else material.dev_batches()
+  dev = material.batches_of(material.own_dev()) if data.own else material.dev_batches()
   if not dev:
     raise UserError(
       'the dev set has no sentence that fits into config.data.row_length: give longer rows'

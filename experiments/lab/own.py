@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
 import fastdec as fd
 from experiments.lab.settings import Count, Seed, Zero, seed_of
@@ -30,7 +29,6 @@ from experiments.lab.text import (
   Split,
   Text,
   TextConfig,
-  beginnings_of,
   ended,
   listed,
   prompts_of,
@@ -38,22 +36,21 @@ from experiments.lab.text import (
 )
 from experiments.lab.train import author_of
 from fastdec import folders
-from fastdec.data.text.corpus import Corpus, TextData, open_text
+from fastdec.data.text.corpus import TextData, open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
-from fastdec.tokenizers.sentencepiece import EOS_ID, normalise
+from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
 from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
-SPLITS: tuple[Split, ...] = ('dev', 'train')
-Author = tuple[Any, Any, Any]  # model, parameters, tokenizer
 Source = tuple[str, str | None]  # a line, and the translation that it keeps where there is no other
 Written = tuple[str, list[int], str, list[int]]  # a source, its ids, a line, its ids
+Parts = Iterator[tuple[list[Any], list[Any]]]  # inputs, and a record of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,112 +129,76 @@ def translations(
   """
   if _is_written(folder):
     return
-  people, text = data.open(), open_text(data.data, data.cache)
-  people.check_base(model)
-  writer = Translator(people, model, data.row_length, distill)
-  if distill.beam == 1 and 'dev' in text.counts:
-    given = [(source, None) for source, _ in text.pairs('dev') if source.strip()]
-    writer.write(folder, 'dev', given, len(given))
-  files = [
-    open_text(TextData('files', train=(path, path)), data.cache) for path in listed(distill.sources)
-  ]
-  if files:
-    total = sum(file.counts['train'] for file in files)
-    writer.write(folder, 'train', _lines(files), total)
-  else:
-    writer.write(folder, 'train', text.pairs('train'), text.counts['train'])
+  text = data.open()
+  text.check_base(model)
+  module, params = folders.load(model)
+  teacher = author_of(module, params, text.tokenizer)
+  for split, given, total in _sources(text, distill):
+    make = functools.partial(_translated, module, params, text, distill, split)
+    parts = _recorded(folder, split, given, distill.shard_size, total, 'sentence', make)
+    counts = {'sources': 0, 'lines': 0, 'empty': 0, 'long': 0}
+    record = {'teacher': teacher, 'distill': {'beam': distill.beam}, 'counts': counts}
+    _save(folder, text, split, _translation_lines(parts, text.tokenizer, counts), record)
   shutil.rmtree(folder / 'parts')
 
 
-class Translator:
-  """A model at work, see `translations`."""
+def _sources(text: Text, distill: DistillConfig) -> Iterator[tuple[Split, Iterable[Source], int]]:
+  """The splits that are translated: their sources, and how many there are."""
+  files = [TextData('files', train=(path, path)) for path in listed(distill.sources)]
+  others = [open_text(file, text.config.cache) for file in files]  # a mistake shows before any work
+  if distill.beam == 1 and 'dev' in text.people.counts:
+    dev = [(source, None) for source, _ in text.pairs('dev') if source.strip()]
+    yield 'dev', dev, len(dev)
+  if others:
+    lines = ((line, None) for other in others for line, _ in other.pairs('train'))
+    yield 'train', lines, sum(other.counts['train'] for other in others)
+  else:
+    yield 'train', text.people.pairs('train'), text.people.counts['train']
 
-  def __init__(
-    self, people: Text, folder: pathlib.Path, row_length: int, distill: DistillConfig
-  ) -> None:
-    self._tokenizer, self._data, self._distill = people.tokenizer, people.config, distill
-    self._model, self._params = folders.load(folder)
-    positions = self._model.max_positions or np.inf
-    self._longest = min(row_length, positions)  # longer pairs are left out of training
-    a, b = distill.max_len
-    self._max_len = max(int(min(a * self._longest + b, positions)), 1)
 
-  def write(self, folder: pathlib.Path, split: Split, given: Iterable[Source], total: int) -> None:
-    """Writes a split part by part."""
-    counts = {'sources': 0, 'lines': 0, 'empty': 0, 'long': 0}
-    record = {'distill': {'beam': self._distill.beam}, 'counts': counts}
-    author = self._model, self._params, self._tokenizer
-    with Progress(total, 'sentence') as progress:
-      made = self._made(folder / 'parts', split, given, counts, progress)
-      _save(folder, self._data, split, made, author, record)
+def _translated(
+  model: Any,
+  params: Any,
+  text: Text,
+  distill: DistillConfig,
+  split: str,
+  given: Sequence[Source],
+  first: int,
+) -> list[Any]:
+  """Lines and ids of each source's outputs, best first; None where the source is too long.
 
-  def _made(
-    self,
-    parts: pathlib.Path,
-    split: Split,
-    given: Iterable[Source],
-    counts: dict[str, int],
-    progress: Progress,
-  ) -> Iterator[list[Written]]:
-    """The lines of each part, and what is counted of them."""
-    first = 0
-    for number, sources in enumerate(_parts(given, self._distill.shard_size)):
-      make = functools.partial(self._outputs, sources, first, split)
-      outputs = _kept(parts, split, number, make)
-      rows: list[Written] = []
-      for source, found in zip(sources, outputs, strict=True):
-        counts['empty'] += found == []
-        counts['long'] += found is None
-        rows += self._rows(source, found)
-      first += len(sources)
-      counts['sources'] += len(sources)
-      counts['lines'] += len(rows)
-      progress.add(len(sources))
-      progress.show(f'{split}, part {number + 1}')
-      yield rows
-
-  def _outputs(self, given: Sequence[Source], first: int, split: str) -> list[Any]:
-    """Lines and ids of each source's outputs, best first; None where the source is too long.
-
-    Args:
-      given: the sources.
-      first: the place of the first of them in its split: with that, outputs are drawn anew.
-      split: 'train' or 'dev'.
-    """
-    ids = [np.array([*self._tokenizer.encode(line), EOS_ID], np.int32) for line, _ in given]
-    short = [i for i, source in enumerate(ids) if len(source) <= self._longest]
-    found: list[list[list[int]]] = [[] for _ in short]
-    settings, inputs = self._distill, [ids[i] for i in short]
-    for draw in range(max(settings.samples, 1)):
-      key = None
-      if settings.samples:
-        key = jax.random.key(seed_of(settings.seed, split))
-        key = jax.random.fold_in(jax.random.fold_in(key, first), draw)
-      pool = decode_each(
-        self._model, self._params, inputs, settings.strategy, self._max_len, settings.rows, key
-      )
-      for finished in pool:
-        for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
-          found[i] += ranked
-    outputs: list[Any] = [None] * len(ids)
-    for i, ranked in zip(short, found, strict=True):
-      lines: dict[str, list[int]] = {}  # each line once, with the ids of the best that reads so
-      for hypothesis in ranked:
-        line = self._tokenizer.decode(hypothesis)
-        if line:
-          lines.setdefault(line, ended(hypothesis))
-      outputs[i] = list(lines.items())
-    return outputs
-
-  def _rows(self, given: Source, outputs: Any) -> Iterator[Written]:
-    """The lines of a source: its outputs, or else the translation that it keeps."""
-    source, translation = given
-    source_ids = [*self._tokenizer.encode(source), EOS_ID]
-    if not outputs and translation is not None:
-      line = normalise(translation)
-      outputs = [(line, [*self._tokenizer.encode(line), EOS_ID])]
-    for line, ids in outputs or ():
-      yield normalise(source), source_ids, line, ids
+  Args:
+    model, params: the translator.
+    text: whose pieces and length of rows it is.
+    distill: how it is translated.
+    split: 'train' or 'dev'.
+    given: the sources.
+    first: the place of the first of them in its split: with that, outputs are drawn anew.
+  """
+  tokenizer, positions = text.tokenizer, model.max_positions or np.inf
+  longest = min(text.config.row_length, positions)  # longer pairs are left out of training
+  a, b = distill.max_len
+  max_len = max(int(min(a * longest + b, positions)), 1)
+  ids = [np.array([*tokenizer.encode(line), EOS_ID], np.int32) for line, _ in given]
+  short = [i for i, source in enumerate(ids) if len(source) <= longest]
+  found: list[list[list[int]]] = [[] for _ in short]
+  for draw in range(max(distill.samples, 1)):
+    key = None
+    if distill.samples:
+      key = jax.random.key(seed_of(distill.seed, split))
+      key = jax.random.fold_in(jax.random.fold_in(key, first), draw)
+    inputs, strategy = [ids[i] for i in short], distill.strategy
+    for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
+      for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
+        found[i] += ranked
+  outputs: list[Any] = [None] * len(ids)
+  for i, ranked in zip(short, found, strict=True):
+    lines: dict[str, list[int]] = {}  # each line once, with the ids of the best that reads so
+    for hypothesis in ranked:
+      if line := tokenizer.decode(hypothesis):
+        lines.setdefault(line, ended(hypothesis))
+    outputs[i] = list(lines.items())
+  return outputs
 
 
 def _ranked(decoded: Decoded) -> list[list[list[int]]]:
@@ -248,12 +209,24 @@ def _ranked(decoded: Decoded) -> list[list[list[int]]]:
   return [tokens[scores > -np.inf].tolist() for tokens, scores in rows]
 
 
-def _lines(files: Iterable[Corpus]) -> Iterator[Source]:
-  """Lines of files, one file behind the other, without blank ones."""
-  for file in files:
-    for line, _ in file.pairs('train'):
-      if line.strip():
-        yield line, None
+def _translation_lines(
+  parts: Parts, tokenizer: Tokenizer, counts: dict[str, int]
+) -> Iterator[list[Written]]:
+  """The lines of each part: a source's outputs, or else the translation that it keeps. Counts
+  them."""
+  for sources, records in parts:
+    rows: list[Written] = []
+    for (source, translation), outputs in zip(sources, records, strict=True):
+      counts['empty'] += outputs == []
+      counts['long'] += outputs is None
+      if not outputs and translation is not None:
+        line = normalise(translation)
+        outputs = [(line, [*tokenizer.encode(line), EOS_ID])]
+      ids = [*tokenizer.encode(source), EOS_ID]
+      rows += [(normalise(source), ids, line, written) for line, written in outputs or ()]
+    counts['sources'] += len(sources)
+    counts['lines'] += len(rows)
+    yield rows
 
 
 # --- a language model
@@ -261,17 +234,9 @@ def _lines(files: Iterable[Corpus]) -> Iterator[Source]:
 
 @by_the_first
 def continuations(
-  folder: pathlib.Path,
-  *,
-  model: pathlib.Path,
-  data: TextConfig,
-  prompt: int,
-  max_len: int,
-  files: str = '',
+  folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int
 ) -> None:
-  """Writes what the model adds greedily to the first tokens of each line: train, and dev.
-
-  A beginning that comes more than once is gone on from once, and stays as often as it came.
+  """Writes what the model adds greedily to the first tokens of each line: dev, and train.
 
   Args:
     folder: of the stage.
@@ -279,62 +244,49 @@ def continuations(
     data: people's text, whose beginnings are gone on from.
     prompt: tokens of a beginning.
     max_len: tokens that the model writes at most.
-    files: text to begin from in place of the training text, with commas between them.
   """
   if _is_written(folder):
     return
   text, (module, params) = data.open(), folders.load(model)
   text.check_base(model)
-  first = module.config.bos_id
-  given = {'dev': prompts_of(text, 'dev', prompt, first)}
-  if files:
-    corpora = [open_text(TextData('files', train=(p, p)), data.cache) for p in listed(files)]
-    lines = [line for line, _ in _lines(corpora)]
-    tokens = Ragged.of(text.tokenizer.encode_lines(lines))
-    given['train'] = beginnings_of(tokens, prompt, first, files)
-  else:
-    given['train'] = prompts_of(text, 'train', prompt, first)
-  author = module, params, text.tokenizer
-  for split in SPLITS:
-    with Progress(len(given[split]), 'beginning') as progress:
-      made = _gone_on_with(folder / 'parts', split, given[split], max_len, author, progress)
-      _save(folder, data, split, made, author, {})
+  teacher = author_of(module, params, text.tokenizer)
+  splits: tuple[Split, ...] = 'dev', 'train'
+  for split in splits:
+    given = prompts_of(text, split, prompt, module.config.bos_id)
+    known: dict[tuple[int, ...], list[int]] = {}
+    make = functools.partial(_continued, module, params, max_len, known)
+    parts = _recorded(folder, split, given.tolist(), PART, len(given), 'beginning', make)
+    _save(folder, text, split, _texts(parts, text.tokenizer, known), {'teacher': teacher})
   shutil.rmtree(folder / 'parts')
 
 
-def _gone_on_with(
-  parts: pathlib.Path,
-  split: Split,
-  given: Int[np.ndarray, 'n s'],
-  max_len: int,
-  author: Author,
-  progress: Progress,
-) -> Iterator[list[Written]]:
-  """The lines of each part; each different beginning is gone on from once."""
-  model, params, tokenizer = author
-  prompts, back = np.unique(given, axis=0, return_inverse=True)
-  made: list[list[int]] = []
-  for number, some in enumerate(_parts(prompts, PART)):
-    make = functools.partial(_continued, model, params, some, max_len)
-    made += _kept(parts, split, number, make)
-    progress.add(len(some))
-    progress.show(f'{split}, part {number + 1}')
-  for some in _parts(back.ravel(), PART):
-    lines = [(tokenizer.decode(made[i]), made[i]) for i in some]
-    yield [(line, ids, line, ids) for line, ids in lines]
-
-
 def _continued(
-  model: Any, params: Any, prompts: Sequence[Int[np.ndarray, ' s']], max_len: int
+  model: Any,
+  params: Any,
+  max_len: int,
+  known: dict[tuple[int, ...], list[int]],
+  prompts: Sequence[list[int]],
+  first: int,
 ) -> list[list[int]]:
-  """The ids of each beginning and of what the model writes after it."""
-  ids: list[list[int]] = [[] for _ in prompts]
-  for finished in decode_each(model, params, list(prompts), fd.Greedy(), max_len, ROWS):
+  """The ids of each beginning and of what the model writes after it, once for each that is not
+  known yet."""
+  wanted = [list(prompt) for prompt in dict.fromkeys(map(tuple, prompts)) if prompt not in known]
+  for finished in decode_each(model, params, wanted, fd.Greedy(), max_len, ROWS) if wanted else ():
     decoded = finished.decoded.checked()
     for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
       written = [token for token in tokens[: int(length)].tolist() if token not in model.eos_ids]
-      ids[i] = ended([*prompts[i][1:].tolist(), *written])
-  return ids
+      known[tuple(wanted[i])] = ended([*wanted[i][1:], *written])
+  return [known[tuple(prompt)] for prompt in prompts]
+
+
+def _texts(
+  parts: Parts, tokenizer: Tokenizer, known: dict[tuple[int, ...], list[int]]
+) -> Iterator[list[Written]]:
+  """The lines of each part, which are known from then on."""
+  for prompts, records in parts:
+    known.update(zip(map(tuple, prompts), records, strict=True))
+    lines = [(tokenizer.decode(ids), ids) for ids in records]
+    yield [(line, ids, line, ids) for line, ids in lines]
 
 
 # --- parts and files
@@ -348,37 +300,55 @@ def _is_written(folder: pathlib.Path) -> bool:
   return True
 
 
-def _parts(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-  """The items, `size` at a time."""
-  rest = iter(items)
-  while part := list(itertools.islice(rest, size)):
-    yield part
+def _recorded(
+  folder: pathlib.Path,
+  split: str,
+  given: Iterable[Any],
+  size: int,
+  total: int,
+  noun: str,
+  make: Callable[[list[Any], int], list[Any]],
+) -> Parts:
+  """Parts of what is given, and their records: those in a part's file, or else made now, within the
+  budget.
 
-
-def _kept(parts: pathlib.Path, split: str, number: int, make: Callable[[], list[Any]]) -> list[Any]:
-  """The records of a part: those in its file, or else made now, within the budget."""
-  file = parts / f'{split}-{number:05}.jsonl'
-  if file.is_file():
-    return [parse_json(line) for line in file.read_bytes().splitlines()]
-  seconds_left()
-  records = make()
-  with whole_file(file) as out:
-    for record in records:
-      out.write(json.dumps(record, ensure_ascii=False).encode() + b'\n')
-  return records
+  Args:
+    folder: of the stage.
+    split: whose inputs they are.
+    given: the inputs.
+    size: of a part.
+    total: how many inputs there are.
+    noun: the name of one.
+    make: records of a part, given the place of its first input.
+  """
+  rest, first = iter(given), 0
+  with Progress(total, noun) as progress:
+    for number in itertools.count():
+      if not (part := list(itertools.islice(rest, size))):
+        return
+      file = folder / 'parts' / f'{split}-{number:05}.jsonl'
+      if not file.is_file():
+        seconds_left()
+        made = make(part, first)
+        with whole_file(file) as out:
+          for record in made:
+            out.write(json.dumps(record, ensure_ascii=False).encode() + b'\n')
+      yield part, [parse_json(line) for line in file.read_bytes().splitlines()]
+      first += len(part)
+      progress.add(len(part))
+      progress.show(f'{split}, part {number + 1}')
 
 
 def _save(
   folder: pathlib.Path,
-  data: TextConfig,
+  text: Text,
   split: Split,
   made: Iterable[list[Written]],
-  author: Author,
   record: dict[str, Any],
 ) -> None:
   """Writes the lines of a split and their ids as they are made, then the record that says they are
   whole."""
-  source_ids, target_ids = [Ragged.of([])], [Ragged.of([])]
+  data, source_ids, target_ids = text.config, [Ragged.of([])], [Ragged.of([])]
   files = [folder / f'{split}.{language}' for language in (data.source, data.target)]
   with whole_file(files[0]) as sources, whole_file(files[1]) as targets:
     for rows in made:
@@ -389,9 +359,7 @@ def _save(
       target_ids.append(Ragged.of([ids for _, _, _, ids in rows]))
     if not sum(map(len, source_ids)):
       raise UserError(f'the model has written nothing for all {split} sources: train it longer')
-  model, params, tokenizer = author
   key = open_text(data.lines_of(folder, split), data.cache).key
   pairs = TokenPairs(Ragged.joined(source_ids), Ragged.joined(target_ids))
-  ids = save_ids(folder, pairs, tokenizer, key, split)
-  record = {'teacher': author_of(model, params, tokenizer), **record, 'ids': ids}
+  record['ids'] = save_ids(folder, pairs, text.tokenizer, key, split)
   write_json(folder / RECORDS[split], record)

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import os
 import pathlib
 import shutil
@@ -45,7 +44,6 @@ class Busy(Exception):
 _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
 _waits: contextvars.ContextVar[bool] = contextvars.ContextVar('waits', default=True)
 _alone: contextvars.ContextVar[bool] = contextvars.ContextVar('alone', default=False)
-_plan: contextvars.ContextVar['Plan | None'] = contextvars.ContextVar('plan', default=None)
 _failed: contextvars.ContextVar[dict[pathlib.Path, str] | None]
 _failed = contextvars.ContextVar('failed', default=None)
 
@@ -105,52 +103,6 @@ def without_waiting() -> contextlib.AbstractContextManager[Any]:
   return within(_waits, False)
 
 
-def planned() -> contextlib.AbstractContextManager['Plan']:
-  """Has `stage` make nothing within: it returns where a folder will be, and notes what is
-  missing."""
-  return within(_plan, Plan())
-
-
-class Plan:
-  """Stages that are missing.
-
-  Attributes:
-    steps: the training steps of each, by its name; 0 where a model writes text.
-    missing: their folders.
-    seconds: that a step of a stage took which is there; 0: none was trained.
-  """
-
-  def __init__(self) -> None:
-    self.steps: dict[str, int] = {}
-    self.missing: set[pathlib.Path] = set()
-    self.seconds = 0.0
-
-  def add(self, root: pathlib.Path, name: str, inputs: Mapping[str, Any]) -> pathlib.Path:
-    """Looks for a stage; returns its folder."""
-    steps = inputs['run'].steps if 'run' in inputs else 0
-    try:
-      folder = root / f'{name}-{digest(inputs)}'
-      is_there = (folder / 'DONE').exists()
-    except UserError:  # an input that is missing has no digest yet
-      folder, is_there = root / name, False
-    if not is_there:
-      self.steps[name] = steps
-      self.missing.add(folder)
-    elif steps:
-      began, ended = ((folder / file).stat().st_mtime for file in ('inputs.json', 'DONE'))
-      self.seconds = max(self.seconds, (ended - began) / steps)
-    return folder
-
-  def __str__(self) -> str:
-    """Names what is missing, with its steps, and how long that takes."""
-    parts = []
-    for name, steps in self.steps.items():
-      parts.append(f'{name} ({steps:,} steps)' if steps else f'{name} (a model writes it)')
-    minutes = math.ceil(self.seconds * sum(self.steps.values()) / 60)
-    pace = f'; about {minutes} minutes of training, as fast as before' if minutes else ''
-    return ', '.join(parts) + pace
-
-
 def without_retries() -> contextlib.AbstractContextManager[Any]:
   """Has a stage that failed within fail at once where it is asked for again."""
   return within(_failed, {})
@@ -172,8 +124,6 @@ def stage(
     OutOfTime, Busy: see there.
     UserError: the root holds something else under this name, or cannot be written to.
   """
-  if (plan := _plan.get()) is not None:
-    return plan.add(root, name, inputs)
   folder = root / f'{name}-{digest(inputs)}'
   _check_name(root / name)
   failed = _failed.get()

@@ -42,7 +42,7 @@ from experiments.lab.settings import (
   seed_of,
   spaced,
 )
-from experiments.lab.stage import if_made, in_place, planned, seconds_left, stage
+from experiments.lab.stage import if_made, in_place, seconds_left, stage
 from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import without_heads
 from experiments.stern2018 import tables
@@ -206,7 +206,6 @@ def example(
       ' change the table by --config.table'
     )
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  announce(c, root, rows, bench, [Asked(k, regime, ())])
   source, ids, sizes = bench.example(model(c, root, k, regime), k, 'exact', sentence)
   pieces = iter([piece.replace('▁', ' ') for piece in bench.text.tokenizer.pieces(ids)])
   blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes)]  # 1 is the prompt's
@@ -224,7 +223,6 @@ def filled(
   c: Translation, root: pathlib.Path, rows: Rows, bench: 'Bench', asked: Sequence[Asked]
 ) -> list[Row]:
   """Trains and measures what is missing; the rows that there are then."""
-  announce(c, root, rows, bench, asked)
   model(c, root, 1, 'regular')  # without the base there is nothing
   rules = {(one.k, one.regime): one.rules for one in asked}
 
@@ -240,23 +238,6 @@ def filled(
       found += [{**row, 'rule': rule} for row in there]
   rows.shown = found
   return found
-
-
-def announce(
-  c: Translation, root: pathlib.Path, rows: Rows, bench: 'Bench', asked: Sequence[Asked]
-) -> None:
-  """Says what is to be made, before it begins."""
-  count = 0
-  with planned() as plan:
-    for k, regime, rules in asked:
-      folder = model(c, root, k, regime)
-      for rule in rules:
-        is_trained = folder not in plan.missing
-        count += not (is_trained and rows.find(**bench.key(folder, k, regime, rule)))
-  if plan.missing:
-    rows.console.print(f'To be made first: {plan}')
-  if count:
-    rows.console.print(f'To be measured on the {bench.split} set: {count} rows')
 
 
 def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:

@@ -6,11 +6,12 @@ sentence on stderr; 130 Ctrl-C; 141 when whoever reads the output has stopped (`
 """
 
 import difflib
+import functools
 import importlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastdec import __version__, extras
@@ -44,27 +45,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the words after `fastdec` (None: those of this process).
   """
   words = sys.argv[1:] if argv is None else list(argv)
+  keeps = ('train-draft', '--out'), ('generate', '--output')  # what they have done
+  goes_on = any(name in words[:1] and flag in ' '.join(words) for name, flag in keeps)
+  interrupted = 'Interrupted: the same command goes on' if goes_on else 'Interrupted'
   try:
-    with warnings.catch_warnings(), extras.explained():
-      _show_notes()
-      _run(words)
-      sys.stdout.flush()
-  except UserError as error:
-    _say(str(error), 31)
-    return 2
+    return ended(functools.partial(_run, words), interrupted)
   except (MemoryError, RuntimeError) as error:
     if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
       raise
     _say('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', 31)
     return 1
+
+
+def ended(work: Callable[[], object], interrupted: str) -> int:
+  """Does a command's work, and returns its exit code.
+
+  Args:
+    work: raises UserError for a mistake, which is a sentence on stderr then.
+    interrupted: what is said after Ctrl-C.
+  """
+  try:
+    with warnings.catch_warnings(), extras.explained():
+      _show_notes()
+      work()
+      sys.stdout.flush()
+  except UserError as error:
+    _say(str(error), 31)
+    return 2
   except KeyboardInterrupt:
-    keeps = ('train-draft', '--out'), ('generate', '--output')  # what they have done
-    goes_on = any(name in words[:1] and flag in ' '.join(words) for name, flag in keeps)
-    _say('Interrupted: the same command goes on' if goes_on else 'Interrupted', 31)
+    _say(interrupted, 31)
     return 130
   except (BrokenPipeError, SystemExit) as error:
     # Rich makes a SystemExit of it
-    if any(isinstance(cause, BrokenPipeError) for cause in _chain(error)):
+    if any(isinstance(cause, BrokenPipeError) for cause in chain(error)):
       # what Python flushes at its end
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 141
@@ -109,7 +122,7 @@ def _say(text: str, colour: int) -> None:
   print(f'\x1b[{colour}m{line}\x1b[0m' if sys.stderr.isatty() else line, file=sys.stderr)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
   """Yields the error and what it was raised upon."""
   while error is not None:
     yield error

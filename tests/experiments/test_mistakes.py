@@ -85,7 +85,7 @@ def test_a_setting_that_cannot_be(table, refused, tmp_path, settings, words):
 @pytest.mark.parametrize('name', ['table1', 'train'])
 def test_flags_that_cannot_be(table, refused, tmp_path, name):
   command = name, *table.words(), f'--workdir={tmp_path}/new'
-  refused(['--budget=soon is no time', 'such as 540s'], *command, '--budget=soon')
+  refused(['--budget=soon is not possible', 'such as 540s'], *command, '--budget=soon')
   refused(['there is no flag --stepps', 'known are --config'], *command, '--stepps=3')
   refused(['--workdir is missing'], name, *table.words())
   refused(['is a file'], name, *table.words(), f'--workdir={__file__}')

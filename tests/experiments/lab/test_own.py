@@ -1,8 +1,6 @@
 """Text that models write: what greedy decoding does, wherever it was stopped."""
 
 import dataclasses
-import gzip
-import json
 
 import jax
 import pytest
@@ -36,12 +34,12 @@ def written(request, tmp_path_factory):
   params = jax.jit(model.init)(jax.random.key(0))
   folders.save(model, params, folder / 'run' / 'model', tokenizer=text.tokenizer_path)
 
-  def write(place, **more):
+  def write(place):
     if request.param == 'lm':
-      more = {'prompt': PROMPT, 'max_len': MAX_LEN} | more
-      own.continuations(place, model=folder / 'run', data=data, **more)
+      sizes = {'prompt': PROMPT, 'max_len': MAX_LEN}
+      own.continuations(place, model=folder / 'run', data=data, **sizes)
     else:
-      distill = DistillConfig(**{'beam': 1, 'shard_size': 20, 'max_len': (0, 6)} | more)
+      distill = DistillConfig(beam=1, shard_size=20, max_len=(0, 6))
       own.translations(place, model=folder / 'run', data=data, distill=distill)
 
   return request.param, text, folder / 'run', write
@@ -96,24 +94,6 @@ def test_stopped_anywhere_it_goes_on_and_yields_the_same_bytes(written, tmp_path
   write(tmp_path / 'whole')
   for name in FILES:
     assert (tmp_path / 'stopped' / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
-
-
-@pytest.mark.wide('lm')
-def test_lines_come_from_files(written, tmp_path):
-  task, text, _, write = written
-  with gzip.open(tmp_path / 'some.gz', 'wt') as file:
-    file.write('A train is late today.\n\nThe dog runs home at once.\nThe dog runs home at once.\n')
-  (tmp_path / 'more.txt').write_text('A train is late now.\n')
-  files = f'{tmp_path}/some.gz, {tmp_path}/more.txt'
-  write(tmp_path / 'own', **{'files' if task == 'lm' else 'sources': files})
-  ids = TokenPairs.load(tmp_path / 'own' / 'train.npy')
-  if task == 'lm':
-    assert len(ids) == 4 and ids.target[1].tolist() == ids.target[2].tolist()
-    beginning = text.tokenizer.encode('A train is late now.')[:PROMPT]
-    assert ids.target[3].tolist()[:PROMPT] == beginning
-  else:
-    record = json.loads((tmp_path / 'own' / 'config.json').read_text())
-    assert record['counts']['sources'] == 4 and len(ids) == record['counts']['lines']
 
 
 @pytest.mark.parametrize('settings, message', [

@@ -3,12 +3,10 @@
 import contextlib
 import dataclasses
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import threading
-import types
 
 import pytest
 
@@ -182,21 +180,6 @@ def test_where_the_first_process_works_alone_it_asks_no_other(monkeypatch):
   with budget(60.0):
     stage.by_the_first(stage.seconds_left)()
   assert asked == [True, False]
-
-
-def test_a_plan_names_what_is_missing_and_makes_nothing(tmp_path):
-  make = writing([])
-  steps = lambda n: types.SimpleNamespace(key=n, steps=n)
-  base = stage.stage(tmp_path, 'base', make, run=steps(4))
-  before = sorted(tmp_path.rglob('*'))
-  with stage.planned() as plan:
-    assert stage.stage(tmp_path, 'base', make, run=steps(4)) == base
-    other = stage.stage(tmp_path, 'other', make, base=base, run=steps(2000))
-    stage.stage(tmp_path, 'text', make, model=other)
-  assert re.fullmatch(
-    r'other \(2,000 steps\), text \(a model writes it\)(; about \d+ minutes .*)?', str(plan)
-  )
-  assert sorted(tmp_path.rglob('*')) == before
 
 
 def test_a_stage_that_failed_is_not_tried_again_by_the_rest(tmp_path):

@@ -48,11 +48,9 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
   assert teacher.tokenizer_path == people.tokenizer_path
   for split in ('dev', 'test'):
     assert teacher.pairs(split) == people.pairs(split)
-  assert teacher.pairs('train') == [
-    ('The train is late.', 'Der Zug ist spät.'),
-    ('The train is late.', 'Der Zug hat Verspätung.'),
-    ('It rains.', 'Es regnet.'),
-  ]
+  assert [people.tokenizer.decode(ids.tolist()) for ids in teacher.tokens('train').target] == [
+    'Der Zug ist spät.', 'Der Zug hat Verspätung.', 'Es regnet.',
+  ]  # fmt: skip
   np.testing.assert_array_equal(
     teacher.dev_batches()[0]['source'], people.dev_batches()[0]['source']
   )
@@ -61,7 +59,6 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
 def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
   people, teacher = text_of(), text_of(distilled=str(distilled))
   mixed = dataclasses.replace(teacher.config, mixed=True).open()
-  assert mixed.pairs('train') == teacher.pairs('train') + people.pairs('train')
   assert mixed.pairs('dev') == people.pairs('dev')
   assert len(mixed.tokens('train', 64)) == len(teacher.tokens('train', 64)) + len(
     people.tokens('train', 64)
@@ -94,7 +91,7 @@ def with_ids(text_of, distilled):
   ]
   ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
   data = text_of(distilled=str(distilled)).config
-  key = open_text(*data.training, data.cache).key
+  key = open_text(data.lines_of(distilled, 'train'), data.cache).key
   (distilled / 'config.json').write_text(
     json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)})
   )
@@ -121,9 +118,7 @@ def test_ids_are_trained_on_as_they_were_written(text_of, with_ids, tmp_path):
   assert text.config.key != text_of(distilled=str(plain)).config.key
 
 
-@pytest.mark.parametrize(
-  'why', ['the lines were changed', 'another tokenizer', 'no ids', 'damaged']
-)
+@pytest.mark.parametrize('why', ['the lines were changed', 'another tokenizer', 'no ids'])
 def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, why):
   folder, _ = with_ids
   settings = {'distilled': str(folder)}
@@ -131,12 +126,8 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
     (folder / 'train.de').write_text('Der Zug ist spät.\nDer Zug hat Verspätung.\nEs schneit.\n')
   elif why == 'another tokenizer':
     settings['vocab_size'] = 290
-  elif why == 'no ids':
-    (folder / 'train.npy').unlink()
   else:
-    ids = bytearray((folder / 'train.npy').read_bytes())
-    ids[-4] ^= 8
-    (folder / 'train.npy').write_bytes(ids)
+    (folder / 'train.npy').unlink()
   text = text_of(**settings)
   lines = [normalise(line) for line in (folder / 'train.de').read_text().splitlines()]
   assert [text.tokens('train').target[i].tolist() for i in range(3)] == text.tokenizer.encode_lines(
@@ -147,7 +138,7 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
 def test_own_text_comes_before_distilled_and_counts_in_the_key(text_of, distilled, tmp_path):
   (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
   own = text_of(own=str(distilled), distilled=str(tmp_path / 'nowhere'))
-  assert len(own.pairs('train')) == 3
+  assert len(own.tokens('train')) == 3
   assert own.config.key != text_of().config.key
   with pytest.raises(
     UserError,
@@ -218,7 +209,7 @@ def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
   assert [text.own_dev().target[i].tolist() for i in range(3)] == [
     ids.target[i].tolist() for i in range(3)
   ]
-  (batch,) = text.own_dev_batches()
+  (batch,) = text.batches_of(text.own_dev())
   assert sorted(batch['target'].ravel())[-len(ids.target.tokens) :] == sorted(ids.target.tokens)
 
 
