@@ -7,6 +7,7 @@ people is scored token by token, given all before it.
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -41,29 +42,17 @@ KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """Texts or pictures that a model is tried on.
-
-  Attributes:
-    split: where it is from.
-    inputs: what is decoded: padded sources, prompts of one length, or pictures.
-    before: the inputs that `targets` follow: the same, or a text's first token alone.
-    targets: what people wrote, padded; of pictures, their intensities.
-    lengths: of the targets.
-    max_len: the most tokens of an output.
-    rows: how many are decoded at once.
-    scored: how many are scored at once.
-    bleu: of greedy outputs; None where there is no such thing.
-  """
+  """Texts or pictures that a model is tried on."""
 
   split: str
-  inputs: np.ndarray
-  before: np.ndarray
-  targets: Int[np.ndarray, 'n t']
-  lengths: Int[np.ndarray, ' n']
-  max_len: int
-  rows: int
-  scored: int
-  bleu: Callable[[Decoded], dict[str, Any]] | None = None
+  inputs: np.ndarray  # padded sources, prompts of one length, or pictures
+  before: np.ndarray  # what `targets` follow: the inputs, or a text's first token alone
+  targets: Int[np.ndarray, 'n t']  # what people wrote, padded; of pictures, their intensities
+  lengths: Int[np.ndarray, ' n']  # of the targets
+  max_len: int  # of an output
+  rows: int  # decoded at once
+  scored: int  # at once
+  bleu: Callable[[Decoded], dict[str, Any]] | None = None  # of greedy outputs
 
 
 def check_types(names: Sequence[str]) -> None:
@@ -77,11 +66,11 @@ def check_types(names: Sequence[str]) -> None:
 
 def measure(folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], rows: Rows) -> list[Row]:
   """The rows of a model in each type, and first in float32, which the others need."""
-  model, plain = type(folders.open(folder).model).__name__, None
-  found = []
+  name, models = type(folders.open(folder).model).__name__, folders.content(folder)
+  plain, found = None, []
   for dtype in dict.fromkeys((PLAIN, *dtypes)):
-    values = model, dtype, sample.split, len(sample.inputs), sample.max_len
-    key = {**dict(zip(KEY, values, strict=True)), 'models': folders.content(folder)}
+    values = name, dtype, sample.split, len(sample.inputs), sample.max_len
+    key = {**dict(zip(KEY, values, strict=True)), 'models': models}
     row = rows.find(**key)
     if row is None:
       if plain is None:
@@ -92,33 +81,23 @@ def measure(folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], rows: R
 
 
 def _figures(folder: pathlib.Path, dtype: str, sample: Sample, plain: Decoded) -> Row:
-  """The figures of a row: quality, and agreement with the outputs of float32."""
+  """Likelihood, BLEU, and agreement with the outputs of float32."""
   model, params = fd.load(folder, dtype=dtype)
   out = plain if dtype == PLAIN else _greedy(model, params, sample)
-  computes_in = jax.numpy.dtype(getattr(model, 'model', model).config.dtype).name
-  own = {'batch': sample.rows, 'computes_in': computes_in}
-  return _quality(model, params, sample, plain, out) | own
-
-
-def _quality(
-  model: Any, params: Any, sample: Sample, plain: Decoded, out: Decoded
-) -> dict[str, Any]:
-  """Likelihood, BLEU and agreement, given float32's outputs and the type's own."""
-
-  def scores(inputs: np.ndarray, targets: np.ndarray, lengths: np.ndarray) -> Any:
-    return fd.score(model, params, inputs, targets, lengths)
-
+  scores = functools.partial(fd.score, model, params)
   forced = _in_batches(scores, sample.scored, sample.before, sample.targets, sample.lengths)
   again = _in_batches(scores, sample.scored, sample.inputs, plain.tokens, plain.lengths)
   nats = float(-forced.total.sum() / forced.lengths.sum())
-  likely = (
-    {'bits_per_dimension': nats / np.log(2)} if model.fixed_length is not None else {'nll': nats}
-  )
+  likely = {'nll': nats}
+  if model.fixed_length is not None:
+    likely = {'bits_per_dimension': nats / np.log(2)}
   return {
     **({} if sample.bleu is None else sample.bleu(out)),
     **likely,
     'same_texts': float((out.tokens == plain.tokens).all(axis=1).mean()),
     'same_tokens': float(again.best.sum() / again.lengths.sum()),
+    'batch': sample.rows,
+    'computes_in': jax.numpy.dtype(getattr(model, 'model', model).config.dtype).name,
   }
 
 
@@ -166,8 +145,7 @@ def sample_of(config: Any, folder: pathlib.Path) -> Sample:
     return _captions(to_dataclass(Speculative, config), folder)
   raise UserError(
     'types of numbers are compared on the text or pictures of a config: give configs/wmt14.py,'
-    ' configs/celeba.py, or'
-    ' for a language model configs/speculative.py:task=lm'
+    ' configs/celeba.py, or for a language model configs/speculative.py:task=lm'
   )
 
 
@@ -182,51 +160,34 @@ def _translations(c: Translation, folder: pathlib.Path) -> Sample:
     found = corpus_bleu(lines, references, c.data.target)
     return {'bleu': found.score, 'bleu_signature': found.signature}
 
-  model = text.model_of(c.model)
-  sources = padded_sources(tokens, model, f'of the {table.split} set')
-  return Sample(
-    table.split,
-    sources,
-    sources,
-    *padded_targets(tokens.target),
-    table.max_len,
-    table.rows,
-    table.rows,
-    bleu,
-  )
+  sources = padded_sources(tokens, text.model_of(c.model), f'of the {table.split} set')
+  sizes = table.max_len, table.rows, table.rows
+  return Sample(table.split, sources, sources, *padded_targets(tokens.target), *sizes, bleu)
 
 
 def _pictures(c: Table2) -> Sample:
   table = c.table
   originals = c.data.images.array(table.split, table.images or None)
   inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
-  lengths = np.full(len(originals), intensities.shape[1])
-  return Sample(
-    table.split,
-    inputs,
-    inputs,
-    intensities,
-    lengths,
-    intensities.shape[1],
-    table.rows,
-    SCORED_PICTURES,
-  )
+  n, length = intensities.shape
+  sizes = length, table.rows, SCORED_PICTURES
+  return Sample(table.split, inputs, inputs, intensities, np.full(n, length), *sizes)
 
 
 def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
   measure, text, model = c.measure, c.data.open(), folders.open(folder).model
   text.check_base(folder)
   prompts = inputs_of(text, model, measure.split, measure.prompt)
-  chosen = spaced(len(prompts), measure.sentences)
-  targets, lengths = padded_targets(text.tokens(measure.split).target)
-  first = np.full((len(targets), 1), model.config.bos_id, np.int32)
-  return Sample(
-    measure.split, prompts[chosen], first, targets, lengths, measure.max_len, CAPTIONS, CAPTIONS
-  )
+  prompts = prompts[spaced(len(prompts), measure.sentences)]
+  targets = padded_targets(text.tokens(measure.split).target)
+  first = np.full((len(targets[1]), 1), model.config.bos_id, np.int32)
+  return Sample(measure.split, prompts, first, *targets, measure.max_len, CAPTIONS, CAPTIONS)
 
 
 # --- the table
 
+CONDITIONS = 'split', 'outputs', 'max_len', 'batch', 'computes_in', 'config', 'device', 'processor'
+CONDITIONS += 'jax', 'commit', 'bleu_signature'
 TABLE = Table(
   'Types of numbers',
   (
@@ -244,19 +205,7 @@ TABLE = Table(
     ' before. In int8 products are of whole numbers, and what is between them is in the type that'
     ' the model was trained in.',
   ),
-  (
-    'split',
-    'outputs',
-    'max_len',
-    'batch',
-    'computes_in',
-    'config',
-    'device',
-    'processor',
-    'jax',
-    'commit',
-    'bleu_signature',
-  ),
+  CONDITIONS,
 )
 
 

@@ -8,11 +8,11 @@ def main(_: list[str]) -> None:
   PAGE.run(fu2024.Lookahead, fu2024.lookahead)
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,9 +45,6 @@ class Paper:
   figures: Sequence[tuple[str, str, str]]
 
 
-flags.disclaim_key_flags()  # `--help` of a command lists its flags, as those of experiments.lab.cli
-
-
 class Page:
   """Flags of a command: --config (of these pages), --workdir, --budget, --engine."""
 
@@ -62,15 +59,19 @@ class Page:
     self.partition = flags.DEFINE_string('slurm.partition', '', 'of the cluster')
     self.gpus = flags.DEFINE_integer('slurm.gpus', 1, 'of each job', lower_bound=0)
     self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
-    self._ends: float | None = None
     self.only = flags.DEFINE_string('only', None, 'rows of a job, as JSON (engines give it)')
 
   def run(self, settings: type, make: Make) -> None:
-    """Makes the page and ends the process: by 1 if a row failed, else by 0.
+    """Makes the page and ends the process: by 1 if a row failed, else by 0."""
+    with self.budgeted():
+      rows = self.rows(to_dataclass(settings, self.config.value), make)
+    self.end([rows])
 
-    The last line says what failed, or that the budget ended first.
-    """
-    self.end([self.rows(to_dataclass(settings, self.config.value), make)])
+  def budgeted(self) -> contextlib.AbstractContextManager[Any]:
+    """Limits the time of what is done within to the budget."""
+    from experiments.lab import stage
+
+    return stage.budget(cli.seconds(self.budget.value))
 
   def rows(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
     """The rows of settings; None where the budget ended before there were any.
@@ -84,32 +85,23 @@ class Page:
 
     root, conditions = pathlib.Path(self.workdir.value), cli.conditions()
     conditions['config'] = ' '.join([conditions['config'], *overrides])
-    seconds = self._seconds()
-    asked = None if self.only.value is None else json.loads(self.only.value)
-    with stage.budget(seconds), rows.only(asked):
-      try:
+    only = None if self.only.value is None else json.loads(self.only.value)
+    try:
+      with rows.only(only):
         if self.engine.value == 'local':
           return make(c, root, conditions)
-        jobs = _Jobs(self, root, overrides)
-        jobs.run([[]])  # what all rows need
-        with rows.as_jobs(lambda keys: jobs.run([[key] for key in keys])):
+        submit = self._submit(root, overrides)
+        submit([[]])  # what all rows need
+        with rows.as_jobs(lambda keys: submit([[key] for key in keys])):
           return make(c, root, conditions)
-      except rows.JobDone as done:
-        return done.rows
-      except stage.OutOfTime:
-        return None
-
-  def _seconds(self) -> float | None:
-    """Seconds of the budget that are left since the first call."""
-    seconds = cli.seconds(self.budget.value)
-    if seconds is None:
+    except rows.JobDone as done:
+      return done.args[0]
+    except stage.OutOfTime:
       return None
-    if self._ends is None:
-      self._ends = time.monotonic() + seconds
-    return self._ends - time.monotonic()
 
   def end(self, found: Sequence[Any]) -> None:
-    """Ends the process, see `run`."""
+    """Ends the process, see `run`. The last line says what failed, or that the budget ended
+    first."""
     goes_on = f'the same command goes on in {self.workdir.value}'
     there = [rows for rows in found if rows is not None]
     failed = sum(len(rows.failed) for rows in there)
@@ -120,30 +112,18 @@ class Page:
     if len(there) < len(found) or not all(rows.is_complete for rows in there):
       print(f'Out of budget: {goes_on}')
 
-
-class _Jobs:
-  """The rows of a command as jobs: this very command, with --only."""
-
-  def __init__(self, page: Page, root: pathlib.Path, overrides: Sequence[str]) -> None:
-    from experiments.lab import engine
-
-    self._folder, self._page = root / 'jobs', page
-    name = pathlib.Path(sys.argv[0]).stem
-    self._command = [sys.executable, '-m', f'experiments.{name}', *cli.config_words(), *overrides]
-    self._command.append(f'--workdir={root}')
-    if page.engine.value == 'processes':
-      self._start, self._at_once = engine.by_processes(self._folder), page.jobs.value
-    else:
-      from experiments.lab import cluster
-
-      sizes = page.partition.value, page.gpus.value, page.minutes.value
-      self._start = engine.by_submitit(cluster.slurm(self._folder, *sizes))
-      self._at_once = None
-
-  def run(self, jobs: Sequence[list[Any]]) -> tuple[list[tuple[Any, str]], bool]:
-    """Runs a job for each list of keys: the keys of those that failed, and why; and whether the
-    budget sufficed for all."""
+  def _submit(self, root: pathlib.Path, overrides: Sequence[str]) -> Callable[..., Any]:
+    """A function that runs a job for each of some lists of keys: this very command, with --only. It
+    returns the keys of those that failed, and why, and whether the budget sufficed for all."""
     from experiments.lab import engine, rows, stage
+
+    folder, name = root / 'jobs', pathlib.Path(sys.argv[0]).stem
+    command = [sys.executable, '-m', f'experiments.{name}', *cli.config_words(), *overrides]
+    command.append(f'--workdir={root}')
+    start, at_once = engine.by_processes(folder), self.jobs.value
+    if self.engine.value == 'slurm':
+      sizes = self.partition.value, self.gpus.value, self.minutes.value
+      start, at_once = engine.by_slurm(folder, *sizes), None
 
     def budget() -> list[str] | None:
       try:
@@ -152,17 +132,19 @@ class _Jobs:
         return None
       return [] if left is None else [f'--budget={left:.0f}']
 
-    commands, keys_of = {}, {}
-    for keys in jobs:
-      name = f'job-{stage.digest({"keys": keys})}'
-      keys_of[name] = keys
-      commands[name] = [*self._command, f'--only={json.dumps(rows.json_of(keys))}']
-    codes = engine.run(commands, self._start, self._at_once, budget)
-    failed = []
-    for name, code in codes.items():
-      reason = '' if code == ROW_SAYS_WHY else f'its job ended by {code}: see {self._folder}'
-      if code and not keys_of[name]:
-        raise UserError(f'the job that makes what all rows need failed: see {self._folder}')
-      if code:
-        failed += [(key, reason) for key in keys_of[name]]
-    return failed, len(codes) == len(commands)
+    def submit(jobs: Sequence[list[Any]]) -> tuple[list[tuple[Any, str]], bool]:
+      keys_of = {f'job-{stage.digest({"keys": keys})}': keys for keys in jobs}
+      commands = {}
+      for name, keys in keys_of.items():
+        commands[name] = [*command, f'--only={json.dumps(rows.json_of(keys))}']
+      codes = engine.run(commands, start, at_once, budget)
+      failed = []
+      for name, code in codes.items():
+        if code and not keys_of[name]:
+          raise UserError(f'the job that makes what all rows need failed: see {folder}')
+        if code:
+          reason = '' if code == ROW_SAYS_WHY else f'its job ended by {code}: see {folder}'
+          failed += [(key, reason) for key in keys_of[name]]
+      return failed, len(codes) == len(commands)
+
+    return submit

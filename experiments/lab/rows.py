@@ -14,7 +14,7 @@ import math
 import pathlib
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.lab import stage
@@ -96,9 +96,7 @@ class Rows:
   def fail(self, key: Mapping[str, Any], error: Exception) -> None:
     """Adds a row that says why there are no figures."""
     name = name_of(key)
-    reason = ' '.join(stage.reason_of(error).split())
-    if len(reason) > LONGEST_REASON:
-      reason = f'{reason[: LONGEST_REASON - 1]}…'
+    reason = ' '.join(stage.reason_of(error).split())[:LONGEST_REASON]
     self.failed.append(name)
     log = self.path.parent / 'failures' / f'{name}.log'
     self.console.print(f'{name} failed: {reason} (see {log})', style='red')
@@ -109,11 +107,7 @@ class Rows:
 
 
 class JobDone(Exception):
-  """A job has done its keys: the tables are drawn by the command that submitted it."""
-
-  def __init__(self, rows: Rows) -> None:
-    super().__init__()
-    self.rows = rows
+  """A job has done its keys: the command that submitted it draws the tables of its rows."""
 
 
 def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
@@ -240,14 +234,9 @@ def read(path: pathlib.Path) -> list[Row]:
     lines = read_bytes(path).split(b'\n')
   except FileNotFoundError:
     return []
-  except NotADirectoryError:
-    raise UserError(f'{path.parent} is a file, or lies in one: choose another workdir') from None
   except OSError as error:
     raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
-  return list(_objects(lines, path))
-
-
-def _objects(lines: Sequence[bytes], path: pathlib.Path) -> Iterator[Row]:
+  found = []
   for number, line in enumerate(lines, start=1):
     try:
       row = parse_json(line)
@@ -255,7 +244,8 @@ def _objects(lines: Sequence[bytes], path: pathlib.Path) -> Iterator[Row]:
       continue
     if not isinstance(row, dict) or not isinstance(row.get('error', ''), str | None):
       raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
-    yield row
+    found.append(row)
+  return found
 
 
 def json_of(value: Any) -> Any:

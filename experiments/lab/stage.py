@@ -131,24 +131,33 @@ def stage(
     raise UserError(failed[folder])
   if not agreed((folder / 'DONE').exists()):
     with exclusive(folder / 'lock'):
-      if not agreed((folder / 'DONE').exists()):
-        seconds_left()
-        if is_first():
-          write_json(folder / 'inputs.json', plain(inputs))
-        try:
-          make(folder, **inputs)
-        except (Busy, OutOfTime):
-          raise
-        except Exception as error:
-          if failed is not None:
-            failed[folder] = f'{name}: {reason_of(error)}'
-          raise
-        if is_first():
-          write_text(folder / 'DONE', '')
+      try:
+        _fill(folder, 'inputs.json', make, inputs)
+      except (Busy, OutOfTime):
+        raise
+      except Exception as error:
+        if failed is not None:
+          failed[folder] = f'{name}: {reason_of(error)}'
+        raise
   if is_first():
     _link(root / name, folder.name)
   wait(f'made {folder.name}')
   return folder
+
+
+def _fill(
+  folder: pathlib.Path, record: str, make: Callable[..., object], inputs: Mapping[str, Any]
+) -> bool:
+  """Has a stage made in its folder, whose lock is held; False if it was whole before."""
+  if agreed((folder / 'DONE').exists()):
+    return False
+  seconds_left()
+  if is_first():
+    write_json(folder / record, plain(inputs))
+  make(folder, **inputs)
+  if is_first():
+    write_text(folder / 'DONE', '')
+  return True
 
 
 def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
@@ -172,21 +181,14 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
       names = [name for name, value in wanted.items() if there.get(name) != value]
       made = f'with another {", ".join(names)}' if there else 'by an earlier version, or by hand'
       raise UserError(f'{folder} was made {made}: choose another workdir')
-    if agreed((folder / 'DONE').exists()):
-      return False
-    seconds_left()
-    if is_first():
-      write_json(record, wanted)
     try:
-      make(folder, **inputs)
+      is_new = _fill(folder, record.name, make, inputs)
     except UserError:
       if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
         shutil.rmtree(folder)  # a mistake that showed before any work leaves nothing
       raise
-    if is_first():
-      write_text(folder / 'DONE', '')
   wait(f'filled {folder.name}')
-  return True
+  return is_new
 
 
 def if_made(stages: Callable[[], T]) -> T | None:

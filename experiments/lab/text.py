@@ -91,7 +91,8 @@ class TextConfig:
   @property
   def data(self) -> TextData:
     """Places of the lines as people wrote them."""
-    folder, same = pathlib.Path(self.folder), {'max_train': self.max_train or None}
+    folder = pathlib.Path(self.folder)
+    same: Any = {'max_train': self.max_train or None}
     if self.kind == 'embedded':
       return TextData(**same)
     if self.kind != 'tfds' and not (self.folder and folder.is_dir()):
@@ -99,9 +100,9 @@ class TextConfig:
         f"there is no folder '{self.folder}' with the text: name it by --config.data.folder=..."
       )
     if self.kind == 'files':
-      names = {'train': self.train, 'dev': self.dev, 'test': self.test}
-      files = {split: self._files(folder / name, self.suffix) for split, name in names.items()}
-      return TextData('files', **files, **same)
+      for split in ('train', 'dev', 'test'):
+        same[split] = self._files(folder / getattr(self, split), self.suffix)
+      return TextData('files', **same)
     return TextData(self.kind, folder=self.folder, source=self.source, target=self.target, **same)
 
   @property
@@ -116,7 +117,8 @@ class TextConfig:
       name = 'own' if self.own else 'distilled'
       remedy = f'run experiments.distill, or leave --config.data.{name} empty'
       raise UserError(f"there is no folder '{folder}' with {name} text: {remedy}")
-    return TextData('files', **{split: self._files(folder / split)})
+    files: Any = {split: self._files(folder / split)}
+    return TextData('files', **files)
 
   def _files(self, stem: pathlib.Path, suffix: str = '') -> tuple[str, ...]:
     return tuple(f'{stem}.{language}{suffix}' for language in (self.source, self.target))

@@ -74,7 +74,7 @@ def listing(folder):
   ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
   ({'freeze.schedule': 'stairs'}, ["schedule='stairs'", 'rsqrt', 'cosine']),
   ({'train.span': 2.0}, ['span=2.0', 'from 0 to 1']),
-  ({'heads.dropout': 1.0}, ['config.heads.dropout=1.0', 'below 1']),
+  ({'heads.dropout': 1.0}, ['config.heads.dropout=1.0', 'from 0 to 0.999']),
   ({'seed': -1}, ['seed=-1', 'from 0']),
 ], ids=lambda value: ' '.join(value) if isinstance(value, dict) else '')  # fmt: skip
 def test_a_setting_that_cannot_be(table, refused, tmp_path, settings, words):

@@ -6,8 +6,9 @@ import sys
 import time
 
 import pytest
+import submitit
 
-from experiments.lab import cluster, engine, rows
+from experiments.lab import engine, rows
 from tests.experiments.conftest import ROOT
 
 PAGE = """
@@ -116,11 +117,10 @@ def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path)
 
 def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
   """Its local executor stands for SLURM's; the job is killed in the middle."""
-  import submitit
-
-  monkeypatch.setattr(cluster, 'slurm', lambda folder, *_: submitit.LocalExecutor(folder))
+  local = submitit.LocalExecutor
+  monkeypatch.setattr(submitit, 'AutoExecutor', lambda folder, cluster: local(folder))
   (tmp_path / 'run' / 'kill').touch()
-  ended = sweep('k=4', '--engine=slurm')
+  ended = sweep('k=4', '--engine=slurm', '--slurm.gpus=0')
   assert ended.code == 0, ended
   assert measured(tmp_path) == [(4, 'exact', 4.0)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
