@@ -25,7 +25,23 @@ from typing import Any
 
 from absl import flags
 
-from experiments.lab import cli
+from experiments import (
+  cai2024,
+  drafters,
+  figures,
+  fu2024,
+  incremental_decoding,
+  leaderboard,
+  leviathan2022,
+  precision,
+)
+from experiments.lab import cli, rows
+from experiments.lab.report import Column, Table, between, markdown
+from experiments.stern2018 import image_tables
+from experiments.stern2018 import tables as stern2018
+from fastdec.errors import UserError
+from fastdec.evaluation.tree_calibration import Calibration
+from fastdec.files import write_text
 
 FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
 MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
@@ -60,23 +76,18 @@ MEMORY = {  # of benchmarks/memory.py
   'fits': ('fits on, GB', ''),
   'programs': ('programs', ''),
 }
-BENCHMARK_CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
+CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
 
 def main(_: list[str]) -> None:
-  from fastdec.errors import UserError
-  from fastdec.files import whole_file
-
   pages = pages_of(pathlib.Path(FOLDER.value))
   if not pages:
     raise UserError(f'--folder={FOLDER.value} has no pages: give a folder such as docs/results')
-  tables = known_tables()
   for page in pages:
-    text = drawn(page, tables)
+    text = drawn(page)
     if text != page.read_text():
-      with whole_file(page) as file:
-        file.write(text.encode())
+      write_text(page, text)
       print(f'{page} is drawn anew')
 
 
@@ -86,25 +97,24 @@ def pages_of(folder: pathlib.Path) -> list[pathlib.Path]:
   return [*sorted(folder.glob('*.md')), *others, *folder.glob('../../README.md')]
 
 
-def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
+def drawn(page: pathlib.Path) -> str:
   """The text of a page with each table as its lines have it.
 
   Raises:
     UserError: a table or a file of lines that is not there.
   """
-  from fastdec.errors import UserError
 
   def draw(found: re.Match[str]) -> str:
     begin, name, lines, end = found.groups()
-    if name not in (FINISHED, *tables):
-      raise UserError(f"{page} asks for the table '{name}': known are {', '.join(tables)}")
+    if name not in (FINISHED, *TABLES):
+      raise UserError(f"{page} asks for the table '{name}': known are {', '.join(TABLES)}")
     if not (page.parent / lines).exists():
       raise UserError(
         f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir'
       )
     if name == FINISHED:
       return found.group()
-    table = tables[name](page.parent / lines).strip()
+    table = TABLES[name](page.parent / lines).strip()
     if lines.endswith('results'):  # links of a page elsewhere
       table = table.replace('](', f']({lines}/')
     return f'{begin}\n{table}\n\n{end}'
@@ -112,56 +122,9 @@ def drawn(page: pathlib.Path, tables: Mapping[str, Draw]) -> str:
   return MARKED.sub(draw, page.read_text())
 
 
-def known_tables() -> dict[str, Draw]:
-  """The tables by the names that pages have for them; each is drawn by the code that the
-  experiment's launcher uses."""
-  from experiments import (
-    cai2024,
-    drafters,
-    figures,
-    fu2024,
-    incremental_decoding,
-    leaderboard,
-    leviathan2022,
-    precision,
-  )
-  from experiments.stern2018 import image_tables
-  from experiments.stern2018 import tables as stern2018
-
-  return {
-    'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
-    'stern2018.rules': of_lines(stern2018.rules_table, stern2018.KEY),
-    'stern2018.trees': of_lines(stern2018.trees_table, stern2018.KEY),
-    'stern2018.wallclock': of_lines(stern2018.wallclock_table, stern2018.KEY),
-    'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
-    'stern2018.beside': beside,
-    'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
-    'stern2018.quality': of_lines(image_tables.quality_table, stern2018.KEY),
-    'stern2018.distances': of_lines(image_tables.tau_table, stern2018.KEY),
-    'stern2018.image_heads': of_lines(image_tables.heads_table, stern2018.KEY),
-    'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
-    'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
-    'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
-    'cai2024.heads': of_calibration(cai2024.accuracies),
-    'cai2024.trees': of_calibration(cai2024.widths),
-    'drafts.speeds': of_lines(drafters.side_by_side, drafters.PLAN),
-    'drafts.lengths': of_lines(drafters.lengths, drafters.PLAN),
-    'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
-    'drafts.published': lambda _: shown(drafters.PUBLISHED_TABLE.of(drafters.PUBLISHED_ROWS)),
-    'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
-    'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
-    'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
-    'precision': of_lines(precision.table, precision.KEY),
-    'benchmarks.calls': of_benchmark(CALLS),
-    'benchmarks.memory': of_benchmark(MEMORY),
-    **{f'methods.{name}': of_method(name) for name in figures.PICKS},
-  }
-
-
 def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
   """Draws a table, or several, of the latest rows of a file: one for each value of the fields
   `key`."""
-  from experiments.lab import rows
 
   def draw(lines: pathlib.Path) -> str:
     made = make(rows.latest(rows.read(lines), *key))
@@ -172,14 +135,11 @@ def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
 
 def of_method(name: str) -> Draw:
   """Draws a few rows of a method, of several files in a folder."""
-  from experiments import figures
-
   return lambda folder: shown(figures.table(folder, name))
 
 
 def of_calibration(make: Callable[..., Any]) -> Draw:
   """Draws a table of what was found about heads and trees, in medusa-1-tree.json and the like."""
-  from fastdec.evaluation.tree_calibration import Calibration
 
   def draw(found: pathlib.Path) -> str:
     return shown(make(Calibration.load(found), found.stem.removesuffix('-tree').capitalize()))
@@ -189,19 +149,16 @@ def of_calibration(make: Callable[..., Any]) -> Draw:
 
 def of_benchmark(names: Mapping[str, tuple[str, str]]) -> Draw:
   """Draws rows of a benchmark, without columns that none of them has."""
-  from experiments.lab import rows
-  from experiments.lab.report import Column, Table, between, markdown
 
   def draw(lines: pathlib.Path) -> str:
-    found = rows.read(lines)
-    columns = []
+    found, columns = rows.read(lines), []
     for name, (heading, form) in names.items():
       if any(row.get(name) is not None for row in found):
-        columns.append(Column(
-          heading, lambda row, name=name: row.get(name), form,
-          beside=lambda row, name=name: between(row['spread']) if name == 'to_greedy' else '',
-        ))  # fmt: skip
-    known = {name: dict.fromkeys(str(row[name]) for row in found) for name in BENCHMARK_CONDITIONS}
+        column = Column(heading, name, form)
+        if name == 'to_greedy':
+          column = Column(heading, name, form, beside=lambda row: between(row['spread']))
+        columns.append(column)
+    known = {name: dict.fromkeys(str(row[name]) for row in found) for name in CONDITIONS}
     conditions = '; '.join(f'{name} {", ".join(values)}' for name, values in known.items())
     return f'{markdown(Table("", columns).of(found)).strip()}\n\n{folded(f"{conditions}.")}'
 
@@ -210,26 +167,51 @@ def of_benchmark(names: Mapping[str, tuple[str, str]]) -> Draw:
 
 def beside(lines: pathlib.Path) -> str:
   """Several workdirs side by side; here their rows are in one file, and each says its workdir."""
-  from experiments.lab import rows
-  from experiments.stern2018.tables import beside
-
   found: dict[str, list[Any]] = {}
   for row in rows.read(lines):
     found.setdefault(row['workdir'], []).append(row)
-  return shown(beside(found))
+  return shown(stern2018.beside(found))
 
 
 def shown(table: Any) -> str:
   """A table as Markdown, one level below the page's sections, its conditions folded."""
-  from experiments.lab import report
-
-  lines = re.sub('^## ', '### ', report.markdown(table).strip()).split('\n')
+  lines = re.sub('^## ', '### ', markdown(table).strip()).split('\n')
   return '\n'.join(folded(line) if line.startswith('Conditions: ') else line for line in lines)
 
 
 def folded(conditions: str) -> str:
   said = conditions.removeprefix('Conditions: ')
   return f'<details><summary>Conditions</summary>\n\n{said}\n\n</details>'
+
+
+TABLES: dict[str, Draw] = {  # by the names that pages have for them
+  'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
+  'stern2018.rules': of_lines(stern2018.rules_table, stern2018.KEY),
+  'stern2018.trees': of_lines(stern2018.trees_table, stern2018.KEY),
+  'stern2018.wallclock': of_lines(stern2018.wallclock_table, stern2018.KEY),
+  'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
+  'stern2018.beside': beside,
+  'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
+  'stern2018.quality': of_lines(image_tables.quality_table, stern2018.KEY),
+  'stern2018.distances': of_lines(image_tables.tau_table, stern2018.KEY),
+  'stern2018.image_heads': of_lines(image_tables.heads_table, stern2018.KEY),
+  'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
+  'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
+  'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
+  'cai2024.heads': of_calibration(cai2024.accuracies),
+  'cai2024.trees': of_calibration(cai2024.widths),
+  'drafts.speeds': of_lines(drafters.side_by_side, drafters.PLAN),
+  'drafts.lengths': of_lines(drafters.lengths, drafters.PLAN),
+  'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
+  'drafts.published': lambda _: shown(drafters.PUBLISHED_TABLE.of(drafters.PUBLISHED_ROWS)),
+  'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
+  'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
+  'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
+  'precision': of_lines(precision.table, precision.KEY),
+  'benchmarks.calls': of_benchmark(CALLS),
+  'benchmarks.memory': of_benchmark(MEMORY),
+  **{f'methods.{name}': of_method(name) for name in figures.PICKS},
+}
 
 
 if __name__ == '__main__':

@@ -12,13 +12,12 @@ from fastdec.errors import UserError
 FOLDER = pathlib.Path(__file__).parents[2] / 'docs' / 'results'
 PAGES = sorted(FOLDER.glob('*.md'))
 EVERY = results.pages_of(FOLDER)
-TABLES = results.known_tables()
 FIGURE = re.compile(r'\d+\.\d+')
 
 
 @pytest.mark.parametrize('page', EVERY, ids=lambda page: f'{page.parent.name}/{page.stem}')
 def test_tables_are_what_the_lines_say(page: pathlib.Path) -> None:
-  assert results.drawn(page, TABLES) == page.read_text()
+  assert results.drawn(page) == page.read_text()
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
@@ -59,7 +58,7 @@ def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
   page.write_text(
     'before\n<!-- table: stern2018.table2 from faces32.jsonl -->\nold\n<!-- end -->\nafter\n'
   )
-  text = results.drawn(page, TABLES)
+  text = results.drawn(page)
   assert '| 9.87 (1.40) |' in text and 'old' not in text
   assert text.startswith('before\n') and text.endswith('\nafter\n')
 
@@ -71,4 +70,4 @@ def test_what_is_not_there_is_told(tmp_path: pathlib.Path, mark: str) -> None:
   page = tmp_path / 'page.md'
   page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
   with pytest.raises(UserError, match='nothing'):
-    results.drawn(page, TABLES)
+    results.drawn(page)
