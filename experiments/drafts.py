@@ -9,9 +9,7 @@ what is published. The experiment is experiments/drafters.py, from the top.
 
 Trains the base (or takes that of --config.base), has it write the text that heads and drafts are
 trained on (or takes that of --config.data.own), trains them, and measures chains and trees in turn
-with plain decoding. Rows that are there are skipped, an interrupted run goes on where it was,
-several processes on one workdir share the work, and what failed is shown as failed (exit code 1)
-while the rest goes on.
+with plain decoding. The same command goes on where it was stopped.
 """
 
 from experiments.lab import cli, command

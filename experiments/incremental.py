@@ -4,8 +4,7 @@ loop on the device. The experiment is experiments/incremental_decoding.py, from 
   python -m experiments.incremental --config=configs/incremental.py:scale=small \\
     --workdir=out/incremental [--budget=9m]
 
-Rows that are there are skipped, an interrupted run goes on where it was, and what failed is shown
-as failed (exit code 1) while the rest goes on. Use an idle machine: rounds run in turn, but times
+The same command goes on where it was stopped. Use an idle machine: rounds run in turn, but times
 are the machine's.
 """
 

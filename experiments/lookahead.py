@@ -7,9 +7,7 @@ prompt lookup. The experiment is experiments/fu2024.py, from the top.
     --workdir=out/lookahead-code
 
 With --config.measure.repeats=0 it counts tokens and times nothing; the same command with more
-repeats adds the times. Rows that are there are skipped, an interrupted run goes on where it was,
-several processes on one workdir share the work, and what failed is shown as failed (exit code 1)
-while the rest goes on.
+repeats adds the times.
 """
 
 from experiments.lab import cli, command

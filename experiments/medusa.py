@@ -4,8 +4,7 @@ is published. The experiment is experiments/cai2024.py, from the top.
   python -m experiments.medusa --config=configs/medusa.py:scale=smoke --workdir=out/medusa-smoke \\
     [--budget=540s]
 
-Rows that are there are skipped, an interrupted run goes on where it was, several processes on one
-workdir share the work, and what failed is shown as failed (exit code 1) while the rest goes on.
+The same command goes on where it was stopped.
 """
 
 from experiments.lab import cli, command

@@ -4,8 +4,7 @@ own figures. The experiment is experiments/leviathan2022.py, from the top.
   python -m experiments.speculative --config=configs/speculative.py:scale=smoke,task=translation \\
     --workdir=out/spec [--budget=540s]
 
-Rows that are there are skipped, an interrupted run goes on where it was, several processes on one
-workdir share the work, and what failed is shown as failed (exit code 1) while the rest goes on.
+The same command goes on where it was stopped.
 """
 
 from experiments.lab import cli, command

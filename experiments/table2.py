@@ -8,9 +8,6 @@ In the workdir: the base and the heads, a folder each; images/, what each row ma
 line a row. table2.md and .csv have block sizes, likeness to the originals, wall clock and a sweep
 over tau. Pictures: table2.png (block sizes), tau.png (the sweep), figure4.png (speed-up),
 samples.png (the paper's last page), calls.png (the calls of an image).
-
-Rows that are there are skipped, and an interrupted run goes on where it was. Several processes on
-one workdir share the work. What failed is shown as failed (exit code 1) while the rest goes on.
 """
 
 from experiments.lab import cli, command

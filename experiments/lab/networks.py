@@ -240,30 +240,24 @@ def begun_of(
   if not draft.begins_trained:
     return Bound(module, begin(module, target, key, draft.init, ids))
   known, params = load_draft(draft.init, dtype='float32')
-  other = differences(known, module)
-  if other:
-    raise UserError(
-      f'{draft.init} holds another draft than config.draft means ({", ".join(other)}):'
-      ' give its settings'
-    )
+  there, wanted = _shaping(known), _shaping(module)
+  if there != wanted:
+    other = ', '.join(name for name in wanted if there.get(name) != wanted[name])
+    given = f'{draft.init} holds another draft than config.draft means ({other})'
+    raise UserError(f'{given}: give its settings')
   if ids is not None and not np.array_equal(params['ids'], ids):
-    raise UserError(
-      f'{draft.init} drafts other words than those that are frequent in this text: give'
-      ' the text it is of'
-    )
+    given = f'{draft.init} drafts other words than those that are frequent in this text'
+    raise UserError(f'{given}: give the text it is of')
   return Bound(module, {name: x for name, x in params.items() if name != 'warmth'})
 
 
-def differences(known: DraftNetwork, wanted: DraftNetwork) -> list[str]:
-  """Names of settings by which drafts differ, without those that shape no parameter."""
-  found = []
-  for part, at, to in (('', known, wanted), ('layers.', known.layers, wanted.layers)):
-    if type(at) is not type(to):
-      return [f'{part}{type(at).__name__} for {type(to).__name__}']
-    for name in [field.name for field in dataclasses.fields(at)]:
-      is_free = name in ('layers', 'dtype', 'candidates') or name.endswith('dropout')
-      if not is_free and getattr(at, name) != getattr(to, name):
-        found.append(part + name)
+def _shaping(network: DraftNetwork) -> dict[str, Any]:
+  """Settings of a network that shape its parameters."""
+  found: dict[str, Any] = {'kind': type(network), 'layers': type(network.layers)}
+  for part, of in (('', network), ('layers.', network.layers)):
+    for name in [field.name for field in dataclasses.fields(of)]:
+      if name not in ('layers', 'dtype', 'candidates') and not name.endswith('dropout'):
+        found[part + name] = getattr(of, name)
   return found
 
 
