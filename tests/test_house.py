@@ -10,14 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 32_955,
-  'experiments': 11_408,
-  'experiments/lab': 3_450,
+  'fastdec': 32_971,
+  'experiments': 10_959,
+  'experiments/lab': 2_993,
   'benchmarks': 871,
   'configs': 937,
-  'tests': 32_965,
+  'tests': 32_904,
 }
-FILES, READ = 14, 4_150  # files and lines of experiments and configs, that a paper's command loads
+FILES, READ = 14, 3_850  # files and lines of experiments and configs, that a paper's command loads
 
 
 def lines_of(file: Path) -> int:
