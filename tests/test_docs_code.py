@@ -26,8 +26,12 @@ BLOCK = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 OWN_PROCESS = ('scale.md',)  # which needs eight devices: test_docs
 TAKES_TIMES = 'fastest.md'
 NEEDS_MORE = 'constraints.md'  # the extra 'constraint'
-LINES = ['A man in a red hat', 'Two dogs run', 'the cat sat . the cat', 'A man rides a bicycle.']
-SIZES = dict(vocab_size=40, d_model=8, d_ff=12, heads=2)
+LINES = [
+  'A man in a red hat', 'Two dogs run', 'the cat sat . the cat', 'A man rides a bicycle.',
+  '{"name": "tan", "age": 120, "hats": ["red"]}', '3456789',
+]  # fmt: skip
+WORDS = 80
+SIZES = dict(vocab_size=WORDS, d_model=8, d_ff=12, heads=2)
 
 
 def pages():
@@ -48,14 +52,14 @@ def place(tmp_path_factory):
   """A folder with what pages load: a language model and what drafts for it, a translator."""
   place, keys = tmp_path_factory.mktemp('docs'), jax.random.split(jax.random.key(0), 6)
   (place / 'lines.txt').write_text('\n'.join(LINES * 4) + '\n')
-  Tokenizer.train(LINES, place / 'pieces', vocab_size=40)
+  Tokenizer.train(LINES, place / 'pieces', vocab_size=WORDS)
   layers = LMConfig(**SIZES, layers=1, windows=(0,), norm_epsilon=1e-5)
   model, there = LM(layers), place / 'path' / 'to'
   for folder, key in (('model', keys[0]), ('smaller', keys[1])):
     folders.save(model, model.init(key), there / folder, tokenizer=place / 'pieces')
-  medusa = MedusaHeads(2, d_model=8, vocab_size=40)
+  medusa = MedusaHeads(2, d_model=8, vocab_size=WORDS)
   fd.save_heads(there / 'medusa', (medusa, medusa.init(keys[2])), 'model')
-  of_target = dict(layers=dataclasses.replace(layers), vocab_size=40, d_target=8)
+  of_target = dict(layers=dataclasses.replace(layers), vocab_size=WORDS, d_target=8)
   for folder, network in (
     ('eagle', EagleNetwork(**of_target)),
     ('block', BlockNetwork(**of_target, k=4)),

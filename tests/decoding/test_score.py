@@ -96,20 +96,25 @@ def test_what_is_noted_while_decoding_is_what_scoring_gives(name):
 
 
 def test_a_beams_text_is_scored_with_the_likeliest_tokens():
-  """In a pool too."""
   how = {'max_len': 6, 'logprobs': 3}
   out = fd.decode(MODEL, {}, PROMPTS, fd.Beam(3), LENGTHS, **how)
   forced = fd.score(MODEL, {}, PROMPTS, out.tokens, out.lengths, LENGTHS, logprobs=3)
   for name in ('logprobs', 'top_logprobs', 'top_ids'):
     expected = forced.tokens if name == 'logprobs' else getattr(forced, name)
     np.testing.assert_allclose(getattr(out, name), expected, rtol=1e-5)
-  pool = fd.decode_all(MODEL, {}, [[3, 4, 5], [6]], fd.Beam(3), rows=1, **how)
-  np.testing.assert_array_equal(pool.top_ids, out.top_ids)
-  np.testing.assert_allclose(pool.logprobs, out.logprobs, rtol=1e-5)
   text = out.tokens[0, : out.lengths[0]].tolist()
   for i, logits in enumerate(logits_by_hand([3, 4, 5], text)):
     assert out.top_ids[0, i].tolist() == (1 + np.argsort(-logits[1:], kind='stable')[:3]).tolist()
   assert not np.asarray(out.top_ids)[0, len(text) :].any()
+
+
+@pytest.mark.slow
+def test_a_pool_scores_beams_as_a_batch_does():
+  inputs, how = [[3, 4, 5], [6], [7, 8], [2, 9]], {'max_len': 6, 'logprobs': 3}
+  out = fd.decode(MODEL, {}, inputs, fd.Beam(3), **how)
+  pool = fd.decode_all(MODEL, {}, inputs, fd.Beam(3), rows=2, **how)
+  np.testing.assert_array_equal(pool.top_ids, out.top_ids)
+  np.testing.assert_allclose(pool.logprobs, out.logprobs, rtol=1e-5)
 
 
 def test_a_stream_s_tokens_know_what_decoding_notes():
