@@ -3,8 +3,7 @@ example.
 
   python -m experiments.beside --workdirs=out/multi30k,out/fconv [--out=beside.md]
 
-Reads their results.jsonl; measures nothing. Columns have the folders' names. Where a workdir has
-its models, rows of models that have been trained again since are left out.
+Reads their results.jsonl; measures nothing. Columns have the folders' names.
 """
 
 import pathlib
@@ -32,9 +31,7 @@ def main(_: list[str]) -> None:
   out = pathlib.Path(OUT.value) if OUT.value else None
   if out and (out.is_dir() or not out.parent.is_dir()):
     raise UserError(f'--out={out} is no file in a folder that exists: name one')
-  found = {}
-  for name, path in names.items():
-    found[name] = tables.of_models_there(rows.read(path / 'results.jsonl'), path)
+  found = {name: rows.read(path / 'results.jsonl') for name, path in names.items()}
   page = report.markdown(tables.beside(found))
   print(page)
   if out:

@@ -14,8 +14,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, joined
@@ -171,14 +169,15 @@ def medusa(c: Medusa, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   people, sizes = dataclasses.replace(c.data, distilled='', own='', mixed=False), c.measure
   inputs = {'model': c.model, 'run': c.train, 'data': people, 'seed': c.seed, 'mesh': c.mesh}
   target = stage(root, 'target', train.base, **inputs)
-  texts: dict[str, TextConfig] = dict.fromkeys(STAGES, people)
+  learnt = people
   if c.text != 'data':
     lengths = {'prompt': sizes.prompt, 'max_len': sizes.max_len}
-    texts = of_model(c, stage(root, 'own', continuations, model=target, data=people, **lengths))
+    written = stage(root, 'own', continuations, model=target, data=people, **lengths)
+    learnt = dataclasses.replace(people, distilled=str(written))
   made: dict[str, Made] = {}
 
   def heads_and_tree(stage: str) -> None:
-    folder = heads(c, root, stage, target, texts)
+    folder = heads(c, root, stage, target, learnt)
     made[stage] = Made(folder, tree(c, root, stage, folder, people))
 
   each(rows, [{'stage': name} for name in sizes.stages], heads_and_tree)
@@ -208,27 +207,20 @@ def plans(measure: Measure) -> list[Row]:
   return found
 
 
-def of_model(c: Medusa, written: pathlib.Path) -> dict[str, TextConfig]:
-  """The text of each stage, where the model writes it.
-
-  Medusa-2 changes the model. Of `mixed` text it sees people's too, to keep what it knows of that.
-  """
-  own = dataclasses.replace(c.data, distilled=str(written), own='', mixed=False)
-  return {FROZEN: own, TOGETHER: dataclasses.replace(own, mixed=c.text == 'mixed')}
-
-
 def heads(
-  c: Medusa, root: pathlib.Path, name: str, target: pathlib.Path, texts: Mapping[str, TextConfig]
+  c: Medusa, root: pathlib.Path, name: str, target: pathlib.Path, data: TextConfig
 ) -> pathlib.Path:
   """The heads of a stage; Medusa-2 begins at Medusa-1."""
   if name == FROZEN:
     base, run, regime = target, c.freeze, 'regular' if c.text == 'data' else 'distil'
   else:
-    base, run = heads(c, root, FROZEN, target, texts), c.finetune
+    base, run = heads(c, root, FROZEN, target, data), c.finetune
     regime = 'finetune' if c.text == 'data' else 'both'
+    # the model changes: of mixed text it sees people's too, to keep what it knows of that
+    data = dataclasses.replace(data, mixed=c.text == 'mixed')
   k = c.heads.depth + 1
   settings = {'heads': c.heads, 'k': k, 'together': name == TOGETHER, 'run': run}
-  settings |= {'data': texts[name], 'seed': c.seed, 'order': seed_of(c.seed, f'k{k}-{regime}')}
+  settings |= {'data': data, 'seed': c.seed, 'order': seed_of(c.seed, f'k{k}-{regime}')}
   return stage(root, name, train.heads, base=base, mesh=c.mesh, **settings)
 
 
@@ -336,8 +328,11 @@ class Bench:
     if tree != 'typical':
       agreement = comparison.agreement(dtype)
     is_seen = [tuple(prompt) in self.seen for prompt in self.timed.tolist()]
+    prompts = [row for some, _ in comparison.batches for row in some.tolist()]
+    is_new, texts = [tuple(row) not in self.seen for row in prompts], joined(comparison.ours)
+    calls = texts.calls[is_new].sum()
     return {
-      'tokens_unseen': self.unseen(comparison),
+      'tokens_unseen': float((texts.lengths[is_new] - 1).sum() / calls) if calls else None,
       'nll': self.nll(stage),
       **comparison.speed(comparison.clock(c.repeats, {})),
       **agreement,
@@ -356,14 +351,6 @@ class Bench:
     best = found.chosen if tree == 'fastest' else found.tree.cut(self.c.measure.nodes)
     return Topology.from_choices(best.choices)
 
-  def unseen(self, comparison: Comparison) -> float | None:
-    """Tokens a call of a row, over prompts that begin no text of the training; None: all do."""
-    prompts = [row for some, _ in comparison.batches for row in some.tolist()]
-    is_new = np.array([tuple(row) not in self.seen for row in prompts])
-    texts = joined(comparison.ours)
-    calls = texts.calls[is_new].sum()
-    return float((texts.lengths[is_new] - 1).sum() / calls) if calls else None
-
   @functools.cache  # noqa: B019 (one bench a process)
   def nll(self, stage: str) -> float:
     """Nats a token of the dev set as people wrote it, by the model of a stage."""
@@ -376,12 +363,9 @@ class Bench:
 
 # --- what the paper and its repository publish (Vicuna and Zephyr, an A100)
 
-# assets/medusa_acc.csv: Medusa-1, how often head 0, 1, ... has the token among its first 1 and 5
-ACCURACY = {
-  'Vicuna 7B': ((0.560, 0.780), (0.316, 0.563), (0.201, 0.417), (0.147, 0.340), (0.118, 0.300)),
-  'Vicuna 13B': ((0.594, 0.816), (0.340, 0.580), (0.216, 0.436), (0.150, 0.354), (0.122, 0.307)),
-  'Vicuna 33B': ((0.605, 0.822), (0.356, 0.596), (0.225, 0.446), (0.160, 0.376), (0.137, 0.326)),
-}
+# assets/medusa_acc.csv: Medusa-1 on Vicuna 7B, how often head 0, 1, ... has the token among its
+# first 1 and 5
+ACCURACY = (0.560, 0.780), (0.316, 0.563), (0.201, 0.417), (0.147, 0.340), (0.118, 0.300)
 # Tables 1 and 2: stage, model, speed-up, tokens a call, a call in those of plain decoding
 SPEEDS = (
   ('Medusa-1', 'Vicuna 7B', 2.18, None, None),
@@ -420,12 +404,6 @@ def speeds(rows: Sequence[Row]) -> Drawn:
   return SPEED_TABLE.of(rows, below=below, notes=notes)
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-  """The place of a row; a failed training has no tree and comes first."""
-  place = list(TREES).index(row['tree']) if 'tree' in row else -1
-  return row['stage'], row.get('batch', 0), place
-
-
 def _call(row: Row) -> float | None:
   """The time of a call, in calls of plain decoding."""
   tokens, speedup = row.get('tokens_per_call'), row.get('speedup_calls')
@@ -449,13 +427,14 @@ SPEED_TABLE = Table(
   ),
   NOTES,
   ('text', 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', *report.MACHINE),
-  sort=_order,
+  # a failed training has no tree and comes first
+  sort=lambda row: (row['stage'], row.get('batch', 0), [None, *TREES].index(row.get('tree'))),
 )
 
 
 HEADS_NOTE = (
   'Right: the token that the model itself writes is among the first choices, over all tokens of its'
-  ' texts; in parentheses {name}, Medusa-1 (Cai et al. 2024).'
+  ' texts; in parentheses Vicuna 7B, Medusa-1 (Cai et al. 2024).'
 )
 WIDTHS_NOTE = (
   'Tokens: what the tree of this many nodes writes a call, as counted on these texts. ms: what a'
@@ -463,21 +442,18 @@ WIDTHS_NOTE = (
 )
 
 
-def accuracies(found: Calibration, of: str = 'Heads', beside: str = 'Vicuna 7B') -> Drawn:
+def accuracies(found: Calibration, of: str = 'Heads') -> Drawn:
   """Accuracy of each head, beside the published heads' accuracy."""
-  theirs = ACCURACY[beside]
 
   def right(place: int, top: int) -> Column:
     def published(head: int) -> str:
-      return f'({100 * theirs[head][place]:.0f})' if head < len(theirs) else ''
+      return f'({100 * ACCURACY[head][place]:.0f})' if head < len(ACCURACY) else ''
 
-    def ours(head: int) -> float:
-      return found.right[top][head]
-
+    ours = found.right[top].__getitem__
     return Column(f'Top-{top} %', ours, '.1f', scale=100, beside=published)
 
   columns = [Column('Head', lambda head: head + 1), *(right(i, top) for i, top in enumerate(TOPS))]
-  notes = HEADS_NOTE.format(name=beside), f'Counted at {found.positions:,} tokens.'
+  notes = HEADS_NOTE, f'Counted at {found.positions:,} tokens.'
   return Table(f'{of}: how often each head is right', columns, notes).of(range(len(found.right[1])))
 
 

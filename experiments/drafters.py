@@ -129,9 +129,8 @@ class TableConfig:
         raise UserError(f'{given} makes {depth} guesses, so give as many or fewer')
     limit = self.base.max_positions
     if limit is not None and self.max_len > limit:
-      raise UserError(
-        f'config.table.max_len={self.max_len} is not possible: max_positions={limit} is the most'
-      )
+      most = f'max_positions={limit} is the most'
+      raise UserError(f'config.table.max_len={self.max_len} is not possible: {most}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +154,11 @@ class Drafters:
       model = self.table.small if name == 'table.small_run' else self.table.base
       train.check(run, model, self.data.rows, self.mesh, name)
 
+  @property
+  def people(self) -> TextConfig:
+    """The text as people wrote it."""
+    return dataclasses.replace(self.data, own='', distilled='')
+
 
 # --- the table
 
@@ -170,16 +174,15 @@ class Trained(NamedTuple):
 def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """The page from the top: a base, its own text, drafters, rows, tables and pictures."""
   rows = Rows(root / 'results.jsonl', conditions)
-  people = dataclasses.replace(c.data, own='', distilled='')
   if c.data.own:
     c.data.open()  # a mistake shows before any work
   if c.base:
     base = pathlib.Path(c.base)
     check_kind(base, c.task)
   else:
-    made = {'model': c.table.base, 'run': c.table.base_run, 'data': people, 'seed': c.seed}
+    made = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people, 'seed': c.seed}
     base = stage(root, 'base', train.base, **made, mesh=c.mesh)
-  bench = Bench(c, root, base, people)
+  bench = Bench(c, root, base)
 
   def make(drafter: Drafter) -> None:
     if bench.known(drafter) is None:
@@ -201,29 +204,25 @@ def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Row
   return rows
 
 
-def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path, people: TextConfig) -> TextConfig:
+def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path) -> TextConfig:
   """Text that the base writes itself: what heads and networks guess."""
   own = c.data.own
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
-    own = str(stage(root, 'own', continuations, model=base, data=people, **sizes))
+    own = str(stage(root, 'own', continuations, model=base, data=c.people, **sizes))
   elif not own:
-    own = str(stage(root, 'own', translations, model=base, data=people, distill=c.table.distill))
+    own = str(stage(root, 'own', translations, model=base, data=c.people, distill=c.table.distill))
   return dataclasses.replace(c.data, own=own)
 
 
-def draft_model(c: Drafters, root: pathlib.Path, people: TextConfig) -> Trained:
-  """The small model, trained as the base is."""
-  run = c.table.small_run
-  made = {'model': c.table.small, 'run': run, 'data': people, 'seed': c.seed}
-  return Trained(stage(root, 'model', train.base, **made, mesh=c.mesh), run, people)
-
-
-def on_base(
-  c: Drafters, root: pathlib.Path, drafter: Drafter, base: pathlib.Path, own: TextConfig
-) -> Trained:
-  """Heads or a draft network on the base, which stays as it is."""
-  same = {'base': base, 'run': c.train, 'data': own, 'seed': c.seed, 'mesh': c.mesh}
+def trained(c: Drafters, root: pathlib.Path, base: pathlib.Path, drafter: Drafter) -> Trained:
+  """A small model, or heads or a draft network on the base, which stays as it is."""
+  same: dict[str, Any] = {'seed': c.seed, 'mesh': c.mesh}
+  if drafter == 'model':
+    same |= {'model': c.table.small, 'run': c.table.small_run, 'data': c.people}
+    return Trained(stage(root, 'model', train.base, **same), c.table.small_run, c.people)
+  own = own_text(c, root, base)
+  same |= {'base': base, 'run': c.train, 'data': own}
   if drafter in HEADS:
     markov = c.table.block.markov if drafter == 'markov' else 0
     heads = dataclasses.replace(c.table.heads, rooted=drafter != 'heads', markov=markov)
@@ -274,14 +273,11 @@ class Bench:
     c: the settings.
     root: the workdir.
     base: the folder of the base.
-    people: the text.
   """
 
-  def __init__(
-    self, c: Drafters, root: pathlib.Path, base: pathlib.Path, people: TextConfig
-  ) -> None:
-    self.c, self.root, self.base, self.people = c, root, base, people
-    self.text = people.open()
+  def __init__(self, c: Drafters, root: pathlib.Path, base: pathlib.Path) -> None:
+    self.c, self.root, self.base = c, root, base
+    self.text = c.people.open()
     self.text.check_base(base)
     self.target = Bound(*packed(*folders.load(base)))
     self.dtype = self.target.module.config.dtype
@@ -292,10 +288,7 @@ class Bench:
   @functools.cache  # noqa: B019 (one bench a process)
   def trained(self, drafter: Drafter) -> Trained:
     """A drafter, trained now if it is not there."""
-    c, root, base = self.c, self.root, self.base
-    if drafter == 'model':
-      return draft_model(c, root, self.people)
-    return on_base(c, root, drafter, base, own_text(c, root, base, self.people))
+    return trained(self.c, self.root, self.base, drafter)
 
   def known(self, drafter: Drafter) -> Trained | None:
     """A drafter that is there; else None."""
@@ -514,23 +507,6 @@ def lengths(rows: Sequence[Row]) -> Drawn:
   return LENGTHS.of(_chains(rows))
 
 
-def below_their_chain(rows: Iterable[Row]) -> tuple[list[str], int]:
-  """Trees that write fewer tokens a call than the chain of as many nodes of the same drafter, at
-  temperature 0; and how many pairs there are."""
-  at_zero = {}
-  for row in rows:
-    if row.get('tokens') and row['temperature'] == 0 and not row.get('short'):
-      at_zero[row['drafter'], row['tree']] = row
-  worse, pairs = [], 0
-  for (drafter, tree), row in sorted(at_zero.items()):
-    chain = at_zero.get((drafter, 0))
-    if tree and chain is not None and chain['nodes'] == tree:
-      pairs += 1
-      if row['tokens'] < chain['tokens']:
-        worse.append(f'{DRAFTERS[drafter]} {row["tokens"]:.3f} against {chain["tokens"]:.3f}')
-  return worse, pairs
-
-
 def _plan(row: Row) -> tuple[Any, ...]:
   """The fields that name a row; lines without `short` are of whole chains or trees."""
   return tuple(row.get(name) or (0 if name == 'short' else row.get(name)) for name in PLAN)
@@ -591,14 +567,24 @@ def _missing_note(asked: Iterable[Row]) -> list[str]:
 
 
 def _trees_note(rows: Iterable[Row]) -> list[str]:
-  worse, pairs = below_their_chain(rows)
-  if not pairs:
-    return []
-  if not worse:
-    compared = f'of {pairs} compared (temperature 0)'
-    return [f'At equal nodes no tree writes fewer tokens a call than its chain, {compared}.']
-  trees = f'{len(worse)} of {pairs} trees write fewer tokens a call than their chain'
-  return [f'At equal nodes {trees}: {"; ".join(worse)}.']
+  """Names trees that write fewer tokens a call than the chain of as many nodes of their drafter."""
+  at_zero = {}
+  for row in rows:
+    if row.get('tokens') and row['temperature'] == 0 and not row.get('short'):
+      at_zero[row['drafter'], row['tree']] = row
+  worse, pairs = [], 0
+  for (drafter, tree), row in sorted(at_zero.items()):
+    chain = at_zero.get((drafter, 0))
+    if tree and chain is not None and chain['nodes'] == tree:
+      pairs += 1
+      if row['tokens'] < chain['tokens']:
+        worse.append(f'{DRAFTERS[drafter]} {row["tokens"]:.3f} against {chain["tokens"]:.3f}')
+  than = 'fewer tokens a call than'
+  if worse:
+    said = f'{len(worse)} of {pairs} trees write {than} their chain: {"; ".join(worse)}'
+  else:
+    said = f'no tree writes {than} its chain, of {pairs} compared (temperature 0)'
+  return [f'At equal nodes {said}.'] if pairs else []
 
 
 SPEEDS = Table(

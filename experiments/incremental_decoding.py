@@ -111,21 +111,19 @@ class Incremental:
   seed: Seed = 0
 
   def __post_init__(self) -> None:
-    sources = {'growth.source': self.growth.source, 'encoder.source': self.encoder.source}
-    for name in self.growth.models:
-      for setting, tokens in {'growth.lengths': max(self.growth.lengths), **sources}.items():
-        _check_room(setting, tokens, f'models.{name}', getattr(self.models, name))
+    layout, asked = self.layout, []
     for dtype in PRECISIONS:
-      for _, tokens in getattr(self.layout, dtype):
-        _check_room(f'layout.{dtype}', tokens, 'layout.model', self.layout.model)
-
-
-def _check_room(setting: str, tokens: int, name: str, model: Any) -> None:
-  if tokens > model.max_positions:
-    raise UserError(
-      f'config.{setting} has {tokens} tokens, and config.{name}.max_positions='
-      f'{model.max_positions}: give fewer tokens, or more positions'
-    )
+      for _, tokens in getattr(layout, dtype):
+        asked.append((f'layout.{dtype}', tokens, 'layout.model', layout.model))
+    for name in self.growth.models:
+      model = f'models.{name}', getattr(self.models, name)
+      asked.append(('growth.lengths', max(self.growth.lengths), *model))
+      asked.append(('growth.source', self.growth.source, *model))
+      asked.append(('encoder.source', self.encoder.source, *model))
+    for setting, tokens, name, model in asked:
+      if tokens > (most := model.max_positions):
+        given = f'config.{setting} has {tokens} tokens, and config.{name}.max_positions={most}'
+        raise UserError(f'{given}: give fewer tokens, or more positions')
 
 
 # --- the page
@@ -348,12 +346,8 @@ OUTER = {'call', 'while', 'conditional', 'async-start'}
 
 def launches(hlo: str) -> int:
   """Counts instructions of a compiled program, `compiled.as_text()`, that run by themselves: on a
-  GPU kernels and library calls.
-
-  Bodies of loops and branches count once each; a fusion is one.
-  """
-  computations, entry = _computations(hlo)
-  return len(list(_launched(computations, entry)))
+  GPU kernels and library calls. Bodies of loops and branches count once each; a fusion is one."""
+  return len(list(_launched(*_computations(hlo))))
 
 
 def of_loop(hlo: str) -> list[tuple[str, str]]:
@@ -640,8 +634,8 @@ def layout_table(rows: Sequence[Row]) -> Drawn:
   parted = []
   for row in rows:
     if row.get('parted'):
-      sizes = f'{row["batch"]} in {row["dtype"]} at {row["batch"]}, {row["length"]}'
-      parted.append(f'{row["parted"]} of {sizes}')
+      where = f'{row["dtype"]} at {row["batch"]}, {row["length"]}'
+      parted.append(f'{row["parted"]} of {row["batch"]} in {where}')
   differ = ', '.join(parted) or 'none'
   return LAYOUT.of(rows, notes=[f'Sentences that (b) and (c) write differently: {differ}.'])
 

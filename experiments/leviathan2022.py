@@ -397,7 +397,7 @@ def alphas(rows: Sequence[Row]) -> Drawn:
   gammas: dict[str, int] = {}
   for row in found:
     gammas[row['draft']] = min(row['gamma'], gammas.get(row['draft'], row['gamma']))
-  columns = [Column('Draft', lambda draft: DRAFTS[draft]), Column('γ', lambda draft: gammas[draft])]
+  columns = [Column('Draft', DRAFTS.get), Column('γ', gammas.get)]
   for temperature in sorted({row['temperature'] for row in found}):
     at = {}
     for row in found:
@@ -445,15 +445,13 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 def _close(rows: Sequence[Row]) -> list[str]:
   """Counts the rows that came out as predicted."""
-  known = close = 0
+  errors = []
   for row in rows:
-    speedup, predicted = row.get('speedup_calls'), row.get('predicted_width')
-    if speedup is not None and predicted is not None:
-      known += 1
-      close += abs(speedup / predicted - 1) <= WITHIN
-  if not known:
-    return []
-  return [f'Calls alone within {WITHIN:.0%} of what the width predicts: {close} of {known}.']
+    if row.get('speedup_calls') and row.get('predicted_width'):
+      errors.append(abs(row['speedup_calls'] / row['predicted_width'] - 1))
+  close = f'{sum(error <= WITHIN for error in errors)} of {len(errors)}'
+  within = f'Calls alone within {WITHIN:.0%} of what the width predicts'
+  return [f'{within}: {close}.'] if errors else []
 
 
 SPEED_TABLE = Table(

@@ -50,12 +50,18 @@ def figure(
   for axes in panels[len(names) :]:
     axes.axis('off')
   sizes = [1, *(int(size) for size in block_sizes if size)]
+  blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
   for i, (axes, matrix, name) in enumerate(zip(panels, weights, names, strict=False)):
     shades = axes.imshow(matrix, cmap='Greys', vmin=0, vmax=float(weights.max()), aspect='auto')
     axes.set_title(name, fontsize=9)
     axes.tick_params(length=2)
-    _name_source(axes, source if i + columns >= len(names) else ())
-    _name_written(axes, written if i % columns == 0 else (), sizes)
+    below = source if i + columns >= len(names) else ()
+    axes.set_xticks(range(len(below)), below, rotation=90, fontsize=SMALL, parse_math=False)
+    left = written if i % columns == 0 else ()
+    axes.set_yticks(range(len(left)), left, fontsize=SMALL, parse_math=False)
+    # inner panels have no labels
+    for label, block in zip(axes.get_yticklabels(), blocks, strict=False):
+      label.set_color(_colour(block))
     for end in list(itertools.accumulate(sizes))[:-1]:
       axes.axhline(end - 0.5, color=VERMILION, linewidth=0.9)
     if i % columns == columns - 1 or i == len(names) - 1:
@@ -65,18 +71,6 @@ def figure(
   )
   made.suptitle(title, fontsize=10, parse_math=False)
   return made
-
-
-def _name_source(axes: Axes, source: Sequence[str]) -> None:
-  axes.set_xticks(range(len(source)), source, rotation=90, fontsize=SMALL, parse_math=False)
-
-
-def _name_written(axes: Axes, written: Sequence[str], sizes: Sequence[int]) -> None:
-  axes.set_yticks(range(len(written)), written, fontsize=SMALL, parse_math=False)
-  blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
-  # inner panels have no labels
-  for label, block in zip(axes.get_yticklabels(), blocks, strict=False):
-    label.set_color(_colour(block))
 
 
 def _name_calls(axes: Axes, sizes: Sequence[int]) -> None:

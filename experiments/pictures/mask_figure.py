@@ -21,29 +21,21 @@ COLUMNS = 4
 def figure(masks: Sequence[Mask]) -> Figure:
   """A panel for each, and what its colours mean in the last."""
   rows = len(masks) // COLUMNS + 1
-  made = Figure(
-    figsize=(13, 2.7 * rows), dpi=100, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.08)
-  )
+  layout = ConstrainedLayoutEngine(wspace=0.04, hspace=0.08)
+  made = Figure(figsize=(13, 2.7 * rows), dpi=100, layout=layout)
   panels = made.subplots(rows, COLUMNS).ravel()
   for axes, mask in zip(panels, masks, strict=False):
     _draw(axes, mask)
   for axes in panels[len(masks) :]:
     axes.axis('off')
-  meanings = [
-    Patch(color=COMMITTED),
-    Patch(color=NODE),
-    Patch(color=HIDDEN),
-    Line2D([], [], color='black'),
-  ]
-  names = [
-    'sees it, committed before',
-    'sees it, written by this call',
-    'does not see it',
-    'a block begins',
-  ]
-  panels[-1].legend(
-    meanings, names, loc='center', frameon=False, title='a row is a token, a column a slot'
-  )
+  meanings = {
+    'sees it, committed before': Patch(color=COMMITTED),
+    'sees it, written by this call': Patch(color=NODE),
+    'does not see it': Patch(color=HIDDEN),
+    'a block begins': Line2D([], [], color='black'),
+  }
+  title = 'a row is a token, a column a slot'
+  panels[-1].legend(meanings.values(), meanings, loc='center', frameon=False, title=title)
   return made
 
 

@@ -1,6 +1,7 @@
 """Masks of one call of a model, kind by kind, worked out by the functions that decode with it."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,65 +39,49 @@ class Mask:
 
 
 def every_mask() -> list[Mask]:
-  """One of each kind."""
+  """One of each kind; nodes stand in a cache behind some committed positions."""
+  zero, two, three, four, five = (jnp.array([length]) for length in (0, 2, 3, 4, 5))
+  causally = attention.node_mask(causal(6), zero, 8), attention.node_mask(causal(4), three, 8)
+  tree, window = attention.node_mask(TREE, three, 9), attention.node_mask(TREE, five, 11)
+  window &= attention.node_window(TREE, five, 11, WINDOW)
+  # a window of 2 rows and 3 columns, and the guesses b c and b d: the second b is never accepted
+  pool = merge(jnp.array([[[1, 2], [1, 3]]]), jnp.ones((1, 2), bool))
+  ahead = LookaheadDrafter(window=3, ngram=3, guesses=2).tree_of(pool).nodes
+  ahead_names = ('root', '0,1', '0,2', '1,0', '1,1', '1,2', 'b', 'bc', '(b)', 'bd')
+  # EAGLE reads one row after another: each call has its own mask
+  rows = jnp.stack([row_mask(jnp.array([place]), 9)[:, 0] for place in (4, 5, 6)], axis=1)
+  block, block_names = block_mask(four, 4, 10), ('root', '?', '?', '?')
   return [
-    _prompt(),
-    _chain(),
+    _over_slots('causal: a prompt of 6', causally[0], _positions(0, 6), 0),
+    _over_slots('causal: a chain of 4 after 3', causally[1], ('root', 'a', 'aa', 'aaa'), 3),
     _padding(),
-    _tree(),
-    _window(),
+    _over_slots('tree after 3', tree, TREE_NAMES, 3),
+    _over_slots(f'sliding window of {WINDOW}: tree after 5', window, TREE_NAMES, 5),
     _local(),
     _convolution(),
-    _lookahead(),
-    *_drafts(),
+    _over_slots('lookahead after 2', attention.node_mask(ahead, two, 12), ahead_names, 2),
+    _over_slots('EAGLE: a chain of 4 after 4', rows, ('a', 'aa', 'aaa'), 4),
+    _eagle_tree(),
+    _over_slots('a block of 5 after 4', block, block_names, 4),
   ]
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
   """The mask over a cache in which the nodes stand behind `length` committed positions."""
   slots = sees.shape[-1]
-  empty = ('',) * (slots - length - len(rows))
-  return Mask(
-    title,
-    np.asarray(sees[0]),
-    rows,
-    (*_positions(0, length), *rows, *empty),
-    np.arange(slots) < length,
-  )
-
-
-def _prompt() -> Mask:
-  sees = attention.node_mask(causal(6), jnp.zeros(1, jnp.int32), 8)
-  return _over_slots('causal: a prompt of 6', sees, _positions(0, 6), 0)
-
-
-def _chain() -> Mask:
-  sees = attention.node_mask(causal(4), jnp.array([3]), 8)
-  return _over_slots('causal: a chain of 4 after 3', sees, ('root', 'a', 'aa', 'aaa'), 3)
+  columns = (*_positions(0, length), *rows, *[''] * (slots - length - len(rows)))
+  return Mask(title, np.asarray(sees[0]), rows, columns, np.arange(slots) < length)
 
 
 def _padding() -> Mask:
   """The memory's mask, by an encoder of no size worth mentioning."""
-  model = Transformer(
-    TransformerConfig(vocab_size=4, d_model=2, d_ff=1, heads=1, encoder_layers=1, decoder_layers=1)
-  )
+  sizes: Any = {'d_model': 2, 'd_ff': 1, 'heads': 1, 'encoder_layers': 1, 'decoder_layers': 1}
+  model = Transformer(TransformerConfig(vocab_size=4, **sizes))
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), jax.eval_shape(model.init, jax.random.key(0)))
   ids = np.where(np.arange(8) < np.array([[8], [3], [5], [6]]), 2, model.pad_id)
   sees = np.asarray(model.encode(params, jnp.asarray(ids, jnp.int32)).mask)
   rows = tuple(f'sentence {i}' for i in range(1, 5))
   return Mask('padding: sources of 8, 3, 5, 6', sees, rows, _positions(0, 8), np.ones(8, bool))
-
-
-def _tree() -> Mask:
-  return _over_slots('tree after 3', attention.node_mask(TREE, jnp.array([3]), 9), TREE_NAMES, 3)
-
-
-def _window() -> Mask:
-  length, slots = jnp.array([5]), 11
-  sees = attention.node_mask(TREE, length, slots) & attention.node_window(
-    TREE, length, slots, WINDOW
-  )
-  return _over_slots(f'sliding window of {WINDOW}: tree after 5', sees, TREE_NAMES, 5)
 
 
 def _local() -> Mask:
@@ -119,33 +104,8 @@ def _convolution() -> Mask:
   sees = np.zeros((n, past + n), bool)
   np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
   columns = (*_positions(3 - past, 3), *TREE_NAMES)
-  return Mask(
-    f'convolution of width {WIDTH}: tree after 3',
-    sees,
-    TREE_NAMES,
-    columns,
-    np.arange(past + n) < past,
-  )
-
-
-def _lookahead() -> Mask:
-  """A window of 2 rows and 3 columns, and the guesses b c and b d: the second b is never
-  accepted."""
-  chains, known = jnp.array([[[1, 2], [1, 3]]]), jnp.ones((1, 2), bool)
-  nodes = LookaheadDrafter(window=3, ngram=3, guesses=2).tree_of(merge(chains, known)).nodes
-  names = ('root', '0,1', '0,2', '1,0', '1,1', '1,2', 'b', 'bc', '(b)', 'bd')
-  return _over_slots('lookahead after 2', attention.node_mask(nodes, jnp.array([2]), 12), names, 2)
-
-
-def _drafts() -> list[Mask]:
-  """Masks of draft networks, over their own caches."""
-  return [_eagle_chain(), _eagle_tree(), _block()]
-
-
-def _eagle_chain() -> Mask:
-  """One row is read after another: each call has its own mask."""
-  rows = [row_mask(jnp.array([place]), 9)[:, 0] for place in (4, 5, 6)]
-  return _over_slots('EAGLE: a chain of 4 after 4', jnp.stack(rows, axis=1), ('a', 'aa', 'aaa'), 4)
+  title = f'convolution of width {WIDTH}: tree after 3'
+  return Mask(title, sees, TREE_NAMES, columns, np.arange(past + n) < past)
 
 
 def _eagle_tree() -> Mask:
@@ -155,21 +115,13 @@ def _eagle_tree() -> Mask:
   tree = growing.start(jnp.log(jnp.array([[0.6, 0.4]])), width, nodes)
   before, names, rows = [''], [], []
   for level in range(3):
-    before = [
-      before[i] + 'ab'[rank] for i, rank in zip(tree.origin[0], tree.tokens[0], strict=True)
-    ]
+    parents = zip(tree.origin[0], tree.tokens[0], strict=True)
+    before = [before[i] + 'ab'[rank] for i, rank in parents]
     names += before
     rows.append(frontier_mask(tree.sees, length, slots))
     tree = growing.advance(tree, jnp.log(jnp.array([LAWS[level]])))
-  return _over_slots(
-    'EAGLE: a tree that grows, after 4', jnp.concatenate(rows, axis=1), tuple(names), 4
-  )
-
-
-def _block() -> Mask:
-  return _over_slots(
-    'a block of 5 after 4', block_mask(jnp.array([4]), 4, 10), ('root', '?', '?', '?'), 4
-  )
+  sees = jnp.concatenate(rows, axis=1)
+  return _over_slots('EAGLE: a tree that grows, after 4', sees, tuple(names), 4)
 
 
 def _positions(start: int, end: int) -> tuple[str, ...]:

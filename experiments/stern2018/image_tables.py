@@ -35,6 +35,7 @@ from experiments.stern2018.tables import (
   by_key,
   finished,
   heads_notes,
+  own_note,
   style,
   top_1,
 )
@@ -94,11 +95,6 @@ QUALITY_NOTE = (
 TAU_NOTE = 'Accepted: intensities up to τ away from the most likely one.'
 
 
-def own_note(rows: Iterable[Row]) -> list[str]:
-  """Says it where heads have learnt from the base's own images."""
-  return [OWN_NOTE] * any(row.get('heads_text') == 'own' for row in rows)
-
-
 def bicubic_note(rows: Iterable[Row]) -> list[str]:
   """Says what a bicubic enlargement of the same images comes to."""
   found = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
@@ -128,7 +124,12 @@ def table2(rows: Iterable[Row]) -> Drawn:
   columns = [Column('k', str, names_row=True)]
   columns += [block_sizes(name, column) for column, name in (COLUMNS | ours).items()]
   shown = found.values()
-  notes = (TABLE2_NOTE, *[FORECAST_NOTE] * bool(ours), *own_note(shown), *heads_notes(shown))
+  notes = (
+    TABLE2_NOTE,
+    *[FORECAST_NOTE] * bool(ours),
+    *own_note(shown, OWN_NOTE),
+    *heads_notes(shown),
+  )
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
   return table.of(sorted({k for k, _, _ in found}), cells=shown)
 
@@ -142,7 +143,7 @@ def quality_table(rows: Iterable[Row]) -> Drawn:
       shown.append(row)
   centred = [CENTRED_NOTE] * any(_series(row) in CENTRED for row in shown)
   forecast = [FORECAST_NOTE] * any(row['regime'] in UNTRAINED for row in shown)
-  notes = (*own_note(shown), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
+  notes = (*own_note(shown, OWN_NOTE), *centred, *forecast, *bicubic_note(shown), *QUALITY.notes)
   return dataclasses.replace(QUALITY, notes=notes).of(shown)
 
 
@@ -157,7 +158,7 @@ def heads_table(rows: Iterable[Row]) -> Drawn:
   for row in finished(rows):
     if row['k'] > 1 and row['regime'] not in UNTRAINED and row['rule'] == 'exact':
       shown.append(row)
-  return dataclasses.replace(HEADS, notes=(*own_note(shown), *HEADS.notes)).of(shown)
+  return dataclasses.replace(HEADS, notes=(*own_note(shown, OWN_NOTE), *HEADS.notes)).of(shown)
 
 
 def distance(row: Row) -> int | None:
@@ -244,9 +245,16 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
     if _series(row) in COLUMNS | FORECASTS and row.get('mean_block_size') is not None:
       ours[row['k'], *_series(row)] = row['mean_block_size']
   figure, panels = drawing.panels(2, sharex=True, sharey=True)
+  sides: dict[str, Mapping[Key, float]]
   sides = {'Ours': ours, 'Stern et al. 2018, Table 2 (CelebA, dev)': published.TABLE2}
   for axes, (title, points) in zip(panels, sides.items(), strict=True):
-    _block_panel(axes, points, title)
+    drawing.dress(axes, title, drawing.BLOCKS, 'k')
+    for column, name in (COLUMNS | FORECASTS).items():
+      line = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
+      if line or column in COLUMNS:  # the paper's are named even where nothing is measured yet
+        drawing.curve(axes, line, style(*column), name)
+    if not points:
+      drawing.nothing_yet(axes)
     axes.set_xticks(sorted({k for found in sides.values() for k, _, _ in found}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
@@ -255,16 +263,6 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
     labels = [Label(f'{block:.2f}', k, block, COLOURS[one[0]]) for one, (k, block) in last.items()]
     place(axes, labels)
   drawing.save(figure, path)
-
-
-def _block_panel(axes: Axes, points: Mapping[Key, float], title: str) -> None:
-  drawing.dress(axes, title, drawing.BLOCKS, 'k')
-  for column, name in (COLUMNS | FORECASTS).items():
-    found = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
-    if found or column in COLUMNS:  # the paper's are named even where nothing is measured yet
-      drawing.curve(axes, found, style(*column), name)
-  if not points:
-    drawing.nothing_yet(axes)
 
 
 def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:

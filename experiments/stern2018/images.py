@@ -275,25 +275,24 @@ def draw(c: Table2, rows: Rows, found: list[Row], root: pathlib.Path) -> None:
 
 def train_run(c: Table2, folder: pathlib.Path) -> bool:
   """Fills a folder with the run that k, regime and base mean; False if it was there before."""
-  base = pathlib.Path(c.base) if c.base else None
-  if base is not None:
-    folders.open(base)  # a mistake shows before any work
-  if c.k > 1:
-    if base is None:
-      raise UserError(
-        f'heads for k={c.k} are trained on a base model: name its workdir by --config.base=...'
-      )
-    _check_model(c, base)
-    return in_place(folder, **heads_run(c, base, c.k, c.regime, c.data))
-  if c.regime == 'finetune':
+  base = pathlib.Path(c.base)
+  if c.k > 1 and not c.base:
+    raise UserError(
+      f'heads for k={c.k} are trained on a base model: name its workdir by --config.base=...'
+    )
+  if c.k == 1 and c.regime == 'finetune':
     raise UserError(
       'k=1 has no heads to train with regime=finetune: give regime=regular, or k of 2 or more'
     )
-  if c.data.own:
+  if c.k == 1 and c.data.own:
     raise UserError(
       f'config.data.own={c.data.own} is for heads: leave it out, or give k of 2 or more'
     )
-  start: dict[str, Any] = {'start': base} if base is not None else {}
+  if c.base:
+    _check_model(c, base)
+  if c.k > 1:
+    return in_place(folder, **heads_run(c, base, c.k, c.regime, c.data))
+  start: dict[str, Any] = {'start': base} if c.base else {}
   return in_place(folder, **base_run(c, c.data), **start)
 
 
@@ -425,8 +424,7 @@ def write_own(
   pictures = dataclasses.replace(data, own='').open()
   pictures.check_base(base)
   model, params = without_heads(*folders.load(base))
-  record = {'teacher': author_of(model, params), 'images': pictures.images.key[:16]}
-  source = shrink(pictures.images.array('train'))
+  teacher, source = author_of(model, params), shrink(pictures.images.array('train'))
   if data.mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
   source = source[spaced(len(source), images)]
@@ -446,7 +444,8 @@ def write_own(
   written = np.concatenate([np.load(path) for path in parts])
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
-  said = Record(**record, content=_content(source, written), mirrored=data.mirrored)
+  content = hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
+  said = Record(teacher, pictures.images.key[:16], content, data.mirrored)
   write_json(folder / 'images.json', dataclasses.asdict(said))
   shutil.rmtree(folder / 'parts')
 
@@ -457,12 +456,9 @@ def open_own(folder: pathlib.Path) -> Own:
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
-  content, path = _record_of(folder).content, folder / 'images.npz'
+  _record_of(folder)  # which is written last
   shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
-  own = Own(**npz.read(path, shapes, 'images'))
-  if _content(*own) != content:
-    raise UserError(f'{path} is damaged: remove {folder}, and let it be made again')
-  return own
+  return Own(**npz.read(folder / 'images.npz', shapes, 'images'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -481,10 +477,6 @@ def _record_of(folder: pathlib.Path) -> Record:
   if not file.is_file():
     raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
   return read(Record, read_json(file), str(file), mark=': ')
-
-
-def _content(source: np.ndarray, written: np.ndarray) -> str:
-  return hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
 
 
 @functools.lru_cache(maxsize=1)
@@ -598,7 +590,8 @@ class Bench:
     if rule == 'exact':
       self.check_same(model, params, out, greedy)
     if rule in COLUMNS:
-      found |= self.clock(folder, k, regime, rule)
+      times = self.timings(folder, k, regime)
+      found |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
     made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
     blocks = count_blocks(out.lengths, out.block_sizes)
     with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
@@ -631,19 +624,15 @@ class Bench:
   @functools.lru_cache(maxsize=1)  # noqa: B019
   def timings(self, folder: pathlib.Path, k: int, regime: str) -> dict[str, Timing]:
     """Times a few images one by one: greedy decoding and the table's columns, all in turn."""
-    model, params = _loaded(folder)
-    calls = {'greedy': functools.partial(_decode_one, model, params, fd.Greedy())}
+    strategies: dict[str, Any] = {'greedy': fd.Greedy()}
     for rule in COLUMNS if k > 1 else ():
-      if regime not in UNTRAINED or not rule.startswith('window'):
-        strategy = self.strategy(folder, k, regime, rule)
-        calls[rule] = functools.partial(_decode_one, model, params, strategy)
+      if regime not in UNTRAINED or rule != CENTRED:
+        strategies[rule] = self.strategy(folder, k, regime, rule)
+    calls = {}
+    for name, strategy in strategies.items():
+      calls[name] = functools.partial(fd.decode, *_loaded(folder), strategy=strategy)
     chosen = spaced(len(self.inputs), self.c.table.timed)
     return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
-
-  def clock(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    """The times of a row beside greedy decoding's."""
-    timings = self.timings(folder, k, regime)
-    return beside_greedy(timings.get(rule, timings['greedy']), timings['greedy'])
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one bench a process)
   def greedy(self, folder: pathlib.Path) -> Decoded:
@@ -692,7 +681,3 @@ class Bench:
 @functools.lru_cache(maxsize=1)
 def _loaded(folder: pathlib.Path) -> tuple[Any, Any]:
   return packed(*folders.load(folder))
-
-
-def _decode_one(model: Any, params: Any, strategy: Any, image: np.ndarray) -> Decoded:
-  return fd.decode(model, params, image, strategy)

@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 
 import rich.console
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import Rectangle
 
 from experiments.lab import report
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
 from experiments.lab.rows import Row, latest
 from experiments.lab.settings import TUNED
 from experiments.stern2018 import published
-from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
@@ -57,6 +55,7 @@ TABLE1_NOTE = (
 )
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
+ONE_FOR_EACH = 'the paper trains one for each k.'
 OWN_NOTE = (
   'Regular and Fine tuning: heads trained on what the base itself writes for the training sources;'
   ' not in the paper.'
@@ -152,11 +151,11 @@ def top_1(heading: str, name: str) -> Column:
 
 def heads_notes(rows: Iterable[Row]) -> list[str]:
   """Notes on extra inputs of heads, and on models that serve several k."""
-  seen: dict[str, None] = {}
+  seen: set[str] = set()
   ks: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
   for row in rows:
     if 'heads_see' in row:
-      seen[row['heads_see']] = None
+      seen.add(row['heads_see'])
     # frozen heads for the largest k serve every k anyway
     if row['regime'] in TUNED and row.get('models'):
       ks[row['regime'], row['models']].add(row['k'])
@@ -164,16 +163,13 @@ def heads_notes(rows: Iterable[Row]) -> list[str]:
   for (regime, _), several in ks.items():
     if len(several) > 1:
       what = f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(several)))}'
-      notes.append(
-        f'One model, decoded with its first heads, is behind {what}; the paper trains one for each'
-        ' k.'
-      )
+      notes.append(f'One model, decoded with its first heads, is behind {what}; {ONE_FOR_EACH}')
   return notes
 
 
-def own_note(rows: Iterable[Row]) -> list[str]:
-  """A note where heads were trained on the base's own text."""
-  return [OWN_NOTE] if any(row.get('heads_text') == 'own' for row in rows) else []
+def own_note(rows: Iterable[Row], note: str = OWN_NOTE) -> list[str]:
+  """A note where heads were trained on the base's own text, or images."""
+  return [note] if any(row.get('heads_text') == 'own' for row in rows) else []
 
 
 def write(
@@ -229,7 +225,7 @@ def table1(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   if any(rule == TREE for _, rule in shown):
     below.append(TREE_NOTE)
   below += [*own_note(found.values()), *heads_notes(found.values()), *notes]
-  figures = [_beside_the_papers(_heading(*column), found, *column) for column in shown]
+  figures = [_beside_the_papers(found, *column) for column in shown]
   table = Table('Blockwise parallel decoding, Table 1', (K, *figures), below, CONDITIONS)
   return table.of([Line(k) for k in sorted({k for k, _, _ in found})], cells=found.values())
 
@@ -260,7 +256,7 @@ def rules_table(rows: Sequence[Row]) -> Drawn:
     if rule != 'exact' and not rule.startswith('tree-'):
       lines.add(Line(k, rule))
   label = Column('k, rule', lambda line: f'{line.k}, {line.rule.replace("-", " ")}', names_row=True)
-  figures = [_beside_the_papers(REGIMES[regime], found, regime) for regime in regimes(found)]
+  figures = [_beside_the_papers(found, regime) for regime in regimes(found)]
   notes = [TABLE1_NOTE]
   if any(line.rule.startswith('min-') for line in lines):
     notes.append(MIN_NOTE)
@@ -269,21 +265,16 @@ def rules_table(rows: Sequence[Row]) -> Drawn:
   return Table('Other rules of acceptance', (label, *figures), notes).of(in_order)
 
 
-def _heading(regime: str, rule: str) -> str:
-  name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
-  return f'{name} †' if _is_footnoted(regime, rule) else name
-
-
 def _is_footnoted(regime: str, rule: str) -> bool:
   """Tells columns whose figures in the paper are of another way of training."""
   return regime == 'finetune' and rule.startswith('top-')
 
 
-def _beside_the_papers(
-  heading: str, found: Mapping[Key, Row], regime: str, rule: str | None = None
-) -> Column:
+def _beside_the_papers(found: Mapping[Key, Row], regime: str, rule: str = '') -> Column:
   """A column of BLEU / mean accepted block size with Table 1's beside, of one rule or else of each
   line's own."""
+  heading = REGIMES[regime] if rule in ('', 'exact') else f'{REGIMES[regime]}, {rule}'
+  heading += ' †' * _is_footnoted(regime, rule)
 
   def ours(line: Line) -> Row | None:
     return found.get((line.k, regime, rule or line.rule))
@@ -488,14 +479,6 @@ def beside(found: Mapping[str, Sequence[Row]]) -> Drawn:
   return Table('Side by side', figures, (BESIDE_NOTE,), CONDITIONS).of(shown, cells=of_shown)
 
 
-def of_models_there(rows: list[Row], workdir: pathlib.Path) -> list[Row]:
-  """The rows of models that the workdir's plain names mean, and failures; all rows where they lie
-  there alone."""
-  runs = [record.parent.parent for record in workdir.glob('*/model/config.json')]
-  there = {folders.content(run) for run in runs if run.is_symlink()}
-  return [row for row in rows if not there or row.get('error') or row.get('models') in there]
-
-
 def _three(row: Row) -> str:
   same = row.get('same_as_greedy')
   return f'{bleu_and_block(row)} / {text(None if same is None else 100 * same, ".1f")}'
@@ -609,58 +592,38 @@ def figure4(rows: Iterable[Row], path: pathlib.Path) -> None:
 
 # --- the worked example: which tokens each call of the model accepted
 
-NAME_WIDTH, ROW_HEIGHT, MARGIN, GAP, PADDING = 130, 40, 20, 8, 7  # pixels
-DPI, SIZE, LINE = 150, 9, 100  # LINE: characters of the source in a line
+NAME, LINE = 14, 100  # characters: of a call's name, and of the source in a line
+CHARACTER, ROW = 0.08, 0.27  # inches
 
 
 def example_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
   """A line for each call, tokens between bars; the first block is the token that came with the
   prompt."""
-  lines = [f'{_name(i, block):14}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
-  return '\n'.join([f'{"source":14}{source}', *lines]) + '\n'
+  lines = [f'{_name(i, block):{NAME}}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
+  return '\n'.join([f'{"source":{NAME}}{source}', *lines]) + '\n'
 
 
 def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.Path) -> None:
   """Draws the same: a row for each call, a box for each token, a colour for each call."""
-  figure = Figure(dpi=DPI)
-  renderer = FigureCanvasAgg(figure).get_renderer()
-
-  def width_of(words: str) -> float:
-    return figure.text(0, 0, words, fontsize=SIZE).get_window_extent(renderer).width
-
   lines = textwrap.wrap(source, LINE) or ['']
-  boxes = [[width_of(_shown(token)) + 2 * PADDING for token in block] for block in blocks]
-  widest = max([*map(width_of, lines), *(sum(row) + GAP * len(row) for row in boxes)])
-  width = NAME_WIDTH + widest + 2 * MARGIN
-  height = ROW_HEIGHT * (len(blocks) + len(lines)) + 2 * MARGIN
-  figure.texts.clear()
-  figure.set_size_inches(width / DPI, height / DPI)
-  axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+  longest = max(sum(len(token) + 1.5 for token in block) for block in blocks)
+  width, height = NAME + max(longest, *map(len, lines)) + 1, len(lines) + len(blocks)
+  figure = Figure((width * CHARACTER, (height + 0.5) * ROW), drawing.DPI)
+  axes = figure.add_axes((0, 0, 1, 1), xlim=(-1, width), ylim=(height, -0.75))
   axes.axis('off')
-
-  def write(x: float, y: float, words: str, **how: Any) -> None:
-    axes.text(x, y, words, fontsize=SIZE, va='center', **how)
-
-  for i, line in enumerate(lines):
-    write(MARGIN + NAME_WIDTH, MARGIN + ROW_HEIGHT * (i + 0.5), line, color='#444444')
-  for i, (block, row) in enumerate(zip(blocks, boxes, strict=True)):
-    colour = drawing.COLOURS[i % len(drawing.COLOURS)]
-    x, y = MARGIN + NAME_WIDTH, MARGIN + ROW_HEIGHT * (len(lines) + i + 0.5)
-    write(MARGIN, y, _name(i, block), color=colour)
-    for token, box in zip(block, row, strict=True):
-      corner, tall = (x, y - 0.4 * ROW_HEIGHT), 0.8 * ROW_HEIGHT
-      how: Any = {'facecolor': colour, 'alpha': 0.25, 'edgecolor': colour}
-      style = 'round,pad=0,rounding_size=5'
-      axes.add_patch(FancyBboxPatch(corner, box, tall, boxstyle=style, **how))
-      write(x + box / 2, y, _shown(token), ha='center')
-      x += box + GAP
+  look: Any = {'fontsize': 9, 'family': 'monospace', 'va': 'center', 'parse_math': False}
+  for y, line in enumerate(lines):
+    axes.text(NAME, y, line, color='#444444', **look)
+  for i, block in enumerate(blocks):
+    x, y, colour = float(NAME), len(lines) + i, drawing.COLOURS[i % len(drawing.COLOURS)]
+    axes.text(0, y, _name(i, block), color=colour, **look)
+    for token in block:
+      box: Any = {'facecolor': colour, 'alpha': 0.25, 'edgecolor': colour}
+      axes.add_patch(Rectangle((x, y - 0.4), len(token) + 1, 0.8, **box))
+      axes.text(x + (len(token) + 1) / 2, y, token.strip(), ha='center', **look)
+      x += len(token) + 1.5
   drawing.save(figure, path)
 
 
 def _name(i: int, block: Sequence[str]) -> str:
   return f'call {i} ({len(block)})' if i else 'prompt'
-
-
-def _shown(token: str) -> str:
-  """A token without the space before it, and with no formula in it."""
-  return (token.strip() or ' ').replace('$', r'\$')

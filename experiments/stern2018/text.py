@@ -126,12 +126,11 @@ class Translation:
     for name in RUNS:
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     self.heads.module(folders.model_of(self.model), 2)  # says what cannot be
-    limit, lengths = self.model.max_positions, (self.data.row_length, self.table.max_len)
-    for name, length in zip(('data.row_length', 'table.max_len'), lengths, strict=True):
-      if length > limit:
-        raise UserError(
-          f'config.{name}={length} is not possible: model.max_positions={limit} is the most'
-        )
+    lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
+    for name, length in lengths.items():
+      if length > (limit := self.model.max_positions):
+        most = f'model.max_positions={limit} is the most'
+        raise UserError(f'config.{name}={length} is not possible: {most}')
 
   @property
   def people(self) -> TextConfig:
@@ -363,7 +362,8 @@ class Bench:
       decoded.pop('exact', None)  # which is greedy
     functions = {}
     for name, strategy in decoded.items():
-      functions[name] = functools.partial(self._decode, target, strategy)
+      how = {'strategy': strategy, 'max_len': c.table.max_len}
+      functions[name] = functools.partial(fd.decode, *target, **how)
     times = measure(functions, c.table.repeats, self.timed)
     greedy = self.translate(target, fd.Greedy())
     same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
@@ -447,19 +447,10 @@ class Bench:
     model, params = without_heads(*folders.load(folder))
     lines = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
-    batches = {
-      'head_accuracy': self.text.dev_batches(),
-      'own_accuracy': self.text.batches_of(TokenPairs(self.tokens.source, written)),
-    }
-    found: Row = {}
-    for name, several in batches.items():
-      right = head_accuracy(model, heads.module, params, heads.params, several) if several else ()
-      found[name] = right
-    return found
-
-  def _decode(self, target: Bound, strategy: Any, source: np.ndarray) -> Any:
-    max_len = self.c.table.max_len
-    return fd.decode(target.module, target.params, source, strategy, max_len=max_len)
+    own = self.text.batches_of(TokenPairs(self.tokens.source, written))
+    right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
+    people = right(self.text.dev_batches())
+    return {'head_accuracy': people, 'own_accuracy': right(own) if own else ()}
 
   def _quality(self, out: Decoded) -> Row:
     """BLEU and block sizes."""
@@ -627,9 +618,8 @@ def fastest(rows: Sequence[Row]) -> Row | None:
   written."""
   found = []
   for row in tables.finished(rows):
-    is_exact = row['rule'] == 'exact' or row['rule'].startswith('tree-')
-    is_timed = row.get('speedup') is not None and row.get('mean_block_size') is not None
-    if is_exact and is_timed and row['k'] > 1:
+    is_exact = row['k'] > 1 and (row['rule'] == 'exact' or tree_nodes(row['rule']))
+    if is_exact and row.get('speedup') and row.get('mean_block_size'):
       found.append(row)
   return max(found, key=lambda row: row['speedup'], default=None)
 

@@ -1,5 +1,6 @@
 """Medusa's page: settings, trainings, rows, tables, and all of it at toy size."""
 
+import dataclasses
 import json
 
 import pytest
@@ -63,8 +64,8 @@ def test_the_trainings(tmp_path, monkeypatch, text):
 
   monkeypatch.setattr(cai2024, 'stage', stage)
   c, target, own = settings(text), tmp_path / 'target', tmp_path / 'own'
-  texts = dict.fromkeys(STAGES, c.data) if text == 'data' else cai2024.of_model(c, own)
-  assert cai2024.heads(c, tmp_path, TOGETHER, target, texts) == tmp_path / TOGETHER
+  data = dataclasses.replace(c.data, distilled='' if text == 'data' else str(own))
+  assert cai2024.heads(c, tmp_path, TOGETHER, target, data) == tmp_path / TOGETHER
   first, second = made[FROZEN], made[TOGETHER]
   assert (first['base'], first['together'], first['run']) == (target, False, c.freeze)
   assert (second['base'], second['together'], second['run']) == (

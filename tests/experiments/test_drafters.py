@@ -113,7 +113,7 @@ def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
   )
   c = settings()
   for name in ('heads', 'rooted', 'markov', 'block', 'block-2', 'eagle'):
-    assert drafters.on_base(c, tmp_path, name, tmp_path / 'base', c.data).run == c.train
+    assert drafters.trained(c, tmp_path, tmp_path / 'base', name).run == c.train
   heads = [made[name]['heads'] for name in ('heads', 'rooted', 'markov')]
   assert [(one.rooted, one.markov) for one in heads] == [(False, 0), (True, 0), (True, 64)]
   assert [made[name]['draft'].layers for name in ('block', 'block-2')] == [1, 2]
@@ -165,10 +165,9 @@ def a_row(drafter, tree, tokens, nodes=8, temperature=0.0, batch=1, short=0, **f
 def test_trees_are_compared_with_chains_of_as_many_nodes():
   chains = [a_row('eagle', 0, 3.0), a_row('block', 0, 2.5), a_row('model', 0, 2.5)]
   warm = [a_row('eagle', 0, 9.0, temperature=1.0), a_row('block', 0, 1.9, 2, short=1)]
-  assert drafters.below_their_chain(chains + warm) == ([], 0)
+  assert 'At equal nodes' not in report.markdown(speeds(chains + warm))
   trees = [a_row('eagle', 8, 3.0), a_row('block', 8, 2.4), a_row('block', 16, 2.0, 16)]
-  assert drafters.below_their_chain(chains + trees + warm) == (['block 2.400 against 2.500'], 2)
-  table = report.markdown(speeds(chains + trees))
+  table = report.markdown(speeds(chains + trees + warm))
   assert '1 of 2 trees write fewer tokens a call than their chain: block 2.400 against' in table
   assert '| greedy | none | 0 | 1 | 1 | 0 |' in table and '| 2.00 |' in table
   assert 'no tree writes fewer' in report.markdown(speeds([*chains, trees[0]]))

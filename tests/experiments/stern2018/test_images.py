@@ -3,7 +3,6 @@ all of it at toy size."""
 
 import csv
 import dataclasses
-import json
 import pathlib
 import shutil
 
@@ -292,11 +291,6 @@ def test_mistakes_are_a_sentence(made, tmp_path):
   whole = (made / 'own' / 'images.npz').read_bytes()
   (damaged / 'images.npz').write_bytes(whole[:-100])
   with pytest.raises(fd.UserError, match=r'cannot read .*images\.npz'):
-    images.open_own(damaged)
-  (damaged / 'images.npz').write_bytes(whole)
-  record = json.loads((damaged / 'images.json').read_text())
-  (damaged / 'images.json').write_text(json.dumps(record | {'content': '0'}))
-  with pytest.raises(fd.UserError, match=r'images\.npz is damaged: remove'):
     images.open_own(damaged)
 
 

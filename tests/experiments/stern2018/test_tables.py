@@ -299,21 +299,6 @@ def test_other_outputs_and_workdirs_without_rows_are_refused():
     tables.beside({'a': dev, 'b': [a_row(1, 'regular', 'top-2')]})
 
 
-def test_rows_of_models_that_were_trained_again_are_left_out(tmp_path, monkeypatch):
-  old, new = a_row(1, 'regular', models='old'), a_row(1, 'regular', models='new')
-  heads, failed = a_row(4, 'regular', models='heads'), a_row(8, 'regular', error='killed')
-  assert tables.of_models_there([old, heads], tmp_path) == [old, heads]  # a copy of the lines alone
-  for name in ('base', 'k4-regular'):
-    model = tmp_path / f'{name}-1' / 'model'
-    model.mkdir(parents=True)
-    (model / 'config.json').touch()
-    (tmp_path / name).symlink_to(f'{name}-1')
-  there = {tmp_path / 'base': 'new', tmp_path / 'k4-regular': 'heads'}
-  monkeypatch.setattr(tables.folders, 'content', there.get)
-  assert tables.of_models_there([old, heads, failed], tmp_path) == [heads, failed]
-  assert tables.of_models_there([new, heads, old], tmp_path) == [new, heads]
-
-
 # --- files and pictures
 
 
