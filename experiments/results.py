@@ -203,7 +203,7 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'drafts.speeds': of_lines(drafters.side_by_side, drafters.PLAN),
   'drafts.lengths': of_lines(drafters.lengths, drafters.PLAN),
   'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
-  'drafts.published': lambda _: shown(drafters.PUBLISHED_TABLE.of(drafters.PUBLISHED_ROWS)),
+  'drafts.published': lambda _: shown(drafters.published()),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
   'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),

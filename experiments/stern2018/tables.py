@@ -2,7 +2,7 @@
 ours."""
 
 import collections
-import dataclasses
+import functools
 import pathlib
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -288,41 +288,17 @@ def _beside_the_papers(found: Mapping[Key, Row], regime: str, rule: str = '') ->
   return Column(heading, bleu_and_block, beside=theirs, cell=ours)
 
 
-class Pair(NamedTuple):
-  """A tree, and the chain that it is compared with."""
-
-  chain: Row | None
-  tree: Row
-
-  def nodes(self) -> str:
-    width = self.tree['rule'].removeprefix('tree-')
-    return f'{self.chain["k"] if self.chain else MISSING} / {self.tree.get("tree_nodes", width)}'
-
-  def more(self) -> float | None:
-    """Tokens a call that the tree gains, per cent."""
-    chain = self.chain and self.chain.get('mean_block_size')
-    tree = self.tree.get('mean_block_size')
-    return 100 * (tree / chain - 1) if chain and tree else None
-
-  def both(self, name: str, form: str, unit: str = '') -> str:
-    return ' / '.join(text(row and row.get(name), form, unit) for row in self)
-
-
 TREES = Table(
   'Trees on blockwise heads',
   (
-    Column('k', lambda pair: pair.tree['k']),
-    Column('Training', lambda pair: REGIMES[pair.tree['regime']]),
-    Column('Nodes', Pair.nodes),
-    Column('Tokens a call', lambda pair: pair.both('mean_block_size', '.2f')),
-    Column('More %', Pair.more, '+.1f'),
-    Column('ms', lambda pair: pair.both('ms_per_output', '.1f')),
-    Column(
-      'Speed-up',
-      lambda pair: pair.both('speedup', '.2f', '×'),
-      beside=lambda pair: between(pair.tree.get('spread')),
-    ),
-    dataclasses.replace(SAME, cell=lambda pair: pair.tree),
+    K,
+    TRAINING,
+    Column('Nodes', 'nodes'),
+    Column('Tokens a call', 'tokens'),
+    Column('More %', 'more', '+.1f'),
+    Column('ms', 'ms'),
+    Column('Speed-up', 'speedups', beside=SPEED_UP.beside),
+    SAME,
   ),
   TREES_NOTES,
 )
@@ -330,9 +306,23 @@ TREES = Table(
 
 def trees_table(rows: Sequence[Row]) -> Drawn:
   """Tokens a call and wall clock of every tree beside the chain that the same heads draft."""
-  found = finished(rows)
-  trees = [row for row in found if row['rule'].startswith('tree-')]
-  return TREES.of([Pair(_chain(tree, found), tree) for tree in trees])
+  found, lines = finished(rows), []
+  for tree in found:
+    if not tree['rule'].startswith('tree-'):
+      continue
+    chain = _chain(tree, found) or {}
+    both = functools.partial(_both, chain, tree)
+    width = tree.get('tree_nodes', tree['rule'].removeprefix('tree-'))
+    line = {'nodes': f'{chain.get("k", MISSING)} / {width}'}
+    line |= {'tokens': both('mean_block_size', '.2f'), 'ms': both('ms_per_output', '.1f')}
+    line['speedups'] = both('speedup', '.2f', '×')
+    before, after = chain.get('mean_block_size'), tree.get('mean_block_size')
+    lines.append({**tree, **line, 'more': 100 * (after / before - 1) if before and after else None})
+  return TREES.of(lines)
+
+
+def _both(chain: Row, tree: Row, name: str, form: str, unit: str = '') -> str:
+  return ' / '.join(text(row.get(name), form, unit) for row in (chain, tree))
 
 
 def _chain(tree: Row, rows: Iterable[Row]) -> Row | None:
