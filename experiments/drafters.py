@@ -442,13 +442,11 @@ class Bench:
 
 NOTES = (
   'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training:'
-  ' tokens of the'
-  " target's side, and seconds. Tokens: per call of a row, over all texts; speeds are over some of"
-  ' them.',
+  " tokens of the target's side, and seconds. Tokens: per call of a row, over all texts; speeds are"
+  ' over some of them.',
   "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up:"
-  ' over plain decoding of'
-  ' the same model in turn, whole texts, and in brackets the slowest and fastest round; calls'
-  ' alone: without prompts.',
+  ' over plain decoding of the same model in turn, whole texts, and in brackets the slowest and'
+  ' fastest round; calls alone: without prompts.',
   report.SAME_NOTE,
 )
 ACCEPTED_NOTE = (

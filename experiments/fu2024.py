@@ -57,18 +57,15 @@ FEW = 3  # texts, see `Comparison.clock`
 
 # --- settings
 
+NGram = Annotated[int, Between(3, 99)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
   """Measurements, and the texts that they are of."""
 
   windows: Counts = (15, 2, 5, 10)  # columns; of these three lists each first is the usual size
-  ngrams: tuple[Annotated[int, Between(3, 99)], ...] = (
-    5,
-    3,
-    4,
-    7,
-  )  # tokens, the one looked up by included
+  ngrams: tuple[NGram, ...] = (5, 3, 4, 7)  # tokens, the one looked up by included
   guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
   batches: Counts = (1, 8)  # texts at once; the sweep is at the first
   prompt: Count = 4  # tokens of a line, if the task has no source
