@@ -158,18 +158,22 @@ def warn_of_defaults(
     )
 
 
+def processors_in(given: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings of a folder that are processors, and change something."""
+  found = {
+    key: given[key] for key, neutral in PROCESSORS.items() if given.get(key) not in (None, *neutral)
+  }
+  if any(len(word) > 1 for word in given.get('bad_words_ids') or ()):
+    found['bad_words_ids'] = given['bad_words_ids']
+  return found
+
+
 def warn_of_processors(path: pathlib.Path, given: Mapping[str, Any]) -> None:
   """Warns by one `UserNote` of processors among the settings of a folder, which are to be given."""
-  found = [
-    f'{key}={shown(given[key])}'
-    for key, neutral in PROCESSORS.items()
-    if given.get(key) not in (None, *neutral)
-  ]
-  if any(len(word) > 1 for word in given.get('bad_words_ids') or ()):
-    found.append(f'bad_words_ids={shown(given["bad_words_ids"])}')
-  if found:
+  if found := processors_in(given):
+    told = ', '.join(f'{key}={shown(value)}' for key, value in found.items())
     warnings.warn(
-      f'{path} has processors of `generate`: {", ".join(found)}. fd.Generator heeds them;'
+      f'{path} has processors of `generate`: {told}. fd.Generator heeds them;'
       ' fd.decode does if you give it processors=fd.Processors.of(path).',
       UserNote,
       stacklevel=3,

@@ -15,7 +15,7 @@ from fastdec.errors import UserError, UserNote
 from fastdec.files import read_json
 from fastdec.folders.families import families
 from fastdec.folders.folder import Folder
-from fastdec.folders.generation import warn_of_defaults
+from fastdec.folders.generation import processors_in, warn_of_defaults
 from fastdec.folders.quantized import said_of, tensors_of
 from fastdec.folders.stored import put
 from fastdec.folders.tensors import INDEX, MTP, files_of, fit
@@ -50,7 +50,7 @@ class HuggingFaceFolder(Folder):
     except UserError as error:
       raise UserError(f'{self.path}: {error}') from None
     warn_of_defaults(self.path, self.config, generation)
-    return model
+    return dataclasses.replace(model, generation=processors_in(self.generation))
 
   @functools.cached_property
   def _generation(self) -> Mapping[str, Any]:

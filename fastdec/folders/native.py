@@ -3,6 +3,7 @@
   config.json          sizes of the model, and of its heads if it has any
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
+  generation_config.json   settings of `generate` that came with the model
   tokenizer.model      the SentencePiece model, if tokens are text; or, of a model from fairseq:
   source.dict.txt, target.dict.txt     its dictionaries; or, of one from Hugging Face, its files,
                                        tokenizer_config.json among them
@@ -61,7 +62,10 @@ WIDE = (  # and at most its number of weights
   'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
 TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
-FILES = ('config.json', 'model.safetensors', 'heads.safetensors', TOKENIZER, *DICTIONARIES)
+GENERATION = 'generation_config.json'
+FILES = (
+  'config.json', 'model.safetensors', 'heads.safetensors', GENERATION, TOKENIZER, *DICTIONARIES,
+)  # fmt: skip
 WRITTEN = {*FILES, *huggingface.FILES}
 PathLike = str | os.PathLike[str]
 
@@ -102,6 +106,8 @@ def save(
         shutil.copy(file, partial / name)
     elif tokenizer is not None:
       shutil.copy(tokenizer, partial / TOKENIZER)
+    if generation := getattr(model, 'generation', None):
+      (partial / GENERATION).write_text(json.dumps(generation, indent=2) + '\n')
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
@@ -143,10 +149,17 @@ class NativeFolder(Folder):
     model_class, config_class = family_of(MODELS, self.config['model'], self.path)
     dtype = {} if self.dtype is None else {'dtype': self.dtype}
     model = model_class(described(config_class, {**self.config['model'], **dtype}, self.path))
+    if self.generation:
+      model = dataclasses.replace(model, generation=self.generation)
     # p1 is part of the model
     if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':
       return Transformed(model, self.heads)
     return model
+
+  @functools.cached_property
+  def generation(self) -> Mapping[str, Any]:
+    file = self.path / GENERATION
+    return read_json(file) if file.is_file() else {}
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if not isinstance(self.model, Transformed):

@@ -32,6 +32,10 @@ class EncoderDecoder:
   The cache is that of `Stacks`."""
 
   config: Any
+  # settings of `generate` that came with it, for `fd.Processors.of`; no program reads them
+  generation: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, compare=False, repr=False, kw_only=True
+  )
 
   network: ClassVar[type[nn.Module]]  # all parameters, under one roof
   fixed_length = None

@@ -207,6 +207,8 @@ class LM:
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
 
   config: LMConfig
+  # settings of `generate` that came with it, for `fd.Processors.of`; no program reads them
+  generation: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   start_id = None  # the prompt is the input
   fixed_length = None

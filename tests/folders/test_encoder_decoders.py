@@ -150,6 +150,7 @@ def test_streams_int8_and_saved_folders_keep_them(name, tmp_path):
   again, read = fd.load(tmp_path / 'own')
   assert again == model
   jax.tree.map(np.testing.assert_array_equal, read, params)
+  how['processors'] = fd.Processors.of(tmp_path / 'own')
   written = [[] for _ in sources]
   for rows in fd.stream(model, params, sources, fd.Greedy(), **how):
     for row, tokens in zip(written, rows, strict=True):

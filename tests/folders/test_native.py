@@ -61,6 +61,21 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
     )
 
 
+def test_settings_of_generate_are_saved_with_the_model(parts, tmp_path):
+  """Those that came with it: who goes on from the copy writes the same text."""
+  _, params, _, _ = parts
+  said = {'forced_bos_token_id': 7, 'bad_words_ids': [[3, 4]], 'sequence_bias': [[[5], 2.0]]}
+  fd.save(Transformer(CONFIG, generation=said), params, tmp_path / 'own')
+  with pytest.warns(fd.UserNote, match='has processors of `generate`: forced_bos_token_id=7, '):
+    model, params = fd.load(tmp_path / 'own', dtype='bfloat16')
+  assert model.generation == said
+  fd.save(model, params, tmp_path / 'own')
+  found = fd.Processors.of(tmp_path / 'own')
+  assert found.forced_begin == 7 and found.bad_words == ((3, 4),) and found.bias == {(5,): 2.0}
+  fd.save(Transformer(CONFIG), params, tmp_path / 'own')
+  assert not fd.load(tmp_path / 'own')[0].generation
+
+
 def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_path):
   """Trained weights are stored in float32; a copy of them in bfloat16 would be made, whole, by
   every decode."""
