@@ -64,13 +64,13 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
   Raises:
     UserError: an option that is not supported.
   """
-  activation = said.hidden_activation or said.hidden_act
+  family = FAMILIES[kind]
+  name = 'hidden_activation' if 'hidden_activation' in family.absent else 'hidden_act'
+  activation = getattr(said, name)
   if activation not in ACTIVATIONS:
     raise UserError(
-      f'hidden_act={activation!r} of config.json is not supported: known are'
-      f' {", ".join(ACTIVATIONS)}'
+      f'{name}={activation!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
     )
-  family = FAMILIES[kind]
   score_scale = said.attention_multiplier
   if said.query_pre_attn_scalar is not None:
     score_scale = said.query_pre_attn_scalar**-0.5

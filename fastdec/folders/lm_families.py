@@ -36,7 +36,7 @@ class Said:
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
   sliding_window_pattern: Size | None = None  # by default each layer of this number sees all
-  hidden_activation: str | None = None  # goes before hidden_act
+  hidden_activation: str | None = None  # Gemma's, in the place of hidden_act
   attention_multiplier: Positive | None = None
   query_pre_attn_scalar: Positive | None = None
   attn_logit_softcapping: Positive | None = None
@@ -113,7 +113,9 @@ FAMILIES = {
     'gpt-oss, unquantized',
     {'num_key_value_heads': 8, 'head_dim': 64, 'rms_norm_eps': 1e-5, 'rope_theta': 1.5e5,
      'attention_bias': True, 'sliding_window': 128, 'sliding_window_pattern': 2,
-     'num_experts': 128, 'num_experts_per_tok': 4, 'swiglu_limit': 7.0},
+     'num_experts': 128, 'num_experts_per_tok': 4, 'swiglu_limit': 7.0,
+     'rope_parameters': {'rope_type': 'yarn', 'factor': 32.0, 'truncate': False,
+                         'original_max_position_embeddings': 4096}},
     ('attention_bias', *EXPERTS, 'swiglu_limit', 'swiglu_alpha'), {'sinks': True}, 'most',
   ),
   'granite': Family(
@@ -139,6 +141,8 @@ FAMILIES = {
   'gemma3_text': Family(
     'Gemma 3 (text)',
     {**OF_GEMMA, 'rope_theta': 1e6, 'rope_local_base_freq': 1e4, 'sliding_window_pattern': 6},
-    ('attention_bias', *CAPS, 'rope_local_base_freq'), {'norms': 'both', 'qk_norm': True}, 'most',
+    # that of scores has a field, but no reader
+    ('attention_bias', *CAPS, 'rope_local_base_freq'),
+    {'norms': 'both', 'qk_norm': True, 'score_cap': None}, 'most',
   ),
 }  # fmt: skip

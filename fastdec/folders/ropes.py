@@ -43,8 +43,10 @@ def rope_of(said: Said, may_be_partial: bool) -> dict[str, Any]:
   """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
   given, local = getattr(said, name) or {}, said.rope_local_base_freq
-  if local is not None and 'sliding_attention' in given:  # newer files of Gemma 3
-    sliding = read(SaidOfRope, given['sliding_attention'], f'config.json: {name}', ignores=True)
+  kinds = {'sliding_attention', 'full_attention'}
+  if local is not None and kinds & given.keys():  # newer files of Gemma 3
+    of_local = given.get('sliding_attention') or {}
+    sliding = read(SaidOfRope, of_local, f'config.json: {name}', ignores=True)
     if (sliding.rope_type or 'default') != 'default':
       raise UserError(
         f'rope_type={sliding.rope_type!r} of sliding_attention in config.json is not supported: it'

@@ -280,6 +280,21 @@ def test_harmless_fields_of_published_files_are_not_heeded():
   assert config_of(**harmless) == config_of()
 
 
+def test_fields_and_defaults_of_one_family_are_not_anothers():
+  """Gemma names its activation otherwise. Gemma 3 names a cap of scores that nobody reads, and its
+  ropes may be said for one kind of layer alone. gpt-oss stretches where it says nothing."""
+  assert config_of(hidden_activation='relu') == config_of()
+  gemma = {'model_type': 'gemma3_text', 'num_key_value_heads': None}
+  plain = config_of(**gemma)
+  assert config_of(**gemma, hidden_act='relu', attn_logit_softcapping=3.0) == plain
+  assert config_of(**gemma, hidden_activation='relu').activation == 'relu'
+  rope = {'full_attention': {'rope_type': 'default', 'rope_theta': 7.0}}
+  found = config_of(**gemma, rope_parameters=rope, rope_local_base_freq=9.0)
+  assert (found.rope_theta, found.local_theta) == (7.0, 9.0)
+  oss = config_of(model_type='gpt_oss', num_local_experts=4, **EXPERTS)
+  assert (oss.rope, oss.rope_factor, oss.rope_original) == ('yarn', 32.0, 4096)
+
+
 EXPERTS = {'num_experts_per_tok': 2, 'num_key_value_heads': None, 'head_dim': None}
 
 
