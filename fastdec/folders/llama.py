@@ -85,7 +85,7 @@ def layer_settings(kind: str, said: Said) -> dict[str, Any]:
     'head_width': said.head_dim,
     'activation': ACTIVATIONS[activation],
     'norm_epsilon': said.rms_norm_eps,
-    **rope_of(said, 'partial_rotary_factor' in family.heeds),
+    **rope_of(said, is_phi='partial_rotary_factor' in family.heeds),
     'qkv_bias': bias,
     'out_bias': bias,
     'mlp_bias': bool(said.mlp_bias) and 'mlp_bias' in family.heeds,
@@ -137,14 +137,15 @@ def _experts(family: Family, said: Said) -> ExpertsConfig | None:
 def _windows(family: Family, said: Said) -> tuple[int, ...]:
   """Returns each layer's window; layer_types go before the rule of the family."""
   layers, window, rule = said.num_hidden_layers, said.sliding_window, family.windows
-  always = rule in ('all', 'most') or bool(said.sliding_window_pattern)
+  always = rule in ('all', 'half', 'most')
   if rule == 'none' or not window or not (always or said.use_sliding_window):
     return ()
   if rule in ('all', 'asked'):
     return (window,) * layers
-  each, sizes = said.sliding_window_pattern, {'full_attention': 0, 'sliding_attention': window}
+  sizes = {'full_attention': 0, 'sliding_attention': window}
   is_local = [i >= said.max_window_layers for i in range(layers)]
-  if each:
+  if rule in ('half', 'most'):
+    each = 2 if rule == 'half' else said.sliding_window_pattern or 1
     is_local = [(i + 1) % each != 0 for i in range(layers)]
   if rule == 'unrotated':
     is_local = [i in _unrotated(family, said) for i in range(layers)]

@@ -35,7 +35,7 @@ class Said:
   use_sliding_window: bool | None = False
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
-  sliding_window_pattern: Size | None = None  # by default each layer of this number sees all
+  sliding_window_pattern: Size | None = None  # Gemma 3's: each layer of this number sees all
   hidden_activation: str | None = None  # Gemma's, in the place of hidden_act
   attention_multiplier: Positive | None = None
   query_pre_attn_scalar: Positive | None = None
@@ -67,8 +67,9 @@ class Family:
   absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   heeds: tuple[str, ...] = ()  # fields of `Said` that other families do not have, or ignore
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of `LMConfig`
-  # layers with a window: 'none', 'all', all but each nth ('most'); or, with use_sliding_window,
-  # all ('asked'), those from max_window_layers on ('late') or without rope ('unrotated')
+  # layers with a window: 'none', 'all', every other ('half'), all but each nth ('most'); or, with
+  # use_sliding_window, all ('asked'), those from max_window_layers on ('late') or without rope
+  # ('unrotated')
   windows: str = 'none'
 
 
@@ -112,11 +113,11 @@ FAMILIES = {
   'gpt_oss': Family(
     'gpt-oss, unquantized',
     {'num_key_value_heads': 8, 'head_dim': 64, 'rms_norm_eps': 1e-5, 'rope_theta': 1.5e5,
-     'attention_bias': True, 'sliding_window': 128, 'sliding_window_pattern': 2,
-     'num_experts': 128, 'num_experts_per_tok': 4, 'swiglu_limit': 7.0,
+     'attention_bias': True, 'sliding_window': 128, 'num_experts': 128,
+     'num_experts_per_tok': 4, 'swiglu_limit': 7.0,
      'rope_parameters': {'rope_type': 'yarn', 'factor': 32.0, 'truncate': False,
                          'original_max_position_embeddings': 4096}},
-    ('attention_bias', *EXPERTS, 'swiglu_limit', 'swiglu_alpha'), {'sinks': True}, 'most',
+    ('attention_bias', *EXPERTS, 'swiglu_limit', 'swiglu_alpha'), {'sinks': True}, 'half',
   ),
   'granite': Family(
     'Granite 3', {'attention_multiplier': 1.0}, (*BIASES, 'attention_multiplier', *MULTIPLIERS),
@@ -130,13 +131,14 @@ FAMILIES = {
     {'norms': 'after', 'joined_qk_norm': True},
   ),
   'phi3': Family(
-    'Phi-3, Phi-3.5, Phi-4', {'rms_norm_eps': 1e-5}, ('partial_rotary_factor',), windows='all',
+    'Phi-3, Phi-3.5, Phi-4',
+    {'rms_norm_eps': 1e-5, 'original_max_position_embeddings': 4096},
+    ('partial_rotary_factor',), windows='all',
   ),
   'gemma2': Family(
     'Gemma 2',
-    {**OF_GEMMA, 'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0,
-     'sliding_window_pattern': 2},
-    ('attention_bias', *CAPS), {'norms': 'both'}, 'most',
+    {**OF_GEMMA, 'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0},
+    ('attention_bias', *CAPS), {'norms': 'both'}, 'half',
   ),
   'gemma3_text': Family(
     'Gemma 3 (text)',

@@ -39,7 +39,7 @@ class SaidOfRope:
   original_max_position_embeddings: Size | None = None
 
 
-def rope_of(said: Said, may_be_partial: bool) -> dict[str, Any]:
+def rope_of(said: Said, is_phi: bool) -> dict[str, Any]:
   """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
   name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
   given, local = getattr(said, name) or {}, said.rope_local_base_freq
@@ -59,7 +59,7 @@ def rope_of(said: Said, may_be_partial: bool) -> dict[str, Any]:
     )
   rope = read(SaidOfRope, given, f'config.json: {name}', ignores=True)
   kind = rope.rope_type or rope.type or 'default'
-  kind = OLDER_ROPES.get(kind, kind)
+  kind = 'longrope' if is_phi and kind == 'yarn' else OLDER_ROPES.get(kind, kind)
   if kind not in ROPES:
     raise UserError(
       f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}'
@@ -70,7 +70,7 @@ def rope_of(said: Said, may_be_partial: bool) -> dict[str, Any]:
         f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
       )
   share = rope.partial_rotary_factor or said.partial_rotary_factor or 1.0
-  if not 0 < share <= 1 or (share < 1 and not may_be_partial):
+  if not 0 < share <= 1 or (share < 1 and not is_phi):
     raise UserError(
       f'partial_rotary_factor={share} of config.json is not supported: it must be 1, or above 0 in'
       ' models of Phi'

@@ -49,6 +49,9 @@ class Said:
   relative_attention_num_buckets: Annotated[int, Between(4, 2**16)] = 32
   relative_attention_max_distance: Annotated[int, Between(1, 2**20)] = 128
   feed_forward_proj: str = 'relu'
+  # parts of it, which go before it
+  dense_act_fn: str | None = None
+  is_gated_act: bool | None = None
   dropout_rate: Share = 0.1
   is_encoder_decoder: bool = True
   tie_word_embeddings: bool = True
@@ -91,7 +94,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       norm_epsilon=said.layer_norm_epsilon,
       buckets=said.relative_attention_num_buckets,
       max_distance=said.relative_attention_max_distance,
-      **_feed_forward(said.feed_forward_proj),
+      **_feed_forward(said),
       dropout=said.dropout_rate,
       attention_dropout=said.dropout_rate,
       activation_dropout=said.dropout_rate,
@@ -188,7 +191,8 @@ def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int
   return first
 
 
-def _feed_forward(projection: str) -> dict[str, Any]:
+def _feed_forward(said: Said) -> dict[str, Any]:
+  projection = said.feed_forward_proj
   gate, _, activation = projection.rpartition('-')
   if gate not in ('', 'gated') or activation not in ACTIVATIONS:
     allowed = ', '.join(ACTIVATIONS)
@@ -198,4 +202,10 @@ def _feed_forward(projection: str) -> dict[str, Any]:
     )
   if projection == 'gated-gelu':
     activation = 'gelu_new'
-  return {'is_gated': gate == 'gated', 'activation': ACTIVATIONS[activation]}
+  activation = said.dense_act_fn or activation
+  if activation not in ACTIVATIONS:
+    raise UserError(
+      f'dense_act_fn={activation!r} is not supported: it may be one of {", ".join(ACTIVATIONS)}'
+    )
+  is_gated = gate == 'gated' if said.is_gated_act is None else said.is_gated_act
+  return {'is_gated': is_gated, 'activation': ACTIVATIONS[activation]}

@@ -108,6 +108,9 @@ def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
     ({'model_type': 'qwen3_moe', 'sliding_window': 5, 'use_sliding_window': True}, (5, 5, 5)),
     ({'model_type': 'gpt_oss', 'sliding_window': 5}, (5, 0, 5)),
     ({'model_type': 'gemma3_text', 'sliding_window_pattern': 3}, (4096, 4096, 0)),
+    # nobody else reads it
+    ({'model_type': 'gemma2', 'sliding_window_pattern': 3}, (4096, 0, 4096)),
+    ({'model_type': 'qwen2', 'sliding_window': 5, 'sliding_window_pattern': 3}, ()),
   ],
 )  # fmt: skip
 def test_windows(changes, windows):
@@ -282,7 +285,8 @@ def test_harmless_fields_of_published_files_are_not_heeded():
 
 def test_fields_and_defaults_of_one_family_are_not_anothers():
   """Gemma names its activation otherwise. Gemma 3 names a cap of scores that nobody reads, and its
-  ropes may be said for one kind of layer alone. gpt-oss stretches where it says nothing."""
+  ropes may be said for one kind of layer alone. Phi's yarn is longrope. gpt-oss stretches where it
+  says nothing."""
   assert config_of(hidden_activation='relu') == config_of()
   gemma = {'model_type': 'gemma3_text', 'num_key_value_heads': None}
   plain = config_of(**gemma)
@@ -291,6 +295,9 @@ def test_fields_and_defaults_of_one_family_are_not_anothers():
   rope = {'full_attention': {'rope_type': 'default', 'rope_theta': 7.0}}
   found = config_of(**gemma, rope_parameters=rope, rope_local_base_freq=9.0)
   assert (found.rope_theta, found.local_theta) == (7.0, 9.0)
+  factors = {'short_factor': [1.0, 1.0], 'long_factor': [2.0, 3.0]}
+  phi = config_of(model_type='phi3', rope_scaling={'type': 'yarn', **factors})
+  assert (phi.rope, phi.rope_original, phi.rope_long) == ('longrope', 4096, (2.0, 3.0))
   oss = config_of(model_type='gpt_oss', num_local_experts=4, **EXPERTS)
   assert (oss.rope, oss.rope_factor, oss.rope_original) == ('yarn', 32.0, 4096)
 

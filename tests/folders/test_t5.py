@@ -183,6 +183,11 @@ def test_an_embedding_may_have_one_of_three_names_or_all():
     ({'feed_forward_proj': 'relu'}, {}, {'is_gated': False, 'activation': 'relu'}),
     ({'feed_forward_proj': 'gated-silu'}, {}, {'is_gated': True, 'activation': 'swish'}),
     ({'feed_forward_proj': 'gelu'}, {}, {'is_gated': False, 'activation': 'exact_gelu'}),
+    (
+      {'dense_act_fn': 'silu', 'is_gated_act': False},
+      {},
+      {'is_gated': False, 'activation': 'swish'},
+    ),
     ({}, {'eos_token_id': [1, 5]}, {'eos_ids': (1, 5)}),
     ({}, {'suppress_tokens': [4], 'bad_words_ids': [[0]]}, {'suppressed_ids': (0, 4)}),
     ({'num_decoder_layers': None, 'num_layers': 3}, {}, {'encoder_layers': 3, 'decoder_layers': 3}),
