@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 32_971,
+  'fastdec': 33_008,
   'experiments': 10_732,
   'experiments/lab': 2_993,
   'benchmarks': 871,
   'configs': 937,
-  'tests': 32_896,
+  'tests': 32_937,
 }
 FILES, READ = 14, 3_850  # files and lines of experiments and configs, that a paper's command loads
 
