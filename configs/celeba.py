@@ -33,8 +33,8 @@ import dataclasses
 from typing import Any
 
 from configs.common import config_of, parse_arg
-from experiments.lab.command import Paper
-from experiments.lab.settings import HeadsConfig, RunConfig
+from experiments.lab.cli import Paper
+from experiments.lab.train import HeadsConfig, RunConfig
 from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, table2
 from fastdec.models.image_transformer import ImageTransformerConfig
 

@@ -38,11 +38,11 @@ import dataclasses
 from configs import presets
 from configs.common import config_of, parse_arg
 from experiments.drafters import Drafters, TableConfig, drafters
-from experiments.lab.command import Paper
+from experiments.lab.cli import Paper
 from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig
-from experiments.lab.settings import HeadsConfig, RunConfig
 from experiments.lab.text import TextConfig
+from experiments.lab.train import HeadsConfig, RunConfig
 
 PAPER = Paper(
   Drafters,

@@ -25,9 +25,9 @@ from typing import Any
 from configs import presets
 from configs.common import config_of, parse_arg
 from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead
-from experiments.lab.command import Paper
-from experiments.lab.settings import RunConfig
+from experiments.lab.cli import Paper
 from experiments.lab.text import TextConfig
+from experiments.lab.train import RunConfig
 
 CODE: Any = {'kind': 'files', 'train': 'train', 'dev': 'dev', 'test': 'test'}
 CODE |= {'source': LANGUAGE, 'target': LANGUAGE}

@@ -24,9 +24,9 @@ from typing import Any
 from configs import presets
 from configs.common import config_of, parse_arg
 from experiments.cai2024 import Measure, Medusa, medusa
-from experiments.lab.command import Paper
-from experiments.lab.settings import RunConfig
+from experiments.lab.cli import Paper
 from experiments.lab.text import TextConfig
+from experiments.lab.train import RunConfig
 
 PAPER = Paper(
   Medusa,

@@ -5,8 +5,8 @@ The task is 'lm' (captions) or 'translation'.
 
 from typing import Any
 
-from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
+from experiments.lab.train import RunConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
 

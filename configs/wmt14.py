@@ -37,10 +37,10 @@ from typing import Any
 
 from configs import presets
 from configs.common import config_of, parse_arg
-from experiments.lab.command import Paper
+from experiments.lab.cli import Paper
 from experiments.lab.own import DistillConfig
-from experiments.lab.settings import HeadsConfig, RunConfig
 from experiments.lab.text import TextConfig
+from experiments.lab.train import HeadsConfig, RunConfig
 from experiments.stern2018.text import RULES, TREES, TableConfig, Translation, table1
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig

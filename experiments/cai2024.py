@@ -20,7 +20,9 @@ from experiments.lab.compare import Comparison, batches_of, joined
 from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
-from experiments.lab.settings import (
+from experiments.lab.stage import stage
+from experiments.lab.text import TextConfig, prompts_of
+from experiments.lab.train import (
   Count,
   Counts,
   RunConfig,
@@ -31,8 +33,6 @@ from experiments.lab.settings import (
   seed_of,
   spaced,
 )
-from experiments.lab.stage import stage
-from experiments.lab.text import TextConfig, prompts_of
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.topology import Topology

@@ -24,7 +24,9 @@ from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kin
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each, name_of
-from experiments.lab.settings import (
+from experiments.lab.stage import if_made, stage
+from experiments.lab.text import TextConfig, inputs_of
+from experiments.lab.train import (
   Count,
   Counts,
   HeadsConfig,
@@ -35,8 +37,6 @@ from experiments.lab.settings import (
   seed_of,
   spaced,
 )
-from experiments.lab.stage import if_made, stage
-from experiments.lab.text import TextConfig, inputs_of
 from fastdec import folders
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling

@@ -12,9 +12,9 @@ trained on (or takes that of --config.data.own), trains them, and measures chain
 with plain decoding. The same command goes on where it was stopped.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('drafts')
+PAGE = cli.Page('drafts')
 
 
 def main(_: list[str]) -> None:

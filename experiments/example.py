@@ -10,9 +10,9 @@ calls for its length. Without k in the config it is the table's largest k and la
 is trained before if need be. Writes example.txt and example.png.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('wmt14')
+PAGE = cli.Page('wmt14')
 
 
 def main(words: list[str]) -> None:

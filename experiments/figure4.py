@@ -8,9 +8,9 @@ Shares its workdir, models and rows with Tables 1 and 4: trains and measures wha
 and writes figure4.png and figure4.csv.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('wmt14')
+PAGE = cli.Page('wmt14')
 
 
 def main(_: list[str]) -> None:

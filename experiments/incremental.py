@@ -8,9 +8,9 @@ The same command goes on where it was stopped. Use an idle machine: rounds run i
 are the machine's.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('incremental')
+PAGE = cli.Page('incremental')
 
 
 def main(_: list[str]) -> None:

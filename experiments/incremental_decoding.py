@@ -22,8 +22,8 @@ from matplotlib.ticker import NullLocator
 import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
 from experiments.lab.rows import Row, Rows, each, latest
-from experiments.lab.settings import Count, Counts, Seed, each_once
 from experiments.lab.stage import digest
+from experiments.lab.train import Count, Counts, Seed, each_once
 from fastdec.decoding.decode import start, step
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded

@@ -21,9 +21,9 @@ from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, cost, joined
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
-from experiments.lab.settings import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
 from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, inputs_of
+from experiments.lab.train import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
 from fastdec import folders
 from fastdec.decoding import theory
 from fastdec.errors import UserError

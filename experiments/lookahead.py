@@ -10,9 +10,9 @@ With --config.measure.repeats=0 it counts tokens and times nothing; the same com
 repeats adds the times.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('lookahead')
+PAGE = cli.Page('lookahead')
 
 
 def main(_: list[str]) -> None:

@@ -7,9 +7,9 @@ is published. The experiment is experiments/cai2024.py, from the top.
 The same command goes on where it was stopped.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('medusa')
+PAGE = cli.Page('medusa')
 
 
 def main(_: list[str]) -> None:

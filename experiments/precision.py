@@ -20,8 +20,8 @@ import fastdec as fd
 from configs.common import to_dataclass
 from experiments.lab.report import Column, Drawn, Table
 from experiments.lab.rows import Row, Rows, latest
-from experiments.lab.settings import spaced
 from experiments.lab.text import inputs_of, padded_sources
+from experiments.lab.train import spaced
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
 from experiments.stern2018.text import Translation

@@ -7,9 +7,9 @@ own figures. The experiment is experiments/leviathan2022.py, from the top.
 The same command goes on where it was stopped.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('speculative')
+PAGE = cli.Page('speculative')
 
 
 def main(_: list[str]) -> None:

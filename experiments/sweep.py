@@ -24,10 +24,10 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from configs.common import to_dataclass
-from experiments.lab import cli, command
+from experiments.lab import cli
 from fastdec.errors import UserError
 
-PAGE = command.Page()
+PAGE = cli.Page()
 SWEEP = flags.DEFINE_multi_string('sweep', [], 'values of a name or a setting, such as k=2,4')
 
 
@@ -82,7 +82,7 @@ class Swept:
   is_listed: bool
 
 
-def parse(words: Sequence[str], config: ConfigDict, paper: command.Paper) -> list[Swept]:
+def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Swept]:
   """The values that --sweep=NAME=A,B gives.
 
   Raises:
@@ -116,7 +116,7 @@ def write(
   path: pathlib.Path,
   found: Sequence[tuple[Mapping[str, Any], Any]],
   swept: Sequence[Swept],
-  paper: command.Paper,
+  paper: cli.Paper,
 ) -> None:
   """Writes <path>.md and <path>.png of the rows at all points of a sweep."""
   from experiments.lab import report

@@ -8,9 +8,9 @@ In the workdir: the models, results.jsonl (one line a row), table1.md, .csv, .pn
 goes on where it was stopped; what failed is shown as failed (exit code 1), and the rest goes on.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('wmt14')
+PAGE = cli.Page('wmt14')
 
 
 def main(_: list[str]) -> None:

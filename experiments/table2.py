@@ -10,9 +10,9 @@ over tau. Pictures: table2.png (block sizes), tau.png (the sweep), figure4.png (
 samples.png (the paper's last page), calls.png (the calls of an image).
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('celeba')
+PAGE = cli.Page('celeba')
 
 
 def main(_: list[str]) -> None:

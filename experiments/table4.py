@@ -9,9 +9,9 @@ table4.md, table4.csv and figure4.png, which shows the same rows. Beside ours st
 figures and the rivals that it quotes.
 """
 
-from experiments.lab import cli, command
+from experiments.lab import cli
 
-PAGE = command.Page('wmt14')
+PAGE = cli.Page('wmt14')
 
 
 def main(_: list[str]) -> None:

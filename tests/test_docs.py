@@ -23,7 +23,7 @@ LABELS = ('decided', 'because', 'costs', 'would change', 'superseded')
 SHELL = re.compile(r'^```sh\n(.*?)^```', re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r'(?:^|\s)(python -m experiments\.|python benchmarks/|fastdec )([\w-]+)')
 ROOMS = {'python -m experiments.': 'experiments', 'python benchmarks/': 'benchmarks'}
-SHARED = 'fastdec/cli/opening.py', 'experiments/lab/cli.py', 'experiments/lab/command.py'
+SHARED = 'fastdec/cli/opening.py', 'experiments/lab/cli.py'
 
 LINK = re.compile(r'\]\(([^)\s]+)\)')
 SOURCE = re.compile(r'[\w/]+\.py\b')

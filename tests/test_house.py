@@ -47,7 +47,7 @@ def imported(file: Path, everywhere: bool) -> set[Path]:
 
 
 PAPERS = sorted(
-  file for file in (ROOT / 'experiments').glob('*.py') if 'command.Page(' in file.read_text()
+  file for file in (ROOT / 'experiments').glob('*.py') if 'cli.Page(' in file.read_text()
 )
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from experiments.lab import train
-from experiments.lab.settings import Count, HeadsConfig, RunConfig, Seed, Zero, seed_of
 from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig
+from experiments.lab.train import Count, HeadsConfig, RunConfig, Seed, Zero, seed_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.fields import Between

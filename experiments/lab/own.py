@@ -22,7 +22,6 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.settings import Count, Seed, Zero, seed_of
 from experiments.lab.stage import by_the_first, seconds_left
 from experiments.lab.text import (
   RECORDS,
@@ -34,7 +33,7 @@ from experiments.lab.text import (
   prompts_of,
   save_ids,
 )
-from experiments.lab.train import author_of
+from experiments.lab.train import Count, Seed, Zero, author_of, seed_of
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs

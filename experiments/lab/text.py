@@ -22,8 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Array, Int
 
-from experiments.lab.settings import Count, Zero
-from experiments.lab.train import author_of, without_heads
+from experiments.lab.train import Count, Zero, author_of, without_heads
 from fastdec import folders
 from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import Corpus, TextData, open_text

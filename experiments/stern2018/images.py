@@ -25,18 +25,19 @@ import fastdec as fd
 from experiments.lab import train
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, beside_greedy, each
-from experiments.lab.settings import (
+from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.train import (
   Count,
   HeadsConfig,
   RunConfig,
   Seed,
   Zero,
+  author_of,
   each_once,
   seed_of,
   spaced,
+  without_heads,
 )
-from experiments.lab.stage import if_made, in_place, seconds_left, stage
-from experiments.lab.train import author_of, without_heads
 from experiments.stern2018 import image_tables, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED

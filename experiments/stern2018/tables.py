@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from experiments.lab import report
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
 from experiments.lab.rows import Row, latest
-from experiments.lab.settings import TUNED
+from experiments.lab.train import TUNED
 from experiments.stern2018 import published
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing

@@ -29,7 +29,9 @@ from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import terminal, text
 from experiments.lab.rows import Row, Rows, beside_greedy, each, json_of
-from experiments.lab.settings import (
+from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.text import TextConfig, check_sources, record_of
+from experiments.lab.train import (
   DISTILLED,
   TUNED,
   Count,
@@ -41,10 +43,8 @@ from experiments.lab.settings import (
   each_once,
   seed_of,
   spaced,
+  without_heads,
 )
-from experiments.lab.stage import if_made, in_place, seconds_left, stage
-from experiments.lab.text import TextConfig, check_sources, record_of
-from experiments.lab.train import without_heads
 from experiments.stern2018 import tables
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders

@@ -20,8 +20,8 @@ from experiments.lab import networks, report, rows, stage, sweeping, train
 from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.rows import Rows
-from experiments.lab.settings import RunConfig
 from experiments.lab.text import TextConfig
+from experiments.lab.train import RunConfig
 from fastdec import folders
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.block import BlockNetwork

@@ -124,7 +124,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(quickly, args, words):
 def test_launchers_take_pages_that_are_there():
   named = [
     re.findall(r"'(\w+)'", line)
-    for line in re.findall(r'(?:config_flag|command\.Page)\((.*)\)', LAUNCHERS)
+    for line in re.findall(r'(?:config_flag|cli\.Page)\((.*)\)', LAUNCHERS)
   ]
   assert len(named) > 10
   assert {page for pages in named for page in pages} == {path.stem for path in PAGES} - {

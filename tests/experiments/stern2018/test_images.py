@@ -14,7 +14,7 @@ import fastdec as fd
 from configs import celeba
 from configs.common import to_dataclass
 from experiments.lab import rows, stage
-from experiments.lab.settings import seed_of
+from experiments.lab.train import seed_of
 from experiments.stern2018 import image_tables, images, tables
 from experiments.stern2018.images import Table2
 from fastdec import folders
