@@ -33,8 +33,7 @@ def main(_: list[str]) -> None:
   import numpy as np
 
   import fastdec as fd
-  from experiments.pictures.attention_figure import MOST, figure
-  from experiments.pictures.attention_weights import check_translates, cross_attention
+  from experiments.pictures.attention import MOST, check_translates, cross_attention, figure
   from fastdec import folders
   from fastdec.cli import opening
   from fastdec.cli.generate import check_text

@@ -7,18 +7,16 @@ head accuracy, for every rule of the table.
 Rows are appended to workdir/results.jsonl, one JSON line each with all conditions; finished ones
 are skipped.
 
-  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base \\
-    --dtype=float32,bfloat16,int8
-  python -m experiments.evaluate --config=configs/celeba.py:scale=tiny --workdir=out/images/base \\
-    --dtype=int8
+  python -m experiments.evaluate --config=configs/wmt14.py --workdir=out/base --dtype=bfloat16,int8
   python -m experiments.evaluate --config=configs/speculative.py:scale=multi30k,task=lm \\
-    --dtype=int8 \\
-    --workdir=out/spec-lm/target
+    --workdir=out/spec-lm/target --dtype=int8
 
 With --dtype the model itself is measured in these types of numbers, and in float32: BLEU, nats a
 token of what people wrote (of images bits an intensity), and how much of its greedy output is
 float32's. These cells are in workdir/types.jsonl.
 """
+
+from typing import Any
 
 from absl import flags
 
@@ -31,22 +29,22 @@ DTYPE = flags.DEFINE_list(
 )
 
 
-def main(words: list[str]) -> None:
-  if DTYPE.value is None:
-    _rules()
-  else:
-    _types(DTYPE.value)
-
-
-def _rules() -> None:
-  """Every rule of the table."""
+def main(_: list[str]) -> None:
   import pathlib
+
+  if DTYPE.value is None:
+    _rules(CONFIG.value, pathlib.Path(WORKDIR.value))
+  else:
+    _types(CONFIG.value, pathlib.Path(WORKDIR.value), DTYPE.value)
+
+
+def _rules(config: Any, workdir: Any) -> None:
+  """Every rule of the table."""
   import sys
 
   from configs.common import to_dataclass
   from fastdec.errors import UserError
 
-  config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
   if 'table' not in config:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
@@ -55,19 +53,17 @@ def _rules() -> None:
     from experiments.stern2018 import images
 
     images.evaluate(to_dataclass(images.Table2, config), workdir, cli.conditions())
-    return
-  from experiments.stern2018 import text
+  else:
+    from experiments.stern2018 import text
 
-  rows = text.evaluate(to_dataclass(text.Translation, config), workdir, cli.conditions())
-  if rows.failed:
-    print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
-    sys.exit(1)
+    rows = text.evaluate(to_dataclass(text.Translation, config), workdir, cli.conditions())
+    if rows.failed:
+      print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
+      sys.exit(1)
 
 
-def _types(dtypes: list[str]) -> None:
+def _types(config: Any, workdir: Any, dtypes: list[str]) -> None:
   """The model in several types of numbers."""
-  import pathlib
-
   import rich
 
   from experiments import precision
@@ -75,9 +71,8 @@ def _types(dtypes: list[str]) -> None:
   from experiments.lab.rows import Rows
 
   precision.check_types(dtypes)
-  workdir = pathlib.Path(WORKDIR.value)
+  sample = precision.sample_of(config, workdir)
   rows = Rows(workdir / 'types.jsonl', cli.conditions())
-  sample = precision.sample_of(CONFIG.value, workdir)
   rich.print(report.terminal(precision.table(precision.measure(workdir, sample, dtypes, rows))))
 
 

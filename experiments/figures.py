@@ -12,142 +12,114 @@ from experiments.lab import rows
 from experiments.lab.report import SPEED_UP, Column, Drawn, Table
 from experiments.lab.rows import Row
 
-TEXT, CAPTIONS, CODE = 'Multi30k, translation', 'captions', 'code'
-FACES = 'faces, 32 x 32 pixels'
+
+class Source(NamedTuple):
+  """Rows of a file."""
+
+  data: str
+  lines: str  # docs/results/<lines>.jsonl
+  page: str  # that has the whole table
 
 
 class Pick(NamedTuple):
   """Rows of a file that stand on a page."""
 
-  data: str
+  source: Source
   what: str  # of a row, by its fields: 'k = {k}'
-  lines: str  # docs/results/<lines>.jsonl
-  page: str  # that has the whole table
   where: Mapping[str, Any]  # fields of the rows; a list of values allows each
 
 
-def _drafter(name: str, **where: Any) -> dict[str, Any]:
-  return {'drafter': name, 'temperature': 0, 'batch': 1, **where}
-
+TEXT, CAPTIONS, CODE = 'Multi30k, translation', 'captions', 'code'
+HEADS, WIDE = (Source(TEXT, name, 'multi30k') for name in ('multi30k', 'multi30k-384'))
+FACES = Source('faces, 32 x 32 pixels', 'faces32', 'faces32')
+MEDUSA = Source(CAPTIONS, 'medusa', 'medusa')
+SPEC_TEXT = Source(TEXT, 'speculative-translation', 'speculative')
+SPEC_CAPTIONS = Source(CAPTIONS, 'speculative-lm', 'speculative')
+DRAFTS, LONG, RNN, DRAFTS_384 = (
+  Source(TEXT, f'drafts{name}', 'drafts') for name in ('', '-long', '-rnn', '-384')
+)
+DRAFTS_LM, RNN_LM = (Source(CAPTIONS, f'drafts-lm{name}', 'drafts') for name in ('', '-rnn'))
+AHEAD_CODE, AHEAD_CAPTIONS, AHEAD_TEXT = (
+  Source(data, f'lookahead-{name}', 'lookahead')
+  for data, name in ((CODE, 'code'), (CAPTIONS, 'lm'), (TEXT, 'translation'))
+)
 
 CHAIN, TREE = 'a chain of {gamma}', 'a tree of {tree} nodes'
+GREEDY = {'temperature': 0, 'batch': 1}
+EAGLE, EAGLE_TREE = ({'drafter': 'eagle', 'tree': tree, **GREEDY} for tree in (0, 32))
+BLOCK = {'drafter': 'block', 'tree': 0, **GREEDY}
+BLOCK_2, BLOCK_2_TREE = ({'drafter': 'block-2', 'tree': tree, **GREEDY} for tree in (0, 32))
 PAPERS = {'regime': 'both', 'rule': 'exact', 'k': [4, 8, 10]}
-WIDE = {'regime': 'finetune', 'rule': 'exact', 'k': [2, 4, 8]}
-SMALL = {'draft': 'small', 'gamma': 3, 'batch': [1, 32]}
-LOOKAHEAD = {'method': 'lookahead', 'window': 15, 'ngram': 5, 'guesses': 15, 'batch': 1}
+TUNED = {'regime': 'finetune', 'rule': 'exact', 'k': [2, 4, 8]}
+SMALL, AT_ONCE = {'draft': 'small', 'gamma': 3, 'batch': [1, 32]}, 'γ = {gamma}, {batch} at once'
+GROWN = {'batch': 1, 'tree': ['fastest', 'calibrated']}
+AHEAD = {'method': 'lookahead', 'window': 15, 'ngram': 5, 'guesses': 15, 'batch': 1, 'pool': 'all'}
 WINDOW = 'window 15, n-grams of 5, 15 guesses'
+LOOKUP = {'draft': 'lookup', 'gamma': 3}
+NEAR = {'regime': 'forecast', 'rule': 'distance-2'}
 PICKS = {
   'blockwise': (
-    Pick(TEXT, 'k = {k}, a base of 384', 'multi30k-384', 'multi30k', WIDE),
-    Pick(TEXT, 'k = {k}, both, a base of 128', 'multi30k', 'multi30k', PAPERS),
-    Pick(TEXT, 'k = {k}, both, {rule}', 'multi30k', 'multi30k', PAPERS | {'rule': 'top-2', 'k': 8}),
+    Pick(WIDE, 'k = {k}, a base of 384', TUNED),
+    Pick(HEADS, 'k = {k}, both, a base of 128', PAPERS),
+    Pick(HEADS, 'k = {k}, both, {rule}', PAPERS | {'rule': 'top-2', 'k': 8}),
   ),
   'speculative': (
-    Pick(TEXT, 'γ = {gamma}, {batch} at once', 'speculative-translation', 'speculative', SMALL),
-    Pick(
-      CAPTIONS, 'γ = {gamma}, {batch} at once', 'speculative-lm', 'speculative',
-      SMALL | {'temperature': 0},
-    ),
-    Pick(
-      CAPTIONS, 'γ = {gamma}, temperature 1', 'speculative-lm', 'speculative',
-      SMALL | {'temperature': 1},
-    ),
+    Pick(SPEC_TEXT, AT_ONCE, SMALL),
+    Pick(SPEC_CAPTIONS, AT_ONCE, SMALL | {'temperature': 0}),
+    Pick(SPEC_CAPTIONS, 'γ = {gamma}, temperature 1', SMALL | {'temperature': 1}),
   ),
   'medusa': (
-    Pick(
-      CAPTIONS, 'Medusa-1, {nodes} nodes', 'medusa', 'medusa',
-      {'stage': 'medusa-1', 'batch': 1, 'tree': ['fastest', 'calibrated']},
-    ),
-    Pick(
-      CAPTIONS, 'Medusa-2, {nodes} nodes', 'medusa', 'medusa',
-      {'stage': 'medusa-2', 'batch': 1, 'tree': ['fastest', 'calibrated']},
-    ),
-    Pick(
-      TEXT, "Stern's heads, k = {k}, {rule}", 'multi30k', 'multi30k',
-      {'regime': 'both', 'k': 8, 'rule': ['tree-8', 'tree-32']},
-    ),
+    Pick(MEDUSA, 'Medusa-1, {nodes} nodes', GROWN | {'stage': 'medusa-1'}),
+    Pick(MEDUSA, 'Medusa-2, {nodes} nodes', GROWN | {'stage': 'medusa-2'}),
+    Pick(HEADS, "Stern's heads, k = {k}, {rule}", PAPERS | {'k': 8, 'rule': ['tree-8', 'tree-32']}),
   ),
   'eagle': (
-    Pick(TEXT, CHAIN, 'drafts-long', 'drafts', _drafter('eagle', tree=0)),
-    Pick(TEXT, TREE, 'drafts-long', 'drafts', _drafter('eagle', tree=32)),
-    Pick(TEXT, f'{CHAIN}, a base of 384', 'drafts-384', 'drafts', _drafter('eagle', tree=0)),
-    Pick(CAPTIONS, CHAIN, 'drafts-lm', 'drafts', _drafter('eagle', tree=0)),
-    Pick(CAPTIONS, TREE, 'drafts-lm', 'drafts', _drafter('eagle', tree=32)),
+    Pick(LONG, CHAIN, EAGLE),
+    Pick(LONG, TREE, EAGLE_TREE),
+    Pick(DRAFTS_384, f'{CHAIN}, a base of 384', EAGLE),
+    Pick(DRAFTS_LM, CHAIN, EAGLE),
+    Pick(DRAFTS_LM, TREE, EAGLE_TREE),
   ),
   'block': (
-    Pick(TEXT, f'one layer, {CHAIN}', 'drafts', 'drafts', _drafter('block', tree=0)),
-    Pick(TEXT, f'two layers, {CHAIN}', 'drafts-rnn', 'drafts', _drafter('block-2', tree=0)),
-    Pick(TEXT, f'two layers, {TREE}', 'drafts-rnn', 'drafts', _drafter('block-2', tree=32)),
-    Pick(CAPTIONS, f'two layers, {CHAIN}', 'drafts-lm-rnn', 'drafts', _drafter('block-2', tree=0)),
-    Pick(CAPTIONS, f'two layers, {TREE}', 'drafts-lm-rnn', 'drafts', _drafter('block-2', tree=32)),
+    Pick(DRAFTS, f'one layer, {CHAIN}', BLOCK),
+    Pick(RNN, f'two layers, {CHAIN}', BLOCK_2),
+    Pick(RNN, f'two layers, {TREE}', BLOCK_2_TREE),
+    Pick(RNN_LM, f'two layers, {CHAIN}', BLOCK_2),
+    Pick(RNN_LM, f'two layers, {TREE}', BLOCK_2_TREE),
   ),
   'lookahead': (
-    Pick(CODE, WINDOW, 'lookahead-code', 'lookahead', LOOKAHEAD | {'pool': 'all'}),
-    Pick(CAPTIONS, WINDOW, 'lookahead-lm', 'lookahead', LOOKAHEAD | {'pool': 'all'}),
-    Pick(
-      CAPTIONS, f'{WINDOW}, and a pool of earlier outputs', 'lookahead-lm', 'lookahead',
-      LOOKAHEAD | {'pool': 'written'},
-    ),
-    Pick(TEXT, WINDOW, 'lookahead-translation', 'lookahead', LOOKAHEAD | {'pool': 'all'}),
-    Pick(
-      CODE, 'Jacobi, {nodes} nodes', 'lookahead-code', 'lookahead',
-      {'method': 'jacobi', 'batch': 1},
-    ),
+    Pick(AHEAD_CODE, WINDOW, AHEAD),
+    Pick(AHEAD_CAPTIONS, WINDOW, AHEAD),
+    Pick(AHEAD_CAPTIONS, f'{WINDOW}, and a pool of earlier outputs', AHEAD | {'pool': 'written'}),
+    Pick(AHEAD_TEXT, WINDOW, AHEAD),
+    Pick(AHEAD_CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
   ),
   'lookup': (
-    Pick(
-      CODE, '{nodes} nodes', 'lookahead-code', 'lookahead',
-      {'method': 'lookup', 'batch': 1, 'ngram': 3},
-    ),
-    Pick(
-      CAPTIONS, 'γ = {gamma}, {batch} at once', 'speculative-lm', 'speculative',
-      {'draft': 'lookup', 'gamma': 3},
-    ),
-    Pick(
-      TEXT, 'γ = {gamma}', 'speculative-translation', 'speculative',
-      {'draft': 'lookup', 'gamma': 3, 'batch': 1},
-    ),
+    Pick(AHEAD_CODE, '{nodes} nodes', {'method': 'lookup', 'batch': 1, 'ngram': 3}),
+    Pick(SPEC_CAPTIONS, AT_ONCE, LOOKUP),
+    Pick(SPEC_TEXT, 'γ = {gamma}', LOOKUP | {'batch': 1}),
   ),
   'forecast': (
-    Pick(
-      FACES, 'k = {k}, exact', 'faces32', 'faces32',
-      {'regime': 'forecast', 'rule': 'exact', 'k': [4, 10]},
-    ),
-    Pick(
-      FACES, 'k = {k}, within 2', 'faces32', 'faces32',
-      {'regime': 'forecast', 'rule': 'distance-2', 'k': [4, 8, 10]},
-    ),
+    Pick(FACES, 'k = {k}, exact', NEAR | {'rule': 'exact', 'k': [4, 10]}),
+    Pick(FACES, 'k = {k}, within 2', NEAR | {'k': [4, 8, 10]}),
   ),
   'readme': (
-    Pick(TEXT, 'blocks of {k}, exact', 'multi30k-384', 'multi30k', WIDE | {'k': 4}),
-    Pick(
-      FACES, 'blocks of {k}, within 2 intensities', 'faces32', 'faces32',
-      {'regime': 'forecast', 'rule': 'distance-2', 'k': 8},
-    ),
-    Pick(
-      CAPTIONS, 'prompt lookup, {batch} at once', 'speculative-lm', 'speculative',
-      {'draft': 'lookup', 'batch': 32},
-    ),
-    Pick(TEXT, f'EAGLE, {TREE}', 'drafts-long', 'drafts', _drafter('eagle', tree=32)),
+    Pick(WIDE, 'blocks of {k}, exact', TUNED | {'k': 4}),
+    Pick(FACES, 'blocks of {k}, within 2 intensities', NEAR | {'k': 8}),
+    Pick(SPEC_CAPTIONS, 'prompt lookup, {batch} at once', {'draft': 'lookup', 'batch': 32}),
+    Pick(LONG, f'EAGLE, {TREE}', EAGLE_TREE),
   ),
-}  # fmt: skip
+}
 
 
-def first(*names: str) -> Any:
-  """Returns a column's field: the first of some names that a row has."""
-
-  def field(row: Row) -> Any:
-    return next((row[name] for name in names if row.get(name) is not None), None)
-
-  return field
-
-
+TOKENS = 'mean_block_size', 'tokens', 'tokens_per_call'  # names of one figure
+SAME = 'same_as_greedy', 'same_as_plain'
 COLUMNS = (
   Column('data', 'data', names_row=True),
   Column('settings', 'what', names_row=True),
-  Column('tokens a call', first('mean_block_size', 'tokens', 'tokens_per_call'), '.2f'),
+  Column('tokens a call', lambda row: _first(row, TOKENS), '.2f'),
   Column('times greedy', 'speedup', '.2f', beside=SPEED_UP.beside),
-  Column('same %', first('same_as_greedy', 'same_as_plain'), '.1f', scale=100),
+  Column('same %', lambda row: _first(row, SAME), '.1f', scale=100),
   Column('machine', lambda row: f'{row["processor"].partition("(")[0]}, {row["cpus"]} core'),
   Column('page', lambda row: f'[{row["page"]}]({row["page"]}.md)'),
 )
@@ -156,14 +128,17 @@ COLUMNS = (
 def table(folder: pathlib.Path, method: str) -> Drawn:
   """Draws a method's table from the lines in docs/results."""
   found = []
-  for pick in PICKS[method]:
-    for row in rows.read(folder / f'{pick.lines}.jsonl'):
-      if row.get('error') is None and all(
-        _is(row.get(name), one) for name, one in pick.where.items()
-      ):
-        found.append({**row, 'data': pick.data, 'what': pick.what.format(**row), 'page': pick.page})
+  for source, what, where in PICKS[method]:
+    for row in rows.read(folder / f'{source.lines}.jsonl'):
+      if row.get('error') is None and all(_is(row.get(name), one) for name, one in where.items()):
+        found.append({**row, 'data': source.data, 'what': what.format(**row), 'page': source.page})
   return Table('', COLUMNS).of(found)
 
 
 def _is(value: Any, wanted: Any) -> bool:
   return value in wanted if isinstance(wanted, list) else value == wanted
+
+
+def _first(row: Row, names: tuple[str, ...]) -> Any:
+  """The first of some figures that a row has."""
+  return next((row[name] for name in names if row.get(name) is not None), None)

@@ -13,10 +13,10 @@ OUT = flags.DEFINE_string('out', 'masks.png', 'the picture, a PNG')
 
 def main(_: list[str]) -> None:
   out = cli.picture_path(OUT.value)
-  from experiments.pictures import mask_figure, masks
+  from experiments.pictures import masks
   from fastdec.evaluation import drawing
 
-  drawing.save(mask_figure.figure(masks.every_mask()), out)
+  drawing.save(masks.figure(masks.every_mask()), out)
   print(f'The picture is in {out}')
 
 

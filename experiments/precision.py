@@ -67,22 +67,21 @@ def check_types(names: Sequence[str]) -> None:
 def measure(folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], rows: Rows) -> list[Row]:
   """The rows of a model in each type, and first in float32, which the others need."""
   name, models = type(folders.open(folder).model).__name__, folders.content(folder)
-  plain, found = None, []
+  plain = functools.cache(lambda: _greedy(*fd.load(folder, dtype=PLAIN), sample))
+  found = []
   for dtype in dict.fromkeys((PLAIN, *dtypes)):
     values = name, dtype, sample.split, len(sample.inputs), sample.max_len
     key = {**dict(zip(KEY, values, strict=True)), 'models': models}
-    row = rows.find(**key)
-    if row is None:
-      if plain is None:
-        plain = _greedy(*fd.load(folder, dtype=PLAIN), sample)
-      row = rows.add({**key, **_figures(folder, dtype, sample, plain)})
-    found.append(row)
+    figures = functools.partial(_figures, folder, dtype, sample, plain)
+    found.append(rows.measure(key, figures))
   return found
 
 
-def _figures(folder: pathlib.Path, dtype: str, sample: Sample, plain: Decoded) -> Row:
+def _figures(
+  folder: pathlib.Path, dtype: str, sample: Sample, of_float32: Callable[[], Decoded]
+) -> Row:
   """Likelihood, BLEU, and agreement with the outputs of float32."""
-  model, params = fd.load(folder, dtype=dtype)
+  plain, (model, params) = of_float32(), fd.load(folder, dtype=dtype)
   out = plain if dtype == PLAIN else _greedy(model, params, sample)
   scores = functools.partial(fd.score, model, params)
   forced = _in_batches(scores, sample.scored, sample.before, sample.targets, sample.lengths)

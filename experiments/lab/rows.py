@@ -47,10 +47,6 @@ class Rows:
     self.console = plain_console()
     self.before = len(read(path))  # failures of earlier commands are not this one's
 
-  def find(self, **key: Any) -> Row | None:
-    """The newest finished row with these fields; None where there is none."""
-    return find(read(self.path), **key)
-
   def all(self, keys: Iterable[Mapping[str, Any]]) -> list[Row]:
     """The finished rows of these keys, or else the failures; those that are there, each once."""
     rows, found = read(self.path), []

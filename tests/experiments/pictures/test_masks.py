@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.pictures import mask_figure, masks
+from experiments.pictures import masks
 
 EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
   'causal: a chain': ('root a aa aaa', '0 1 2 root a aa aaa -', '11110000 11111000 11111100'
@@ -45,7 +45,7 @@ def test_every_mask_is_as_one_would_write_it_by_hand():
 
 def test_the_picture_has_a_panel_for_each_and_tells_old_from_new():
   made = masks.every_mask()
-  picture = mask_figure.figure(made)
+  picture = masks.figure(made)
   panels = [axes for axes in picture.axes if axes.images]
   assert [axes.get_title() for axes in panels] == [mask.title for mask in made]
   for axes, mask in zip(panels, made, strict=True):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.pictures import attention_figure
-from experiments.pictures.attention_weights import cross_attention, keeping
+from experiments.pictures.attention import cross_attention, figure, keeping
 from fastdec.models import api
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
@@ -91,7 +90,7 @@ def test_the_picture_names_tokens_and_calls_and_cuts_between_calls(count, shape)
   source, written = ['Es', 'war', 'ein$', '</s>', '_mal^'], ['Once', 'upon', 'a', 'time']
   weights = np.random.default_rng(0).dirichlet(np.ones(5), size=(count, 4))
   names = [f'panel {i}' for i in range(count)]
-  made = attention_figure.figure(weights, names, source, written, [2, 0, 1, 0], 'a title')
+  made = figure(weights, names, source, written, [2, 0, 1, 0], 'a title')
   made.draw_without_rendering()
   panels = [axes for axes in made.axes if axes.images]
   assert [axes.get_title() for axes in panels] == names and made.get_suptitle() == 'a title'
@@ -111,7 +110,7 @@ def test_the_picture_names_tokens_and_calls_and_cuts_between_calls(count, shape)
 def test_names_of_thirty_tokens_do_not_overlap():
   tokens = [f'▁Bundesrat{i}' for i in range(30)]
   weights = np.full((2, 30, 30), 1 / 30)
-  made = attention_figure.figure(weights, ['1', '2'], tokens, tokens, [1] * 29, 'a title')
+  made = figure(weights, ['1', '2'], tokens, tokens, [1] * 29, 'a title')
   made.draw_without_rendering()
   first = made.axes[0]
   for labels in (
