@@ -40,6 +40,7 @@ class Rows:
   """
 
   def __init__(self, path: pathlib.Path, conditions: Mapping[str, Any]) -> None:
+    stage.check_folder(path.parent)
     self.path, self.conditions = path, conditions
     self.failed: list[str] = []
     self.is_complete = True

@@ -171,7 +171,7 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
     OutOfTime, Busy: see there.
     UserError: the folder holds something else, or cannot be written to.
   """
-  _check_folder(folder)
+  check_folder(folder)
   record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
   with exclusive(folder / 'lock'):
     files = (file.name for file in folder.iterdir() if file.suffix != '.partial')
@@ -264,14 +264,14 @@ def plain(value: Any) -> Any:
 
 def _check_name(link: pathlib.Path) -> None:
   """Raises UserError where a plain name is no link, or its folder is no folder."""
-  _check_folder(link.parent)
+  check_folder(link.parent)
   if link.exists() and not link.is_symlink():
     raise UserError(
       f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
     )
 
 
-def _check_folder(path: pathlib.Path) -> None:
+def check_folder(path: pathlib.Path) -> None:
   """Raises UserError where a folder, or one that it lies in, is a file."""
   for folder in (path, *path.parents):
     if folder.exists() and not folder.is_dir():
