@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_008,
-  'experiments': 10_663,
+  'experiments': 10_640,
   'experiments/lab': 2_959,
   'benchmarks': 871,
   'configs': 937,

@@ -20,7 +20,7 @@ import math
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -72,7 +72,6 @@ RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
 GROWN_ON = 400  # sentences of another split, at most, that trees are grown on
-RUNS = 'train', 'retrain', 'freeze', 'finetune'
 TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares with no other text.'
 
 
@@ -123,7 +122,7 @@ class Translation:
   mesh: MeshConfig = MeshConfig()
 
   def __post_init__(self) -> None:
-    for name in RUNS:
+    for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     self.heads.module(folders.model_of(self.model), 2)  # says what cannot be
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
@@ -141,22 +140,17 @@ class Translation:
 # --- the pages
 
 
-class Asked(NamedTuple):
-  """The rows of one model."""
-
-  k: int
-  regime: str
-  rules: tuple[str, ...]
+Asked = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
 
 
 def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 1: every k and regime with every rule, beside the base."""
-  asked = []
+  asked: list[Asked] = []
   for regime in dict.fromkeys(('regular', *c.table.regimes)):
     if regime not in TUNED:
-      asked.append(Asked(1, regime, ('exact',)))
+      asked.append((1, regime, ('exact',)))
     if regime in c.table.regimes:
-      asked += [Asked(k, regime, c.table.rules) for k in c.table.ks]
+      asked += [(k, regime, c.table.rules) for k in c.table.ks]
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, c.table.split)
   if found := filled(c, root, rows, bench, asked):
     drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
@@ -169,7 +163,7 @@ def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Ro
 def table4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  asked = [Asked(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
+  asked = [(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
   if found := filled(c, root, rows, bench, asked):
     tables.figure4(found, root / 'figure4.png')
     drawn = [tables.table4(found, notes(c))]
@@ -189,7 +183,7 @@ def figure4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> R
 
 def of_figure4(c: Translation) -> list[Asked]:
   """The rows of Figure 4: every k."""
-  return [Asked(k, 'both', ('exact',)) for k in c.table.ks]
+  return [(k, 'both', ('exact',)) for k in c.table.ks]
 
 
 def example(
@@ -223,12 +217,12 @@ def filled(
 ) -> list[Row]:
   """Trains and measures what is missing; the rows that there are then."""
   model(c, root, 1, 'regular')  # without the base there is nothing
-  rules = {(one.k, one.regime): one.rules for one in asked}
+  rules_of = {(k, regime): rules for k, regime, rules in asked}
 
   def work(k: int, regime: str, split: str) -> None:
-    bench.measure(rows, model(c, root, k, regime), k, regime, rules[k, regime])
+    bench.measure(rows, model(c, root, k, regime), k, regime, rules_of[k, regime])
 
-  each(rows, [{'k': one.k, 'regime': one.regime, 'split': bench.split} for one in asked], work)
+  each(rows, [{'k': k, 'regime': regime, 'split': bench.split} for k, regime in rules_of], work)
   found = []
   for k, regime, of_model in asked:
     folder = if_made(functools.partial(model, c, root, k, regime))
@@ -320,19 +314,11 @@ class Bench:
     """Fields that a row is found by: what is measured, on which model (None: it could not be
     trained) and which sentences."""
     table = self.c.table
-    return {
-      'k': k,
-      'regime': regime,
-      'rule': rule,
-      'split': self.split,
-      'outputs': len(self.references),
-      'max_len': table.max_len,
-      'batch': table.rows,
-      'timing_sentences': table.timed,
-      'timing_rounds': table.repeats,
-      'models': None if folder is None else content(folder),
-      'content': self.text.content,
-    }
+    key: Row = {'k': k, 'regime': regime, 'rule': rule, 'split': self.split}
+    key |= {'outputs': len(self.references), 'max_len': table.max_len, 'batch': table.rows}
+    key |= {'timing_sentences': table.timed, 'timing_rounds': table.repeats}
+    models = None if folder is None else folders.content(folder)
+    return key | {'models': models, 'content': self.text.content}
 
   def measure(
     self, rows: Rows, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
@@ -465,12 +451,6 @@ class Bench:
     found['mean_block_size'] = blocks.mean_block_size
     found['calls_per_output'] = blocks.calls_per_output
     return found
-
-
-@functools.cache
-def content(folder: pathlib.Path) -> str:
-  """The hash of a model and its heads, which do not change once they are trained."""
-  return folders.content(folder)
 
 
 def other_split(split: str) -> str:
