@@ -371,7 +371,7 @@ def continuing():
 
 
 if __name__ == '__main__':
-  models = lambda: (MODEL.init(jax.random.key(0)), HEADS3.init(jax.random.key(1)))
+  models = lambda: [jax.jit(one.init)(jax.random.key(i)) for i, one in enumerate((MODEL, HEADS3))]
   parts = {
     'core': lambda: core(*models()),
     'rest': lambda: rest(*models()),

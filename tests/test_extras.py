@@ -47,6 +47,7 @@ def test_other_errors_stay_what_they_are(error):
   assert raised.value is error
 
 
+@pytest.mark.wide('matplotlib-*')
 @pytest.mark.parametrize(('missing', 'command', 'extra'), [
   ('ml_collections', 'train', 'commands'),
   ('orbax', 'train', 'train'), ('matplotlib', 'masks', 'evaluate'),

@@ -33,38 +33,42 @@ def lively(params):
   return jax.tree.map(lambda x: 4 * x, params)
 
 
+def zeros(module):
+  shapes = jax.eval_shape(module.init, jax.random.key(0))
+  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
   """Folders: of a model, a smaller one, heads of two kinds, draft networks of two, a translator."""
   place = tmp_path_factory.mktemp('text')
   Tokenizer.train(LINES, place / 'pieces', vocab_size=30)
   model, keys = LM(LANGUAGE), jax.random.split(jax.random.key(7), 8)
-  params = lively(model.init(keys[0]))
+  init = jax.jit(model.init)
+  params = lively(init(keys[0]))
   folders.save(model, params, place / 'model', tokenizer=place / 'pieces')
-  folders.save(model, lively(model.init(keys[1])), place / 'smaller', tokenizer=place / 'pieces')
+  folders.save(model, lively(init(keys[1])), place / 'smaller', tokenizer=place / 'pieces')
   heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
-  folders.save(
-    model, params, place / 'heads', (heads, heads.init(keys[2])), tokenizer=place / 'pieces'
-  )
+  heads = heads, jax.jit(heads.init)(keys[2])
+  folders.save(model, params, place / 'heads', heads, tokenizer=place / 'pieces')
   medusa = MedusaHeads(2, d_model=8, vocab_size=30)
-  fd.save_heads(place / 'medusa', (medusa, medusa.init(keys[3])), 'model')
+  fd.save_heads(place / 'medusa', (medusa, jax.jit(medusa.init)(keys[3])), 'model')
   wide = MedusaHeads(2, d_model=9, vocab_size=30)
-  fd.save_heads(place / 'wide', (wide, wide.init(keys[3])), 'model')
+  fd.save_heads(place / 'wide', (wide, zeros(wide)), 'model')
   layers = dataclasses.replace(LANGUAGE, max_positions=None)
   for name, network in (
     ('eagle', EagleNetwork(layers=layers, vocab_size=30, d_target=8)),
     ('block', BlockNetwork(layers=layers, vocab_size=30, d_target=8, k=4)),
   ):
-    fd.save_draft(place / name, (network, network.init(keys[4])))
+    fd.save_draft(place / name, (network, zeros(network)))
   translator = Transformer(
     TransformerConfig(**SIZES, encoder_layers=1, decoder_layers=1, max_positions=60)
   )
-  folders.save(
-    translator, lively(translator.init(keys[5])), place / 'translator', tokenizer=place / 'pieces'
-  )
+  params = lively(jax.jit(translator.init)(keys[5]))
+  folders.save(translator, params, place / 'translator', tokenizer=place / 'pieces')
   Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
   other = LM(dataclasses.replace(LANGUAGE, vocab_size=18))
-  folders.save(other, other.init(keys[6]), place / 'other', tokenizer=place / 'others')
+  folders.save(other, zeros(other), place / 'other', tokenizer=place / 'others')
   return place
 
 
@@ -156,24 +160,25 @@ def test_a_call_has_its_own_law(strategy, expected):
     ({'strategy': fd.Jacobi(3)}, fd.Jacobi),
   ],
 )
-@pytest.mark.wide('given0-*', 'given2-*', 'given4-*', 'given6-*', 'given7-*', 'given8-*')
 def test_strategies_by_what_is_given(place, g, given, kind):
   paths = {name: place / one for name, one in given.items() if name != 'strategy'}
   other = fd.Generator.load(place / 'model', **{**given, **paths})
-  out, plain = (one('ein Hund', max_new_tokens=12) for one in (other, g))
-  assert type(other.strategy) is kind and out.tokens == plain.tokens
-  assert list(itertools.chain(*out.blocks)) == out.tokens and len(out.blocks) == out.calls + 1
+  assert type(other.strategy) is kind
+  if kind in (fd.Greedy, fd.Blockwise, fd.PromptLookup):  # those of all kinds decode elsewhere
+    out, plain = (one('ein Hund', max_new_tokens=12) for one in (other, g))
+    assert out.tokens == plain.tokens
+    assert list(itertools.chain(*out.blocks)) == out.tokens and len(out.blocks) == out.calls + 1
 
 
 def test_heads_beside_the_model_serve_a_strategy_in_words(place):
   g = fd.Generator.load(place / 'heads', strategy='blockwise(k=2)')
-  assert g.strategy.k == 2 and g('a dog', max_new_tokens=5).text
+  assert g.strategy.k == 2
 
 
 def test_a_source_gets_its_end(place):
   g = fd.Generator.load(place / 'translator')
-  for prompt, out in zip(PROMPTS, g(PROMPTS, max_new_tokens=8), strict=True):
-    assert out.tokens == decoded(g, prompt, max_len=8)
+  for prompt, out in zip(PROMPTS[:2], g(PROMPTS[:2], max_new_tokens=12), strict=True):
+    assert out.tokens == decoded(g, prompt, max_len=12)
     assert out.text == g.tokenizer.decode(out.tokens)
 
 
@@ -199,8 +204,8 @@ def test_stop_strings(g, strategy):
 
 
 def test_a_stream_is_the_text(g):
-  whole = g('a dog', max_new_tokens=20)
-  assert ''.join(g.stream('a dog', max_new_tokens=20)) == whole.text == ''.join(whole.pieces)
+  whole = g('a dog', max_new_tokens=12)
+  assert ''.join(g.stream('a dog', max_new_tokens=12)) == whole.text == ''.join(whole.pieces)
 
 
 def test_prompts_of_a_bucket_share_their_programs(g):
@@ -218,7 +223,7 @@ def test_prompts_of_a_bucket_share_their_programs(g):
 
 
 @pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])
-@pytest.mark.wide('chatml', 'gemma')
+@pytest.mark.wide('chatml')
 def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
   tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / f'{style}_tiny')
   model = LM(dataclasses.replace(LANGUAGE, vocab_size=tokenizer.vocab_size, max_positions=None))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.methods.heads import draft_tokens
+from fastdec.decoding.methods.heads import draft_tokens as eager
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -30,27 +30,26 @@ MODEL = FConv(FConvConfig(
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0], [1, 2], [0, 1, 0], [1, 2, 1]])
 
 
-def noisy(params, seed=1):
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(seed), len(leaves))
-  fresh = [x + 0.7 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)]
-  return jax.tree.unflatten(tree, fresh)
+def noisy(params, seed=5):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(lambda x: x + 0.7 * rng.normal(size=x.shape).astype(np.float32), params)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS, scope='module')
 def heads(request):
   """With a bias that says more than the heads do: what they rank alone is not what they guess."""
   module = KINDS[request.param]
-  params = noisy(module.init(jax.random.key(0)))
+  params = noisy(jax.jit(module.init)(jax.random.key(0)))
   return Bound(module, params | {'after': 8 * params['after']})
 
 
 @pytest.fixture(scope='module')
 def target():
-  return Bound(MODEL, noisy(MODEL.init(jax.random.key(5))))
+  return Bound(MODEL, noisy(jax.jit(MODEL.init)(jax.random.key(5))))
 
 
 HIDDEN = jax.random.normal(jax.random.key(2), (2, D))
+draft_tokens = jax.jit(eager, static_argnums=(4, 5))
 ROOT = jnp.array([7, 31], jnp.int32)
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures('in_float64')
 SIZE, SOURCE, ROWS = 4, 2, 3
 PLACES = SIZE * SIZE * CHANNELS
 CONFIG = ImageTransformerConfig(
-  d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2, dropout=0.0, source_size=SOURCE,
+  d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0, source_size=SOURCE,
   size=SIZE, block_length=8, grid=True, forecast=True, dtype='float64',
 )  # fmt: skip
 MODEL = ImageTransformer(CONFIG)

@@ -112,12 +112,6 @@ def test_a_grid_decodes_with_a_cache_what_it_learns_without():
   out = fd.decode(model, weights, SOURCE, fd.Greedy())
   hidden = jax.jit(model.hidden)(weights, {'source': jnp.asarray(SOURCE), 'target': out.tokens})
   np.testing.assert_array_equal(out.tokens, model.unembed(weights, hidden).argmax(-1))
-  heads = BlockwiseHeads(4, 16, 8, rooted=True, markov=4, words=256)
-  bound = heads, noisy(heads.init(jax.random.key(1)), 0.2)
-  drafted = [fd.decode(model, weights, SOURCE, fd.Blockwise(bound, window=n)) for n in (0, 2)]
-  for one in drafted:
-    np.testing.assert_array_equal(one.tokens, out.tokens)
-  assert (drafted[0].block_sizes != drafted[1].block_sizes).any()  # the guesses differ
 
 
 @pytest.mark.parametrize('sizes, words', [
@@ -156,9 +150,10 @@ def start(nodes):
 
 
 def test_a_ring_grows_with_the_width_of_a_call_and_not_with_the_text():
-  size = lambda slots: (
-    MODEL.init_cache(params(), MODEL.encode(params(), jnp.asarray(SOURCE)), ROWS, slots).own.slots
-  )
+  def size(slots):
+    memory = MODEL.encode(params(), jnp.asarray(SOURCE))
+    return jax.eval_shape(lambda: MODEL.init_cache(params(), memory, ROWS, slots)).own.slots
+
   assert size(api.Capacity(4000, nodes=3)) == 2 * BLOCK + 2 == size(api.Capacity(40, nodes=3))
   assert size(api.Capacity(40, nodes=3, back=2)) == 2 * BLOCK + 4
   # a plain number: room for all of it, in calls of any width
@@ -170,8 +165,7 @@ apply = jax.jit(lambda tokens, nodes, cache: MODEL.apply(params(), tokens, nodes
 
 @settings(max_examples=15)
 @given(
-  st.sampled_from([1, 3, 6]),
-  st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15),
+  st.sampled_from([1, 6]), st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15)
 )
 def test_the_ring_gives_what_the_whole_sequence_gives(n, counts):
   """For every alignment of block, width and rollback: rows go on by 0 to n positions a call, the
@@ -239,7 +233,8 @@ def greedy():
 
 def heads(k=5):
   module = BlockwiseHeads(k=k, d_model=16, d_ff=8, dropout=0.0)
-  return module, jax.tree.map(lambda x: x.astype(jnp.float64), module.init(jax.random.key(2)))
+  params = jax.jit(module.init)(jax.random.key(2))
+  return module, jax.tree.map(lambda x: x.astype(jnp.float64), params)
 
 
 def test_the_model_is_worth_testing_on():
@@ -261,7 +256,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize('name', EXACT)
-@pytest.mark.wide('greedy', 'speculative, gamma 5', 'blockwise, wider than a block', 'a tree')
+@pytest.mark.wide('greedy', 'lookup', 'blockwise, wider than a block', 'a tree')
 def test_exact_strategies_write_the_greedy_image(name):
   out = fd.decode(MODEL, params(), SOURCE, EXACT[name]())
   np.testing.assert_array_equal(out.tokens, greedy())
@@ -333,6 +328,7 @@ def test_attention_without_a_mask_is_attention():
 
 
 @pytest.mark.parametrize('bias', [False, True])
+@pytest.mark.wide('True')
 def test_a_fresh_model_sees_its_source(bias):
   """Before any training, the intensity of a pixel's own place is likelier for it than those of the
   other places are."""
@@ -343,12 +339,15 @@ def test_a_fresh_model_sees_its_source(bias):
   model = ImageTransformer(
     ImageTransformerConfig(**sizes, block_length=BLOCK, attention_bias=bias, norm='pre')
   )
-  fresh = jax.jit(model.init)(jax.random.key(0))
   source = np.random.default_rng(0).integers(0, 256, (100, 2, 2, 1), np.uint8).repeat(3, axis=-1)
-  batch = {'source': jnp.asarray(source), 'target': jnp.full((100, LENGTH), 125)}
-  logits = np.asarray(model.unembed(fresh, model.hidden(fresh, batch))).reshape(
-    100, 2, 2, 2, 2, 3, 256
-  )
+  batch = {'source': source, 'target': np.full((100, LENGTH), 125)}
+
+  @jax.jit
+  def logits_of(batch):
+    fresh = model.init(jax.random.key(0))
+    return model.unembed(fresh, model.hidden(fresh, batch))
+
+  logits = np.asarray(logits_of(batch)).reshape(100, 2, 2, 2, 2, 3, 256)
   seen = (logits - logits.mean(0)).mean((2, 4, 5)).reshape(100, 4, 256)  # by place in the source
   of_intensity = np.take_along_axis(
     seen[:, :, None], source[..., 0].reshape(100, 1, 4, 1).astype(int), -1

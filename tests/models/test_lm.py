@@ -24,11 +24,8 @@ SMALL = LMConfig(
 def small():
   with jax.enable_x64(True):
     model = LM(SMALL)
-    keys = iter(jax.random.split(jax.random.key(1), 100))
-    params = jax.tree.map(
-      lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), model.init(jax.random.key(0))
-    )
-    yield model, params
+    rng, fresh = np.random.default_rng(1), jax.jit(model.init)(jax.random.key(0))
+    yield model, jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape), fresh)
 
 
 def test_packed_training_computes_what_decoding_does(small):

@@ -106,7 +106,7 @@ def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.wide('image', 'lm with windows')
+@pytest.mark.wide('lm with windows')
 def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_are(name):
   case = made(name)
   batch, every = batch_of(case.model), every_tap(case.model)
@@ -121,6 +121,7 @@ def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_ar
 
 
 @pytest.mark.parametrize('name', TRANSLATORS)
+@pytest.mark.wide('t5', 'fconv')
 def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
   """What a draft's cross-attention is trained on is what it reads in decoding; taps of packed pairs
   likewise."""
@@ -247,7 +248,7 @@ def states_of_both(model, params, cases, taps):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-@pytest.mark.wide('eagle3', 'dspark')
+@pytest.mark.wide('eagle3')
 def test_taps_are_what_published_drafts_are_fed(family, shared):
   """As the authors' code made them, at the prompt and after three more tokens."""
   theirs, added = FAMILIES[family]

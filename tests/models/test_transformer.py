@@ -116,7 +116,7 @@ def test_a_tree_scores_each_path_as_if_it_were_alone(made):
   np.testing.assert_allclose(after(cache), after(chain.commit(None, jnp.array([3, 3]))), atol=2e-5)
 
 
-@pytest.mark.wide('convolutions', 't5', 'pre-norm')
+@pytest.mark.wide('convolutions', 't5')
 def test_causality_by_gradient(made):
   """Position 2 depends on targets 0 and 1 (its inputs) and on the whole source; on nothing
   later."""
@@ -132,7 +132,7 @@ def test_causality_by_gradient(made):
   assert not moved['embedding'][row['later targets']].any()
 
 
-@pytest.mark.wide('convolutions', 't5', 'pre-norm')
+@pytest.mark.wide('convolutions', 't5')
 def test_packed_sentences_do_not_see_each_other(made):
   model, params = made
   alone = a_batch([[3, 4, 1]], [[5, 6, 1]])
@@ -147,7 +147,7 @@ def test_packed_sentences_do_not_see_each_other(made):
   )
 
 
-@pytest.mark.wide('convolutions', 't5', 'pre-norm')
+@pytest.mark.wide('convolutions')
 def test_padding_of_the_source_changes_nothing(made):
   model, params = made
   narrow = np.array([[3, 4, 5, 1]], np.int32)
@@ -156,7 +156,7 @@ def test_padding_of_the_source_changes_nothing(made):
   np.testing.assert_array_equal(short.tokens, long.tokens)
 
 
-@pytest.mark.wide('pre-norm')
+@pytest.mark.wide('t5')
 def test_bfloat16_is_near_float32(made):
   model, params = made
   half = type(model)(dataclasses.replace(model.config, dtype='bfloat16'))
@@ -205,6 +205,7 @@ def test_bad_convolutions_are_refused(change, message):
     ),
   ],
 )
+@pytest.mark.wide('fconv_wmt_en_de-*')
 def test_the_published_architectures(name, kernels):
   model = FConv(FConvConfig(vocab_size=7, **ARCHITECTURES[name]))
   params = jax.eval_shape(model.init, jax.random.key(0))
