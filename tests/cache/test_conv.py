@@ -100,6 +100,7 @@ def test_gather_and_take_move_whole_rows():
 
 @pytest.mark.parametrize('back', [0, 2])
 @pytest.mark.parametrize('parents', ['known', 'of each row'])
+@pytest.mark.wide('known-0', 'of each row-2')
 def test_a_frame_is_the_last_inputs_of_the_nodes_path(parents, back):
   """Static trees and trees whose parents are data, rows of different lengths; a chain as a chain
   and as a tree."""

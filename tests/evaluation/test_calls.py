@@ -52,6 +52,7 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
   'module', [SMALL, BlockwiseHeads(k=2, d_model=8, d_ff=6)], ids=['model', 'heads']
 )
 @pytest.mark.parametrize('dtype', ['int8', 'int8w'])
+@pytest.mark.wide('int8w-model', 'int8-heads')
 def test_random_parameters_in_int8_are_those_of_floats_quantized(module, dtype):
   in_int8, wide = (random_params(module, 0, one) for one in (dtype, computing_in(dtype)))
   assert is_quantized(in_int8) and computing_in('int8') == 'float32'

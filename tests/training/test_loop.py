@@ -85,6 +85,7 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
   assert same(finished.params, uninterrupted.params), f'killed after {moments}'
 
 
+@pytest.mark.slow
 def test_a_run_with_weight_normalisation_goes_on_as_if_it_had_not_stopped(tmp_path):
   class Normalised(OptimizerConfig):
     def build(self):

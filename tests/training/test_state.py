@@ -43,6 +43,7 @@ def test_the_loss_of_a_small_task_falls():
 
 
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+@pytest.mark.wide('identity')
 def test_frozen_heads_leave_every_bit_of_the_trunk(heads, trunk):
   before = jax.device_get(trunk)
   state, _ = run(frozen_heads_task(MODEL, heads, trunk))
@@ -76,6 +77,7 @@ def draws(task, params, count):
 
 
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+@pytest.mark.wide('identity')
 def test_a_draw_is_the_loss_of_one_head_and_its_expectation_the_mean_of_all(heads, trunk):
   task = frozen_heads_task(MODEL, heads, trunk)
   params = task.init(jax.random.key(3))
@@ -107,6 +109,7 @@ def test_the_frozen_trunk_has_no_dropout_and_the_trained_one_has(trunk):
 
 
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
+@pytest.mark.wide('transformed')
 def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradient(heads, trunk):
   task = frozen_heads_task(MODEL, heads, trunk, draw='all', decay=0.5)
   params = task.init(jax.random.key(3))
@@ -132,7 +135,7 @@ def test_all_heads_at_once_are_the_weighted_mean_of_each_and_so_is_their_gradien
 
 @pytest.mark.parametrize('make', [frozen_heads_task, finetuned_heads_task])
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])
-@pytest.mark.wide('transformed-finetuned*', 'identity-frozen*')
+@pytest.mark.wide('transformed-finetuned*')
 def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
   """Rows of 12 places have 11 anchors at most, which 11 draws find, in another order."""
   tasks = [

@@ -90,12 +90,20 @@ def trained_logits(draft, target, batch, anchors):
   return rows, jnp.stack(found)
 
 
-def compare(draft, target, batch, steps, anchors):
-  """The logits of all anchors in training, beside those of drafting at each of them."""
-  rows, trained = jax.device_get(trained_logits(draft, target, batch, anchors))
+def check(draft, target, batch, steps):
+  """Compares the logits of all anchors, and of a sample, in training with drafting at each."""
   alone, begins = apart(batch)
   at = jax.jit(lambda t: steps(draft, target, alone, t))
   drafted = {t: np.asarray(at(t)) for t in range(int(alone['target_position'].max()))}
+  sample = anchors_of(batch, 3, jax.random.key(1))
+  assert sample.place.shape == (3, 3)
+  assert compared(draft, target, batch, begins, drafted, anchors_of(batch)) > 30
+  assert 9 < compared(draft, target, batch, begins, drafted, sample) <= 27
+
+
+def compared(draft, target, batch, begins, drafted, anchors):
+  """The number of guesses whose logits are those drafted."""
+  rows, trained = jax.device_get(trained_logits(draft, target, batch, anchors))
   count = 0
   for i, row, column in np.argwhere(np.asarray(rows.is_real)):
     place = int(anchors.place[row, column])
@@ -118,7 +126,7 @@ def test_an_unrolled_pass_is_what_drafting_step_by_step_makes_of_true_features_a
     bound(MODELS[task]),
     batch_of(task),
   )
-  assert compare(draft, target, batch, eagle_steps, anchors_of(batch)) > 30
+  check(draft, target, batch, eagle_steps)
 
 
 @pytest.mark.parametrize(('task', 'settings'), BLOCK)
@@ -131,20 +139,7 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
     bound(MODELS[task]),
     batch_of(task),
   )
-  assert compare(draft, target, batch, block_steps, anchors_of(batch)) > 30
-
-
-@pytest.mark.parametrize(('kind', 'steps'), [('eagle', eagle_steps), ('block', block_steps)])
-@pytest.mark.wide('eagle-*')
-def test_so_it_is_at_a_sample_of_places(kind, steps):
-  draft, target, batch = (
-    bound(network(kind, 'translation'), 3),
-    bound(MODELS['translation']),
-    batch_of('translation'),
-  )
-  anchors = anchors_of(batch, 3, jax.random.key(1))
-  assert anchors.place.shape == (3, 3)
-  assert 9 < compare(draft, target, batch, steps, anchors) <= 27
+  check(draft, target, batch, block_steps)
 
 
 def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():

@@ -62,8 +62,8 @@ def target():
   return bound(MODELS['translation'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, loss', [('eagle', 'ce'), ('block', 'kl'), ('block', 'tv')])
-@pytest.mark.wide('eagle-ce')
 def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   module = network(kind, 'translation', words=7)
