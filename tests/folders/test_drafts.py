@@ -62,7 +62,7 @@ def case(request, shared):
 # test_taps.py has both prompts
 @pytest.mark.parametrize('case', PROMPTS[:1], indirect=True)
 @pytest.mark.parametrize('family', EAGLES + BLOCKS)
-@pytest.mark.wide('eagle3-p17_', 'dflash-p17_')
+@pytest.mark.wide('dflash-p17_')
 def test_the_target_gives_what_the_draft_reads(family, case):
   """Layers are numbered otherwise in each family; where none are named, a rule says which."""
   model, params = case.target
@@ -110,7 +110,7 @@ def chain(case, state, cache, length=5):
 
 
 @pytest.mark.parametrize('family', EAGLES)
-@pytest.mark.wide('p17_*')
+@pytest.mark.wide('p17_-eagle1', 'p17_-eagle3_*')
 def test_an_autoregressive_draft_computes_what_its_authors_code_does(family, case):
   tokens = np.append(case.prompt[1:], case.greedy[0])
   states, cache = read(case, tokens, case.features(case['target_features']), case.cache())
@@ -163,7 +163,7 @@ def block_of(draft, target, features, cache, root):
 
 
 @pytest.mark.parametrize('family', BLOCKS)
-@pytest.mark.wide('p17_*')
+@pytest.mark.wide('p17_-dflash', 'p17_-dspark', 'p17_-dflash_windows_noncausal')
 def test_a_block_draft_computes_what_its_authors_code_does(family, case):
   dropped = int(case.module.drops_first)
   names = {'base': 'draft_logits', 'again': 'round2_logits'}

@@ -186,14 +186,14 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize('kind', MODELS)
-@pytest.mark.wide('transformer', 't5')
+@pytest.mark.wide('transformer')
 def test_our_own_config(kind, folder):
-  fuzz(folder, 'config.json', write_native(folder, MODELS[kind]), load_all, 60)
+  fuzz(folder, 'config.json', write_native(folder, MODELS[kind]), load_all, 40)
 
 
 def test_the_config_of_a_language_model(folder):
   write_tensors(folder / 'model.safetensors')
-  fuzz(folder, 'config.json', LLAMA, fd.load, 150)
+  fuzz(folder, 'config.json', LLAMA, fd.load, 60)
 
 
 def test_the_config_of_a_quantized_model(folder):
@@ -206,21 +206,23 @@ def test_the_config_of_a_quantized_model(folder):
 
 
 @pytest.mark.parametrize('said', [MARIAN, T5_SAID], ids=['marian', 't5'])
+@pytest.mark.wide('t5')
 def test_the_config_of_an_encoder_decoder(said, folder):
-  fuzz(folder, 'config.json', said, lambda folder: folders.open(folder).model, 150)
+  fuzz(folder, 'config.json', said, lambda folder: folders.open(folder).model, 60)
 
 
 @pytest.mark.parametrize('said', [LLAMA, MARIAN, T5_SAID], ids=['llama', 'marian', 't5'])
+@pytest.mark.wide('llama')
 def test_the_generation_config(said, folder):
   put(folder, 'config.json', json.dumps(said))
   base = {**GENERATION, 'eos_token_id': said['eos_token_id']}
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', fd.UserNote)
-    fuzz(folder, 'generation_config.json', base, lambda folder: folders.open(folder).model, 100)
+    fuzz(folder, 'generation_config.json', base, lambda folder: folders.open(folder).model, 50)
 
 
 def test_an_index(folder):
-  fuzz(folder, 'model.safetensors.index.json', write_index(folder), fd.load, 150)
+  fuzz(folder, 'model.safetensors.index.json', write_index(folder), fd.load, 60)
 
 
 def test_an_index_may_name_what_no_file_can_be_called(folder):
@@ -249,17 +251,18 @@ PUBLISHED = (
 
 
 @pytest.mark.parametrize('layout', PUBLISHED)
-@pytest.mark.wide('dspark of SpecForge*', 'eagle-1*')
+@pytest.mark.wide('dspark of SpecForge*')
 def test_the_config_of_a_published_draft(layout, folder):
   write_draft(folder, layout)
-  fuzz(folder, 'config.json', LAYOUTS[layout][0], fd.load_draft, 60)
+  fuzz(folder, 'config.json', LAYOUTS[layout][0], fd.load_draft, 30)
 
 
 @pytest.mark.parametrize('kind', OWN_DRAFTS)
 def test_the_config_of_our_own_drafts(kind, folder):
   module = OWN_DRAFTS[kind]
-  fd.save_draft(folder, (module, jax.jit(module.init)(jax.random.key(0))))
-  fuzz(folder, 'config.json', json.loads((folder / 'config.json').read_text()), fd.load_draft, 60)
+  params = zeros(module)
+  fd.save_draft(folder, (module, params | {x: np.arange(5) for x in params if x == 'ids'}))
+  fuzz(folder, 'config.json', json.loads((folder / 'config.json').read_text()), fd.load_draft, 30)
 
 
 def encode(folder):
@@ -267,7 +270,7 @@ def encode(folder):
 
 
 def test_a_tokenizer(folder):
-  fuzz(folder, 'tokenizer.json', write_tokenizer(folder), encode, 150)
+  fuzz(folder, 'tokenizer.json', write_tokenizer(folder), encode, 60)
 
 
 @pytest.mark.parametrize('said', [LLAMA, {'format': 'fastdec', 'model': {}}], ids=['llama', 'own'])
@@ -280,12 +283,12 @@ def test_a_sentencepiece_model(said, folder):
     found.decode([*found.encode('a b'), 3, 99])
     found.pieces([0, 99])
 
-  fuzz_bytes(folder, 'tokenizer.model', data, spoilt(data), read, 100)
+  fuzz_bytes(folder, 'tokenizer.model', data, spoilt(data), read, 50)
 
 
 def test_the_settings_of_a_tokenizer(folder):
   write_tokenizer(folder)
-  fuzz(folder, 'tokenizer_config.json', TOKENIZER_CONFIG, encode, 100)
+  fuzz(folder, 'tokenizer_config.json', TOKENIZER_CONFIG, encode, 50)
 
 
 def test_a_pool(folder):
@@ -301,7 +304,7 @@ def test_a_pool(folder):
     found.check(7)
     found.best(jnp.array([0, 6]), 3)
 
-  fuzz_bytes(folder, 'pool', data, st.one_of(spoilt(data), others), guess, 150)
+  fuzz_bytes(folder, 'pool', data, st.one_of(spoilt(data), others), guess, 60)
 
 
 def test_what_was_tuned(folder):
@@ -314,7 +317,7 @@ def test_what_was_tuned(folder):
   Tuned(*told, (row,), strategy=strategy).save(folder)
   base = json.loads((folder / 'tuned.json').read_text())
   with mock.patch.object(machine, 'here', return_value=machine.here()):  # it reads /proc
-    fuzz(folder, 'tuned.json', base, fd.load_tuned, 120)
+    fuzz(folder, 'tuned.json', base, fd.load_tuned, 50)
     part = {**base, 'part': {**base['part'], 'folder': '..'}}
     with pytest.raises(fd.UserError, match='name that folder too'):
       put(folder, 'tuned.json', json.dumps(part))
@@ -326,12 +329,13 @@ def test_a_calibrated_tree(folder):
   found = Calibration(tree, {1: (0.6, 0.4), 5: (0.8, 0.7)}, 9, {1: 1.0, 2: 1.8}, {1: 1.0, 2: 1.2})
   found.save(folder / 'tree.json')
   base = json.loads((folder / 'tree.json').read_text())
-  fuzz(folder, 'tree.json', base, lambda folder: Calibration.load(folder / 'tree.json').chosen, 100)
+  fuzz(folder, 'tree.json', base, lambda folder: Calibration.load(folder / 'tree.json').chosen, 50)
 
 
 @pytest.mark.parametrize('name', ['prompts.txt', 'prompts.jsonl'])
+@pytest.mark.wide('prompts.jsonl')
 def test_prompts(name, folder):
-  fuzz_lines(folder, name, {'prompt': 'a b'}, lambda folder: read_prompts(folder / name), 150)
+  fuzz_lines(folder, name, {'prompt': 'a b'}, lambda folder: read_prompts(folder / name), 60)
 
 
 def test_metrics(folder):
@@ -347,7 +351,7 @@ def test_images(folder):
   change = st.lists(st.tuples(ends, st.integers(0, 255)), min_size=1, max_size=3)
   others = change.map(lambda bad: bytes({**dict(enumerate(data)), **dict(bad)}.values()))
   contents = st.one_of(others, others, spoilt(data))
-  fuzz_bytes(folder, 'a.npz', data, contents, lambda f: npz.load(str(f / 'a.npz'), True), 200)
+  fuzz_bytes(folder, 'a.npz', data, contents, lambda f: npz.load(str(f / 'a.npz'), True), 60)
 
 
 def test_a_file_of_choices(folder):
@@ -356,7 +360,7 @@ def test_a_file_of_choices(folder):
     'tree.json',
     {'choices': [[0], [0, 0], [1]]},
     lambda folder: fd.medusa_choices(folder / 'tree.json'),
-    150,
+    60,
   )
 
 
@@ -364,7 +368,7 @@ def test_a_file_of_choices(folder):
 def test_the_parts_of_an_experiments_config(kind, tmp_path):
   config = MODELS[kind].config
 
-  @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+  @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
   @given(
     st.dictionaries(
       st.sampled_from([field.name for field in dataclasses.fields(config)]), WILD, max_size=3

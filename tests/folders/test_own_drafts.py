@@ -43,8 +43,10 @@ DRAFTS = {
 
 def made(module, **more):
   """Random parameters, `ids` aside, and what is given."""
-  params = jax.jit(module.init)(jax.random.key(0))
-  return module, jax.tree.map(lambda x: x if x.dtype == jnp.int32 else x + 0.5, params) | more
+  rng = np.random.default_rng(0)
+  value = lambda x: np.arange(len(x)) if x.dtype == jnp.int32 else rng.normal(size=x.shape)
+  shapes = jax.eval_shape(module.init, jax.random.key(0))
+  return module, jax.tree.map(lambda x: jnp.asarray(value(x), x.dtype), shapes) | more
 
 
 def assert_same(draft, other):
@@ -113,8 +115,7 @@ def test_a_newer_draft_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_p
     fd.UserError, match='is there already, and holds no draft of ours alone: give a new folder'
   ):
     fd.save_draft(tmp_path, draft)
-  model = Transformer(DECODER)
-  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model')
+  folders.save(*made(Transformer(DECODER)), tmp_path / 'model')
   with pytest.raises(fd.UserError, match='is there already'):
     fd.save_draft(tmp_path / 'model', draft)
 
@@ -167,14 +168,13 @@ def test_what_is_no_draft_is_refused(tmp_path):
     fd.load_draft(tmp_path / 'draft')
   with pytest.raises(fd.UserError, match=r'has no config\.json'):
     fd.load_draft(tmp_path)
-  model = Transformer(DECODER)
-  params = model.init(jax.random.key(0))
+  model, params = made(Transformer(DECODER))
   folders.save(model, params, tmp_path / 'model')
   for path in (tmp_path, tmp_path / 'model'):
     with pytest.raises(fd.UserError, match=r'model: this is a model: load it with fd\.load'):
       fd.load_draft(path)
   heads = BlockwiseHeads(k=2, d_model=DECODER.d_model, d_ff=4)
-  folders.save(model, params, tmp_path / 'heads', heads=(heads, heads.init(jax.random.key(0))))
+  folders.save(model, params, tmp_path / 'heads', heads=made(heads))
   with pytest.raises(fd.UserError, match=r'these are prediction heads: load them with fd\.load_h'):
     fd.load_draft(tmp_path / 'heads')
   (tmp_path / 'model').rename(tmp_path / 'another')
