@@ -93,7 +93,7 @@ def assert_same_logits(folder, state):
 
 
 @pytest.mark.parametrize('kind', STATES)
-@pytest.mark.wide('transformer', 'fconv', 'fconv, tied')
+@pytest.mark.wide('transformer', 'fconv')
 def test_logits_are_those_of_the_definition(kind, place):
   assert_same_logits(place[1](STATES[kind]), STATES[kind])
 
@@ -125,6 +125,7 @@ def test_joined_and_equal_embeddings_become_one(place):
 
 
 @pytest.mark.parametrize('kind', ['fconv', 'transformer'])
+@pytest.mark.wide('fconv')
 def test_it_translates_and_never_writes_a_pad(kind, place):
   _, convert = place
   state = dict(STATES[kind])

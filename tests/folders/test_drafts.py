@@ -59,10 +59,9 @@ def case(request, shared):
     yield Case(shared / 'reference' / 'drafts' / family, request.param)
 
 
-# test_taps.py has both prompts
 @pytest.mark.parametrize('case', PROMPTS[:1], indirect=True)
 @pytest.mark.parametrize('family', EAGLES + BLOCKS)
-@pytest.mark.wide('dflash-p17_')
+@pytest.mark.wide('dflash-p17_', 'eagle1-p17_', 'eagle3-p17_')
 def test_the_target_gives_what_the_draft_reads(family, case):
   """Layers are numbered otherwise in each family; where none are named, a rule says which."""
   model, params = case.target

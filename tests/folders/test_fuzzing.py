@@ -368,7 +368,7 @@ def test_a_file_of_choices(folder):
 def test_the_parts_of_an_experiments_config(kind, tmp_path):
   config = MODELS[kind].config
 
-  @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+  @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
   @given(
     st.dictionaries(
       st.sampled_from([field.name for field in dataclasses.fields(config)]), WILD, max_size=3

@@ -107,21 +107,6 @@ def test_families_write_what_theirs_do(name, of):
     assert length == 24 or ours[length - 1] in model.eos_ids
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['mixtral_tiny', 'gemma2_tiny'])
-def test_the_law_of_two_tokens_is_theirs(name):
-  expected = np.load(REFERENCE / name / 'expected.npz')
-  model, params = fd.load(REFERENCE / name, dtype='float32')
-  words = np.arange(model.vocab_size)
-  text = np.repeat(expected['prompt'][:1], len(words), axis=0)
-  logits = logits_of(model, params, None, np.concatenate([text, words[:, None]], axis=1))
-  first, second = np.moveaxis(np.asarray(jax.nn.softmax(logits[:, -2:])), 1, 0)
-  law = first[0][:, None] * second
-  for end in model.eos_ids:  # nothing follows but padding
-    law[end] = np.where(words == 0, first[0, end], 0)
-  np.testing.assert_allclose(law, expected['law2'], rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize('name', ['marian_tiny', 't5_tiny'])
 @pytest.mark.wide('marian_tiny')
 def test_a_pad_that_is_the_end_too_changes_no_text(name, tmp_path):

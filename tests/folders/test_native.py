@@ -209,16 +209,6 @@ def test_what_is_in_int8_is_not_saved(parts, tmp_path):
   assert not (tmp_path / 'model').exists()
 
 
-def test_transformed_heads_make_another_model(parts, tmp_path):
-  model, params, _, tokenizer = parts
-  heads = dataclasses.replace(HEADS, first='transformed')
-  folders.save(
-    model, params, tmp_path / 'model', (heads, heads.init(jax.random.key(1))), tokenizer=tokenizer
-  )
-  loaded, both = fd.load(tmp_path)
-  assert loaded == Transformed(model, heads) and set(both) == {'model', 'heads'}
-
-
 def test_saving_again_replaces_the_folder_whole(parts, folder):
   model, params, _, tokenizer = parts
   folders.save(model, params, folder, tokenizer=tokenizer)

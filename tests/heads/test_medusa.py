@@ -17,7 +17,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training.losses import head_accuracy, head_loss
-from fastdec.training.state import finetuned_heads_task, frozen_heads_task
+from fastdec.training.state import frozen_heads_task
 
 D, V, DEPTH = 8, 13, 3
 STACKS = {
@@ -167,54 +167,12 @@ def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
   assert all(np.any(params[f'head_{i}']['block_0']['kernel']) for i in range(DEPTH))
 
 
-def test_fine_tuning_trains_trunk_and_heads():
-  heads, start = made('own')
-  task = finetuned_heads_task(
-    MODEL, heads, jax.jit(MODEL.init)(jax.random.key(0)), start, p1_share=0.5, draw='all'
-  )
-  params = task.init(jax.random.key(0))
-  gradient = jax.jit(jax.grad(lambda p: task.loss(p, {}, BATCH, jax.random.key(0))[0]))(params)
-  assert np.any(gradient['model']['embedding']) and np.any(
-    gradient['heads']['head_2']['projection']['kernel']
-  )
-
-
 # ---- decoding
 
-TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]]
 PROMPTS, LENGTHS = (
   np.array([[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]], np.int32),
   np.array([4, 2, 1]),
 )
-FORCED = {'prefix': PROMPTS, 'prompt_lengths': LENGTHS - 1}
-CASES = {  # what is given beside the prompts; seed and size of the noise, by which outputs vary
-  'lm': ({'prompt_lengths': LENGTHS}, 1, 2.0),
-  't5': (FORCED, 2, 2.0),
-}
-
-
-@pytest.mark.parametrize('name, kind', [('lm', 'own'), ('t5', 'shared')])
-@pytest.mark.slow
-def test_exact_trees_are_lossless_on_ragged_batches_and_rows_are_independent(name, kind):
-  with jax.enable_x64(True):
-    given, seed, scale = CASES[name]
-    model = type(MODELS[name])(dataclasses.replace(MODELS[name].config, dtype='float64'))
-    params = jax.tree.map(lambda x: x.astype(jnp.float64), jax.jit(model.init)(jax.random.key(0)))
-    params = noisy(params, seed, scale)
-    heads = MedusaHeads(depth=DEPTH, d_model=D, **SIZES[kind])
-    bound = (heads, noisy(heads.start(model, params), seed=7, scale=0.1))
-    greedy = fd.decode(model, params, PROMPTS, fd.Greedy(), max_len=9, **given)
-    strategy = fd.Medusa(bound, TREE)
-    out = fd.decode(model, params, PROMPTS, strategy, max_len=9, **given)
-    np.testing.assert_array_equal(out.tokens, greedy.tokens)
-    assert len(np.unique(greedy.tokens)) > 3 and (np.asarray(out.block_sizes) > 1).any()
-    for i in range(len(PROMPTS)):
-      row = {key: value[i : i + 1] for key, value in given.items()}
-      alone = fd.decode(model, params, PROMPTS[i : i + 1], strategy, max_len=9, **row)
-      for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
-        np.testing.assert_array_equal(
-          getattr(alone, field)[0], getattr(out, field)[i], err_msg=field
-        )
 
 
 @pytest.mark.slow

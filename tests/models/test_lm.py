@@ -1,6 +1,5 @@
 """The language model: training and decoding agree, and its parts are what their papers define."""
 
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -152,17 +151,6 @@ def test_it_trains_without_a_source():
     params
   )
   assert all((np.asarray(x) != 0).any() for x in jax.tree.leaves(grads))
-
-
-def test_a_folder_keeps_it(tmp_path):
-  from fastdec import folders
-
-  model = LM(dataclasses.replace(SMALL, dtype='float32', eos_ids=(1, 3)))
-  params = model.init(jax.random.key(0))
-  folders.save(model, params, tmp_path / 'lm')
-  loaded, same = fd.load(tmp_path / 'lm')
-  assert loaded == model
-  jax.tree.map(np.testing.assert_array_equal, params, same)
 
 
 @pytest.mark.parametrize(('wrong', 'message'), [

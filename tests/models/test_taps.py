@@ -204,78 +204,11 @@ def test_a_learned_p1_passes_on_what_its_trunk_gives():
   jax.tree.map(np.testing.assert_array_equal, outer, all_of(case.model, case.params))
 
 
-# Layers in the numbers of each family, and how these differ from ours: (family, its numbers, what
-# is added).
-FAMILIES = {
-  'eagle3': ((2, 4, 5), 0),  # states that enter a layer, of a target of eight
-  'eagle3_speculators': ((1, 2, 3), 0),
-  'dflash': ((0, 1, 2), 1),  # outputs of a layer
-  'dspark': ((0, 1, 2), 1),
-}
-
-
-def references(shared, family):
-  """The target of a family's cases, its parameters, and the arrays of both prompts.
-
-  Returns:
-    The model, its parameters, and two dicts by name, of the prompt of 17 tokens and of that of 9.
-  """
-  folder = shared / 'reference' / 'drafts' / family
-  if not folder.is_dir():
-    pytest.skip(f'no reference data at {folder}')
-  arrays = np.load(folder / 'cases.npz')
-  cases = [
-    {k.removeprefix(p): arrays[k] for k in arrays.files if k.startswith(p)} for p in ('p17_', 'p9_')
-  ]
-  return *fd.load(folder / 'target'), cases
-
-
-def states_of_both(model, params, cases, taps):
-  """Hidden states and taps of both prompts, in one ragged batch, and of the three tokens after, in
-  a second call."""
-  length = jnp.array([17, 9], jnp.int32)
-  prompts = np.stack([np.pad(case['prompt'], (0, 17 - len(case['prompt']))) for case in cases])
-  more = np.stack([case['target_greedy'][:3] for case in cases])
-
-  @jax.jit
-  def run(params, prompts, more):
-    cache = model.init_cache(params, None, 2, 20)
-    *first, cache = model.apply(params, prompts, causal(17), cache, taps=taps)
-    *second, _ = model.apply(params, more, causal(3), cache.commit(None, length), taps=taps)
-    return first, second
-
-  return run(params, jnp.asarray(prompts), jnp.asarray(more))
-
-
-@pytest.mark.parametrize('family', FAMILIES)
-@pytest.mark.wide('eagle3')
-def test_taps_are_what_published_drafts_are_fed(family, shared):
-  """As the authors' code made them, at the prompt and after three more tokens."""
-  theirs, added = FAMILIES[family]
-  model, params, cases = references(shared, family)
-  (_, first), (_, second) = states_of_both(model, params, cases, tuple(k + added for k in theirs))
-  for row, case in enumerate(cases):
-    fed, after = (
-      np.concatenate([np.asarray(x)[row] for x in states], axis=-1) for states in (first, second)
-    )
-    np.testing.assert_allclose(fed[: len(case['prompt'])], case['target_features'], atol=5e-4)
-    np.testing.assert_allclose(after, case['round2_features'], atol=5e-4)
-
-
-def test_the_hidden_state_is_what_eagle_1_is_fed(shared):
-  model, params, cases = references(shared, 'eagle1')
-  (first, _), (second, _) = states_of_both(model, params, cases, ())
-  for row, case in enumerate(cases):
-    np.testing.assert_allclose(
-      first[row, : len(case['prompt'])], case['target_features'], atol=5e-4
-    )
-    np.testing.assert_allclose(second[row], case['round2_features'], atol=5e-4)
-
-
 def test_features_of_a_text_are_those_of_its_prefill(shared):
   """The same states from a packed row, which begins with the token that the text begins with."""
-  model, params, cases = references(shared, 'eagle3')
-  prompt = cases[0]['prompt']
+  folder = shared / 'reference' / 'drafts' / 'eagle3'
+  (model, params), case = fd.load(folder / 'target'), np.load(folder / 'cases.npz')
+  prompt = case['p17_prompt']
   begins = type(model)(dataclasses.replace(model.config, bos_id=int(prompt[0])))
   batch = {
     'target': [[*prompt[1:].tolist(), 0]], 'target_segment': [[1] * 17],
@@ -283,6 +216,6 @@ def test_features_of_a_text_are_those_of_its_prefill(shared):
   }  # fmt: skip
   features = features_of(begins, params, a_batch(batch), (2, 4, 5))
   np.testing.assert_allclose(
-    jnp.concatenate(features.taps, axis=-1)[0], cases[0]['target_features'], atol=5e-4
+    jnp.concatenate(features.taps, axis=-1)[0], case['p17_target_features'], atol=5e-4
   )
-  np.testing.assert_allclose(features.hidden[0], cases[0]['target_last_hidden'], atol=5e-4)
+  np.testing.assert_allclose(features.hidden[0], case['p17_target_last_hidden'], atol=5e-4)
