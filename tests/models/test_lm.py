@@ -1,6 +1,5 @@
 """The language model: training and decoding agree, and its parts are what their papers define."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
