@@ -248,6 +248,12 @@ def families():
   gated = T5(
     T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False)
   )
+  post = Transformer(  # as BART has it
+    TransformerConfig(
+      **sizes, encoder_layers=1, decoder_layers=1, norm='post', positions='learned',
+      embedding_norm=True, output_bias=True, attention_bias=True, decoder_heads=2,
+    )
+  )  # fmt: skip
   layers = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3), (12, 2)))
   gates = FConv(FConvConfig(vocab_size=32, d_embed=16, d_out=16, **layers))
   mesh = make_mesh(MESHES['4 x 2'])
@@ -260,6 +266,7 @@ def families():
   int8_experts = twice(mixture[4], fd.quantize(mixture[4], experts_params[4][0]))
   key_params = twice(one_key, jax.jit(one_key.init)(jax.random.key(1)))
   t5_params = twice(gated, jax.jit(gated.init)(jax.random.key(2)))
+  post_params = twice(post, jax.jit(post.init)(jax.random.key(6)))
   fconv_params = twice(gates, jax.jit(gates.init)(jax.random.key(4)))
   speculative = [fd.Speculative((one_key, params), gamma=3) for params in key_params]
   own, shared = MedusaHeads(depth=2, d_model=16, vocab_size=32), MedusaHeads(depth=2, d_model=16)
@@ -281,6 +288,8 @@ def families():
     'experts, lookup': (mixture[4], experts_params[4], [fd.PromptLookup(ngram=1, k=3)] * 2),
     'experts that do not divide': (mixture[5], experts_params[5], [fd.Greedy()] * 2),
     't5': (gated, t5_params, [fd.Greedy()] * 2),
+    'bart': (post, post_params, [fd.Greedy()] * 2),
+    'bart, lookup': (post, post_params, [fd.PromptLookup(ngram=1, k=3)] * 2),
     'fconv': (gates, fconv_params, [fd.Beam(2)] * 2),
     'medusa': (grouped, grouped_params, tree(own)),
     'lookahead': (grouped, grouped_params, [fd.Lookahead(3, 3, 2, pool=pool)] * 2),

@@ -129,8 +129,8 @@ def families():
 
 
 @pytest.mark.slow
-def test_language_models_t5_and_fconv_decode_on_eight_devices_what_they_do_on_one(families):
-  assert len(families['tokens']) == 15 and all(families['tokens'].values()), families['tokens']
+def test_language_models_and_encoder_decoders_decode_on_eight_devices_what_they_do_on_one(families):
+  assert len(families['tokens']) == 17 and all(families['tokens'].values()), families['tokens']
 
 
 @pytest.mark.slow

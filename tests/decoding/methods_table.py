@@ -9,6 +9,7 @@ that fit the model to be decoded. Every entry is then held to write what greedy 
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in
                        one program
   test_pool.py         in a pool of rows that come and go
+  folders/             what `transformers` writes, on mixtures of experts and encoder-decoders
 
 `VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs
 are large, are each tried where they can fail in a new way; methods/test_draft_networks.py has what
@@ -24,14 +25,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fastdec as fd
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.strategy import Strategy
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LMConfig
+from fastdec.models.stacks import StackConfig
 from tests.decoding.fakes import HashHeads, HashLM, Imitation
 
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
@@ -148,6 +152,31 @@ OTHERS: dict[str, Make] = {
 }
 
 LOSSLESS = METHODS | VARIANTS | NETWORKS
+
+
+def fresh_kit(model: Any, params: Any) -> Kit:
+  """Parts for any model of text, in float64: heads and draft networks that nobody has trained, and
+  a draft model that is often right."""
+  d, words = model.d_model, model.vocab_size
+  rng = np.random.default_rng(0)
+  noisy = jax.tree.map(lambda x: x * rng.normal(1, 0.05, x.shape), params)
+  layers: Any = StackConfig(d, 32, heads=2, decoder_layers=1, dtype='float64')
+  if model.start_id is None:
+    layers = LMConfig(d_model=d, d_ff=32, layers=1, heads=2, dtype='float64')
+  seeing = {'layers': layers, 'vocab_size': words, 'd_target': d, 'd_embed': d}
+  modules = {
+    'separate': BlockwiseHeads(k=7, d_model=d, d_ff=16),
+    'medusa': MedusaHeads(depth=3, d_model=d, vocab_size=words),
+    'eagle': EagleNetwork(**seeing, taps=(0, 1), fuses=True),
+    'block': BlockNetwork(**seeing, k=4, markov=5),
+  }
+
+  @functools.cache
+  def made(kind: str) -> tuple[Any, Any]:
+    fresh = modules[kind].init(jax.random.key(0))
+    return modules[kind], jax.tree.map(lambda x: 3 * x.astype(jnp.float64), fresh)
+
+  return Kit(heads=made, draft=(model, noisy), network=made, words=words)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import pytest
 import fastdec as fd
 from fastdec import folders
 from fastdec.models.api import causal
+from tests.decoding.methods_table import GROWN, METHODS, fresh_kit
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
 pytestmark = pytest.mark.skipif(
@@ -105,6 +106,57 @@ def test_families_write_what_theirs_do(name, of):
   for ours, length, theirs in zip(out.tokens, out.lengths, expected[of + 'greedy'], strict=True):
     np.testing.assert_array_equal(ours[:length], theirs[:length])
     assert length == 24 or ours[length - 1] in model.eos_ids
+
+
+EXPERTS = ['mixtral_tiny', 'qwen3_moe_tiny', 'gpt_oss_tiny']
+
+
+@functools.cache
+def mixture(name):
+  """A mixture of experts in float64, its prompts, their greedy texts, and parts of drafts."""
+  model, params = fd.load(REFERENCE / name, dtype='float64')
+  return model, params, *ragged(name), fresh_kit(model, params)
+
+
+def ragged(name):
+  """Prompts, and their greedy texts."""
+  expected = np.load(REFERENCE / name / 'expected.npz')
+  rows = zip(expected['ragged_prompt'], expected['ragged_length'], strict=True)
+  return [row[:length].tolist() for row, length in rows], expected['ragged_greedy']
+
+
+@pytest.mark.wide('mixtral_tiny-jacobi')
+@pytest.mark.parametrize('method', METHODS | GROWN)
+@pytest.mark.parametrize('name', EXPERTS)
+def test_every_method_writes_what_experts_do(name, method, in_float64):
+  """Of ragged prompts, together and alone, at once and in steps."""
+  model, params, prompts, theirs, kit = mixture(name)
+  strategy = (METHODS | GROWN)[method](kit)
+  with jax.numpy_dtype_promotion('standard'):  # draft networks promote
+    out = fd.decode(model, params, prompts, strategy, max_len=24)
+    (alone,) = fd.decode(model, params, prompts[2:3], strategy, max_len=24).tokens
+    streamed = [[] for _ in prompts]
+    for blocks in fd.stream(model, params, prompts, strategy, max_len=24):
+      for row, block in zip(streamed, blocks, strict=True):
+        row += block
+  for ours, length, row, steps in zip(out.tokens, out.lengths, theirs, streamed, strict=True):
+    assert ours[:length].tolist() == row[:length].tolist() == steps
+    assert length == 24 or ours[length - 1] in model.eos_ids
+  np.testing.assert_array_equal(alone, out.tokens[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', EXPERTS)
+def test_experts_in_int8_write_the_same_by_wide_calls(name, tmp_path):
+  """And from our own folder."""
+  prompts, _ = ragged(name)
+  fd.save(*fd.load(REFERENCE / name, dtype='float32'), tmp_path / 'own')
+  model, params = fd.load(tmp_path / 'own', dtype='int8')
+  greedy, wide = (
+    fd.decode(model, params, prompts, strategy, max_len=24).tokens
+    for strategy in (fd.Greedy(), fd.PromptLookup(ngram=1, k=4))
+  )
+  np.testing.assert_array_equal(greedy, wide)
 
 
 @pytest.mark.parametrize('name', ['marian_tiny', 't5_tiny'])
