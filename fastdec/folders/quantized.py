@@ -375,6 +375,16 @@ FORMATS = (
 )  # fmt: skip
 
 
+def table() -> str:
+  """Returns the formats as a table of docs/own/folders.md; a test holds that it is there."""
+  rows = ['| quant_method | kinds | numbers | what shares a scale |', '|---|---|---|---|']
+  for row in FORMATS:
+    names = dict.fromkeys(kind.split(' of ')[0] for kind in row.variants)  # without the bits
+    kinds = ', '.join(f'`{name}`' for name in names) or 'all'
+    rows.append(f'| `{row.method}` | {kinds} | {row.numbers} | {row.shares} |')
+  return '\n'.join(rows)
+
+
 def said_of(config: Mapping[str, Any]) -> Said | None:
   """Returns what a config.json says of its quantized tensors; None: nothing, all are floats.
 

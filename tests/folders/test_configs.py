@@ -10,7 +10,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.folders import bart, families, llama
+from fastdec.folders import bart, families, llama, quantized
 from fastdec.folders import generation as decoding
 from fastdec.models.transformer import Network
 
@@ -334,6 +334,7 @@ def test_the_weights_of_experts():
   assert normed(model_type='qwen3_moe', norm_topk_prob=True)
 
 
-def test_the_table_of_families_is_in_the_documents():
+@pytest.mark.parametrize('module', [families, quantized], ids=['families', 'quantized'])
+def test_the_tables_of_folders_are_in_the_documents(module):
   page = (Path(__file__).parents[2] / 'docs' / 'own' / 'folders.md').read_text()
-  assert families.table() in page, f'write it into docs/own/folders.md:\n{families.table()}'
+  assert module.table() in page, f'write it into docs/own/folders.md:\n{module.table()}'
