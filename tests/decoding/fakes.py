@@ -98,8 +98,8 @@ class Scripted:
 
   truth: Any  # int32[b, t]
   seed: Any
+  skill: Any = 0.7
   nodes: int = struct.static(default=6)
-  skill: float = struct.static(default=0.7)
   window: int = struct.static(default=0)  # the last so many nodes are never acceptable
   chain: bool = struct.static(default=False)
   reach: int = struct.static(default=99)  # a parent is at most so many nodes before

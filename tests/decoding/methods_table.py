@@ -4,18 +4,18 @@ tests/decoding holds.
 Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts
 that fit the model to be decoded. Every entry is then held to write what greedy decoding writes:
 
-  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; in any batch;
-                       after any prefix
+  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; beside any
+                       rows; after any prefix
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in
                        one program
   test_pool.py         in a pool of rows that come and go
   folders/             what `transformers` writes, on mixtures of experts and encoder-decoders
 
-`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS`, whose programs
-are large, are each tried where they can fail in a new way; methods/test_draft_networks.py has what
-they remember. `OTHERS` do not write the greedy text: only test_pool.py holds them, beside tests of
-their own. `DEEP` and `DRAWN` are for drafts that are right often, which test_deep.py trains: the
-former write the greedy text, the latter texts of the model's law.
+`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS` are held to it
+too; methods/test_draft_networks.py has what they remember. `OTHERS` do not write the greedy text:
+only test_pool.py holds them, beside tests of their own. `DEEP` and `DRAWN` are for drafts that are
+right often, which test_deep.py trains: the former write the greedy text, the latter texts of the
+model's law.
 """
 
 import dataclasses
@@ -69,12 +69,7 @@ METHODS: dict[str, Make] = {
 }
 
 
-def chain_as_tree(depth: int) -> list[list[int]]:
-  return [[0] * length for length in range(1, depth + 1)]
-
-
 VARIANTS: dict[str, Make] = {
-  'blockwise separate 10': lambda kit: fd.Blockwise(kit.heads('separate'), 10),
   'blockwise paper 10': lambda kit: fd.Blockwise(kit.heads('paper'), 10),
   'blockwise medusa 4': lambda kit: fd.Blockwise(kit.heads('medusa'), 4),
   'blockwise separate 10, top 1': lambda kit: fd.Blockwise(
@@ -84,11 +79,8 @@ VARIANTS: dict[str, Make] = {
   'blockwise rooted 10': lambda kit: fd.Blockwise(kit.heads('rooted'), 10),
   'blockwise rooted medusa': lambda kit: fd.Blockwise(kit.heads('rooted medusa')),
   'tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), TREE),
-  'chain as tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), chain_as_tree(3)),
   'two calls, centred': lambda kit: fd.BlockwiseTwoCalls(kit.heads('separate'), 4, window=2),
   'two calls rooted': lambda kit: fd.BlockwiseTwoCalls(kit.heads('rooted'), 4),
-  'tree paper': lambda kit: fd.Medusa(kit.heads('paper'), TREE),
-  'chain as tree separate': lambda kit: fd.Medusa(kit.heads('separate'), chain_as_tree(3)),
   # pads too
   'every id separate': lambda kit: fd.Medusa(
     kit.heads('separate'), [[rank] for rank in range(kit.words)]
@@ -108,7 +100,8 @@ NETWORKS: dict[str, Make] = {
 GROWN = {name: NETWORKS[name] for name in ('eagle', 'block')}
 
 DEEPEST = 6  # tokens below the root, where drafts are right often
-DEEP_TREE = [*chain_as_tree(DEEPEST), [1], [0, 1], [0, 0, 1], [0, 0, 0, 1], [1, 0], [0, 1, 0]]
+DEEP_TREE = [[0] * n for n in range(1, DEEPEST + 1)]
+DEEP_TREE += [[1], [0, 1], [0, 0, 1], [0, 0, 0, 1], [1, 0], [0, 1, 0]]
 
 DEEP: dict[str, Make] = {
   'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1),

@@ -148,12 +148,15 @@ def made(name: str) -> Case:
 
 def _random(model: Any, seed: int) -> Any:
   rng = np.random.default_rng(seed)
-  fresh = jax.jit(model.init)(jax.random.key(seed))
+  fresh = model.init(jax.random.key(seed))
+  # in NumPy, as each operation of JAX would be compiled for each shape
   return jax.tree.map(
-    lambda x: 3 * x.astype(jnp.float64) + rng.normal(scale=0.1, size=x.shape), fresh
+    lambda x: jnp.asarray(3 * np.asarray(x, float) + rng.normal(scale=0.1, size=x.shape)), fresh
   )
 
 
 def _noisy(params: Any, scale: float) -> Any:
   rng = np.random.default_rng(9)
-  return jax.tree.map(lambda x: x + rng.normal(scale=scale, size=x.shape), params)
+  return jax.tree.map(
+    lambda x: jnp.asarray(np.asarray(x) + rng.normal(scale=scale, size=x.shape)), params
+  )

@@ -41,6 +41,7 @@ from tests.decoding.test_sampling import law_by_hand
 # one of them the end is.
 END, WORDS, PROMPT, MAX_LEN = 1, 18, 4, 32
 VOCAB, WIDTH = 2 + WORDS, 32
+ROWS = 250  # of a program
 LEAD, SECOND, LAST = 8.0, 0.6, 0.85  # logits of the next word; the others' are shares of it
 CALM = 0.9  # what the target's layers add to the ring, as a share of what fresh ones add
 LAYERS = {'d_model': WIDTH, 'd_ff': 64, 'heads': 2}
@@ -99,7 +100,9 @@ def drafting(kind: str) -> tuple[Any, Any]:
 
 @functools.cache
 def kit() -> Kit:
-  texts = np.asarray(fd.decode(*target(), prompts(10**6, 500), fd.Greedy(), max_len=MAX_LEN).tokens)
+  texts = np.asarray(
+    fd.decode(*target(), prompts(10**6, ROWS), fd.Greedy(), max_len=MAX_LEN).tokens
+  )
   texts = [row[row > 0] for row in texts]
   counted = NGram(VOCAB, successors=4, suppressed_ids=(0,))
   pool = fd.build_pool(texts, MODEL, ngram=DEEPEST, guesses=6)
@@ -109,9 +112,6 @@ def kit() -> Kit:
 def prompts(seed: int, rows: int) -> np.ndarray:
   """Any words."""
   return np.random.default_rng(seed).integers(2, VOCAB, (rows, PROMPT))
-
-
-ROWS = 250  # of a program
 
 
 @functools.cache
@@ -222,18 +222,9 @@ def drawn(strategy: Any, chunks: int) -> np.ndarray:
   return seen
 
 
-def check_law(name: str, chunks: int) -> None:
-  strategy, law = DRAWN[name](kit()), exact_law()
-  assert p_value(drawn(strategy, chunks), law) > 1e-3
-  assert p_value(drawn(Careless(strategy), chunks), law) < 1e-9
-
-
-@pytest.mark.slow
-def test_samples_of_deep_drafts_have_the_law_and_those_of_a_wrong_rule_have_not():
-  check_law('speculative, as a block', 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', DRAWN)
 def test_samples_of_every_kind_have_the_law_and_those_of_a_wrong_rule_have_not(name):
-  check_law(name, 8)
+  strategy, law = DRAWN[name](kit()), exact_law()
+  assert p_value(drawn(strategy, 8), law) > 1e-3
+  assert p_value(drawn(Careless(strategy), 8), law) < 1e-9

@@ -137,7 +137,7 @@ def test_caches_grow_in_streams_and_pools(monkeypatch):
 
 
 @pytest.mark.parametrize('name', MODELS)
-@pytest.mark.wide('lm of longrope')
+@pytest.mark.wide('lm with windows')
 @pytest.mark.usefixtures('in_float64')
 def test_every_model_s_cache_grows(name, monkeypatch):
   case = made(name)

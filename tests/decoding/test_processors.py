@@ -73,18 +73,13 @@ class Wrong(fd.Processors):
     return tuple(OfTheRoot(law) for law in super().laws(model, rows))
 
 
-NARROW = ('blockwise', 'tree', 'speculative', 'lookahead')
-WIDE = {name: make for name, make in (METHODS | VARIANTS | NETWORKS).items() if name not in NARROW}
-
-
-@pytest.mark.parametrize(
-  'name', [*NARROW, *(pytest.param(name, marks=pytest.mark.slow) for name in WIDE)]
-)
+@pytest.mark.parametrize('name', METHODS | VARIANTS | NETWORKS)
+@pytest.mark.wide('tree', 'speculative')
 def test_every_method_writes_what_plain_decoding_writes(name):
   plain = decoded(fd.Greedy())
   out = decoded((METHODS | VARIANTS | NETWORKS)[name](hash_kit()))
   np.testing.assert_array_equal(out.tokens, plain.tokens)
-  if name in NARROW:
+  if name in ('blockwise', 'tree', 'speculative', 'lookahead'):
     assert out.mean_block_size > 1  # drafts were accepted under processors
 
 
@@ -134,12 +129,14 @@ def test_each_row_draws_by_its_own_settings(is_drafted):
   for i, settings in enumerate(own):
     if i and is_drafted:
       continue  # drafts use other draws
-    alone = fd.Sample(**settings) if i else fd.Greedy()
-    numbers = {name: np.broadcast_to(getattr(ALL, name), 3)[i] for name in NUMBERS}
-    how = {'max_len': limit[i], 'key': keys[i : i + 1]}
+    # three times, as the program is there
+    same = {name: [value] * 3 for name, value in (plain | settings).items()}
+    alone = fd.Sample(**same) if i else fd.Greedy()
+    numbers = {name: np.broadcast_to(getattr(ALL, name), 3)[[i] * 3] for name in NUMBERS}
+    how = {'max_len': [limit[i]] * 3, 'key': keys[np.array([i] * 3)]}
     how['processors'] = dataclasses.replace(ALL, **numbers)
-    expected = fd.decode(MODEL, {}, inputs[i : i + 1], alone, **how).tokens
-    np.testing.assert_array_equal(out.tokens[i, : limit[i]], expected[0])
+    expected = fd.decode(MODEL, {}, [inputs[i]] * 3, alone, **how).tokens
+    np.testing.assert_array_equal(out.tokens[i, : limit[i]], expected[2])
 
 
 MISTAKES = [

@@ -58,6 +58,7 @@ def test_a_long_prompt_takes_memory_linear_in_its_length():
 
 
 @pytest.mark.parametrize('slots', [9, 12])
+@pytest.mark.wide('12')
 def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
   chain, length = causal(5), jnp.array([0, 3, 4], jnp.int32)
   stored = Nodes(chain.parents, chain.depths, np.tri(5, dtype=bool))
@@ -100,7 +101,7 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize('name', SWEEPS)
-@pytest.mark.wide('speculative', 'lookup', 'beams')
+@pytest.mark.wide('speculative', 'beams')
 def test_a_sweep_over_settings_is_one_program(name):
   before = _decode._cache_size()
   for strategy in SWEEPS[name]:
@@ -159,8 +160,8 @@ def test_the_pool_s_widths_are_not_the_longest_source_s():
 
 def test_sources_of_ten_lengths_compile_two_programs():
   """A row alone is decoded as among longer ones, whose padding it has."""
-  params = jax.tree.map(lambda x: 3 * x, jax.jit(TRANSLATOR.init)(jax.random.key(1)))
-  sources = [[*prompt, 1] for prompt in prompts()]
+  params = jax.tree.map(lambda x: 3 * np.asarray(x), TRANSLATOR.init(jax.random.key(1)))
+  sources = [[*prompt[:31], 1] for prompt in prompts()]
   together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)
   assert len({tuple(row) for row in together.tokens.tolist()}) > 3
   before = _decode._cache_size()
@@ -168,7 +169,7 @@ def test_sources_of_ten_lengths_compile_two_programs():
     assert (
       fd.decode(TRANSLATOR, params, [source], fd.Greedy(), max_len=8).tokens[0].tolist() == expected
     )
-  assert _decode._cache_size() <= before + 3  # 33 tokens with the end are more than 32
+  assert _decode._cache_size() <= before + 2
 
 
 def test_padding_stays_within_the_model_s_positions():

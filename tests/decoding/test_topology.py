@@ -160,29 +160,17 @@ def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path,
     assert fd.Medusa((HashHeads(depth=4), {}), given).choices == Topology.from_choices(choices)
 
 
-@pytest.mark.parametrize(
-  'content, message',
-  [
-    (b'', 'tree is not JSON: give'),
-    (b'\xff', 'tree is not JSON'),
-    (b'[' * 10**5, 'tree is not JSON'),
-    *(
-      (text, 'tree holds no list of paths of ranks: give')
-      for text in (
-        b'3',
-        b'[0, 1]',
-        b'[["0"]]',
-        b'[[0.5]]',
-        b'[[true]]',
-        b'[[4294967296]]',
-        b'{"tree": [[0]]}',
-      )
-    ),
-    (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
-    (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),
-    (None, r'cannot read .*tree \(Is a directory\)'),
-  ],
-)
+NO_LIST = 'tree holds no list of paths of ranks: give'
+
+
+@pytest.mark.parametrize('content, message', [
+  (b'', 'tree is not JSON: give'), (b'\xff', 'is not JSON'), (b'[' * 10**5, 'is not JSON'),
+  (b'3', NO_LIST), (b'[0, 1]', NO_LIST), (b'[["0"]]', NO_LIST), (b'[[0.5]]', NO_LIST),
+  (b'[[true]]', NO_LIST), (b'[[4294967296]]', NO_LIST), (b'{"tree": [[0]]}', NO_LIST),
+  (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
+  (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),
+  (None, r'cannot read .*tree \(Is a directory\)'),
+])  # fmt: skip
 def test_a_file_that_holds_no_tree_is_refused(content, message, tmp_path):
   path = tmp_path / 'tree'
   path.mkdir() if content is None else path.write_bytes(content)

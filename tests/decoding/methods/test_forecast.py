@@ -38,8 +38,8 @@ def fresh():
   return jax.tree.map(lambda x: x.astype(jnp.float64), jax.jit(MODEL.init)(jax.random.key(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('make', 'k'), [(random_params, 10), (fresh, 6)])
-@pytest.mark.wide('fresh-*')
 def test_the_image_is_greedy_decoding_s(make, k):
   there = make()
   expected = fd.decode(MODEL, there, PICTURES, fd.Greedy())
@@ -53,22 +53,13 @@ def test_what_is_forecast_rightly_is_written_in_blocks():
   weights = fd.fit_forecast(
     MODEL, PICTURES, np.asarray(greedy).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8)
   )
-  assert (
-    fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, weights=weights)).mean_block_size > 1.2
-  )
+  out = fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, weights=weights))
+  np.testing.assert_array_equal(out.tokens, greedy)
+  assert out.mean_block_size > 1.2
 
 
 @pytest.mark.slow
-def test_behind_what_is_forced_too():
-  """The first 7 intensities are given: the guesses build on them."""
-  prefix = np.asarray(decoded(fd.Greedy()).tokens)[:, :7]
-  forced = {'prefix': prefix, 'max_len': PLACES - 7}
-  expected = decoded(fd.Greedy(), **forced)
-  np.testing.assert_array_equal(decoded(fd.LinearForecast(4), **forced).tokens, expected.tokens)
-
-
 @pytest.mark.parametrize('k', [4, 7])
-@pytest.mark.wide('7')
 def test_guesses_are_the_forecast_behind_those_before_them(k):
   """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's
   own."""
@@ -81,16 +72,6 @@ def test_guesses_are_the_forecast_behind_those_before_them(k):
       forecast = forecast_by_definition(image, picture, place, weights)
       if place % k:  # the others are the model's own
         assert abs(tokens[place] - forecast) <= 0.5 + 1e-3
-
-
-@pytest.mark.slow
-def test_within_a_distance_blocks_are_no_shorter():
-  blocks = [
-    fd.decode(MODEL, fresh(), PICTURES, fd.LinearForecast(6, fd.Distance(tau)))
-    for tau in (0, 2, 255)
-  ]
-  sizes = [out.mean_block_size for out in blocks]
-  assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
 
 
 def test_mistakes():
@@ -136,9 +117,5 @@ def test_fitted_weights_guess_and_write_the_same_image():
   weights = fd.fit_forecast(MODEL, PICTURES, images)
   out = decoded(fd.LinearForecast(4, weights=weights))
   np.testing.assert_array_equal(out.tokens, greedy.tokens)
-  everything = decoded(fd.LinearForecast(4, EVERYTHING, weights))
-  assert (
-    np.asarray(everything.tokens) != np.asarray(decoded(fd.LinearForecast(4, EVERYTHING)).tokens)
-  ).any()
   with pytest.raises(fd.UserError, match=r'outputs must be uint8\[3, 4, 4, 3\]'):
     fd.fit_forecast(MODEL, PICTURES, images[:2])

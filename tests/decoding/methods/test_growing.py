@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import fastdec as fd
 from fastdec.decoding.methods.growing import (
@@ -31,10 +30,7 @@ NAMES = {
   'candidates': np.stack([RNG.permutation(WORDS)[:CANDIDATES] for _ in range(WORDS)]),
 }
 # Depth, width, nodes; deeper frontiers of small trees are narrower than the width.
-SIZES = [
-  (1, 3, 3), (1, 4, 5), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 3, 16), (4, 1, 5), (4, 4, 6),
-  (5, 6, 8),
-]  # fmt: skip
+SIZES = [(1, 3, 3), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 1, 5), (5, 6, 8)]
 
 
 def random_laws(kind, depth, seed=0):
@@ -103,7 +99,7 @@ def grown(laws, names, width, nodes):
 
 @pytest.mark.parametrize('names', NAMES)
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
-@pytest.mark.wide('plain-own', 'tied-*', 'ruled out-own')
+@pytest.mark.wide('*-candidates')
 def test_a_tree_is_that_of_the_definition(kind, names):
   for depth, width, nodes in SIZES:
     laws = random_laws(kind, depth)
@@ -174,86 +170,6 @@ def test_scores_of_laws_in_bfloat16_are_summed_in_float32():
   ):
     assert one.dtype == other.dtype
     np.testing.assert_array_equal(one, other)
-
-
-def test_a_wide_tree_holds_the_best_of_all_paths():
-  """With every candidate expanded nothing better is left out."""
-  depth, nodes = 2, 30
-  laws = random_laws('plain', depth)
-  _, tree, _ = grown(laws, 'own', CANDIDATES, nodes)
-  for row, (first, second) in enumerate(laws):
-    every = [first[0, a] for a in range(CANDIDATES)]
-    every += [first[0, a] + second[a, b] for a, b in itertools.product(range(CANDIDATES), repeat=2)]
-    found, kept, _ = by_hand(laws[row], [NAMES['own']] * depth, CANDIDATES, nodes)
-    assert sorted(found[number][0] for number in kept[1:]) == sorted(every)[-nodes + 1 :]
-    np.testing.assert_array_equal(
-      tree['parents'][row, 1:] > 0, [found[number][2] > 0 for number in kept[1:]]
-    )
-
-
-def test_a_tree_is_not_below_its_chain():
-  """The sum of the probabilities of all paths, which says how many drafts will be accepted, against
-  that of a chain of as many nodes. It can only be less where the frontier has lost the chain."""
-  depth, compared = 4, 0
-  for seed in range(20):
-    laws = random_laws('plain', depth, seed)
-    laws -= np.logaddexp.reduce(laws, axis=-1, keepdims=True)
-    chain, shape, levels = grown(laws, 'own', 1, depth + 1)
-    at_least = [expected(*each) for each in zip(laws, chain, shape['parents'], strict=True)]
-    for width in (2, 3):
-      tokens, tree, _ = grown(laws, 'own', width, depth + 1)
-      frontiers = grown(laws, 'own', width, 1 + width + (depth - 1) * width**2)[2]  # the whole ones
-      lost = [
-        np.any(one[1][:, 0] < other[1][:, -1]) for one, other in zip(levels, frontiers, strict=True)
-      ]
-      sums = [expected(*each) for each in zip(laws, tokens, tree['parents'], strict=True)]
-      assert (np.array(sums) >= np.array(at_least) - 1e-6).all() or any(lost)
-      compared += not any(lost)
-  assert compared > 10
-
-
-def expected(laws, tokens, parents):
-  """The sum of the probabilities of a tree's nodes, the root left out."""
-  log_p, depths = [0.0], [0]
-  for token, parent in zip(np.asarray(tokens)[1:], np.asarray(parents)[1:], strict=True):
-    log_p.append(log_p[parent] + laws[depths[parent], tokens[parent], token])
-    depths.append(depths[parent] + 1)
-  return np.exp(log_p[1:]).sum()
-
-
-@pytest.mark.parametrize('family', ['eagle1', 'eagle3'])
-@pytest.mark.wide('eagle3')
-def test_trees_are_those_of_the_authors_code(family, shared):
-  folder = shared / 'reference' / 'drafts' / family
-  if not folder.is_dir():
-    pytest.skip(f'no reference at {folder}')
-  arrays = np.load(folder / 'cases.npz')
-  weights = load_file(folder / 'draft' / 'model.safetensors')
-  ids = (
-    jnp.asarray(np.arange(len(weights['d2t'])) + weights['d2t'], jnp.int32)
-    if 'd2t' in weights
-    else None
-  )
-  # Both prompts are one batch.
-  case = {
-    name: np.stack([arrays[f'{prompt}_tree_{name}'] for prompt in ('p9', 'p17')]) for name in CASE
-  }
-  laws = jax.nn.log_softmax(jnp.asarray(case['level_logits']), axis=-1)
-  first, nodes = (
-    jax.nn.log_softmax(jnp.asarray(case['root_logits']), axis=-1),
-    case['tokens'].shape[1],
-  )
-  tree = start(first, laws.shape[2], nodes, ids)
-  for i in range(laws.shape[1]):
-    tree = advance(tree, laws[:, i, : tree.tokens.shape[1]], ids)
-  tokens, topology = finish(tree, jnp.asarray(case['tokens'][:, 0]))
-  np.testing.assert_array_equal(tokens, case['tokens'])
-  np.testing.assert_array_equal(topology.parents, case['parents'])
-  np.testing.assert_array_equal(topology.mask, case['mask'])
-  np.testing.assert_array_equal(topology.depths, case['positions'])
-
-
-CASE = ('root_logits', 'level_logits', 'tokens', 'parents', 'mask', 'positions')
 
 
 @pytest.mark.parametrize('sizes, message', [

@@ -96,7 +96,8 @@ def test_n_grams_of_a_text():
 def test_a_trie_by_hand():
   """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see
   each other."""
-  merged = merge(jnp.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]]), jnp.array([[True, True, False]]))
+  chains = np.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]])
+  merged = jax.jit(merge)(chains, np.array([[True, True, False]]))
   assert merged.parents[0, :2].tolist() == [[-1, 0, 1], [-1, 0, 4]]
   assert merged.is_kept[0].tolist() == [[True] * 3, [False, True, True], [False] * 3]
   sees = [np.flatnonzero(row).tolist() for row in np.asarray(merged.sees[0, :6])]
@@ -317,8 +318,8 @@ def p_value_of(counts, law):
   return chisquare(counts[likely], law[likely] / law[likely].sum() * counts[likely].sum()).pvalue
 
 
+@pytest.mark.slow  # test_lookup.py has this rule's law
 @pytest.mark.parametrize('name', SAMPLING)
-@pytest.mark.wide('jacobi')
 def test_sampling_keeps_the_law(name):
   """The first three tokens follow the model's own law. Guesses come from the prompt, where words
   are followed by the same word and then by different ones: siblings, if they were not merged."""
