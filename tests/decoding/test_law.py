@@ -31,7 +31,7 @@ from tests.decoding.rules.test_rejection import (
 )
 from tests.decoding.test_constraint import Spelt
 from tests.decoding.test_processors import OfTheRoot
-from tests.decoding.test_strategies import HOMES, MAX_LEN, MODELS, SOURCE, VOCAB, kit, made
+from tests.decoding.test_strategies import MAX_LEN, MODEL, SOURCE, VOCAB, kit, params_made
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def law(name):
   return found
 
 
-def decoded(strategy, name, family='transformer'):
-  params = made('trained', family)[0]
-  return fd.decode(MODELS[family], params, SOURCE, strategy, max_len=MAX_LEN, **law(name))
+def decoded(strategy, name):
+  params = params_made('trained', 'transformer')
+  return fd.decode(MODEL, params, SOURCE, strategy, max_len=MAX_LEN, **law(name))
 
 
 @functools.cache
-def plain(name, family='transformer'):
-  return np.asarray(decoded(fd.Greedy(), name, family).tokens)
+def plain(name):
+  return np.asarray(decoded(fd.Greedy(), name).tokens)
 
 
 @pytest.mark.usefixtures('in_float64')
@@ -87,9 +87,8 @@ def plain(name, family='transformer'):
 @pytest.mark.parametrize('method', [*METHODS, *NETWORKS])
 @pytest.mark.wide('tree-both')
 def test_every_method_writes_what_plain_decoding_writes(method, name):
-  family = HOMES.get(method, 'transformer')
-  out = decoded(LOSSLESS[method](kit('trained', family)), name, family)
-  np.testing.assert_array_equal(out.tokens, plain(name, family))
+  out = decoded(LOSSLESS[method](kit('trained')), name)
+  np.testing.assert_array_equal(out.tokens, plain(name))
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
 @functools.cache
 def step_named(name):
   """The step of a strategy, compiled once."""
-  fresh = lambda module: (module, jax.eval_shape(module.init, jax.random.key(1)))
+  fresh = lambda module: (module, jax.jit(module.init)(jax.random.key(1)))
   if name == 'eagle':
     network = EagleNetwork(layers=layers_like(MODEL, 1), vocab_size=40, d_target=D)
     return step_of(MODEL, fd.Eagle(fresh(network), depth=3))
