@@ -200,7 +200,7 @@ def test_every_kind_of_model_writes_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
-@pytest.mark.wide('eagle')
+@pytest.mark.slow
 def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
   monkeypatch.setattr(fastdec.packed, 'WIDTH', 4)
   layers = StackConfig(

@@ -107,6 +107,7 @@ class Given:
   seed: int = 0
   plain: bool = False
   repeats: int = 0
+  logprobs: int = 0
 
 
 def test_a_decoder_only_model_goes_on_from_its_prompt_in_two_colours():
@@ -126,6 +127,7 @@ def test_a_decoder_only_model_goes_on_from_its_prompt_in_two_colours():
   assert '\x1b[36m' in console.file.getvalue() and '\x1b[33m' in console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_sampling_follows_the_seed(translator, fastdec):
   words = ('generate', '--model', translator, '--prompt=a dog', '--repeats=0', '--max-len=20')
   words += ('--temperature=1', '--strategy=prompt_lookup')
@@ -217,6 +219,7 @@ def test_a_run_that_was_stopped_goes_on(translator, fastdec, prompts, tmp_path, 
   assert stopped.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_output_of_other_settings_is_refused_and_kept(
   translator, networks, fastdec, prompts, tree, tmp_path
 ):

@@ -138,7 +138,7 @@ def compared(name: str, chunks: int) -> tuple[int, np.ndarray]:
 
 
 @pytest.mark.parametrize('name', DEEP)
-@pytest.mark.wide('medusa', 'block, a growing tree')
+@pytest.mark.wide('block, a growing tree')
 def test_deep_drafts_write_what_greedy_decoding_writes(name):
   assert (compared(name, 1)[1] < NEAR_TIE).all()
 

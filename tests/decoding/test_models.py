@@ -54,7 +54,7 @@ def wanting(state, gamma):
 
 
 @pytest.mark.parametrize('name', MODELS)
-@pytest.mark.wide('lm with windows', 'image', 'fconv')
+@pytest.mark.wide('lm with windows', 'fconv')
 def test_what_is_drafted_is_what_the_draft_model_would_write(name):
   """Where rows accept all, some and none of the drafts before, side by side. A model that drafts
   for itself is accepted whole, by rows that want 1, 2 and 4 drafts, and more from call to call."""

@@ -47,7 +47,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
-@pytest.mark.wide('greedy', 'eagle', 'beam')
+@pytest.mark.wide('greedy', 'eagle')
 def test_a_pool_writes_what_one_batch_writes(name):
   sources, key = prompts(23), jax.random.key(3)
   strategy = STRATEGIES[name]
@@ -61,7 +61,7 @@ def test_a_pool_writes_what_one_batch_writes(name):
 
 
 @pytest.mark.parametrize('strategy', WITH_SOURCES.values(), ids=WITH_SOURCES)
-@pytest.mark.wide('sampling')
+@pytest.mark.slow
 def test_a_translator_s_sources_of_many_widths(strategy):
   """The memory moves with its rows; a source that is empty ends at once."""
   with jax.enable_x64(True):

@@ -110,7 +110,8 @@ def test_a_stream_decodes_with_processors():
     assert joined == row[: plain.lengths[i]].tolist()
 
 
-@pytest.mark.parametrize('is_drafted', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_law.py has drafted ones by default
+@pytest.mark.parametrize('is_drafted', [False, True])
 def test_each_row_draws_by_its_own_settings(is_drafted):
   """As alone; a row of temperature 0 is greedy. In a pool too."""
   own = [

@@ -247,10 +247,9 @@ TRAINED = ('blockwise', 'tree', 'medusa', 'speculative', *NETWORKS)  # to draft 
   *((name, 'fconv') for name in (*METHODS, *ON_CONVOLUTIONS)),
 ])  # fmt: skip
 @pytest.mark.wide(
-  *(f'{name}-transformer-trained' for name in METHODS | NETWORKS),
-  'greedy-*-random',
+  *(f'{name}-transformer-trained' for name in (*METHODS, *GROWN, 'eagle, a chain')),
   'eagle-transformer-random',
-  'tree-*-random',
+  'tree-fconv-random',
   'blockwise rooted 10-fconv-random',
 )
 def test_exact_is_lossless(name, kind, family):
@@ -266,6 +265,15 @@ def test_exact_is_lossless(name, kind, family):
     values = np.asarray(getattr(out, field))
     np.testing.assert_array_equal(getattr(among_others, field), np.roll(values, 3, axis=0), field)
     np.testing.assert_array_equal(getattr(among_equals, field), values[[2] * 7], field)
+
+
+@pytest.mark.parametrize('name', METHODS | NETWORKS)
+@pytest.mark.wide('eagle', 'tree')
+def test_a_row_alone_decodes_as_among_others(name):
+  alone = decoded(name, 'trained', source=SOURCE[2:3])
+  together = decoded(name, 'trained')
+  for field in ('tokens', 'lengths', 'block_sizes', 'calls'):
+    np.testing.assert_array_equal(getattr(alone, field)[0], getattr(together, field)[2], field)
 
 
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'eagle', 'block'])
@@ -312,7 +320,7 @@ def test_max_len_in_the_middle_of_a_block(name, family):
 
 
 @pytest.mark.parametrize('window', [0, 2])
-@pytest.mark.wide('2')
+@pytest.mark.slow
 def test_one_call_or_two_calls_draft_the_same(window):
   heads, rule = kit('trained').heads('separate'), fd.Distance(window)
   one, two = (

@@ -78,7 +78,7 @@ def asked(model, params, module, draft, inputs, text):
 
 
 @pytest.mark.parametrize('kind', DRAFTS)
-@pytest.mark.wide('block over a source', 'masks', 'eagle')
+@pytest.mark.wide('block over a source')
 def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
   of, module = DRAFTS[kind]
   model, source = TARGETS[of]

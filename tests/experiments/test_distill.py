@@ -141,6 +141,7 @@ def others(tmp_path_factory):
   return f'{folder}/some.txt.gz,{folder}/more.txt'
 
 
+@pytest.mark.slow
 def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
   table, others, launch, tmp_path
 ):
@@ -165,6 +166,7 @@ def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
   assert len(TokenPairs.load(tmp_path / 'out' / 'dev.npy')) == 500
 
 
+@pytest.mark.slow
 def test_what_the_teacher_cannot_translate_keeps_its_translation(
   table, words, launch, monkeypatch, tmp_path
 ):

@@ -38,7 +38,7 @@ def params():
 
 
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(3)], ids=['greedy', 'beam'])
-@pytest.mark.wide('beam')
+@pytest.mark.slow
 def test_a_model_with_itself_decodes_as_the_model(strategy, params):
   both = fd.Ensemble((SMALL, SMALL))
   alone = fd.decode(SMALL, params[0], SOURCES, strategy, max_len=7)

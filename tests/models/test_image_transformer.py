@@ -149,6 +149,7 @@ def start(nodes):
   )
 
 
+@pytest.mark.slow
 def test_a_ring_grows_with_the_width_of_a_call_and_not_with_the_text():
   def size(slots):
     memory = MODEL.encode(params(), jnp.asarray(SOURCE))
@@ -253,7 +254,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize('name', EXACT)
-@pytest.mark.wide('greedy', 'lookup', 'blockwise, wider than a block', 'a tree')
+@pytest.mark.wide('greedy', 'a tree')
 def test_exact_strategies_write_the_greedy_image(name):
   out = fd.decode(MODEL, params(), SOURCE, EXACT[name]())
   np.testing.assert_array_equal(out.tokens, greedy())

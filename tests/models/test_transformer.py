@@ -85,7 +85,7 @@ def an_empty_cache(model, params):
   return model.init_cache(params, model.encode(params, BATCH['source']), 2, 12)
 
 
-@pytest.mark.wide('convolutions', 't5')
+@pytest.mark.wide('convolutions')
 def test_cached_equals_uncached_in_steps_of_any_width(made):
   model, params = made
   expected = hidden_of(model, params, BATCH)

@@ -135,6 +135,7 @@ def trained():
   return found
 
 
+@pytest.mark.slow
 def test_half_precision_keeps_float32_parameters_and_moments(trained):
   for _, state, _ in trained.values():
     leaves = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.ndim]

@@ -88,6 +88,7 @@ def test_what_samples_takes_those_that_draw_from_the_same_law_alone(tune):
   assert all(one.same is None for one in found.table)
 
 
+@pytest.mark.slow
 def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
   strategies = [fd.Greedy(), LOOKUP, RELAXED[0]]
   found = tune(strategies[1:], relaxed=True)

@@ -47,6 +47,7 @@ def test_the_image_is_greedy_decoding_s(make, k):
   np.testing.assert_array_equal(out.tokens, expected.tokens)
 
 
+@pytest.mark.slow
 def test_what_is_forecast_rightly_is_written_in_blocks():
   """A fresh model writes much the same intensity everywhere: weights fitted to that guess it."""
   greedy = fd.decode(MODEL, fresh(), PICTURES, fd.Greedy()).tokens

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import fastdec as fd
 from fastdec.decoding import loop
@@ -16,6 +17,7 @@ from tests.decoding.models_table import made
 K, MAX_LEN = 4, 14
 
 
+@pytest.mark.slow
 def test_guesses_are_what_the_model_said_in_the_call_before():
   """By the definition: the model's own greedy continuation by one token of every beginning of the
   last draft."""

@@ -28,7 +28,7 @@ def decoded(strategy, rows=slice(None), max_len=MAX_LEN, model=MODEL):
 
 
 @pytest.mark.parametrize('gamma, adaptive', [(1, False), (1, True), (5, False), (5, True)])
-@pytest.mark.wide('5-*')
+@pytest.mark.slow  # test_strategies.py has it on other models
 def test_greedy_is_lossless(gamma, adaptive):
   sizes = []
   for draft in DRAFTS.values():

@@ -1,6 +1,7 @@
 """The picture of masks: each as one would write it by hand, and drawn as it is."""
 
 import numpy as np
+import pytest
 
 from experiments.pictures import masks
 
@@ -31,6 +32,7 @@ EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_mask_is_as_one_would_write_it_by_hand():
   made = masks.every_mask()
   for title, (rows, columns, sees) in EXPECTED.items():

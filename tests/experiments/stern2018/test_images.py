@@ -193,6 +193,7 @@ def test_a_base_writes_greedily_of_each_image_and_of_its_mirror(made):
   assert own.written.std() > 0 and not (made / 'own' / 'parts').exists()
 
 
+@pytest.mark.slow
 def test_what_is_cut_off_goes_on_and_may_be_of_some_images_evenly_spaced(
   made, tmp_path, monkeypatch
 ):

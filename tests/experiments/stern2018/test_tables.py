@@ -326,6 +326,7 @@ def test_the_page_the_csv_and_the_picture_are_written(tmp_path):
   assert matplotlib.image.imread(tmp_path / 'table1.png').shape[:2] == (900, 1800)
 
 
+@pytest.mark.slow
 def test_figure_4_shows_what_is_tuned_and_its_own_rule_alone(tmp_path):
   shown = {
     'text': [a_row(k, 'both', speedup=k / 3) for k in (2, 8)],

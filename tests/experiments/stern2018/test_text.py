@@ -186,6 +186,7 @@ def test_a_rerun_skips_what_is_done(table, launch, copy):
   assert (copy / 'results.jsonl').read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_row_whose_line_is_deleted_is_measured_again_and_no_other(table, launch, copy):
   results = copy / 'results.jsonl'
   lines = results.read_bytes().splitlines(keepends=True)

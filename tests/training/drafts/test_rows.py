@@ -142,6 +142,7 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
   check(draft, target, batch, block_steps)
 
 
+@pytest.mark.slow
 def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
   """EAGLE behind its own guesses: the rows of a batch in which these had been written, true
   features aside."""
