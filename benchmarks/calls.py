@@ -75,8 +75,8 @@ def constraint(model: Any, rows: int) -> tuple[fd.Constraint]:
   rng = np.random.default_rng(0)
   after = rng.integers(-512, 512, (512, 128), np.int32).clip(-1)
   kind = rng.integers(0, 128, model.vocab_size, np.int32)
-  tables = after, kind, np.full(512, -1, np.int32), np.zeros(2, np.int32)
-  return (fd.Constraint(*map(jnp.asarray, tables)),)
+  tables = map(jnp.asarray, (after, kind, np.full(512, -1, np.int32), np.zeros(2, np.int32)))
+  return (fd.Constraint(*tables, spelling=jnp.uint32(0)),)
 
 
 LAWS = {'processors': PROCESSORS.laws, 'constraint': constraint}

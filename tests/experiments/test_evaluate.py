@@ -106,9 +106,9 @@ def test_a_language_model_on_captions(launch, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_of_pictures(launch, tmp_path):
-  settings = {'data.max_train': 4, 'model.d_model': 8, 'model.d_ff': 8, 'model.heads': 1}
+  settings = {'data.max_train': 4, 'model.d_model': 16, 'model.d_ff': 8, 'model.heads': 1}
   config = celeba.get_config('scale=smoke')
-  config.model.update(d_model=8, d_ff=8, heads=1)
+  config.model.update(d_model=16, d_ff=8, heads=1)
   model = folders.model_of(to_dataclass(Table2, config).model)
   folders.save(model, jax.jit(model.init)(jax.random.key(0)), tmp_path / 'run')
   words = [
@@ -120,7 +120,7 @@ def test_a_model_of_pictures(launch, tmp_path):
   found = measured(tmp_path / 'run')
   bits = [row['bits_per_dimension'] for row in found.values()]
   assert 6 < bits[0] < 12 and abs(bits[1] / bits[0] - 1) < 0.1  # nothing is learnt: about 8
-  assert 'nll' not in found['float32'] and found['float32']['same_tokens'] == 1
+  assert 'nll' not in found['float32'] and found['float32']['same_texts'] == 1
 
 
 @pytest.mark.parametrize('words, message', [
