@@ -8,7 +8,7 @@ So do table4, figure4 and example. One run of Table 1 alone: experiments.train, 
 
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus, without distillation, and heads that see more than the paper's;
-             about 8 minutes
+             about 9 minutes
   smoke      the same at toy size with all four regimes: every step runs, nothing is learnt; about
              a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...), heads that see more than the

@@ -29,7 +29,7 @@ from fastdec.models.stacks import StackConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
-from fastdec.training.losses import _on_hidden, model_loss
+from fastdec.training.losses import head_loss, model_loss
 from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, Kit, hash_kit
 
 pytestmark = pytest.mark.usefixtures('in_float64')
@@ -149,13 +149,6 @@ def params_made(kind, family):
 
 
 @functools.cache
-def states_of(family, taps=()):
-  """What the trained model thinks of the sentences."""
-  model, params = MODELS[family], params_made('trained', family)
-  return jax.jit(lambda: model.features(params, TAUGHT, taps))()
-
-
-@functools.cache
 def heads_made(name, kind, family):
   """Heads for a model made in the same way."""
   model, heads = MODELS[family], heads_of(family)[name]
@@ -163,11 +156,10 @@ def heads_made(name, kind, family):
     return fd.quantize(heads, heads_made(name, 'trained', family))
   if kind == 'random':
     return fresh(heads, 1)
-  trunk, hidden = params_made('trained', family), states_of(family).hidden
+  trunk = params_made('trained', family)
 
   def loss(params, i):
-    offset = 1 + i % heads.offsets[-1]
-    return _on_hidden(model, heads, trunk, params, TAUGHT, hidden, offset, 0.0, None)[0]
+    return head_loss(model, heads, trunk, params, TAUGHT, 1 + i % heads.offsets[-1], 0.0)[0]
 
   return fitted(loss, fresh(heads, 1), 300)
 
@@ -182,7 +174,8 @@ def network_made(name, kind, family):
   params = fresh(network, 2)
   if kind == 'trained':
     ids = {'ids': params.pop('ids')} if 'ids' in params else {}
-    target, seen = Bound(MODELS[family], params_made(kind, family)), states_of(family, network.taps)
+    target = Bound(MODELS[family], params_made(kind, family))
+    seen = jax.jit(lambda: target.module.features(target.params, TAUGHT, network.taps))()
 
     def loss(params, i):
       draft = Bound(network, params | ids)
