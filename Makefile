@@ -36,7 +36,7 @@ quickstart: $(VENV)/.ready
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=out/quickstart/dev.en --cores=1 \
 	  --packed --out=out/quickstart/peers.jsonl
-	$(BIN)/fastdec translate --model=out/quickstart/k8-finetune --strategy=tuned \
+	$(BIN)/fastdec translate --model=out/quickstart/k8-finetune --strategy=tuned --max-len=64 \
 	  "My brother cannot come on Monday because he has to be in Oslo at ten o'clock."
 	$(BIN)/python -m experiments.blocks --model=out/quickstart/k8-finetune --out=out/quickstart/blocks.png \
 	  "The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo."

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 33_008,
+  'fastdec': 33_025,
   'experiments': 10_640,
   'experiments/lab': 2_959,
   'benchmarks': 871,

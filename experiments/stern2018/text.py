@@ -295,7 +295,7 @@ class Bench:
   Attributes:
     tokens: their ids.
     timed: inputs of `fd.decode`, one sentence each: those that are timed.
-    has_measured: True once there are rows from this process.
+    greedy: its greedy translations, by the model; {} until something is measured.
   """
 
   def __init__(self, c: Translation, split: str) -> None:
@@ -308,7 +308,7 @@ class Bench:
       raise UserError('there are no pairs to train on: give text, or longer rows')
     chosen = spaced(len(pairs), c.table.timed)
     self.timed = [(self.tokens.source[i][None],) for i in chosen]
-    self.has_measured = False
+    self.greedy: dict[str, Decoded] = {}
 
   def key(self, folder: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
     """Fields that a row is found by: what is measured, on which model (None: it could not be
@@ -340,7 +340,7 @@ class Bench:
     Rules of chains run in the same compiled programs, trees each in their own. All are timed in
     turn with the same model's greedy decoding.
     """
-    c, self.has_measured = self.c, True
+    c = self.c
     target = Bound(*packed(*folders.load(folder)))
     strategies = self.strategies(target, folder, k, rules)
     decoded = {'greedy': fd.Greedy(), **strategies}
@@ -351,7 +351,10 @@ class Bench:
       how = {'strategy': strategy, 'max_len': c.table.max_len}
       functions[name] = functools.partial(fd.decode, *target, **how)
     times = measure(functions, c.table.repeats, self.timed)
-    greedy = self.translate(target, fd.Greedy())
+    models = folders.content(folder)
+    if models not in self.greedy:
+      self.greedy[models] = self.translate(target, fd.Greedy())
+    greedy = self.greedy[models]
     same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
     if k > 1:
       same |= self._accuracy(folder, k, greedy) | c.heads.conditions
@@ -578,7 +581,7 @@ def show_fastest(
   if best is None:
     return
   rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
-  if bench.has_measured and rows.is_complete:  # its programs are there
+  if bench.greedy and rows.is_complete:  # its programs are there
     k, regime, rule = (best[name] for name in tables.KEY)
     source, ids, sizes = bench.example(model(c, root, k, regime), k, rule)
     rows.console.print(f'\n{source}')

@@ -23,8 +23,8 @@ int8, and where the machine has units for bfloat16 that and int8w). In another t
 model, whose own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded
 at once. Each has its share of the budget, and the most tokens a second win.
 
-Heads are tried as a chain, and as trees that are fitted to the prompts. --strategy, once or more,
-tries others that draft with nothing: --strategy='jacobi(k=4)'.
+Heads are tried as a chain, and as trees that are fitted to the prompts, once for all types.
+--strategy, once or more, tries others that draft with nothing: --strategy='jacobi(k=4)'.
 """
 
 import argparse
@@ -75,13 +75,14 @@ def main(words: Sequence[str]) -> None:
   _show_log()
   ends, left = time.perf_counter() + given.budget, len(dtypes) * len(given.batches)
   found: list[tuple[fd.Tuned, str | None]] = []
+  trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype in dtypes:
     given.dtype = dtype
     language = opening.unread(given.model, dtype, prompts, given.max_len)
     ids = [language.read(prompt)[0] for prompt in prompts]
     parts = list(_parts(given, language))
     target = Bound(*packed(language.model, folders.open(given.model, dtype).params()))
-    candidates = _candidates(given, law, parts, target, ids)
+    candidates = _candidates(given, law, parts, target, ids, trees)
     for rows in given.batches:
       print(f'{_named(rows, dtype)}:', flush=True)
       share, left = (ends - time.perf_counter()) / left, left - 1
@@ -168,8 +169,12 @@ def _candidates(
   parts: Sequence[tuple[Any, str]],
   target: Bound,
   ids: Sequence[Sequence[int]],
+  trees: dict[str, list[list[int]]],
 ) -> list[Candidate]:
-  """Lists strategies: the first of each drafter, then the second of each, and so on."""
+  """Lists strategies: the first of each drafter, then the second of each, and so on.
+
+  A tree that `trees` lacks is found here, so the first type of numbers finds it for all.
+  """
   alone: list[Any] = [] if given.no_lookup else [fd.PromptLookup()]
   if not given.no_lookahead:
     alone.append(fd.Lookahead())
@@ -179,8 +184,10 @@ def _candidates(
   for part, path in parts:
     strategy = obvious(part)
     if strategy.part == 'heads':
-      print(f'fitting a tree to {path}', flush=True)
-      families += _of_heads(given, law, part, path, _fitted(given, target, part, ids))
+      if path not in trees:
+        print(f'fitting a tree to {path}', flush=True)
+        trees[path] = _fitted(given, target, part, ids)
+      families += _of_heads(given, law, part, path, trees[path])
       strategy = fd.Blockwise(part)
     bases.append((with_law(strategy, law), path))
   for strategy, path in bases:

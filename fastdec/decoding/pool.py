@@ -268,12 +268,8 @@ class _Pool:
     self, prompt: Prompt, keys: Array | None, room: int, come: Int[np.ndarray, ' q'], quarters: int
   ) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
-
-    def init(strategy: Any, params: Any, prompt: Any, keys: Any, laws: Any) -> Any:
-      return strategy.init(Bound(self.model, params, laws), prompt, room, keys)
-
     strategy, laws = of_rows(self.strategy, come), tuple(law.take(come) for law in self.laws)
-    shapes = jax.eval_shape(init, strategy, self.params, prompt, keys, laws)
+    shapes = _begun.eval_shape(self.model, strategy, self.params, laws, prompt, keys, room)
     nothing = jax.tree.map(
       lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
     )
@@ -289,6 +285,20 @@ def _by_readiness(
 
 def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
   return np.asarray(x)[rows]
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'room'))
+def _begun(
+  model: Model,
+  strategy: Strategy,
+  params: Params,
+  laws: tuple[Law, ...],
+  prompt: Prompt,
+  keys: Array | None,
+  room: int,
+) -> Any:
+  """Returns the state of rows that begin; traced once for its shapes and for `_exchange`."""
+  return strategy.init(Bound(model, params, laws), prompt, room, keys)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'room'), donate_argnames='state')
@@ -312,7 +322,7 @@ def _exchange(
   """
   target = Bound(model, params, laws)
   left = strategy.result(strategy.take(state, slots))
-  coming = of_rows(strategy, slots).init(target, prompt, room, keys)
+  coming = _begun(model, of_rows(strategy, slots), params, laws, prompt, keys, room)
   state = _put(state, slots, coming)
   state, calls, is_done, is_full = _run(target, strategy, state, prompt, still)
   return state, calls, is_done, left, is_full
