@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 from safetensors.numpy import save_file
@@ -375,7 +375,11 @@ def test_the_parts_of_an_experiments_config(kind, tmp_path):
     )
   )
   def hold(changes):
+    try:
+      given = ConfigDict({**dataclasses.asdict(config), **changes})
+    except ValueError:
+      reject()  # a key with a dot, which no ConfigDict can hold
     with guarded(tmp_path):
-      to_dataclass(type(config), ConfigDict({**dataclasses.asdict(config), **changes}))
+      to_dataclass(type(config), given)
 
   hold()
