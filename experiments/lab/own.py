@@ -4,10 +4,12 @@
 2016), or as the base itself does, greedily. `continuations`: what a language model writes after the
 beginnings of text (self-distillation, Cai et al. 2024, section 2.3.2).
 
-  folder/parts/00012.jsonl   outputs of part 12, while the text is being written
-  folder/                    the text and its ids, see `lab/text.py`
+  folder/parts/train-00012.jsonl   outputs of part 12, while the text is being written
+  folder/                          the text and its ids, see `lab/text.py`
 """
 
+import array
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -22,15 +24,15 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.stage import by_the_first, seconds_left
+from experiments.lab.stage import seconds_left
 from experiments.lab.text import (
   RECORDS,
   Split,
   Text,
   TextConfig,
-  ended,
   listed,
   prompts_of,
+  record_of,
   save_ids,
 )
 from experiments.lab.train import Count, Seed, Zero, author_of, seed_of
@@ -42,14 +44,15 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
-from fastdec.tokenizers.sentencepiece import EOS_ID, Tokenizer, normalise
+from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, normalise
 from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
 Source = tuple[str, str | None]  # a line, and the translation that it keeps where there is no other
-Written = tuple[str, list[int], str, list[int]]  # a source, its ids, a line, its ids
-Parts = Iterator[tuple[list[Any], list[Any]]]  # inputs, and a record of each
+# A source, its ids, a line for it (None: there is none), that line's ids; '' where the model wrote
+# it, else why it did not: 'empty', 'long'.
+Output = tuple[str, list[int], str | None, list[int], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,6 @@ class DistillConfig:
 # --- a translator
 
 
-@by_the_first
 def translations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, distill: DistillConfig
 ) -> None:
@@ -126,19 +128,15 @@ def translations(
     data: people's text.
     distill: how it is translated.
   """
-  if _is_written(folder):
-    return
-  text = data.open()
+  text, (module, params) = data.open(), folders.load(model)
   text.check_base(model)
-  module, params = folders.load(model)
-  teacher = author_of(module, params, text.tokenizer)
+  record = {'teacher': author_of(module, params, text.tokenizer), 'distill': {'beam': distill.beam}}
   for split, given, total in _sources(text, distill):
-    make = functools.partial(_translated, module, params, text, distill, split)
-    parts = _recorded(folder, split, given, distill.shard_size, total, 'sentence', make)
-    counts = {'sources': 0, 'lines': 0, 'empty': 0, 'long': 0}
-    record = {'teacher': teacher, 'distill': {'beam': distill.beam}, 'counts': counts}
-    _save(folder, text, split, _translation_lines(parts, text.tokenizer, counts), record)
-  shutil.rmtree(folder / 'parts')
+    if not record_of(folder, split):
+      make = functools.partial(_translated, module, params, text, distill, split)
+      outputs = _made(folder, split, given, distill.shard_size, total, 'sentence', make)
+      _save(folder, text, split, outputs, record)
+  shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
 def _sources(text: Text, distill: DistillConfig) -> Iterator[tuple[Split, Iterable[Source], int]]:
@@ -163,8 +161,8 @@ def _translated(
   split: str,
   given: Sequence[Source],
   first: int,
-) -> list[Any]:
-  """Lines and ids of each source's outputs, best first; None where the source is too long.
+) -> list[list[Output]]:
+  """Each source's outputs, best first, or else the translation that it keeps.
 
   Args:
     model, params: the translator.
@@ -178,25 +176,30 @@ def _translated(
   longest = min(text.config.row_length, positions)  # longer pairs are left out of training
   a, b = distill.max_len
   max_len = max(int(min(a * longest + b, positions)), 1)
-  ids = [np.array([*tokenizer.encode(line), EOS_ID], np.int32) for line, _ in given]
-  short = [i for i, source in enumerate(ids) if len(source) <= longest]
-  found: list[list[list[int]]] = [[] for _ in short]
+  ids = tokenizer.encode_lines(line for line, _ in given)
+  found: dict[int, list[list[int]]] = {i: [] for i, one in enumerate(ids) if len(one) <= longest}
+  short = list(found)
   for draw in range(max(distill.samples, 1)):
     key = None
     if distill.samples:
       key = jax.random.key(seed_of(distill.seed, split))
       key = jax.random.fold_in(jax.random.fold_in(key, first), draw)
-    inputs, strategy = [ids[i] for i in short], distill.strategy
+    inputs, strategy = [np.array(ids[i], np.int32) for i in short], distill.strategy
     for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
       for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
-        found[i] += ranked
-  outputs: list[Any] = [None] * len(ids)
-  for i, ranked in zip(short, found, strict=True):
-    lines: dict[str, list[int]] = {}  # each line once, with the ids of the best that reads so
-    for hypothesis in ranked:
+        found[short[i]] += ranked
+  outputs = []
+  for i, (source, translation) in enumerate(given):
+    why = '' if i in found else 'long'
+    lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best that reads so
+    for hypothesis in found.get(i, ()):
       if line := tokenizer.decode(hypothesis):
-        lines.setdefault(line, ended(hypothesis))
-    outputs[i] = list(lines.items())
+        lines.setdefault(line, _ended(hypothesis))
+    if not lines:
+      why = why or 'empty'
+      kept = None if translation is None else normalise(translation)
+      lines[kept] = [] if kept is None else [*tokenizer.encode(kept), EOS_ID]
+    outputs.append([(normalise(source), ids[i], *line, why) for line in lines.items()])
   return outputs
 
 
@@ -208,30 +211,16 @@ def _ranked(decoded: Decoded) -> list[list[list[int]]]:
   return [tokens[scores > -np.inf].tolist() for tokens, scores in rows]
 
 
-def _translation_lines(
-  parts: Parts, tokenizer: Tokenizer, counts: dict[str, int]
-) -> Iterator[list[Written]]:
-  """The lines of each part: a source's outputs, or else the translation that it keeps. Counts
-  them."""
-  for sources, records in parts:
-    rows: list[Written] = []
-    for (source, translation), outputs in zip(sources, records, strict=True):
-      counts['empty'] += outputs == []
-      counts['long'] += outputs is None
-      if not outputs and translation is not None:
-        line = normalise(translation)
-        outputs = [(line, [*tokenizer.encode(line), EOS_ID])]
-      ids = [*tokenizer.encode(source), EOS_ID]
-      rows += [(normalise(source), ids, line, written) for line, written in outputs or ()]
-    counts['sources'] += len(sources)
-    counts['lines'] += len(rows)
-    yield rows
+def _ended(ids: list[int]) -> list[int]:
+  """The ids of an output up to its end, which is added where the output was cut; without
+  padding."""
+  written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+  return [*(token for token in written if token != PAD_ID), EOS_ID]
 
 
 # --- a language model
 
 
-@by_the_first
 def continuations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int
 ) -> None:
@@ -244,71 +233,49 @@ def continuations(
     prompt: tokens of a beginning.
     max_len: tokens that the model writes at most.
   """
-  if _is_written(folder):
-    return
   text, (module, params) = data.open(), folders.load(model)
   text.check_base(model)
-  teacher = author_of(module, params, text.tokenizer)
+  record = {'teacher': author_of(module, params, text.tokenizer), 'distill': {'beam': 1}}
+  make = functools.partial(_continued, module, params, text, max_len)
   splits: tuple[Split, ...] = 'dev', 'train'
   for split in splits:
-    given = prompts_of(text, split, prompt, module.config.bos_id)
-    known: dict[tuple[int, ...], list[int]] = {}
-    make = functools.partial(_continued, module, params, max_len, known)
-    parts = _recorded(folder, split, given.tolist(), PART, len(given), 'beginning', make)
-    _save(folder, text, split, _texts(parts, text.tokenizer, known), {'teacher': teacher})
-  shutil.rmtree(folder / 'parts')
+    if not record_of(folder, split):
+      given = list(map(tuple, prompts_of(text, split, prompt, module.config.bos_id).tolist()))
+      once = list(dict.fromkeys(given))  # many lines begin alike
+      outputs = _made(folder, split, once, PART, len(once), 'beginning', make)
+      written = dict(zip(once, outputs, strict=True))
+      _save(folder, text, split, (written[one] for one in given), record)
+  shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
 def _continued(
-  model: Any,
-  params: Any,
-  max_len: int,
-  known: dict[tuple[int, ...], list[int]],
-  prompts: Sequence[list[int]],
-  first: int,
-) -> list[list[int]]:
-  """The ids of each beginning and of what the model writes after it, once for each that is not
-  known yet."""
-  wanted = [list(prompt) for prompt in dict.fromkeys(map(tuple, prompts)) if prompt not in known]
-  for finished in decode_each(model, params, wanted, fd.Greedy(), max_len, ROWS) if wanted else ():
+  model: Any, params: Any, text: Text, max_len: int, prompts: Sequence[tuple[int, ...]], _: int
+) -> list[list[Output]]:
+  """Each beginning and what the model writes after it, which is source and line at once."""
+  outputs: list[list[Output]] = [[] for _ in prompts]
+  for finished in decode_each(model, params, list(map(list, prompts)), fd.Greedy(), max_len, ROWS):
     decoded = finished.decoded.checked()
     for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
       written = [token for token in tokens[: int(length)].tolist() if token not in model.eos_ids]
-      known[tuple(wanted[i])] = ended([*wanted[i][1:], *written])
-  return [known[tuple(prompt)] for prompt in prompts]
-
-
-def _texts(
-  parts: Parts, tokenizer: Tokenizer, known: dict[tuple[int, ...], list[int]]
-) -> Iterator[list[Written]]:
-  """The lines of each part, which are known from then on."""
-  for prompts, records in parts:
-    known.update(zip(map(tuple, prompts), records, strict=True))
-    lines = [(tokenizer.decode(ids), ids) for ids in records]
-    yield [(line, ids, line, ids) for line, ids in lines]
+      ids = _ended([*prompts[i][1:], *written])
+      line = text.tokenizer.decode(ids)
+      outputs[i] = [(line, ids, line, ids, '')]
+  return outputs
 
 
 # --- parts and files
 
 
-def _is_written(folder: pathlib.Path) -> bool:
-  """True if the text is whole; a kill may have left some of its parts."""
-  if not (folder / RECORDS['train']).is_file():
-    return False
-  shutil.rmtree(folder / 'parts', ignore_errors=True)
-  return True
-
-
-def _recorded(
+def _made(
   folder: pathlib.Path,
   split: str,
   given: Iterable[Any],
   size: int,
   total: int,
   noun: str,
-  make: Callable[[list[Any], int], list[Any]],
-) -> Parts:
-  """Parts of what is given, and their records: those in a part's file, or else made now, within the
+  make: Callable[[list[Any], int], list[list[Output]]],
+) -> Iterator[list[Output]]:
+  """Yields the outputs of each input: those in the file of its part, or else made now, within the
   budget.
 
   Args:
@@ -318,9 +285,9 @@ def _recorded(
     size: of a part.
     total: how many inputs there are.
     noun: the name of one.
-    make: records of a part, given the place of its first input.
+    make: outputs of a part's inputs, given the place of the first one too.
   """
-  rest, first = iter(given), 0
+  rest = iter(given)
   with Progress(total, noun) as progress:
     for number in itertools.count():
       if not (part := list(itertools.islice(rest, size))):
@@ -328,12 +295,11 @@ def _recorded(
       file = folder / 'parts' / f'{split}-{number:05}.jsonl'
       if not file.is_file():
         seconds_left()
-        made = make(part, first)
+        made = make(part, number * size)
         with whole_file(file) as out:
-          for record in made:
-            out.write(json.dumps(record, ensure_ascii=False).encode() + b'\n')
-      yield part, [parse_json(line) for line in file.read_bytes().splitlines()]
-      first += len(part)
+          for outputs in made:
+            out.write(json.dumps(outputs, ensure_ascii=False).encode() + b'\n')
+      yield from map(parse_json, file.read_bytes().splitlines())
       progress.add(len(part))
       progress.show(f'{split}, part {number + 1}')
 
@@ -342,23 +308,28 @@ def _save(
   folder: pathlib.Path,
   text: Text,
   split: Split,
-  made: Iterable[list[Written]],
+  made: Iterable[list[Output]],
   record: dict[str, Any],
 ) -> None:
   """Writes the lines of a split and their ids as they are made, then the record that says they are
   whole."""
-  data, source_ids, target_ids = text.config, [Ragged.of([])], [Ragged.of([])]
+  data, counts = text.config, collections.Counter(sources=0, lines=0, empty=0, long=0)
+  source_ids, line_ids = [], []
   files = [folder / f'{split}.{language}' for language in (data.source, data.target)]
   with whole_file(files[0]) as sources, whole_file(files[1]) as targets:
-    for rows in made:
-      for source, _, line, _ in rows:
-        sources.write(source.encode() + b'\n')
-        targets.write(line.encode() + b'\n')
-      source_ids.append(Ragged.of([ids for _, ids, _, _ in rows]))
-      target_ids.append(Ragged.of([ids for _, _, _, ids in rows]))
-    if not sum(map(len, source_ids)):
+    for outputs in made:
+      counts['sources'] += 1
+      for source, read, line, written, why in outputs:
+        counts.update([why] * bool(why))
+        if line is not None:
+          counts['lines'] += 1
+          sources.write(source.encode() + b'\n')
+          targets.write(line.encode() + b'\n')
+          source_ids.append(array.array('i', read))  # which take little memory
+          line_ids.append(array.array('i', written))
+    if not source_ids:
       raise UserError(f'the model has written nothing for all {split} sources: train it longer')
   key = open_text(data.lines_of(folder, split), data.cache).key
-  pairs = TokenPairs(Ragged.joined(source_ids), Ragged.joined(target_ids))
-  record['ids'] = save_ids(folder, pairs, text.tokenizer, key, split)
-  write_json(folder / RECORDS[split], record)
+  pairs = TokenPairs(Ragged.of(source_ids), Ragged.of(line_ids))
+  ids = save_ids(folder, pairs, text.tokenizer, key, split)
+  write_json(folder / RECORDS[split], {**record, 'counts': counts, 'ids': ids})

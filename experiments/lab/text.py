@@ -24,7 +24,7 @@ from jaxtyping import Array, Int
 
 from experiments.lab.train import Count, Zero, author_of, without_heads
 from fastdec import folders
-from fastdec.data.text.caching import shortened, tokenizer_of, tokens_of, union_of
+from fastdec.data.text.caching import tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
@@ -32,7 +32,7 @@ from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import read_json
 from fastdec.models.api import Model, Params, source_pad
-from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, Tokenizer
+from fastdec.tokenizers.sentencepiece import Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
 RECORDS = {'train': 'config.json', 'dev': 'dev.json'}
@@ -197,7 +197,7 @@ class Text:
     ids = TokenPairs.load(folder / f'{split}.npy') if is_ours else None
     if ids is None:
       return tokens_of(text, split, self.tokenizer, max_length, cache)
-    return shortened(ids, key_of(folder, text.key, split), max_length, cache)
+    return ids if max_length is None else ids.at_most(max_length)
 
   def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
     """Endless packed batches, reshuffled every epoch; 0 rows: as many as the config says."""
@@ -248,14 +248,11 @@ def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
   """Raises UserError where a folder has no finished text that says which model has written it;
   `is_greedy`: or it was written by a search."""
   record = record_of(folder)
-  if 'teacher' not in record:
+  if not {'teacher', 'distill'} <= set(record):
     raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
-  # a language model goes on greedily
-  beam = record['distill'].get('beam') if 'distill' in record else 1
-  if is_greedy and beam != 1:
-    raise UserError(
-      f'the text in {folder} was written by a search with beam={beam}, not greedily: {WRITE_OWN}'
-    )
+  if is_greedy and (beam := record['distill']['beam']) != 1:
+    given = f'the text in {folder} was written by a search with beam={beam}, not greedily'
+    raise UserError(f'{given}: {WRITE_OWN}')
 
 
 def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
@@ -264,13 +261,6 @@ def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer)
   model, params = without_heads(*folders.load(base))
   if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
     raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
-
-
-def ended(ids: list[int]) -> list[int]:
-  """The ids of an output up to its end, which is added where the output was cut; without
-  padding."""
-  written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
-  return [*(token for token in written if token != PAD_ID), EOS_ID]
 
 
 def save_ids(
@@ -288,10 +278,10 @@ def save_ids(
   return {'tokenizer': _sha256(tokenizer.model_proto), 'lines': lines, 'content': content}
 
 
-def key_of(folder: pathlib.Path, lines: str, split: str = 'train') -> str:
+def key_of(folder: pathlib.Path, lines: str) -> str:
   """A hash of what there is to train on: the lines, by their key, and the ids where these are
   theirs."""
-  content = _said(folder, lines, split).get('content')
+  content = _said(folder, lines, 'train').get('content')
   return lines[:16] if content is None else _sha256(f'{lines} {content}'.encode())
 
 

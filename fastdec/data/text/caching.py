@@ -46,16 +46,6 @@ def tokens_of(
   return _kept(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
 
 
-def shortened(
-  tokens: TokenPairs, key: str, max_length: int | None, cache_dir: PathLike
-) -> TokenPairs:
-  """Leaves out the pairs that are too long, if there are any; `key` identifies the ids."""
-  if max_length is None or tokens.lengths.max(initial=0) <= max_length:
-    return tokens
-  path = pathlib.Path(cache_dir) / f'tokens-{_digest(key, max_length)}-written.npy'
-  return _kept(path, lambda: tokens.at_most(max_length))
-
-
 def union_of(
   parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike
 ) -> TokenPairs:

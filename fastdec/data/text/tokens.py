@@ -82,8 +82,10 @@ class TokenPairs:
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
 
   def at_most(self, max_length: int) -> 'TokenPairs':
-    """Drops the pairs with a longer side, and counts them."""
+    """Drops the pairs with a longer side, and counts them; the same object where there is none."""
     is_kept = self.lengths.max(1, initial=0) <= max_length
+    if is_kept.all():
+      return self
     dropped = self.dropped + int((~is_kept).sum())
     return TokenPairs(self.source.chosen(is_kept), self.target.chosen(is_kept), dropped)
 

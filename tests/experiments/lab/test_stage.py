@@ -171,17 +171,6 @@ def test_the_first_process_decides_for_all_whether_time_is_left(monkeypatch):
         assert 0.0 <= stage.seconds_left() <= seconds
 
 
-def test_where_the_first_process_works_alone_it_asks_no_other(monkeypatch):
-  asked = []
-  monkeypatch.setattr(stage, 'agreed', lambda own: asked.append(own) or own)
-  with budget(0.0), pytest.raises(OutOfTime):
-    stage.by_the_first(stage.seconds_left)()
-  assert asked == [True]  # once, whether it ended
-  with budget(60.0):
-    stage.by_the_first(stage.seconds_left)()
-  assert asked == [True, False]
-
-
 def test_a_stage_that_failed_is_not_tried_again_by_the_rest(tmp_path):
   calls = []
 
