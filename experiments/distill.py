@@ -32,16 +32,16 @@ def main(_: list[str]) -> None:
   from experiments.lab import stage
 
   paper: Any
+  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
   if CONFIG.value.get('task') == 'images':
     from experiments.stern2018 import images as paper
 
     c: Any = to_dataclass(paper.Table2, CONFIG.value)
-  else:
+    CONNECT()
+  else:  # of several processes one writes the text, and the others wait for it
     from experiments.stern2018 import text as paper
 
     c = to_dataclass(paper.Translation, CONFIG.value)
-  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
-  CONNECT()
   with stage.budget(seconds):
     try:
       print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))

@@ -12,7 +12,6 @@ that is killed lets go of its lock, and the next one goes on from what is in the
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ import pathlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from fastdec import folders
 from fastdec.errors import UserError
@@ -28,7 +27,6 @@ from fastdec.files import locked, read_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 T = TypeVar('T')
-P = ParamSpec('P')
 DIGITS = 10  # of a digest
 POLL_SECONDS = 0.5  # between two looks at what another process holds
 
@@ -43,7 +41,6 @@ class Busy(Exception):
 
 _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
 _waits: contextvars.ContextVar[bool] = contextvars.ContextVar('waits', default=True)
-_alone: contextvars.ContextVar[bool] = contextvars.ContextVar('alone', default=False)
 _failed: contextvars.ContextVar[dict[pathlib.Path, str] | None]
 _failed = contextvars.ContextVar('failed', default=None)
 
@@ -75,27 +72,9 @@ def seconds_left() -> float | None:
   if end is None:
     return None
   left = end - time.monotonic()
-  if left <= 0 if _alone.get() else agreed(left <= 0):
+  if agreed(left <= 0):
     raise OutOfTime
   return max(left, 0.0)
-
-
-def by_the_first(make: Callable[P, object]) -> Callable[P, None]:
-  """A function that the first of several processes runs for all; where its budget ends, all end."""
-
-  @functools.wraps(make)
-  def alone(*args: P.args, **inputs: P.kwargs) -> None:
-    is_over = False
-    try:
-      with within(_alone, True):
-        if is_first():
-          make(*args, **inputs)
-    except OutOfTime:
-      is_over = True
-    if agreed(is_over):
-      raise OutOfTime
-
-  return alone
 
 
 def without_waiting() -> contextlib.AbstractContextManager[Any]:
