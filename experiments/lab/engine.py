@@ -3,19 +3,18 @@
 A job that is killed is started again: what it had made is there, and it goes on from that.
 """
 
+import asyncio
 import dataclasses
 import pathlib
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastdec.errors import UserError
 
-Poll = Callable[[], int | None]  # exit code of a job, negative if it was killed; None: it runs
-Start = Callable[[str, list[str]], Poll]  # of a name and a command line
+# Runs a job of this name and command line to its end; its exit code, negative if it was killed.
+Start = Callable[[str, list[str]], Awaitable[int]]
 
-POLL_SECONDS = 0.5
 TRIES = 3  # of a job that is killed
 
 
@@ -29,44 +28,41 @@ def run(
 
   Args:
     jobs: command lines by name.
-    start: starts one.
+    start: runs one.
     at_once: the most that run at a time; None: as many as there are.
     more: words to add when a job starts, such as its budget; None: no further job is to start.
   """
-  waiting, codes = list(jobs), {}
-  running: dict[str, Poll] = {}
-  tries = dict.fromkeys(jobs, 0)
-  while waiting or running:
-    while waiting and (at_once is None or len(running) < at_once):
-      words = more()
-      if words is None:
-        waiting.clear()
-        break
-      name = waiting.pop(0)
-      tries[name] += 1
-      running[name] = start(name, [*jobs[name], *words])
-    time.sleep(POLL_SECONDS)
-    for name, poll in list(running.items()):
-      code = poll()
-      if code is not None:
-        del running[name]
-        if code < 0 and tries[name] < TRIES:
-          waiting.append(name)
-        else:
-          codes[name] = code
+  codes: dict[str, int] = {}
+
+  async def one(name: str, free: asyncio.Semaphore) -> None:
+    async with free:
+      for _ in range(TRIES):
+        words = more()
+        if words is None:
+          return
+        codes[name] = await start(name, [*jobs[name], *words])
+        if codes[name] >= 0:
+          return
+
+  async def every() -> None:
+    free = asyncio.Semaphore(at_once or len(jobs))
+    await asyncio.gather(*(one(name, free) for name in jobs))
+
+  asyncio.run(every())
   return codes
 
 
 def by_processes(folder: pathlib.Path) -> Start:
-  """Starts processes on this machine; <folder>/<name>.log has what each prints."""
+  """Runs processes on this machine; <folder>/<name>.log has what each prints."""
 
-  def start(name: str, command: Sequence[str]) -> Poll:
+  async def start(name: str, command: list[str]) -> int:
     try:
       folder.mkdir(parents=True, exist_ok=True)
       with open(folder / f'{name}.log', 'ab') as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT).poll
+        job = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     except OSError as error:
       raise UserError(f'cannot write {folder} ({error.strerror}): choose another workdir') from None
+    return await job.wait()
 
   return start
 
@@ -96,16 +92,11 @@ def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> S
   if partition:
     executor.update_parameters(slurm_partition=partition)
 
-  def start(name: str, command: list[str]) -> Poll:
+  async def start(name: str, command: list[str]) -> int:
     executor.update_parameters(name=name)
     job = executor.submit(Job(command))
-
-    def poll() -> int | None:
-      if not job.done():
-        return None
-      return job.result() if job.exception() is None else -1
-
-    return poll
+    await job.awaitable().wait()
+    return job.result() if job.exception() is None else -1
 
   return start
 
