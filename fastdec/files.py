@@ -258,6 +258,25 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   return content
 
 
+def json_lines(file: pathlib.Path) -> Iterator[tuple[int, Any]]:
+  """Yields the lines of a file that are JSON, with their numbers; none if there is no file.
+
+  A line that is not JSON is passed over: it is the fragment of a write that was killed.
+
+  Raises:
+    UserError: the file cannot be read.
+  """
+  try:
+    lines = read_bytes(file).split(b'\n')
+  except FileNotFoundError:
+    return
+  except OSError as error:
+    raise UserError(f'cannot read {file} ({error.strerror}): use another workdir') from None
+  for number, line in enumerate(lines, start=1):
+    with contextlib.suppress(ValueError):
+      yield number, parse_json(line)
+
+
 def text_of(data: bytes, name: object) -> str:
   """Decodes the UTF-8 of a file, without a byte order mark; `name` is for messages.
 

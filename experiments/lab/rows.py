@@ -10,6 +10,7 @@ the rest goes on; several processes on one file share the work.
 
 import contextlib
 import contextvars
+import functools
 import math
 import pathlib
 import time
@@ -22,7 +23,7 @@ from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row, append
 from fastdec.evaluation.wallclock import Timing
-from fastdec.files import parse_json, read_bytes
+from fastdec.files import json_lines
 
 LONGEST_REASON = 400  # characters
 
@@ -111,52 +112,51 @@ def each(rows: Rows, keys: Sequence[Row], work: Callable[..., object]) -> None:
   """Calls work(**key) for each of the keys; what fails becomes a row, and the rest goes on.
 
   Work that another process is at is left for the end, and waited for then. Where the budget ends,
-  the rest is left out. Within `as_jobs` each key is a job of its own; in a job, keys that come
-  before its own are there, and are opened.
+  the rest is left out. Within `as_jobs` each key is a job of its own. Keys that jobs have made, and
+  in a job those that come before its own, are opened.
 
   Raises:
     JobDone: in a job, after its keys.
   """
-  submit, asked, left = _submit.get(), _only.get(), list(keys)
-  own = [key for key in keys if asked and json_of(key) in asked]
-  opens = asked is not None and not own
-  if asked is not None:
-    if not asked:
+  submit, asked = _submit.get(), _only.get()
+  if asked == []:
+    raise JobDone(rows)
+  own = [key for key in keys if asked is None or json_of(key) in asked]
+  if submit is None and own:
+    with stage.without_retries():
+      _each(rows, own, work)
+    if asked is not None:
       raise JobDone(rows)
-    left = own or left
+    return
+  made = list(keys)
   if submit is not None:
-    failed, rows.is_complete = submit(left)
+    failed, rows.is_complete = submit(keys)
     for key, reason in failed:
+      made.remove(key)
       if reason:
         rows.fail(key, UserError(reason))
       else:
         rows.failed.append(name_of(key))
-    left = [key for key in left if key not in [one for one, _ in failed]]  # what is there now
-    opens = True
-  with stage.without_retries():
-    _each(rows, left, work, opens)
-  if own:
-    raise JobDone(rows)
+  for key in made:
+    with contextlib.suppress(Exception):  # it has failed elsewhere, and that is told
+      stage.if_made(functools.partial(work, **key))
 
 
-def _each(rows: Rows, left: Sequence[Row], work: Callable[..., object], opens: bool) -> None:
-  """Calls work(**key) for each of the keys, see `each`; where it only opens, nothing is made."""
+def _each(rows: Rows, left: Sequence[Row], work: Callable[..., object]) -> None:
+  """Calls work(**key) for each of the keys, see `each`."""
   while left:
     busy = []
     for key in left:
       try:
-        # What is only opened is not made where it is missing: then it has failed elsewhere.
-        with stage.without_waiting(), stage.budget(0) if opens else contextlib.nullcontext():
+        with stage.without_waiting():
           work(**key)
       except stage.Busy:
         busy.append(key)
       except stage.OutOfTime:
-        if not opens:
-          rows.is_complete = False
-          return
+        rows.is_complete = False
+        return
       except Exception as error:
-        if not opens:
-          rows.fail(key, error)
+        rows.fail(key, error)
     if len(busy) == len(left):
       time.sleep(stage.POLL_SECONDS)
     left = busy
@@ -222,23 +222,11 @@ def beside_greedy(ours: Timing, greedy: Timing) -> Row:
 def read(path: pathlib.Path) -> list[Row]:
   """The rows of a file, in their order; none if there is no file.
 
-  A line that is not JSON is passed over: it is the fragment of a write that was killed.
-
   Raises:
-    UserError: a line is JSON and no object, or the file cannot be read.
+    UserError: a line is JSON and no row, or the file cannot be read.
   """
-  try:
-    lines = read_bytes(path).split(b'\n')
-  except FileNotFoundError:
-    return []
-  except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): use another workdir') from None
   found = []
-  for number, line in enumerate(lines, start=1):
-    try:
-      row = parse_json(line)
-    except ValueError:
-      continue
+  for number, row in json_lines(path):
     if not isinstance(row, dict) or not isinstance(row.get('error', ''), str | None):
       raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
     found.append(row)

@@ -19,7 +19,7 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import parse_json, read_bytes, write_text
+from fastdec.files import json_lines, write_text
 from fastdec.training.losses import Metrics
 from fastdec.training.processes import is_first
 from fastdec.training.progress import Progress
@@ -123,21 +123,8 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
   A line that was cut short is left out.
   """
-  rows = []
-  try:
-    lines = read_bytes(_path(workdir)).splitlines()
-  except FileNotFoundError:
-    return []
-  except OSError as error:
-    raise UserError(f'cannot read {_path(workdir)} ({error.strerror}): restore it') from None
-  for line in lines:
-    try:
-      row = parse_json(line)
-    except ValueError:
-      continue
-    if isinstance(row, dict) and isinstance(row.get('step'), int):
-      rows.append(row)
-  return rows
+  rows = (row for _, row in json_lines(_path(workdir)))
+  return [row for row in rows if isinstance(row, dict) and isinstance(row.get('step'), int)]
 
 
 def _path(workdir: str | os.PathLike[str]) -> Path:
