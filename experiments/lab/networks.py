@@ -34,7 +34,7 @@ from fastdec.models.lm import LM
 from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import check_taps
 from fastdec.models.transformer import Transformer
-from fastdec.sharding import MeshConfig, partition_of
+from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
@@ -203,9 +203,8 @@ def network(
     warmth = warmth_of(learnt, of_target, dev, draft.depth, loss.anchors)
     save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 
-  partition = (*partition_of(target.module, mesh.model), *partition_of(module, mesh.model))
-  width = target.module.d_model
-  train.carry_out(folder, task, batches, run, width, evaluate, save, seed, mesh, partition)
+  modules = [target.module, module]
+  train.carry_out(folder, task, batches, run, modules, evaluate, save, seed, mesh)
 
 
 def network_of(draft: Any, model: Any) -> DraftNetwork:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import jax
@@ -192,9 +192,8 @@ def base(
   def save(params: Params) -> None:
     folders.save(module, params, folder / 'model', tokenizer=material.tokenizer_path)
 
-  partition = partition_of(module, mesh.model)
   evaluate = functools.partial(_dev_loss, module, dev)
-  carry_out(folder, task, batches, run, module.d_model, evaluate, save, seed, mesh, partition)
+  carry_out(folder, task, batches, run, [module], evaluate, save, seed, mesh)
 
 
 def heads(
@@ -253,8 +252,7 @@ def heads(
     folders.save(model, of_model, folder / 'model', (module, of_heads), tokenizer=path)
 
   batches = material.train_batches(run.rows, order)
-  partition = (*partition_of(model, mesh.model), *partition_of(module, mesh.model))
-  carry_out(folder, task, batches, run, model.d_model, evaluate, save, seed, mesh, partition)
+  carry_out(folder, task, batches, run, [model, module], evaluate, save, seed, mesh)
 
 
 def carry_out(
@@ -262,14 +260,20 @@ def carry_out(
   task: Task,
   batches: Any,
   run: RunConfig,
-  d_model: int,
+  modules: Sequence[Any],
   evaluate: Callable[[Params], dict[str, float]],
   save: Callable[[Params], None],
   seed: int,
-  mesh: MeshConfig = MeshConfig(),
-  partition: Any = (),
+  mesh: MeshConfig,
 ) -> None:
   """Trains in a folder, or goes on; at the end the mean of the last checkpoints is saved.
+
+  Args:
+    folder: of the stage.
+    task, batches, run, seed, mesh: see `base`.
+    modules: all that compute: the base, and what is trained on it.
+    evaluate: figures of parameters, to watch.
+    save: writes the result.
 
   Raises:
     OutOfTime: the budget ended first; there is a checkpoint.
@@ -279,7 +283,8 @@ def carry_out(
       drop_checkpoints(folder)
     return
   loop, devices = run.loop(), devices_of(mesh)
-  optimizer, key = run.optimizer(d_model), jax.random.key(seed)
+  partition = tuple(rule for module in modules for rule in partition_of(module, mesh.model))
+  optimizer, key = run.optimizer(modules[0].d_model), jax.random.key(seed)
   trained = train(
     task, batches, optimizer, loop, folder, key, evaluate, seconds_left(), devices, partition
   )
