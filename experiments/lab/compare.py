@@ -122,12 +122,12 @@ class Comparison:
       Timing(tuple(s * len(self.batches) / counts.tokens for s in clock[name].seconds), 0.0)
       for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
     )
-    ratios = [b / a for a, b in zip(ours.seconds, theirs.seconds, strict=True)]
+    later = [counts.later for counts in self.counts]
     return {
       'tokens_per_call': self.counts[0].per_step / self.counts[1].per_step,
       'speedup': ours.speedup_over(theirs),
-      'speedup_calls': self._calls_alone(clock),
-      'spread': (min(ratios), max(ratios)),
+      'speedup_calls': cost(clock, 'plain calls', later[1], 'ours calls', later[0]) or None,
+      'spread': ours.speedups_over(theirs),
       'ms_per_token': ours.milliseconds,
       'plain_ms_per_token': theirs.milliseconds,
       'texts': self.counts[0].texts,
@@ -137,14 +137,6 @@ class Comparison:
     """The state of a strategy after the prompts of the first batch."""
     prompts, key = self.batches[0]
     return texts(self.target, strategy, prompts, self.max_len, key, 0)
-
-  def _calls_alone(self, clock: Mapping[str, Timing]) -> float | None:
-    """The ratio of the times that calls take for a token; None if the timer cannot resolve them."""
-    ours, theirs = (
-      net(clock, f'{name} calls') / counts.later
-      for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
-    )
-    return float(np.median(theirs / ours)) if min(ours.min(), theirs.min()) > 0 else None
 
   def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
     return fd.decode(
@@ -197,16 +189,17 @@ def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
 
 
 def cost(
-  clock: Mapping[str, Timing], name: str, calls: int, plain: str, plain_calls: int
+  clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
-  """Cost of one call in units of a plain call; None if the timer cannot resolve a plain call.
+  """Cost of a call, or of a token of it, in units of another; None if the timer cannot resolve the
+  other.
 
   Args:
     clock: see `Comparison.clock`.
-    name, plain: the names of the two kinds of calls there.
-    calls, plain_calls: how many of each a text takes.
+    name, other: the names of the two kinds of calls there.
+    count, others: how many of each a text takes.
   """
-  these, ones = net(clock, name) / calls, net(clock, plain) / plain_calls
+  these, ones = net(clock, name) / count, net(clock, other) / others
   return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
 
 
