@@ -192,7 +192,9 @@ def base(
   def save(params: Params) -> None:
     folders.save(module, params, folder / 'model', tokenizer=material.tokenizer_path)
 
-  evaluate = functools.partial(_dev_loss, module, dev)
+  def evaluate(params: Params) -> dict[str, float]:
+    return dev_loss(module, params, dev)
+
   carry_out(folder, task, batches, run, [module], evaluate, save, seed, mesh)
 
 
@@ -366,7 +368,3 @@ def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
 def devices_of(mesh: MeshConfig) -> Mesh | None:
   """The mesh; None where it is one device, which needs none."""
   return None if mesh == MeshConfig() else make_mesh(mesh)
-
-
-def _dev_loss(module: Model, dev: Any, params: Params) -> dict[str, float]:
-  return dev_loss(module, params, dev)

@@ -25,7 +25,7 @@ import fastdec as fd
 from experiments.lab import train
 from experiments.lab.report import terminal
 from experiments.lab.rows import Row, Rows, beside_greedy, each
-from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.stage import if_made, in_place, inputs_of, seconds_left, stage
 from experiments.lab.train import (
   Count,
   HeadsConfig,
@@ -370,13 +370,12 @@ class Pictures:
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where a run was trained on other images, or its base has not written the
     own ones."""
-    for record in ('inputs.json', 'settings.json'):
-      if (folder / record).is_file():
-        data = read_json(folder / record).get('data')
-        key = data.get('key') if isinstance(data, dict) else ''
-        if str(key).split(' ')[0] != self.images.key[:16]:
-          remedy = 'give a run of the same config, on the same images'
-          raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
+    if made := inputs_of(folder):
+      data = made.get('data')
+      key = data.get('key') if isinstance(data, dict) else ''
+      if str(key).split(' ')[0] != self.images.key[:16]:
+        remedy = 'give a run of the same config, on the same images'
+        raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
       record = _record_of(pathlib.Path(self.config.own))
       if record.teacher != author_of(*without_heads(*folders.load(folder))):
