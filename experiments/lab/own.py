@@ -26,14 +26,14 @@ import numpy as np
 import fastdec as fd
 from experiments.lab.stage import seconds_left
 from experiments.lab.text import (
-  RECORDS,
+  RECORD,
   Split,
   Text,
   TextConfig,
+  ids_of,
   listed,
   prompts_of,
   record_of,
-  save_ids,
 )
 from experiments.lab.train import Count, Seed, Zero, author_of, seed_of
 from fastdec import folders
@@ -128,14 +128,15 @@ def translations(
     data: people's text.
     distill: how it is translated.
   """
-  text, (module, params) = data.open(), folders.load(model)
-  text.check_base(model)
-  record = {'teacher': author_of(module, params, text.tokenizer), 'distill': {'beam': distill.beam}}
-  for split, given, total in _sources(text, distill):
-    if not record_of(folder, split):
+  if not record_of(folder):
+    text, (module, params) = data.open(), folders.load(model)
+    text.check_base(model)
+    record = {'teacher': author_of(module, params, text.tokenizer), 'beam': distill.beam}
+    for split, given, total in _sources(text, distill):
       make = functools.partial(_translated, module, params, text, distill, split)
       outputs = _made(folder, split, given, distill.shard_size, total, 'sentence', make)
-      _save(folder, text, split, outputs, record)
+      record['counts'] = _save(folder, text, split, outputs)
+    write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
@@ -233,18 +234,19 @@ def continuations(
     prompt: tokens of a beginning.
     max_len: tokens that the model writes at most.
   """
-  text, (module, params) = data.open(), folders.load(model)
-  text.check_base(model)
-  record = {'teacher': author_of(module, params, text.tokenizer), 'distill': {'beam': 1}}
-  make = functools.partial(_continued, module, params, text, max_len)
-  splits: tuple[Split, ...] = 'dev', 'train'
-  for split in splits:
-    if not record_of(folder, split):
+  if not record_of(folder):
+    text, (module, params) = data.open(), folders.load(model)
+    text.check_base(model)
+    record = {'teacher': author_of(module, params, text.tokenizer), 'beam': 1}
+    make = functools.partial(_continued, module, params, text, max_len)
+    splits: tuple[Split, ...] = 'dev', 'train'
+    for split in splits:
       given = list(map(tuple, prompts_of(text, split, prompt, module.config.bos_id).tolist()))
       once = list(dict.fromkeys(given))  # many lines begin alike
       outputs = _made(folder, split, once, PART, len(once), 'beginning', make)
       written = dict(zip(once, outputs, strict=True))
-      _save(folder, text, split, (written[one] for one in given), record)
+      record['counts'] = _save(folder, text, split, (written[one] for one in given))
+    write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
@@ -305,14 +307,9 @@ def _made(
 
 
 def _save(
-  folder: pathlib.Path,
-  text: Text,
-  split: Split,
-  made: Iterable[list[Output]],
-  record: dict[str, Any],
-) -> None:
-  """Writes the lines of a split and their ids as they are made, then the record that says they are
-  whole."""
+  folder: pathlib.Path, text: Text, split: Split, made: Iterable[list[Output]]
+) -> dict[str, int]:
+  """Writes the lines of a split and their ids as they are made; counts them."""
   data, counts = text.config, collections.Counter(sources=0, lines=0, empty=0, long=0)
   source_ids, line_ids = [], []
   files = [folder / f'{split}.{language}' for language in (data.source, data.target)]
@@ -331,5 +328,5 @@ def _save(
       raise UserError(f'the model has written nothing for all {split} sources: train it longer')
   key = open_text(data.lines_of(folder, split), data.cache).key
   pairs = TokenPairs(Ragged.of(source_ids), Ragged.of(line_ids))
-  ids = save_ids(folder, pairs, text.tokenizer, key, split)
-  write_json(folder / RECORDS[split], {**record, 'counts': counts, 'ids': ids})
+  pairs.save(ids_of(folder, split, key, text.tokenizer))
+  return counts

@@ -3,15 +3,14 @@ or what a model has written.
 
 A folder of `own` has lines to read, and beside them the ids as they were written:
   train.<source>, train.<target>   lines that translate each other
-  train.npy                        their ids (see `TokenPairs`)
-  dev.<source>, dev.<target>, dev.npy, dev.json
-                                   the same of the dev sources, if the model wrote greedily:
+  train-<digest>.npy               their ids (see `TokenPairs`), named by lines and tokenizer
+  dev.<source> and so on           the same of the dev sources, if the model wrote greedily:
                                    held out, to watch heads and drafts
-  config.json                      written last: what made them, whose ids they are
+  config.json                      written last: what made them
 
 A line that is decoded and encoded again may have other ids than the model wrote (one line in forty,
-of small models), and heads are to guess what it writes. So the ids are trained on, where they are
-of these lines and this tokenizer; else the lines.
+of small models), and heads are to guess what it writes. So the ids are trained on, where there are
+such of these lines and this tokenizer; else the lines.
 """
 
 import dataclasses
@@ -35,7 +34,7 @@ from fastdec.models.api import Model, Params, source_pad
 from fastdec.tokenizers.sentencepiece import Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
-RECORDS = {'train': 'config.json', 'dev': 'dev.json'}
+RECORD = 'config.json'
 WRITE_OWN = (
   'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being the folder'
   ' of the base'
@@ -72,7 +71,8 @@ class TextConfig:
     it depends on."""
     people, written = open_text(self.data, self.cache).key, []
     for folder in self.written:
-      written.append(key_of(folder, open_text(self.lines_of(folder, 'train'), self.cache).key))
+      ids = sorted(file.name for file in folder.glob('train-*.npy'))
+      written.append(' '.join([open_text(self.lines_of(folder, 'train'), self.cache).key, *ids]))
     decisive = ' '.join([*written, *['mixed'] * (self.mixed and bool(written))])
     sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
     return _sha256(repr((people, decisive, sizes)).encode())
@@ -183,7 +183,7 @@ class Text:
       raise UserError(
         "the text is people's, which has no own text of the dev set: name a model's, by data.own"
       )
-    if not record_of(folders[0], 'dev'):
+    if not (folders[0] / f'dev.{self.config.source}').is_file():
       remedy = 'give its command again (with distill.beam=1), which adds that'
       raise UserError(f'{folders[0]} has no text of the dev set: {remedy}')
     return self._written(folders[0], 'dev', None)
@@ -191,12 +191,10 @@ class Text:
   def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
     """Ids of what a model wrote: as it wrote them, where they are of these lines and this
     tokenizer."""
-    cache = self.config.cache
-    text = open_text(self.config.lines_of(folder, split), cache)
-    is_ours = _said(folder, text.key, split).get('tokenizer') == _sha256(self.tokenizer.model_proto)
-    ids = TokenPairs.load(folder / f'{split}.npy') if is_ours else None
+    text = open_text(self.config.lines_of(folder, split), self.config.cache)
+    ids = TokenPairs.load(ids_of(folder, split, text.key, self.tokenizer))
     if ids is None:
-      return tokens_of(text, split, self.tokenizer, max_length, cache)
+      return tokens_of(text, split, self.tokenizer, max_length, self.config.cache)
     return ids if max_length is None else ids.at_most(max_length)
 
   def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
@@ -238,20 +236,24 @@ def listed(names: str) -> list[str]:
 # --- text that a model has written
 
 
-def record_of(folder: pathlib.Path, split: str = 'train') -> dict[str, Any]:
-  """Reads config.json (of dev: dev.json); {} where there is none."""
-  path = folder / RECORDS[split]
-  return read_json(path) if path.exists() else {}
+def record_of(folder: pathlib.Path) -> dict[str, Any]:
+  """Reads config.json; {} where there is none."""
+  return read_json(folder / RECORD) if (folder / RECORD).exists() else {}
+
+
+def ids_of(folder: pathlib.Path, split: Split, lines: str, tokenizer: Tokenizer) -> pathlib.Path:
+  """The file of the ids that these lines (`Corpus.key`) were written as, by this tokenizer."""
+  return folder / f'{split}-{_sha256(lines.encode() + tokenizer.model_proto)}.npy'
 
 
 def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
   """Raises UserError where a folder has no finished text that says which model has written it;
   `is_greedy`: or it was written by a search."""
   record = record_of(folder)
-  if 'teacher' not in record:
+  if not {'teacher', 'beam'} <= set(record):
     raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
-  if is_greedy and (beam := record.get('distill', {}).get('beam', 1)) != 1:
-    given = f'the text in {folder} was written by a search with beam={beam}, not greedily'
+  if is_greedy and record['beam'] != 1:
+    given = f'the text in {folder} was written by a search with beam={record["beam"]}, not greedily'
     raise UserError(f'{given}: {WRITE_OWN}')
 
 
@@ -261,34 +263,6 @@ def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer)
   model, params = without_heads(*folders.load(base))
   if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
     raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
-
-
-def save_ids(
-  folder: pathlib.Path, pairs: TokenPairs, tokenizer: Tokenizer, lines: str, split: str = 'train'
-) -> dict[str, str]:
-  """Writes the ids; returns what the split's record is to say of them.
-
-  Args:
-    pairs: the ids, pair by pair as the lines stand.
-    lines: the key of the lines (`Corpus.key`).
-  """
-  pairs.save(folder / f'{split}.npy')
-  arrays = pairs.lengths, pairs.source.tokens, pairs.target.tokens
-  content = _sha256(b''.join(array.tobytes() for array in arrays))
-  return {'tokenizer': _sha256(tokenizer.model_proto), 'lines': lines, 'content': content}
-
-
-def key_of(folder: pathlib.Path, lines: str) -> str:
-  """A hash of what there is to train on: the lines, by their key, and the ids where these are
-  theirs."""
-  content = _said(folder, lines, 'train').get('content')
-  return lines[:16] if content is None else _sha256(f'{lines} {content}'.encode())
-
-
-def _said(folder: pathlib.Path, lines: str, split: str) -> dict[str, str]:
-  """Entry of the split's record about the ids, if they are of these lines."""
-  said = record_of(folder, split).get('ids')
-  return said if isinstance(said, dict) and said.get('lines') == lines else {}
 
 
 def _sha256(content: bytes) -> str:

@@ -144,7 +144,8 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   lines = (folder / 'own' / 'train.de').read_text().splitlines()
   assert (folder / 'own' / 'train.en').read_text().splitlines() == lines and len(lines) <= 100
   pieces = folders.load_tokenizer(folder / 'target')
-  ids = TokenPairs.load(folder / 'own' / 'train.npy')
+  (file,) = (folder / 'own').glob('train-*.npy')
+  ids = TokenPairs.load(file)
   assert [pieces.decode(ids.target[i].tolist()) for i in range(len(ids))] == lines
   before = results.read_bytes()
   assert launch('medusa', *words, f'--workdir={folder}').code == 0

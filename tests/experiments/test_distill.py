@@ -64,6 +64,11 @@ def result(folder):
   return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
+def ids_of(folder, split):
+  (file,) = folder.glob(f'{split}-*.npy')
+  return TokenPairs.load(file)
+
+
 def lines_of(folder):
   """Sources and targets."""
   return [(folder / f'train.{language}').read_text().split('\n')[:-1] for language in ('en', 'de')]
@@ -74,14 +79,11 @@ def test_every_source_has_a_line_and_a_translation_of_it(whole):
   sources, targets = lines_of(whole)
   assert record['counts'] == {'sources': 200, 'lines': 200, 'empty': 0, 'long': 0}
   assert len(sources) == len(targets) == 200 and len(set(sources)) > 150 and all(targets)
-  assert record['distill'] == {'beam': 2} and not (whole / 'parts').exists()
+  assert record['beam'] == 2 and not (whole / 'parts').exists()
 
 
 def test_ids_are_kept_as_the_teacher_wrote_them(table, whole):
-  tokenizer, ids = (
-    folders.load_tokenizer(table.folder / 'base'),
-    TokenPairs.load(whole / 'train.npy'),
-  )
+  tokenizer, ids = (folders.load_tokenizer(table.folder / 'base'), ids_of(whole, 'train'))
   sources, targets = lines_of(whole)
   assert ids.source.tokens.tolist() == [
     token for line in tokenizer.encode_lines(sources) for token in line
@@ -103,7 +105,7 @@ def own(table, tmp_path_factory):
 
 def test_own_text_is_what_greedy_decoding_writes(table, own):
   model, params = folders.load(table.folder / 'base')
-  ids = TokenPairs.load(own / 'train.npy')
+  ids = ids_of(own, 'train')
   for i in range(0, 200, 67):
     out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
     greedy = out.tokens[0, : out.lengths[0]].tolist()
@@ -112,10 +114,8 @@ def test_own_text_is_what_greedy_decoding_writes(table, own):
 
 def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
   model, params = folders.load(table.folder / 'base')
-  record, ids = json.loads((own / 'dev.json').read_text()), TokenPairs.load(own / 'dev.npy')
-  assert (
-    record['counts'] == {'sources': 500, 'lines': 500, 'empty': 0, 'long': 0} and len(ids) == 500
-  )
+  ids = ids_of(own, 'dev')
+  assert len(ids) == 500
   config = with_settings(
     wmt14.get_config('scale=smoke'), {'data.cache': str(table.cache), 'data.own': str(own)}
   )
@@ -158,12 +158,12 @@ def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
   rest = ['The sun is out.', 'The dog runs home.', 'A man sits.', 'It snows.']
   assert sources == ['A train is late.', 'The dog runs home.', 'It rains.', *rest]
   assert targets[1] == targets[4]
-  ids = TokenPairs.load(tmp_path / 'out' / 'train.npy')
+  ids = ids_of(tmp_path / 'out', 'train')
   for i in range(7):
     out = fd.decode(model, params, ids.source[i][None], fd.Greedy(), max_len=6)
     greedy = out.tokens[0, : out.lengths[0]].tolist()
     assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
-  assert len(TokenPairs.load(tmp_path / 'out' / 'dev.npy')) == 500
+  assert len(ids_of(tmp_path / 'out', 'dev')) == 500
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_a_budget_stops_between_parts_and_drawn_outputs_are_the_same_by_seed(
   # most of three differ
   assert len(set(zip(sources, targets, strict=True))) > 2 * len(set(sources))
   assert max(sources.count(source) for source in {*sources} - {'The dog runs home.'}) == 3
-  ids = TokenPairs.load(whole / 'train.npy')
+  ids = ids_of(whole, 'train')
   tokenizer = folders.load_tokenizer(table.folder / 'base')
   assert [tokenizer.decode(ids.target[i].tolist()) for i in range(len(ids))] == targets
 

@@ -77,8 +77,8 @@ def test_votes(folder):
 
 def test_records_of_what_a_model_wrote(folder):
   fuzz(folder, 'images.json', OWN, images._record_of, 60)
-  ids = {'ids': {'lines': HASH, 'tokenizer': HASH, 'content': HASH}}
-  fuzz(folder, 'config.json', ids, lambda folder: text.key_of(folder, HASH), 60)
+  written = {'teacher': HASH, 'beam': 1}
+  fuzz(folder, 'config.json', written, lambda folder: text.check_written(folder, True), 60)
 
 
 def test_ids_of_what_a_model_wrote(folder):

@@ -2,7 +2,6 @@
 people's."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from configs import wmt14
 from configs.common import to_dataclass
-from experiments.lab.text import save_ids
+from experiments.lab.text import ids_of
 from experiments.stern2018.text import Translation
 from fastdec.data.text.corpus import open_text
 from fastdec.data.text.tokens import Ragged, TokenPairs
@@ -92,9 +91,7 @@ def with_ids(text_of, distilled):
   ids = TokenPairs(Ragged.of(tokenizer.encode_lines(sources)), Ragged.of(spelt))
   data = text_of(distilled=str(distilled)).config
   key = open_text(data.lines_of(distilled, 'train'), data.cache).key
-  (distilled / 'config.json').write_text(
-    json.dumps({'ids': save_ids(distilled, ids, tokenizer, key)})
-  )
+  ids.save(ids_of(distilled, 'train', key, tokenizer))
   return distilled, ids
 
 
@@ -114,11 +111,12 @@ def test_ids_are_trained_on_as_they_were_written(text_of, with_ids, tmp_path):
   ].tolist()
   plain = tmp_path / 'plain'
   shutil.copytree(folder, plain)
-  (plain / 'config.json').unlink()
+  for file in plain.glob('train-*.npy'):
+    file.unlink()
   assert text.config.key != text_of(distilled=str(plain)).config.key
 
 
-@pytest.mark.parametrize('why', ['the lines were changed', 'another tokenizer', 'no ids'])
+@pytest.mark.parametrize('why', ['the lines were changed', 'another tokenizer', 'damaged ids'])
 def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, why):
   folder, _ = with_ids
   settings = {'distilled': str(folder)}
@@ -127,7 +125,7 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
   elif why == 'another tokenizer':
     settings['vocab_size'] = 290
   else:
-    (folder / 'train.npy').unlink()
+    next(folder.glob('train-*.npy')).write_bytes(b'damaged')
   text = text_of(**settings)
   lines = [normalise(line) for line in (folder / 'train.de').read_text().splitlines()]
   assert [text.tokens('train').target[i].tolist() for i in range(3)] == text.tokenizer.encode_lines(
@@ -136,7 +134,7 @@ def test_lines_are_trained_on_where_the_ids_are_not_theirs(text_of, with_ids, wh
 
 
 def test_own_text_comes_before_distilled_and_counts_in_the_key(text_of, distilled, tmp_path):
-  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "beam": 1}')
   own = text_of(own=str(distilled), distilled=str(tmp_path / 'nowhere'))
   assert len(own.tokens('train')) == 3
   assert own.config.key != text_of().config.key
@@ -146,7 +144,7 @@ def test_own_text_comes_before_distilled_and_counts_in_the_key(text_of, distille
     r' experiments.distill',
   ):
     text_of(own=str(tmp_path / 'nowhere'))
-  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "beam": 4}')
   with pytest.raises(UserError, match='written by a search with beam=4, not greedily: write it by'):
     text_of(own=str(distilled))
 
@@ -178,8 +176,8 @@ def test_several_texts_are_trained_on_as_one_without_what_an_earlier_one_has(
 
 def test_of_several_own_texts_the_first_is_written_without_a_search(text_of, distilled, tmp_path):
   other = shutil.copytree(distilled, tmp_path / 'other')
-  (distilled / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 1}}')
-  (other / 'config.json').write_text('{"teacher": "f00d", "distill": {"beam": 4}}')
+  (distilled / 'config.json').write_text('{"teacher": "f00d", "beam": 1}')
+  (other / 'config.json').write_text('{"teacher": "f00d", "beam": 4}')
   assert len(text_of(own=f'{distilled},{other}').tokens('train')) == 3
   with pytest.raises(UserError, match='other was written by a search with beam=4, not greedily'):
     text_of(own=f'{other},{distilled}')
@@ -203,9 +201,7 @@ def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
     shutil.copy(folder / f'train.{language}', folder / f'dev.{language}')
   data = text.config
   key = open_text(data.lines_of(folder, 'dev'), data.cache).key
-  (folder / 'dev.json').write_text(
-    json.dumps({'ids': save_ids(folder, ids, text.tokenizer, key, 'dev')})
-  )
+  ids.save(ids_of(folder, 'dev', key, text.tokenizer))
   assert [text.own_dev().target[i].tolist() for i in range(3)] == [
     ids.target[i].tolist() for i in range(3)
   ]
