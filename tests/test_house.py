@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_025,
-  'experiments': 10_565,
-  'experiments/lab': 2_875,
+  'experiments': 10_535,
+  'experiments/lab': 2_845,
   'benchmarks': 871,
   'configs': 937,
   'tests': 32_545,
