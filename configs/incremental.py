@@ -20,7 +20,7 @@ at 32 tokens (ratio under 1.1).
 from typing import Any
 
 from configs.common import config_of, parse_arg
-from experiments.incremental_decoding import Encoder, Growth, Incremental, Layout, Models
+from experiments.incremental_decoding import Growth, Incremental, Layout, Models
 from fastdec.models.fconv import ARCHITECTURES, FConvConfig
 from fastdec.models.transformer import TransformerConfig
 
@@ -43,7 +43,6 @@ def smoke():
     models=Models(model, fconv),
     growth=Growth(lengths=(4, 8), batches=(1, 2), rounds=1),
     layout=Layout(model, float32=((1, 4), (2, 4)), bfloat16=((1, 4),), rounds=1),
-    encoder=Encoder(source=8, batches=(1, 2), rounds=1),
   )
 
 
@@ -63,7 +62,6 @@ def paper():
     models=Models(TransformerConfig(), FConvConfig(**sizes)),
     growth=Growth(steps=32, rounds=7),
     layout=Layout(TransformerConfig(vocab_size=30000), float32=rows, bfloat16=rows, rounds=7),
-    encoder=Encoder(rounds=7),
   )
 
 

@@ -1,21 +1,19 @@
 """Incremental decoding, from the top: what a cache saves, and what a loop on the device saves.
 
 fairseq and FasterTransformer 2.0 claim it; models here have random weights and never end a text.
-Four parts: time a token against length, FasterTransformer's tables, launches of a step, the encoder
-alone. Results: results.jsonl, incremental.md, incremental.png.
+Two parts: time a token against length, and FasterTransformer's tables. Results: results.jsonl,
+incremental.md, incremental.png.
 """
 
 import dataclasses
 import functools
 import pathlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jaxtyping import Array, Int
 from matplotlib.ticker import NullLocator
 
@@ -24,6 +22,7 @@ from experiments.lab.report import MISSING, Column, Drawn, Table, between, text,
 from experiments.lab.rows import Row, Rows, each, latest
 from experiments.lab.stage import digest
 from experiments.lab.train import Count, Counts, Seed, each_once
+from fastdec import folders
 from fastdec.decoding.decode import start, step
 from fastdec.decoding.inputs import checked, padded, room_of
 from fastdec.decoding.protocol import Decoded
@@ -35,13 +34,12 @@ from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import random_params
 from fastdec.evaluation.wallclock import Timing
 from fastdec.models.api import suppress
-from fastdec.models.fconv import FConv, FConvConfig
-from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.models.fconv import FConvConfig
+from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 
 KEY = 'part', 'model', 'dtype', 'batch', 'length'  # fields that name a row
 PLAN = 'part', 'model', 'dtype', 'batch', 'lengths'  # of a plan, which is a row for each length
-KINDS = {'transformer': Transformer, 'fconv': FConv}
 TITLES = {'transformer': 'Transformer', 'fconv': 'FConv'}
 WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
 PRECISIONS = {'float32': 'FP32', 'bfloat16': 'FP16'}  # theirs that stands beside ours
@@ -88,25 +86,12 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoder:
-  """The encoder alone, compiled against one operation at a time."""
-
-  source: Count = 32  # tokens
-  batches: Counts = (1, 32)
-  rounds: Count = 5
-
-  def __post_init__(self) -> None:
-    each_once('encoder', batches=self.batches)
-
-
-@dataclasses.dataclass(frozen=True)
 class Incremental:
   """Settings of the page; presets are in configs/incremental.py."""
 
   models: Models
   layout: Layout
   growth: Growth = Growth()
-  encoder: Encoder = Encoder()
   scale: str = ''
   seed: Seed = 0
 
@@ -119,7 +104,6 @@ class Incremental:
       model = f'models.{name}', getattr(self.models, name)
       asked.append(('growth.lengths', max(self.growth.lengths), *model))
       asked.append(('growth.source', self.growth.source, *model))
-      asked.append(('encoder.source', self.encoder.source, *model))
     for setting, tokens, name, model in asked:
       if tokens > (most := model.max_positions):
         given = f'config.{setting} has {tokens} tokens, and config.{name}.max_positions={most}'
@@ -149,11 +133,6 @@ def plans(c: Incremental) -> list[Row]:
   def add(part: str, model: str, dtype: str, batch: int, *lengths: int) -> None:
     found.append(dict(zip(PLAN, (part, model, dtype, batch, lengths), strict=True)))
 
-  for model in c.growth.models:
-    add('launches', model, 'float32', 1, min(c.growth.lengths))
-  for model in c.growth.models:
-    for batch in c.encoder.batches:
-      add('encoder', model, 'float32', batch, c.encoder.source)
   for batch in sorted(c.growth.batches):
     for model in c.growth.models:
       add('growth', model, 'float32', batch, *sorted(c.growth.lengths))
@@ -165,13 +144,13 @@ def plans(c: Incremental) -> list[Row]:
 
 def keys(c: Incremental, plan: Row) -> list[Row]:
   """Fields that the rows of a plan are found by. Random weights are nothing but sizes and seed."""
-  growth = {'source': c.growth.source, 'steps_at_most': c.growth.steps, 'rounds': c.growth.rounds}
-  layout = {'beams': c.layout.beams, 'rounds': c.layout.rounds}
-  asked = {'growth': growth, 'layout': layout, 'encoder': {'rounds': c.encoder.rounds}}
-  models = digest({'model': model_of(c, plan).config, 'seed': c.seed})
+  asked: Row = {'beams': c.layout.beams, 'rounds': c.layout.rounds}
+  if plan['part'] == 'growth':
+    growth = c.growth
+    asked = {'source': growth.source, 'steps_at_most': growth.steps, 'rounds': growth.rounds}
+  asked['models'] = digest({'model': model_of(c, plan).config, 'seed': c.seed})
   given = {name: plan[name] for name in KEY if name != 'length'}
-  given |= {'models': models, 'seed': c.seed, **asked.get(plan['part'], {})}
-  return [{**given, 'length': length} for length in plan['lengths']]
+  return [{**given, 'length': length, 'seed': c.seed, **asked} for length in plan['lengths']]
 
 
 # --- measurement
@@ -180,25 +159,22 @@ def keys(c: Incremental, plan: Row) -> list[Row]:
 def measure(c: Incremental, rows: Rows, **plan: Any) -> None:
   """Measures a plan: a row for each of its lengths.
 
-  Times of 'growth' are for a token of all rows, of 'layout' for an output, of 'encoder' for a call.
-    milliseconds: medians by way (`WAYS`; of the encoder 'jitted' and 'eager').
-    to_fastest: ratios to 'device' or 'jitted', of rounds side by side; spread: least and largest.
+  Times of 'growth' are for a token of all rows, those of 'layout' for an output.
+    milliseconds: medians by way (`WAYS`).
+    to_fastest: ratios to 'device', of rounds side by side; spread: the least and the largest.
     to_shortest: ratios to the shortest length.
     steps: tokens that were timed without a cache.
     parted: rows that the ways do not write alike; largest_gap: of logits where such a row parts.
-    counts: launches of a step and of a layer of it, compiled and one primitive at a time.
   """
-  parts = {'launches': launched, 'encoder': encoded, 'growth': grown, 'layout': searched}
-  make, named = parts[plan['part']], keys(c, plan)
+  make, named = grown if plan['part'] == 'growth' else searched, keys(c, plan)
 
   def measured(_: list[Row]) -> list[Row]:  # all lengths are timed in turn
     return [{**key, **one} for key, one in zip(named, make(c, plan), strict=True)]
 
   for row in rows.together(named, measured):
-    figures = [f'{name} {count}' for name, count in row.get('counts', {}).items()]
-    figures += [f'{way} {time:.2f} ms' for way, time in row.get('milliseconds', {}).items()]
+    times = ', '.join(f'{way} {time:.2f} ms' for way, time in row['milliseconds'].items())
     name = f'{row["part"]} of {TITLES[row["model"]]}, {row["dtype"]}, batch {row["batch"]}'
-    rows.console.print(f'{name}, {row["length"]} tokens: {", ".join(figures)}')
+    rows.console.print(f'{name}, {row["length"]} tokens: {times}')
 
 
 def grown(c: Incremental, plan: Row) -> list[Row]:
@@ -229,7 +205,7 @@ def grown(c: Incremental, plan: Row) -> list[Row]:
     times = {way: a_token[way, length] for way in WAYS}
     growth = {way: 1 / one.speedup_over(a_token[way, min(lengths)]) for way, one in times.items()}
     figures = {'to_shortest': growth, 'steps': steps[length], **agreed[length]}
-    rows.append({**compared(times, 'device'), **figures})
+    rows.append({**compared(times), **figures})
   return rows
 
 
@@ -243,55 +219,14 @@ def searched(c: Incremental, plan: Row) -> list[Row]:
     'device': functools.partial(fd.decode, *target, source, search, max_len=length),
   }
   by_host, whole = (function().checked().tokens for function in functions.values())
-  times = compared(wallclock.measure(functions, c.layout.rounds), 'device')
+  times = compared(wallclock.measure(functions, c.layout.rounds))
   return [{**times, 'parted': int((by_host != whole).any(1).sum())}]
 
 
-def encoded(c: Incremental, plan: Row) -> list[Row]:
-  """Times the encoder alone, compiled and one operation at a time."""
-  model, params = target_of(c, plan)
-  source = jnp.asarray(source_of(c, plan, *plan['lengths']))
-  jitted = jax.jit(model.encode)
-
-  def eager() -> Any:
-    with jax.disable_jit():
-      return model.encode(params, source)
-
-  functions = {'eager': eager, 'jitted': lambda: jitted(params, source)}
-  return [compared(wallclock.measure(functions, c.encoder.rounds), 'jitted')]
-
-
-def launched(c: Incremental, plan: Row) -> list[Row]:
-  """Counts what a greedy step launches, and of it a layer: the difference that one more makes."""
-  sizes = plan['batch'], *plan['lengths']
-  step, eager = operations(model_of(c, plan), *sizes)
-  deep_step, deep_eager = operations(model_of(c, plan, is_deeper=True), *sizes)
-  layer = {'layer': deep_step - step, 'eager_layer': deep_eager - eager}
-  return [{'counts': {'step': step, 'eager_step': eager, **layer}}]
-
-
-def operations(model: Any, batch: int, length: int) -> tuple[int, int]:
-  """Counts what one greedy step launches: compiled, and one primitive at a time. Nothing is run."""
-  dtype = model.config.dtype
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  target = Bound(model, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes))
-  _, prompt, _ = checked(model, np.full((batch, length), 2, np.int32), None, None, length, None)
-  state, _ = jax.eval_shape(lambda target: start(target, fd.Greedy(), prompt, None, length), target)
-  traced = step.trace(target, fd.Greedy(), state)
-  hlo = traced.lower().compile().as_text()
-  assert hlo is not None  # which the backends of the table have
-  return launches(hlo), primitives(traced.jaxpr.jaxpr)
-
-
-def model_of(c: Incremental, plan: Row, is_deeper: bool = False) -> Any:
-  """The model of a plan, which never ends a text; a deeper one has one decoder layer more."""
-  name = plan['model']
-  config: Any = c.layout.model if plan['part'] == 'layout' else getattr(c.models, name)
-  layers = config.decoder_layers
-  if is_deeper:
-    layers = layers + 1 if name == 'transformer' else (*layers, layers[-1])
-  changes = {'decoder_layers': layers, 'dtype': plan['dtype'], 'eos_ids': ()}
-  return KINDS[name](dataclasses.replace(config, **changes))
+def model_of(c: Incremental, plan: Row) -> Any:
+  """The model of a plan, which never ends a text."""
+  config = c.layout.model if plan['part'] == 'layout' else getattr(c.models, plan['model'])
+  return folders.model_of(dataclasses.replace(config, dtype=plan['dtype'], eos_ids=()))
 
 
 def target_of(c: Incremental, plan: Row) -> Bound:
@@ -322,87 +257,15 @@ def agreement(
   return {'parted': max(map(len, found)), 'largest_gap': float(gaps.max()) if gaps.size else None}
 
 
-def compared(timings: Mapping[str, Timing], fastest: str) -> Row:
-  """Milliseconds by way, and the ratios to one of the ways."""
+def compared(timings: Mapping[str, Timing]) -> Row:
+  """Milliseconds by way, and how many times as long the others take as the whole loop."""
   times = {way: time.milliseconds for way, time in timings.items()}
   ratios, spread = {}, {}
   for way, time in timings.items():
-    if way != fastest:
-      ratios[way] = timings[fastest].speedup_over(time)
-      spread[way] = timings[fastest].speedups_over(time)
+    if way != 'device':
+      ratios[way] = timings['device'].speedup_over(time)
+      spread[way] = timings['device'].speedups_over(time)
   return {'milliseconds': times, 'to_fastest': ratios, 'spread': spread}
-
-
-# --- operations that a program launches: compiled, and one primitive at a time
-
-# instructions that give a value a name, and launch nothing
-NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all'}
-NAMES |= {'partition-id', 'replica-id'}
-CALLED = r'(?:to_apply|body|condition|calls|true_computation|false_computation)=%?([\w.-]+)'
-BRANCHES = r'branch_computations={([^}]*)}'
-# computations that these call are launched instruction by instruction
-OUTER = {'call', 'while', 'conditional', 'async-start'}
-
-
-def launches(hlo: str) -> int:
-  """Counts instructions of a compiled program, `compiled.as_text()`, that run by themselves: on a
-  GPU kernels and library calls. Bodies of loops and branches count once each; a fusion is one."""
-  return len(list(_launched(*_computations(hlo))))
-
-
-def of_loop(hlo: str) -> list[tuple[str, str]]:
-  """Lists the instructions that `launches` counts in the body of the longest loop, in order: opcode
-  and line of the text."""
-  computations, _ = _computations(hlo)
-  bodies = [list(_launched(computations, name)) for name in re.findall(r'body=%?([\w.-]+)', hlo)]
-  return max(bodies, key=len)
-
-
-def _launched(
-  computations: dict[str, list[tuple[str, str]]], name: str
-) -> Iterator[tuple[str, str]]:
-  for opcode, line in computations[name]:
-    if opcode in OUTER:
-      branches = ','.join(re.findall(BRANCHES, line))
-      for inner in re.findall(CALLED, line) + re.findall(r'[\w.-]+', branches):
-        yield from _launched(computations, inner)
-    elif opcode not in NAMES and not opcode.endswith('-done'):
-      yield opcode, line
-
-
-def primitives(jaxpr: Any) -> int:
-  """Counts operations of a traced program (`jax.make_jaxpr(f)(...)`), as if nothing were compiled
-  as a whole."""
-  total = 0
-  for equation in jaxpr.eqns:
-    inner = list(_inner(equation.params.values()))
-    total += sum(map(primitives, inner)) if inner else 1
-  return total
-
-
-def _computations(hlo: str) -> tuple[dict[str, list[tuple[str, str]]], str]:
-  """The (opcode, line) pairs of each computation, and which is the entry."""
-  found: dict[str, list[tuple[str, str]]] = {}
-  entry = name = ''
-  for line in hlo.splitlines():
-    if head := re.match(r'(ENTRY )?%?([\w.-]+) \(.*\{$', line):
-      name = head[2]
-      found[name] = []
-      entry = name if head[1] else entry
-    elif opcode := re.match(r'\s+(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(', line):
-      found[name].append((opcode[1], line))
-  return found, entry
-
-
-def _inner(values: Any) -> Iterator[Any]:
-  """The programs among an equation's parameters."""
-  for value in values:
-    if isinstance(value, tuple | list):
-      yield from _inner(value)
-    elif isinstance(value, core.ClosedJaxpr):
-      yield value.jaxpr
-    elif isinstance(value, core.Jaxpr):
-      yield value
 
 
 # --- ways to write the same text; the third is `fd.decode`
@@ -462,9 +325,6 @@ def _result(strategy: Strategy, state: Any) -> Decoded:
 # whole loop, beam search included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without
 # XLA; means of 50 iterations. There is no V100 table of the Decoder op.
 
-LAUNCHES = 70, 16  # kernels of a decoder layer in a step, TensorFlow's and theirs (NVIDIA's talk)
-
-
 # Milliseconds of a whole output, TensorFlow's and the op's, by precision, sentences and tokens.
 Published = dict[tuple[str, int, int], tuple[float, float]]
 
@@ -512,6 +372,23 @@ DECODING_V100 = _parse("""
 
 CONDITIONS = 'config', 'seed', 'device', 'processor', 'cpus', 'xla_flags', 'jax', 'commit'
 LETTERS = {'uncached': '(a)', 'host': '(b)', 'device': '(c)'}  # of the ways
+GROWTH_NOTES = (
+  '(a) no cache: one program a length, a loop on the device that runs all positions of that length'
+  ' for every token; (b) the cache, one compiled step at a time from the host, which looks at each'
+  ' whether all rows are done; (c) the whole loop on the device, `fd.decode`. A token of every row;'
+  ' medians of rounds in turn. (b) and (c) are whole outputs, encoder included, over their tokens.'
+  ' Of (a) a few steps are timed, spread over positions that all cost the same, without encoder.',
+  'Random weights, no end token. The three write the same token for token, but for near ties.',
+)
+LAYOUT_NOTE = (
+  'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one'
+  ' program, as their Decoding op; whole outputs, encoder included, sources as long as the output.'
+  ' Apart: sentences that the two write differently. Published, FasterTransformer 2.0: TensorFlow /'
+  ' op = how many times faster (8 heads of 64, 6 layers, 30,000 words; the Decoder has no V100'
+  ' table). Their FP16 stands beside our bfloat16; V100 FP16 at 1, 128 repeats the figure of FP32'
+  ' there too. The ratios are of the times; two are printed otherwise (T4 Decoder: 3.41 in FP16 at'
+  ' 1, 128, and 2.01 in FP32 at 256, 32).'
+)
 
 
 def tables(rows: Sequence[Row]) -> list[Drawn]:
@@ -521,15 +398,13 @@ def tables(rows: Sequence[Row]) -> list[Drawn]:
     # A plan that failed is a row without a length: it stands for all lengths of its plan.
     lengths = [row['length']] if 'length' in row else row['lengths']
     found += [{**row, 'length': length} for length in lengths]
-  parts: dict[str, list[Row]] = {}
-  for row in latest(found, *KEY):
-    parts.setdefault(row['part'], []).append(row)
-  growth = parts.get('growth', [])
+  found = latest(found, *KEY)
+  growth = [row for row in found if row['part'] == 'growth']
+  layout = [row for row in found if row['part'] == 'layout']
   drawn = []
   for batch in sorted({row['batch'] for row in growth}):
     drawn.append(growth_table([row for row in growth if row['batch'] == batch], batch))
-  more = {'layout': layout_table, 'launches': launches_table, 'encoder': ENCODER.of}
-  return drawn + [make(parts[part]) for part, make in more.items() if part in parts]
+  return [*drawn, LAYOUT.of(layout)] if layout else drawn
 
 
 def _time(heading: str, way: str, **found: Any) -> Column:
@@ -561,33 +436,12 @@ def growth_table(rows: Sequence[Row], batch: int) -> Drawn:
     ratios = own.get(lengths[-1], {}).get('to_shortest') or {}
     growths |= {f'{title} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()}
   title = f'Milliseconds a token against length, batch {batch}'
-  table = Table(title, columns, _growth_notes(rows), ('source', *CONDITIONS))
+  table = Table(title, columns, GROWTH_NOTES, ('source', 'steps', *CONDITIONS))
   return table.of(lengths, cells=rows, below=[growths])
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
   return [model for model in TITLES if any(row['model'] == model for row in rows)]
-
-
-def _growth_notes(rows: Sequence[Row]) -> list[str]:
-  done = [row for row in rows if row.get('error') is None]
-  if not done:
-    return []
-  steps, parted = max(row['steps'] for row in done), sum(row['parted'] for row in done)
-  gap = max(row.get('largest_gap') or 0 for row in done)
-  ties = f'except {parted} rows that part at near ties, by at most {gap:.1e} in logits'
-  same = ties if parted else 'token for token'
-  return [
-    '(a) no cache: one program a length, a loop on the device that runs all positions of that'
-    ' length for every token; (b) the cache, one compiled step at a time from the host, which looks'
-    ' at each whether all rows are done; (c) the whole loop on the device, `fd.decode`. A token of'
-    ' every row; medians of rounds in turn. (b) and (c) are whole outputs, encoder included, over'
-    f' their tokens. Of (a) at most {steps} tokens of each length are timed, evenly spread over its'
-    ' positions, which all cost the same; the source is the same for all, so its encoder is no part'
-    " of that loop where the compiler takes it out, as XLA's for CPUs does.",
-    f'Random weights, no end token. The three write the same {same}; of (a) that is known of the'
-    ' timed tokens.',
-  ]
 
 
 def _theirs(heading: str, table: Published) -> Column:
@@ -611,76 +465,17 @@ LAYOUT = Table(
     _time('Decoder (b), ms', 'host'),
     _time('Decoding (c), ms', 'device'),
     _ratio('(b)/(c)', 'host'),
+    Column('Apart', 'parted'),
     _theirs('T4 Decoder, beam 1, ms', DECODER_T4),
     _theirs('T4 Decoding, beam 4, ms', DECODING_T4),
     _theirs('V100 Decoding, beam 4, ms', DECODING_V100),
   ),
-  (
-    'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one'
-    ' program, as their Decoding op; whole outputs, encoder included, sources as long as the'
-    ' output. Published, FasterTransformer 2.0: TensorFlow / op = how many times faster (8 heads of'
-    ' 64, 6 layers, 30,000 words; the Decoder with beam 1; there is no V100 table of it). Beside'
-    ' our bfloat16 stands their FP16; V100 FP16 at 1, 128 repeats the figure of FP32 there too, and'
-    ' two ratios are printed otherwise (T4 Decoder: 3.41 in FP16 at 1, 128, and 2.01 in FP32 at'
-    ' 256, 32): these are of the times.',
-  ),
+  (LAYOUT_NOTE,),
   ('beams', *CONDITIONS),
   sort=lambda row: (list(PRECISIONS).index(row['dtype']), row['batch'], row['length']),
 )
 
 
-def layout_table(rows: Sequence[Row]) -> Drawn:
-  """The table of whole outputs of beam search, ours and the published ones."""
-  parted = []
-  for row in rows:
-    if row.get('parted'):
-      where = f'{row["dtype"]} at {row["batch"]}, {row["length"]}'
-      parted.append(f'{row["parted"]} of {row["batch"]} in {where}')
-  differ = ', '.join(parted) or 'none'
-  return LAYOUT.of(rows, notes=[f'Sentences that (b) and (c) write differently: {differ}.'])
-
-
-LAUNCHES_NOTE = (
-  'A greedy step at batch 1; of a layer: what one decoder layer more adds. Compiled: instructions'
-  ' of the optimised program that run by themselves (on a GPU kernels and library calls, on a CPU'
-  ' fusions, products, copies). Primitives: operations of the traced program, what op-by-op'
-  ' execution would launch.'
-)
-
-
-def launches_table(rows: Sequence[Row]) -> Drawn:
-  """The table of launches of a step and of a layer, compiled and not."""
-  platforms = {row.get('platform') for row in rows if row.get('error') is None}
-  unit = 'Fused operations' if platforms <= {'cpu'} else 'Kernels'
-  headings = {'step': f'{unit} a step', 'layer': f'{unit} a layer'}
-  headings |= {'eager_step': 'Primitives a step', 'eager_layer': 'Primitives a layer'}
-  columns = [Column('Model', lambda row: TITLES[row['model']], names_row=True)]
-  for name, heading in headings.items():
-    columns.append(Column(heading, lambda row, name=name: row['counts'][name]))
-  before, after = LAUNCHES
-  talk = {'Model': 'FasterTransformer (talk)', f'{unit} a layer': str(after)}
-  talk |= {'Primitives a layer': f'{before} (TensorFlow)'}
-  table = Table('What a step launches', columns, (LAUNCHES_NOTE,), CONDITIONS)
-  return table.of(rows, below=[talk])
-
-
-ENCODER = Table(
-  'The encoder alone',
-  (
-    Column('Model', lambda row: TITLES[row['model']], names_row=True),
-    Column('Batch', 'batch', names_row=True),
-    Column('Source', 'length', names_row=True),
-    _time('Compiled, ms', 'jitted'),
-    _time('Op by op, ms', 'eager'),
-    _ratio('Ratio', 'eager'),
-  ),
-  (
-    'Op by op: one primitive at a time (`jax.disable_jit`), started from Python; its time, and'
-    " linen's, is in it.",
-  ),
-  CONDITIONS,
-  sort=lambda row: (list(TITLES).index(row['model']), row['batch']),
-)
 COLOURS = {'transformer': drawing.BLUE, 'fconv': drawing.VERMILION}
 LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # marker and line
 

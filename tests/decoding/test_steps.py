@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.incremental_decoding import of_loop
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.heads.block import BlockNetwork
@@ -30,6 +29,34 @@ STRATEGIES = {
   'chain, paper': lambda heads: fd.Blockwise(heads('paper')),
   'tree': lambda heads: fd.Medusa(heads('separate'), [[0], [1], [0, 0], [0, 1], [0, 0, 0]]),
 }
+
+# instructions that give a value a name, and compute nothing
+NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all'}
+# what these call runs instruction by instruction; a fusion is one
+OUTER = {'call', 'while', 'conditional'}
+CALLED = r'(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)'
+BRANCHES = r'branch_computations={([^}]*)}'
+
+
+def of_loop(hlo: str) -> list[tuple[str, str]]:
+  """The instructions that run by themselves in the longest loop: opcode, and line of the text."""
+  computations = {}
+  for line in hlo.splitlines():
+    if head := re.match(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$', line):
+      found = computations[head[1]] = []
+    elif opcode := re.match(r'\s+(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(', line):
+      found.append((opcode[1], line))
+
+  def launched(name):
+    for opcode, line in computations[name]:
+      if opcode in OUTER:
+        branches = ','.join(re.findall(BRANCHES, line))
+        for inner in re.findall(CALLED, line) + re.findall(r'[\w.-]+', branches):
+          yield from launched(inner)
+      elif opcode not in NAMES:
+        yield opcode, line
+
+  return max((list(launched(name)) for name in re.findall(r'body=%?([\w.-]+)', hlo)), key=len)
 
 
 def shape(line: str) -> tuple[int, ...]:

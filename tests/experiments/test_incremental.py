@@ -12,14 +12,7 @@ import fastdec as fd
 from configs import incremental
 from configs.common import to_dataclass
 from experiments import incremental_decoding as page
-from experiments.incremental_decoding import (
-  Incremental,
-  agreement,
-  launches,
-  primitives,
-  rewritten,
-  step_by_step,
-)
+from experiments.incremental_decoding import Incremental, agreement, rewritten, step_by_step
 from experiments.lab import rows
 from experiments.lab.report import markdown
 from fastdec.struct import Bound
@@ -44,7 +37,6 @@ def settings(**given):
   ({'layout.float32': ((1, 32, 4),)}, r'layout.float32\[0\]=\[1, 32, 4\] .* give 2 values'),
   ({'layout.bfloat16': ((1, 1025),)}, 'layout.bfloat16 has 1025 tokens, and config.layout.model.'),
   ({'layout.beams': 0}, 'config.layout.beams=0 is not possible'),
-  ({'encoder.batches': (0,)}, r'config.encoder.batches\[0\]=0 is not possible'),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):
   with pytest.raises(fd.UserError, match=message):
@@ -63,7 +55,7 @@ def test_lengths_are_measured_together_and_other_sizes_are_other_rows():
   assert all(plan['lengths'] == (4, 8) for plan in plans if plan['part'] == 'growth')
   found = [key for plan in plans for key in page.keys(settings(), plan)]
   assert len({tuple(key[name] for name in page.KEY) for key in found}) == len(found)
-  assert len(found) == 2 + 4 + 2 * 2 * 2 + 3
+  assert len(found) == 2 * 2 * 2 + 3
   (plan, *_) = plans
   hashes = {page.keys(settings(), plan)[0]['models'] for plan in plans if plan['model'] == 'fconv'}
   assert len(hashes) == 1
@@ -73,7 +65,7 @@ def test_lengths_are_measured_together_and_other_sizes_are_other_rows():
     plan['part']: page.keys(settings(**{'growth.rounds': 2}), plan) == page.keys(settings(), plan)
     for plan in plans
   }
-  assert others == {'launches': True, 'encoder': True, 'growth': False, 'layout': True}
+  assert others == {'growth': False, 'layout': True}
 
 
 # --- ways, and operations
@@ -126,82 +118,6 @@ def test_fewer_steps_write_fewer_tokens_evenly_spread(in_float64):
   assert (found[:, [3, 5, 6]] == 0).all() and (found[:, 4] != 0).all()
 
 
-HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
-
-%add_computation (lhs: f32[], rhs: f32[]) -> f32[] {
-  %lhs = f32[] parameter(0)
-  %rhs = f32[] parameter(1)
-  ROOT %add = f32[] add(%lhs, %rhs)
-}
-
-%fused (p: f32[4]) -> f32[4] {
-  %p = f32[4]{0} parameter(0)
-  %exp = f32[4]{0} exponential(%p)
-  ROOT %neg = f32[4]{0} negate(%exp)
-}
-
-%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
-  %arg = (s32[], f32[4]{0}) parameter(0)
-  %i = s32[] get-tuple-element(%arg), index=0
-  %x = f32[4]{0} get-tuple-element(%arg), index=1
-  %inside = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="jit(f)/neg (one)"}
-  %next = s32[] custom-call(%i), custom_call_target="next"
-  ROOT %both = (s32[], /*index=1*/f32[4]{0}) tuple(%next, %inside)
-}
-
-%condition (arg.1: (s32[], f32[4])) -> pred[] {
-  %arg.1 = (s32[], f32[4]{0}) parameter(0)
-  %i.1 = s32[] get-tuple-element(%arg.1), index=0
-  %most = s32[] constant(3)
-  ROOT %less = pred[] compare(%i.1, %most), direction=LT
-}
-
-%branch (p.1: f32[4]) -> f32[4] {
-  %p.1 = f32[4]{0} parameter(0)
-  ROOT %copied = f32[4]{0} copy(%p.1)
-}
-
-ENTRY %main (x.1: f32[4]) -> f32[4] {
-  %x.1 = f32[4]{0} parameter(0)
-  %zero = s32[] constant(0)
-  %start = (s32[], f32[4]{0}) tuple(%zero, %x.1)
-  %while.1 = (s32[], f32[4]{0}) while(%start), condition=%condition, body=%body
-  %result = f32[4]{0} get-tuple-element(%while.1), index=1
-  %which = s32[] get-tuple-element(%while.1), index=0
-  %chosen = f32[4]{0} conditional(%which, %result, %result), branch_computations={%branch, %branch}
-  %called = f32[4]{0} call(%chosen), to_apply=%branch
-  %sum = f32[] reduce(%called, %zero), dimensions={0}, to_apply=%add_computation
-  ROOT %end = f32[4]{0} broadcast(%sum), dimensions={}
-}
-"""
-
-
-def test_what_a_program_launches_is_counted_by_hand():
-  # The body two, the condition one, two branches, the call one, reduce, broadcast; fusion and
-  # reducer are not entered.
-  assert launches(HLO) == 2 + 1 + 2 + 1 + 1 + 1
-
-
-def test_operations_of_a_tiny_program():
-  x = jnp.ones((8, 8))
-
-  def two(x, w):
-    return jnp.tanh(jnp.tanh(x @ w) @ w)
-
-  for program in (two, jax.jit(two)):
-    assert primitives(jax.make_jaxpr(program)(x, x).jaxpr) == 4
-  one = launches(jax.jit(lambda x, w: jnp.tanh(x @ w)).lower(x, x).compile().as_text())
-  assert 0 < one < launches(jax.jit(two).lower(x, x).compile().as_text()) <= 2 * one
-
-
-@pytest.mark.wide('fconv')
-@pytest.mark.parametrize('name', MODELS)
-def test_a_layer_more_launches_more(name):
-  plan = dict(zip(page.PLAN, ('launches', name, 'float32', 1, (4,)), strict=True))
-  counts = page.launched(settings(), plan)[0]['counts']
-  assert 5 < counts['layer'] < counts['eager_layer'] < counts['eager_step']
-
-
 # --- tables
 
 
@@ -223,12 +139,15 @@ def a_search(dtype, batch, length, host, device):
   return a_row('layout', 'transformer', dtype, batch, length, **figures, parted=0)
 
 
-COUNTS = {'step': 90, 'layer': 20, 'eager_step': 400, 'eager_layer': 130}
-TIMES = {'milliseconds': {'jitted': 2.0, 'eager': 30.0}, 'to_fastest': {'eager': 15.0}}
 GROWN = {
   'milliseconds': {'uncached': 8.0, 'host': 4.0, 'device': 2.0},
   'to_fastest': {'uncached': 4.0, 'host': 2.0},
   'steps': 4,
+  'parted': 0,
+}
+SEARCHED = {
+  'milliseconds': {'host': 20.0, 'device': 10.0},
+  'to_fastest': {'host': 2.0},
   'parted': 0,
 }
 ROWS = [
@@ -239,8 +158,6 @@ ROWS = [
   a_search('bfloat16', 1, 128, 30.0, 20.0),
   a_search('float32', 256, 32, 25.0, 20.0),
   a_search('float32', 1, 32, 20.0, 10.0),
-  a_row('launches', 'fconv', 'float32', 1, 32, counts=COUNTS),
-  a_row('encoder', 'fconv', 'float32', 1, 16, **TIMES),
 ]
 
 
@@ -259,14 +176,14 @@ def test_lengths_are_rows_and_the_last_row_is_how_time_grows():
     '| 512 | 80.00 | 5.00 | 2.00 | 40.00× | 2.50× | – | – | – | – | – |',
     '| 512 / 32 | 1.50× | 1.50× | 1.50× | – | – | – | – | – | – | – |',
   ]
-  assert 'at most 4 tokens' in tables['Milliseconds a token against length, batch 1']
+  assert 'Conditions: steps 4' in tables['Milliseconds a token against length, batch 1']
   assert 'Milliseconds a token against length, batch 32' in tables
 
 
 def test_the_layout_of_faster_transformers_tables():
   lines = drawn(ROWS)["FasterTransformer's tables"].splitlines()[4:7]
   assert lines[0] == (
-    '| float32 | 1, 32 | 20.00 | 10.00 | 2.00× (1.25 .. 2.25) | 441.68 / 111.14 = 3.97× |'
+    '| float32 | 1, 32 | 20.00 | 10.00 | 2.00× (1.25 .. 2.25) | 0 | 441.68 / 111.14 = 3.97× |'
     ' 430.39 / 64.16 = 6.71× | 440.46 / 58.70 = 7.50× |'
   )
   assert lines[1].startswith('| float32 | 256, 32 | 25.00 | 20.00 | 1.25×')
@@ -275,16 +192,6 @@ def test_the_layout_of_faster_transformers_tables():
   assert lines[2].endswith(theirs)
   for table in (page.DECODER_T4, page.DECODING_T4, page.DECODING_V100):
     assert len(table) == 14 and len({key[1:] for key in table}) == 7
-
-
-def test_operations_and_encoder():
-  tables = drawn(ROWS)
-  table = tables['What a step launches']
-  assert 'Fused operations a layer' in table and '| FConv | 90 | 20 | 400 | 130 |' in table
-  assert '| FasterTransformer (talk) | – | 16 | – | 70 (TensorFlow) |' in table
-  assert '| FConv | 1 | 16 | 2.00 | 30.00 | 15.00× |' in tables['The encoder alone']
-  on_gpu = drawn([{**row, 'platform': 'gpu'} for row in ROWS])
-  assert 'Kernels a layer' in on_gpu['What a step launches']
 
 
 def test_a_plan_that_failed_is_shown_at_all_its_lengths_until_it_succeeds():
@@ -307,7 +214,7 @@ def test_the_picture_has_a_panel_a_batch(tmp_path):
 CONFIG = f'--config={ROOT}/configs/incremental.py:scale=smoke'
 QUICK = {
   'growth.models': ('transformer',), 'growth.batches': (1,), 'layout.float32': (),
-  'layout.bfloat16': (), 'encoder.batches': (1,),
+  'layout.bfloat16': ((1, 4),),
 }  # fmt: skip
 
 
@@ -318,18 +225,17 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   words = [CONFIG, *(f'--config.{name}={value}' for name, value in QUICK.items())]
   words.append(f'--workdir={tmp_path}')
   results = tmp_path / 'results.jsonl'
-  monkeypatch.setattr(page, 'encoded', lambda c, plan: [TIMES])
   monkeypatch.setattr(page, 'grown', lambda c, plan: [GROWN for _ in plan['lengths']])
-  monkeypatch.setattr(page, 'launched', no_memory)
+  monkeypatch.setattr(page, 'searched', no_memory)
   assert launch('incremental', *words).code == 1
   assert 'failed: no memory is left' in (tmp_path / 'incremental.md').read_text()
   found = rows.latest(rows.read(results), *page.KEY)
-  assert [row['part'] for row in found] == ['launches', 'encoder', 'growth', 'growth']
-  assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= found[2].keys()
+  assert [row['part'] for row in found] == ['growth', 'growth', 'layout']
+  assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= found[0].keys()
   before = results.read_text()
-  monkeypatch.setattr(page, 'launched', lambda c, plan: [{'counts': COUNTS}])
+  monkeypatch.setattr(page, 'searched', lambda c, plan: [SEARCHED])
   ended = launch('incremental', *words)
-  assert ended.code == 0 and '| Transformer | 90 | 20 | 400 | 130 |' in ended.out
+  assert ended.code == 0 and '| bfloat16 | 1, 4 | 20.00 | 10.00 | 2.00× | 0 |' in ended.out
   after = results.read_text()
   assert after.startswith(before) and after.count('\n') == before.count('\n') + 1
   assert launch('incremental', *words).code == 0 and results.read_text() == after
@@ -349,7 +255,7 @@ def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
 def test_all_of_it_at_toy_size(launch, tmp_path):
   assert launch('incremental', CONFIG, f'--workdir={tmp_path}').code == 0
   found = rows.read(tmp_path / 'results.jsonl')
-  assert len(found) == 2 + 4 + 8 + 3
+  assert len(found) == 8 + 3
   for row in found:
     assert 'error' not in row
     assert row['dtype'] != 'float32' or row.get('parted', 0) == 0
@@ -361,7 +267,6 @@ def test_all_of_it_at_toy_size(launch, tmp_path):
   assert long['to_shortest']['host'] == pytest.approx(grown)
   assert long['to_fastest']['uncached'] == pytest.approx(times['uncached'] / times['device'])
   text = (tmp_path / 'incremental.md').read_text()
-  titles = 'length, batch 1', 'length, batch 2', "FasterTransformer's tables", 'launches', 'encoder'
-  for title in titles:
+  for title in ('length, batch 1', 'length, batch 2', "FasterTransformer's tables"):
     assert title in text
   assert (tmp_path / 'incremental.png').read_bytes().startswith(b'\x89PNG')
