@@ -41,9 +41,7 @@ def smoke(task):
     target=Trained(presets.model(task, width=32, layers=2), short),
     large=Trained(presets.model(task, width=16, layers=2), short),
     small=Trained(presets.model(task, width=16, layers=1), short),
-    measure=Measure(
-      gammas=(1, 2), batches=(1, 2), ngram_gamma=1, sentences=8, timed=2, max_len=12, repeats=1
-    ),
+    measure=Measure(gammas=(1, 2), batches=(1, 2), sentences=8, timed=2, max_len=12, repeats=1),
   )
 
 

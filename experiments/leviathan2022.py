@@ -7,7 +7,6 @@ Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png.
 
 import dataclasses
 import functools
-import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,7 +18,7 @@ from jaxtyping import Int
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, cost, joined
-from experiments.lab.report import Column, Drawn, Table, text, write
+from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, inputs_of
@@ -29,7 +28,6 @@ from fastdec.decoding import theory
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
-from fastdec.evaluation.agreement import NEAR_TIE
 from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.fields import Between
 from fastdec.folders import packed
@@ -48,6 +46,8 @@ DRAFTS = {
   'lookup': 'prompt lookup',
 }
 TRAINED = 'large', 'small'
+COUNTED = 'bigram', 'unigram'  # on the training text
+LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 FEW = 3  # texts, see `Comparison.clock`
 SUCCESSORS = 64  # of a word that the bigram model lists
 
@@ -60,10 +60,8 @@ class Measure:
   """Measurements, and the texts that they are of."""
 
   gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
-  batches: Counts = (1, 8, 32)  # texts at once; the first takes all gammas, others the fastest
+  batches: Counts = (1, 8, 32)  # texts at once; all gammas at the first, the first gamma at all
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
-  ngram_gamma: Count = 3  # of the unigram and bigram drafts
-  lookup: Count = 3  # the longest n-gram that prompt lookup looks for
   prompt: Count = 4  # tokens of a caption, if the task is lm
   split: Literal['dev', 'test'] = 'test'
   sentences: Zero = 200  # of the split, evenly spaced: for alpha; 0: all
@@ -126,38 +124,31 @@ def speculative(c: Speculative, root: pathlib.Path, conditions: dict[str, Any]) 
   each(rows, [{'draft': draft} for draft in TRAINED], trained)
   if not rows.is_complete:
     return rows
-  bench = Bench(c, models, rows)
-  first, larger = plans(c.measure)
-  for some in (first, larger):  # larger batches take the gamma that was the fastest
-    if rows.is_complete:
-      there = [plan for plan in some if plan['draft'] in models or plan['draft'] not in TRAINED]
-      each(rows, there, functools.partial(measure, bench, rows))
-  found = rows.all([bench.key(**plan) for plan in (*first, *larger)])
+  bench, asked = Bench(c, models), plans(c.measure)
+  there = [plan for plan in asked if plan['draft'] in models or plan['draft'] not in TRAINED]
+  each(rows, there, functools.partial(measure, bench, rows))
+  found = rows.all([bench.key(**plan) for plan in asked])
   if found:
     tables = [speeds(found), alphas(found)]
     write(root / 'speculative', rows.console, tables, functools.partial(picture, found))
   return rows
 
 
-def plans(measure: Measure) -> tuple[list[Row], list[Row]]:
-  """The rows at the first batch size: every gamma and an adapted one; then those at larger ones."""
-  batch, *others = measure.batches
-  first: list[Row] = []
-  larger: list[Row] = []
-
-  def add(rows: list[Row], *plan: Any) -> None:
-    rows.append(dict(zip(PLAN, plan, strict=True)))
-
+def plans(measure: Measure) -> list[Row]:
+  """The rows: every draft at the first gamma and batch size; then other gammas and an adapted one
+  there, and the first gamma at other batch sizes."""
+  gamma, *longer = map(str, measure.gammas)
+  batch, *larger = measure.batches
+  found = []
   for temperature in measure.temperatures:
-    for draft in (*TRAINED, 'lookup'):
-      adaptive = ['adaptive'] if draft in TRAINED else []
-      for plan in (*map(str, measure.gammas), *adaptive):
-        add(first, draft, temperature, plan, batch)
-      for other in others:
-        add(larger, draft, temperature, 'best', other)
-    for draft in ('bigram', 'unigram'):
-      add(first, draft, temperature, str(measure.ngram_gamma), batch)
-  return first, larger
+    for draft in DRAFTS:
+      found.append((draft, temperature, gamma, batch))
+      if draft not in COUNTED:
+        found += [(draft, temperature, other, batch) for other in longer]
+        found += [(draft, temperature, gamma, other) for other in larger]
+      if draft in TRAINED:
+        found.append((draft, temperature, 'adaptive', batch))
+  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
 
 
 # --- measurement
@@ -165,10 +156,7 @@ def plans(measure: Measure) -> tuple[list[Row], list[Row]]:
 
 def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
   """Measures one row."""
-  key = bench.key(**plan)
-  if key['gamma'] is None:
-    raise UserError('no gamma of this draft has been measured: see why those rows failed')
-  row = rows.measure(key, lambda: bench.figures(**plan, gamma=key['gamma']))
+  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
   width = row['predicted_width']
   predicted = 'nothing predicted' if width is None else f'predicted {width:.2f}x'
   rows.console.print(
@@ -184,11 +172,10 @@ class Bench:
   Args:
     c: the settings.
     models: folders of the target and of the drafts that are trained.
-    rows: those that say which gamma is the fastest.
   """
 
-  def __init__(self, c: Speculative, models: Mapping[str, pathlib.Path], rows: Rows) -> None:
-    self.c, self.models, self.rows = c, models, rows
+  def __init__(self, c: Speculative, models: Mapping[str, pathlib.Path]) -> None:
+    self.c, self.models = c, models
     self.text = c.data.open()
     self.text.check_base(models['target'])
     self.target = Bound(*packed(*folders.load(models['target'])))
@@ -198,40 +185,23 @@ class Bench:
 
   def key(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
     """Fields that a row is found by: what is measured, on which models and which texts."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt', 'lookup'
+    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt'
     asked = {name: getattr(self.c.measure, name) for name in names}
     key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
-    key['gamma'] = self.gamma(draft, temperature, plan)
-    key |= {'models': self.hash(draft), 'task': self.c.task, 'seed': self.c.seed}
-    key |= {'content': self.text.content}
-    return key | asked
+    roles = [role for role in ('target', draft) if role in self.models]
+    asked['models'] = ' '.join(folders.content(self.models[role]) for role in roles)
+    asked['content'] = self.text.content
+    return key | {'gamma': self.gamma(plan), 'task': self.c.task, 'seed': self.c.seed, **asked}
 
-  def gamma(self, draft: str, temperature: float, plan: str) -> int | None:
-    """Tokens that are drafted a call, at most; None: those that would say are missing."""
-    measure = self.c.measure
-    if plan.isdigit():
-      return int(plan)
-    if plan == 'adaptive':
-      return max(measure.gammas)
-    rivals = [(draft, temperature, str(gamma), measure.batches[0]) for gamma in measure.gammas]
-    found = self.rows.all([self.key(*rival) for rival in rivals])
-    found = [row for row in found if row.get('error') is None]
-    return max(found, key=lambda row: row['speedup'])['gamma'] if found else None
+  def gamma(self, plan: str) -> int:
+    """Tokens that are drafted a call, at most."""
+    return max(self.c.measure.gammas) if plan == 'adaptive' else int(plan)
 
-  @functools.cache  # noqa: B019 (one bench a process)
-  def hash(self, draft: str) -> str | None:
-    """A hash of the target and, if it is a trained one, the draft; None if that is missing."""
-    roles = ('target', draft) if draft in TRAINED else ('target',)
-    if not set(roles) <= set(self.models):
-      return None
-    parts = [folders.content(self.models[role]) for role in roles]
-    return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]
-
-  def figures(self, draft: str, temperature: float, plan: str, batch: int, gamma: int) -> Row:
+  def figures(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
     """Acceptance, the costs of calls, and wall clock in turn with plain decoding."""
     measure, dtype = self.c.measure, self.target.module.config.dtype
     plain, key = self.plain(temperature)
-    strategy = self.strategy(draft, temperature, gamma, plan == 'adaptive')
+    gamma, strategy = self.gamma(plan), self.strategy(draft, temperature, plan)
     batches = batches_of(self.timed, batch, self.target.module.pad_id, key)
     comparison = Comparison(self.target, strategy, plain, batches, measure.max_len)
     counts, theirs = comparison.counts
@@ -301,11 +271,12 @@ class Bench:
       return fd.Greedy(), None
     return fd.Sample(temperature), jax.random.key(self.c.seed)
 
-  def strategy(self, draft: str, temperature: float, gamma: int, adaptive: bool) -> Any:
+  def strategy(self, draft: str, temperature: float, plan: str) -> Any:
     """The strategy of a row."""
+    gamma, is_adaptive = self.gamma(plan), plan == 'adaptive'
     if draft == 'lookup':
-      return fd.PromptLookup(self.c.measure.lookup, gamma + 1, temperature)
-    return fd.Speculative(tuple(self.draft(draft)), gamma, temperature, adaptive=adaptive)
+      return fd.PromptLookup(LOOKUP, gamma + 1, temperature)
+    return fd.Speculative(tuple(self.draft(draft)), gamma, temperature, adaptive=is_adaptive)
 
 
 # --- what the paper publishes (T5-XXL and others, one TPU v4)
@@ -357,7 +328,6 @@ ALPHAS = {  # Table 3: (target, draft) -> alpha at temperatures 0 and 1
 
 # --- the tables: every row, then the published figures
 
-WITHIN = 0.1  # how far measured may be from predicted, to be counted
 SPEED_NOTES = (
   'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own'
   ' texts (temperature 0: how often the most likely words agree), and by acceptance, of the drafted'
@@ -368,10 +338,7 @@ SPEED_NOTES = (
   ' with α by beta; with the width: tokens / (v + γ c). Emp: measured over plain decoding in turn,'
   ' whole texts, and in brackets the slowest and fastest round; calls alone: without encoder and'
   ' prompt, which the formulas leave out.',
-  "Same: texts that are plain greedy decoding's, token for token; in brackets, how many are not,"
-  ' and by how much the logits of the two tokens differ at most where such a text parts from the'
-  ' plain one. In float32 a cell fails where that is not under'
-  f' {NEAR_TIE:g}, which the rounding of wide calls explains.',
+  report.SAME_NOTE,
 )
 ALPHA_NOTES = (
   'α by beta. Tokens: expected per call, (1 - α^(γ+1)) / (1 - α), and measured. Prompt lookup'
@@ -388,34 +355,20 @@ def speeds(rows: Sequence[Row]) -> Drawn:
     texts = {'Draft': label, 'T': f'{row.temperature:g}', 'γ': str(row.gamma), 'Batch': '1'}
     texts |= {'α (beta)': f'{row.alpha:.2f}', 'c': f'{row.c:.2f}'}
     below.append(texts | {'Exp': f'{row.predicted:.1f}×', 'Emp': f'{row.measured:.1f}×'})
-  return SPEED_TABLE.of(rows, below=below, notes=(*_close(rows), *report.repetition_note(rows)))
+  return SPEED_TABLE.of(rows, below=below, notes=report.repetition_note(rows))
 
 
 def alphas(rows: Sequence[Row]) -> Drawn:
   """Alpha, expected and measured tokens of every draft at its smallest gamma (Table 3)."""
-  found = [row for row in rows if row.get('error') is None and row['plan'].isdigit()]
-  gammas: dict[str, int] = {}
-  for row in found:
-    gammas[row['draft']] = min(row['gamma'], gammas.get(row['draft'], row['gamma']))
-  columns = [Column('Draft', DRAFTS.get), Column('γ', gammas.get)]
-  for temperature in sorted({row['temperature'] for row in found}):
-    at = {}
-    for row in found:
-      if (row['gamma'], row['temperature']) == (gammas[row['draft']], temperature):
-        at[row['draft']] = row
-    name = f'T = {temperature:g}'
-    columns.append(Column(f'{name}: α', 'alpha_beta', '.3f', cell=at.get))
-    columns.append(Column(f'{name}: tokens expected', _expected, '.2f', cell=at.get))
-    columns.append(Column(f'{name}: tokens', 'tokens_per_call', '.2f', cell=at.get))
-    columns.append(Column(f'{name}: speed-up', 'speedup', '.2f', '×', cell=at.get))
+  found = [row for row in rows if row.get('error') is None and row['plan'] != 'adaptive']
+  shown: dict[tuple[str, float], Row] = {}
+  for row in sorted(found, key=lambda row: (row['batch'], row['gamma'])):
+    shown.setdefault((row['draft'], row['temperature']), row)
   below = []
   for (target, draft), published in ALPHAS.items():
-    row = {'Draft': f'{draft} ({target}, paper)'}
-    row |= {f'T = {temperature}: α': f'{alpha:.2f}' for temperature, alpha in enumerate(published)}
-    below.append(row)
-  table = Table('Speculative decoding, Table 3', columns, ALPHA_NOTES, CONDITIONS)
-  drafts = [draft for draft in reversed(DRAFTS) if draft in gammas]
-  return table.of(drafts, cells=found, below=below)
+    both = ', '.join(f'{alpha:.2f}' for alpha in published)
+    below.append({'Draft': f'{draft} ({target}, paper)', 'T': '0, 1', 'α': both})
+  return ALPHA_TABLE.of(shown.values(), below=below)
 
 
 def _expected(row: Row) -> float | None:
@@ -423,35 +376,16 @@ def _expected(row: Row) -> float | None:
   return None if alpha is None else theory.expected_tokens(alpha, row['gamma'])
 
 
-def _gamma(row: Row) -> str | None:
-  if row.get('error') is not None:
+def _gamma(row: Row) -> str | int | None:
+  if 'gamma' not in row:  # it failed
     return row.get('plan')
-  named = {'adaptive': f'≤ {row["gamma"]}', 'best': f'{row["gamma"]} (best)'}
-  return named.get(row['plan'], row['plan'])
-
-
-def _parted(row: Row) -> str:
-  if not row.get('parted'):
-    return ''
-  return f'({row["parted"]} of {row["texts"]} part, by {text(row["largest_gap"], ".1g")})'
+  return f'≤ {row["gamma"]}' if row['plan'] == 'adaptive' else row['gamma']
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-  plan = row.get('plan', '0')  # a draft whose training failed has none
-  rank = {'adaptive': 1000, 'best': 1001}.get(plan) or int(plan)
-  place = list(DRAFTS).index(row['draft'])
-  return place, row.get('temperature', 0), row.get('batch', 0), rank
-
-
-def _close(rows: Sequence[Row]) -> list[str]:
-  """Counts the rows that came out as predicted."""
-  errors = []
-  for row in rows:
-    if row.get('speedup_calls') and row.get('predicted_width'):
-      errors.append(abs(row['speedup_calls'] / row['predicted_width'] - 1))
-  close = f'{sum(error <= WITHIN for error in errors)} of {len(errors)}'
-  within = f'Calls alone within {WITHIN:.0%} of what the width predicts'
-  return [f'{within}: {close}.'] if errors else []
+  # a draft whose training failed has no plan
+  rank = row.get('plan') == 'adaptive', row.get('gamma', 0)
+  return list(DRAFTS).index(row['draft']), row.get('temperature', 0), row.get('batch', 0), rank
 
 
 SPEED_TABLE = Table(
@@ -470,11 +404,25 @@ SPEED_TABLE = Table(
     Column('Exp, width', 'predicted_width', '.2f', '×'),
     dataclasses.replace(report.SPEED_UP, heading='Emp'),
     dataclasses.replace(report.CALLS_ALONE, heading='Emp, calls alone'),
-    dataclasses.replace(report.SAME, beside=_parted),
+    report.SAME,
   ),
   SPEED_NOTES,
   CONDITIONS,
   sort=_order,
+)
+ALPHA_TABLE = Table(
+  'Speculative decoding, Table 3',
+  (
+    Column('Draft', lambda row: DRAFTS[row['draft']]),
+    Column('T', 'temperature', 'g'),
+    Column('γ', 'gamma'),
+    Column('α', 'alpha_beta', '.3f'),
+    Column('Tokens expected', _expected, '.2f'),
+    Column('Tokens', 'tokens_per_call', '.2f'),
+  ),
+  ALPHA_NOTES,
+  CONDITIONS,
+  sort=lambda row: (row['temperature'], -list(DRAFTS).index(row['draft'])),
 )
 
 # --- the picture
@@ -508,8 +456,8 @@ def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
 def _panel(
   axes: Any, rows: Sequence[Row], name: str, title: str, theirs: Sequence[tuple[float, float]]
 ) -> None:
-  """Our rows by one prediction, and a line where prediction and measurement are equal; `theirs`
-  set the scale too."""
+  """Our rows by one prediction, and where prediction and measurement are equal, or within a tenth;
+  `theirs` set the scale too."""
   drawing.dress(axes, title, 'measured speed-up, calls alone', 'predicted speed-up')
   points = []
   for row in rows:
@@ -521,5 +469,4 @@ def _panel(
     drawing.nothing_yet(axes)
   most = 1.1 * max([1.0, *(speed for point in (*points, *theirs) for speed in point)])
   axes.plot([0, most], [0, most], color='black', linewidth=0.5)
-  band = [0, most * (1 - WITHIN)], [0, most * (1 + WITHIN)]
-  axes.fill_between([0, most], *band, color='black', alpha=0.07)
+  axes.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color='black', alpha=0.07)

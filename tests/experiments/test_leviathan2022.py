@@ -65,8 +65,7 @@ def test_mistakes_are_told_before_any_work(tmp_path, launch):
 
 
 class Rehearsal:
-  """The page with models of one hash and rows that cost nothing: gamma 5 is the fastest. Some
-  fail."""
+  """The page with models of one hash and rows that cost nothing. Some fail."""
 
   def __init__(self, root, monkeypatch):
     self.root, self.measured, self.failing, self.hash = root, [], (), 'abc'
@@ -78,7 +77,7 @@ class Rehearsal:
 
   def __call__(self, **given):
     self.measured = []
-    asked = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8), 'measure.ngram_gamma': 3}
+    asked = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8)}
     return leviathan2022.speculative(settings(**(asked | given)), self.root, {})
 
   @property
@@ -92,16 +91,15 @@ class Rehearsal:
     return root / name
 
   @staticmethod
-  def _bench(bench, c, models, found):
-    bench.c, bench.models, bench.rows = c, models, found
+  def _bench(bench, c, models):
+    bench.c, bench.models = c, models
     bench.text = types.SimpleNamespace(content='abc')
 
-  def _figures(self, draft, temperature, plan, batch, gamma):
+  def _figures(self, draft, temperature, plan, batch):
     if (draft, temperature, plan, batch) in self.failing:
       raise MemoryError('too large')
     self.measured.append((draft, temperature, plan, batch))
-    figures = {'alpha_beta': 0.5, 'tokens_per_call': 2.0, 'predicted_width': 1.5}
-    return figures | {'speedup': 2 - abs(gamma - 5) / 10}
+    return {'alpha_beta': 0.5, 'tokens_per_call': 2.0, 'predicted_width': 1.5, 'speedup': 1.5}
 
 
 @pytest.fixture
@@ -109,18 +107,14 @@ def rehearsal(tmp_path, monkeypatch):
   return Rehearsal(tmp_path, monkeypatch)
 
 
-def test_larger_batches_take_the_gamma_that_was_the_fastest(rehearsal):
+def test_all_gammas_are_measured_at_the_first_batch_and_the_first_gamma_at_all(rehearsal):
   done = rehearsal()
   assert done.is_complete and not done.failed
   found = rehearsal.rows
   assert len(found) == 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
-  assert {row['gamma'] for row in found.values() if row['plan'] == 'best'} == {5}
+  assert {(row['plan'], row['gamma']) for row in found.values() if row['batch'] == 8} == {('3', 3)}
   assert {row['gamma'] for row in found.values() if row['plan'] == 'adaptive'} == {7}
-  rehearsal(**{'measure.gammas': (3, 7)})
-  again = [(draft, temperature, 'best', 8) for temperature in (0.0, 1.0)
-           for draft in ('large', 'small', 'lookup')]  # fmt: skip
-  assert rehearsal.measured == again
-  assert rehearsal.rows['small', 1.0, 'best', 8]['gamma'] == 3
+  assert {plan for draft, _, plan, _ in found if draft == 'bigram'} == {'3'}
 
 
 def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehearsal):
@@ -142,10 +136,10 @@ def test_a_row_that_fails_says_why_and_the_rest_goes_on(rehearsal):
   assert done.failed == ['draft=small-temperature=0.0-plan=5-batch=1']
   found = rehearsal.rows
   assert found[failing]['error'] == 'MemoryError: too large'
-  assert found['small', 0.0, 'best', 8]['gamma'] == 3  # of those that were measured
+  assert 'error' not in found['small', 0.0, '3', 8]
   rehearsal.failing = ()
   rehearsal(**{'measure.temperatures': (0.0,)})
-  assert rehearsal.measured == [failing, ('small', 0.0, 'best', 8)]
+  assert rehearsal.measured == [failing]
   assert not any('error' in row for row in rehearsal.rows.values())
 
 
@@ -167,7 +161,7 @@ def test_a_draft_that_cannot_be_trained_stops_its_own_rows_alone(rehearsal, monk
 def a_row(draft='large', temperature=0.0, plan='3', batch=1, **figures):
   key = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
   measured = {
-    'gamma': int(plan) if plan.isdigit() else 5, 'alpha_beta': 0.75, 'alpha_accepted': 0.7,
+    'gamma': 5 if plan == 'adaptive' else int(plan), 'alpha_beta': 0.75, 'alpha_accepted': 0.7,
     'c': 0.1, 'v': 1.25, 'tokens_per_call': 2.5, 'drafts_per_call': 3.0, 'predicted': 2.1,
     'predicted_width': 1.61, 'speedup': 1.5, 'speedup_calls': 1.6, 'spread': [1.4, 1.55],
     'same_as_plain': 1.0 if temperature == 0 else None, 'texts': 8, 'task': 'lm',
@@ -178,13 +172,13 @@ def a_row(draft='large', temperature=0.0, plan='3', batch=1, **figures):
 
 def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   failed = {'draft': 'small', 'temperature': 1.0, 'plan': '3', 'batch': 1, 'error': 'no | memory'}
-  found = [a_row(plan='best', batch=8), a_row(plan='adaptive'), a_row(plan='5'), a_row()]
+  found = [a_row(batch=8), a_row(plan='adaptive'), a_row(plan='5'), a_row()]
   table = leviathan2022.speeds([*found, a_row('small'), failed])
   assert all(len(row) == len(table.header) for row in table.rows)
   starts = [tuple(entry.ours for entry in row[:4]) for row in table.rows]
   assert starts[:6] == [
     ('large draft', '0', '3', '1'), ('large draft', '0', '5', '1'),
-    ('large draft', '0', '≤ 5', '1'), ('large draft', '0', '5 (best)', '8'),
+    ('large draft', '0', '≤ 5', '1'), ('large draft', '0', '3', '8'),
     ('small draft', '0', '3', '1'), ('small draft', '1', '3', '1'),
   ]  # fmt: skip
   assert len(starts) == 6 + len(SPEEDS)
@@ -197,28 +191,20 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   assert '(1.40 .. 1.55)' in page and '12.5 % had stood before' in page
 
 
-def test_predictions_that_came_true_and_texts_that_part_are_counted():
-  far = a_row(plan='5', speedup_calls=1.4)
-  table = leviathan2022.speeds([a_row(), far, a_row(plan='7', speedup_calls=None)])
-  assert 'Calls alone within 10% of what the width predicts: 1 of 2.' in table.notes
-  parted = a_row(same_as_plain=0.75, parted=2, largest_gap=3.2e-5)
-  page = report.markdown(leviathan2022.speeds([parted, a_row(plan='5', parted=0)]))
-  assert '| 75.0 (2 of 8 part, by 3e-05) |' in page and '| 100.0 |' in page
-
-
 def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
   found = []
   for draft in leviathan2022.DRAFTS:
     alpha = None if draft == 'lookup' else 0.5
     found += [a_row(draft, temperature, alpha_beta=alpha) for temperature in (0.0, 1.0)]
-  table = leviathan2022.alphas([*found, a_row(plan='5', alpha_beta=0.9)])
+  others = a_row(plan='5', alpha_beta=0.9), a_row(batch=8, alpha_beta=0.9)
+  table = leviathan2022.alphas([*others, *found])
   assert all(len(row) == len(table.header) for row in table.rows)
   names = [row[0].ours for row in table.rows[:5]]
   assert names == ['prompt lookup', 'unigram', 'bigram', 'small draft', 'large draft']
-  assert [entry.ours for entry in table.rows[4][1:6]] == ['3', '0.500', '1.88', '2.50', '1.50×']
-  assert table.rows[0][2].ours == table.rows[0][3].ours == report.MISSING
+  assert [entry.ours for entry in table.rows[4][1:]] == ['0', '3', '0.500', '1.88', '2.50']
+  assert table.rows[0][3].ours == table.rows[0][4].ours == report.MISSING
   bigram = next(row for row in table.rows if row[0].ours == 'bigram (T5-XXL, EnDe, paper)')
-  assert (bigram[2].ours, bigram[6].ours) == ('0.20', '0.19')
+  assert (bigram[1].ours, bigram[3].ours) == ('0, 1', '0.20, 0.19')
 
 
 @pytest.mark.parametrize('found', [[], [a_row(), a_row(temperature=1.0, predicted=None)]])
@@ -249,7 +235,7 @@ def bench(finished):
   task, folder = finished
   c = settings(task, **TOY, **{'data.cache': str(folder / 'cache')})
   models = {role: folder / 'run' / role for role in ('target', 'large', 'small')}
-  return Bench(c, models, rows.Rows(folder / 'run' / 'results.jsonl', {}))
+  return Bench(c, models)
 
 
 @pytest.mark.slow
@@ -259,8 +245,8 @@ def test_all_of_it_at_toy_size(finished, launch):
   found = rows.latest(rows.read(path), *PLAN)
   plans = {(row['draft'], row['plan'], row['batch']) for row in found}
   models = [(draft, *plan) for draft in ('large', 'small')
-            for plan in (('2', 1), ('adaptive', 1), ('best', 2))]  # fmt: skip
-  others = ('lookup', '2', 1), ('lookup', 'best', 2), ('bigram', '1', 1), ('unigram', '1', 1)
+            for plan in (('2', 1), ('adaptive', 1), ('2', 2))]  # fmt: skip
+  others = ('lookup', '2', 1), ('lookup', '2', 2), ('bigram', '2', 1), ('unigram', '2', 1)
   assert plans == {*models, *others}
   for row in found:
     assert 'error' not in row and (row['same_as_plain'], row['parted']) == (1, 0)
@@ -277,7 +263,7 @@ def test_all_of_it_at_toy_size(finished, launch):
 @pytest.mark.slow
 def test_above_temperature_0_and_where_calls_cost_less_than_the_clock_can_tell(bench, monkeypatch):
   monkeypatch.setattr(leviathan2022, 'cost', lambda *_: 0.0)
-  row = bench.figures('bigram', 1.0, '2', 2, 2)
+  row = bench.figures('bigram', 1.0, '2', 2)
   assert 'same_as_plain' not in row and 0 < row['alpha_beta'] < 1 and row['texts'] == 2
   assert row['predicted'] > 1 and row['predicted_width'] is None
 
@@ -296,4 +282,4 @@ def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypa
 
   monkeypatch.setattr(Comparison, '_decode', mistaken)
   with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
-    bench.figures('unigram', 0.0, '1', 2, 1)
+    bench.figures('unigram', 0.0, '1', 2)
