@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -49,6 +49,7 @@ POOLS = {  # sources of n-grams; those of the window are always learnt
 }
 # n-grams of the prompt, and of the output: whether they are learnt too
 LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
+OF_TEXTS = 'written', 'corpus'  # pools that are counted beforehand
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
 ROWS = 8  # texts at once, where nothing is timed
@@ -73,11 +74,16 @@ class Measure:
   sentences: Zero = 100  # of the split, evenly spaced: for tokens a call and agreement; 0: all
   timed: Count = 32  # of them, evenly spaced: for wall clock
   max_len: Count = 64
-  repeats: Zero = 3  # of timing; 0: nothing is timed, and a later run with more adds the times
+  repeats: Zero = 3  # of timing; 0: tokens are counted, and nothing is timed
 
   def __post_init__(self) -> None:
-    names = 'windows', 'ngrams', 'guesses', 'batches'
-    each_once('measure', **{name: getattr(self, name) for name in names})
+    sizes = {'windows': self.windows, 'ngrams': self.ngrams, 'guesses': self.guesses}
+    each_once('measure', **sizes, batches=self.batches)
+
+  @property
+  def pool(self) -> tuple[int, int]:
+    """Sizes of pools of texts: tokens of an n-gram, and n-grams a token."""
+    return self.ngrams[0], self.guesses[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,39 +137,29 @@ def plans(measure: Measure) -> list[Row]:
   """The rows: the first size at all batch sizes, beside Jacobi and prompt lookup; then, at the
   first batch size, every pool and the other sizes."""
   window, ngram, guesses = first = measure.windows[0], measure.ngrams[0], measure.guesses[0]
-  others = [(other, ngram, guesses) for other in measure.windows[1:]]
-  others += [(window, other, guesses) for other in measure.ngrams[1:]]
-  others += [(window, ngram, other) for other in measure.guesses[1:]]
-  found = []
-  for batch in measure.batches:
-    found.append(('lookahead', *first, 'all', batch))
-    found.append(('jacobi', 0, JACOBI, 0, 'all', batch))
-    found.append(('lookup', 0, *LOOKUP, 'all', batch))
   batch = measure.batches[0]
-  for pool in POOLS:
-    if pool != 'all':
-      found.append(('lookahead', *first, pool, batch))
-  for pool in ('written', 'corpus'):
-    found.append(('lookup', 0, *LOOKUP, pool, batch))
-  for size in others:
-    found.append(('lookahead', *size, 'all', batch))
+  found = []
+  for size in measure.batches:
+    found.append(('lookahead', *first, 'all', size))
+    found.append(('jacobi', 0, JACOBI, 0, 'all', size))
+    found.append(('lookup', 0, *LOOKUP, 'all', size))
+  found += [('lookahead', *first, pool, batch) for pool in POOLS if pool != 'all']
+  found += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
+  found += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
+  found += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
+  found += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
   return [dict(zip(PLAN, plan, strict=True)) for plan in found]
 
 
 # --- measurement
 
 
-def measure(bench: 'Bench', rows: Rows, batch: int, **plan: Any) -> None:
-  """Measures one row. Tokens are counted over all texts, whatever the batch size; times are taken
-  over some of them. A row that has only been counted keeps its counts."""
-  key, repeats = bench.key(batch=batch, **plan), bench.c.measure.repeats
-  row = rows.measure(key, lambda: bench.counted(**plan))
-  if repeats and row.get('repeats') != repeats:
-    timed = {**key, 'repeats': repeats}
-    row = rows.measure(timed, lambda: {**row, **timed, **bench.clock(batch, **plan)})
-  speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
+def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
+  """Measures one row."""
+  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
   name = f'{METHODS[row["method"]]} {row["window"]}/{row["ngram"]}/{row["guesses"]} {row["pool"]}'
-  rows.console.print(f'{name}, batch {batch}: {row["tokens"]:.2f} tokens a call{speed}')
+  speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
+  rows.console.print(f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call{speed}')
 
 
 class Bench:
@@ -185,33 +181,37 @@ class Bench:
 
   def key(self, **plan: Any) -> Row:
     """Fields that a row is found by: what is measured, on which model and which texts."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'prompt'
+    names = 'split', 'sentences', 'timed', 'max_len', 'prompt', 'repeats'
     asked = {name: getattr(self.c.measure, name) for name in names}
     asked |= {'models': folders.content(self.folder), 'content': self.text.content}
-    if plan['pool'] in ('written', 'corpus'):
-      asked['pool_sizes'] = [self.c.measure.ngrams[0], self.c.measure.guesses[0]]
+    if plan['pool'] in OF_TEXTS:
+      asked['pool_sizes'] = self.c.measure.pool
     return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
+
+  def figures(self, batch: int, **plan: Any) -> Row:
+    """Tokens a call and agreement, over all texts; times in turn with greedy decoding, over some of
+    them."""
+    found = self.counted(**plan)
+    if not self.c.measure.repeats:
+      return found
+    timed = self._comparison(self.strategy(**plan), self.timed, batch)
+    clock = timed.clock(self.c.measure.repeats, {}, max(FEW // batch, 1))
+    return found | timed.speed(clock)
 
   @functools.cache  # noqa: B019 (one bench a process)
   def counted(self, **plan: Any) -> Row:
-    """Tokens a call and agreement with greedy decoding, over all texts."""
+    """Figures that are the same at every batch size."""
     strategy = self.strategy(**plan)
     whole = self._comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
     repeated = repeated_share(joined(whole.theirs))
     found = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
     return found | counted(whole, self.dtype)
 
-  def clock(self, batch: int, **plan: Any) -> Row:
-    """Times in turn with greedy decoding, over some of the texts."""
-    timed = self._comparison(self.strategy(**plan), self.timed, batch)
-    return timed.speed(timed.clock(self.c.measure.repeats, {}, max(FEW // batch, 1)))
-
   def strategy(self, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
     """The strategy of a row."""
     if method == 'jacobi':
       return fd.Jacobi(ngram)
-    texts = {'corpus': self._corpus, 'written': self._written}
-    of_texts = texts[pool]() if pool in texts else None
+    of_texts = self._pool(pool) if pool in OF_TEXTS else None
     if method == 'lookup':
       return fd.PromptLookup(ngram, guesses + 1, pool=of_texts)
     if pool in LEARNT:
@@ -220,21 +220,17 @@ class Bench:
     return fd.Lookahead(window, ngram, guesses, pool=of_texts)
 
   @functools.cache  # noqa: B019
-  def _corpus(self) -> fd.NGramPool:
-    """N-grams of people's text, which the model was trained on."""
-    words = self.text.tokens('train').target
-    return self._pool([words[i] for i in range(len(words))])
-
-  @functools.cache  # noqa: B019
-  def _written(self) -> fd.NGramPool:
-    """N-grams of what the model writes for as many prompts of the dev set."""
-    given = self._some('dev')
-    texts = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
-    return self._pool([row[:n] for row, n in zip(texts.tokens, texts.lengths, strict=True)])
-
-  def _pool(self, texts: Sequence[Any]) -> fd.NGramPool:
-    sizes = self.c.measure.ngrams[0], self.c.measure.guesses[0]
-    return fd.build_pool(texts, self.target.module, *sizes)
+  def _pool(self, name: str) -> fd.NGramPool:
+    """N-grams of people's text, which the model was trained on, or of what it writes itself for as
+    many prompts of the dev set."""
+    if name == 'corpus':
+      words = self.text.tokens('train').target
+      texts = [words[i] for i in range(len(words))]
+    else:
+      given = self._some('dev')
+      out = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
+      texts = [row[:n] for row, n in zip(out.tokens, out.lengths, strict=True)]
+    return fd.build_pool(texts, self.target.module, *self.c.measure.pool)
 
   def _comparison(self, strategy: Any, given: np.ndarray, batch: int) -> Comparison:
     batches = batches_of(given, batch, self.target.module.pad_id, None)
@@ -286,21 +282,13 @@ def write_passages(folder: pathlib.Path) -> None:
 # --- the table, the picture, and what the paper publishes (an A100)
 
 
-class Ablation(NamedTuple):
-  """A row of the paper's ablation; None: not said."""
-
-  what: str
-  sizes: tuple[int, int, int] | None  # window, n-gram, guesses
-  speedup: float
-  tokens: float | None
-
-
-ABLATION = (
-  Ablation('prompt lookup', None, 1.44, 1.55),
-  Ablation('lookahead, one guess', (30, 5, 1), 1.61, 1.79),
-  Ablation('lookahead', (15, 5, 15), 1.78, 1.96),
-  Ablation('lookahead, pool from the prompt too', (15, 5, 15), 1.88, 2.05),
-  Ablation('lookahead, narrow window', (1, 5, 30), 1.04, None),
+# what; window, n-gram and guesses; speed-up, tokens a call; None: not said
+ABLATION: tuple[tuple[str, tuple[int, int, int] | None, float, float | None], ...] = (
+  ('prompt lookup', None, 1.44, 1.55),
+  ('lookahead, one guess', (30, 5, 1), 1.61, 1.79),
+  ('lookahead', (15, 5, 15), 1.78, 1.96),
+  ('lookahead, pool from the prompt too', (15, 5, 15), 1.88, 2.05),
+  ('lookahead, narrow window', (1, 5, 30), 1.04, None),
 )
 SPEEDUPS = {
   'MT-Bench': '1.45 to 1.64',
@@ -325,10 +313,10 @@ NOTES = (
 def speeds(rows: Sequence[Row]) -> Drawn:
   """The table: every row, then the published figures."""
   below = []
-  for one in ABLATION:
-    sizes = dict(zip('WNG', map(str, one.sizes or ('', '', '')), strict=True))
-    figures = {'Tokens': text(one.tokens, '.2f'), 'Speed-up': f'{one.speedup:.2f}×'}
-    below.append({'Method': f'{one.what} (paper)', 'Batch': '1'} | sizes | figures)
+  for what, sizes, speedup, tokens in ABLATION:
+    row = {'Method': f'{what} (paper)', 'Batch': '1', 'Speed-up': f'{speedup:.2f}×'}
+    row |= dict(zip('WNG', map(str, sizes or ()), strict=False))
+    below.append(row | {'Tokens': text(tokens, '.2f')})
   for where, speedup in SPEEDUPS.items():
     row = {'Method': f'lookahead on {where} (paper)', 'Batch': '1', 'Speed-up': f'{speedup}×'}
     below.append(row)
@@ -383,10 +371,10 @@ def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
       point = float(row['nodes']), row['tokens']
       drawing.curve(panel, [point], STYLES[row['method']], **hollow)
   theirs = []
-  for one in ABLATION:
-    if one.sizes is not None and one.tokens is not None:
-      window, ngram, guesses = one.sizes
-      theirs.append((float((window + guesses) * (ngram - 1)), one.tokens))
+  for _, sizes, _, tokens in ABLATION:
+    if sizes is not None and tokens is not None:
+      window, ngram, guesses = sizes
+      theirs.append((float((window + guesses) * (ngram - 1)), tokens))
   drawing.curve(panel, theirs, drawing.Style(drawing.PUBLISHED, 'x', ''), 'Fu et al. 2024')
   for method in dict.fromkeys(row['method'] for row in rows):
     drawing.curve(panel, [], STYLES[method], METHODS[method])

@@ -6,8 +6,7 @@ prompt lookup. The experiment is experiments/fu2024.py, from the top.
   python -m experiments.lookahead --config=configs/lookahead.py:scale=multi30k,task=code \\
     --workdir=out/lookahead-code
 
-With --config.measure.repeats=0 it counts tokens and times nothing; the same command with more
-repeats adds the times.
+With --config.measure.repeats=0 it counts tokens and times nothing.
 """
 
 from experiments.lab import cli
