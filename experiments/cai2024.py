@@ -8,11 +8,10 @@ results.jsonl, medusa.md, medusa-1-tree.json and .png, medusa-2-tree.json and .p
 
 import dataclasses
 import functools
-import hashlib
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import fastdec as fd
 from experiments.lab import report, train
@@ -22,17 +21,7 @@ from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row, Rows, each
 from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, prompts_of
-from experiments.lab.train import (
-  Count,
-  Counts,
-  RunConfig,
-  Seed,
-  Zero,
-  check_anchors,
-  each_once,
-  seed_of,
-  spaced,
-)
+from experiments.lab.train import Count, Counts, RunConfig, Seed, each_once, seed_of, spaced
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.topology import Topology
@@ -72,29 +61,17 @@ class Heads:
 
   depth: Count = 4  # heads: as many as the published trees are deep
   layers: Count = 1  # residual blocks a head
-  own_projection: bool = True  # False: all share the model's
-  rooted: bool = False  # heads read the embedding of the root too (Ankner et al. 2024)
-  markov: Zero = 0  # rank of a bias from the token guessed before; 0: none
-  draw: Literal['one', 'all'] = 'all'  # heads that a minibatch trains
-  anchors: Zero = 0  # places of each row that all heads at once learn at; 0: all
   decay: Annotated[float, Between(1e-6, 1)] = 0.8  # each later head's loss counts this many times
   # of the loss, the model's share where it learns too: 1 to 0.2 (1 + 0.8 + ...)
   p1_share: Annotated[float, Between(1e-6, 1 - 1e-6)] = 0.6
-
-  def __post_init__(self) -> None:
-    check_anchors(self.anchors, self.draw)
+  # what `train.heads` may ask for besides: a minibatch trains all heads, at all places
+  draw: ClassVar[str] = 'all'
+  anchors: ClassVar[int] = 0
 
   def module(self, model: Any, k: int) -> MedusaHeads:
-    """k - 1 heads: with the model's own prediction they write k tokens at most."""
-    return MedusaHeads(
-      depth=k - 1,
-      d_model=model.d_model,
-      vocab_size=model.vocab_size if self.own_projection else None,
-      layers=self.layers,
-      rooted=self.rooted,
-      markov=self.markov,
-      words=model.vocab_size if self.markov else None,
-    )
+    """k - 1 heads, each with a projection of its own: with the model's own prediction they write k
+    tokens at most."""
+    return MedusaHeads(k - 1, model.d_model, model.vocab_size, layers=self.layers)
 
   def fresh(self, module: MedusaHeads, model: Any, trunk: Any) -> Any:
     """Parameters to begin at: every head predicts the model's own prediction."""
@@ -211,17 +188,14 @@ def heads(
   c: Medusa, root: pathlib.Path, name: str, target: pathlib.Path, data: TextConfig
 ) -> pathlib.Path:
   """The heads of a stage; Medusa-2 begins at Medusa-1."""
-  if name == FROZEN:
-    base, run, regime = target, c.freeze, 'regular' if c.text == 'data' else 'distil'
-  else:
+  base, run = target, c.freeze
+  if name == TOGETHER:
     base, run = heads(c, root, FROZEN, target, data), c.finetune
-    regime = 'finetune' if c.text == 'data' else 'both'
     # the model changes: of mixed text it sees people's too, to keep what it knows of that
     data = dataclasses.replace(data, mixed=c.text == 'mixed')
-  k = c.heads.depth + 1
-  settings = {'heads': c.heads, 'k': k, 'together': name == TOGETHER, 'run': run}
-  settings |= {'data': data, 'seed': c.seed, 'order': seed_of(c.seed, f'k{k}-{regime}')}
-  return stage(root, name, train.heads, base=base, mesh=c.mesh, **settings)
+  settings = {'heads': c.heads, 'k': c.heads.depth + 1, 'together': name == TOGETHER, 'run': run}
+  settings |= {'data': data, 'seed': c.seed, 'order': seed_of(c.seed, name), 'mesh': c.mesh}
+  return stage(root, name, train.heads, base=base, **settings)
 
 
 def tree(
@@ -303,18 +277,9 @@ class Bench:
     plan = dict(zip(PLAN, (stage, tree, batch), strict=True))
     same = {'text': self.c.text, 'seed': self.c.seed, 'content': self.text.content}
     if stage in self.made:  # else there is at most a failure
-      topology = self.topology(stage, tree)
-      same |= {'models': self.hash(stage, tree), 'nodes': topology.n, 'depth': topology.max_depth}
+      topology, models = self.topology(stage, tree), folders.content(self.made[stage].folder)
+      same |= {'models': models, 'nodes': topology.n, 'depth': topology.max_depth}
     return plan | same | asked
-
-  def hash(self, stage: str, tree: str) -> str:
-    """A hash of model and heads, and of the tree if it is a calibrated one."""
-    one = self.made[stage]
-    models, found = folders.content(one.folder), one.calibration
-    if tree in ('chain', 'published'):
-      return models
-    named = f'{models} {found.tree.choices} {found.nodes}'
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
 
   def figures(self, stage: str, tree: str, batch: int) -> Row:
     """Tokens a call, agreement, and wall clock in turn with plain greedy decoding."""
@@ -327,9 +292,8 @@ class Bench:
     agreement = {'same_as_plain': comparison.same}
     if tree != 'typical':
       agreement = comparison.agreement(dtype)
-    is_seen = [tuple(prompt) in self.seen for prompt in self.timed.tolist()]
-    prompts = [row for some, _ in comparison.batches for row in some.tolist()]
-    is_new, texts = [tuple(row) not in self.seen for row in prompts], joined(comparison.ours)
+    prompts = [tuple(row) for some, _ in comparison.batches for row in some.tolist()]
+    is_new, texts = [row not in self.seen for row in prompts], joined(comparison.ours)
     calls = texts.calls[is_new].sum()
     return {
       'tokens_unseen': float((texts.lengths[is_new] - 1).sum() / calls) if calls else None,
@@ -337,7 +301,6 @@ class Bench:
       **comparison.speed(comparison.clock(c.repeats, {})),
       **agreement,
       'dtype': dtype,
-      'seen_prompts': sum(is_seen) / len(is_seen),
       'repeated_4grams': repeated_share(joined(comparison.theirs)),
     }
 
@@ -397,11 +360,7 @@ def speeds(rows: Sequence[Row]) -> Drawn:
     row = {'Heads': name, 'Tree': f'{model} (paper)', 'Nodes': '64', 'Batch': '1'}
     row |= {'Tokens': text(tokens, '.2f'), 'Call': text(call, '.2f')}
     below.append(row | {'Speed-up': f'{speedup:.2f}×'})
-  seen = [row['seen_prompts'] for row in rows if row.get('seen_prompts') is not None]
-  notes = report.repetition_note(rows)
-  if seen:
-    notes = [f'Of the prompts, {100 * max(seen):.0f} % begin a text of the training too.', *notes]
-  return SPEED_TABLE.of(rows, below=below, notes=notes)
+  return SPEED_TABLE.of(rows, below=below, notes=report.repetition_note(rows))
 
 
 def _call(row: Row) -> float | None:
