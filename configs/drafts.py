@@ -50,7 +50,6 @@ PAPER = Paper(
   axes={
     'drafter': 'table.rows',
     'tree': 'table.nodes',
-    'short': 'table.short',
     'temperature': 'table.temperatures',
     'batch': 'table.batches',
   },

@@ -1,9 +1,8 @@
 """Drafters side by side, from the top: heads, draft networks, a draft model and prompt lookup.
 
 A base is trained (or taken, `base`) and writes the text that heads and networks are trained on.
-Each drafter, as chains and as trees, is measured in turn with plain decoding. Results:
-results.jsonl, drafts.md, drafts.png; with `table.short` lengths.md and lengths.png too. One drafter
-alone is experiments.train's (lab/networks.py).
+Each drafter, as a chain and as trees, is measured in turn with plain decoding. Results:
+results.jsonl, drafts.md, drafts.png. One drafter alone is experiments.train's (lab/networks.py).
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -22,9 +21,9 @@ from experiments.lab import report, train
 from experiments.lab.compare import MORE, Comparison, batches_of, counted, joined, lengths_of, net
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
-from experiments.lab.report import Column, Drawn, Table, text, write
-from experiments.lab.rows import Row, Rows, each, name_of
-from experiments.lab.stage import if_made, stage
+from experiments.lab.report import Column, Drawn, Table, write
+from experiments.lab.rows import Row, Rows, each
+from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import (
   Count,
@@ -58,7 +57,7 @@ from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.log import read_metrics
 
-PLAN = 'drafter', 'tree', 'temperature', 'batch', 'short'  # fields that name a row
+PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
 DRAFTERS = {
   'heads': 'heads',
@@ -70,9 +69,12 @@ DRAFTERS = {
   'model': 'draft model',
   'lookup': 'prompt lookup',
 }
-HEADS = 'heads', 'rooted', 'markov'
-NETWORKS: tuple[Drafter, ...] = 'block', 'block-2', 'eagle'
+# heads and networks: what they change of the settings of their kind
+HEADS: dict[str, Any]
+HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
+NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
 CHAINS = 'model', 'lookup'  # that draft no trees
+LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 ROWS = 50  # texts at once, where nothing is timed
 FEW = 3  # texts, see `Comparison.clock`
 WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level that are expanded
@@ -96,8 +98,6 @@ class TableConfig:
   rows: tuple[Drafter, ...] = get_args(Drafter)
   nodes: Counts = (8, 16, 32)  # of the trees, the root included
   gamma: Count = 7  # tokens of a chain
-  short: Counts = ()  # tokens of further, shorter chains, such as (1, 3, 5)
-  lookup: Count = 3  # the longest n-gram that prompt lookup looks for
   batches: Counts = (1, 8)  # texts at once
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
   prompt: Count = 4  # tokens of a caption, if the task is lm
@@ -115,17 +115,14 @@ class TableConfig:
       if count <= self.gamma:
         given = f'config.table.nodes[{i}]={count} is not possible'
         raise UserError(f'{given}: give {self.gamma + 1} or more, as many as a chain has')
-    if len(set(self.short)) < len(self.short) or max(self.short, default=0) >= self.gamma:
-      given = f'config.table.short={self.short} is not possible: config.table.gamma={self.gamma}'
-      raise UserError(f'{given} is the longest chain, so give fewer guesses, each once')
     if self.distill.beam != 1 or self.distill.samples:
       raise UserError(
         'config.table.distill writes what the base itself does: give beam=1, and samples=0'
       )
     for row in self.rows:
-      name = row.removesuffix('-2')
-      if row in NETWORKS and self.gamma > (depth := getattr(self, name).depth):
-        given = f'config.table.gamma={self.gamma} is not possible: config.table.{name}'
+      part = row.removesuffix('-2')
+      if row in NETWORKS and self.gamma > (depth := getattr(self, part).depth):
+        given = f'config.table.gamma={self.gamma} is not possible: config.table.{part}'
         raise UserError(f'{given} makes {depth} guesses, so give as many or fewer')
     limit = self.base.max_positions
     if limit is not None and self.max_len > limit:
@@ -160,19 +157,11 @@ class Drafters:
     return dataclasses.replace(self.data, own='', distilled='')
 
 
-# --- the table
-
-
-class Trained(NamedTuple):
-  """A finished drafter."""
-
-  folder: pathlib.Path  # of the stage
-  run: RunConfig
-  data: TextConfig
+# --- the page
 
 
 def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
-  """The page from the top: a base, its own text, drafters, rows, tables and pictures."""
+  """The page from the top: a base, its own text, drafters, rows, tables and the picture."""
   rows = Rows(root / 'results.jsonl', conditions)
   if c.data.own:
     c.data.open()  # a mistake shows before any work
@@ -180,27 +169,21 @@ def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Row
     base = pathlib.Path(c.base)
     check_kind(base, c.task)
   else:
-    made = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people, 'seed': c.seed}
-    base = stage(root, 'base', train.base, **made, mesh=c.mesh)
-  bench = Bench(c, root, base)
+    inputs = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people, 'seed': c.seed}
+    base = stage(root, 'base', train.base, **inputs, mesh=c.mesh)
+  made: dict[Drafter, pathlib.Path] = {}
 
   def make(drafter: Drafter) -> None:
-    if bench.known(drafter) is None:
-      rows.console.print(f'training: {DRAFTERS[drafter]}')
-    bench.trained(drafter)
+    made[drafter] = trained(c, root, base, drafter)
 
   each(rows, [{'drafter': name} for name in c.table.rows if name != 'lookup'], make)
-  failed = [name for name in c.table.rows if name_of({'drafter': name}) in rows.failed]
-  asked = plans(c.table)
-  ready = [plan for plan in asked if plan['drafter'] not in failed]
-  each(rows, ready, functools.partial(measure, bench, rows))
+  bench, asked = Bench(c, root, base, made), plans(c.table)
+  there = [plan for plan in asked if plan['drafter'] in ('lookup', *made)]
+  each(rows, there, functools.partial(measure, bench, rows))
   found = rows.all([bench.key(**plan) for plan in asked])
   if found:
-    tables = speeds(found, asked), acceptance(found), published()
-    picture = functools.partial(learning, bench.curves(), found)
-    write(root / 'drafts', rows.console, tables, picture)
-  if c.table.short and found:
-    write(root / 'lengths', rows.console, [lengths(found)], functools.partial(by_length, found))
+    tables = speeds(found), acceptance(found), published()
+    write(root / 'drafts', rows.console, tables, functools.partial(learning, bench.curves(), found))
   return rows
 
 
@@ -215,40 +198,32 @@ def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path) -> TextConfig:
   return dataclasses.replace(c.data, own=own)
 
 
-def trained(c: Drafters, root: pathlib.Path, base: pathlib.Path, drafter: Drafter) -> Trained:
+def trained(c: Drafters, root: pathlib.Path, base: pathlib.Path, drafter: Drafter) -> pathlib.Path:
   """A small model, or heads or a draft network on the base, which stays as it is."""
-  same: dict[str, Any] = {'seed': c.seed, 'mesh': c.mesh}
   if drafter == 'model':
-    same |= {'model': c.table.small, 'run': c.table.small_run, 'data': c.people}
-    return Trained(stage(root, 'model', train.base, **same), c.table.small_run, c.people)
-  own = own_text(c, root, base)
-  same |= {'base': base, 'run': c.train, 'data': own}
+    inputs = {'model': c.table.small, 'run': c.table.small_run, 'data': c.people, 'seed': c.seed}
+    return stage(root, 'model', train.base, **inputs, mesh=c.mesh)
+  same: dict[str, Any] = {'base': base, 'run': c.train, 'data': own_text(c, root, base)}
+  # all see the same batches
+  same |= {'seed': c.seed, 'order': seed_of(c.seed, 'order'), 'mesh': c.mesh}
   if drafter in HEADS:
-    markov = c.table.block.markov if drafter == 'markov' else 0
-    heads = dataclasses.replace(c.table.heads, rooted=drafter != 'heads', markov=markov)
-    k = c.table.gamma + 1
-    same |= {'heads': heads, 'k': k, 'together': False, 'order': seed_of(c.seed, f'k{k}-regular')}
-    return Trained(stage(root, drafter, train.heads, **same), c.train, own)
-  draft: Any = c.table.eagle
-  if drafter != 'eagle':
-    layers = 2 if drafter == 'block-2' else c.table.block.layers
-    draft = dataclasses.replace(c.table.block, layers=layers)
-  order = seed_of(c.seed, f'{drafter.removesuffix("-2")}-regular')
-  folder = stage(root, drafter, network, draft=draft, loss=c.loss, order=order, **same)
-  return Trained(folder, c.train, own)
+    heads = dataclasses.replace(c.table.heads, **HEADS[drafter])
+    return stage(
+      root, drafter, train.heads, heads=heads, k=c.table.gamma + 1, together=False, **same
+    )
+  settings = c.table.eagle if drafter == 'eagle' else c.table.block
+  draft = dataclasses.replace(settings, **NETWORKS[drafter])
+  return stage(root, drafter, network, draft=draft, loss=c.loss, **same)
 
 
 def plans(table: TableConfig) -> list[Row]:
-  """The rows: each drafter as a chain, as shorter ones, and as each tree."""
+  """The rows: each drafter as a chain and as each tree."""
   found = []
   for drafter in table.rows:
-    shapes = [(0, short) for short in (0, *table.short)]
-    if drafter not in CHAINS:
-      shapes += [(tree, 0) for tree in table.nodes]
-    for tree, short in shapes:
+    for tree in (0,) if drafter in CHAINS else (0, *table.nodes):
       for temperature in table.temperatures:
         for batch in table.batches:
-          found.append((drafter, tree, temperature, batch, short))
+          found.append((drafter, tree, temperature, batch))
   return [dict(zip(PLAN, plan, strict=True)) for plan in found]
 
 
@@ -258,8 +233,6 @@ def plans(table: TableConfig) -> list[Row]:
 def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
   """Measures one row. Tokens, acceptance and agreement are of all texts, whatever the batch size;
   times are taken over some of them."""
-  if plan['drafter'] != 'lookup':
-    bench.trained(plan['drafter'])
   row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
   name = f'{DRAFTERS[row["drafter"]]}, {_shape(row)}, temperature {row["temperature"]:g}'
   figures = f'{row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
@@ -273,10 +246,13 @@ class Bench:
     c: the settings.
     root: the workdir.
     base: the folder of the base.
+    made: folders of the drafters that are trained.
   """
 
-  def __init__(self, c: Drafters, root: pathlib.Path, base: pathlib.Path) -> None:
-    self.c, self.root, self.base = c, root, base
+  def __init__(
+    self, c: Drafters, root: pathlib.Path, base: pathlib.Path, made: Mapping[Drafter, pathlib.Path]
+  ) -> None:
+    self.c, self.root, self.base, self.made = c, root, base, made
     self.text = c.people.open()
     self.text.check_base(base)
     self.target = Bound(*packed(*folders.load(base)))
@@ -285,38 +261,25 @@ class Bench:
     self.prompts = prompts[spaced(len(prompts), c.table.sentences)]
     self.timed = self.prompts[spaced(len(self.prompts), c.table.timed)]
 
-  @functools.cache  # noqa: B019 (one bench a process)
-  def trained(self, drafter: Drafter) -> Trained:
-    """A drafter, trained now if it is not there."""
-    return trained(self.c, self.root, self.base, drafter)
-
-  def known(self, drafter: Drafter) -> Trained | None:
-    """A drafter that is there; else None."""
-    return if_made(functools.partial(self.trained, drafter))
-
   def key(self, **plan: Any) -> Row:
     """Fields that a row is found by: what is measured, of which models and which texts."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'lookup'
-    asked = {name: getattr(self.c.table, name) for name in (*names, 'prompt')}
-    asked['content'] = self.text.content
-    models = self._models(plan['drafter'])
-    return {**plan, 'models': models, 'task': self.c.task, 'seed': self.c.seed, **asked}
+    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'prompt'
+    asked = {name: getattr(self.c.table, name) for name in names}
+    asked |= {'models': self._models(plan['drafter']), 'content': self.text.content}
+    return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
 
-  def figures(
-    self, drafter: Drafter, tree: int, temperature: float, batch: int, short: int
-  ) -> dict[str, Any]:
+  def figures(self, drafter: Drafter, tree: int, temperature: float, batch: int) -> Row:
     """All that is found out for one row."""
-    found = self._training(drafter) | self._counted(drafter, tree, temperature, short)
-    return found | self._clocked(drafter, tree, temperature, short, batch)
+    found = self._training(drafter) | self._counted(drafter, tree, temperature)
+    return found | self._clocked(drafter, tree, temperature, batch)
 
   def curves(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Points of networks' chains on own text, by 'dev' and 'training': training tokens, and tokens
     a call."""
     found = {}
-    for drafter in NETWORKS:
-      known = self.known(drafter) if drafter in self.c.table.rows else None
-      if known is not None:
-        lines = [line for line in read_metrics(known.folder) if 'eval' in line]
+    for drafter, folder in self.made.items():
+      if drafter in NETWORKS:
+        lines = [line for line in read_metrics(folder) if 'eval' in line]
         tokens = self._tokens_a_step(drafter)
         found[drafter] = {
           where: [(line['step'] * tokens, line['eval'][f'{where} tokens a call']) for line in lines]
@@ -324,23 +287,21 @@ class Bench:
         }
     return found
 
-  def _models(self, drafter: Drafter) -> str | None:
-    """A hash of the base and of the drafter; None where it is not there."""
-    if drafter == 'lookup':
-      return folders.content(self.base)
-    known = self.known(drafter)
-    if known is None:
-      return None
-    content = draft_content if drafter in NETWORKS else folders.content
-    return f'{folders.content(self.base)} {content(known.folder)}'
+  def _models(self, drafter: Drafter) -> str:
+    """A hash of the base, and one of the drafter if it is there."""
+    found = folders.content(self.base)
+    if drafter in self.made:
+      content = draft_content if drafter in NETWORKS else folders.content
+      found += f' {content(self.made[drafter])}'
+    return found
 
-  @functools.cache  # noqa: B019
-  def _training(self, drafter: Drafter) -> dict[str, Any]:
+  @functools.cache  # noqa: B019 (one bench a process)
+  def _training(self, drafter: Drafter) -> Row:
     """Describes a drafter and the cost of its training."""
     if drafter == 'lookup':
       return {'parameters': 0}
-    folder, run, _ = self.trained(drafter)
-    lines = [line.get('train', {}) for line in read_metrics(folder)]
+    run = self._run(drafter)
+    lines = [line.get('train', {}) for line in read_metrics(self.made[drafter])]
     seconds = [line['seconds_per_step'] for line in lines if 'seconds_per_step' in line]
     params = self._loaded(drafter).params
     learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
@@ -353,14 +314,18 @@ class Bench:
   @functools.cache  # noqa: B019
   def _tokens_a_step(self, drafter: Drafter) -> float:
     """Tokens of the target's side in a step of its training, on average."""
-    _, run, data = self.trained(drafter)
-    batches = data.open().train_batches(run.rows)
+    of_people = drafter == 'model'
+    data = self.c.people if of_people else own_text(self.c, self.root, self.base)
+    batches = data.open().train_batches(self._run(drafter).rows)
     return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
 
+  def _run(self, drafter: Drafter) -> RunConfig:
+    return self.c.table.small_run if drafter == 'model' else self.c.train
+
   @functools.cache  # noqa: B019
-  def _counted(self, drafter: Drafter, tree: int, temperature: float, short: int) -> dict[str, Any]:
+  def _counted(self, drafter: Drafter, tree: int, temperature: float) -> Row:
     """Figures over all texts."""
-    strategy = self._strategy(drafter, tree, temperature, short)
+    strategy = self._strategy(drafter, tree, temperature)
     rows = min(ROWS, len(self.prompts))
     whole = self._comparison(strategy, temperature, self.prompts, rows)
     found = {'nodes': strategy.drafter.nodes, 'accepted': None, 'dtype': self.dtype}
@@ -370,11 +335,9 @@ class Bench:
       found['accepted'] = accepted_by_place(joined(whole.ours), found['nodes'] - 1)
     return found
 
-  def _clocked(
-    self, drafter: Drafter, tree: int, temperature: float, short: int, batch: int
-  ) -> dict[str, Any]:
+  def _clocked(self, drafter: Drafter, tree: int, temperature: float, batch: int) -> Row:
     """Times in turn with plain decoding, over some of the texts."""
-    strategy = self._strategy(drafter, tree, temperature, short)
+    strategy = self._strategy(drafter, tree, temperature)
     timed = self._comparison(strategy, temperature, self.timed, batch)
     ours, theirs = timed.counts
     state, few = timed.state(strategy), max(FEW // batch, 1)
@@ -401,10 +364,10 @@ class Bench:
     batches = batches_of(prompts, batch, self.target.module.pad_id, key)
     return Comparison(self.target, strategy, plain, batches, self.c.table.max_len)
 
-  def _strategy(self, drafter: Drafter, tree: int, temperature: float, short: int) -> Any:
-    gamma = short or self.c.table.gamma
+  def _strategy(self, drafter: Drafter, tree: int, temperature: float) -> Any:
+    gamma = self.c.table.gamma
     if drafter == 'lookup':
-      return fd.PromptLookup(self.c.table.lookup, gamma + 1, temperature)
+      return fd.PromptLookup(LOOKUP, gamma + 1, temperature)
     draft = self._loaded(drafter)
     if drafter == 'model':
       return fd.Speculative(tuple(draft), gamma, temperature)
@@ -423,7 +386,7 @@ class Bench:
   def _loaded(self, drafter: Drafter) -> Bound:
     load: Any = load_draft if drafter in NETWORKS else folders.load
     load = folders.load_heads if drafter in HEADS else load
-    return Bound(*packed(*load(self.trained(drafter).folder)))
+    return Bound(*packed(*load(self.made[drafter])))
 
   @functools.cache  # noqa: B019
   def _ranks(self, drafter: Drafter) -> Any:
@@ -444,9 +407,9 @@ NOTES = (
   'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training:'
   " tokens of the target's side, and seconds. Tokens: per call of a row, over all texts; speeds are"
   ' over some of them.',
-  "Draft: milliseconds that a call takes more than the target's own on as many nodes. Speed-up:"
-  ' over plain decoding of the same model in turn, whole texts, and in brackets the slowest and'
-  ' fastest round; calls alone: without prompts.',
+  "Draft ms: what a call takes more than the target's own on as many nodes; plain: a call of plain"
+  ' decoding of the same model. Speed-up: over that, in turn, whole texts, and in brackets the'
+  ' slowest and fastest round; calls alone: without prompts.',
   report.SAME_NOTE,
 )
 ACCEPTED_NOTE = (
@@ -456,37 +419,16 @@ ACCEPTED_NOTE = (
 CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *report.MACHINE)
 
 
-def speeds(rows: Sequence[Row], asked: Iterable[Row] = ()) -> Drawn:
-  """Plain decoding, then every row; below, what has not been measured, and trees against chains.
-
-  Args:
-    rows: measured or failed.
-    asked: plans of the table.
-  """
-  measured = [row for row in rows if row.get('error') is None]
-  known = {_plan(row) for row in rows}
-  missing = [plan for plan in asked if _plan(plan) not in known]
-  notes = (*_missing_note(missing), *_trees_note(measured), *report.repetition_note(measured))
-  return SPEEDS.of(rows, above=_plain(measured), notes=notes)
-
-
-def side_by_side(rows: Sequence[Row]) -> Drawn:
-  """`speeds`, where the plans are all products of what is among the rows."""
-  trees = sorted({row['tree'] for row in rows} | {0})
-  at = sorted({(row['temperature'], row['batch']) for row in rows})
-  asked = []
-  for drafter in DRAFTERS:
-    if any(row['drafter'] == drafter for row in rows):
-      for tree in (0,) if drafter in CHAINS else trees:
-        asked += [dict(zip(PLAN, (drafter, tree, *where, 0), strict=True)) for where in at]
-  return speeds(rows, asked)
+def speeds(rows: Sequence[Row]) -> Drawn:
+  """Every row, measured or failed."""
+  return SPEEDS.of(rows, notes=report.repetition_note(rows))
 
 
 def acceptance(rows: Sequence[Row]) -> Drawn:
   """The chains, place by place."""
   once = {}  # batch sizes are counted together
   for row in rows:
-    if _is_whole_chain(row) and row.get('accepted'):
+    if _is_chain(row) and row.get('accepted'):
       once[row['drafter'], row['temperature']] = row
   columns = [
     Column('Drafter', lambda row: DRAFTERS[row['drafter']]),
@@ -500,89 +442,23 @@ def acceptance(rows: Sequence[Row]) -> Drawn:
   return table.of(once.values())
 
 
-def lengths(rows: Sequence[Row]) -> Drawn:
-  """Chains of a drafter, short and long, beside the blocks of Stern et al. 2018."""
-  return LENGTHS.of(_chains(rows))
-
-
-def _plan(row: Row) -> tuple[Any, ...]:
-  """The fields that name a row; lines without `short` are of whole chains or trees."""
-  return tuple(row.get(name) or (0 if name == 'short' else row.get(name)) for name in PLAN)
-
-
 def _shape(row: Row) -> str:
   if row.get('tree'):
     return f'tree of {row["tree"]}'
-  if row.get('short'):
-    return f'chain of {row["short"]}'
   return f'chain of {row["nodes"] - 1}' if row.get('nodes') else 'chain'
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-  drafter, short = list(DRAFTERS).index(row['drafter']), row.get('short') or 0
-  return row.get('temperature', 0), row.get('batch', 0), drafter, row.get('tree', 0), -short
+  drafter = list(DRAFTERS).index(row['drafter'])
+  return row.get('temperature', 0), row.get('batch', 0), drafter, row.get('tree', 0)
 
 
 def _accepted(place: int, row: Row) -> float | None:
   return row['accepted'][place] if place < len(row['accepted']) else None
 
 
-def _is_whole_chain(row: Row) -> bool:
-  return row.get('error') is None and not row['tree'] and not row.get('short')
-
-
-def _chains(rows: Iterable[Row]) -> list[Row]:
-  """Chains of every length at temperature 0 and batch 1, by their length."""
-  found = [row for row in rows if row.get('error') is None and not row['tree']]
-  found = [row for row in found if row['temperature'] == 0 and row['batch'] == 1]
-  return sorted(found, key=lambda row: (list(DRAFTERS).index(row['drafter']), row['nodes']))
-
-
-def _plain(rows: Sequence[Row]) -> list[dict[str, str]]:
-  """A line for plain decoding at each temperature and batch size; times in the median."""
-  lines = []
-  for temperature, batch in sorted({(row['temperature'], row['batch']) for row in rows}):
-    beside = [row for row in rows if (row['temperature'], row['batch']) == (temperature, batch)]
-    known = [row['plain_ms'] for row in beside if row.get('plain_ms') is not None]
-    line = {'Drafter': 'sampling' if temperature else 'greedy', 'Draft': 'none', 'Nodes': '1'}
-    line |= {'T': f'{temperature:g}', 'Batch': str(batch), 'Parameters': '0', 'Tokens': '1.00'}
-    line |= {'Call ms': text(statistics.median(known) if known else None, '.2f')}
-    lines.append(line | {'Speed-up': '1.00×'})
-  return lines
-
-
-def _missing_note(asked: Iterable[Row]) -> list[str]:
-  """A sentence that names plans, by drafter, temperature and batch size."""
-  shapes: dict[tuple[Any, ...], list[str]] = {}
-  for plan in sorted(asked, key=_order):
-    where = plan['drafter'], plan['temperature'], plan['batch']
-    shapes.setdefault(where, []).append(_shape(plan))
-  named = []
-  for (drafter, temperature, batch), found in shapes.items():
-    at = f'temperature {temperature:g} and batch {batch}'
-    named.append(f'{DRAFTERS[drafter]} at {at} ({", ".join(found)})')
-  return [f'Not measured: {"; ".join(named)}.'] if named else []
-
-
-def _trees_note(rows: Iterable[Row]) -> list[str]:
-  """Names trees that write fewer tokens a call than the chain of as many nodes of their drafter."""
-  at_zero = {}
-  for row in rows:
-    if row.get('tokens') and row['temperature'] == 0 and not row.get('short'):
-      at_zero[row['drafter'], row['tree']] = row
-  worse, pairs = [], 0
-  for (drafter, tree), row in sorted(at_zero.items()):
-    chain = at_zero.get((drafter, 0))
-    if tree and chain is not None and chain['nodes'] == tree:
-      pairs += 1
-      if row['tokens'] < chain['tokens']:
-        worse.append(f'{DRAFTERS[drafter]} {row["tokens"]:.3f} against {chain["tokens"]:.3f}')
-  than = 'fewer tokens a call than'
-  if worse:
-    said = f'{len(worse)} of {pairs} trees write {than} their chain: {"; ".join(worse)}'
-  else:
-    said = f'no tree writes {than} its chain, of {pairs} compared (temperature 0)'
-  return [f'At equal nodes {said}.'] if pairs else []
+def _is_chain(row: Row) -> bool:
+  return row.get('error') is None and not row['tree']
 
 
 SPEEDS = Table(
@@ -599,6 +475,7 @@ SPEEDS = Table(
     Column('Tokens', 'tokens', '.2f'),
     Column('Draft ms', 'draft_ms', '.2f'),
     Column('Call ms', 'call_ms', '.2f'),
+    Column('Plain ms', 'plain_ms', '.2f'),
     report.SPEED_UP,
     report.CALLS_ALONE,
     report.SAME,
@@ -609,7 +486,7 @@ SPEEDS = Table(
 )
 
 
-# --- what is published: on language models and accelerators; and Stern et al. 2018
+# --- what is published: on language models and accelerators
 
 HEADINGS = 'Drafter', 'Target', 'Draft', 'T', 'Text', 'Tokens', 'Speed-up', 'Source'
 # tokens a call include the target's own one; speed-up is over plain decoding
@@ -651,35 +528,7 @@ def published() -> Drawn:
   return Table('Published', columns, (PUBLISHED_NOTE,)).of([], below=rows)
 
 
-STERN = {  # tokens a call by k, exact acceptance: Stern et al. 2018, Table 1
-  'Distillation': {2: 1.55, 4: 1.85, 6: 1.90, 8: 1.91, 10: 1.90},
-  'Fine tuning': {2: 1.78, 4: 2.69, 6: 2.98, 8: 3.01, 10: 2.87},
-  'Both': {2: 1.88, 4: 3.27, 6: 4.18, 8: 4.69, 10: 4.95},
-}
-LENGTHS = Table(
-  'Chains by their length',
-  (
-    Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
-    Column('k', 'nodes', names_row=True),
-    Column('Tokens', 'tokens', '.2f'),
-    Column("The paper's Both", lambda row: STERN['Both'].get(row['nodes']), '.2f', missing=''),
-    Column('Draft ms', 'draft_ms', '.2f'),
-    Column('Call ms', 'call_ms', '.2f'),
-    report.SPEED_UP,
-    report.SAME,
-  ),
-  (
-    'k: the root and k - 1 guesses. Tokens: per call, over all texts, one at a time, at temperature'
-    ' 0; speeds are over'
-    " some of them. The paper's: heads and base trained together, WMT14 en-de (Stern et al. 2018,"
-    ' Table 1).',
-    report.SAME_NOTE,
-  ),
-  CONDITIONS,
-)
-
-
-# --- the pictures
+# --- the picture
 
 STYLES = {
   'block': Style(BLUE, 'o'),
@@ -690,11 +539,6 @@ STYLES = {
   'markov': Style(ORANGE, 'P'),
   'model': Style(PUBLISHED, 'X'),
   'lookup': Style(PUBLISHED, '*'),
-}
-STERN_STYLES = {
-  'Distillation': Style(PUBLISHED, 'o', '--'),
-  'Fine tuning': Style(PUBLISHED, '^', '--'),
-  'Both': Style(PUBLISHED, 's', '--'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',
@@ -715,27 +559,11 @@ def learning(
       drawing.curve(axes, found[where], STYLES[drafter], DRAFTERS[drafter])
     if not curves:
       drawing.nothing_yet(axes)
-  chains = [row for row in rows if _is_whole_chain(row) and row['temperature'] == 0]
+  chains = [row for row in rows if _is_chain(row) and row['temperature'] == 0]
   for drafter, row in {row['drafter']: row for row in chains}.items():
     if drafter not in CHAINS:
       name = None if drafter in curves else DRAFTERS[drafter]
       point = row['training_tokens'], row['tokens']
       drawing.curve(panels[0], [point], STYLES[drafter], name, markerfacecolor='none')
-  drawing.legend(figure, 6)
-  drawing.save(figure, path)
-
-
-def by_length(rows: Iterable[Row], path: pathlib.Path) -> None:
-  """Draws tokens a call against k: our chains, and the blocks of Stern et al. 2018."""
-  figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
-  drawing.dress(left, 'Ours, a frozen base', 'tokens a call', 'k')
-  found = _chains(rows)
-  for drafter in dict.fromkeys(row['drafter'] for row in found):
-    points = [(row['nodes'], row['tokens']) for row in found if row['drafter'] == drafter]
-    drawing.curve(left, points, STYLES[drafter], DRAFTERS[drafter])
-  title = 'Stern et al. 2018, Table 1 (WMT14 en-de, newstest2013)'
-  drawing.dress(right, title, 'tokens a call', 'k')
-  for regime, style in STERN_STYLES.items():
-    drawing.curve(right, STERN[regime].items(), style, regime)
   drawing.legend(figure, 6)
   drawing.save(figure, path)
