@@ -61,21 +61,6 @@ CALLS = {  # of benchmarks/calls.py: what a row has, its heading, its form
   'overhead_ms': ('the loop adds, ms', '.3f'),
   'overhead_share': ('of a call', '.1%'),
 }
-MEMORY = {  # of benchmarks/memory.py
-  'shape': ('model', ''),
-  'dtype': ('weights', ''),
-  'batch': ('batch', ''),
-  'tokens': ('tokens', ''),
-  'weights_gb': ('weights, GB', '.1f'),
-  'cache_kb_a_token': ('cache, KB a token', '.0f'),
-  'cache_gb': ('cache, GB', '.1f'),
-  'prefill_256_gb': ('a prompt by 256, GB', '.1f'),
-  'prefill_1024_gb': ('by 1,024', '.1f'),
-  'prefill_4096_gb': ('by 4,096', '.1f'),
-  'total_gb': ('least, GB', '.1f'),
-  'fits': ('fits on, GB', ''),
-  'programs': ('programs', ''),
-}
 CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
@@ -208,7 +193,6 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
   'precision': of_lines(precision.table, precision.KEY),
   'benchmarks.calls': of_benchmark(CALLS),
-  'benchmarks.memory': of_benchmark(MEMORY),
   **{f'methods.{name}': of_method(name) for name in figures.PICKS},
 }
 
