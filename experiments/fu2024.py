@@ -81,7 +81,7 @@ class Measure:
     each_once('measure', **sizes, batches=self.batches)
 
   @property
-  def pool(self) -> tuple[int, int]:
+  def pool_sizes(self) -> tuple[int, int]:
     """Sizes of pools of texts: tokens of an n-gram, and n-grams a token."""
     return self.ngrams[0], self.guesses[0]
 
@@ -185,7 +185,7 @@ class Bench:
     asked = {name: getattr(self.c.measure, name) for name in names}
     asked |= {'models': folders.content(self.folder), 'content': self.text.content}
     if plan['pool'] in OF_TEXTS:
-      asked['pool_sizes'] = self.c.measure.pool
+      asked['pool_sizes'] = self.c.measure.pool_sizes
     return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
 
   def figures(self, batch: int, **plan: Any) -> Row:
@@ -230,7 +230,7 @@ class Bench:
       given = self._some('dev')
       out = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
       texts = [row[:n] for row, n in zip(out.tokens, out.lengths, strict=True)]
-    return fd.build_pool(texts, self.target.module, *self.c.measure.pool)
+    return fd.build_pool(texts, self.target.module, *self.c.measure.pool_sizes)
 
   def _comparison(self, strategy: Any, given: np.ndarray, batch: int) -> Comparison:
     batches = batches_of(given, batch, self.target.module.pad_id, None)
