@@ -43,7 +43,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
 from fastdec.evaluation.calls import wide_calls
-from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PUBLISHED, PURPLE, SKY, VERMILION, Style
+from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.fields import Between
@@ -530,15 +530,13 @@ def published() -> Drawn:
 
 # --- the picture
 
-STYLES = {
+STYLES = {  # of what is trained on own text
   'block': Style(BLUE, 'o'),
   'block-2': Style(SKY, 'v'),
   'eagle': Style(VERMILION, '^'),
   'heads': Style(GREEN, 's'),
   'rooted': Style(PURPLE, 'D'),
   'markov': Style(ORANGE, 'P'),
-  'model': Style(PUBLISHED, 'X'),
-  'lookup': Style(PUBLISHED, '*'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',

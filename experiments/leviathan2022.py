@@ -243,7 +243,7 @@ class Bench:
       'repeated_4grams': repeated_share(joined(comparison.theirs)),
     }
 
-  @functools.cache  # noqa: B019
+  @functools.cache  # noqa: B019 (one bench a process)
   def alpha(self, draft: str, temperature: float) -> float:
     """Alpha by beta, over the texts that the target writes for all prompts."""
     strategy, key = self.plain(temperature)
