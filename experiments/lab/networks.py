@@ -170,11 +170,7 @@ def network(
     ids = most_frequent(target.module, words, module.words)
   begun = begun_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
   fixed = split(begun.params)[1]
-  dev = material.batches_of(material.own_dev()) if data.own else material.dev_batches()
-  if not dev:
-    raise UserError(
-      'the dev set has no sentence that fits into config.data.row_length: give longer rows'
-    )
+  dev = material.dev_batches(material.own_dev() if data.own else None)
   batches = material.train_batches(run.rows, order)
   looked_at = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
   task = frozen_draft_task(target, begun, loss)

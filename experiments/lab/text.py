@@ -178,15 +178,11 @@ class Text:
     Raises:
       UserError: there is none.
     """
-    folders = self.config.written
-    if not folders:
-      raise UserError(
-        "the text is people's, which has no own text of the dev set: name a model's, by data.own"
-      )
-    if not (folders[0] / f'dev.{self.config.source}').is_file():
-      remedy = 'give its command again (with distill.beam=1), which adds that'
-      raise UserError(f'{folders[0]} has no text of the dev set: {remedy}')
-    return self._written(folders[0], 'dev', None)
+    folder = self.config.written[0]
+    if not (folder / f'dev.{self.config.source}').is_file():
+      remedy = 'let it be written anew, with distill.beam=1'
+      raise UserError(f'{folder} has no text of the dev set: {remedy}')
+    return self._written(folder, 'dev', None)
 
   def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
     """Ids of what a model wrote: as it wrote them, where they are of these lines and this
@@ -202,22 +198,15 @@ class Text:
     length = self.config.row_length
     return packed_batches(self.tokens('train', length), rows or self.config.rows, length, seed)
 
-  def dev_batches(self) -> list[Any]:
-    """Packed batches of the dev set, the same for every seed, at most `DEV_BATCHES`, none twice.
+  def dev_batches(self, pairs: TokenPairs | None = None) -> list[Any]:
+    """Packed batches of the dev set, or of other pairs, without those too long to train on; the
+    same for every seed, at most `DEV_BATCHES`, none twice.
 
     Raises:
-      UserError: no sentence is short enough to train on.
+      UserError: all are too long.
     """
-    return self._first(self.tokens('dev', self.config.row_length))
-
-  def batches_of(self, pairs: TokenPairs) -> list[Any]:
-    """As many batches of other pairs, without those that are too long to train on; none where all
-    are."""
-    pairs = pairs.at_most(self.config.row_length)
-    return self._first(pairs) if len(pairs) else []
-
-  def _first(self, pairs: TokenPairs) -> list[Any]:
     rows, length = self.config.rows, self.config.row_length
+    pairs = (self.tokens('dev') if pairs is None else pairs).at_most(length)
     full = int(pairs.lengths.max(1, initial=0).sum()) // (rows * length)
     packed = packed_batches(pairs, rows, length, 0)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]

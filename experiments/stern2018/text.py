@@ -436,10 +436,10 @@ class Bench:
     model, params = without_heads(*folders.load(folder))
     lines = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
-    own = self.text.batches_of(TokenPairs(self.tokens.source, written))
+    own = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
     right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
-    people = right(self.text.dev_batches())
-    return {'head_accuracy': people, 'own_accuracy': right(own) if own else ()}
+    of_own = right(self.text.dev_batches(own)) if len(own) else ()
+    return {'head_accuracy': right(self.text.dev_batches()), 'own_accuracy': of_own}
 
   def _quality(self, out: Decoded) -> Row:
     """BLEU and block sizes."""
