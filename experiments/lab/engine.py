@@ -86,11 +86,8 @@ def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> S
     raise UserError(
       f'there is no SLURM to submit to here ({error}): use another --engine'
     ) from None
-  executor.update_parameters(timeout_min=minutes)
-  if gpus:
-    executor.update_parameters(gpus_per_node=gpus)
-  if partition:
-    executor.update_parameters(slurm_partition=partition)
+  asked = {'timeout_min': minutes, 'gpus_per_node': gpus, 'slurm_partition': partition}
+  executor.update_parameters(**{name: value for name, value in asked.items() if value})
 
   async def start(name: str, command: list[str]) -> int:
     executor.update_parameters(name=name)
