@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_025,
-  'experiments': 10_030,
-  'experiments/lab': 2_845,
+  'experiments': 10_012,
+  'experiments/lab': 2_828,
   'benchmarks': 725,
   'configs': 930,
   'tests': 32_395,
