@@ -182,8 +182,9 @@ def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Row
   each(rows, there, functools.partial(measure, bench, rows))
   found = rows.all([bench.key(**plan) for plan in asked])
   if found:
-    tables = speeds(found), acceptance(found), published()
-    write(root / 'drafts', rows.console, tables, functools.partial(learning, bench.curves(), found))
+    tables = [speeds(found), acceptance(found)]
+    picture = functools.partial(learning, bench.curves(), found)
+    write(root / 'drafts', rows.console, tables, picture)
   return rows
 
 
@@ -484,48 +485,6 @@ SPEEDS = Table(
   CONDITIONS,
   sort=_order,
 )
-
-
-# --- what is published: on language models and accelerators
-
-HEADINGS = 'Drafter', 'Target', 'Draft', 'T', 'Text', 'Tokens', 'Speed-up', 'Source'
-# tokens a call include the target's own one; speed-up is over plain decoding
-PUBLISHED_ROWS = """
-Medusa |Vicuna 13B  |tree      |0|mean of 6 tasks|2.44|2.07×|Li et al. 2024 (EAGLE-2)
-Hydra  |Vicuna 13B  |tree      |0|mean of 6 tasks|3.40|2.69×|Li et al. 2024 (EAGLE-2)
-EAGLE  |Vicuna 13B  |tree      |0|mean of 6 tasks|3.82|2.95×|Li et al. 2024 (EAGLE-2)
-EAGLE-2|Vicuna 13B  |tree      |0|mean of 6 tasks|4.65|4.04×|Li et al. 2024 (EAGLE-2)
-EAGLE-2|Vicuna 13B  |tree      |1|mean of 6 tasks|4.26|3.65×|Li et al. 2024 (EAGLE-2)
-Medusa |Vicuna 13B  |tree      |0|mean of 5 tasks|2.51|2.12×|Li et al. 2025 (EAGLE-3), Table 1
-Hydra  |Vicuna 13B  |tree      |0|mean of 5 tasks|3.50|2.80×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE  |Vicuna 13B  |tree      |0|mean of 5 tasks|3.96|3.05×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE-2|Vicuna 13B  |tree      |0|mean of 5 tasks|4.83|4.22×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE-3|Vicuna 13B  |tree      |0|mean of 5 tasks|6.62|5.51×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE-3|Vicuna 13B  |tree      |1|mean of 5 tasks|5.67|4.65×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE-3|Llama 3.1 8B|tree      |0|mean of 5 tasks|6.23|4.44×|Li et al. 2025 (EAGLE-3), Table 1
-EAGLE-3|Qwen3 4B    |chain of 7|1|MT-Bench       |2.39|–    |DSpark 2026, Table 1
-DFlash |Qwen3 4B    |chain of 7|1|MT-Bench       |3.07|–    |DSpark 2026, Table 1
-DSpark |Qwen3 4B    |chain of 7|1|MT-Bench       |3.64|–    |DSpark 2026, Table 1
-EAGLE-3|Qwen3 8B    |chain of 7|1|GSM8K          |5.30|–    |DSpark 2026, Table 1
-DFlash |Qwen3 8B    |chain of 7|1|GSM8K          |5.33|–    |DSpark 2026, Table 1
-DSpark |Qwen3 8B    |chain of 7|1|GSM8K          |6.17|–    |DSpark 2026, Table 1
-EAGLE-3|Qwen3 8B    |chain of 7|1|MT-Bench       |2.66|–    |DSpark 2026, Table 1
-DFlash |Qwen3 8B    |chain of 7|1|MT-Bench       |3.11|–    |DSpark 2026, Table 1
-DSpark |Qwen3 8B    |chain of 7|1|MT-Bench       |3.72|–    |DSpark 2026, Table 1
-"""
-PUBLISHED_NOTE = (
-  'Large language models on accelerators, at batch 1: other models and other text, so no goal for'
-  ' the rows above.'
-)
-
-
-def published() -> Drawn:
-  """The published figures."""
-  rows = []
-  for line in PUBLISHED_ROWS.strip().splitlines():
-    rows.append(dict(zip(HEADINGS, map(str.strip, line.split('|')), strict=True)))
-  columns = [Column(heading, heading) for heading in HEADINGS]
-  return Table('Published', columns, (PUBLISHED_NOTE,)).of([], below=rows)
 
 
 # --- the picture

@@ -1,5 +1,5 @@
-"""Drafters side by side: heads, draft networks, a draft model and prompt lookup on one base, beside
-what is published. The experiment is experiments/drafters.py, from the top.
+"""Drafters side by side: heads, draft networks, a draft model and prompt lookup on one base. The
+experiment is experiments/drafters.py, from the top.
 
   python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation \\
     --workdir=out/drafts-smoke

@@ -187,7 +187,6 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'cai2024.trees': of_calibration(cai2024.widths),
   'drafts.speeds': of_lines(drafters.speeds, drafters.PLAN),
   'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
-  'drafts.published': lambda _: shown(drafters.published()),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
   'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),

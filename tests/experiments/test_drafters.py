@@ -198,7 +198,7 @@ def test_all_at_toy_size(task, tmp_path, launch):
     assert row.get('training_tokens', 0) > 0 or row['drafter'] == 'lookup'
     assert row['ms_per_token'] > 0 and (row['tree'] > 0 or len(row['accepted']) == 7)
   page = (tmp_path / 'run' / 'drafts.md').read_text()
-  assert '| EAGLE | chain of 7 | 0 | 2 |' in page and 'DSpark 2026, Table 1' in page
+  assert '| EAGLE | chain of 7 | 0 | 2 |' in page and 'Acceptance by position' in page
   before = results.read_bytes()
   assert launch('drafts', *words).code == 0 and results.read_bytes() == before
 
