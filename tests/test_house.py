@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_025,
-  'experiments': 10_012,
+  'experiments': 9_967,
   'experiments/lab': 2_828,
   'benchmarks': 725,
   'configs': 930,
