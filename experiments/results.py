@@ -31,7 +31,6 @@ from experiments import (
   figures,
   fu2024,
   incremental_decoding,
-  leaderboard,
   leviathan2022,
   precision,
 )
@@ -189,7 +188,6 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
-  'leaderboard': lambda folder: shown(leaderboard.leaderboard(folder)),
   'precision': of_lines(precision.table, precision.KEY),
   'benchmarks.calls': of_benchmark(CALLS),
   **{f'methods.{name}': of_method(name) for name in figures.PICKS},

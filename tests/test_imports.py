@@ -159,7 +159,7 @@ def test_the_library_itself_loads_none_of_the_extras():
 
 
 # Files that read several papers, as commands do.
-ABOVE_PAPERS = {'leaderboard.py', 'precision.py'}
+ABOVE_PAPERS = {'precision.py'}
 
 
 def experiments_files(folder: str) -> list[Path]:
