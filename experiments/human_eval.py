@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
   workdir = pathlib.Path(WORKDIR.value)
   study, path = vote.Study(workdir), workdir / 'votes.jsonl'
   if REPORT.value:
-    table = vote.table3(study, vote.read_votes(path)[0])
+    table = vote.table3(study, vote.read_votes(path))
     files.write_text(workdir / 'table3.md', table)
     print(f'{table}\nThe table is {workdir}/table3.md')
     return

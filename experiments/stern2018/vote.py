@@ -11,24 +11,24 @@ Whoever can reach the server can vote. Whoever knows a rater's word can go on as
 import base64
 import dataclasses
 import hashlib
+import io
 import itertools
-import json
-import os
 import re
-import struct
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import PIL.Image
 
+from experiments.lab import rows
 from experiments.stern2018 import published
 from fastdec.cli import page
 from fastdec.data.images import npz
 from fastdec.errors import UserError
+from fastdec.evaluation.rows import append
 from fastdec.fields import Size, Token, read
-from fastdec.files import parse_json, read_bytes
+from fastdec.files import parse_json
 
 SIDES = ('left', 'right')
 SHAPES = {'input': (8, 8, 3), 'output': (-1, -1, 3), 'base': (8,)}
@@ -36,6 +36,19 @@ FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
 PAGE_PAIRS = 100  # in one page, which loads itself again for more
 # The baseline, and fine-tuned models by the two rules of the paper's table.
 FILE = re.compile(r'.+-k(1(?=-regular-exact)|\d+(?=-finetune))-[a-z]+-(exact|distance-2)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Vote:
+  """A line of votes.jsonl."""
+
+  pair: str
+  rater: str
+  k: Size
+  rule: str
+  image: Token
+  preferred: bool
+  time: float
 
 
 class Study:
@@ -76,6 +89,18 @@ class Study:
       pairs[drawn[:8].hex()] = (k, rule, image, SIDES[drawn[8] % 2])
     return dict(sorted(pairs.items()))
 
+  def vote(self, rater: str, pair: str, side: str) -> Vote:
+    """The vote of a rater for a side of a pair.
+
+    Raises:
+      LookupError, TypeError, ValueError: there is no such rater, pair or side.
+    """
+    k, rule, image, tuned = self.pairs(rater)[pair]
+    if side not in SIDES:
+      raise ValueError(f'{side} is no side')
+    given = {'rater': rater, 'pair': pair, 'k': k, 'rule': rule, 'image': image}
+    return read(Vote, {**given, 'preferred': side == tuned, 'time': time.time()}, 'a vote')
+
   def pictures(self, k: int, rule: str, image: int, side: str) -> dict[str, str]:
     """Gives the pictures of a pair as addresses."""
     baseline = self.baseline[image]
@@ -86,39 +111,18 @@ class Study:
 
 def _address(pixels: np.ndarray) -> str:
   """Writes a picture into an address, as a bitmap: its length says nothing of what it shows."""
-  h, w, _ = pixels.shape
-  head = struct.pack('<2sIIIIiiHHIIiiII', b'BM', 54 + pixels.size, 0, 54, 40, w, h, 1, 24, *[0] * 6)
-  bitmap = head + pixels[::-1, :, ::-1].tobytes()  # from the bottom, blue first
-  return f'data:image/bmp;base64,{base64.b64encode(bitmap).decode()}'
+  bitmap = io.BytesIO()
+  PIL.Image.fromarray(pixels).save(bitmap, 'bmp')
+  return f'data:image/bmp;base64,{base64.b64encode(bitmap.getvalue()).decode()}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Vote:
-  """A line of votes.jsonl."""
+def read_votes(path: Path) -> dict[str, Vote]:
+  """Reads votes by the names of their pairs.
 
-  pair: str
-  rater: str
-  k: Size
-  rule: str
-  image: Token
-  preferred: bool
-  time: float
-
-
-def read_votes(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-  """Reads votes by the names of their pairs, and counts the bytes of all whole lines.
-
-  An unfinished last line is left out: nobody was told that this vote is kept.
+  The fragment of a write that was killed is left out: nobody was told that this vote is kept.
   """
-  try:
-    whole = b''.join(read_bytes(path).rpartition(b'\n')[:2]) if path.exists() else b''
-  except OSError as error:
-    raise UserError(f'cannot read {path} ({error.strerror}): move it away') from None
-  try:
-    votes = [read(Vote, parse_json(line), 'a vote') for line in whole.splitlines()]
-  except (ValueError, TypeError) as error:
-    raise UserError(f'{path} has a line that is no vote ({error}): move the file away') from None
-  return {vote.pair: dataclasses.asdict(vote) for vote in votes}, len(whole)
+  votes = (read(Vote, line, f'a vote in {path}') for line in rows.read(path))
+  return {vote.pair: vote for vote in votes}
 
 
 class Server(page.Server):
@@ -126,37 +130,20 @@ class Server(page.Server):
 
   def __init__(self, study: Study, path: Path, host: str = '127.0.0.1', port: int = 0) -> None:
     self.study, self.path = study, path
-    self.votes, whole = read_votes(path)
+    self.votes = read_votes(path)
     self.lock = threading.Lock()
     super().__init__(host, port, Handler)
-    with open(path, 'ab') as file:
-      file.truncate(whole)
 
-  def keep(self, rater: str, pair: str, side: str) -> None:
+  def keep(self, vote: Vote) -> None:
     """Writes a vote to the disk. A rater's first vote on a pair counts, so asking again is safe.
 
     Raises:
-      LookupError, TypeError, ValueError: there is no such vote.
-      OSError: it cannot be written, and is not kept.
+      OSError, UserError: it cannot be written, and is not kept.
     """
-    k, rule, image, tuned = self.study.pairs(rater)[pair]
-    if side not in SIDES:
-      raise ValueError(f'{side} is no side')
-    vote = {'pair': pair, 'rater': rater, 'k': k, 'rule': rule, 'image': image}
-    vote |= {'preferred': side == tuned, 'time': time.time()}
-    line = json.dumps(vote).encode() + b'\n'
-    with self.lock, open(self.path, 'ab', buffering=0) as file:
-      if pair in self.votes:
-        return
-      end = file.tell()
-      try:
-        if file.write(line) < len(line):
-          raise OSError('the disk is full')
-        os.fsync(file.fileno())
-      except OSError:
-        file.truncate(end)
-        raise
-      self.votes[pair] = vote
+    with self.lock:
+      if vote.pair not in self.votes:
+        append(self.path, dataclasses.asdict(vote))
+        self.votes[vote.pair] = vote
 
 
 class Handler(page.Handler):
@@ -180,29 +167,31 @@ class Handler(page.Handler):
     if sent is None:
       return
     try:
-      self.server.keep(**parse_json(sent))
-    except OSError as error:
-      return self.send_error(503, f'the vote is not kept ({error})')
+      vote = self.server.study.vote(**parse_json(sent))
     except (LookupError, TypeError, ValueError):
       return self.send_error(400, 'there is no such vote: load the page again')
+    try:
+      self.server.keep(vote)
+    except (OSError, UserError) as error:
+      return self.send_error(503, f'the vote is not kept ({error})')
     self.send_response(204)
     self.end_headers()
 
 
-def table3(study: Study, votes: dict[str, dict[str, Any]]) -> str:
+def table3(study: Study, votes: dict[str, Vote]) -> str:
   """Draws the paper's Table 3 in Markdown, with its figures beside ours."""
-  names = set().union(*(study.pairs(rater) for rater in {vote['rater'] for vote in votes.values()}))
+  names = set().union(*(study.pairs(rater) for rater in {vote.rater for vote in votes.values()}))
   counted = [vote for name, vote in votes.items() if name in names]
   if not counted:
     raise UserError('there are no votes on these pictures yet: collect them with --serve')
   lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
-  for k, rule in sorted({(vote['k'], vote['rule']) for vote in counted}):
-    found = [vote for vote in counted if (vote['k'], vote['rule']) == (k, rule)]
-    ours = FIGURES.format(*preference([vote['preferred'] for vote in found]))
+  for k, rule in sorted({(vote.k, vote.rule) for vote in counted}):
+    found = [vote for vote in counted if (vote.k, vote.rule) == (k, rule)]
+    ours = FIGURES.format(*preference([vote.preferred for vote in found]))
     paper = published.TABLE3.get((k, rule))
     theirs = FIGURES.format(*paper) if paper else '–'
     methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
-    raters = {vote['rater'] for vote in found}
+    raters = {vote.rater for vote in found}
     lines.append(f'| {methods} | {ours} | {theirs} | {len(found)} | {len(raters)} |')
   others = len(votes) - len(counted)
   note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'

@@ -19,6 +19,7 @@ import time
 import numpy as np
 import pytest
 
+from experiments.lab import rows
 from experiments.stern2018 import vote
 from fastdec.cli import page
 from fastdec.files import locked
@@ -83,7 +84,7 @@ def pixels(address):
 
 
 def votes(workdir):
-  return [json.loads(line) for line in (workdir / 'votes.jsonl').read_text().splitlines()]
+  return rows.read(workdir / 'votes.jsonl')
 
 
 def test_a_rater_sees_each_pair_once_and_what_counts_is_the_side_of_the_fine_tuned_model(workdir):
@@ -156,6 +157,7 @@ def test_requests_that_cannot_be_are_refused_and_nothing_is_written(workdir):
       assert ask(port, '/vote', body)[0] == 400
     for pair, side in ((name, 'both'), (name, 0), ('0' * 16, 'left'), (0, 'left'), ([], 'left')):
       assert choose(port, 'ada', pair, side) == 400
+    assert choose(port, 1, next(iter(vote.Study(workdir).pairs('1')))) == 400  # a rater is a word
     assert ask(port, '/vote', ' ' * 1000)[0] == 413 and ask(port, '/other', '{}')[0] == 413
     # A page from elsewhere may send a vote, or have its own name resolved to this machine.
     for headers in (
@@ -200,14 +202,14 @@ def test_slow_senders_are_cut_off_and_too_many_are_not_let_in(workdir, monkeypat
 
 
 def test_a_vote_that_cannot_be_kept_is_not_acknowledged(workdir, monkeypatch):
-  def full(_):
+  def full(*_):
     raise OSError('the disk is full')
 
   with serving(workdir) as port:
     first, second = (pair['pair'] for pair in told(port, 'ada')['pairs'][:2])
     assert choose(port, 'ada', first) == 204
     with monkeypatch.context() as patched:
-      patched.setattr(vote.os, 'fsync', full)
+      patched.setattr(vote, 'append', full)
       assert choose(port, 'ada', second) == 503
     assert len(votes(workdir)) == told(port, 'ada')['done'] == 1
     assert choose(port, 'ada', second) == 204 and len(votes(workdir)) == 2
@@ -274,7 +276,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   write(tmp_path)
   refused('no votes on these pictures yet', '--report')
   (tmp_path / 'votes.jsonl').write_text('{"rater": 1}\n')
-  refused("a line that is no vote (a vote lacks the field 'pair'", '--report')
+  refused("votes.jsonl lacks the field 'pair'", '--report')
   (tmp_path / 'votes.jsonl').unlink()
   with serving(tmp_path) as port:
     refused('Address already in use', '--serve', f'--port={port}')
