@@ -13,36 +13,17 @@ from experiments.lab.report import SPEED_UP, Column, Drawn, Table
 from experiments.lab.rows import Row
 
 
-class Source(NamedTuple):
-  """Rows of a file."""
-
-  data: str
-  lines: str  # docs/results/<lines>.jsonl
-  page: str  # that has the whole table
-
-
 class Pick(NamedTuple):
   """Rows of a file that stand on a page."""
 
-  source: Source
+  lines: str  # docs/results/<lines>.jsonl; the page with the whole table has its first word
+  data: str
   what: str  # of a row, by its fields: 'k = {k}'
   where: Mapping[str, Any]  # fields of the rows; a list of values allows each
 
 
 TEXT, CAPTIONS, CODE = 'Multi30k, translation', 'captions', 'code'
-HEADS, WIDE = (Source(TEXT, name, 'multi30k') for name in ('multi30k', 'multi30k-384'))
-FACES = Source('faces, 32 x 32 pixels', 'faces32', 'faces32')
-MEDUSA = Source(CAPTIONS, 'medusa', 'medusa')
-SPEC_TEXT = Source(TEXT, 'speculative-translation', 'speculative')
-SPEC_CAPTIONS = Source(CAPTIONS, 'speculative-lm', 'speculative')
-DRAFTS, LONG, RNN, DRAFTS_384 = (
-  Source(TEXT, f'drafts{name}', 'drafts') for name in ('', '-long', '-rnn', '-384')
-)
-DRAFTS_LM, RNN_LM = (Source(CAPTIONS, f'drafts-lm{name}', 'drafts') for name in ('', '-rnn'))
-AHEAD_CODE, AHEAD_CAPTIONS, AHEAD_TEXT = (
-  Source(data, f'lookahead-{name}', 'lookahead')
-  for data, name in ((CODE, 'code'), (CAPTIONS, 'lm'), (TEXT, 'translation'))
-)
+FACES = 'faces, 32 x 32 pixels'
 
 CHAIN, TREE = 'a chain of {gamma}', 'a tree of {tree} nodes'
 GREEDY = {'temperature': 0, 'batch': 1}
@@ -51,6 +32,7 @@ BLOCK = {'drafter': 'block', 'tree': 0, **GREEDY}
 BLOCK_2, BLOCK_2_TREE = ({'drafter': 'block-2', 'tree': tree, **GREEDY} for tree in (0, 32))
 PAPERS = {'regime': 'both', 'rule': 'exact', 'k': [4, 8, 10]}
 TUNED = {'regime': 'finetune', 'rule': 'exact', 'k': [2, 4, 8]}
+HEADS = {'regime': 'both', 'rule': ['tree-8', 'tree-32'], 'k': 8}
 SMALL, AT_ONCE = {'draft': 'small', 'gamma': 3, 'batch': [1, 32]}, 'γ = {gamma}, {batch} at once'
 GROWN = {'batch': 1, 'tree': ['fastest', 'calibrated']}
 AHEAD = {'method': 'lookahead', 'window': 15, 'ngram': 5, 'guesses': 15, 'batch': 1, 'pool': 'all'}
@@ -59,55 +41,60 @@ LOOKUP = {'draft': 'lookup', 'gamma': 3}
 NEAR = {'regime': 'forecast', 'rule': 'distance-2'}
 PICKS = {
   'blockwise': (
-    Pick(WIDE, 'k = {k}, a base of 384', TUNED),
-    Pick(HEADS, 'k = {k}, both, a base of 128', PAPERS),
-    Pick(HEADS, 'k = {k}, both, {rule}', PAPERS | {'rule': 'top-2', 'k': 8}),
+    Pick('multi30k-384', TEXT, 'k = {k}, a base of 384', TUNED),
+    Pick('multi30k', TEXT, 'k = {k}, both, a base of 128', PAPERS),
+    Pick('multi30k', TEXT, 'k = {k}, both, {rule}', PAPERS | {'rule': 'top-2', 'k': 8}),
   ),
   'speculative': (
-    Pick(SPEC_TEXT, AT_ONCE, SMALL),
-    Pick(SPEC_CAPTIONS, AT_ONCE, SMALL | {'temperature': 0}),
-    Pick(SPEC_CAPTIONS, 'γ = {gamma}, temperature 1', SMALL | {'temperature': 1}),
+    Pick('speculative-translation', TEXT, AT_ONCE, SMALL),
+    Pick('speculative-lm', CAPTIONS, AT_ONCE, SMALL | {'temperature': 0}),
+    Pick('speculative-lm', CAPTIONS, 'γ = {gamma}, temperature 1', SMALL | {'temperature': 1}),
   ),
   'medusa': (
-    Pick(MEDUSA, 'Medusa-1, {nodes} nodes', GROWN | {'stage': 'medusa-1'}),
-    Pick(MEDUSA, 'Medusa-2, {nodes} nodes', GROWN | {'stage': 'medusa-2'}),
-    Pick(HEADS, "Stern's heads, k = {k}, {rule}", PAPERS | {'k': 8, 'rule': ['tree-8', 'tree-32']}),
+    Pick('medusa', CAPTIONS, 'Medusa-1, {nodes} nodes', GROWN | {'stage': 'medusa-1'}),
+    Pick('medusa', CAPTIONS, 'Medusa-2, {nodes} nodes', GROWN | {'stage': 'medusa-2'}),
+    Pick('multi30k', TEXT, "Stern's heads, k = {k}, {rule}", HEADS),
   ),
   'eagle': (
-    Pick(LONG, CHAIN, EAGLE),
-    Pick(LONG, TREE, EAGLE_TREE),
-    Pick(DRAFTS_384, f'{CHAIN}, a base of 384', EAGLE),
-    Pick(DRAFTS_LM, CHAIN, EAGLE),
-    Pick(DRAFTS_LM, TREE, EAGLE_TREE),
+    Pick('drafts-long', TEXT, CHAIN, EAGLE),
+    Pick('drafts-long', TEXT, TREE, EAGLE_TREE),
+    Pick('drafts-384', TEXT, f'{CHAIN}, a base of 384', EAGLE),
+    Pick('drafts-lm', CAPTIONS, CHAIN, EAGLE),
+    Pick('drafts-lm', CAPTIONS, TREE, EAGLE_TREE),
   ),
   'block': (
-    Pick(DRAFTS, f'one layer, {CHAIN}', BLOCK),
-    Pick(RNN, f'two layers, {CHAIN}', BLOCK_2),
-    Pick(RNN, f'two layers, {TREE}', BLOCK_2_TREE),
-    Pick(RNN_LM, f'two layers, {CHAIN}', BLOCK_2),
-    Pick(RNN_LM, f'two layers, {TREE}', BLOCK_2_TREE),
+    Pick('drafts', TEXT, f'one layer, {CHAIN}', BLOCK),
+    Pick('drafts-rnn', TEXT, f'two layers, {CHAIN}', BLOCK_2),
+    Pick('drafts-rnn', TEXT, f'two layers, {TREE}', BLOCK_2_TREE),
+    Pick('drafts-lm-rnn', CAPTIONS, f'two layers, {CHAIN}', BLOCK_2),
+    Pick('drafts-lm-rnn', CAPTIONS, f'two layers, {TREE}', BLOCK_2_TREE),
   ),
   'lookahead': (
-    Pick(AHEAD_CODE, WINDOW, AHEAD),
-    Pick(AHEAD_CAPTIONS, WINDOW, AHEAD),
-    Pick(AHEAD_CAPTIONS, f'{WINDOW}, and a pool of earlier outputs', AHEAD | {'pool': 'written'}),
-    Pick(AHEAD_TEXT, WINDOW, AHEAD),
-    Pick(AHEAD_CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
+    Pick('lookahead-code', CODE, WINDOW, AHEAD),
+    Pick('lookahead-lm', CAPTIONS, WINDOW, AHEAD),
+    Pick(
+      'lookahead-lm',
+      CAPTIONS,
+      f'{WINDOW}, and a pool of earlier outputs',
+      AHEAD | {'pool': 'written'},
+    ),
+    Pick('lookahead-translation', TEXT, WINDOW, AHEAD),
+    Pick('lookahead-code', CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
   ),
   'lookup': (
-    Pick(AHEAD_CODE, '{nodes} nodes', {'method': 'lookup', 'batch': 1, 'ngram': 3}),
-    Pick(SPEC_CAPTIONS, AT_ONCE, LOOKUP),
-    Pick(SPEC_TEXT, 'γ = {gamma}', LOOKUP | {'batch': 1}),
+    Pick('lookahead-code', CODE, '{nodes} nodes', {'method': 'lookup', 'batch': 1, 'ngram': 3}),
+    Pick('speculative-lm', CAPTIONS, AT_ONCE, LOOKUP),
+    Pick('speculative-translation', TEXT, 'γ = {gamma}', LOOKUP | {'batch': 1}),
   ),
   'forecast': (
-    Pick(FACES, 'k = {k}, exact', NEAR | {'rule': 'exact', 'k': [4, 10]}),
-    Pick(FACES, 'k = {k}, within 2', NEAR | {'k': [4, 8, 10]}),
+    Pick('faces32', FACES, 'k = {k}, exact', NEAR | {'rule': 'exact', 'k': [4, 10]}),
+    Pick('faces32', FACES, 'k = {k}, within 2', NEAR | {'k': [4, 8, 10]}),
   ),
   'readme': (
-    Pick(WIDE, 'blocks of {k}, exact', TUNED | {'k': 4}),
-    Pick(FACES, 'blocks of {k}, within 2 intensities', NEAR | {'k': 8}),
-    Pick(SPEC_CAPTIONS, 'prompt lookup, {batch} at once', {'draft': 'lookup', 'batch': 32}),
-    Pick(LONG, f'EAGLE, {TREE}', EAGLE_TREE),
+    Pick('multi30k-384', TEXT, 'blocks of {k}, exact', TUNED | {'k': 4}),
+    Pick('faces32', FACES, 'blocks of {k}, within 2 intensities', NEAR | {'k': 8}),
+    Pick('speculative-lm', CAPTIONS, 'prompt lookup, {batch} at once', LOOKUP | {'batch': 32}),
+    Pick('drafts-long', TEXT, f'EAGLE, {TREE}', EAGLE_TREE),
   ),
 }
 
@@ -128,10 +115,11 @@ COLUMNS = (
 def table(folder: pathlib.Path, method: str) -> Drawn:
   """Draws a method's table from the lines in docs/results."""
   found = []
-  for source, what, where in PICKS[method]:
-    for row in rows.read(folder / f'{source.lines}.jsonl'):
+  for lines, data, what, where in PICKS[method]:
+    page = lines.partition('-')[0]
+    for row in rows.read(folder / f'{lines}.jsonl'):
       if row.get('error') is None and all(_is(row.get(name), one) for name, one in where.items()):
-        found.append({**row, 'data': source.data, 'what': what.format(**row), 'page': source.page})
+        found.append({**row, 'data': data, 'what': what.format(**row), 'page': page})
   return Table('', COLUMNS).of(found)
 
 

@@ -20,7 +20,7 @@ named `finished` is of a study whose code is gone; it stays as it is.
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -45,21 +45,21 @@ from fastdec.files import write_text
 FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
 MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
 FINISHED = 'finished'  # a table that stays as it is: its lines are drawn by no code any more
-CALLS = {  # of benchmarks/calls.py: what a row has, its heading, its form
-  'shape': ('model', ''),
-  'dtype': ('dtype', ''),
-  'batch': ('batch', ''),
-  'variant': ('variant', ''),
-  'ms_per_call': ('ms a call', '.2f'),
-  'to_greedy': ('to greedy', '.2f'),
-  'to_floor': ('to the floor', '.2f'),
-  'floor_ms': ('floor ms', '.2f'),
-  'to_chain': ('to the chain', '.2f'),
-  'bandwidth_share': ('of the bandwidth', '.0%'),
-  'bare_ms': ('the model alone, ms', '.2f'),
-  'overhead_ms': ('the loop adds, ms', '.3f'),
-  'overhead_share': ('of a call', '.1%'),
-}
+CALLS = (  # of benchmarks/calls.py
+  Column('model', 'shape'),
+  Column('dtype', 'dtype'),
+  Column('batch', 'batch'),
+  Column('variant', 'variant'),
+  Column('ms a call', 'ms_per_call', '.2f'),
+  Column('to greedy', 'to_greedy', '.2f', beside=lambda row: between(row['spread'])),
+  Column('to the floor', 'to_floor', '.2f'),
+  Column('floor ms', 'floor_ms', '.2f'),
+  Column('to the chain', 'to_chain', '.2f'),
+  Column('of the bandwidth', 'bandwidth_share', '.0%'),
+  Column('the model alone, ms', 'bare_ms', '.2f'),
+  Column('the loop adds, ms', 'overhead_ms', '.3f'),
+  Column('of a call', 'overhead_share', '.1%'),
+)
 CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
 Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
 
@@ -131,20 +131,14 @@ def of_calibration(make: Callable[..., Any]) -> Draw:
   return draw
 
 
-def of_benchmark(names: Mapping[str, tuple[str, str]]) -> Draw:
+def of_benchmark(columns: Sequence[Column]) -> Draw:
   """Draws rows of a benchmark, without columns that none of them has."""
 
   def draw(lines: pathlib.Path) -> str:
-    found, columns = rows.read(lines), []
-    for name, (heading, form) in names.items():
-      if any(row.get(name) is not None for row in found):
-        column = Column(heading, name, form)
-        if name == 'to_greedy':
-          column = Column(heading, name, form, beside=lambda row: between(row['spread']))
-        columns.append(column)
-    known = {name: dict.fromkeys(str(row[name]) for row in found) for name in CONDITIONS}
-    conditions = '; '.join(f'{name} {", ".join(values)}' for name, values in known.items())
-    return f'{markdown(Table("", columns).of(found)).strip()}\n\n{folded(f"{conditions}.")}'
+    found = rows.read(lines)
+    names = {name for row in found for name, value in row.items() if value is not None}
+    there = [column for column in columns if column.field in names]
+    return shown(Table('', there, conditions=CONDITIONS).of(found))
 
   return draw
 
@@ -159,13 +153,9 @@ def beside(lines: pathlib.Path) -> str:
 
 def shown(table: Any) -> str:
   """A table as Markdown, one level below the page's sections, its conditions folded."""
-  lines = re.sub('^## ', '### ', markdown(table).strip()).split('\n')
-  return '\n'.join(folded(line) if line.startswith('Conditions: ') else line for line in lines)
-
-
-def folded(conditions: str) -> str:
-  said = conditions.removeprefix('Conditions: ')
-  return f'<details><summary>Conditions</summary>\n\n{said}\n\n</details>'
+  text = re.sub('^## ', '### ', markdown(table).strip())
+  folded = r'<details><summary>Conditions</summary>\n\n\1\n\n</details>'
+  return re.sub('^Conditions: (.*)$', folded, text, flags=re.MULTILINE)
 
 
 TABLES: dict[str, Draw] = {  # by the names that pages have for them
