@@ -12,7 +12,6 @@ goes on.
 """
 
 import pathlib
-from typing import Any
 
 from absl import flags
 
@@ -29,19 +28,14 @@ CONNECT = cli.process_flags()
 
 def main(_: list[str]) -> None:
   from configs.common import to_dataclass
+  from experiments import stern2018
   from experiments.lab import stage
 
-  paper: Any
-  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
-  if CONFIG.value.get('task') == 'images':
-    from experiments.stern2018 import images as paper
-
-    c: Any = to_dataclass(paper.Table2, CONFIG.value)
+  paper, settings = stern2018.half(CONFIG.value)
+  c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)
+  seconds = cli.seconds(BUDGET.value)
+  if CONFIG.value.task == 'images':  # text is written by one process, for which the others wait
     CONNECT()
-  else:  # of several processes one writes the text, and the others wait for it
-    from experiments.stern2018 import text as paper
-
-    c = to_dataclass(paper.Translation, CONFIG.value)
   with stage.budget(seconds):
     try:
       print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))

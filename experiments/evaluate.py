@@ -16,7 +16,8 @@ token of what people wrote (of images bits an intensity), and how much of its gr
 float32's. These cells are in workdir/types.jsonl.
 """
 
-from typing import Any
+import pathlib
+import sys
 
 from absl import flags
 
@@ -30,50 +31,31 @@ DTYPE = flags.DEFINE_list(
 
 
 def main(_: list[str]) -> None:
-  import pathlib
-
-  if DTYPE.value is None:
-    _rules(CONFIG.value, pathlib.Path(WORKDIR.value))
-  else:
-    _types(CONFIG.value, pathlib.Path(WORKDIR.value), DTYPE.value)
-
-
-def _rules(config: Any, workdir: Any) -> None:
-  """Every rule of the table."""
-  import sys
+  import rich
 
   from configs.common import to_dataclass
+  from experiments import precision, stern2018
+  from experiments.lab import report
+  from experiments.lab.rows import Rows
   from fastdec.errors import UserError
 
+  config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
+  if DTYPE.value is not None:
+    precision.check_types(DTYPE.value)
+    sample = precision.sample_of(config, workdir)
+    rows = Rows(workdir / 'types.jsonl', cli.conditions())
+    found = precision.measure(workdir, sample, DTYPE.value, rows)
+    rich.print(report.terminal(precision.table(found)))
+    return
   if 'table' not in config:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
     )
-  if config.task == 'images':
-    from experiments.stern2018 import images
-
-    images.evaluate(to_dataclass(images.Table2, config), workdir, cli.conditions())
-  else:
-    from experiments.stern2018 import text
-
-    rows = text.evaluate(to_dataclass(text.Translation, config), workdir, cli.conditions())
-    if rows.failed:
-      print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
-      sys.exit(1)
-
-
-def _types(config: Any, workdir: Any, dtypes: list[str]) -> None:
-  """The model in several types of numbers."""
-  import rich
-
-  from experiments import precision
-  from experiments.lab import report
-  from experiments.lab.rows import Rows
-
-  precision.check_types(dtypes)
-  sample = precision.sample_of(config, workdir)
-  rows = Rows(workdir / 'types.jsonl', cli.conditions())
-  rich.print(report.terminal(precision.table(precision.measure(workdir, sample, dtypes, rows))))
+  paper, settings = stern2018.half(config)
+  rows = paper.evaluate(to_dataclass(settings, config), workdir, cli.conditions())
+  if rows.failed:
+    print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
+    sys.exit(1)
 
 
 if __name__ == '__main__':

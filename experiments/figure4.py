@@ -5,7 +5,7 @@ set. The experiment is experiments/stern2018/text.py, from the top.
   [--budget=1h]
 
 Shares its workdir, models and rows with Tables 1 and 4: trains and measures what is missing,
-and writes figure4.png and figure4.csv.
+and writes figure4.png.
 """
 
 from experiments.lab import cli

@@ -143,14 +143,6 @@ def of_benchmark(columns: Sequence[Column]) -> Draw:
   return draw
 
 
-def beside(lines: pathlib.Path) -> str:
-  """Several workdirs side by side; here their rows are in one file, and each says its workdir."""
-  found: dict[str, list[Any]] = {}
-  for row in rows.read(lines):
-    found.setdefault(row['workdir'], []).append(row)
-  return shown(stern2018.beside(found))
-
-
 def shown(table: Any) -> str:
   """A table as Markdown, one level below the page's sections, its conditions folded."""
   text = re.sub('^## ', '### ', markdown(table).strip())
@@ -160,15 +152,12 @@ def shown(table: Any) -> str:
 
 TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
-  'stern2018.rules': of_lines(stern2018.rules_table, stern2018.KEY),
-  'stern2018.trees': of_lines(stern2018.trees_table, stern2018.KEY),
-  'stern2018.wallclock': of_lines(stern2018.wallclock_table, stern2018.KEY),
+  'stern2018.rows': of_lines(stern2018.text_rows, stern2018.KEY),
+  'stern2018.heads': of_lines(stern2018.heads_table, stern2018.KEY),
   'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
-  'stern2018.beside': beside,
+  'stern2018.beside': of_lines(stern2018.beside, ('workdir', *stern2018.KEY)),
   'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
-  'stern2018.quality': of_lines(image_tables.quality_table, stern2018.KEY),
-  'stern2018.distances': of_lines(image_tables.tau_table, stern2018.KEY),
-  'stern2018.image_heads': of_lines(image_tables.heads_table, stern2018.KEY),
+  'stern2018.image_rows': of_lines(image_tables.image_rows, stern2018.KEY),
   'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
   'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
   'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),

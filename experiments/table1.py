@@ -4,7 +4,7 @@ and the picture. The experiment is experiments/stern2018/text.py, from the top.
   python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
   [--budget=540s]
 
-In the workdir: the models, results.jsonl (one line a row), table1.md, .csv, .png. The same command
+In the workdir: the models, results.jsonl (one line a row), table1.md, table1.png. The same command
 goes on where it was stopped; what failed is shown as failed (exit code 1), and the rest goes on.
 """
 

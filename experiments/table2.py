@@ -5,9 +5,9 @@ does not give. The experiment is experiments/stern2018/images.py, from the top.
     [--config.table.own=true] [--budget=540s]
 
 In the workdir: the base and the heads, a folder each; images/, what each row made; results.jsonl, a
-line a row. table2.md and .csv have block sizes, likeness to the originals, wall clock and a sweep
-over tau. Pictures: table2.png (block sizes), tau.png (the sweep), figure4.png (speed-up),
-samples.png (the paper's last page), calls.png (the calls of an image).
+line a row. table2.md has block sizes, likeness to the originals, wall clock and a sweep over
+tau. Pictures: table2.png (block sizes), tau.png (the sweep), figure4.png (speed-up),
+samples.png (the paper's last page).
 """
 
 from experiments.lab import cli

@@ -5,8 +5,8 @@ distilled. The experiment is experiments/stern2018/text.py, from the top.
   [--budget=1h]
 
 Shares its workdir and models with Table 1: trains and measures what is missing, and writes
-table4.md, table4.csv and figure4.png, which shows the same rows. Beside ours stand the paper's
-figures and the rivals that it quotes.
+table4.md and figure4.png, which shows the same rows. Beside ours stand the paper's figures and the
+rivals that it quotes.
 """
 
 from experiments.lab import cli

@@ -19,8 +19,6 @@ Metrics are lines of workdir/metrics.jsonl, and in workdir/tb for TensorBoard.
 """
 
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
 from absl import flags
 
@@ -33,28 +31,17 @@ CONNECT = cli.process_flags()
 
 
 def main(_: list[str]) -> None:
-  workdir = pathlib.Path(WORKDIR.value)
-  if 'kind' in CONFIG.value:
-    from experiments.lab import networks
-
-    _fill(networks.settings_of(CONFIG.value.kind), networks.alone, workdir)
-  elif CONFIG.value.get('task') == 'images':
-    from experiments.stern2018 import images
-
-    _fill(images.Table2, images.train_run, workdir)
-  else:
-    from experiments.stern2018 import text
-
-    _fill(text.Translation, text.train_run, workdir)
-
-
-def _fill(settings: type, make: Callable[[Any, pathlib.Path], bool], workdir: pathlib.Path) -> None:
-  """Trains in the workdir, within the budget: `make` is False where it was finished before."""
   from configs.common import to_dataclass
-  from experiments.lab import stage
+  from experiments import stern2018
+  from experiments.lab import networks, stage
   from fastdec.training.processes import is_first
 
-  seconds = cli.seconds(BUDGET.value)
+  if 'kind' in CONFIG.value:
+    settings, make = networks.settings_of(CONFIG.value.kind), networks.alone
+  else:
+    paper, settings = stern2018.half(CONFIG.value)
+    make = paper.train_run
+  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
   CONNECT()
   with stage.budget(seconds):
     try:

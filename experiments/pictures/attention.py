@@ -20,8 +20,9 @@ from fastdec.models.attention import mix, weights_of
 from fastdec.models.stacks import Attend
 
 
+@functools.partial(jax.jit, static_argnames='model')
 def cross_attention(
-  model: Model, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
+  model: Any, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
 ) -> Float[Array, 'layers h t s']:
   """Weights of each source token for each written token, in each layer and head of the decoder:
   rows sum to 1.
@@ -30,19 +31,20 @@ def cross_attention(
   i.
 
   Args:
-    model: an encoder-decoder over text.
+    model: one that translates, see `check_translates`; its `apply` takes `across`, which the
+      protocol does not ask.
     params: its parameters.
     inputs: the source, its end included; padding gets no weight.
     tokens: the output, its end included.
-
-  Raises:
-    UserError: the model has no encoder, or makes images.
   """
-  check_translates(model)
-  return _cross_attention(model, params, inputs, tokens)
+  (t,), kept = tokens.shape, []
+  fed = jnp.pad(tokens, (1, 0), constant_values=model.start_id)[None, :-1]
+  cache = model.init_cache(params, model.encode(params, inputs[None]), 1, t)
+  model.apply(params, fed, causal(t), cache, across=keeping(kept))
+  return jnp.concatenate(kept)
 
 
-def check_translates(model: Model, name: str = 'the model') -> None:
+def check_translates(model: Model, name: str) -> None:
   """Raises UserError where a model has no source tokens to look at."""
   if model.start_id is None:
     raise UserError(f'{name} is decoder-only and looks at no source: give a model that translates')
@@ -68,19 +70,6 @@ def keeping(kept: list[Array]) -> Attend:
     return mix(drop(weights), kv.v)
 
   return attend
-
-
-@functools.partial(jax.jit, static_argnames='model')
-def _cross_attention(
-  model: Any, params: Params, inputs: Int[Array, ' s'], tokens: Int[Array, ' t']
-) -> Float[Array, 'layers h t s']:
-  """`model` is one whose `apply` takes `across`, as those that translate do and the protocol does
-  not ask."""
-  (t,), kept = tokens.shape, []
-  fed = jnp.pad(tokens, (1, 0), constant_values=model.start_id)[None, :-1]
-  cache = model.init_cache(params, model.encode(params, inputs[None]), 1, t)
-  model.apply(params, fed, causal(t), cache, across=keeping(kept))
-  return jnp.concatenate(kept)
 
 
 # --- the picture: written tokens against source tokens, cut where the model's calls were

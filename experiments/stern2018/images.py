@@ -3,8 +3,8 @@ accepting near ones costs.
 
 A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are trained on it, frozen
 (regular) or together with it (finetune), for each k. Each of these models is measured by each rule,
-beside greedy decoding. Results: results.jsonl, table2.md and .csv, pictures, and in images/ what
-each row made of the split.
+beside greedy decoding. Results: results.jsonl, table2.md, pictures, and in images/ what each row
+made of the split.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import math
 import pathlib
 import re
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -23,9 +24,8 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.report import terminal
-from experiments.lab.rows import Row, Rows, beside_greedy, each
-from experiments.lab.stage import if_made, in_place, inputs_of, seconds_left, stage
+from experiments.lab.rows import Row, Rows, beside_greedy
+from experiments.lab.stage import in_place, inputs_of, seconds_left, stage
 from experiments.lab.train import (
   Count,
   HeadsConfig,
@@ -40,7 +40,16 @@ from experiments.lab.train import (
 )
 from experiments.stern2018 import image_tables, tables
 from experiments.stern2018.image_tables import TAU
-from experiments.stern2018.tables import FITTED, FORECAST, KEY, UNTRAINED
+from experiments.stern2018.runs import (
+  Asked,
+  accuracy,
+  check_alone,
+  check_model,
+  filled,
+  show,
+  write,
+)
+from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
 from fastdec import folders
 from fastdec.data.images import npz
 from fastdec.data.images.corpus import (
@@ -57,13 +66,13 @@ from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.fields import Between, read
+from fastdec.fields import Between
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.folders import packed
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 from fastdec.sharding import MeshConfig, partition_of, place
-from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
 
@@ -96,7 +105,7 @@ class ImagesConfig:
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
-    own = f' own={_record_of(pathlib.Path(self.own)).content}' if self.own else ''
+    own = f' own={record_of(self.own)["content"]}' if self.own else ''
     cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
     return f'{self.images.key[:16]} {cut}{own}'
 
@@ -190,7 +199,7 @@ class Table2:
 
 
 def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
-  """The page from the top: a base, heads on it, their rows, tables and pictures."""
+  """Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
   rows, data = Rows(root / 'results.jsonl', conditions), c.data
   base = stage(root, 'base', **base_run(c, c.photographs))
   if c.table.own:
@@ -198,30 +207,45 @@ def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
     own = stage(root, 'own', write_own, base=base, data=data, images=images, mesh=c.mesh)
     data = dataclasses.replace(data, own=str(own))
   bench = Bench(c, data, root / 'images', base)
+  if found := filled(rows, bench, asked(c), functools.partial(model, c, root, base, data)):
+    image_tables.blocks(found, root / 'table2.png')
+    image_tables.tau_sweep(found, root / 'tau.png')
+    tables.figure4(found, root / 'figure4.png')
+    image_tables.samples(root / 'images', c.table.split, max(c.table.ks), found, root)
+    write(root / 'table2', rows, [make(found) for make in image_tables.TABLES], 'table2.png')
+  return rows
+
+
+def asked(c: Table2) -> list[Asked]:
+  """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k other
+  distances too."""
+  table, largest = c.table, max(c.table.ks)
+  others = [f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]
+  found: list[Asked] = [(1, 'regular', ('exact',))]
+  forecasts = [FORECAST, *[FITTED] * bool(table.own or c.data.own)]
+  for regime in (*forecasts, *table.regimes):
+    # a forecast has no likeliest window
+    ks, rules = (table.forecast, COLUMNS[:2]) if regime in forecasts else (table.ks, COLUMNS)
+    found += [(k, regime, (*rules, *(others if k == largest else ()))) for k in ks]
+  return found
+
+
+# --- the models, each a stage
+
+
+def model(
+  c: Table2, root: pathlib.Path, base: pathlib.Path, data: ImagesConfig, k: int, regime: str
+) -> pathlib.Path:
+  """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
+  if k == 1 or regime in UNTRAINED:
+    return base
+  is_tuned = regime == 'finetune'
   # then frozen heads for the largest k serve a smaller one
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-
-  def model(k: int, regime: str) -> pathlib.Path:
-    """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
-    if k == 1 or regime in UNTRAINED:
-      return base
-    is_tuned = regime == 'finetune'
-    if c.table.one_run or (not is_tuned and are_nested):
-      k = max(c.table.ks)
-    start = model(k, 'regular') if is_tuned else base
-    return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
-
-  def work(k: int, regime: str, rule: str) -> None:
-    bench.measure(rows, model(k, regime), k, regime, rule)
-
-  each(rows, plans(c), work)
-  keys = []
-  for plan in plans(c):
-    there = if_made(functools.partial(model, plan['k'], plan['regime']))
-    keys.append(bench.key(there, **plan))
-  if found := rows.all(keys):
-    draw(c, rows, found, root)
-  return rows
+  if c.table.one_run or (not is_tuned and are_nested):
+    k = max(c.table.ks)
+  start = model(c, root, base, data, k, 'regular') if is_tuned else base
+  return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
 
 
 def base_run(c: Table2, data: ImagesConfig) -> dict[str, Any]:
@@ -241,56 +265,15 @@ def heads_run(
   return {'make': train.heads, **heads, **same}
 
 
-def plans(c: Table2) -> list[Row]:
-  """The rows: greedy decoding, blocks by forecast, then each regime and k; at the end, for the
-  largest k, other distances."""
-  table, has_own = c.table, c.table.own or c.data.own
-  found = [(1, 'regular', 'exact')]
-  forecasts = [FORECAST, *[FITTED] * bool(has_own)] if table.forecast else []
-  for regime in forecasts:
-    # a forecast has no likeliest window
-    found += [(k, regime, rule) for k in table.forecast for rule in ('exact', WITHIN)]
-  for regime in table.regimes:
-    found += [(k, regime, rule) for k in table.ks for rule in COLUMNS]
-  largest = max(table.ks)
-  swept = forecasts * (largest in table.forecast) + list(table.regimes)
-  others = [tau for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]  # within 0 is exact
-  for regime in swept:
-    found += [(largest, regime, f'distance-{tau}') for tau in others]
-  return [dict(zip(KEY, plan, strict=True)) for plan in found]
-
-
-def draw(c: Table2, rows: Rows, found: list[Row], root: pathlib.Path) -> None:
-  """Writes the tables, and draws what can be drawn of the rows."""
-  image_tables.blocks(found, root / 'table2.png')
-  image_tables.tau_sweep(found, root / 'tau.png')
-  tables.figure4(found, root / 'figure4.png')
-  image_tables.samples(root / 'images', c.table.split, max(c.table.ks), found, root)
-  drawn = [make(found) for make in image_tables.TABLES]
-  theirs = image_tables.PUBLISHED
-  tables.write(root / 'table2', rows.console, drawn, found, 'table2.png', theirs)
-
-
 # --- one run: experiments.train and experiments.evaluate
 
 
 def train_run(c: Table2, folder: pathlib.Path) -> bool:
   """Fills a folder with the run that k, regime and base mean; False if it was there before."""
+  check_alone(c)
   base = pathlib.Path(c.base)
-  if c.k > 1 and not c.base:
-    raise UserError(
-      f'heads for k={c.k} are trained on a base model: name its workdir by --config.base=...'
-    )
-  if c.k == 1 and c.regime == 'finetune':
-    raise UserError(
-      'k=1 has no heads to train with regime=finetune: give regime=regular, or k of 2 or more'
-    )
-  if c.k == 1 and c.data.own:
-    raise UserError(
-      f'config.data.own={c.data.own} is for heads: leave it out, or give k of 2 or more'
-    )
   if c.base:
-    _check_model(c, base)
+    check_model(base, folders.model_of(c.model))
   if c.k > 1:
     return in_place(folder, **heads_run(c, base, c.k, c.regime, c.data))
   start: dict[str, Any] = {'start': base} if c.base else {}
@@ -299,25 +282,13 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
 
 def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Measures the run in a folder alone, by the rules of the table."""
-  _check_model(c, folder)
+  check_model(folder, folders.model_of(c.model))
   train.check_run(folder, c.k, c.regime, c.seed)
   rows = Rows(folder / 'results.jsonl', conditions)
-  bench = Bench(c, c.data, folder / 'images', folder)
-  found = [
-    bench.measure(rows, folder, c.k, c.regime, rule)
-    for rule in (COLUMNS if c.k > 1 else COLUMNS[:1])
-  ]
-  for make in image_tables.TABLES:
-    rows.console.print(terminal(make(found)))
+  bench, rules = Bench(c, c.data, folder / 'images', folder), COLUMNS if c.k > 1 else COLUMNS[:1]
+  found = filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: folder)
+  show(rows, [make(found) for make in image_tables.TABLES])
   return rows
-
-
-def _check_model(c: Table2, folder: pathlib.Path) -> None:
-  """Raises UserError where a folder holds another model than the config means."""
-  if without_heads(*folders.load(folder))[0] != folders.model_of(c.model):
-    raise UserError(
-      f'{folder} holds another model than this config means: give a run of the same config'
-    )
 
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
@@ -377,13 +348,11 @@ class Pictures:
         remedy = 'give a run of the same config, on the same images'
         raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
-      record = _record_of(pathlib.Path(self.config.own))
-      if record.teacher != author_of(*without_heads(*folders.load(folder))):
-        given = f'the images in {self.config.own} were written by another model than {folder}'
-        raise UserError(f'{given}: {WRITE_OWN}')
-      if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
-        given = f'the images in {self.config.own} were written of other images than this'
-        raise UserError(f'{given} config means: {WRITE_OWN}')
+      record, given = record_of(self.config.own), f'the images in {self.config.own} were written'
+      if record['teacher'] != author_of(*without_heads(*folders.load(folder))):
+        raise UserError(f'{given} by another model than {folder}: {WRITE_OWN}')
+      if (record['images'], record['mirrored']) != (self.images.key[:16], self.config.mirrored):
+        raise UserError(f'{given} of other images than this config means: {WRITE_OWN}')
 
 
 class Own(NamedTuple):
@@ -445,8 +414,8 @@ def write_own(
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
   content = hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
-  said = Record(teacher, pictures.images.key[:16], content, data.mirrored)
-  write_json(folder / 'images.json', dataclasses.asdict(said))
+  record = {'teacher': teacher, 'images': pictures.images.key[:16], 'mirrored': data.mirrored}
+  write_json(folder / 'images.json', {**record, 'content': content})
   shutil.rmtree(folder / 'parts')
 
 
@@ -456,27 +425,17 @@ def open_own(folder: pathlib.Path) -> Own:
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
-  _record_of(folder)  # which is written last
+  record_of(folder)  # which is written last
   shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
   return Own(**npz.read(folder / 'images.npz', shapes, 'images'))
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-  """images.json: hashes of who has written the images, of what, and of what they are."""
-
-  teacher: str
-  images: str
-  content: str
-  mirrored: bool
-
-
-def _record_of(folder: pathlib.Path) -> Record:
-  """The record of images that a base has written."""
-  file = folder / 'images.json'
+def record_of(folder: str | pathlib.Path) -> dict[str, Any]:
+  """Hashes of who has written the images in a folder, of what, and of what they are."""
+  file = pathlib.Path(folder) / 'images.json'
   if not file.is_file():
     raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
-  return read(Record, read_json(file), str(file), mark=': ')
+  return read_json(file)
 
 
 @functools.lru_cache(maxsize=1)
@@ -549,11 +508,13 @@ class Bench:
     self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path
   ) -> None:
     self.c, self.data, self.folder, self.base = c, data, folder, base
+    self.split = c.table.split
     self.pictures = c.photographs.open()
     self.originals = self.pictures.images.array(c.table.split, c.table.images or None)
     self.inputs = shrink(self.originals)
-    self.rows = min(c.table.rows, len(self.inputs))
+    self.rows_at_once = min(c.table.rows, len(self.inputs))
     self.bicubic_psnr = psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
+    self.greedy: dict[pathlib.Path, Decoded] = {}  # of a model, whose k have it in common
 
   def key(self, model: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
     """Fields that a row is found by; model None: it could not be trained."""
@@ -563,51 +524,59 @@ class Bench:
     key |= {'images': self.pictures.images.key[:16]}
     key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
     if regime == FITTED:
-      key |= {'own_images': _record_of(pathlib.Path(self.data.own)).content}
+      key |= {'own_images': record_of(self.data.own)['content']}
     return key | {'dtype': self.c.model.dtype, 'seed': self.c.seed}
 
-  def measure(self, rows: Rows, model: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    """One row: block sizes, likeness to the originals and, of the table's columns, times."""
-    key = self.key(model, k, regime, rule)
-    row = rows.measure(key, lambda: self.figures(model, k, regime, rule))
-    block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
-    rows.console.print(f'k={k} {regime} {rule}: {block}, {likeness}')
-    return row
+  def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
+    """A row for each rule, of a model with its first k heads, or of a forecast; k = 1 decodes
+    greedily. The table's columns are timed in turn with the same model's greedy decoding."""
+    target = packed(*folders.load(folder))
+    if folder not in self.greedy:
+      self.greedy[folder] = decoded(*target, fd.Greedy(), self.inputs, self.rows_at_once)
+    greedy, plain = self.greedy[folder], pictures_of(self.greedy[folder].tokens)
+    same: Row = {'bits_per_dimension': self.bits(*target), 'bicubic_psnr': self.bicubic_psnr}
+    if k > 1 and regime not in UNTRAINED:
+      dev, own = self.pictures.dev_batches(), self.own_batches(plain)
+      same |= accuracy(folder, k, dev, own) | self.c.heads.conditions
+      same |= {'heads_text': 'own'} if self.data.own else {}
+    strategies = self.strategies(folder, k, regime, rules)
+    timed = {rule: strategies[rule] for rule in rules if rule in COLUMNS}
+    times = self.times(target, timed if k > 1 else {}) if timed else {}
+    for rule, strategy in strategies.items():
+      out = greedy if k == 1 else decoded(*target, strategy, self.inputs, self.rows_at_once)
+      if rule == 'exact':
+        self.check_same(*target, out, greedy)
+      made, blocks = pictures_of(out.tokens), count_blocks(out.lengths, out.block_sizes)
+      self.keep(folder, f'k{k}-{regime}-{rule}', output=made, block_sizes=out.block_sizes)
+      row = {**self.key(folder, k, regime, rule), **same}
+      if rule in timed:
+        row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
+      yield row | {
+        'tolerance': image_tables.distance({'k': k, 'rule': rule}),
+        'mean_block_size': blocks.mean_block_size,
+        'calls_per_output': blocks.calls_per_output,
+        'psnr': psnr(made, self.originals),
+        'ssim': ssim(made, self.originals),
+        'psnr_to_greedy': psnr(made, plain),
+        'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
+      }
 
-  def figures(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    """Measures a model with its first k heads; k = 1 decodes greedily."""
-    model, params = _loaded(folder)
-    found: Row = {'bits_per_dimension': self.bits(folder), 'bicubic_psnr': self.bicubic_psnr}
-    greedy = self.greedy(folder)
+  def summary(self, row: Row) -> str:
+    """A row in one line."""
+    block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
+    return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'
+
+  def strategies(
+    self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> dict[str, Any]:
+    """The strategy of each rule: greedy, by a forecast, or by heads."""
     if k == 1:
-      out = greedy
-    else:
-      strategy = self.strategy(folder, k, regime, rule)
-      if regime not in UNTRAINED:
-        found |= self.accuracy(folder, k) | self.c.heads.conditions
-        found |= {'heads_text': 'own'} if self.data.own else {}
-      out = decoded(model, params, strategy, self.inputs, self.rows)
-    if rule == 'exact':
-      self.check_same(model, params, out, greedy)
-    if rule in COLUMNS:
-      times = self.timings(folder, k, regime)
-      found |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
-    made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
-    blocks = count_blocks(out.lengths, out.block_sizes)
-    with whole_file(self.folder / f'{self.c.table.split}-k{k}-{regime}-{rule}.npz') as file:
-      given: Any = {'input': self.inputs, 'original': self.originals}
-      for name, one in {'models': folder, 'base': self.base}.items():
-        given[name] = np.frombuffer(bytes.fromhex(folders.content(one)), np.uint8)[None]
-      np.savez_compressed(file, output=made, block_sizes=out.block_sizes, **given)
-    return found | {
-      'tolerance': image_tables.distance({'k': k, 'rule': rule}),
-      'mean_block_size': blocks.mean_block_size,
-      'calls_per_output': blocks.calls_per_output,
-      'psnr': psnr(made, self.originals),
-      'ssim': ssim(made, self.originals),
-      'psnr_to_greedy': psnr(made, plain),
-      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
-    }
+      return {rule: fd.Greedy() for rule in rules}
+    if regime in UNTRAINED:
+      weights = self.fitted if regime == FITTED else None
+      return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
+    heads = packed(*folders.load_heads(folder))
+    return {rule: strategy_of(heads, k, rule) for rule in rules}
 
   @functools.cached_property
   def fitted(self) -> np.ndarray:
@@ -615,29 +584,20 @@ class Bench:
     own = open_own(pathlib.Path(self.data.own))
     return fd.fit_forecast(folders.model_of(self.c.model), *own)
 
-  def strategy(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Any:
-    """The strategy of a row of heads or of a forecast."""
-    if regime in UNTRAINED:
-      return fd.LinearForecast(k, rule_of(rule), self.fitted if regime == FITTED else None)
-    return strategy_of(packed(*folders.load_heads(folder)), k, rule)
-
-  @functools.lru_cache(maxsize=1)  # noqa: B019
-  def timings(self, folder: pathlib.Path, k: int, regime: str) -> dict[str, Timing]:
-    """Times a few images one by one: greedy decoding and the table's columns, all in turn."""
-    strategies: dict[str, Any] = {'greedy': fd.Greedy()}
-    for rule in COLUMNS if k > 1 else ():
-      if regime not in UNTRAINED or rule != CENTRED:
-        strategies[rule] = self.strategy(folder, k, regime, rule)
+  def times(self, target: tuple[Any, Any], strategies: Mapping[str, Any]) -> dict[str, Timing]:
+    """Times a few images one by one: greedy decoding and the strategies, all in turn."""
     calls = {}
-    for name, strategy in strategies.items():
-      calls[name] = functools.partial(fd.decode, *_loaded(folder), strategy=strategy)
+    for name, strategy in {'greedy': fd.Greedy(), **strategies}.items():
+      calls[name] = functools.partial(fd.decode, *target, strategy=strategy)
     chosen = spaced(len(self.inputs), self.c.table.timed)
     return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
 
-  @functools.lru_cache(maxsize=2)  # noqa: B019 (one bench a process)
-  def greedy(self, folder: pathlib.Path) -> Decoded:
-    """Greedy decoding of the split."""
-    return decoded(*_loaded(folder), fd.Greedy(), self.inputs, self.rows)
+  def keep(self, folder: pathlib.Path, name: str, **arrays: Any) -> None:
+    """Writes what a row made of the split, beside what it was made from and by."""
+    with whole_file(self.folder / f'{self.split}-{name}.npz') as file:
+      for author, one in {'models': folder, 'base': self.base}.items():
+        arrays[author] = np.frombuffer(bytes.fromhex(folders.content(one)), np.uint8)[None]
+      np.savez_compressed(file, input=self.inputs, original=self.originals, **arrays)
 
   def check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
     """Raises UserError where an image parts from greedy decoding's at what is no near tie."""
@@ -648,11 +608,9 @@ class Bench:
       gaps.append(partings((model, params), self.inputs[i : i + 1], ours, plain))
     check_partings(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
 
-  @functools.cache  # noqa: B019
-  def bits(self, folder: pathlib.Path) -> float:
+  def bits(self, model: Any, params: Any) -> float:
     """Bits an intensity, of the originals."""
-    model, params = _loaded(folder)
-    rows = min(self.rows, 8)
+    rows = min(self.rows_at_once, 8)
     sources, originals = (x[: len(x) // rows * rows] for x in (self.inputs, self.originals))
     targets = originals.reshape(-1, rows, model.fixed_length).astype(np.int32)
     batches = (
@@ -661,23 +619,9 @@ class Bench:
     )
     return dev_loss(model, params, batches)['nll'] / np.log(2)
 
-  @functools.cache  # noqa: B019
-  def accuracy(self, folder: pathlib.Path, k: int) -> Row:
-    """Shares of right guesses by the first k heads: about photographs of the dev set, and about
-    images that the model itself writes."""
-    module, of_heads = packed(*folders.load_heads(folder))
-    if module.k > k:
-      module, of_heads = module.drafting(of_heads, k - 1)
-    model, params = without_heads(*_loaded(folder))
+  def own_batches(self, made: np.ndarray) -> list[Any]:
+    """Batches of the first images as the model itself wrote them."""
     few = min(DEV_IMAGES, len(self.inputs))
     rows = min(self.c.data.rows, few)
-    made = pictures_of(self.greedy(folder).tokens[:few])
-    written: Any = written_batches(self.inputs[:few], made, rows, seed=0)
-    own = [written[i] for i in range(few // rows)]
-    right = functools.partial(head_accuracy, model, module, params, of_heads)
-    return {'head_accuracy': right(self.pictures.dev_batches()), 'own_accuracy': right(own)}
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(folder: pathlib.Path) -> tuple[Any, Any]:
-  return packed(*folders.load(folder))
+    written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
+    return [written[i] for i in range(few // rows)]

@@ -2,27 +2,23 @@
 ours."""
 
 import collections
+import dataclasses
 import functools
 import pathlib
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import rich.console
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments.lab import report
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
 from experiments.lab.rows import Row, latest
 from experiments.lab.train import TUNED
-from experiments.stern2018 import published
-from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
 from fastdec.evaluation.labels import Label, place
-from fastdec.files import write_text
 
 KEY = 'k', 'regime', 'rule'  # fields that name a row of one split
 UNTRAINED = FORECAST, FITTED = 'forecast', 'fitted'  # image models that guess without heads
@@ -42,11 +38,10 @@ TABLE1_NOTE = (
   ' newstest2013).'
 )
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
-MIN_NOTE = 'min n: at least n tokens a call (section 5.3); the paper gives no figures.'
 ONE_FOR_EACH = 'the paper trains one for each k.'
 OWN_NOTE = (
-  'Regular and Fine tuning: heads trained on what the base itself writes for the training sources;'
-  ' not in the paper.'
+  'Heads, and in fine tuning the base with them, are trained on what the base itself writes of the'
+  ' training set; not in the paper.'
 )
 TREE_NOTE = (
   f'{TREE}: exact acceptance on a tree of 32 nodes, grown on another split; not in the paper.'
@@ -55,23 +50,19 @@ SPEED_NOTE = (
   'One output at a time (batch 1), in turn with greedy decoding by the same model:'
   ' median ratio of rounds.'
 )
-WALL_CLOCK_NOTES = (
+ROWS_NOTES = (
   SPEED_NOTE,
   'In parentheses or below the speed-up, the least and the largest ratio of rounds.',
   'Same: outputs that are those of greedy decoding with the same model.',
-  "Top-1: how often each head names the next token, of people's references on the dev set and of"
-  " the model's own greedy text, which is what it has to guess.",
 )
-TREES_NOTES = (
-  'Chain / tree: exact acceptance by the same heads. The tree is the best one for those heads of at'
-  ' most this many nodes, the root included, as counted on what the model writes for sources of'
-  ' another split.',
-  'Each tree is compared with the longest measured chain on the same heads that has no more nodes'
-  ' than the tree; a dash if there is none. A chain has at most k nodes, so wider calls cannot help'
-  ' it.',
-  SPEED_NOTE,
-  'In parentheses or below, the least and the largest of the tree. Same: outputs of the tree that'
-  ' are those of greedy decoding.',
+TEXT_NOTE = (
+  'min-n: at least n tokens a call (section 5.3). tree-n: exact acceptance on the best tree of at'
+  ' most n nodes for these heads, as counted on what the model writes for sources of another split.'
+  ' The paper has no figures for either.'
+)
+HEADS_NOTE = (
+  "Top-1: how often each head names what comes next, in people's texts or images of the dev set,"
+  ' and in what the model itself writes, which is what it has to guess.'
 )
 TABLE4_NOTES = (
   "Ours: trained on distilled text, heads and base together. In parentheses or below, the paper's"
@@ -81,17 +72,86 @@ TABLE4_NOTES = (
   'Rounds: the least and the largest speed-up of rounds.',
   SPEED_NOTE,
 )
-BESIDE_NOTE = (
-  'BLEU / mean accepted block size / outputs that are those of greedy decoding by the same model,'
-  ' per cent; with exact acceptance.'
-)
+
+# --- the paper's figures
+
+# Table 1: WMT14 English-German, newstest2013, BLEU / mean accepted block size. It has no figures
+# for a minimum block size (section 5.3).
+_TABLE = """
+k   regular     distil      finetune    both        both,top-2  both,top-3
+1   26.00/1.00  26.41/1.00  -           -           -           -
+2   25.81/1.51  26.52/1.55  25.74/1.78  26.58/1.88  26.49/1.92  26.41/1.93
+4   25.84/1.73  26.31/1.85  25.05/2.69  26.36/3.27  26.22/3.47  26.14/3.52
+6   26.08/1.76  26.26/1.90  24.69/2.98  26.18/4.18  25.90/4.59  25.56/4.69
+8   25.82/1.76  26.25/1.91  24.27/3.01  26.11/4.69  25.71/5.34  25.41/5.52
+10  25.69/1.74  26.34/1.90  23.51/2.87  25.60/4.95  25.04/5.67  24.68/5.91
+"""
+
+
+def _parse(table: str) -> dict[tuple[int, str, str], tuple[float, float]]:
+  (_, *columns), *rows = [line.split() for line in table.strip().splitlines()]
+  figures = {}
+  for k, *entries in rows:
+    for column, entry in zip(columns, entries, strict=True):
+      regime, _, rule = column.partition(',')
+      if entry != '-':
+        bleu, block = entry.split('/')
+        figures[int(k), regime, rule or 'exact'] = (float(bleu), float(block))
+  return figures
+
+
+PAPERS_TABLE1 = _parse(_TABLE)
+
+# Table 4: newstest2014. k -> BLEU and wall-clock speed-up of a single sentence; trained on
+# distilled data.
+PAPERS_TABLE4 = {
+  1: (29.11, 1.0),
+  2: (28.95, 1.72),
+  4: (28.54, 2.69),
+  6: (28.11, 3.10),
+  8: (27.88, 3.31),
+  10: (27.40, 3.04),
+}
+
+# Rows of Table 4 that are other papers': BLEU in per cent, the speed-up where one was published.
+RIVALS = {
+  'Vaswani 2017, Transformer, beam 4': (28.4, None),
+  'Gu 2018, Transformer, beam 1': (22.71, None),
+  'Gu 2018, Transformer, beam 4': (23.45, None),
+  'Gu 2018, NAT': (17.35, None),
+  'Gu 2018, NAT + FT': (17.69, None),
+  'Gu 2018, NAT + FT + NPD, s = 10': (18.66, None),
+  'Gu 2018, NAT + FT + NPD, s = 100': (19.17, None),
+  'Lee 2018, Transformer, beam 1': (23.77, 1.20),
+  'Lee 2018, Transformer, beam 4': (24.57, 1.00),
+  'Lee 2018, refinement, 1 iteration': (13.91, 11.39),
+  'Lee 2018, refinement, 2 iterations': (16.95, 8.77),
+  'Lee 2018, refinement, 5 iterations': (20.26, 3.11),
+  'Lee 2018, refinement, 10 iterations': (21.61, 2.01),
+  'Lee 2018, refinement, adaptive': (21.54, 2.39),
+  'Kaiser 2018, latent': (19.8, None),
+  'Kaiser 2018, latent, top 10': (21.0, None),
+  'Kaiser 2018, latent, top 100': (22.5, None),
+}
+
+# Figure 4's points are not in the text, except the peaks: translation's (k = 8, block size 4.7,
+# speed-up 3.3) agrees with Table 4's speed-ups at Table 1's block sizes, which stand here. k ->
+# mean accepted block size and speed-up.
+PAPERS_FIGURE4_IMAGES = {6: (5.3, 4.0)}
+PAPERS_FIGURE4 = {
+  k: (PAPERS_TABLE1[k, 'distil' if k == 1 else 'both', 'exact'][1], speedup)
+  for k, (_, speedup) in PAPERS_TABLE4.items()
+}
 
 
 # --- what the tables have in common
 
 Key = tuple[int, str, str]
+WORKDIR = Column('Workdir', 'workdir', names_row=True)
 K = Column('k', 'k', names_row=True)
 TRAINING = Column('Training', lambda row: REGIMES[row['regime']], names_row=True)
+RULE = Column('Rule', 'rule', names_row=True)
+BLOCK = Column('Block', 'mean_block_size', '.2f')
 SPEED_UP = Column('Speed-up', 'speedup', '.2f', '×', beside=lambda row: between(row.get('spread')))
 SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 
@@ -104,9 +164,12 @@ def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
 
 def finished(rows: Iterable[Row]) -> list[Row]:
   """The newest rows that have figures, by regime, k and rule."""
-  found = [row for row in by_key(rows).values() if row.get('error') is None]
-  order = list(REGIMES)
-  return sorted(found, key=lambda row: (order.index(row['regime']), row['k'], rank(row['rule'])))
+  return sorted((row for row in by_key(rows).values() if row.get('error') is None), key=place_of)
+
+
+def place_of(row: Row) -> tuple[Any, ...]:
+  """A row's place: by regime, k and rule."""
+  return list(REGIMES).index(row['regime']), row['k'], rank(row['rule'])
 
 
 def rank(rule: str) -> tuple[bool, str, int]:
@@ -126,15 +189,67 @@ def bleu_and_block(row: Row) -> str:
   return f'{text(row.get("bleu"), ".2f")} / {text(row.get("mean_block_size"), ".2f")}'
 
 
-def top_1(heading: str, name: str) -> Column:
-  """Accuracy of each head, per cent. It does not depend on the rule, so it stands with the
-  exact one alone."""
+def beside_the_papers(
+  found: Mapping[Key, Row],
+  headings: Mapping[tuple[str, str], str],
+  figure: Column,
+  theirs: Callable[..., str],
+) -> list[Column]:
+  """Columns of a table whose lines are values of k.
+
+  Args:
+    found: the rows.
+    headings: of each column, by regime and rule.
+    figure: what each column shows of its row.
+    theirs: the paper's figure of a k, regime and rule, to stand beside ours.
+  """
+
+  def column(regime: str, rule: str, heading: str) -> Column:
+    def ours(k: int) -> Row | None:
+      return found.get((k, regime, rule))
+
+    beside = functools.partial(theirs, regime=regime, rule=rule)
+    return dataclasses.replace(figure, heading=heading, beside=beside, cell=ours)
+
+  columns = [column(*key, heading) for key, heading in headings.items()]
+  return [Column('k', str, names_row=True), *columns]
+
+
+def rows_table(rows: Iterable[Row], quality: Sequence[Column], notes: Sequence[str]) -> Drawn:
+  """Every finished row: its quality, blocks and speed."""
+  columns = (K, TRAINING, RULE, *quality, BLOCK, SPEED_UP, SAME)
+  return Table('Quality and speed', columns, (*ROWS_NOTES, *notes)).of(finished(rows))
+
+
+def heads_table(rows: Iterable[Row]) -> Drawn:
+  """Shares of right guesses by each head, of every finished model with heads."""
+  shown = []
+  for row in finished(rows):
+    if row['k'] > 1 and row['regime'] not in UNTRAINED and row['rule'] == 'exact':
+      shown.append(row)
+  return HEADS.of(shown)
+
+
+def _top_1(heading: str, name: str) -> Column:
+  """Accuracy of each head, per cent."""
 
   def shares(row: Row) -> str:
-    accuracy = row.get(name) or () if row['rule'] == 'exact' else ()
+    accuracy = row.get(name) or ()
     return ' '.join(text(None if one is None else 100 * one, '.0f') for one in accuracy)
 
   return Column(heading, shares)
+
+
+HEADS = Table(
+  'Heads',
+  (
+    K,
+    TRAINING,
+    _top_1('Top-1 % of p1 .. pk, dev set', 'head_accuracy'),
+    _top_1('own outputs', 'own_accuracy'),
+  ),
+  (HEADS_NOTE,),
+)
 
 
 def heads_notes(rows: Iterable[Row]) -> list[str]:
@@ -155,67 +270,27 @@ def heads_notes(rows: Iterable[Row]) -> list[str]:
   return notes
 
 
-def own_note(rows: Iterable[Row], note: str = OWN_NOTE) -> list[str]:
+def own_note(rows: Iterable[Row]) -> list[str]:
   """A note where heads were trained on the base's own text, or images."""
-  return [note] if any(row.get('heads_text') == 'own' for row in rows) else []
-
-
-def write(
-  path: pathlib.Path,
-  console: rich.console.Console,
-  tables: Sequence[Drawn],
-  rows: Sequence[Row],
-  picture: str,
-  theirs: Mapping[Key, tuple[float | None, float]] = published.TABLE1,
-) -> None:
-  """Writes <path>.md, which shows a picture, and <path>.csv; prints the tables and their places."""
-  drawn = [table for table in tables if table.rows]
-  page = '\n'.join(map(report.markdown, drawn)) + f'\n![The same as a picture]({picture})\n'
-  write_text(path.with_suffix('.md'), page)
-  write_text(path.with_suffix('.csv'), as_csv(rows, theirs))
-  for table in drawn:
-    console.print(report.terminal(table))
-  places = f'{path}.md, the picture {path.with_name(picture)}'
-  console.print(f'\nThe table is {places}, every row a line of {path.parent}/results.jsonl')
-
-
-def as_csv(
-  rows: Iterable[Row], theirs: Mapping[Key, tuple[float | None, float]] = published.TABLE1
-) -> str:
-  """A line for each row, beside it the paper's figures, BLEU and mean accepted block size."""
-  lines = []
-  for row in latest(rows, *KEY):
-    line = dict(row)
-    for name in ('head_accuracy', 'own_accuracy'):
-      line[name] = ' '.join(text(share, '.4f') for share in row.get(name) or ()) or None
-    bleu, block = theirs.get((row['k'], row['regime'], row['rule']), (None, None))
-    lines.append({**line, 'paper_bleu': bleu, 'paper_mean_block_size': block})
-  return report.csv_text(lines, KEY)
+  return [OWN_NOTE] if any(row.get('heads_text') == 'own' for row in rows) else []
 
 
 # --- Table 1, and what the same models show beside it
 
 
-class Line(NamedTuple):
-  """Common fields of the rows of a line."""
-
-  k: int
-  rule: str = ''
-
-
 def table1(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   """BLEU / mean accepted block size, by k and by regime, in the paper's layout; see `columns`."""
   found = by_key(rows)
-  shown = columns(found)
+  headings = {column: _heading(*column) for column in columns(found)}
   below = [TABLE1_NOTE]
-  if any(_is_footnoted(*column) for column in shown):
+  if any(_is_footnoted(*column) for column in headings):
     below.append(TOP_N_NOTE)
-  if any(rule == TREE for _, rule in shown):
+  if any(rule == TREE for _, rule in headings):
     below.append(TREE_NOTE)
   below += [*own_note(found.values()), *heads_notes(found.values()), *notes]
-  figures = [_beside_the_papers(found, *column) for column in shown]
-  table = Table('Blockwise parallel decoding, Table 1', (K, *figures), below, CONDITIONS)
-  return table.of([Line(k) for k in sorted({k for k, _, _ in found})], cells=found.values())
+  figures = beside_the_papers(found, headings, Column('', bleu_and_block), _of_table1)
+  table = Table('Blockwise parallel decoding, Table 1', figures, below, CONDITIONS)
+  return table.of(sorted({k for k, _, _ in found}), cells=found.values())
 
 
 def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
@@ -236,21 +311,9 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   return found
 
 
-def rules_table(rows: Sequence[Row]) -> Drawn:
-  """BLEU / mean accepted block size of every rule that is not lossless, by k and regime."""
-  found = by_key(rows)
-  lines = set()
-  for k, _, rule in found:
-    if rule != 'exact' and not rule.startswith('tree-'):
-      lines.add(Line(k, rule))
-  label = Column('k, rule', lambda line: f'{line.k}, {line.rule.replace("-", " ")}', names_row=True)
-  figures = [_beside_the_papers(found, regime) for regime in regimes(found)]
-  notes = [TABLE1_NOTE]
-  if any(line.rule.startswith('min-') for line in lines):
-    notes.append(MIN_NOTE)
-  notes += own_note(found.values())
-  in_order = sorted(lines, key=lambda line: (rank(line.rule), line.k))
-  return Table('Other rules of acceptance', (label, *figures), notes).of(in_order)
+def _heading(regime: str, rule: str) -> str:
+  name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
+  return name + ' †' * _is_footnoted(regime, rule)
 
 
 def _is_footnoted(regime: str, rule: str) -> bool:
@@ -258,99 +321,26 @@ def _is_footnoted(regime: str, rule: str) -> bool:
   return regime == 'finetune' and rule.startswith('top-')
 
 
-def _beside_the_papers(found: Mapping[Key, Row], regime: str, rule: str = '') -> Column:
-  """A column of BLEU / mean accepted block size with Table 1's beside, of one rule or else of each
-  line's own."""
-  heading = REGIMES[regime] if rule in ('', 'exact') else f'{REGIMES[regime]}, {rule}'
-  heading += ' †' * _is_footnoted(regime, rule)
-
-  def ours(line: Line) -> Row | None:
-    return found.get((line.k, regime, rule or line.rule))
-
-  def theirs(line: Line) -> str:
-    named = rule or line.rule
-    key = line.k, 'both' if _is_footnoted(regime, named) else regime, named
-    figures = published.TABLE1.get(key)
-    return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
-
-  return Column(heading, bleu_and_block, beside=theirs, cell=ours)
+def _of_table1(k: int, regime: str, rule: str) -> str:
+  """The paper's figures of a column of ours."""
+  key = k, 'both' if _is_footnoted(regime, rule) else regime, rule
+  figures = PAPERS_TABLE1.get(key)
+  return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
 
 
-TREES = Table(
-  'Trees on blockwise heads',
-  (
-    K,
-    TRAINING,
-    Column('Nodes', 'nodes'),
-    Column('Tokens a call', 'tokens'),
-    Column('More %', 'more', '+.1f'),
-    Column('ms', 'ms'),
-    Column('Speed-up', 'speedups', beside=SPEED_UP.beside),
-    SAME,
-  ),
-  TREES_NOTES,
+TEXT_QUALITY = (
+  Column('BLEU', 'bleu', '.2f'),
+  Column('Greedy ms', 'greedy_ms_per_output', '.1f'),
+  Column('ms', 'ms_per_output', '.1f'),
 )
 
 
-def trees_table(rows: Sequence[Row]) -> Drawn:
-  """Tokens a call and wall clock of every tree beside the chain that the same heads draft."""
-  found, lines = finished(rows), []
-  for tree in found:
-    if not tree['rule'].startswith('tree-'):
-      continue
-    chain = _chain(tree, found) or {}
-    both = functools.partial(_both, chain, tree)
-    width = tree.get('tree_nodes', tree['rule'].removeprefix('tree-'))
-    line = {'nodes': f'{chain.get("k", MISSING)} / {width}'}
-    line |= {'tokens': both('mean_block_size', '.2f'), 'ms': both('ms_per_output', '.1f')}
-    line['speedups'] = both('speedup', '.2f', '×')
-    before, after = chain.get('mean_block_size'), tree.get('mean_block_size')
-    lines.append({**tree, **line, 'more': 100 * (after / before - 1) if before and after else None})
-  return TREES.of(lines)
+def text_rows(rows: Iterable[Row]) -> Drawn:
+  """Every row, with BLEU and milliseconds a sentence."""
+  return rows_table(rows, TEXT_QUALITY, (TEXT_NOTE,))
 
 
-def _both(chain: Row, tree: Row, name: str, form: str, unit: str = '') -> str:
-  return ' / '.join(text(row.get(name), form, unit) for row in (chain, tree))
-
-
-def _chain(tree: Row, rows: Iterable[Row]) -> Row | None:
-  """The longest chain by the heads of a tree that is no wider than it; nested heads serve several
-  k."""
-  most = min(tree['k'], int(tree['rule'].removeprefix('tree-')))
-  chains = []
-  for row in rows:
-    same = all(row.get(name) == tree.get(name) for name in ('regime', 'split', 'models'))
-    if same and row['rule'] == 'exact' and 1 < row['k'] <= most:
-      chains.append(row)
-  return max(chains, key=lambda row: row['k'], default=None)
-
-
-WALL_CLOCK = Table(
-  'Wall clock and heads',
-  (
-    K,
-    TRAINING,
-    Column('Rule', 'rule', names_row=True),
-    Column('Greedy ms', 'greedy_ms_per_output', '.1f'),
-    Column('Block ms', 'ms_per_output', '.1f'),
-    SPEED_UP,
-    Column('Calls', 'calls_per_output', '.1f'),
-    SAME,
-    top_1('Top-1 % of p1 .. pk, references', 'head_accuracy'),
-    top_1('own text', 'own_accuracy'),
-  ),
-  WALL_CLOCK_NOTES,
-)
-
-
-def wallclock_table(rows: Sequence[Row]) -> Drawn:
-  """Milliseconds an output against greedy decoding of the same model, and how often each head is
-  right."""
-  found = finished(rows)
-  return WALL_CLOCK.of(found, notes=own_note(found))
-
-
-TABLES = table1, rules_table, trees_table, wallclock_table
+TABLES = table1, text_rows, heads_table
 
 
 # --- Table 4
@@ -361,7 +351,7 @@ def _published_at(place: int, form: str) -> Any:
   acceptance."""
 
   def beside(row: Row) -> str:
-    theirs = published.TABLE4.get(row['k']) if row['rule'] == 'exact' else None
+    theirs = PAPERS_TABLE4.get(row['k']) if row['rule'] == 'exact' else None
     return '' if theirs is None else form.format(theirs[place])
 
   return beside
@@ -372,31 +362,15 @@ def _model(row: Row) -> str:
   return f'Ours, {name}'
 
 
-def _block(row: Row) -> str:
-  return text(row.get('mean_block_size'), '.2f') if row['rule'] == 'exact' else ''
-
-
-# A rival's row has no figure of ours, and a failed one none but the reason: their places stay
-# empty.
 TABLE4 = Table(
   'Blockwise parallel decoding, Table 4',
   (
     Column('Model', _model, names_row=True),
-    Column('sacreBLEU', lambda row: text(row.get('bleu'), '.2f'), missing=''),
-    Column(
-      'T2T BLEU',
-      lambda row: text(row.get('compound_bleu'), '.2f'),
-      beside=_published_at(0, '({:.2f})'),
-      missing='',
-    ),
-    Column(
-      'Speed-up',
-      lambda row: text(row.get('speedup'), '.2f', '×'),
-      beside=_published_at(1, '({:.2f}×)'),
-      missing='',
-    ),
-    Column('Rounds', lambda row: between(row.get('spread')).strip('()') or MISSING, missing=''),
-    Column('Mean block', _block, missing=''),
+    Column('sacreBLEU', 'bleu', '.2f'),
+    Column('T2T BLEU', 'compound_bleu', '.2f', beside=_published_at(0, '({:.2f})')),
+    Column('Speed-up', 'speedup', '.2f', '×', beside=_published_at(1, '({:.2f}×)')),
+    Column('Rounds', lambda row: between(row.get('spread')).strip('()') or MISSING),
+    BLOCK,
   ),
   TABLE4_NOTES,
   CONDITIONS,
@@ -408,10 +382,10 @@ def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k
   beside the paper's."""
   rivals = []
-  for rival in published.RIVALS:
-    speedup = '' if rival.speedup is None else f'({rival.speedup:.2f}×)'
-    bleu = Entry('', f'({rival.bleu:.2f})')
-    rivals.append({'Model': rival.model, 'T2T BLEU': bleu, 'Speed-up': Entry('', speedup)})
+  for model, (bleu, ratio) in RIVALS.items():
+    speedup = '' if ratio is None else f'({ratio:.2f}×)'
+    theirs = {'T2T BLEU': Entry('', f'({bleu:.2f})'), 'Speed-up': Entry('', speedup)}
+    rivals.append({'Model': model, **theirs})
   distilled = []
   for row in latest(rows, *KEY):
     is_ours = row['rule'] == 'exact' or row['rule'].startswith('beam-')
@@ -423,43 +397,15 @@ def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
 # --- several workdirs side by side
 
 
-def beside(found: Mapping[str, Sequence[Row]]) -> Drawn:
-  """The rows with exact acceptance: a column for each workdir, by its name, and a line for each k
-  and training that two of them have.
-
-  Raises:
-    UserError: a workdir without such rows, or outputs of different splits.
-  """
-  exact: dict[str, dict[tuple[int, str], Row]] = {}
-  for name, rows in found.items():
-    exact[name] = {key[:2]: row for key, row in by_key(rows).items() if key[2] == 'exact'}
-    if not exact[name]:
-      raise UserError(
-        f'{name} has no rows with exact acceptance: give the workdir of experiments.table1'
-      )
-  every = [row for rows in exact.values() for row in rows.values()]
-  splits = {(row['split'], row['outputs']) for row in every if row.get('error') is None}
-  if len(splits) > 1:
-    there = ', '.join(f'{outputs} of {split}' for split, outputs in sorted(splits))
-    raise UserError(
-      f'the workdirs were measured on different outputs ({there}): give such as agree'
-    )
-  counts = collections.Counter((row['k'], row['regime']) for row in every)
-  order = list(REGIMES)
-  shown = [key for key, count in counts.items() if count > 1]
-  shown.sort(key=lambda key: (order.index(key[1]), key[0]))
-  figures = [
-    Column('k', lambda key: key[0], names_row=True),
-    Column('Training', lambda key: REGIMES[key[1]]),
-  ]
-  figures += [Column(name, _three, cell=rows.get) for name, rows in exact.items()]
-  of_shown = [row for row in every if (row['k'], row['regime']) in shown]
-  return Table('Side by side', figures, (BESIDE_NOTE,), CONDITIONS).of(shown, cells=of_shown)
-
-
-def _three(row: Row) -> str:
-  same = row.get('same_as_greedy')
-  return f'{bleu_and_block(row)} / {text(None if same is None else 100 * same, ".1f")}'
+def beside(rows: Iterable[Row]) -> Drawn:
+  """Every finished row of several workdirs, which each row names; like rows one below another."""
+  of_workdir: dict[str, list[Row]] = {}
+  for row in rows:
+    of_workdir.setdefault(row['workdir'], []).append(row)
+  found = [row for some in of_workdir.values() for row in finished(some)]
+  columns = (WORKDIR, K, TRAINING, RULE, *TEXT_QUALITY, BLOCK, SPEED_UP, SAME)
+  table = Table('Side by side', columns, ROWS_NOTES, CONDITIONS)
+  return table.of(sorted(found, key=place_of))
 
 
 # --- the pictures
@@ -504,12 +450,12 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
       ours[key] = bleu, block
   figure, (left, right) = drawing.panels(2, sharex=True)
   _panel(left, ours, 'Ours', 'BLEU on our text')
-  _panel(right, published.TABLE1, 'Stern et al. 2018, Table 1', 'BLEU on WMT14, newstest2013')
+  _panel(right, PAPERS_TABLE1, 'Stern et al. 2018, Table 1', 'BLEU on WMT14, newstest2013')
   right.yaxis.tick_right()  # another text's BLEU: no eye is to compare it with ours
   right.yaxis.set_label_position('right')
   right.spines[['left', 'right']].set_visible([False, True])
   figure.draw_without_rendering()
-  for axes, points in ((left, ours), (right, published.TABLE1)):
+  for axes, points in ((left, ours), (right, PAPERS_TABLE1)):
     labels = []
     for (k, regime, _), (bleu, block) in points.items():
       labels.append(Label(str(k), block, bleu, COLOURS[regime]))
@@ -542,8 +488,8 @@ FIGURE4 = {  # (regime, rule) of our series: translation, then images
   (FITTED, 'distance-2'): ('ours, images by a fitted forecast', Style(SKY, 'P', '-')),
 }
 THEIRS = (
-  (published.FIGURE4, 'Stern et al. 2018, translation', Style(drawing.PUBLISHED, 's', '--')),
-  (published.FIGURE4_IMAGES, 'Stern et al. 2018, images, the peak', Style(PURPLE, 'D', '')),
+  (PAPERS_FIGURE4, 'Stern et al. 2018, translation', Style(drawing.PUBLISHED, 's', '--')),
+  (PAPERS_FIGURE4_IMAGES, 'Stern et al. 2018, images, the peak', Style(PURPLE, 'D', '')),
 )
 
 

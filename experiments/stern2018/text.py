@@ -9,7 +9,7 @@ Each is a stage in the workdir: base/, k8-finetune/ and so on. From every model 
 rule, in results.jsonl. Where heads are nested (none sees the others), one run for the largest k
 serves all that are trained on a frozen base; with `table.one_run` it does so in every regime.
 
-A page (`table1`) asks for rows. `filled` makes the `model` of each, if it is missing, and has
+A page (`table1`) asks for rows. `runs.filled` makes the `model` of each, if it is missing, and has
 `Bench` measure it.
 """
 
@@ -27,9 +27,9 @@ import numpy as np
 import fastdec as fd
 from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
-from experiments.lab.report import terminal, text
-from experiments.lab.rows import Row, Rows, beside_greedy, each, json_of
-from experiments.lab.stage import if_made, in_place, seconds_left, stage
+from experiments.lab.report import text
+from experiments.lab.rows import Row, Rows, beside_greedy
+from experiments.lab.stage import in_place, stage
 from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
@@ -43,12 +43,19 @@ from experiments.lab.train import (
   each_once,
   seed_of,
   spaced,
-  without_heads,
 )
 from experiments.stern2018 import tables
+from experiments.stern2018.runs import (
+  Asked,
+  accuracy,
+  check_alone,
+  check_model,
+  filled,
+  show,
+  write,
+)
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
-from fastdec.cli.show import blocks_of, marked
 from fastdec.data.text.packing import tokenise
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
@@ -66,7 +73,6 @@ from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
-from fastdec.training.losses import head_accuracy
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
@@ -140,9 +146,6 @@ class Translation:
 # --- the pages
 
 
-Asked = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
-
-
 def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 1: every k and regime with every rule, beside the base."""
   asked: list[Asked] = []
@@ -152,11 +155,12 @@ def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Ro
     if regime in c.table.regimes:
       asked += [(k, regime, c.table.rules) for k in c.table.ks]
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, c.table.split)
-  if found := filled(c, root, rows, bench, asked):
+  if found := filled(rows, bench, asked, functools.partial(model, c, root)):
     drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
     tables.scatter(found, root / 'table1.png')
-    tables.write(root / 'table1', rows.console, drawn, found, 'table1.png')
-    show_fastest(c, root, rows, bench, found)
+    write(root / 'table1', rows, drawn, 'table1.png')
+    if best := fastest(found):
+      rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
   return rows
 
 
@@ -164,20 +168,18 @@ def table4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Ro
   """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
   asked = [(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
-  if found := filled(c, root, rows, bench, asked):
+  if found := filled(rows, bench, asked, functools.partial(model, c, root)):
     tables.figure4(found, root / 'figure4.png')
-    drawn = [tables.table4(found, notes(c))]
-    tables.write(root / 'table4', rows.console, drawn, found, 'figure4.png')
+    write(root / 'table4', rows, [tables.table4(found, notes(c))], 'figure4.png')
   return rows
 
 
 def figure4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Figure 4: speed-up against block size, on the test set."""
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  if found := filled(c, root, rows, bench, of_figure4(c)):
+  if found := filled(rows, bench, of_figure4(c), functools.partial(model, c, root)):
     tables.figure4(found, root / 'figure4.png')
-    write_text(root / 'figure4.csv', tables.as_csv(found))
-    rows.console.print(f'The picture is {root}/figure4.png, its points {root}/figure4.csv')
+    rows.console.print(f'The picture is {root}/figure4.png, its points are in {rows.path}')
   return rows
 
 
@@ -199,9 +201,20 @@ def example(
       ' change the table by --config.table'
     )
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  source, ids, sizes = bench.example(model(c, root, k, regime), k, 'exact', sentence)
-  pieces = iter([piece.replace('▁', ' ') for piece in bench.text.tokenizer.pieces(ids)])
-  blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes)]  # 1 is the prompt's
+  tokenizer, tokens = bench.text.tokenizer, bench.tokens
+  if sentence is not None:
+    tokens = tokenise([(sentence, '')], tokenizer)
+  folder = model(c, root, k, regime)
+  target = Bound(*packed(*folders.load(folder)))
+  out = bench.translate(target, bench.strategies(target, folder, k, ['exact'])['exact'], tokens)
+  calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
+  is_long = out.lengths >= np.median(out.lengths)
+  chosen = int(np.where(is_long, out.lengths / calls, 0).argmax())
+  source = tokenizer.decode(tokens.source[chosen].tolist()) if sentence is None else sentence
+  ids, sizes = out.tokens[chosen][: out.lengths[chosen]].tolist(), out.block_sizes[chosen]
+  pieces = iter([piece.replace('▁', ' ') for piece in tokenizer.pieces(ids)])
+  # 1 is the prompt's
+  blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes[sizes > 0].tolist())]
   drawn = tables.example_text(source, blocks)
   write_text(root / 'example.txt', drawn)
   tables.example_picture(source, blocks, root / 'example.png')
@@ -209,28 +222,7 @@ def example(
   return rows
 
 
-# --- a page's models and rows
-
-
-def filled(
-  c: Translation, root: pathlib.Path, rows: Rows, bench: 'Bench', asked: Sequence[Asked]
-) -> list[Row]:
-  """Trains and measures what is missing; the rows that there are then."""
-  model(c, root, 1, 'regular')  # without the base there is nothing
-  rules_of = {(k, regime): rules for k, regime, rules in asked}
-
-  def work(k: int, regime: str, split: str) -> None:
-    bench.measure(rows, model(c, root, k, regime), k, regime, rules_of[k, regime])
-
-  each(rows, [{'k': k, 'regime': regime, 'split': bench.split} for k, regime in rules_of], work)
-  found = []
-  for k, regime, of_model in asked:
-    folder = if_made(functools.partial(model, c, root, k, regime))
-    for rule in of_model:  # a model that could not be trained has failed for every rule
-      there = rows.all([bench.key(folder, k, regime, rule)])
-      found += [{**row, 'rule': rule} for row in there]
-  rows.shown = found
-  return found
+# --- the models, each a stage
 
 
 def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:
@@ -320,19 +312,6 @@ class Bench:
     models = None if folder is None else folders.content(folder)
     return key | {'models': models, 'content': self.text.content}
 
-  def measure(
-    self, rows: Rows, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
-  ) -> None:
-    """Measures the rules of one model that have no row yet."""
-
-    def measured(missing: list[Row]) -> Iterator[Row]:
-      for row in self.rows(folder, k, regime, [key['rule'] for key in missing]):
-        rows.console.print(summary(json_of(row)))
-        yield row
-        seconds_left()
-
-    rows.together([self.key(folder, k, regime, rule) for rule in rules], measured)
-
   def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
     """A row for each rule, of a model with its first k heads; k = 1 decodes greedily ('exact') or
     by beam search.
@@ -357,7 +336,8 @@ class Bench:
     greedy = self.greedy[models]
     same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
     if k > 1:
-      same |= self._accuracy(folder, k, greedy) | c.heads.conditions
+      dev, own = self.text.dev_batches(), self.own_batches(greedy)
+      same |= accuracy(folder, k, dev, own) | c.heads.conditions
       if regime not in DISTILLED and c.data.own:
         same['heads_text'] = 'own'
     for rule, strategy in strategies.items():
@@ -407,39 +387,19 @@ class Bench:
     sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
-  def example(
-    self, folder: pathlib.Path, k: int, rule: str, sentence: str | None = None
-  ) -> tuple[str, list[int], list[int]]:
-    """A source, the ids of its translation, and how many of them each call wrote.
+  def summary(self, row: Row) -> str:
+    """A row in one line."""
+    block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
+    times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
+    name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
+    return f'{name}: BLEU {bleu}, mean block {block}, {times}'
 
-    The source is the sentence given. Without one it is, of the longer half of the split's
-    translations, that with the longest blocks.
-    """
-    tokenizer, tokens = self.text.tokenizer, self.tokens
-    if sentence is not None:
-      tokens = tokenise([(sentence, '')], tokenizer)
-    target = Bound(*packed(*folders.load(folder)))
-    out = self.translate(target, self.strategies(target, folder, k, [rule])[rule], tokens)
-    calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
-    is_long = out.lengths >= np.median(out.lengths)
-    chosen = int(np.where(is_long, out.lengths / calls, 0).argmax())
-    source = tokenizer.decode(tokens.source[chosen].tolist()) if sentence is None else sentence
-    ids = out.tokens[chosen][: out.lengths[chosen]].tolist()
-    return source, ids, [int(size) for size in out.block_sizes[chosen] if size]
-
-  def _accuracy(self, folder: pathlib.Path, k: int, greedy: Decoded) -> Row:
-    """Accuracy of the first k heads: about people's references of the dev set, and about
-    what the model writes itself."""
-    heads = Bound(*folders.load_heads(folder))
-    if heads.module.k > k:
-      heads = Bound(*heads.module.drafting(heads.params, k - 1))
-    model, params = without_heads(*folders.load(folder))
+  def own_batches(self, greedy: Decoded) -> list[Any]:
+    """Batches of the sentences as the model itself translates them."""
     lines = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
     own = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
-    right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
-    of_own = right(self.text.dev_batches(own)) if len(own) else ()
-    return {'head_accuracy': right(self.text.dev_batches()), 'own_accuracy': of_own}
+    return self.text.dev_batches(own) if len(own) else []
 
   def _quality(self, out: Decoded) -> Row:
     """BLEU and block sizes."""
@@ -471,32 +431,18 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
     UserError: they do not fit each other, or the text.
   """
   distils = c.regime in DISTILLED
-  if c.k == 1 and c.regime in TUNED:
-    raise UserError(
-      f'k=1 has no heads to train with regime={c.regime}: give regime=regular or distil, or k >= 2'
-    )
   if distils != bool(c.data.distilled):
     wanted = 'name it by' if distils else 'leave out'
     raise UserError(
       f'regime={c.regime} with distilled text {c.data.distilled!r}: {wanted}'
       ' --config.data.distilled=...'
     )
-  if c.data.own and c.k == 1:
-    raise UserError(
-      f'data.own={c.data.own!r} is for heads: leave out --config.data.own=..., or give k >= 2'
-    )
+  check_alone(c)
   if c.k == 1 and not distils:
     return in_place(workdir, **base_run(c, c.seed))
-  if not c.base:
-    what = f'heads for k={c.k}' if c.k > 1 else f'regime={c.regime}'
-    raise UserError(f'{what}: trained on a base model, name its workdir by --config.base=...')
   base, material = pathlib.Path(c.base), c.data.open()
   material.check_base(base)
-  model = folders.open(base).model
-  if getattr(model, 'model', model) != material.model_of(c.model):  # without heads that p1 has
-    raise UserError(
-      f'{base} holds another model than this config means: give the base run of the same config'
-    )
+  check_model(base, material.model_of(c.model))
   if c.k == 1:
     return in_place(workdir, **again_run(c, base, c.data))
   return in_place(workdir, **heads_run(c, base, c.k, c.regime, c.data))
@@ -525,12 +471,8 @@ def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) 
   rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
   bench.text.check_base(workdir)
   rules = c.table.rules if c.k > 1 else ('exact',)
-  key = {'k': c.k, 'regime': c.regime, 'split': bench.split}
-  each(rows, [key], lambda k, regime, split: bench.measure(rows, workdir, k, regime, rules))
-  found = rows.all([bench.key(workdir, c.k, c.regime, rule) for rule in rules])
-  for make in tables.TABLES:
-    if (table := make([row for row in found if 'rule' in row])).rows:
-      rows.console.print(terminal(table))
+  found = filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: workdir)
+  show(rows, [make(found) for make in tables.TABLES])
   return rows
 
 
@@ -571,29 +513,6 @@ def tree_nodes(name: str) -> int | None:
 def notes(c: Translation) -> list[str]:
   """Notes below every table."""
   return [TOYS] if c.data.kind == 'embedded' else []
-
-
-def show_fastest(
-  c: Translation, root: pathlib.Path, rows: Rows, bench: Bench, found: Sequence[Row]
-) -> None:
-  """Says which exact decoding is the fastest and shows a sentence of it, block by block."""
-  best = fastest(found)
-  if best is None:
-    return
-  rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
-  if bench.greedy and rows.is_complete:  # its programs are there
-    k, regime, rule = (best[name] for name in tables.KEY)
-    source, ids, sizes = bench.example(model(c, root, k, regime), k, rule)
-    rows.console.print(f'\n{source}')
-    rows.console.print(marked(blocks_of(bench.text.tokenizer, ids, sizes)))
-
-
-def summary(row: Row) -> str:
-  """A row in one line."""
-  block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
-  times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
-  name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
-  return f'{name}: BLEU {bleu}, mean block {block}, {times}'
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:

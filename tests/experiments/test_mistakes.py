@@ -187,7 +187,7 @@ def test_a_run_is_not_taken_for_another(table, refused, begun):
     ({'base': '{}'}, ['holds the runs base, k2-finetune, k2-regular']),
     (
       {'base': '{}/base', 'model.d_ff': 32},
-      ['base holds another model', 'give the base run of the same config'],
+      ['base holds another model', 'give a run of the same config'],
     ),
     (
       {'base': '{}/base', 'data.max_train': 190},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from experiments.pictures.attention import cross_attention, figure, keeping
+from experiments.pictures.attention import check_translates, cross_attention, figure, keeping
 from fastdec.models import api
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
@@ -81,7 +81,7 @@ def test_one_call_gives_what_single_steps_give_and_keeping_changes_nothing(made)
 def test_a_model_without_a_text_to_look_at_is_refused():
   model = LM(LMConfig(vocab_size=9, d_model=8, heads=1, d_ff=8, layers=1))
   with pytest.raises(fd.UserError, match='decoder-only and looks at no source'):
-    cross_attention(model, {}, jnp.asarray(SOURCE), jnp.asarray(WRITTEN))
+    check_translates(model, 'it')
 
 
 @pytest.mark.parametrize('count, shape', [(1, (1, 1)), (3, (1, 3)), (5, (2, 3)), (16, (4, 4))])
