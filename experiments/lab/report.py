@@ -1,4 +1,4 @@
-"""Tables: columns are declared, and drawn from rows as Markdown and for the terminal; rows as CSV.
+"""Tables: columns are declared, and drawn from rows as Markdown and for the terminal.
 
   COLUMNS = Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', '×')
   markdown(Table('Speeds', COLUMNS).of(rows))
@@ -8,9 +8,7 @@ that was not measured is a dash. A row that failed says why in the first column 
 figure of it.
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,17 +232,6 @@ def _tight(figures: str) -> str:
 def _two_lines(ours: str, beside: str) -> rich.text.Text:
   between = rich.text.Text('\n' if ours and beside else '')
   return between.join([rich.text.Text(ours), rich.text.Text(beside, 'dim')])
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], first: Iterable[str] = ()) -> str:
-  """One line a row, without the columns that no row has; those named in `first` come first."""
-  names = dict.fromkeys([*first, *(name for row in rows for name in row)])
-  columns = [name for name in names if any(row.get(name) is not None for row in rows)]
-  out = io.StringIO()
-  writer = csv.DictWriter(out, columns, extrasaction='ignore', lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  return out.getvalue()
 
 
 def between(ratios: Sequence[float] | None) -> str:

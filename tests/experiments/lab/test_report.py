@@ -82,8 +82,3 @@ def test_markdown_and_terminal_show_the_same():
   shown = console.file.getvalue()
   words = ('Runs', 'Same %', '1.50×', '1.9×', '25.0', 'failed: out of memory | left', 'A note.')
   assert all(word in shown for word in words) and '(1.9×)' not in shown
-
-
-def test_csv_has_only_the_columns_that_some_row_has():
-  rows = [{'b': 1, 'a': None, 'c': 2.5}, {'a': None, 'd': 'x'}]
-  assert report.csv_text(rows, ('c',)) == 'c,b,d\n2.5,1,\n,,x\n'
