@@ -25,12 +25,12 @@ from experiments.stern2018.tables import (
   Key,
   beside_the_papers,
   by_key,
+  curves,
   finished,
   heads_notes,
   heads_table,
   own_note,
   rows_table,
-  style,
 )
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import Style
@@ -154,29 +154,25 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
 
   The last point of each line has its figure beside it. 1800 x 900 pixels.
   """
-  ours: dict[Key, float] = {}
+  ours: dict[Key, tuple[float, float]] = {}
   for row in finished(rows):
     key = row['k'], row['regime'], row['rule']
     if key[1:] in COLUMNS | FORECASTS and row.get('mean_block_size') is not None:
-      ours[key] = row['mean_block_size']
-  figure, panels = drawing.panels(2, sharex=True, sharey=True)
-  sides: dict[str, Mapping[Key, float]]
-  sides = {'Ours': ours, 'Stern et al. 2018, Table 2 (CelebA, dev)': PAPERS_TABLE2}
-  for axes, (title, points) in zip(panels, sides.items(), strict=True):
-    drawing.dress(axes, title, drawing.BLOCKS, 'k')
-    for column, name in (COLUMNS | FORECASTS).items():
-      line = sorted((k, block) for (k, *series), block in points.items() if tuple(series) == column)
-      if line or column in COLUMNS:  # the paper's are named even where nothing is measured yet
-        drawing.curve(axes, line, style(*column), name)
-    if not points:
-      drawing.nothing_yet(axes)
-    axes.set_xticks(sorted({k for found in sides.values() for k, _, _ in found}))
+      ours[key] = row['k'], row['mean_block_size']
+  theirs = {key: (key[0], block) for key, block in PAPERS_TABLE2.items()}
+  run = {key[1:] for key in ours}
+  names = COLUMNS | {column: name for column, name in FORECASTS.items() if column in run}
+  figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
+  drawing.dress(left, 'Ours', drawing.BLOCKS, 'k')
+  drawing.dress(right, 'Stern et al. 2018, Table 2 (CelebA, dev)', drawing.BLOCKS, 'k')
+  for axes, points in ((left, ours), (right, theirs)):
+    curves(axes, points, names)
+    axes.set_xticks(sorted({k for k, _, _ in (*ours, *theirs)}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
-  for axes, points in zip(panels, sides.values(), strict=True):
-    last = {(regime, rule): (k, block) for (k, regime, rule), block in sorted(points.items())}
-    labels = [Label(f'{block:.2f}', k, block, COLOURS[one[0]]) for one, (k, block) in last.items()]
-    place(axes, labels)
+  for axes, points in ((left, ours), (right, theirs)):
+    last = {key[1:]: point for key, point in sorted(points.items())}
+    place(axes, [Label(f'{y:.2f}', k, y, COLOURS[column[0]]) for column, (k, y) in last.items()])
   drawing.save(figure, path)
 
 

@@ -27,6 +27,7 @@ from experiments.lab import train
 from experiments.lab.rows import Row, Rows, beside_greedy
 from experiments.lab.stage import in_place, inputs_of, seconds_left, stage
 from experiments.lab.train import (
+  TUNED,
   Count,
   HeadsConfig,
   RunConfig,
@@ -34,7 +35,6 @@ from experiments.lab.train import (
   Zero,
   author_of,
   each_once,
-  seed_of,
   spaced,
   without_heads,
 )
@@ -43,9 +43,11 @@ from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.runs import (
   Asked,
   accuracy,
+  base_run,
   check_alone,
   check_model,
   filled,
+  heads_run,
   show,
   write,
 )
@@ -201,7 +203,7 @@ class Table2:
 def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
   rows, data = Rows(root / 'results.jsonl', conditions), c.data
-  base = stage(root, 'base', **base_run(c, c.photographs))
+  base = stage(root, 'base', **base_run(c, c.photographs, c.seed))
   if c.table.own:
     images = c.distill.images
     own = stage(root, 'own', write_own, base=base, data=data, images=images, mesh=c.mesh)
@@ -239,7 +241,7 @@ def model(
   """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
   if k == 1 or regime in UNTRAINED:
     return base
-  is_tuned = regime == 'finetune'
+  is_tuned = regime in TUNED
   # then frozen heads for the largest k serve a smaller one
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
   if c.table.one_run or (not is_tuned and are_nested):
@@ -248,36 +250,16 @@ def model(
   return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
 
 
-def base_run(c: Table2, data: ImagesConfig) -> dict[str, Any]:
-  """A base from the first step on."""
-  same = {'data': data, 'seed': c.seed, 'mesh': c.mesh}
-  return {'make': train.base, 'model': c.model, 'run': c.train, **same}
-
-
-def heads_run(
-  c: Table2, base: pathlib.Path, k: int, regime: str, data: ImagesConfig
-) -> dict[str, Any]:
-  """Heads on a base, which learns along with them in fine tuning."""
-  is_tuned, order = regime == 'finetune', seed_of(c.seed, f'k{k}-{regime}')
-  run = c.finetune if is_tuned else c.freeze
-  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
-  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
-  return {'make': train.heads, **heads, **same}
-
-
 # --- one run: experiments.train and experiments.evaluate
 
 
 def train_run(c: Table2, folder: pathlib.Path) -> bool:
   """Fills a folder with the run that k, regime and base mean; False if it was there before."""
   check_alone(c)
-  base = pathlib.Path(c.base)
-  if c.base:
-    check_model(base, folders.model_of(c.model))
-  if c.k > 1:
-    return in_place(folder, **heads_run(c, base, c.k, c.regime, c.data))
-  start: dict[str, Any] = {'start': base} if c.base else {}
-  return in_place(folder, **base_run(c, c.data), **start)
+  if c.k == 1:
+    return in_place(folder, **base_run(c, c.data, c.seed))
+  check_model(pathlib.Path(c.base), folders.model_of(c.model))
+  return in_place(folder, **heads_run(c, pathlib.Path(c.base), c.k, c.regime, c.data))
 
 
 def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:

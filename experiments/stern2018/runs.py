@@ -1,5 +1,5 @@
-"""Rows of the paper's pages, text and images alike: the models that are missing are trained, the
-rows that are missing are measured.
+"""Runs and rows of the paper's pages, text and images alike: the models that are missing are
+trained, the rows that are missing are measured.
 
 A half of the paper (text.py, images.py) brings `model(k, regime)`, which makes a model, and a
 `Bench`: `split`, the sentences or images; `key(folder, k, regime, rule)`, the fields that a row is
@@ -12,10 +12,11 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from experiments.lab import train
 from experiments.lab.report import Drawn, markdown, terminal
 from experiments.lab.rows import Row, Rows, each, json_of
 from experiments.lab.stage import if_made, seconds_left
-from experiments.lab.train import DISTILLED, TUNED, without_heads
+from experiments.lab.train import DISTILLED, TUNED, seed_of, without_heads
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.files import write_text
@@ -23,6 +24,21 @@ from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
 
 Asked = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
+
+
+def base_run(c: Any, data: Any, seed: int) -> dict[str, Any]:
+  """A base from the first step on, as a stage."""
+  same = {'model': c.model, 'run': c.train, 'data': data, 'mesh': c.mesh}
+  return {'make': train.base, 'seed': seed, **same}
+
+
+def heads_run(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> dict[str, Any]:
+  """Heads on a base, which learns along with them in the tuned regimes, as a stage."""
+  is_tuned, order = regime in TUNED, seed_of(c.seed, f'k{k}-{regime}')
+  run = c.finetune if is_tuned else c.freeze
+  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
+  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
+  return {'make': train.heads, **heads, **same}
 
 
 def filled(

@@ -178,12 +178,6 @@ def rank(rule: str) -> tuple[bool, str, int]:
   return name != 'exact', name, int(number or 0)
 
 
-def regimes(keys: Iterable[Key]) -> list[str]:
-  """Regimes that were run, in the paper's order."""
-  run = {regime for _, regime, _ in keys}
-  return [regime for regime in REGIMES if regime in run]
-
-
 def bleu_and_block(row: Row) -> str:
   """BLEU / mean accepted block size."""
   return f'{text(row.get("bleu"), ".2f")} / {text(row.get("mean_block_size"), ".2f")}'
@@ -223,11 +217,8 @@ def rows_table(rows: Iterable[Row], quality: Sequence[Column], notes: Sequence[s
 
 def heads_table(rows: Iterable[Row]) -> Drawn:
   """Shares of right guesses by each head, of every finished model with heads."""
-  shown = []
-  for row in finished(rows):
-    if row['k'] > 1 and row['regime'] not in UNTRAINED and row['rule'] == 'exact':
-      shown.append(row)
-  return HEADS.of(shown)
+  found = finished(rows)
+  return HEADS.of(row for row in found if row['rule'] == 'exact' and row.get('head_accuracy'))
 
 
 def _top_1(heading: str, name: str) -> Column:
@@ -300,7 +291,8 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   them with top-n, which in the paper is Both, and on the tree of 32 nodes, which it does not have.
   """
   keys = list(keys)
-  run = regimes(keys)
+  there = {regime for _, regime, _ in keys}
+  run = [regime for regime in REGIMES if regime in there]
   found = [(regime, 'exact') for regime in run]
   more = {rule for _, regime, rule in keys if regime == run[-1]}
   if run and run[-1] != 'regular':
@@ -429,7 +421,7 @@ CAPTION = (
   "The paper's translation: speed-ups of Table 4 (newstest2014) at block sizes of Table 1"
   ' (newstest2013)'
 )
-Points = Mapping[Key, tuple[float, float]]  # (k, regime, rule) -> (BLEU, mean block size)
+Points = Mapping[Key, tuple[float, float]]  # k, regime, rule -> x, y
 
 
 def style(regime: str, rule: str) -> Style:
@@ -447,37 +439,37 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
     bleu, block = row.get('bleu'), row.get('mean_block_size')
     is_shown = key[1:] in wanted and row.get('error') is None
     if is_shown and bleu is not None and block is not None:
-      ours[key] = bleu, block
+      ours[key] = block, bleu
+  theirs = {key: (block, bleu) for key, (bleu, block) in PAPERS_TABLE1.items()}
   figure, (left, right) = drawing.panels(2, sharex=True)
-  _panel(left, ours, 'Ours', 'BLEU on our text')
-  _panel(right, PAPERS_TABLE1, 'Stern et al. 2018, Table 1', 'BLEU on WMT14, newstest2013')
+  drawing.dress(left, 'Ours', 'BLEU on our text')
+  drawing.dress(right, 'Stern et al. 2018, Table 1', 'BLEU on WMT14, newstest2013')
+  for axes, points in ((left, ours), (right, theirs)):
+    series = {(rule, list(REGIMES).index(regime), regime) for _, regime, rule in points}
+    names = {}
+    for rule, _, regime in sorted(series):
+      names[regime, rule] = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
+    curves(axes, points, names)
+    if points:
+      axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
+    else:
+      axes.set(yticks=())
   right.yaxis.tick_right()  # another text's BLEU: no eye is to compare it with ours
   right.yaxis.set_label_position('right')
   right.spines[['left', 'right']].set_visible([False, True])
   figure.draw_without_rendering()
-  for axes, points in ((left, ours), (right, PAPERS_TABLE1)):
-    labels = []
-    for (k, regime, _), (bleu, block) in points.items():
-      labels.append(Label(str(k), block, bleu, COLOURS[regime]))
+  for axes, points in ((left, ours), (right, theirs)):
+    labels = [Label(str(k), *point, COLOURS[regime]) for (k, regime, _), point in points.items()]
     place(axes, labels)
   drawing.save(figure, path)
 
 
-def _panel(axes: Axes, points: Points, title: str, y: str) -> None:
-  drawing.dress(axes, title, y)
-  series = {(regime, rule) for _, regime, rule in points}
-  for regime, rule in sorted(series, key=lambda one: (one[1], list(REGIMES).index(one[0]))):
-    name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
-    own = []
-    for (k, *column), (bleu, block) in points.items():
-      if column == [regime, rule]:
-        own.append((k, block, bleu))
-    line = [(block, bleu) for _, block, bleu in sorted(own)]
-    drawing.curve(axes, line, style(regime, rule), name)
-  if points:
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
-  else:
-    axes.set(yticks=())
+def curves(axes: Axes, points: Points, names: Mapping[tuple[str, str], str]) -> None:
+  """Draws a curve for each regime and rule, by its name, through its points in the order of k."""
+  for column, name in names.items():
+    line = [point for (_, *series), point in sorted(points.items()) if tuple(series) == column]
+    drawing.curve(axes, line, style(*column), name)
+  if not points:
     drawing.nothing_yet(axes)
 
 

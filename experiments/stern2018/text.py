@@ -48,9 +48,11 @@ from experiments.stern2018 import tables
 from experiments.stern2018.runs import (
   Asked,
   accuracy,
+  base_run,
   check_alone,
   check_model,
   filled,
+  heads_run,
   show,
   write,
 )
@@ -227,7 +229,7 @@ def example(
 
 def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:
   """The model of a k and a regime, made if it is not there; k = 1 is a base."""
-  base, data = stage(root, 'base', **base_run(c, c.seed)), text_of(c, root, regime)
+  base, data = stage(root, 'base', **base_run(c, c.people, c.seed)), text_of(c, root, regime)
   if k == 1:
     return stage(root, 'base-distil', **again_run(c, base, data)) if data.distilled else base
   is_tuned = regime in TUNED
@@ -245,32 +247,15 @@ def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
     return dataclasses.replace(c.data, distilled='')
   distilled = c.data.distilled
   if not distilled:
-    teacher = stage(root, 'teacher', **base_run(c, seed_of(c.seed, 'teacher')))
+    teacher = stage(root, 'teacher', **base_run(c, c.people, seed_of(c.seed, 'teacher')))
     distilled = str(stage(root, 'distilled', **translation_run(c, teacher)))
   return dataclasses.replace(c.data, distilled=distilled, own='')
-
-
-def base_run(c: Translation, seed: int) -> dict[str, Any]:
-  """A base from the first step on."""
-  same = {'model': c.model, 'run': c.train, 'data': c.people, 'mesh': c.mesh}
-  return {'make': train.base, 'seed': seed, **same}
 
 
 def again_run(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
   """A base trained on, on distilled text."""
   same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
   return {'make': train.base, 'start': base, 'order': seed_of(c.seed, 'k1-distil'), **same}
-
-
-def heads_run(
-  c: Translation, base: pathlib.Path, k: int, regime: str, data: TextConfig
-) -> dict[str, Any]:
-  """Heads on a base, which learns along with them in the tuned regimes."""
-  is_tuned, order = regime in TUNED, seed_of(c.seed, f'k{k}-{regime}')
-  run = c.finetune if is_tuned else c.freeze
-  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
-  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
-  return {'make': train.heads, **heads, **same}
 
 
 def translation_run(c: Translation, teacher: pathlib.Path) -> dict[str, Any]:
@@ -439,7 +424,7 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
     )
   check_alone(c)
   if c.k == 1 and not distils:
-    return in_place(workdir, **base_run(c, c.seed))
+    return in_place(workdir, **base_run(c, c.people, c.seed))
   base, material = pathlib.Path(c.base), c.data.open()
   material.check_base(base)
   check_model(base, material.model_of(c.model))
