@@ -38,19 +38,8 @@ from experiments.lab.train import (
   spaced,
   without_heads,
 )
-from experiments.stern2018 import image_tables, tables
+from experiments.stern2018 import image_tables, runs, tables
 from experiments.stern2018.image_tables import TAU
-from experiments.stern2018.runs import (
-  Asked,
-  accuracy,
-  base_run,
-  check_alone,
-  check_model,
-  filled,
-  heads_run,
-  show,
-  write,
-)
 from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
 from fastdec import folders
 from fastdec.data.images import npz
@@ -203,27 +192,27 @@ class Table2:
 def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
   rows, data = Rows(root / 'results.jsonl', conditions), c.data
-  base = stage(root, 'base', **base_run(c, c.photographs, c.seed))
+  base = stage(root, 'base', **runs.base_run(c, c.photographs, c.seed))
   if c.table.own:
     images = c.distill.images
     own = stage(root, 'own', write_own, base=base, data=data, images=images, mesh=c.mesh)
     data = dataclasses.replace(data, own=str(own))
   bench = Bench(c, data, root / 'images', base)
-  if found := filled(rows, bench, asked(c), functools.partial(model, c, root, base, data)):
+  if found := runs.filled(rows, bench, asked(c), functools.partial(model, c, root, base, data)):
     image_tables.blocks(found, root / 'table2.png')
     image_tables.tau_sweep(found, root / 'tau.png')
     tables.figure4(found, root / 'figure4.png')
     image_tables.samples(root / 'images', c.table.split, max(c.table.ks), found, root)
-    write(root / 'table2', rows, [make(found) for make in image_tables.TABLES], 'table2.png')
+    runs.write(root / 'table2', rows, [make(found) for make in image_tables.TABLES], 'table2.png')
   return rows
 
 
-def asked(c: Table2) -> list[Asked]:
+def asked(c: Table2) -> list[runs.Asked]:
   """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k other
   distances too."""
   table, largest = c.table, max(c.table.ks)
   others = [f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]
-  found: list[Asked] = [(1, 'regular', ('exact',))]
+  found: list[runs.Asked] = [(1, 'regular', ('exact',))]
   forecasts = [FORECAST, *[FITTED] * bool(table.own or c.data.own)]
   for regime in (*forecasts, *table.regimes):
     # a forecast has no likeliest window
@@ -247,7 +236,7 @@ def model(
   if c.table.one_run or (not is_tuned and are_nested):
     k = max(c.table.ks)
   start = model(c, root, base, data, k, 'regular') if is_tuned else base
-  return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
+  return stage(root, f'k{k}-{regime}', **runs.heads_run(c, start, k, regime, data))
 
 
 # --- one run: experiments.train and experiments.evaluate
@@ -255,21 +244,21 @@ def model(
 
 def train_run(c: Table2, folder: pathlib.Path) -> bool:
   """Fills a folder with the run that k, regime and base mean; False if it was there before."""
-  check_alone(c)
+  runs.check_alone(c)
   if c.k == 1:
-    return in_place(folder, **base_run(c, c.data, c.seed))
-  check_model(pathlib.Path(c.base), folders.model_of(c.model))
-  return in_place(folder, **heads_run(c, pathlib.Path(c.base), c.k, c.regime, c.data))
+    return in_place(folder, **runs.base_run(c, c.data, c.seed))
+  runs.check_model(pathlib.Path(c.base), folders.model_of(c.model))
+  return in_place(folder, **runs.heads_run(c, pathlib.Path(c.base), c.k, c.regime, c.data))
 
 
 def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Measures the run in a folder alone, by the rules of the table."""
-  check_model(folder, folders.model_of(c.model))
+  runs.check_model(folder, folders.model_of(c.model))
   train.check_run(folder, c.k, c.regime, c.seed)
   rows = Rows(folder / 'results.jsonl', conditions)
   bench, rules = Bench(c, c.data, folder / 'images', folder), COLUMNS if c.k > 1 else COLUMNS[:1]
-  found = filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: folder)
-  show(rows, [make(found) for make in image_tables.TABLES])
+  found = runs.filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: folder)
+  runs.show(rows, [make(found) for make in image_tables.TABLES])
   return rows
 
 
@@ -519,7 +508,7 @@ class Bench:
     same: Row = {'bits_per_dimension': self.bits(*target), 'bicubic_psnr': self.bicubic_psnr}
     if k > 1 and regime not in UNTRAINED:
       dev, own = self.pictures.dev_batches(), self.own_batches(plain)
-      same |= accuracy(folder, k, dev, own) | self.c.heads.conditions
+      same |= runs.accuracy(folder, k, dev, own) | self.c.heads.conditions
       same |= {'heads_text': 'own'} if self.data.own else {}
     strategies = self.strategies(folder, k, regime, rules)
     timed = {rule: strategies[rule] for rule in rules if rule in COLUMNS}

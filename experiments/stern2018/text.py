@@ -44,18 +44,7 @@ from experiments.lab.train import (
   seed_of,
   spaced,
 )
-from experiments.stern2018 import tables
-from experiments.stern2018.runs import (
-  Asked,
-  accuracy,
-  base_run,
-  check_alone,
-  check_model,
-  filled,
-  heads_run,
-  show,
-  write,
-)
+from experiments.stern2018 import runs, tables
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
 from fastdec.data.text.packing import tokenise
@@ -150,17 +139,17 @@ class Translation:
 
 def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Table 1: every k and regime with every rule, beside the base."""
-  asked: list[Asked] = []
+  asked: list[runs.Asked] = []
   for regime in dict.fromkeys(('regular', *c.table.regimes)):
     if regime not in TUNED:
       asked.append((1, regime, ('exact',)))
     if regime in c.table.regimes:
       asked += [(k, regime, c.table.rules) for k in c.table.ks]
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, c.table.split)
-  if found := filled(rows, bench, asked, functools.partial(model, c, root)):
+  if found := runs.filled(rows, bench, asked, functools.partial(model, c, root)):
     drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
     tables.scatter(found, root / 'table1.png')
-    write(root / 'table1', rows, drawn, 'table1.png')
+    runs.write(root / 'table1', rows, drawn, 'table1.png')
     if best := fastest(found):
       rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
   return rows
@@ -170,22 +159,22 @@ def table4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Ro
   """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
   asked = [(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
-  if found := filled(rows, bench, asked, functools.partial(model, c, root)):
+  if found := runs.filled(rows, bench, asked, functools.partial(model, c, root)):
     tables.figure4(found, root / 'figure4.png')
-    write(root / 'table4', rows, [tables.table4(found, notes(c))], 'figure4.png')
+    runs.write(root / 'table4', rows, [tables.table4(found, notes(c))], 'figure4.png')
   return rows
 
 
 def figure4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
   """Figure 4: speed-up against block size, on the test set."""
   rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  if found := filled(rows, bench, of_figure4(c), functools.partial(model, c, root)):
+  if found := runs.filled(rows, bench, of_figure4(c), functools.partial(model, c, root)):
     tables.figure4(found, root / 'figure4.png')
     rows.console.print(f'The picture is {root}/figure4.png, its points are in {rows.path}')
   return rows
 
 
-def of_figure4(c: Translation) -> list[Asked]:
+def of_figure4(c: Translation) -> list[runs.Asked]:
   """The rows of Figure 4: every k."""
   return [(k, 'both', ('exact',)) for k in c.table.ks]
 
@@ -229,7 +218,7 @@ def example(
 
 def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:
   """The model of a k and a regime, made if it is not there; k = 1 is a base."""
-  base, data = stage(root, 'base', **base_run(c, c.people, c.seed)), text_of(c, root, regime)
+  base, data = stage(root, 'base', **runs.base_run(c, c.people, c.seed)), text_of(c, root, regime)
   if k == 1:
     return stage(root, 'base-distil', **again_run(c, base, data)) if data.distilled else base
   is_tuned = regime in TUNED
@@ -237,7 +226,7 @@ def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Pa
   if c.table.one_run or (are_nested and not is_tuned):
     k = max(c.table.ks)
   start = model(c, root, k if is_tuned else 1, 'distil' if data.distilled else 'regular')
-  return stage(root, f'k{k}-{regime}', **heads_run(c, start, k, regime, data))
+  return stage(root, f'k{k}-{regime}', **runs.heads_run(c, start, k, regime, data))
 
 
 def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
@@ -247,7 +236,7 @@ def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
     return dataclasses.replace(c.data, distilled='')
   distilled = c.data.distilled
   if not distilled:
-    teacher = stage(root, 'teacher', **base_run(c, c.people, seed_of(c.seed, 'teacher')))
+    teacher = stage(root, 'teacher', **runs.base_run(c, c.people, seed_of(c.seed, 'teacher')))
     distilled = str(stage(root, 'distilled', **translation_run(c, teacher)))
   return dataclasses.replace(c.data, distilled=distilled, own='')
 
@@ -322,7 +311,7 @@ class Bench:
     same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
     if k > 1:
       dev, own = self.text.dev_batches(), self.own_batches(greedy)
-      same |= accuracy(folder, k, dev, own) | c.heads.conditions
+      same |= runs.accuracy(folder, k, dev, own) | c.heads.conditions
       if regime not in DISTILLED and c.data.own:
         same['heads_text'] = 'own'
     for rule, strategy in strategies.items():
@@ -422,15 +411,15 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
       f'regime={c.regime} with distilled text {c.data.distilled!r}: {wanted}'
       ' --config.data.distilled=...'
     )
-  check_alone(c)
+  runs.check_alone(c)
   if c.k == 1 and not distils:
-    return in_place(workdir, **base_run(c, c.people, c.seed))
+    return in_place(workdir, **runs.base_run(c, c.people, c.seed))
   base, material = pathlib.Path(c.base), c.data.open()
   material.check_base(base)
-  check_model(base, material.model_of(c.model))
+  runs.check_model(base, material.model_of(c.model))
   if c.k == 1:
     return in_place(workdir, **again_run(c, base, c.data))
-  return in_place(workdir, **heads_run(c, base, c.k, c.regime, c.data))
+  return in_place(workdir, **runs.heads_run(c, base, c.k, c.regime, c.data))
 
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
@@ -456,8 +445,8 @@ def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) 
   rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
   bench.text.check_base(workdir)
   rules = c.table.rules if c.k > 1 else ('exact',)
-  found = filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: workdir)
-  show(rows, [make(found) for make in tables.TABLES])
+  found = runs.filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: workdir)
+  runs.show(rows, [make(found) for make in tables.TABLES])
   return rows
 
 
