@@ -150,8 +150,8 @@ def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Ro
     drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
     tables.scatter(found, root / 'table1.png')
     runs.write(root / 'table1', rows, drawn, 'table1.png')
-    if best := fastest(found):
-      rows.console.print(f'The fastest exact decoding here: {in_short(best)}')
+    if said := fastest(found):
+      rows.console.print(said)
   return rows
 
 
@@ -489,22 +489,20 @@ def notes(c: Translation) -> list[str]:
   return [TOYS] if c.data.kind == 'embedded' else []
 
 
-def fastest(rows: Sequence[Row]) -> Row | None:
-  """The fastest row whose output is greedy decoding's; None where none was timed, or nothing was
+def fastest(rows: Sequence[Row]) -> str | None:
+  """Says which exact decoding was the fastest; None where none was timed, or nothing was
   written."""
   found = []
   for row in tables.finished(rows):
     is_exact = row['k'] > 1 and (row['rule'] == 'exact' or tree_nodes(row['rule']))
     if is_exact and row.get('speedup') and row.get('mean_block_size'):
       found.append(row)
-  return max(found, key=lambda row: row['speedup'], default=None)
-
-
-def in_short(row: Row) -> str:
-  """A row with exact acceptance, in a sentence."""
-  ratio, same = f'{row["speedup"]:.2f} times as fast', f'{row["same_as_greedy"]:.0%}'
+  if not found:
+    return None
+  best = max(found, key=lambda row: row['speedup'])
+  ratio, same = f'{best["speedup"]:.2f} times as fast', f'{best["same_as_greedy"]:.0%}'
   return (
-    f'{row["mean_block_size"]:.1f} tokens a call, {ratio} as greedy decoding of the same model,'
-    f' {same} of the outputs the same (k = {row["k"]}, {REGIMES[row["regime"]].lower()},'
-    f' {row["rule"]})'
+    f'The fastest exact decoding here: {best["mean_block_size"]:.1f} tokens a call, {ratio} as'
+    f' greedy decoding of the same model, {same} of the outputs the same (k = {best["k"]},'
+    f' {REGIMES[best["regime"]].lower()}, {best["rule"]})'
   )

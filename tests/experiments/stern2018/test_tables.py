@@ -108,7 +108,7 @@ def test_figures_that_could_not_be_measured_are_dashes(tmp_path):
   silent = a_row(4, mean_block_size=None, calls_per_output=None, head_accuracy=[], own_accuracy=[])
   assert rows_of(tables.table1([silent]))['4']['Fine tuning'].ours == '30.40 / –'
   assert texts_of(tables.text_rows([silent]))[0][6] == '–'
-  assert texts_of(tables.heads_table([silent]))[0][2:] == ['', '']
+  assert tables.heads_table([silent]).rows == ()
   tables.scatter([silent], tmp_path / 'table1.png')
   tables.figure4([silent], tmp_path / 'figure4.png')
 

@@ -313,9 +313,9 @@ def test_in_short_the_fastest_row_that_writes_what_greedy_decoding_writes():
     a_row(8, rule='top-2', speedup=1.9),
     a_row(1, 'regular', speedup=3.0),
   ]
-  assert text.in_short(text.fastest(found)) == (
-    '3.0 tokens a call, 1.50 times as fast as greedy decoding of the same model, 100% of the'
-    ' outputs the same (k = 8, fine tuning, exact)'
+  assert text.fastest(found) == (
+    'The fastest exact decoding here: 3.0 tokens a call, 1.50 times as fast as greedy decoding of'
+    ' the same model, 100% of the outputs the same (k = 8, fine tuning, exact)'
   )
   assert text.fastest([found[2], a_row(4, speedup=2.0, error='stopped')]) is None
 
