@@ -194,7 +194,8 @@ def test_every_finished_row_has_a_line_of_quality_and_speed():
 
 def test_heads_have_a_row_for_each_model_with_heads():
   own = a_row(4, 'regular', head_accuracy=[1.0, 0.5], own_accuracy=[1.0, 0.75])
-  others = [a_row(1, 'regular'), a_row(4, 'regular', 'top-2'), a_row(2, 'forecast')]
+  untrained = [a_row(k, regime, head_accuracy=None) for k, regime in ((1, 'both'), (2, 'forecast'))]
+  others = [*untrained, a_row(4, 'regular', 'top-2')]
   assert texts_of(tables.heads_table([*others, own, a_row(3, own_accuracy=[1.0, None])])) == [
     ['4', 'Regular', '100 50', '100 75'],
     ['3', 'Fine tuning', '100 90 81', '100 –'],
