@@ -61,7 +61,7 @@ def test_votes(folder):
       return {'a': (VOTE['k'], VOTE['rule'], 0, 'left')}
 
   def count(folder):
-    vote.table3(Study(), vote.read_votes(folder / 'votes.jsonl')[0])
+    vote.table3(Study(), vote.read_votes(folder / 'votes.jsonl'))
 
   whole = json.dumps(VOTE) + '\n'
   (folder / 'votes.jsonl').write_text(whole)
