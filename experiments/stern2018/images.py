@@ -57,7 +57,7 @@ from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import Timing, measure
-from fastdec.fields import Between
+from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.folders import packed
 from fastdec.models.api import Model, Params
@@ -96,7 +96,7 @@ class ImagesConfig:
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
-    own = f' own={record_of(self.own)["content"]}' if self.own else ''
+    own = f' own={record_of(self.own).content}' if self.own else ''
     cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
     return f'{self.images.key[:16]} {cut}{own}'
 
@@ -320,9 +320,9 @@ class Pictures:
         raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
       record, given = record_of(self.config.own), f'the images in {self.config.own} were written'
-      if record['teacher'] != author_of(*without_heads(*folders.load(folder))):
+      if record.teacher != author_of(*without_heads(*folders.load(folder))):
         raise UserError(f'{given} by another model than {folder}: {WRITE_OWN}')
-      if (record['images'], record['mirrored']) != (self.images.key[:16], self.config.mirrored):
+      if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
         raise UserError(f'{given} of other images than this config means: {WRITE_OWN}')
 
 
@@ -385,8 +385,8 @@ def write_own(
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
   content = hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
-  record = {'teacher': teacher, 'images': pictures.images.key[:16], 'mirrored': data.mirrored}
-  write_json(folder / 'images.json', {**record, 'content': content})
+  said = Record(teacher, pictures.images.key[:16], content, data.mirrored)
+  write_json(folder / 'images.json', dataclasses.asdict(said))
   shutil.rmtree(folder / 'parts')
 
 
@@ -401,12 +401,22 @@ def open_own(folder: pathlib.Path) -> Own:
   return Own(**npz.read(folder / 'images.npz', shapes, 'images'))
 
 
-def record_of(folder: str | pathlib.Path) -> dict[str, Any]:
-  """Hashes of who has written the images in a folder, of what, and of what they are."""
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """images.json: hashes of who has written the images, of what, and of what they are."""
+
+  teacher: str
+  images: str
+  content: str
+  mirrored: bool
+
+
+def record_of(folder: str | pathlib.Path) -> Record:
+  """The record of images that a base has written."""
   file = pathlib.Path(folder) / 'images.json'
   if not file.is_file():
     raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
-  return read_json(file)
+  return read(Record, read_json(file), str(file), mark=': ')
 
 
 @functools.lru_cache(maxsize=1)
@@ -495,7 +505,7 @@ class Bench:
     key |= {'images': self.pictures.images.key[:16]}
     key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
     if regime == FITTED:
-      key |= {'own_images': record_of(self.data.own)['content']}
+      key |= {'own_images': record_of(self.data.own).content}
     return key | {'dtype': self.c.model.dtype, 'seed': self.c.seed}
 
   def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:

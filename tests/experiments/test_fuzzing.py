@@ -76,7 +76,7 @@ def test_votes(folder):
 
 
 def test_records_of_what_a_model_wrote(folder):
-  fuzz(folder, 'images.json', OWN, images._record_of, 60)
+  fuzz(folder, 'images.json', OWN, images.record_of, 60)
   written = {'teacher': HASH, 'beam': 1}
   fuzz(folder, 'config.json', written, lambda folder: text.check_written(folder, True), 60)
 
