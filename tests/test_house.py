@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_025,
-  'experiments': 9_967,
-  'experiments/lab': 2_828,
+  'experiments': 9_400,
+  'experiments/lab': 2_815,
   'benchmarks': 725,
   'configs': 930,
   'tests': 32_220,
