@@ -18,7 +18,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import MORE, Comparison, batches_of, counted, joined, lengths_of, net
+from experiments.lab.compare import Comparison, batches_of, counted, joined, lengths_of
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
@@ -341,12 +341,12 @@ class Bench:
     strategy = self._strategy(drafter, tree, temperature)
     timed = self._comparison(strategy, temperature, self.timed, batch)
     ours, theirs = timed.counts
-    state, few = timed.state(strategy), max(FEW // batch, 1)
-    wide = wide_calls(self.target, strategy, state, strategy.drafter.nodes)
-    clock = timed.clock(self.c.table.repeats, {'alone': (wide, ours.steps)}, few)
+    wide = wide_calls(self.target, strategy, timed.state(strategy), strategy.drafter.nodes)
+    calls = {'alone': (wide, ours.steps)}
+    clock = timed.clock(self.c.table.repeats, calls, max(FEW // batch, 1))
 
     def milliseconds(name: str, steps: int) -> float | None:
-      found = 1e3 * float(np.median(net(clock, name))) / ((MORE - 1) * few * steps)
+      found = clock[name].milliseconds / steps
       return found if found > 0 else None  # the timer cannot resolve it
 
     call, target = milliseconds('ours calls', ours.steps), milliseconds('alone', ours.steps)

@@ -91,14 +91,17 @@ class Comparison:
   def clock(
     self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
   ) -> dict[str, Timing]:
-    """Times whole texts, texts without their prompts, and single calls in turn, so that the machine
-    treats all alike.
+    """Times whole texts ('plain' and 'ours'), the calls of a text ('plain calls' and 'ours calls')
+    and calls of other kinds in turn, so that the machine treats all alike.
 
     Args:
       rounds: how many times each is timed.
       calls: by name, a function of how many calls to make, and how many calls a text takes.
       few: texts that the shorter program of a pair decodes. More than 1 for small models, whose
         first calls find cold caches.
+
+    Returns:
+      Seconds of a text; those of its calls without what starting the program takes.
     """
     functions, repeats = {}, {', few': few, ', many': MORE * few}
     for name, one in (('plain', self.plain), ('ours', self.strategy)):
@@ -113,7 +116,11 @@ class Comparison:
     timings = measure(functions, rounds, self.batches)
     # Hardly a program is of use twice, and a process has memory maps for some two hundred.
     jax.clear_caches()
-    return timings
+    found = {name: timings[name] for name in ('plain', 'ours')}
+    for name in ('plain calls', 'ours calls', *calls):
+      net = np.subtract(timings[f'{name}, many'].seconds, timings[f'{name}, few'].seconds)
+      found[name] = Timing(tuple((net / ((MORE - 1) * few)).tolist()), 0.0)
+    return found
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
     """The ratios of a cell. They are of times for one token, because the two sides' texts may
@@ -182,12 +189,6 @@ def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
   return {'tokens': joined(whole.ours).mean_block_size, 'all_texts': texts, **agreement}
 
 
-def net(clock: Mapping[str, Timing], name: str) -> np.ndarray:
-  """Seconds that the calls of a few texts take, round by round, without what starting the program
-  takes."""
-  return np.subtract(clock[f'{name}, many'].seconds, clock[f'{name}, few'].seconds)
-
-
 def cost(
   clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
@@ -199,8 +200,9 @@ def cost(
     name, other: the names of the two kinds of calls there.
     count, others: how many of each a text takes.
   """
-  these, ones = net(clock, name) / count, net(clock, other) / others
-  return max(float(np.median(these / ones)), 0.0) if ones.min() > 0 else None
+  if min(clock[other].seconds) <= 0:
+    return None
+  return max(clock[other].speedup_over(clock[name]) * others / count, 0.0)
 
 
 def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
