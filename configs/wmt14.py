@@ -78,10 +78,12 @@ def tiny():
   return Translation(
     data=TextConfig(vocab_size=2000, rows=16),
     model=TransformerConfig(**sizes),
-    train=RunConfig.falling(steps=230, warmup=50, constant=2e-3, every=115),
+    train=RunConfig.falling(steps=210, warmup=50, constant=3e-3, every=105, b2=0.98),
     retrain=RunConfig.falling(steps=150, warmup=30, constant=1e-3, every=150),
     freeze=RunConfig.falling(steps=80, warmup=10, constant=2e-3, every=80),
-    finetune=RunConfig.falling(steps=250, warmup=30, constant=1e-3, every=125, heads_rate=2.0),
+    finetune=RunConfig.falling(
+      steps=180, warmup=30, constant=2e-3, every=90, heads_rate=2.0, b2=0.98
+    ),
     heads=seeing_heads(d_ff=128),
     table=TableConfig(
       ks=(2, 4, 8),

@@ -123,9 +123,11 @@ def guarded(folder):
     signal.alarm(0)
     resource.setrlimit(resource.RLIMIT_AS, before)
   compiled = Path(jax.config.jax_compilation_cache_dir).resolve()
-  # modules that are imported late, and what Python writes of them
+  # modules that are imported late, what Python writes of them, and source that it looks for
   files = [
-    Path(file).resolve() for file in OPENED if not re.search(r'\.(py|pyc(\.\d+)?|so)$', file)
+    Path(file).resolve()
+    for file in OPENED
+    if not re.search(r'\.(py|pyc(\.\d+)?|so)$|<string>$', file)
   ]
   outside = [
     file for file in files if not (file.is_relative_to(folder) or file.is_relative_to(compiled))

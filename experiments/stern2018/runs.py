@@ -114,7 +114,12 @@ def check_alone(c: Any) -> None:
     raise UserError(
       f'data.own={c.data.own} is for heads: leave out --config.data.own=..., or give k of 2 or more'
     )
-  if (c.k > 1 or c.regime in DISTILLED) and not c.base:
+  is_first = c.k == 1 and c.regime not in DISTILLED
+  if is_first and c.base:
+    raise UserError(
+      f'k=1 with regime={c.regime} is trained from the first step: leave out --config.base={c.base}'
+    )
+  if not is_first and not c.base:
     raise UserError(
       f'k={c.k} with regime={c.regime} is trained on a base model: name its workdir by'
       ' --config.base=...'
