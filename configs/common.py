@@ -78,7 +78,17 @@ def locked(**fields: Any) -> ConfigDict:
 
 def config_of(settings: Any, **chosen: Scalar) -> ConfigDict:
   """The ConfigDict of a preset, which is a dataclass, with choices of the argument; dotted flags
-  set its leaves."""
+  set its leaves.
+
+  Raises:
+    UserError: the dataclass lacks a field of a choice.
+  """
+  for name in chosen:
+    if not hasattr(settings, name):
+      kind = type(settings).__name__
+      raise UserError(
+        f"{kind} lacks the field '{name}' that its config chooses: add {name}: str = ''"
+      )
   return locked(**dataclasses.asdict(dataclasses.replace(settings, **chosen)))
 
 

@@ -42,6 +42,7 @@ PAPER = Paper(
     'batch': 'measure.batches',
   },
   figures=(('Tokens a call', 'tokens', '.2f'), ('Speed-up', 'speedup', '.2f')),
+  names=('method', 'pool'),
 )
 
 

@@ -35,8 +35,9 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 
-# Fields that name a row. Jacobi: ngram is the block. Lookup: ngram is the longest suffix, guesses
-# are the tokens copied.
+# Fields that name a row. A call of lookahead drafts `window` columns and verifies `guesses` n-grams
+# of `ngram` tokens, from a pool of those seen so far. Jacobi: ngram is the block. Lookup: ngram is
+# the longest suffix, guesses are the tokens copied.
 PLAN = 'method', 'window', 'ngram', 'guesses', 'pool', 'batch'
 METHODS = {'lookahead': 'lookahead', 'jacobi': 'Jacobi', 'lookup': 'prompt lookup'}
 POOLS = {  # sources of n-grams; those of the window are always learnt
@@ -47,13 +48,13 @@ POOLS = {  # sources of n-grams; those of the window are always learnt
   'written': 'window, prompt, output, earlier outputs',
   'corpus': 'window, prompt, output, corpus',
 }
-# n-grams of the prompt, and of the output: whether they are learnt too
+# pools that learn less: whether n-grams of the prompt, and of the output; the others learn both
 LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
 OF_TEXTS = 'written', 'corpus'  # pools that are counted beforehand
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
 ROWS = 8  # texts at once, where nothing is timed
-FEW = 3  # texts, see `Comparison.clock`
+FEW = 3  # texts of the shorter program that is timed: the first calls find cold caches
 
 
 # --- settings
@@ -82,7 +83,7 @@ class Measure:
 
   @property
   def pool_sizes(self) -> tuple[int, int]:
-    """Sizes of pools of texts: tokens of an n-gram, and n-grams a token."""
+    """Sizes of the pools of `OF_TEXTS`: tokens of an n-gram, and n-grams a token."""
     return self.ngrams[0], self.guesses[0]
 
 
@@ -126,7 +127,7 @@ def lookahead(c: Lookahead, root: pathlib.Path, conditions: dict[str, Any]) -> R
     settings = {'model': c.model, 'run': c.train, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
     model = stage(root, 'model', train.base, **settings)
   bench = Bench(c, model)
-  each(rows, plans(c.measure), functools.partial(measure, bench, rows))
+  each(rows, plans(c.measure), functools.partial(measure_row, bench, rows))
   found = rows.all([bench.key(**plan) for plan in plans(c.measure)])
   if found:
     write(root / 'lookahead', rows.console, [speeds(found)], functools.partial(picture, found))
@@ -154,8 +155,8 @@ def plans(measure: Measure) -> list[Row]:
 # --- measurement
 
 
-def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
-  """Measures one row."""
+def measure_row(bench: 'Bench', rows: Rows, **plan: Any) -> None:
+  """Measures one row, and prints it."""
   row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
   name = f'{METHODS[row["method"]]} {row["window"]}/{row["ngram"]}/{row["guesses"]} {row["pool"]}'
   speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
@@ -174,6 +175,7 @@ class Bench:
     self.c, self.folder = c, folder
     self.text = c.data.open()
     self.text.check_base(folder)
+    # the module and its parameters, packed for a CPU's calls
     self.target = Bound(*packed(*folders.load(folder)))
     self.prompts = self._some(c.measure.split)
     self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
@@ -191,19 +193,19 @@ class Bench:
   def figures(self, batch: int, **plan: Any) -> Row:
     """Tokens a call and agreement, over all texts; times in turn with greedy decoding, over some of
     them."""
-    found = self.counted(**plan)
+    found = self.over_all_texts(**plan)
     if not self.c.measure.repeats:
       return found
     timed = self._comparison(self.strategy(**plan), self.timed, batch)
-    clock = timed.clock(self.c.measure.repeats, {}, max(FEW // batch, 1))
+    clock = timed.clock(self.c.measure.repeats, calls={}, few=max(FEW // batch, 1))
     return found | timed.speed(clock)
 
   @functools.cache  # noqa: B019 (one bench a process)
-  def counted(self, **plan: Any) -> Row:
+  def over_all_texts(self, **plan: Any) -> Row:
     """Figures that are the same at every batch size."""
     strategy = self.strategy(**plan)
     whole = self._comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
-    repeated = repeated_share(joined(whole.theirs))
+    repeated = repeated_share(joined(whole.theirs))  # of greedy texts
     found = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
     return found | counted(whole, self.dtype)
 
@@ -213,7 +215,7 @@ class Bench:
       return fd.Jacobi(ngram)
     of_texts = self._pool(pool) if pool in OF_TEXTS else None
     if method == 'lookup':
-      return fd.PromptLookup(ngram, guesses + 1, pool=of_texts)
+      return fd.PromptLookup(ngram, guesses + 1, pool=of_texts)  # k counts the root
     if pool in LEARNT:
       reads_prompt, reads_text = LEARNT[pool]
       return Ablated(window, ngram, guesses, reads_prompt=reads_prompt, reads_text=reads_text)
@@ -228,7 +230,8 @@ class Bench:
       texts = [words[i] for i in range(len(words))]
     else:
       given = self._some('dev')
-      out = joined(self._comparison(fd.Greedy(), given, min(ROWS, len(given))).ours)
+      written = self._comparison(fd.Greedy(), given, min(ROWS, len(given)))
+      out = joined(written.ours)  # nothing is compared
       texts = [row[:n] for row, n in zip(out.tokens, out.lengths, strict=True)]
     return fd.build_pool(texts, self.target.module, *self.c.measure.pool_sizes)
 
@@ -328,7 +331,7 @@ def _order(row: Row) -> tuple[Any, ...]:
   return *places, row['window'], row['ngram'], row['guesses']
 
 
-def _pool(row: Row) -> str:
+def _pool_name(row: Row) -> str:
   if row['method'] == 'jacobi':
     return ''
   return POOLS[row['pool']].removeprefix('' if row['method'] == 'lookahead' else 'window, ')
@@ -341,7 +344,7 @@ SPEEDS = Table(
     Column('W', 'window', names_row=True),
     Column('N', 'ngram', names_row=True),
     Column('G', 'guesses', names_row=True),
-    Column('Pool of', _pool, names_row=True),
+    Column('Pool of', _pool_name, names_row=True),
     Column('Batch', 'batch', names_row=True),
     Column('Nodes', 'nodes'),
     Column('Tokens', 'tokens', '.2f'),

@@ -5,9 +5,10 @@
   python -m experiments.sweep --config=configs/lookahead.py:scale=smoke --sweep='window=2,5,10' \\
     --sweep='train.steps=100,200' --engine=slurm --slurm.partition=gpu --workdir=out/sweep
 
-A name is one of the paper's own (k, regime, rule, ...), or a setting of the config; all products
-are measured. Rows run here in order, by --engine=processes --jobs=N, or by --engine=slurm. Rows
-that are there are not measured again; a sweep that is killed goes on by the same command.
+A name is one of the paper's own (k, regime, rule, ...), or a setting of the config. All products
+are measured; those that the page leaves out are named. Rows run here in order, by
+--engine=processes --jobs=N, or by --engine=slurm. Rows that are there are not measured again; a
+sweep that is killed goes on by the same command.
 """
 
 import contextlib
@@ -126,15 +127,22 @@ def write(
     for row in at_point.shown if at_point is not None else ():
       if all(row.get(one.name, one.values[0]) in one.values for one in swept if one.is_listed):
         rows.append({**row, **point})
+  console = next((at_point.console for _, at_point in found if at_point is not None), None)
+  if console is None:
+    return
+  listed = [one for one in swept if one.is_listed]
+  for values in itertools.product(*(one.values for one in listed)):
+    wanted = {one.name: value for one, value in zip(listed, values, strict=True)}
+    if not any(all(row.get(name) == value for name, value in wanted.items()) for row in rows):
+      console.print('No row has ' + ', '.join(f'{name}={wanted[name]}' for name in wanted))
   if not rows:
     return
   settings = [one.setting for one in swept if not one.is_listed]
-  names = [*paper.axes, *settings]
+  names = [*paper.names, *paper.axes, *settings]
   columns = [report.Column(name, name, names_row=True) for name in names]
   columns += [report.Column(heading, field, form) for heading, field, form in paper.figures]
   table = report.Table('Sweep', columns).of(rows)
   draw = functools.partial(_draw, rows, [one.name for one in swept], names, paper.figures[0])
-  console = next(at_point.console for _, at_point in found if at_point is not None)
   report.write(path, console, [table], draw)
 
 
@@ -165,6 +173,8 @@ def _draw(
     turn = i % len(drawing.COLOURS)
     style = drawing.Style(drawing.COLOURS[turn], drawing.MARKERS[turn], '-')
     drawing.curve(panel, sorted(points), style, label)
+  if not measured:
+    drawing.nothing_yet(panel)
   drawing.legend(picture, 2)
   drawing.save(picture, path)
 

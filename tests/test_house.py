@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
   'fastdec': 33_025,
-  'experiments': 9_400,
+  'experiments': 9_435,
   'experiments/lab': 2_815,
-  'benchmarks': 725,
+  'benchmarks': 710,
   'configs': 930,
   'tests': 32_220,
 }

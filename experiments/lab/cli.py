@@ -152,12 +152,14 @@ class Paper:
     make: the page function: settings, workdir, conditions -> `Rows`.
     axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
     figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
+    names: fields that name a row too, and are no setting: the method, say.
   """
 
   settings: type
   make: Make
   axes: Mapping[str, str]
   figures: Sequence[tuple[str, str, str]]
+  names: Sequence[str] = ()
 
 
 class Page:
@@ -222,7 +224,7 @@ class Page:
     failed = sum(len(rows.failed) for rows in there)
     if failed:
       folder = Path(self.workdir.value) / 'failures'
-      print(f'{failed} of the rows failed: the reasons are in {folder}, and {goes_on}')
+      print(f'{failed} of the rows failed, see {folder}: mend that, and {goes_on}')
       sys.exit(1 if self.only.value is None else ROW_SAYS_WHY)
     if len(there) < len(found) or not all(rows.is_complete for rows in there):
       print(f'Out of budget: {goes_on}')
@@ -252,6 +254,7 @@ class Page:
       commands = {}
       for name, keys in keys_of.items():
         commands[name] = [*command, f'--only={json.dumps(rows.json_of(keys))}']
+      print(f'{len(commands)} jobs, whose output is in {folder}', flush=True)
       codes = engine.run(commands, start, at_once, budget)
       failed = []
       for name, code in codes.items():
@@ -278,13 +281,15 @@ def _parse(argv: list[str]) -> list[str]:
   path = _config_argument(argv)
   if path is not None and not Path(path.split(':')[0]).is_file():
     raise UserError(
-      f"there is no config file '{path}': give the path of one, such as configs/wmt14.py"
+      f"there is no config file '{path.split(':')[0]}': give one, such as configs/wmt14.py"
     )
   app.define_help_flags()
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
-    raise UserError(f'there is no flag --{error.flagname}: {_known_flags()}') from None
+    near = difflib.get_close_matches(error.flagname, list(flags.FLAGS), 1)
+    advice = f'did you mean --{near[0]}? ' if near else ''
+    raise UserError(f'there is no flag --{error.flagname}: {advice}{_known_flags()}') from None
   except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as error:
     raise _mistake(error, argv) or error from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure

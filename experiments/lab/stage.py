@@ -109,6 +109,7 @@ def stage(
   if failed and folder in failed:
     raise UserError(failed[folder])
   if not agreed((folder / 'DONE').exists()):
+    seconds_left()  # what is only looked for leaves no folder
     with exclusive(folder / 'lock'):
       try:
         _fill(folder, 'inputs.json', make, inputs)

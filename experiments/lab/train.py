@@ -147,10 +147,12 @@ def check_anchors(anchors: int, draw: str) -> None:
 
 
 def each_once(part: str, **values: tuple[Any, ...]) -> None:
-  """Raises UserError, naming config.<part>.<name>, where a list is empty or has an entry twice."""
+  """Raises UserError, naming config.<part>.<name> (of part '' config.<name>), where a list is empty
+  or has an entry twice."""
   for name, value in values.items():
     if not value or len(set(value)) < len(value):
-      raise UserError(f'config.{part}.{name}={value} is not possible: give one or more, each once')
+      where = '.'.join(filter(None, ('config', part, name)))
+      raise UserError(f'{where}={value} is not possible: give one or more, each once')
 
 
 def base(

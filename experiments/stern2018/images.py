@@ -120,7 +120,8 @@ class Measure:
 
   ks: tuple[Several, ...] = (2, 4, 6, 8, 10)  # k = 1, the base, is always there
   regimes: tuple[Literal['regular', 'finetune'], ...] = ('regular', 'finetune')
-  taus: tuple[Zero, ...] = tuple(range(9))  # distances accepted, for the largest k; 2 is always
+  taus: tuple[Zero, ...] = tuple(range(9))  # distances accepted; 2 is always
+  taus_of: Literal['largest', 'all'] = 'largest'  # the k whose taus, but 0 and 2, are measured
   forecast: tuple[Several, ...] = ()  # block sizes that the base's forecast guesses, without heads
   own: bool = False  # heads learn from what the base writes: images that it makes here first
   one_run: bool = False  # one run for the largest k serves all; the paper trains one for each
@@ -208,16 +209,17 @@ def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
 
 
 def asked(c: Table2) -> list[runs.Asked]:
-  """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k other
-  distances too."""
-  table, largest = c.table, max(c.table.ks)
+  """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k (or of
+  all) other distances too."""
+  table = c.table
+  of_others = table.ks if table.taus_of == 'all' else (max(table.ks),)
   others = [f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]
   found: list[runs.Asked] = [(1, 'regular', ('exact',))]
-  forecasts = [FORECAST, *[FITTED] * bool(table.own or c.data.own)]
+  forecasts = [FORECAST, FITTED] if table.own or c.data.own else [FORECAST]
   for regime in (*forecasts, *table.regimes):
     # a forecast has no likeliest window
     ks, rules = (table.forecast, COLUMNS[:2]) if regime in forecasts else (table.ks, COLUMNS)
-    found += [(k, regime, (*rules, *(others if k == largest else ()))) for k in ks]
+    found += [(k, regime, (*rules, *(others if k in of_others else ()))) for k in ks]
   return found
 
 

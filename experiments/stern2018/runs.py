@@ -51,6 +51,8 @@ def filled(
   def work(k: int, regime: str, split: str) -> None:
     folder = model(k, regime)
     keys = [bench.key(folder, k, regime, rule) for rule in rules_of[k, regime]]
+    if there := len(rows.all(keys)):
+      rows.console.print(f'k={k} {regime}: {there} of {len(keys)} rows are there')
 
     def measured(missing: list[Row]) -> Iterator[Row]:
       for row in bench.rows(folder, k, regime, [key['rule'] for key in missing]):
@@ -98,6 +100,8 @@ def show(rows: Rows, tables: Sequence[Drawn]) -> None:
 def write(path: pathlib.Path, rows: Rows, tables: Sequence[Drawn], picture: str) -> None:
   """Writes <path>.md, which shows a picture; prints the tables and their places."""
   page = '\n'.join(markdown(table) for table in tables if table.rows)
+  if not rows.is_complete:
+    page += '\nNot finished: the same command goes on.\n'
   write_text(path.with_suffix('.md'), f'{page}\n![The same as a picture]({picture})\n')
   show(rows, tables)
   places = f'{path}.md, the picture {path.with_name(picture)}'
@@ -129,7 +133,7 @@ def check_alone(c: Any) -> None:
 def check_model(folder: pathlib.Path, wanted: Any) -> None:
   """Raises UserError where a folder holds another model than the config means."""
   model = folders.open(folder).model
-  if getattr(model, 'model', model) != wanted:  # without heads that p1 has
+  if getattr(model, 'model', model) != wanted:  # a base that p1's heads wrap counts as itself
     raise UserError(
       f'{folder} holds another model than this config means: give a run of the same config'
     )

@@ -152,7 +152,15 @@ K = Column('k', 'k', names_row=True)
 TRAINING = Column('Training', lambda row: REGIMES[row['regime']], names_row=True)
 RULE = Column('Rule', 'rule', names_row=True)
 BLOCK = Column('Block', 'mean_block_size', '.2f')
-SPEED_UP = Column('Speed-up', 'speedup', '.2f', '×', beside=lambda row: between(row.get('spread')))
+SPEED_UP = Column(
+  'Speed-up',
+  lambda row: (
+    row['speedup'] if row.get('mean_block_size') else None
+  ),  # not where nothing is written
+  '.2f',
+  '×',
+  beside=lambda row: between(row.get('spread')),
+)
 SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 
 

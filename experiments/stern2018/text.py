@@ -9,8 +9,9 @@ Each is a stage in the workdir: base/, k8-finetune/ and so on. From every model 
 rule, in results.jsonl. Where heads are nested (none sees the others), one run for the largest k
 serves all that are trained on a frozen base; with `table.one_run` it does so in every regime.
 
-A page (`table1`) asks for rows. `runs.filled` makes the `model` of each, if it is missing, and has
-`Bench` measure it.
+A page (`table1`) asks for rows: k, regime and rules of each model. `runs.filled` makes the `model`,
+if it is missing, and has `Bench` measure it. `conditions` (config, machine, commit) stand in every
+row.
 """
 
 import dataclasses
@@ -121,7 +122,7 @@ class Translation:
   def __post_init__(self) -> None:
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    self.heads.module(folders.model_of(self.model), 2)  # says what cannot be
+    self.heads.module(folders.model_of(self.model), 2)  # any k says what cannot be
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     for name, length in lengths.items():
       if length > (limit := self.model.max_positions):
@@ -204,7 +205,7 @@ def example(
   source = tokenizer.decode(tokens.source[chosen].tolist()) if sentence is None else sentence
   ids, sizes = out.tokens[chosen][: out.lengths[chosen]].tolist(), out.block_sizes[chosen]
   pieces = iter([piece.replace('▁', ' ') for piece in tokenizer.pieces(ids)])
-  # 1 is the prompt's
+  # the first token comes with the prompt
   blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes[sizes > 0].tolist())]
   drawn = tables.example_text(source, blocks)
   write_text(root / 'example.txt', drawn)
@@ -220,7 +221,7 @@ def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Pa
   """The model of a k and a regime, made if it is not there; k = 1 is a base."""
   base, data = stage(root, 'base', **runs.base_run(c, c.people, c.seed)), text_of(c, root, regime)
   if k == 1:
-    return stage(root, 'base-distil', **again_run(c, base, data)) if data.distilled else base
+    return stage(root, 'base-distil', **retrained_run(c, base, data)) if data.distilled else base
   is_tuned = regime in TUNED
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
   if c.table.one_run or (are_nested and not is_tuned):
@@ -241,7 +242,7 @@ def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
   return dataclasses.replace(c.data, distilled=distilled, own='')
 
 
-def again_run(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
+def retrained_run(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
   """A base trained on, on distilled text."""
   same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
   return {'make': train.base, 'start': base, 'order': seed_of(c.seed, 'k1-distil'), **same}
@@ -418,7 +419,7 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
   material.check_base(base)
   runs.check_model(base, material.model_of(c.model))
   if c.k == 1:
-    return in_place(workdir, **again_run(c, base, c.data))
+    return in_place(workdir, **retrained_run(c, base, c.data))
   return in_place(workdir, **runs.heads_run(c, base, c.k, c.regime, c.data))
 
 

@@ -91,7 +91,7 @@ def legend(figure: Figure, columns: int) -> None:
 
 def nothing_yet(axes: Axes) -> None:
   """Fills a panel without points."""
-  axes.text(0.5, 0.5, 'no finished cell yet', ha='center', va='center', transform=axes.transAxes)
+  axes.text(0.5, 0.5, 'no row has this figure', ha='center', va='center', transform=axes.transAxes)
 
 
 def save(figure: Figure, path: Path) -> None:
