@@ -155,7 +155,7 @@ BLOCK = Column('Block', 'mean_block_size', '.2f')
 SPEED_UP = Column(
   'Speed-up',
   lambda row: (
-    row['speedup'] if row.get('mean_block_size') else None
+    row.get('speedup') if row.get('mean_block_size') else None
   ),  # not where nothing is written
   '.2f',
   '×',
