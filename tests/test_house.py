@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINES = {  # of Python, at 100 columns
-  'fastdec': 33_025,
+  'fastdec': 33_013,
   'experiments': 9_435,
   'experiments/lab': 2_815,
   'benchmarks': 710,

@@ -213,7 +213,7 @@ class _Pool:
         space = with_room(self.model, self.strategy, prompt, room).room
       prompt = dataclasses.replace(prompt, room=space, shared=alike)
       if state is None:
-        state = self._nothing(prompt, keys, room, come.clip(0), pool_rows // self.quarter)
+        state = self._nothing(prompt, keys, room, come, pool_rows // self.quarter)
       order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
       slots = order[: self.quarter]
       left, owners[slots] = owners[slots], come
@@ -221,15 +221,15 @@ class _Pool:
       # nothing runs before the pool is full
       still = pool_rows if begun + self.quarter < pool_rows else wanted
       strategy = of_rows(self.strategy, owners.clip(0))
-      laws = tuple(law.take(come.clip(0)) for law in self.laws)
+      target = self._target(come)
       with using(self.mesh):
         state, calls, is_done, decoded, is_full = _exchange(
-          self.model, strategy, self.params, laws, state, slots, prompt, keys, room, still
+          target, strategy, state, slots, prompt, keys, room, still
         )
         while prompt.room is not None and is_full:
           prompt = with_more(prompt, room)
           state, more, is_done, is_full = _go_on(
-            self.model, strategy, self.params, laws, state, slots, prompt, keys, room, still
+            target, strategy, state, slots, prompt, keys, room, still
           )
           calls += more
         space = prompt.room
@@ -245,6 +245,10 @@ class _Pool:
       if (owners == NOBODY).all():
         return
       is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
+
+  def _target(self, come: Int[np.ndarray, ' q']) -> Bound:
+    """Returns the model with the laws of these sources; those of fillers matter to nobody."""
+    return Bound(self.model, self.params, tuple(law.take(come.clip(0)) for law in self.laws))
 
   def _prompt(
     self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
@@ -268,8 +272,8 @@ class _Pool:
     self, prompt: Prompt, keys: Array | None, room: int, come: Int[np.ndarray, ' q'], quarters: int
   ) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
-    strategy, laws = of_rows(self.strategy, come), tuple(law.take(come) for law in self.laws)
-    shapes = _begun.eval_shape(self.model, strategy, self.params, laws, prompt, keys, room)
+    strategy = of_rows(self.strategy, come.clip(0))
+    shapes = _begun.eval_shape(self._target(come), strategy, prompt, keys, room)
     nothing = jax.tree.map(
       lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
     )
@@ -287,26 +291,16 @@ def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
   return np.asarray(x)[rows]
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'room'))
-def _begun(
-  model: Model,
-  strategy: Strategy,
-  params: Params,
-  laws: tuple[Law, ...],
-  prompt: Prompt,
-  keys: Array | None,
-  room: int,
-) -> Any:
+@functools.partial(jax.jit, static_argnames='room')
+def _begun(target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, room: int) -> Any:
   """Returns the state of rows that begin; traced once for its shapes and for `_exchange`."""
-  return strategy.init(Bound(model, params, laws), prompt, room, keys)
+  return strategy.init(target, prompt, room, keys)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'room'), donate_argnames='state')
+@functools.partial(jax.jit, static_argnames='room', donate_argnames='state')
 def _exchange(
-  model: Model,
+  target: Bound,
   strategy: Strategy,
-  params: Params,
-  laws: tuple[Law, ...],
   state: Any,
   slots: Int[Array, ' q'],
   prompt: Prompt,
@@ -316,24 +310,21 @@ def _exchange(
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded, Bool[Array, '']]:
   """Puts new rows into `slots`, and runs the pool until at most `still` rows run.
 
-  Settings of rows are those of the pool's rows in `strategy`, and of the new ones in `laws`.
+  Settings of rows are those of the pool's rows in `strategy`, and of the new ones in the laws.
   Returns the state, the number of calls, a mask of ended rows, the results of the slots' rows
   before, and true if the pool stopped for want of room.
   """
-  target = Bound(model, params, laws)
   left = strategy.result(strategy.take(state, slots))
-  coming = _begun(model, of_rows(strategy, slots), params, laws, prompt, keys, room)
+  coming = _begun(target, of_rows(strategy, slots), prompt, keys, room)
   state = _put(state, slots, coming)
   state, calls, is_done, is_full = _run(target, strategy, state, prompt, still)
   return state, calls, is_done, left, is_full
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'room'))
+@functools.partial(jax.jit, static_argnames='room')
 def _go_on(
-  model: Model,
+  target: Bound,
   strategy: Strategy,
-  params: Params,
-  laws: tuple[Law, ...],
   state: Any,
   slots: Int[Array, ' q'],
   prompt: Prompt,
@@ -342,7 +333,6 @@ def _go_on(
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
   """Runs the pool on, with the room of `prompt`; returns what `_exchange` does, without results."""
-  target = Bound(model, params, laws)
   state = sized(target, of_rows(strategy, slots), prompt, keys, room, state)
   return _run(target, strategy, state, prompt, still)
 
