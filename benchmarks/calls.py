@@ -29,12 +29,12 @@ from fastdec.evaluation.rows import Row
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.kernels.packed import most_rows
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.image_transformer import ImageTransformerConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.packed import most_rows
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import layers_like
 

@@ -32,8 +32,8 @@ each intensity (all scales but faces16 and celeba), blocks that this forecast gu
 import dataclasses
 from typing import Any
 
-from configs.common import config_of, parse_arg
 from experiments.lab.cli import Paper
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.train import HeadsConfig, RunConfig
 from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, table2
 from fastdec.models.image_transformer import ImageTransformerConfig

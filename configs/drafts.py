@@ -36,9 +36,9 @@ regime
 import dataclasses
 
 from configs import presets
-from configs.common import config_of, parse_arg
 from experiments.drafters import Drafters, TableConfig, drafters
 from experiments.lab.cli import Paper
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig
 from experiments.lab.text import TextConfig

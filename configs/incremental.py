@@ -19,8 +19,8 @@ at 32 tokens (ratio under 1.1).
 
 from typing import Any
 
-from configs.common import config_of, parse_arg
 from experiments.incremental_decoding import Growth, Incremental, Layout, Models
+from experiments.lab.config import config_of, parse_arg
 from fastdec.models.fconv import ARCHITECTURES, FConvConfig
 from fastdec.models.transformer import TransformerConfig
 

@@ -23,9 +23,9 @@ on a CPU it does.
 from typing import Any
 
 from configs import presets
-from configs.common import config_of, parse_arg
 from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead
 from experiments.lab.cli import Paper
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
 from experiments.lab.train import RunConfig
 

@@ -22,9 +22,9 @@ text
 from typing import Any
 
 from configs import presets
-from configs.common import config_of, parse_arg
 from experiments.cai2024 import Measure, Medusa, medusa
 from experiments.lab.cli import Paper
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
 from experiments.lab.train import RunConfig
 

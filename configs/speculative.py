@@ -20,7 +20,7 @@ task
 """
 
 from configs import presets
-from configs.common import config_of, parse_arg
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
 from experiments.lab.train import RunConfig
 from experiments.leviathan2022 import Measure, Speculative, Trained

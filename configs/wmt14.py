@@ -36,8 +36,8 @@ import dataclasses
 from typing import Any
 
 from configs import presets
-from configs.common import config_of, parse_arg
 from experiments.lab.cli import Paper
+from experiments.lab.config import config_of, parse_arg
 from experiments.lab.own import DistillConfig
 from experiments.lab.text import TextConfig
 from experiments.lab.train import HeadsConfig, RunConfig

@@ -32,8 +32,8 @@ from fastdec.evaluation.tree_calibration import TOPS, Calibration
 from fastdec.fields import Between
 from fastdec.folders import packed
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
 

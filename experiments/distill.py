@@ -27,9 +27,9 @@ CONNECT = cli.process_flags()
 
 
 def main(_: list[str]) -> None:
-  from configs.common import to_dataclass
   from experiments import stern2018
   from experiments.lab import stage
+  from experiments.lab.config import to_dataclass
 
   paper, settings = stern2018.half(CONFIG.value)
   c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)

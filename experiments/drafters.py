@@ -49,10 +49,10 @@ from fastdec.evaluation.tree_growth import grow
 from fastdec.fields import Between
 from fastdec.folders import packed
 from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.kernels.packed import unpacked
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.packed import unpacked
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.log import read_metrics

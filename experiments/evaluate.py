@@ -33,9 +33,9 @@ DTYPE = flags.DEFINE_list(
 def main(_: list[str]) -> None:
   import rich
 
-  from configs.common import to_dataclass
   from experiments import precision, stern2018
   from experiments.lab import report
+  from experiments.lab.config import to_dataclass
   from experiments.lab.rows import Rows
   from fastdec.errors import UserError
 

@@ -30,9 +30,9 @@ from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.fields import Between
 from fastdec.folders import packed
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 
 # Fields that name a row. A call of lookahead drafts `window` columns and verifies `guesses` n-grams

@@ -31,10 +31,10 @@ from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.fields import Between
 from fastdec.folders import packed
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.ngram import NGram
 from fastdec.models.transformer import TransformerConfig
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 
 PLAN = 'draft', 'temperature', 'plan', 'batch'  # fields that name a row

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from configs.common import to_dataclass
+from experiments.lab.config import to_dataclass
 from experiments.lab.report import Column, Drawn, Table
 from experiments.lab.rows import Row, Rows, latest
 from experiments.lab.text import inputs_of, padded_sources

@@ -24,8 +24,8 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from configs.common import to_dataclass
 from experiments.lab import cli
+from experiments.lab.config import to_dataclass
 from fastdec.errors import UserError
 
 PAGE = cli.Page()

@@ -4,7 +4,6 @@ from fastdec import protocol
 from fastdec.decoding import theory
 from fastdec.decoding.beam.penalties import PowerPenalty
 from fastdec.decoding.beam.search import Beam
-from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
@@ -19,7 +18,6 @@ from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.pool import decode_all, decode_each
-from fastdec.decoding.processors import Processors
 from fastdec.decoding.protocol import Decoded, Noted
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
@@ -29,14 +27,16 @@ from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError, UserNote
 from fastdec.folders import load, load_heads, load_tokenizer, save
 from fastdec.folders.drafts import load_draft, save_draft
-from fastdec.folders.medusa import save_heads
 from fastdec.folders.pools import load_pool, save_pool
 from fastdec.heads.ngram_pool import NGramPool, build_pool
 from fastdec.heads.shortlist import shortlist
+from fastdec.hub.medusa import save_heads
+from fastdec.kernels.packed import pack
+from fastdec.kernels.quantized import quantize
+from fastdec.laws.constraint import Constraint
+from fastdec.laws.processors import Processors
 from fastdec.models.ensemble import Ensemble
-from fastdec.packed import pack
-from fastdec.quantized import quantize
-from fastdec.text import Generated, Generator
+from fastdec.text.generator import Generated, Generator
 from fastdec.tuning.tune import tune
 from fastdec.tuning.tuned import Tuned, load_tuned
 

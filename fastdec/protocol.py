@@ -6,8 +6,8 @@ from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import real, size, whole
 from fastdec.decoding.strategy import LoopStrategy, Strategy
 from fastdec.decoding.topology import Topology
+from fastdec.kernels.sharding import make_mesh, place
 from fastdec.models.api import Model, Nodes, causal
-from fastdec.sharding import make_mesh, place
 from fastdec.struct import Bound, assign, pytree, static
 
 __all__ = [

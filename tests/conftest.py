@@ -156,11 +156,11 @@ def translator(tmp_path_factory):
   import numpy as np
 
   from fastdec import folders
-  from fastdec.folders import medusa
+  from fastdec.data.text.sentencepiece import Tokenizer
   from fastdec.heads.blockwise import BlockwiseHeads
   from fastdec.heads.medusa import MedusaHeads
+  from fastdec.hub import medusa
   from fastdec.models.transformer import Transformer, TransformerConfig
-  from fastdec.tokenizers.sentencepiece import Tokenizer
 
   place = tmp_path_factory.mktemp('models')
   sizes = dict(d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1)

@@ -26,13 +26,13 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.sharding import MeshConfig, make_mesh, mesh_of, place, place_rows, using
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import MeshConfig, make_mesh, mesh_of, place, place_rows, using
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.start import layers_like

@@ -11,13 +11,13 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 ADD = sorted((ROOT / 'docs' / 'add').glob('*.md'))

@@ -1,5 +1,5 @@
 """Values of JSON and of configs are of the kinds that a dataclass says, or named
-(tests/configs/test_common.py too)."""
+(tests/experiments/lab/test_config.py too)."""
 
 import dataclasses
 from typing import Literal

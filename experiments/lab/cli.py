@@ -32,7 +32,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 import configs
-from configs.common import known, to_dataclass
+from experiments.lab.config import known, to_dataclass
 from fastdec.cli import chain, ended
 from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError

@@ -29,12 +29,12 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.shortlist import most_frequent
 from fastdec.heads.transformed import Transformed
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.api import Params
 from fastdec.models.lm import LM
 from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import check_taps
 from fastdec.models.transformer import Transformer
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy

@@ -38,13 +38,13 @@ from experiments.lab.text import (
 from experiments.lab.train import Count, Seed, Zero, author_of, seed_of
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, open_text
+from fastdec.data.text.sentencepiece import EOS_ID, PAD_ID, normalise
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
-from fastdec.tokenizers.sentencepiece import EOS_ID, PAD_ID, normalise
 from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once

@@ -27,11 +27,11 @@ from fastdec.data.text.caching import tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import read_json
 from fastdec.models.api import Model, Params, source_pad
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 Split = Literal['train', 'dev']  # of what a model wrote
 RECORD = 'config.json'

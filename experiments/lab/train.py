@@ -21,15 +21,15 @@ from jax.sharding import Mesh
 
 from experiments.lab.stage import OutOfTime, inputs_of, seconds_left
 from fastdec import folders
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
 from fastdec.fields import Between, Share
 from fastdec.fields import Seed as Seed
 from fastdec.files import write_text
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
+from fastdec.kernels.sharding import MeshConfig, check_rows, make_mesh, partition_of
 from fastdec.models.api import Model, Params
-from fastdec.sharding import MeshConfig, check_rows, make_mesh, partition_of
-from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss, head_accuracy

@@ -60,9 +60,9 @@ from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.folders import packed
+from fastdec.kernels.sharding import MeshConfig, partition_of, place
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
-from fastdec.sharding import MeshConfig, partition_of, place
 from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress

@@ -61,9 +61,9 @@ from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Between
 from fastdec.files import write_text
 from fastdec.folders import packed
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.sharding import MeshConfig
 from fastdec.struct import Bound
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec import struct
-from fastdec.sharding import constrain
+from fastdec.kernels.sharding import constrain
 
 
 @struct.pytree

@@ -20,7 +20,7 @@ from fastdec.cli.flags import Parser
 from fastdec.cli.opening import add_length
 from fastdec.errors import UserError
 from fastdec.folders.drafts import is_draft, load_draft
-from fastdec.products import kernels_of
+from fastdec.kernels.products import kernels_of
 
 GENERATION, FEW = 'generation_config.json', 1024  # tokens of the text for which a cache is measured
 

@@ -15,10 +15,10 @@ import jax
 
 from fastdec import folders
 from fastdec.cli.flags import Parser, whole
-from fastdec.convert import fairseq
 from fastdec.errors import UserError
 from fastdec.files import place
-from fastdec.tokenizers.dictionary import DictionaryPair
+from fastdec.hub.fairseq import convert as fairseq
+from fastdec.hub.tokenizers.dictionary import DictionaryPair
 
 
 def main(words: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import parse_json
-from fastdec.tokenizers.reader import Reader
+from fastdec.text.reader import Reader
 
 BYTES = 20_000  # of a text that is typed
 

@@ -51,7 +51,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place, read_prompts
-from fastdec.tokenizers.reader import Reader
+from fastdec.text.reader import Reader
 
 
 def main(words: Sequence[str]) -> None:

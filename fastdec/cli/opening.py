@@ -16,7 +16,7 @@ from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_room
 from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.models.api import source_words
-from fastdec.text import ROWS, with_law
+from fastdec.text.generator import ROWS, with_law
 from fastdec.tuning.tuned import NAME
 
 # a tree of heads may be named by its file: medusa(choices=tree.json)

@@ -29,7 +29,7 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders.drafts import draft_content, is_draft
-from fastdec.tokenizers.reader import Reader
+from fastdec.text.reader import Reader
 from fastdec.training.progress import Progress
 from fastdec.tuning.tuned import NAME
 

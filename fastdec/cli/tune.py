@@ -48,7 +48,7 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
 from fastdec.folders import packed
 from fastdec.struct import Bound
-from fastdec.text import draft_of, obvious, with_law
+from fastdec.text.generator import draft_of, obvious, with_law
 from fastdec.tuning.tune import OutOfTime
 
 # for each row decoded at once: more than are timed, of which some may be too long

@@ -9,10 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import checked, most_of, padded, room_of, shared
 from fastdec.decoding.law import Law, noted
-from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.score import scored
@@ -24,8 +22,10 @@ from fastdec.decoding.strategy import (
   check_streams,
   nodes_of,
 )
+from fastdec.kernels.sharding import mesh_of, place_rows, using
+from fastdec.laws.constraint import Constraint
+from fastdec.laws.processors import Processors, ended_by, laws_of
 from fastdec.models.api import Model, Params, check_model
-from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 
@@ -47,7 +47,7 @@ def decode(
 
   Args:
     model: the target (protocol: `fastdec.models.api`).
-    params: its parameters. If `fastdec.sharding.place` put them on a mesh, rows are decoded along
+    params: its parameters. If `fastdec.kernels.sharding.place` put them on a mesh, rows are decoded along
       its 'data'.
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id. A row of padding and end
       tokens only is empty, and decodes to an end token. Decoder-only: prompt ids int[b, t],

@@ -24,7 +24,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.inputs import (
   begun_alike,
   checked,
@@ -38,16 +37,17 @@ from fastdec.decoding.inputs import (
   without_left_pads,
 )
 from fastdec.decoding.law import Law
-from fastdec.decoding.processors import Processors, ended_by, laws_of
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole, check_rows, count
 from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, nodes_of, of_rows
 from fastdec.errors import UserError
+from fastdec.kernels.sharding import check_rows as check_divides
+from fastdec.kernels.sharding import mesh_of, place_rows, using
+from fastdec.laws.constraint import Constraint
+from fastdec.laws.processors import Processors, ended_by, laws_of
 from fastdec.models.api import Model, Params, check_model, source_pad, source_words
-from fastdec.sharding import check_rows as check_divides
-from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters

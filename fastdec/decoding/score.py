@@ -17,8 +17,8 @@ from fastdec.decoding.protocol import NOTES, Decoded, Draft, Prompt
 from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.errors import UserError
+from fastdec.kernels.sharding import mesh_of, place_rows, using
 from fastdec.models.api import Model, Params, check_model, suppress
-from fastdec.sharding import mesh_of, place_rows, using
 from fastdec.struct import Bound
 
 POSITIONS = 16  # number of positions with logits in memory at once

@@ -26,9 +26,9 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.rows import Row
 from fastdec.evaluation.wallclock import measure
-from fastdec.packed import unpacked
-from fastdec.products import kernels_of
-from fastdec.quantized import TYPES, quantized_kernel
+from fastdec.kernels.packed import unpacked
+from fastdec.kernels.products import kernels_of
+from fastdec.kernels.quantized import TYPES, quantized_kernel
 from fastdec.struct import Bound
 
 DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads

@@ -25,18 +25,18 @@ from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import place, read_json, whole_folder
-from fastdec.folders import dflash, eagle, medusa, mtp
-from fastdec.folders.draft_parts import architectures_of
 from fastdec.folders.folder import content_of
-from fastdec.folders.huggingface import DTYPES
 from fastdec.folders.load import found, kept_in
 from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
-from fastdec.folders.quantized import tensors_of
 from fastdec.folders.stored import put, stored_in, write
-from fastdec.folders.tensors import INDEX, MTP, SINGLE, check_kind, conversion, files_of, fit
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.hub import dflash, eagle, medusa, mtp
+from fastdec.hub.draft_parts import architectures_of
+from fastdec.hub.huggingface import DTYPES
+from fastdec.hub.quantized import tensors_of
+from fastdec.hub.tensors import INDEX, MTP, SINGLE, check_kind, conversion, files_of, fit
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformerConfig
 from fastdec.models.lm import LMConfig

@@ -23,7 +23,7 @@ class Folder(abc.ABC):
     config: the contents of config.json.
     dtype: type of computation and parameters; None: the type that the model was trained to compute
       in.
-    kernels: type that the kernels of products are kept in ('int8', 'int8w', `fastdec.quantized`);
+    kernels: type that the kernels of products are kept in ('int8', 'int8w', `fastdec.kernels.quantized`);
       None: as all others.
   """
 

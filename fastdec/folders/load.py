@@ -10,17 +10,18 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
-from fastdec import packed as packing
 from fastdec.errors import UserError
 from fastdec.files import place, read_json
-from fastdec.folders import huggingface, medusa, native
+from fastdec.folders import native
 from fastdec.folders.folder import Folder
-from fastdec.folders.generation import warn_of_processors
 from fastdec.heads.draft import DraftNetwork
+from fastdec.hub import huggingface, medusa
+from fastdec.hub.generation import warn_of_processors
+from fastdec.hub.tokenizers import huggingface as tokenizer
+from fastdec.kernels import packed as packing
+from fastdec.kernels.quantized import TYPES, is_quantized
+from fastdec.kernels.sharding import mesh_of
 from fastdec.models.api import Params
-from fastdec.quantized import TYPES, is_quantized
-from fastdec.sharding import mesh_of
-from fastdec.tokenizers import huggingface as tokenizer
 
 PathLike = str | os.PathLike[str]
 HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'

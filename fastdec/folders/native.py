@@ -33,19 +33,19 @@ from fastdec.fields import read, shown
 from fastdec.files import place, read_json, whole_folder
 from fastdec.folders.folder import Folder
 from fastdec.folders.stored import Stored, put, stored_in, write
-from fastdec.folders.tensors import check_kind
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
+from fastdec.hub.tensors import check_kind
+from fastdec.hub.tokenizers import huggingface
+from fastdec.hub.tokenizers.dictionary import DictionaryPair
+from fastdec.kernels.packed import unpacked
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.packed import unpacked
-from fastdec.tokenizers import huggingface
-from fastdec.tokenizers.dictionary import DictionaryPair
 
 MODELS = {
   'transformer': (Transformer, TransformerConfig),
@@ -203,7 +203,7 @@ class NativeFolder(Folder):
     if (self.path / huggingface.SETTINGS).is_file():
       return huggingface.load(self.path)
     # SentencePiece is not needed for decoding
-    from fastdec.tokenizers.sentencepiece import Tokenizer
+    from fastdec.data.text.sentencepiece import Tokenizer
 
     return Tokenizer.load(self.path / TOKENIZER)
 

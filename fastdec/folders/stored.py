@@ -16,11 +16,11 @@ from jaxtyping import Array
 
 from fastdec.errors import UserError
 from fastdec.files import damaged, open_file
+from fastdec.kernels.packed import is_packed
+from fastdec.kernels.products import kernels_of
+from fastdec.kernels.quantized import Quantized, is_quantized, quantized_kernel, scale_lying
+from fastdec.kernels.sharding import check_axes, partition_of, shardings_of
 from fastdec.models.api import Params
-from fastdec.packed import is_packed
-from fastdec.products import kernels_of
-from fastdec.quantized import Quantized, is_quantized, quantized_kernel, scale_lying
-from fastdec.sharding import check_axes, partition_of, shardings_of
 
 DTYPES = {
   'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16,

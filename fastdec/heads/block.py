@@ -32,9 +32,9 @@ from fastdec.heads import tower
 from fastdec.heads.context import BIAS_TABLE
 from fastdec.heads.draft import DraftNetwork, Fusion
 from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import Dense, look_up, project
-from fastdec.sharding import Table
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.words import OWN
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import project
-from fastdec.sharding import Table
 
 BIAS = ('before', 'after')  # the parameters of a bias
 # by words, as the logits that it is added to

@@ -27,13 +27,13 @@ from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.tower import DraftCache, LayersConfig
 from fastdec.heads.words import ids_of, in_target_words
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 from fastdec.struct import Bound
 
 
@@ -89,7 +89,7 @@ class DraftNetwork:
   words: int | None = None
 
   network: ClassVar[type[nn.Module]]
-  products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `fastdec.kernels.products`
 
   def __post_init__(self) -> None:
     for name in ('vocab_size', 'd_target'):
@@ -209,7 +209,7 @@ class DraftNetwork:
   def partition(self, devices: int) -> Table:
     """Splits the layers as a model's, the output of a draft vocabulary by words.
 
-    See `fastdec.sharding`. Matrices over all words, which few drafts have, are on every device."""
+    See `fastdec.kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
     output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
     return (*output, *tower.partition(self.layers, devices))
 

@@ -23,11 +23,11 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.context import BIAS_TABLE, Context
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, float_type, vocabulary_projection
 from fastdec.models.layers import affine, unit_scaling
 from fastdec.models.layers import project as product
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 
 Project = Callable[[Array], Array]
 
@@ -54,7 +54,7 @@ class MedusaHeads(Context):
   # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
   short: int = 0
 
-  products = (KERNELS, r'(^|/)(output|after)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(output|after)$')  # see `fastdec.kernels.products`
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):
@@ -72,7 +72,7 @@ class MedusaHeads(Context):
     return tuple(range(1, self.depth + 1))
 
   def partition(self, devices: int) -> Table:
-    """Splits every matrix by outputs, own projections so by words; see `fastdec.sharding`."""
+    """Splits every matrix by outputs, own projections so by words; see `fastdec.kernels.sharding`."""
     row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
     return (row, *(BIAS_TABLE if self.markov else ()))
 

@@ -22,9 +22,9 @@ from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.draft import DraftNetwork, check_target
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.packed import is_packed
+from fastdec.kernels.quantized import is_quantized
 from fastdec.models.api import Model, Params, float_type, vocabulary_projection
-from fastdec.packed import is_packed
-from fastdec.quantized import is_quantized
 from fastdec.struct import Bound, bound
 
 

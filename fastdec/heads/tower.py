@@ -21,12 +21,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.memory import Memory, WithMemory
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity
 from fastdec.models.attention import attend
 from fastdec.models.layers import sinusoids
 from fastdec.models.lm import Layer, LMConfig, RMSNorm, layer_partition
 from fastdec.models.stacks import PARTITION, Attend, DecoderLayer, Sees, StackConfig
-from fastdec.sharding import Table
 
 LayersConfig = LMConfig | StackConfig
 DraftCache = KVCache | WithMemory
@@ -219,5 +219,5 @@ def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
 
 
 def partition(config: LayersConfig, devices: int) -> Table:
-  """Lays out the layers' parameters on a mesh; see `fastdec.sharding`."""
+  """Lays out the layers' parameters on a mesh; see `fastdec.kernels.sharding`."""
   return PARTITION if isinstance(config, StackConfig) else layer_partition(config, devices)

@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.kernels.products import products_of
+from fastdec.kernels.sharding import Table, partition_of, under, within
 from fastdec.models.api import Capacity, Params, embedding_of, source_of, source_pad
 from fastdec.models.taps import apply_with
-from fastdec.products import products_of
-from fastdec.sharding import Table, partition_of, under, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Transformed:
     return self.model.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """Lays out the parameters as trunk and heads do; see `fastdec.sharding`."""
+    """Lays out the parameters as trunk and heads do; see `fastdec.kernels.sharding`."""
     return (
       *under('model', partition_of(self.model, devices)),
       *under('heads', self.heads.partition(devices)),
@@ -82,7 +82,7 @@ class Transformed:
 
   @property
   def products(self) -> tuple[str, ...]:
-    """The trunk's kernels and the heads'; see `fastdec.products`."""
+    """The trunk's kernels and the heads'; see `fastdec.kernels.products`."""
     parts = (('model', self.model), ('heads', self.heads))
     return tuple(within(name, regex) for name, part in parts for regex in products_of(part))
 

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
+from fastdec.kernels.products import products_of
+from fastdec.kernels.sharding import Table, partition_of, under, within
 from fastdec.models.api import Capacity, Model, Nodes, Params, source_pad
-from fastdec.products import products_of
-from fastdec.sharding import Table, partition_of, under, within
 
 SHARED = (
   'vocab_size',
@@ -113,13 +113,13 @@ class Ensemble:
     return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
 
   def partition(self, devices: int) -> Table:
-    """Lays out each member's parameters as the member does; see `fastdec.sharding`."""
+    """Lays out each member's parameters as the member does; see `fastdec.kernels.sharding`."""
     tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
     return sum(tables, start=())
 
   @property
   def products(self) -> tuple[str, ...]:
-    """Each member's kernels; see `fastdec.products`."""
+    """Each member's kernels; see `fastdec.kernels.products`."""
     return tuple(
       within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model)
     )

@@ -18,8 +18,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec import struct
 from fastdec.errors import UserError
+from fastdec.kernels.sharding import Table, axes_in_use
 from fastdec.models.layers import Kernel, project, project_each, unit_scaling
-from fastdec.sharding import Table, axes_in_use
 
 FEW, MANY = 16, 256  # pairs of a token and an expert in a turn of the loop: at least, and at most
 

@@ -20,6 +20,8 @@ from fastdec.cache.conv import ConvCache, LayerConv
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
@@ -27,8 +29,6 @@ from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features, check_taps
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 
 # keeps the variance of a sum of two (Gehring et al. 2017, section 3.4)
 HALF = math.sqrt(0.5)
@@ -318,7 +318,7 @@ class FConv(EncoderDecoder):
   config: FConvConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.kernels.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
@@ -327,7 +327,7 @@ class FConv(EncoderDecoder):
     return len(self.config.decoder_layers)
 
   def partition(self, devices: int) -> Table:
-    """Splits by words and gated channels, not attention's single head; see `fastdec.sharding`."""
+    """Splits by words and gated channels, not attention's single head; see `fastdec.kernels.sharding`."""
     return (
       (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
       (r'/conv/(kernel|bias)$', P(None, 'model')),

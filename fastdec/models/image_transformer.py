@@ -19,6 +19,8 @@ from fastdec import struct
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.cache.ring import LayerRing, LocalCache, ring_size
 from fastdec.errors import UserError
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table, constrain
 from fastdec.models.api import Capacity, Nodes, Params
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
@@ -42,8 +44,6 @@ from fastdec.models.image_start import (
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.products import KERNELS
-from fastdec.sharding import Table, constrain
 
 MOST = 4096  # pixels a side, and tokens of a block
 PHASES = 6  # numbers that tell the channel, and the place within a source pixel
@@ -260,7 +260,7 @@ class ImageTransformer:
   pad_id = 0
   start_id = 0  # embedded as zero, whatever it is
   suppressed_ids = ()
-  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.kernels.products`
 
   @property
   def d_model(self) -> int:
@@ -282,7 +282,7 @@ class ImageTransformer:
     return self.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """Splits embeddings and logits by intensities, the rest as `stacks`; see `fastdec.sharding`."""
+    """Splits embeddings and logits by intensities, the rest as `stacks`; see `fastdec.kernels.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:

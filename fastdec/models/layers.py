@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
 
-from fastdec.packed import Packed, panel_product, panel_product_each
-from fastdec.quantized import Quantized, whole
+from fastdec.kernels.packed import Packed, panel_product, panel_product_each
+from fastdec.kernels.quantized import Quantized, whole
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of
 # the input.

@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
@@ -26,8 +28,6 @@ from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
 from fastdec.models.rotary import Turns, rotate
 from fastdec.models.taps import Features, check_taps
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 
 Attends = Mapping[int, Callable[..., Array]]  # for each window, see `stacks.Attend`
 
@@ -212,7 +212,7 @@ class LM:
 
   start_id = None  # the prompt is the input
   fixed_length = None
-  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.kernels.products`
 
   d_model = setting('d_model')
   layers = setting('layers')
@@ -234,7 +234,7 @@ class LM:
   def partition(self, devices: int) -> Table:
     """Splits embeddings and logits by words, pairs of products as `models.stacks`.
 
-    See `fastdec.sharding`. If `devices` cannot divide the key heads, each device computes them all.
+    See `fastdec.kernels.sharding`. If `devices` cannot divide the key heads, each device computes them all.
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
+from fastdec.kernels.sharding import Table
 from fastdec.models.layers import Dense, Dropout
-from fastdec.sharding import Table
 
 ACTIVATIONS = {
   'relu': nn.relu,

@@ -19,14 +19,14 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Nodes, Params, check_special_ids
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 
 # Queries are not scaled; the initialisation is instead (`T5.init`).
 attend_unscaled = functools.partial(attend, scale=1.0)
@@ -221,7 +221,7 @@ class T5(EncoderDecoder):
   config: T5Config
 
   network = T5Network
-  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.kernels.products`
   max_positions = None
 
   def partition(self, devices: int) -> Table:

@@ -15,14 +15,14 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.memory import WithMemory
+from fastdec.kernels.products import KERNELS
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend, node_mask
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import look_up, project, sinusoids
 from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
-from fastdec.products import KERNELS
-from fastdec.sharding import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +141,12 @@ class Transformer(EncoderDecoder):
   config: TransformerConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.products`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.kernels.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
   def partition(self, devices: int) -> Table:
-    """Splits embeddings and logits by words, the rest as `stacks`; see `fastdec.sharding`."""
+    """Splits embeddings and logits by words, the rest as `stacks`; see `fastdec.kernels.sharding`."""
     return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.sharding import by_rows
+from fastdec.kernels.sharding import by_rows
 
 
 @struct.pytree

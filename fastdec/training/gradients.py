@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fastdec.errors import UserError
+from fastdec.kernels.packed import is_packed
+from fastdec.kernels.quantized import is_quantized
 from fastdec.models.api import Params
-from fastdec.packed import is_packed
-from fastdec.quantized import is_quantized
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.state import Task
 

@@ -147,7 +147,7 @@ def test_what_is_not_lossless_says_so(translator, fastdec, prompts, tmp_path):
 
 
 def test_a_talk_goes_on_with_what_was_said(translator, fastdec, monkeypatch):
-  from fastdec.tokenizers.sentencepiece import Tokenizer
+  from fastdec.data.text.sentencepiece import Tokenizer
 
   read = []
 

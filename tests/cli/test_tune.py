@@ -10,7 +10,7 @@ from fastdec.cli import opening, tune
 from fastdec.cli.flags import Parser
 from fastdec.decoding.description import label
 from fastdec.evaluation import machine
-from fastdec.text import ROWS
+from fastdec.text.generator import ROWS
 from fastdec.tuning.tuned import Figures, Tuned
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding import decode as decoding
-from fastdec.decoding.processors import laws_of
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.evaluation.calls import Drafted
+from fastdec.laws.processors import laws_of
 from tests.decoding.fakes import EOS, HashHeads, Imitation, Scripted
 from tests.decoding.methods_table import LOSSLESS, METHODS, NETWORKS, VARIANTS
 from tests.decoding.rules.test_rejection import (
@@ -29,9 +29,9 @@ from tests.decoding.rules.test_rejection import (
   p_value,
   seen_in,
 )
-from tests.decoding.test_constraint import Spelt
-from tests.decoding.test_processors import OfTheRoot
 from tests.decoding.test_strategies import MAX_LEN, MODEL, SOURCE, VOCAB, kit, params_made
+from tests.laws.test_constraint import Spelt
+from tests.laws.test_processors import OfTheRoot
 
 
 @pytest.fixture

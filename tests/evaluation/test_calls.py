@@ -22,9 +22,9 @@ from fastdec.evaluation.calls import (
   texts,
 )
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.kernels.quantized import is_quantized
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
-from fastdec.quantized import is_quantized
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM
 

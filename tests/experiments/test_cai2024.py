@@ -7,10 +7,10 @@ import pytest
 
 import fastdec as fd
 from configs import medusa
-from configs.common import to_dataclass
 from experiments import cai2024
 from experiments.cai2024 import FROZEN, SPEEDS, STAGES, TOGETHER, TREES, Medusa
 from experiments.lab import report, rows
+from experiments.lab.config import to_dataclass
 from fastdec import folders
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.evaluation.tree_calibration import Calibration

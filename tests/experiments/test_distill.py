@@ -14,10 +14,10 @@ import pytest
 
 import fastdec as fd
 from configs import wmt14
-from configs.common import to_dataclass
 from experiments.lab import own as own_text
 from experiments.lab import stage
 from experiments.lab import train as training
+from experiments.lab.config import to_dataclass
 from experiments.stern2018.text import Translation
 from fastdec import files, folders
 from fastdec.data.text.tokens import TokenPairs
@@ -170,7 +170,7 @@ def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
 def test_what_the_teacher_cannot_translate_keeps_its_translation(
   table, words, launch, monkeypatch, tmp_path
 ):
-  from fastdec.tokenizers import sentencepiece
+  from fastdec.data.text import sentencepiece
 
   decode, calls = sentencepiece.Tokenizer.decode, itertools.count()
   monkeypatch.setattr(

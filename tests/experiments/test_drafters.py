@@ -13,10 +13,10 @@ import pytest
 
 import fastdec as fd
 from configs import drafts, presets
-from configs.common import to_dataclass
 from experiments import drafters
 from experiments.drafters import Bench, Drafters, measure, plans, speeds
 from experiments.lab import networks, report, rows, stage, train
+from experiments.lab.config import to_dataclass
 from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.rows import Rows

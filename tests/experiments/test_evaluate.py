@@ -10,9 +10,9 @@ import pytest
 
 import fastdec as fd
 from configs import celeba, speculative
-from configs.common import to_dataclass
 from experiments import precision
 from experiments.lab import rows
+from experiments.lab.config import to_dataclass
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
 from fastdec import folders

@@ -5,10 +5,10 @@ import pytest
 
 import fastdec as fd
 from configs import lookahead
-from configs.common import to_dataclass
 from experiments import fu2024
 from experiments.fu2024 import ABLATION, POOLS, SPEEDUPS, Ablated, Lookahead
 from experiments.lab import report, rows
+from experiments.lab.config import to_dataclass
 from tests.decoding.methods.test_lookup import Looping
 from tests.decoding.test_loop import some_prompts
 from tests.experiments.conftest import ROOT, with_settings

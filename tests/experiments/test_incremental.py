@@ -10,10 +10,10 @@ import pytest
 
 import fastdec as fd
 from configs import incremental
-from configs.common import to_dataclass
 from experiments import incremental_decoding as page
 from experiments.incremental_decoding import Incremental, agreement, rewritten, step_by_step
 from experiments.lab import rows
+from experiments.lab.config import to_dataclass
 from experiments.lab.report import markdown
 from fastdec.struct import Bound
 from tests.experiments.conftest import ROOT, with_settings

@@ -9,10 +9,10 @@ import pytest
 
 import fastdec as fd
 from configs import speculative
-from configs.common import to_dataclass
 from experiments import leviathan2022
 from experiments.lab import report, rows
 from experiments.lab.compare import Comparison
+from experiments.lab.config import to_dataclass
 from experiments.leviathan2022 import PLAN, SPEEDS, Bench, Speculative
 from fastdec import folders
 from tests.experiments.conftest import ROOT, run, with_settings

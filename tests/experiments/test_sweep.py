@@ -13,7 +13,7 @@ from tests.experiments.conftest import ROOT
 
 PAGE = """
 import dataclasses, os, pathlib, signal
-from configs.common import config_of
+from experiments.lab.config import config_of
 from experiments.lab.cli import Paper
 from experiments.lab.rows import Rows, each
 from experiments.lab.stage import stage

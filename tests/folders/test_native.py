@@ -13,16 +13,16 @@ from flax.traverse_util import unflatten_dict
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
 from fastdec.folders import stored
 from fastdec.folders.stored import Stored
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
+from fastdec.hub.tokenizers.dictionary import Dictionary, DictionaryPair
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.tokenizers.dictionary import Dictionary, DictionaryPair
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 CONFIG = TransformerConfig(
   vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1

@@ -15,11 +15,11 @@ from fastdec.folders.drafts import draft_content
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.kernels.sharding import MeshConfig, make_mesh
 from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.sharding import MeshConfig, make_mesh
 
 LAYERS = LMConfig(vocab_size=9, d_model=4, d_ff=6, layers=2, heads=2, key_heads=1)
 DECODER = TransformerConfig(

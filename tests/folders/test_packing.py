@@ -8,7 +8,7 @@ import pytest
 import fastdec as fd
 from fastdec.folders import packed
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.packed import is_packed
+from fastdec.kernels.packed import is_packed
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 
 import fastdec as fd
 from fastdec.evaluation.tree_growth import NEVER, head_ranks
-from fastdec.folders.medusa import save_heads
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.shortlist import most_frequent, output_of
+from fastdec.hub.medusa import save_heads
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fastdec.decoding.sampling import argmax
+from fastdec.kernels.quantized import quantized
 from fastdec.models import layers
 from fastdec.models.layers import FEW, project, project_each
-from fastdec.quantized import quantized
 
 
 @pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])

@@ -9,10 +9,10 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.tokenizers.sentencepiece import Tokenizer
 from fastdec.training.gradients import gradients_of
 from fastdec.training.loop import make_step
 from fastdec.training.losses import model_loss

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.sharding import MeshConfig, make_mesh
+from fastdec.kernels.sharding import MeshConfig, make_mesh
 from fastdec.training.checkpoint import average_checkpoints
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss

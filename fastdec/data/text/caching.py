@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from fastdec.data.text.corpus import Corpus
 from fastdec.data.text.packing import tokenise
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 PathLike = str | os.PathLike[str]
 SAMPLE = 1_000_000  # pairs that a tokenizer is learnt from; more teach it nothing, and take an hour

@@ -29,8 +29,8 @@ from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
+from fastdec.kernels.sharding import by_rows
 from fastdec.models.api import Model, causal, suppress
-from fastdec.sharding import by_rows
 from fastdec.struct import Bound
 
 ENDLESS = 2**30  # tokens: no text is longer, and it fits into int32

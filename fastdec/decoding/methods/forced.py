@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.constraint import Constraint
 from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.laws.constraint import Constraint
 from fastdec.struct import Bound
 
 

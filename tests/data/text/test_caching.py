@@ -7,7 +7,7 @@ import pytest
 from fastdec.data.text import caching
 from fastdec.data.text.caching import tokenizer_of, tokens_of
 from fastdec.data.text.corpus import Corpus, TextData, open_text
-from fastdec.tokenizers.sentencepiece import Tokenizer
+from fastdec.data.text.sentencepiece import Tokenizer
 
 LINES = 40
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fastdec.data.text import packing
 from fastdec.data.text.packing import _PackedSource, first_fit, packed_batches, tokenise
+from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.tokenizers.sentencepiece import Tokenizer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), min_size=1, max_size=40)
 

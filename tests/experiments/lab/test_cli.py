@@ -46,7 +46,7 @@ if __name__ == '__main__':
 '''
 
 PAGE = """
-from configs.common import locked, parse_arg
+from experiments.lab.config import locked, parse_arg
 
 def get_config(arg=''):
   args = parse_arg(arg, d=4, bug=False)

@@ -9,13 +9,13 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import wmt14
-from configs.common import to_dataclass
+from experiments.lab.config import to_dataclass
 from experiments.lab.text import ids_of
 from experiments.stern2018.text import Translation
 from fastdec.data.text.corpus import open_text
+from fastdec.data.text.sentencepiece import EOS_ID, UNK_ID, normalise
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.tokenizers.sentencepiece import EOS_ID, UNK_ID, normalise
 
 
 @pytest.fixture(scope='module')

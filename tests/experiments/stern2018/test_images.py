@@ -11,8 +11,8 @@ import pytest
 
 import fastdec as fd
 from configs import celeba
-from configs.common import to_dataclass
 from experiments.lab import rows, stage
+from experiments.lab.config import to_dataclass
 from experiments.lab.train import seed_of
 from experiments.stern2018 import image_tables, images, tables
 from experiments.stern2018.images import Table2

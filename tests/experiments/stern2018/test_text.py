@@ -14,8 +14,8 @@ import pytest
 
 import fastdec as fd
 from configs import wmt14
-from configs.common import to_dataclass
 from experiments.lab import own, rows
+from experiments.lab.config import to_dataclass
 from experiments.stern2018 import tables, text
 from experiments.stern2018.text import Bench, Translation, tree_nodes
 from fastdec import folders

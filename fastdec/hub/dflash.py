@@ -1,0 +1,243 @@
+"""Published DFlash and DSpark (2026): one-pass drafts whose layers are Qwen3's.
+
+  config.json                                     rows predict        kind
+  dflash_config                                   their own position  DFlash: z-lab, SpecForge
+  dflash_config with projector_type 'dspark'      the next one        DSpark of SpecForge
+  target_layer_ids, markov_rank, ... not nested   the next one        DSpark and DFlash of DeepSpec
+  speculators_model_type 'dflash' or 'dspark'     sample_from_anchor: the next one
+
+A layer id k names the output of the target's layer k, -1 its embeddings; for speculators the input
+of layer k. The meaning of configs is from the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
+SpecForge at a6b6b02, speculators at c05b95b. (SpecForge's own loop reads DSpark's rows one too
+late; we follow its trainer, which does not.)
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastdec.errors import UserError
+from fastdec.fields import Size, Token
+from fastdec.heads.block import BlockNetwork
+from fastdec.hub.draft_parts import (
+  architectures_of,
+  dense,
+  draft_layers,
+  norm,
+  read_said,
+  vocabulary,
+)
+from fastdec.hub.eagle import nested_layers
+from fastdec.hub.lm_tensors import layer_params
+from fastdec.hub.tensors import shaped
+from fastdec.models.api import Params
+from fastdec.models.lm import LMConfig
+from fastdec.models.taps import RULE, Taps, numbered
+
+Read = tuple[BlockNetwork, Params]  # the network, and its parameters, unread
+AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
+OLD = 'logit_head.'  # prefix of the names of heads in early files
+
+
+@dataclasses.dataclass(frozen=True)
+class SaidOfHeads:
+  """Fields of config.json beside the layers, at its top or in `dflash_config`."""
+
+  block_size: Size | None = None
+  mask_token_id: Token | None = None
+  target_layer_ids: tuple[int, ...] | None = None
+  aux_hidden_state_layer_ids: tuple[int, ...] | None = None  # speculators
+  num_target_layers: Size | None = None
+  # who is seen in a block; absent: layers with a window are causal (SpecForge)
+  is_causal: bool | None = None
+  causal: bool | None = None
+  causal_head: bool | None = None  # JetSpec
+  sliding_window_non_causal: bool | None = None  # speculators
+  use_swa: bool | None = None  # Model-Optimizer: a window in all layers
+  swa_window_size: Size | None = None
+  projector_type: Literal['dflash', 'dspark'] | None = None
+  sample_from_anchor: bool | None = None
+  markov_rank: int | None = 0
+  markov_head_type: Literal['vanilla', 'gated', 'rnn'] | None = 'vanilla'
+  enable_confidence_head: bool | None = None
+  confidence_head_alpha: float | None = 0.0
+  confidence_head_with_markov: bool | None = False
+
+
+def dflash(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
+  """Reads DFlash, and DSpark of SpecForge."""
+  inner = config.get('dflash_config')
+  if not isinstance(inner, Mapping):
+    raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
+  outer = {name: config[name] for name in AT_THE_TOP if name in config}
+  said: SaidOfHeads = read_said(SaidOfHeads, {**outer, **inner})
+  layers = draft_layers('qwen3', config, dtype)
+  if said.use_swa:
+    if said.swa_window_size is None and not any(layers.layer_windows):
+      raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
+    window = said.swa_window_size or max(layers.layer_windows)
+    layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
+  is_dspark = said.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
+  if taps is None:
+    taps = left(said.target_layer_ids or _spread(said, layers.layers), said.num_target_layers)
+  return _network(config, said, layers, tensors, taps, predicts_own=not is_dspark)
+
+
+def deepspec(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
+  """Reads DSpark of DeepSpec."""
+  said: SaidOfHeads = read_said(SaidOfHeads, config)
+  if taps is None:
+    taps = left(said.target_layer_ids or (), said.num_target_layers)
+  return _network(
+    config, said, draft_layers('qwen3', config, dtype), tensors, taps, predicts_own=False
+  )
+
+
+def speculators_block(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> Read:
+  """Reads DFlash and DSpark of speculators."""
+  said: SaidOfHeads = read_said(SaidOfHeads, config)
+  layers = nested_layers(config, dtype, ('qwen3',))
+  is_dspark = config.get('speculators_model_type') == 'dspark'
+  if is_dspark:
+    defaults = {
+      'markov_rank': 256,
+      'enable_confidence_head': True,
+      'confidence_head_with_markov': True,
+    }
+    said = read_said(SaidOfHeads, {**defaults, **config})
+  if 'verifier_norm.weight' in tensors:  # of the target, for training
+    norm(tensors, 'verifier_norm', layers.d_model)
+  predicts_next = is_dspark if said.sample_from_anchor is None else said.sample_from_anchor
+  taps = taps or said.aux_hidden_state_layer_ids or RULE
+  return _network(config, said, layers, tensors, taps, predicts_own=not predicts_next)
+
+
+def left(ids: tuple[int, ...], layers: int | None) -> Taps:
+  """Returns our numbers of layers that are named by their outputs.
+
+  Raises:
+    UserError: no layers, layers that the target lacks, or its last, whose output Hugging Face
+      norms.
+  """
+  if not ids or min(ids) < -1:
+    raise UserError(
+      f'target_layer_ids={list(ids)} of config.json is not possible: give layers of'
+      ' the target, from -1'
+    )
+  if layers is not None and max(ids) >= layers - 1:
+    raise UserError(
+      f'target_layer_ids={list(ids)} of config.json name layers that a target of {layers} does not'
+      f' have, or its last, whose state is normed for such drafts and is not supported: the largest'
+      f' that can be read is {layers - 2}'
+    )
+  return tuple(k + 1 for k in ids)
+
+
+def _spread(said: SaidOfHeads, count: int) -> tuple[int, ...]:
+  """Returns DFlash's default: as many layers as the draft has, from 1 to the third from the end."""
+  layers = said.num_target_layers
+  if layers is None:
+    raise UserError(
+      'dflash_config of config.json lacks target_layer_ids, and there is no'
+      ' num_target_layers: give one'
+    )
+  if count == 1:
+    return (layers // 2,)
+  return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
+
+
+def _network(
+  config: Mapping[str, Any],
+  said: SaidOfHeads,
+  layers: LMConfig,
+  tensors: Mapping[str, Any],
+  taps: Taps,
+  predicts_own: bool,
+) -> Read:
+  if said.num_target_layers is not None:
+    taps = numbered(taps, said.num_target_layers)
+  for name in ('block_size', 'mask_token_id'):
+    if getattr(said, name) is None:
+      raise UserError(f'config.json lacks {name}: set it to a whole number')
+  d, rank, rows = layers.d_model, said.markov_rank or 0, said.block_size or 0
+  words, params = vocabulary(tensors, config, layers, embeds=False)
+  has_confidence = said.enable_confidence_head
+  if has_confidence is None:
+    has_confidence = bool(said.confidence_head_alpha)
+  sees_guess = bool(said.confidence_head_with_markov)
+  if has_confidence and sees_guess and not rank:
+    raise UserError(
+      'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
+    )
+  network = BlockNetwork(
+    layers=layers,
+    vocab_size=layers.vocab_size,
+    d_target=d,
+    words=words,
+    taps=taps,
+    fuses=True,
+    k=rows if predicts_own else rows + 1,
+    entry='masks',
+    unknown_id=said.mask_token_id,
+    drops_first=predicts_own,
+    markov=rank,
+    markov_kind=said.markov_head_type or 'vanilla',
+    candidates=None,
+    has_confidence=has_confidence,
+    confidence_sees_guess=sees_guess,
+    causal=_causal(said),
+    windows_follow=not is_of_speculators(config),
+  )
+  return network, params | _params(network, layers, tensors)
+
+
+def is_of_speculators(config: Mapping[str, Any]) -> bool:
+  """True if their code wrote the folder: there a window ends at the root."""
+  return 'speculators_model_type' in config
+
+
+def _causal(said: SaidOfHeads) -> str:
+  """Returns the layers whose rows see none behind them (`BlockNetwork.causal`)."""
+  told = (said.is_causal, said.causal, said.causal_head)
+  is_causal = next((one for one in told if one is not None), None)
+  if is_causal is not None:
+    return 'all' if is_causal else 'none'
+  is_of_model_optimizer = said.use_swa is not None
+  return 'none' if said.sliding_window_non_causal or is_of_model_optimizer else 'windows'
+
+
+def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
+  """Returns the tensors under our names, except those of the vocabulary."""
+  d, rank, taps = layers.d_model, network.markov, network.taps
+  params: dict[str, Any] = {}
+  inner: dict[str, Any] = {
+    'make_features': {
+      'fuse': dense(tensors, 'fc', d, len(taps) * d),
+      'fused_norm': norm(tensors, 'hidden_norm', d),
+    },
+    'tower': {
+      f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.') for i in range(layers.layers)
+    },
+    'norm': norm(tensors, 'norm', d),
+  }
+  head = OLD if any(name.startswith(OLD) for name in tensors) else ''
+  markov = f'{head}markov_head'
+  if rank:
+    params['before'] = shaped(tensors, f'{markov}.markov_w1.weight', layers.vocab_size, rank)
+    params['after'] = shaped(
+      tensors, f'{markov}.markov_w2.weight', network.words or layers.vocab_size, rank
+    )
+  if rank and network.markov_kind == 'gated':
+    inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
+  if rank and network.markov_kind == 'rnn':
+    inner['joint'] = dense(tensors, f'{markov}.joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
+  if network.has_confidence:
+    seen = d + rank if network.confidence_sees_guess else d
+    inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, seen, has_bias=True)
+  return params | {'network': inner}

@@ -1,0 +1,136 @@
+"""fairseq's FConv: shapes give layer widths and kernels, and weight normalisation is folded.
+
+A normalised weight is stored as its direction v and lengths g: weight = g v / ||v||, the norm over
+all axes on which g has size 1. There is one length per output. In the decoder's convolutions before
+December 2017 (decoder.version below 2) there is one per frame: g's shape tells. A model prepared
+for generation has the weight itself.
+"""
+
+import re
+
+import numpy as np
+from jaxtyping import Float
+
+from fastdec.errors import UserError
+from fastdec.hub.fairseq.state_dict import END, PAD, StateDict
+from fastdec.hub.tensors import shaped
+from fastdec.models.api import Params
+from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
+
+# (channels, width, residual from this many layers before)
+DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')
+
+
+def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FConv, Params]:
+  """Reads the model of a state dict, and its parameters, matrices [outputs, inputs].
+
+  Args:
+    embeddings: 'embedding', and 'source_embedding' if the source has its own.
+    heads: must be None: an FConv has one head.
+  """
+  if heads is not None:
+    raise UserError(
+      f'{tensors.where} is an FConv, of one attention head: leave out --heads={heads}'
+    )
+  words, d = embeddings['embedding'].shape
+  layers = {side: _layers(tensors, side) for side in ('encoder', 'decoder')}
+  positions = {side: tensors.positions(side, d) for side in layers}
+  least = min(len(table) for table in positions.values())
+  output = _dense(
+    tensors, 'decoder.fc3', words, tensors.sizes(_stored(tensors, 'decoder.fc3'), 'words, width')[1]
+  )
+  is_tied = np.array_equal(output['kernel'], embeddings['embedding'])
+  config = FConvConfig(
+    vocab_size=words,
+    source_vocab_size=len(embeddings['source_embedding'])
+    if 'source_embedding' in embeddings
+    else None,
+    d_embed=d,
+    d_out=output['kernel'].shape[1],
+    encoder_layers=layers['encoder'],
+    decoder_layers=layers['decoder'],
+    is_tied=is_tied,
+    dropout=tensors.options.get('dropout') or 0.0,
+    max_positions=least,
+    pad_id=PAD,
+    eos_ids=(END,),
+    start_id=END,
+    suppressed_ids=(PAD,),
+  )
+  params = {
+    **embeddings,
+    'output_bias': output['bias'],
+    **({} if is_tied else {'output': output['kernel']}),
+  }
+  for side, ours in (('encoder', 'source_positions'), ('decoder', 'target_positions')):
+    params[ours] = positions[side][:least]
+    params[f'{side}_enter'] = _dense(tensors, f'{side}.fc1', layers[side][0][0], d)
+    width = d if side == 'encoder' else config.d_out
+    params[f'{side}_leave'] = _dense(tensors, f'{side}.fc2', width, layers[side][-1][0])
+    for i, sizes in enumerate(with_inputs(layers[side])):
+      params[f'{side}_{i}'] = _layer(tensors, side, i, sizes, d)
+  return FConv(config), params
+
+
+def _layers(tensors: StateDict, side: str) -> Layers:
+  """Returns (channels, kernel width) of each convolution, up to the last that has tensors."""
+  said = tensors.options.get(f'{side}_layers')
+  if isinstance(said, str) and DEEPER.search(said):
+    raise UserError(
+      f'{tensors.where} has residuals over several layers ({side}_layers={said}):'
+      ' give another model'
+    )
+  found = [re.match(rf'{side}\.convolutions\.(\d+)\.', name) for name in tensors]
+  names = [
+    f'{side}.convolutions.{i}'
+    for i in range(max((int(match[1]) for match in found if match), default=0) + 1)
+  ]
+  shapes = [
+    tensors.sizes(_stored(tensors, name), 'kernel width, inputs, outputs') for name in names
+  ]
+  for name, (_, _, outputs) in zip(names, shapes, strict=True):
+    if outputs % 2:
+      raise UserError(
+        f'{name} has {outputs} outputs, and a gated layer has an even number: {tensors.advice}'
+      )
+  return tuple((outputs // 2, width) for width, _, outputs in shapes)
+
+
+def _layer(tensors: StateDict, side: str, i: int, sizes: tuple[int, int, int], d: int) -> Params:
+  inputs, channels, width = sizes
+  conv = _dense(tensors, f'{side}.convolutions.{i}', width, inputs, 2 * channels)
+  kernel = np.moveaxis(conv['kernel'], -1, 0).reshape(2, channels, width * inputs)
+  layer = {'conv': {'kernel': kernel, 'bias': conv['bias'].reshape(2, channels)}}
+  if inputs != channels:
+    layer['skip'] = _dense(tensors, f'{side}.projections.{i}', channels, inputs)
+  if side == 'decoder':
+    layer['query'] = _dense(tensors, f'decoder.attention.{i}.in_projection', d, channels)
+    layer['out'] = _dense(tensors, f'decoder.attention.{i}.out_projection', channels, d)
+  return layer
+
+
+def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
+  """Reads a linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs]."""
+  outputs = shape[0] if len(shape) == 2 else shape[-1]
+  return {
+    'kernel': _weight(tensors, name, *shape),
+    'bias': shaped(tensors, f'{name}.bias', outputs),
+  }
+
+
+def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '...']:
+  stored = shaped(tensors, _stored(tensors, name), *shape)
+  if f'{name}.weight' in tensors:
+    return np.asarray(stored)
+  v, axis = np.asarray(stored, np.float64), 0 if len(shape) == 2 else 2
+  lengths = tensors[f'{name}.weight_g']
+  if len(shape) == 3 and lengths.shape == (shape[0], 1, 1):
+    axis = 0  # the old norm of a convolution
+  g = shaped(tensors, f'{name}.weight_g', *(n if i == axis else 1 for i, n in enumerate(shape)))
+  norm = np.sqrt((v**2).sum(tuple(i for i in range(len(shape)) if i != axis), keepdims=True))
+  return (np.asarray(g, np.float64) * v / np.where(norm == 0, 1, norm)).astype(np.float32)
+
+
+def _stored(tensors: StateDict, name: str) -> str:
+  """Returns the name of the tensor that has a weight's shape."""
+  return f'{name}.weight' if f'{name}.weight' in tensors else f'{name}.weight_v'

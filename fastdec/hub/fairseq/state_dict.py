@@ -1,0 +1,167 @@
+"""fairseq state dicts from .safetensors, or .pt (with PyTorch). No code in a file is run."""
+
+import argparse
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fastdec.errors import UserError
+from fastdec.files import place
+from fastdec.hub.tensors import Tensors, files_in, shaped
+
+PICKLES = ('.pt', '.pth', '.bin')
+PAD, END = 1, 2  # in every dictionary
+# Tables that fairseq computes, and its marks of versions, which the shapes tell too.
+DERIVED = re.compile(
+  r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$'
+)
+
+
+class StateDict(Tensors):
+  """The tensors of a state dict in float32, and the file's options of training, if any."""
+
+  origin = 'the rest of the state dict'
+  advice = 'give the whole state dict of a plain FConv or Transformer'
+
+  def __init__(
+    self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None
+  ):
+    files = files_in(file.parent, file.name) if loaded is None else dict.fromkeys(loaded, file.name)
+    super().__init__(file.parent, files)
+    self.where, self.options = file, options or {}
+    self._loaded = loaded
+    self.asked |= {name for name in files if DERIVED.search(name)}
+    for name in files:
+      if 0 in (shape := self.shape(name)):
+        raise UserError(
+          f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save'
+          ' the state dict again'
+        )
+
+  def __getitem__(self, name: str) -> np.ndarray:
+    return np.asarray(super().__getitem__(name)[...], np.float32)
+
+  def find(self, name: str) -> Any:
+    return super().find(name) if self._loaded is None else self._loaded[name]
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns the shape of an existing tensor."""
+    return self.find(name).shape
+
+  def sizes(self, name: str, axes: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor with these axes, such as 'words, width'.
+
+    Raises:
+      UserError: the tensor is missing, or has other axes.
+    """
+    if name not in self:
+      self.missing.append(name)
+      self.check()
+    shape = self.shape(name)
+    if len(shape) != axes.count(',') + 1:
+      raise UserError(
+        f'{name} of {self.where} is of shape {list(shape)}, and must be of shape'
+        f' [{axes}]: {self.advice}'
+      )
+    return shape
+
+  def positions(self, side: str, width: int) -> Float[np.ndarray, 't d']:
+    """Returns the learned positions of 'encoder' or 'decoder'; fairseq counts from PAD + 1 on."""
+    rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
+    return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
+
+
+def load(file: pathlib.Path) -> StateDict:
+  """Reads the state dict of a file, in a checkpoint or alone.
+
+  Raises:
+    UserError: no such file, one of another kind, corrupt, or with more than tensors and options.
+  """
+  if not place(file).is_file():
+    raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
+  if file.suffix == '.safetensors':
+    return StateDict(file)
+  if file.suffix not in PICKLES:
+    raise UserError(f'{file} ends in {file.suffix or "nothing"}: give a .safetensors or .pt file')
+  return _unpickled(file)
+
+
+def _unpickled(file: pathlib.Path) -> StateDict:
+  """Reads a pickle by PyTorch's `weights_only`: tensors, numbers, strings and their containers.
+
+  fairseq's options are an argparse.Namespace, a class without behaviour of its own.
+  """
+  try:
+    import torch
+  except ImportError:
+    raise UserError(
+      f'{file} needs PyTorch: install it, or, where it is, {_by_hand(file)}'
+    ) from None
+  if not hasattr(torch.serialization, 'safe_globals'):
+    raise UserError(
+      f'{file} needs PyTorch 2.5 or newer, not {torch.__version__}: upgrade it, or {_by_hand(file)}'
+    )
+  try:
+    with torch.serialization.safe_globals([argparse.Namespace]):
+      content = torch.load(file, map_location='cpu', weights_only=True)
+  except Exception as error:  # the kind of exception depends on the file
+    refused = re.search(r'GLOBAL ([\w.]+)', str(error))
+    if refused is None:
+      raise UserError(
+        f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again'
+      ) from None
+    reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
+    raise UserError(f'{reason}: {_by_hand(file)}') from None
+  content = content if isinstance(content, Mapping) else {}
+  tensors = content.get('model', content)
+  if (
+    not isinstance(tensors, Mapping)
+    or not tensors
+    or not all(map(torch.is_tensor, tensors.values()))
+  ):
+    raise UserError(
+      f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint"
+    )
+  loaded = {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
+  return StateDict(file, loaded, _options(content))
+
+
+def _options(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns fairseq's options by flat names: 'args' of older checkpoints, 'cfg' of newer ones."""
+  found = content.get('args')
+  if found is None and isinstance(content.get('cfg'), Mapping):
+    found = content['cfg'].get('model')
+  return _flat(
+    vars(found)
+    if isinstance(found, argparse.Namespace)
+    else found
+    if isinstance(found, Mapping)
+    else {}
+  )
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns nested options by flat names: {'encoder': {'layers': 6}} -> {'encoder_layers': 6}."""
+  flat = {}
+  for name, value in options.items():
+    if isinstance(value, Mapping):
+      flat |= {f'{name}_{inner}': deeper for inner, deeper in _flat(value).items()}
+    else:
+      flat[name] = value
+  return flat
+
+
+def _by_hand(file: pathlib.Path) -> str:
+  content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
+  command = (
+    f's.save_file({{k: v.clone() for k, v in {content}.items()}},'
+    f" '{file.with_suffix('.safetensors')}')"
+  )
+  return (
+    'if you trust it, save its state dict by python -c "import torch, safetensors.torch as s;'
+    f' {command}"'
+  )

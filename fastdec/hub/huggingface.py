@@ -1,0 +1,121 @@
+"""Hugging Face folders: config.json, generation_config.json and safetensors, without PyTorch."""
+
+import dataclasses
+import functools
+import pathlib
+import warnings
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from fastdec.errors import UserError, UserNote
+from fastdec.files import read_json
+from fastdec.folders.folder import Folder
+from fastdec.folders.stored import put
+from fastdec.hub.families import families
+from fastdec.hub.generation import processors_in, warn_of_defaults
+from fastdec.hub.quantized import said_of, tensors_of
+from fastdec.hub.tensors import INDEX, MTP, files_of, fit
+from fastdec.hub.tokenizers import huggingface as tokenizer
+from fastdec.models.api import Params
+
+DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
+CONFIGS = ('config.json', 'generation_config.json', INDEX)
+
+
+def is_theirs(config: Mapping[str, Any]) -> bool:
+  """True if a config.json is Hugging Face's: it has a model_type, and not our format."""
+  return 'model_type' in config and 'format' not in config
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HuggingFaceFolder(Folder):
+  """A folder with config.json and safetensors files; by default the dtype is config.json's."""
+
+  @functools.cached_property
+  def model(self) -> Any:
+    """The model; a `UserNote` warns of defaults of `generate` that are not heeded.
+
+    Raises:
+      UserError: an unknown model_type or unsupported option; a config.json with a missing field or
+        a value of another kind.
+    """
+    family, generation = self._family, self._generation
+    try:
+      said_of(self.config)  # a format that is not read is told before anything else
+      model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
+    except UserError as error:
+      raise UserError(f'{self.path}: {error}') from None
+    warn_of_defaults(self.path, self.config, generation)
+    return dataclasses.replace(model, generation=processors_in(self.generation))
+
+  @functools.cached_property
+  def _generation(self) -> Mapping[str, Any]:
+    file = self.path / 'generation_config.json'
+    return read_json(file) if file.is_file() else {}
+
+  @property
+  def generation(self) -> Mapping[str, Any]:
+    return self._generation or self.config
+
+  def _said_dtype(self, family: ModuleType) -> str:
+    """Returns config.json's type, or float32; of a quantized folder bfloat16."""
+    said = self.config.get('dtype') or self.config.get('torch_dtype')
+    if said not in DTYPES:
+      said = 'float32' if said_of(self.config) is None else 'bfloat16'
+    if said in family.OVERFLOWS:
+      told = f'{self.path} says {said}, in which such models overflow, and is read as float32'
+      warnings.warn(f"{told}: give dtype='bfloat16' for half the memory", UserNote, stacklevel=3)
+      return 'float32'
+    return str(said)
+
+  @functools.cached_property
+  def _family(self) -> ModuleType:
+    known, kind = families(), self.config.get('model_type')
+    if str(kind) not in known:
+      raise UserError(
+        f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}'
+      )
+    return known[str(kind)]
+
+  def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
+    """Reads the model's parameters.
+
+    Raises:
+      UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit
+        config.json, a mesh that does not divide them.
+    """
+    files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
+    is_tied = self.config.get('tie_word_embeddings')
+    if is_tied is None:
+      is_tied = self.config.get('is_encoder_decoder')
+    model, tensors = self.model, tensors_of(self.path, self.config, files, bool(is_tied))
+    stored = self._family.params_of(model, tensors)
+    tensors.check()
+    fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
+    return put(stored, model, None if as_stored else model.config.dtype, mesh, self.kernels)
+
+  @property
+  def has_heads(self) -> bool:
+    return False
+
+  @functools.cached_property
+  def heads(self) -> Any:
+    raise self._without_heads()
+
+  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
+    raise self._without_heads()
+
+  def _without_heads(self) -> UserError:
+    return UserError(f'{self.path} holds a model without heads: give a folder of heads for it')
+
+  @functools.cached_property
+  def tokenizer(self) -> Any:
+    return tokenizer.load(self.path, self.config.get('model_type'))
+
+  def files(self) -> list[pathlib.Path]:
+    weights = sorted(self.path.glob('*.safetensors'))  # split ones have names of their own
+    return [*(self.path / name for name in (*CONFIGS, *tokenizer.FILES)), *weights]

@@ -1,0 +1,44 @@
+"""Bytes that pieces of a tokenizer write: a constraint on texts reads tokens as these."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastdec.text.reader import BYTE
+
+SHOWN = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that GPT-2 writes as they are
+OTHERS = [byte for byte in range(256) if byte not in SHOWN]
+LETTERS = {chr(byte): byte for byte in SHOWN} | {chr(256 + i): x for i, x in enumerate(OTHERS)}
+OF_SPACES = {'Replace', 'ByteFallback', 'Fuse', 'Strip', 'Metaspace'}  # parts of such decoders
+
+
+def of_spaces(piece: str) -> bytes:
+  """Returns the bytes of a piece in which '▁' is a space, and '<0xE4>' a byte.
+
+  >>> of_spaces('▁man'), of_spaces('<0xE4>')
+  (b' man', b'\\xe4')
+  """
+  is_byte = BYTE.fullmatch(piece) is not None
+  return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace('▁', ' ').encode()
+
+
+def of_letters(piece: str) -> bytes:
+  """Returns the bytes of a piece in which each letter stands for one, as in GPT-2.
+
+  Another letter makes the piece stand for itself, as an added token does.
+
+  >>> of_letters('Ġman'), of_letters('two words')
+  (b' man', b'two words')
+  """
+  found = [LETTERS.get(letter) for letter in piece]
+  return piece.encode() if None in found else bytes(byte for byte in found if byte is not None)
+
+
+def speller(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:
+  """Returns the function that reads pieces for a decoder of tokenizer.json; None: another kind."""
+  parts = [] if decoder is None else decoder.get('decoders', [decoder])
+  kinds = {part['type'] for part in parts}
+  replaced = [part['pattern'].get('String') for part in parts if part['type'] == 'Replace']
+  if kinds == {'ByteLevel'}:
+    return of_letters
+  is_known = kinds <= OF_SPACES and bool(kinds & {'Replace', 'Metaspace'})
+  return of_spaces if is_known and set(replaced) <= {'▁'} else None

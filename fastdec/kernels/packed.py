@@ -1,0 +1,204 @@
+"""Kernels with a second copy in panels, which calls on a few tokens read faster.
+
+  params = fd.pack(model, params)          # on a CPU, before decoding; params may be in int8
+
+For one row, XLA's CPU backend reads a kernel [outputs, inputs] in place. For several rows it
+re-tiles the kernel in every call: a call on two tokens takes twice as long as a call on one. A
+panel is a kernel's part of a few outputs (`width_of`), laid out as [inputs, width], the form that
+products of few rows want. A single row goes in twice, which is faster than one row by the kernel.
+Products of more rows read the kernel as before. The copy doubles the kernels' memory.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, Int, Num
+
+from fastdec import struct
+from fastdec.errors import UserError
+from fastdec.kernels.products import with_kernels
+
+WIDTH = 64  # outputs of a panel
+ROOM = 2**17  # most entries of a panel in int8, which has twice the width if that fits
+
+
+@struct.pytree
+class Packed:
+  """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape.
+
+  In a kernel in int8 (`quantized.Quantized`) it stands for the integers."""
+
+  kernel: Num[Array, '*f d']
+  panels: Num[Array, 'n d w']
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.kernel.shape
+
+  @property
+  def ndim(self) -> int:
+    return self.kernel.ndim
+
+  @property
+  def width(self) -> int:
+    """Number of outputs of a panel."""
+    return self.panels.shape[-1]
+
+  def serves(self, x: Num[Array, 'r ...']) -> bool:
+    """True if panels multiply these rows faster."""
+    return 0 < len(x) <= most_rows(x.dtype)
+
+  def serves_each(self, x: Num[Array, 'r h d']) -> bool:
+    """True if panels multiply each row's vectors by their own kernels faster.
+
+    No panel may reach into two kernels."""
+    return self.serves(x) and int(np.prod(self.shape[1:-1])) % self.width == 0
+
+  def __getitem__(self, index: Any) -> 'Packed | Num[Array, "..."]':
+    """Returns a part of the outputs, with its panels if they end where it does.
+
+    It is one entry of the first axis, perhaps by a traced number, or a slice."""
+    kernel = self.kernel[index]
+    each, width = int(np.prod(self.shape[1:-1])), self.width
+    if not isinstance(index, slice):
+      if np.ndim(index) or each % width:
+        return kernel
+      return Packed(
+        kernel, self.panels.reshape(len(self.kernel), -1, *self.panels.shape[1:])[index]
+      )
+    first, end, step = index.indices(len(self.kernel))
+    is_whole = (
+      step == 1
+      and first * each % width == 0
+      and (end * each % width == 0 or end == len(self.kernel))
+    )
+    return (
+      Packed(kernel, self.panels[first * each // width : -(-end * each // width)])
+      if is_whole
+      else kernel
+    )
+
+  def rows(self, ids: Int[Array, '*b']) -> Num[Array, '*b d']:
+    """Returns some of its rows: the embeddings of tokens."""
+    return self.kernel[ids]
+
+
+def most_rows(dtype: DTypeLike) -> int:
+  """Largest number of rows that panels serve in this type, measured on CPUs with AVX-512; 0: none.
+
+  (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long.)"""
+  dtype = jnp.dtype(dtype)
+  if dtype == jnp.int8:
+    return 2
+  return 12 if dtype.itemsize >= 4 else 0
+
+
+def width_of(kernel: Num[Array, '*f d']) -> int | None:
+  """Number of outputs of a panel of this kernel, measured likewise; None: it needs no panels."""
+  *outputs, d = kernel.shape
+  if not most_rows(kernel.dtype):
+    return None
+  widths = (2 * WIDTH, WIDTH) if kernel.dtype == jnp.int8 else (WIDTH,)
+  for width in widths:
+    fits = kernel.dtype != jnp.int8 or width * d <= ROOM
+    if fits and width <= np.prod(outputs):
+      return width
+  return None
+
+
+def packed(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:
+  """Returns the kernel with its copy in panels of `width` outputs."""
+  return Packed(kernel, _panels(kernel, width))
+
+
+@functools.partial(jax.jit, static_argnames='width')
+def _panels(kernel: Num[Array, '*f d'], width: int) -> Num[Array, 'n d w']:
+  d = kernel.shape[-1]
+  flat = kernel.reshape(-1, d)
+  filled = jnp.pad(flat, ((0, -len(flat) % width), (0, 0)))
+  return filled.reshape(-1, width, d).swapaxes(1, 2)
+
+
+def panel_product(x: Num[Array, 'r d'], kernel: Packed, wide: DTypeLike) -> Num[Array, 'r *f']:
+  """Returns x @ kernel^T by the kernel's panels, summed in the type `wide`: one product a panel."""
+  rows, outputs = len(x), int(np.prod(kernel.shape[:-1]))
+  y = _by_panels(x[None], kernel.panels[None], wide)[0]
+  return y[:, :outputs].reshape(rows, *kernel.shape[:-1])
+
+
+def panel_product_each(
+  x: Num[Array, 'r h d'], kernels: Packed, wide: DTypeLike
+) -> Num[Array, 'r h f']:
+  """Returns x[:, i] @ kernels[i]^T for each i, as `panel_product`."""
+  y = _by_panels(
+    x.swapaxes(0, 1),
+    kernels.panels.reshape(len(kernels.kernel), -1, *kernels.panels.shape[1:]),
+    wide,
+  )
+  return y.swapaxes(0, 1)
+
+
+def _by_panels(
+  x: Num[Array, 'h r d'], panels: Num[Array, 'h n d w'], wide: DTypeLike
+) -> Num[Array, 'h r m']:
+  """Multiplies by panels; one row goes in twice, as XLA's loop for a one-row product is slower."""
+  h, rows, d = x.shape
+  twice = jnp.concatenate([x, x], axis=1) if rows == 1 else x
+  x_hnrd = jnp.broadcast_to(twice[:, None], (h, panels.shape[1], twice.shape[1], d)).reshape(
+    -1, *twice.shape[1:]
+  )
+  panels_cdw = panels.reshape(-1, *panels.shape[2:]).astype(x.dtype)
+  y_crw = jax.lax.dot_general(
+    x_hnrd, panels_cdw, (((2,), (1,)), ((0,), (0,))), preferred_element_type=wide
+  )
+  y = y_crw.reshape(h, panels.shape[1], *y_crw.shape[1:]).swapaxes(1, 2)
+  return y.reshape(h, twice.shape[1], -1)[:, :rows]
+
+
+def pack(module: Any, params: Any) -> Any:
+  """Returns the parameters with a copy in panels of each kernel, except in half precision.
+
+  The result is for decoding on one CPU core: calls on 1 to 12 tokens are faster, in int8 on 1 and
+  2. Everything else stays the same. Panels are multiplied by one core: with several cores, measure.
+
+  Args:
+    module: the owner of the parameters: a model, prediction heads or a draft network.
+    params: in any type, in int8 too (`fd.quantize`), but in int8w panels are not read; not changed,
+      and not copied except the panels.
+
+  Raises:
+    UserError: parameters that are packed already, lie on several devices, or are not this module's;
+      a module that does not name its kernels.
+  """
+  if is_packed(params):
+    raise UserError('these parameters are packed already: pack them once')
+  return with_kernels(module, params, _packed)
+
+
+def _packed(leaf: Any) -> Any:
+  array = jnp.asarray(leaf)
+  if len(array.sharding.device_set) > 1:
+    raise UserError(
+      'parameters that lie on several devices are not packed: a mesh decodes with them as they are'
+    )
+  width = width_of(array)
+  return array if width is None else packed(array, width)
+
+
+def is_packed(params: Any) -> bool:
+  """True if there is a kernel with panels among parameters."""
+  return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
+
+
+def unpacked(params: Any) -> Any:
+  """Returns the parameters without panels, as before packing."""
+  return jax.tree.map(
+    lambda leaf: leaf.kernel if _is_packed(leaf) else leaf, params, is_leaf=_is_packed
+  )
+
+
+def _is_packed(leaf: Any) -> bool:
+  return isinstance(leaf, Packed)

@@ -1,0 +1,133 @@
+"""Parameters in int8: integers from -127 to 127, and a float32 scale for each output of a product.
+
+  params = fd.quantize(model, params)          # or fd.load(path, dtype='int8')
+  params = fd.quantize(model, params, 'int8w') # or fd.load(path, dtype='int8w')
+
+A kernel [*outputs, inputs] becomes a `Quantized`, which `models.layers.project` multiplies with. In
+'int8' the inputs become int8 in each call, with a scale for each row, and the sum is an integer. So
+the product of a row does not depend on other rows. In 'int8w' only the weights are in int8: inputs
+and sums keep their type. A module names its kernels by `products`, regexes of their paths, beside
+its `partition`. Norms, biases and positions stay the same.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, DTypeLike, Float, Int, Int8
+
+from fastdec import struct
+from fastdec.errors import UserError
+from fastdec.kernels.packed import Packed, is_packed
+from fastdec.kernels.products import with_kernels
+
+LARGEST = 127  # not -128: the range is the same on both sides
+TYPES = ('int8', 'int8w')
+
+
+@struct.pytree
+class Quantized:
+  """A kernel in int8: values * scale, up to rounding.
+
+  It has the kernel's shape, and is cut along outputs only. Packed, its values have panels.
+
+  Attributes:
+    values: whole numbers.
+    scale: of each output.
+    rounds_inputs: what is multiplied with it becomes int8 too.
+  """
+
+  values: Int8[Array, '*f d'] | Packed
+  scale: Float[Array, '*f']
+  rounds_inputs: bool = struct.static(default=True)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.values.shape
+
+  @property
+  def ndim(self) -> int:
+    return self.values.ndim
+
+  def __getitem__(self, index: Any) -> 'Quantized':
+    """Returns a part of its outputs."""
+    return dataclasses.replace(self, values=self.values[index], scale=self.scale[index])
+
+  def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
+    """Returns some of its rows in float32: the embeddings of tokens."""
+    values = self.values.rows(ids) if isinstance(self.values, Packed) else self.values[ids]
+    return values.astype(self.scale.dtype) * self.scale[ids][..., None]
+
+
+def whole(
+  x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32
+) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
+  """Returns (values, scale): each row over its scale, max |x| / 127, rounded; of zeros, scale 0.
+
+  Args:
+    x: a kernel, or the rows that are multiplied with one.
+    dtype: of the scales, and of the computation before rounding.
+  """
+  wide = x.astype(dtype)
+  scale = jnp.abs(wide).max(axis=-1) / LARGEST
+  divisor = jnp.where(scale > 0, scale, 1)
+  return jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale
+
+
+def quantized(kernel: Float[Array, '*f d']) -> Quantized:
+  """Returns the kernel in int8; see `whole`."""
+  return Quantized(*whole(kernel))
+
+
+def quantized_kernel(kernel: Float[Array, '*f d'], dtype: str = 'int8') -> Quantized:
+  """Returns the kernel in one of `TYPES`, on the same devices; the scales lie along its outputs."""
+  made, sharding = jax.eval_shape(quantized, kernel), kernel.sharding
+  lies = lying(made, sharding) if isinstance(sharding, NamedSharding) else None
+  found = jax.jit(quantized, out_shardings=lies)(kernel)
+  return dataclasses.replace(found, rounds_inputs=dtype == 'int8')
+
+
+def lying(leaf: Any, sharding: NamedSharding) -> Any:
+  """Returns a parameter's sharding; the scales of a kernel in int8 lie along its outputs."""
+  if not isinstance(leaf, Quantized):
+    return sharding
+  parts = (sharding, scale_lying(leaf.ndim, sharding))
+  return jax.tree.unflatten(jax.tree.structure(leaf), parts)
+
+
+def scale_lying(ndim: int, sharding: NamedSharding) -> NamedSharding:
+  """Returns the sharding of the scales of a kernel of so many axes."""
+  return NamedSharding(sharding.mesh, P(*sharding.spec[: ndim - 1]))
+
+
+def quantize(module: Any, params: Any, dtype: str = 'int8') -> Any:
+  """Returns the parameters with the kernels of all products in int8, a quarter of the bytes.
+
+  Args:
+    module: the owner of the parameters: a model, prediction heads or a draft network.
+    params: in any floating type; they are not changed.
+    dtype: 'int8': inputs of products become int8 too, in each call. 'int8w': they keep their type,
+      which loses less, and on a CPU takes about as long as in that type.
+
+  Raises:
+    UserError: parameters that are in int8 already, packed, or not this module's; a module that does
+      not name its kernels; another type.
+  """
+  if is_packed(params):
+    raise UserError('these parameters are packed: give those that they were packed from')
+  if is_quantized(params):
+    raise UserError('these parameters are in int8 already: quantize them once')
+  if dtype not in TYPES:
+    raise UserError(f'dtype={dtype!r} is not possible: give one of {", ".join(TYPES)}')
+  return with_kernels(module, params, lambda kernel: quantized_kernel(jnp.asarray(kernel), dtype))
+
+
+def is_quantized(params: Any, types: Sequence[str] = TYPES) -> bool:
+  """True if there is a kernel in one of these types among parameters."""
+  leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
+  found = [leaf.rounds_inputs for leaf in leaves if isinstance(leaf, Quantized)]
+  return any(TYPES[not rounds_inputs] in types for rounds_inputs in found)

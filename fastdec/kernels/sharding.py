@@ -1,0 +1,250 @@
+"""Layout of arrays on a mesh of devices: batch rows along 'data', parameters along 'model'.
+
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  params = place(params, mesh, model.partition(mesh.shape['model']))
+  out = fd.decode(model, params, inputs, strategy)   # on all eight devices
+
+Place the parameters, and the rest follows. Decoding finds their mesh, lays its rows along 'data',
+and creates the cache along both axes (`constrain`). A table lays out parameters by rows (regex,
+PartitionSpec). The first regex found in a parameter's path decides; without a match the parameter
+is on every device. Each model and each kind of heads has its own table (`partition`, beside its
+parameters). The paths in optimizer states contain those of their parameters, so the same table
+places a whole training state.
+"""
+
+import contextlib
+import dataclasses
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, PyTree
+
+from fastdec.errors import UserError, UserNote
+from fastdec.kernels.packed import is_packed
+from fastdec.kernels.quantized import Quantized, lying
+
+AXES = ('data', 'model')
+AUTO = AxisType.Auto  # today's default, Explicit, refuses embeddings and scattered updates
+T = TypeVar('T')
+Table = tuple[tuple[str, P], ...]
+
+REPLICATED: Table = ()
+OF_WORDS = r'(embedding|output|output_bias|lm_head|before|after)$'  # a row for each word
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices along each axis; 1 x 1 is a single device."""
+
+  data: int = 1  # each has a share of the rows
+  model: int = 1  # each has a share of the parameters
+
+  def __post_init__(self) -> None:
+    for name in AXES:
+      if getattr(self, name) < 1:
+        raise UserError(
+          f'mesh.{name}={getattr(self, name)} is not possible: give 1 or more devices'
+        )
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+  """Returns the mesh over the first data * model devices, of all processes.
+
+  Raises:
+    UserError: there are fewer devices, or several processes and more devices.
+  """
+  wanted, there = config.data * config.model, jax.device_count()
+  if wanted > there or (wanted < there and jax.process_count() > 1):
+    raise UserError(
+      f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there'
+      f' are {there}: give two numbers whose product is {there}'
+    )
+  shape = (config.data, config.model)
+  return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
+
+
+def partition_of(module: Any, devices: int) -> Table:
+  """Returns the table of a model or of heads for a mesh with `devices` devices along 'model'.
+
+  A module without `partition` has all of its parameters on every device.
+  """
+  return module.partition(devices) if hasattr(module, 'partition') else REPLICATED
+
+
+def under(name: str, table: Table) -> Table:
+  """Returns the same table for one part of a tree: the parameters with `name/` in their path."""
+  return tuple((within(name, regex), spec) for regex, spec in table)
+
+
+def within(name: str, regex: str) -> str:
+  """Returns a regex for paths that contain `name/` and match `regex` behind it."""
+  return rf'(^|/)(?={name}/).*{regex}'
+
+
+def check_axes(mesh: Mesh) -> None:
+  """Raises UserError for a mesh whose axes are not 'data' and 'model'."""
+  if mesh.axis_names != AXES:
+    raise UserError(
+      f'the parameters lie on a mesh with axes {mesh.axis_names}: make it by make_mesh'
+    )
+
+
+def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+  """Puts the arrays of a tree onto the mesh by the table; every process gives the same values.
+
+  Raises:
+    UserError: as `shardings_of`.
+  """
+  return jax.tree.map(_put, tree, shardings_of(tree, mesh, table))
+
+
+def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+  """Returns the sharding of each leaf of the tree; only its shape is read.
+
+  A vocabulary that does not divide is left whole, and a `UserNote` says so.
+
+  Raises:
+    UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.
+  """
+  if is_packed(tree):
+    raise UserError(
+      'packed parameters are not placed on a mesh: place those that they were packed from'
+    )
+  leaves, structure = jax.tree.flatten_with_path(
+    tree, is_leaf=lambda leaf: isinstance(leaf, Quantized)
+  )
+  names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
+  for regex, spec in table:
+    if not any(re.search(regex, name) for name in names):
+      shown = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
+      raise UserError(
+        f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}"
+      )
+  shardings = []
+  for name, (_, leaf) in zip(names, leaves, strict=True):
+    spec = next((spec for regex, spec in table if re.search(regex, name)), P())
+    if spec == P('model') and re.search(OF_WORDS, name) and leaf.shape[0] % mesh.shape['model']:
+      spec = P()
+      warnings.warn(
+        f'{leaf.shape[0]} words cannot be divided over mesh.model={mesh.shape["model"]} devices:'
+        ' each has all of their embeddings',
+        UserNote,
+        stacklevel=2,
+      )
+    _check_divides(name, leaf.shape, mesh, spec)
+    shardings.append(lying(leaf, NamedSharding(mesh, spec)))
+  return jax.tree.unflatten(structure, shardings)
+
+
+def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
+  """Puts the rows of a batch along 'data'; without a mesh it returns the batch itself.
+
+  Every process gives the whole batch, and keeps the rows of its own devices.
+
+  Raises:
+    UserError: as `check_rows`.
+  """
+  if mesh is None:
+    return batch
+  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh.shape['data'], parts)
+  return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, P('data'))), batch)
+
+
+def check_rows(rows: int, data: int, parts: int = 1) -> None:
+  """Raises UserError if a batch does not divide into `parts` parts, each over `data` devices."""
+  if rows % (data * parts):
+    of_parts = f', {parts} parts of a batch' if parts > 1 else ''
+    raise UserError(
+      f'{rows} rows cannot be divided over mesh.data={data} devices{of_parts}: give a multiple of'
+      f' {data * parts} rows'
+    )
+
+
+def mesh_of(tree: PyTree) -> Mesh | None:
+  """Returns the mesh that a tree's arrays are placed on; None without one, or inside a trace.
+
+  Raises:
+    UserError: a mesh with other axes.
+  """
+  for leaf in jax.tree.leaves(tree):
+    sharding = None if isinstance(leaf, Tracer) else getattr(leaf, 'sharding', None)
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+      check_axes(sharding.mesh)
+      return sharding.mesh
+  return None
+
+
+def using(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+  """Makes `constrain` effective in programs compiled inside the block, if there is a mesh."""
+  return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def constrain(x: Array, *axes: str | None) -> Array:
+  """Lays dimensions of x along named axes of the mesh in use, if they divide (inside jit).
+
+  Without a mesh it returns x."""
+  sizes = axes_in_use()
+  spec = [
+    axis if axis in sizes and n % sizes[axis] == 0 else None
+    for n, axis in zip(x.shape, axes, strict=False)
+  ]
+  return jax.lax.with_sharding_constraint(x, P(*spec)) if any(spec) else x
+
+
+def by_rows(f: Callable[..., T]) -> Callable[..., T]:
+  """Returns f such that each device along 'data' sees only its own rows.
+
+  f maps arrays with rows first to such arrays. Use this if the compiler cannot find out that rows
+  are independent (rows picked by number, sorts): it would send all rows to all devices.
+  """
+
+  def mapped(*args: Any) -> T:
+    sizes = axes_in_use()
+    if 'data' not in sizes or any(len(leaf) % sizes['data'] for leaf in jax.tree.leaves(args)):
+      return f(*args)
+    return jax.shard_map(f, in_specs=P('data'), out_specs=P('data'), axis_names={'data'})(*args)
+
+  return mapped
+
+
+def axes_in_use() -> dict[str, int]:
+  """Returns the sizes of the mesh's axes that the compiler divides work along."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return {
+    name: mesh.shape[name]
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if kind == AUTO
+  }
+
+
+def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:
+  if len(spec) > len(shape):
+    raise UserError(
+      f'{name} has shape {list(shape)}, too few axes to lie as {spec}: mend the table'
+    )
+  for size, axis in zip(shape, spec, strict=False):
+    if axis is not None and size % mesh.shape[axis]:
+      raise UserError(
+        f'{name} has shape {list(shape)}, and {size} cannot be divided over'
+        f' mesh.{axis}={mesh.shape[axis]} devices: give a divisor of {size}, mesh.{axis}=1, or a'
+        ' table that leaves it whole'
+      )
+
+
+def _put(leaf: Any, sharding: NamedSharding) -> Array:
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    return jax.random.wrap_key_data(
+      _put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf)
+    )
+  if sharding.is_fully_addressable:
+    return jax.device_put(leaf, sharding)
+  host = np.asarray(leaf)
+  return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])

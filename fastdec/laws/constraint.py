@@ -1,0 +1,192 @@
+"""Constraints on texts: a regular expression or a JSON schema that the output must meet.
+
+  fd.decode(model, params, inputs, strategy, constraint=fd.Constraint.regex('yes|no', tokenizer))
+
+A constraint is a law of the target (`decoding.law`): its state is a row's place in an automaton
+over tokens, and tokens that lead nowhere get minus infinity. It follows the text to each node of a
+draft, so a draft is held to it as plain decoding is. An end is allowed where the text is a match,
+and nowhere else. A text that max_len cuts may be no match yet.
+
+The output is what follows the prompt, its first space included. Only an encoder-decoder's output,
+which no text stands before, may begin with the space that SentencePiece puts before a first word:
+decoded text does not have it. Tokens that processors force, a language first or an end at the row's
+limit, are no part of the text.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt
+
+from fastdec import struct
+from fastdec.decoding.law import Emitted
+from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.topology import with_rows
+from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.laws.automaton import END, NEVER, NOWHERE, automaton_of
+from fastdec.laws.json_schema import expression_of
+from fastdec.models.api import Model
+
+LEAST = 64  # states and kinds that a table has room for: few sizes, so few programs
+PADDING = 0.05  # of a vocabulary: models pad theirs, to round numbers
+WAITING = -2  # less a state: one token comes before it that is no part of the text
+
+
+@struct.pytree
+class Constraint:
+  """Texts that may be written; `Constraint.regex` and `Constraint.json_schema` make one.
+
+  Attributes:
+    after: the state behind a token of each kind (`automaton.Automaton`), or NOWHERE.
+    kind: of each token.
+    forced: the token that must follow in each state, as far as one must; or NOWHERE.
+    begins: the state of no text, behind a prompt and without one.
+    spelling: of the tokenizer (`spelling_of`).
+    waits: true if the first token behind a start is forced.
+  """
+
+  after: Int[Array, 'states kinds']
+  kind: Int[Array, ' words']
+  forced: Int[Array, ' states']
+  begins: Int[Array, ' 2']
+  spelling: UInt[Array, '']
+  waits: bool = struct.static(default=False)
+
+  @classmethod
+  def regex(cls, pattern: Any, tokenizer: Any) -> 'Constraint':
+    """Allows the texts that match a regular expression as a whole.
+
+    Args:
+      pattern: in the syntax of Rust's crate regex, which has no look-around and no references back.
+      tokenizer: of the model, as `fd.load_tokenizer` returns it.
+
+    Raises:
+      UserError: a pattern that does not compile, that no text of these tokens matches, or whose
+        automaton is too large; a tokenizer whose tokens have no bytes of their own.
+    """
+    if not isinstance(pattern, str):
+      raise UserError(f'pattern={shown(pattern)} is no regular expression: give a string')
+    return cls._of(f'the pattern {shown(pattern)}', pattern, tokenizer)
+
+  @classmethod
+  def json_schema(cls, schema: Any, tokenizer: Any) -> 'Constraint':
+    """Allows JSON, as `json.dumps` writes it, of values that a JSON schema allows.
+
+    Objects have the properties that the schema names, in its order, and no others.
+
+    Args:
+      schema: a dict, or its text.
+      tokenizer: as of `regex`.
+
+    Raises:
+      UserError: as `regex`; a schema that nothing meets, or one with a keyword that no regular
+        expression can hold (`decoding.json_schema`).
+    """
+    return cls._of('the JSON schema', expression_of(schema), tokenizer)
+
+  @classmethod
+  def _of(cls, name: str, pattern: str, tokenizer: Any) -> 'Constraint':
+    if not callable(getattr(tokenizer, 'token_bytes', None)):
+      kind = type(tokenizer).__name__
+      raise UserError(
+        f'{kind} does not tell the bytes of its tokens, which constraints are made of: give a'
+        ' tokenizer of pieces or bytes'
+      )
+    words = tokenizer.token_bytes()
+    made = automaton_of(name, pattern, words)
+    spaced = next((i for i, word in enumerate(words) if word[:1] == b' ' and word.strip()), None)
+    keeps = spaced is None or tokenizer.decode([spaced]).startswith(' ')
+    states, kinds = (max(LEAST, 2 ** (size - 1).bit_length()) for size in made.after.shape)
+    room = ((0, states - made.after.shape[0]), (0, kinds - made.after.shape[1]))
+    return cls(
+      jnp.asarray(np.pad(made.after, room, constant_values=NOWHERE)),
+      jnp.asarray(made.kind),
+      jnp.asarray(np.pad(made.forced, room[0], constant_values=NOWHERE)),
+      jnp.asarray([0, 0 if keeps else made.begun], jnp.int32),
+      jnp.asarray(spelling_of(words), jnp.uint32),
+    )
+
+  def laws(self, model: Model, waits: bool = False) -> tuple['Constraint']:
+    """Returns the law of a model: the constraint over all of its ids, its ends among them.
+
+    Args:
+      model: the target.
+      waits: true if the first token behind a start is forced.
+
+    Raises:
+      UserError: another vocabulary than the constraint's; a model that never ends a text.
+    """
+    words, wanted = len(self.kind), model.vocab_size
+    if not words <= wanted <= max(words * (1 + PADDING), -(-words // 64) * 64):
+      raise UserError(
+        f'the constraint is of a tokenizer of {words} tokens, and the model has {wanted}: make it'
+        " with the model's own"
+      )
+    if not model.eos_ids:
+      raise UserError('a constraint needs an end token, and the model has none: give another model')
+    kind = jnp.pad(self.kind, (0, wanted - words), constant_values=NEVER)
+    kind = kind.at[jnp.array(model.eos_ids)].set(END)
+    return (dataclasses.replace(self, kind=kind, waits=waits),)
+
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
+    """Returns each row's state before its first token."""
+    begins_text = model.start_id is not None and prompt.tokens.shape[1] == 1
+    state = jnp.broadcast_to(self.begins[int(begins_text)], prompt.length.shape)
+    return jnp.where(self.waits & (jnp.asarray(prompt.length) == 1), WAITING - state, state)
+
+  def __call__(
+    self, state: Int[Array, ' b'], draft: Draft, logits: Float[Array, 'b n v']
+  ) -> Float[Array, 'b n v']:
+    """Returns logits that are minus infinity for tokens that lead nowhere.
+
+    They stay where a token comes first that is no part of the text; and behind a node that leads
+    nowhere itself, for no draft is accepted there.
+    """
+    states = self._at_nodes(state, draft)
+    allowed = (self.after[states] >= 0) | (states < 0)[..., None]
+    return jnp.where(jnp.take(allowed, self.kind, axis=-1), logits, -jnp.inf)
+
+  def observe(self, state: Int[Array, ' b'], emitted: Emitted) -> Int[Array, ' b']:
+    """Returns the states behind these tokens."""
+    return self.follow(state, emitted.tokens, emitted.count)
+
+  def take(self, rows: Any) -> 'Constraint':
+    return self
+
+  def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
+    """Returns the state behind one more token."""
+    behind = jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
+    return jnp.where(state <= WAITING, WAITING - state, behind)
+
+  def follow(
+    self, state: Int[Array, ' b'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
+  ) -> Int[Array, ' b']:
+    """Returns the state behind the first `count` tokens of each row."""
+
+    def one(i: Int[Array, ''], state: Int[Array, ' b']) -> Int[Array, ' b']:
+      return jnp.where(i < count, self.behind(state, tokens[:, i]), state)
+
+    return jax.lax.fori_loop(0, tokens.shape[1], one, state)
+
+  def _at_nodes(self, state: Int[Array, ' b'], draft: Draft) -> Int[Array, 'b n']:
+    """Returns the state of the text up to each node: a level of the tree more in each round."""
+    topology = draft.topology
+    parents = jnp.broadcast_to(with_rows(topology.parents, 2), draft.tokens.shape)
+
+    def deeper(_: Any, states: Int[Array, 'b n']) -> Int[Array, 'b n']:
+      before = jnp.take_along_axis(states, parents.clip(0), axis=1)
+      return jnp.where(parents < 0, states, self.behind(before, draft.tokens))
+
+    states = jnp.broadcast_to(state[:, None], draft.tokens.shape)
+    return jax.lax.fori_loop(0, topology.max_depth, deeper, states)
+
+
+def spelling_of(words: Sequence[bytes]) -> int:
+  """Returns a sum of the bytes of a tokenizer's tokens, by which two tokenizers are told apart."""
+  return zlib.crc32(repr(list(words)).encode())

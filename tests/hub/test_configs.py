@@ -1,0 +1,340 @@
+"""What the config.json of each family says, in its older and newer words; no weights are needed."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.hub import bart, families, llama, quantized
+from fastdec.hub import generation as decoding
+from fastdec.models.transformer import Network
+
+LLAMA = {
+  'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24,
+  'num_hidden_layers': 3, 'num_attention_heads': 4,
+  'max_position_embeddings': 64, 'eos_token_id': 2,
+}  # fmt: skip
+MARIAN = {
+  'model_type': 'marian', 'vocab_size': 11, 'd_model': 8, 'encoder_layers': 1, 'decoder_layers': 1,
+  'encoder_attention_heads': 4, 'decoder_attention_heads': 2, 'encoder_ffn_dim': 12,
+  'decoder_ffn_dim': 6, 'max_position_embeddings': 16, 'pad_token_id': 10, 'eos_token_id': 0,
+}  # fmt: skip
+LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0}
+
+
+def config_of(generation=(), **changes):
+  return llama.model_of({**LLAMA, **changes}, dict(generation), 'float32').config
+
+
+@pytest.mark.parametrize(
+  ('older', 'newer'),
+  [
+    ({}, {'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}}),
+    (
+      {'rope_theta': 5e5, 'rope_scaling': None},
+      {'rope_parameters': {'rope_type': 'default', 'rope_theta': 5e5}},
+    ),
+    ({'rope_theta': None}, {}),
+    (
+      {'rope_theta': 99.0, 'rope_scaling': {'type': 'linear', 'factor': 3}},
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 3.0, 'rope_theta': 99.0}},
+    ),
+    # The context of the first training may be said inside, beside, or not at all: then it is the
+    # present one.
+    (
+      {'rope_scaling': LLAMA3},
+      {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 64}},
+    ),
+    (
+      {'rope_scaling': LLAMA3, 'original_max_position_embeddings': 16},
+      {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 16}},
+    ),
+    # Where both are given, `generate` has always heeded the older one.
+    (
+      {
+        'rope_scaling': {'type': 'linear', 'factor': 2.0},
+        'rope_parameters': {'rope_type': 'default'},
+      },
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}},
+    ),
+  ],
+)
+def test_rope_means_the_same_in_older_and_newer_words(older, newer):
+  assert config_of(**older) == config_of(**newer)
+
+
+def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
+  stretched = config_of(rope_scaling={'type': 'linear', 'factor': 4.0}).rotary
+  at = jnp.arange(8)
+  np.testing.assert_allclose(
+    stretched.angles(4 * at, 4), config_of().rotary.angles(at, 4), rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'windows'),
+  [
+    ({'model_type': 'llama', 'sliding_window': 5}, ()),
+    ({'model_type': 'mistral', 'sliding_window': 5}, (5, 5, 5)),
+    ({'model_type': 'mistral', 'sliding_window': None}, ()),
+    ({'model_type': 'mistral', 'num_attention_heads': 8}, (4096,) * 3),
+    ({'model_type': 'qwen2', 'sliding_window': 5}, ()),
+    (
+      {
+        'model_type': 'qwen2', 'sliding_window': 5, 'use_sliding_window': True,
+        'max_window_layers': 1,
+      },
+      (0, 5, 5),
+    ),
+    ({'model_type': 'qwen3', 'sliding_window': 5, 'use_sliding_window': True}, (0, 0, 0)),
+    (
+      {
+        'model_type': 'qwen3', 'sliding_window': 5, 'use_sliding_window': True,
+        'layer_types': ['sliding_attention', 'full_attention', 'sliding_attention'],
+      },
+      (5, 0, 5),
+    ),
+    ({'model_type': 'phi3', 'sliding_window': 5}, (5, 5, 5)),
+    ({'model_type': 'phi3'}, ()),
+    ({'model_type': 'gemma2', 'sliding_window': 5}, (5, 0, 5)),
+    ({'model_type': 'gemma3_text'}, (4096, 4096, 4096)),
+    ({'model_type': 'mixtral', 'sliding_window': 5}, (5, 5, 5)),
+    ({'model_type': 'qwen3_moe', 'sliding_window': 5}, ()),
+    ({'model_type': 'qwen3_moe', 'sliding_window': 5, 'use_sliding_window': True}, (5, 5, 5)),
+    ({'model_type': 'gpt_oss', 'sliding_window': 5}, (5, 0, 5)),
+    ({'model_type': 'gemma3_text', 'sliding_window_pattern': 3}, (4096, 4096, 0)),
+    # nobody else reads it
+    ({'model_type': 'gemma2', 'sliding_window_pattern': 3}, (4096, 0, 4096)),
+    ({'model_type': 'qwen2', 'sliding_window': 5, 'sliding_window_pattern': 3}, ()),
+  ],
+)  # fmt: skip
+def test_windows(changes, windows):
+  assert config_of(**{'num_key_value_heads': None, **changes}).windows == windows
+
+
+@pytest.mark.parametrize(('kind', 'said', 'biases', 'norms', 'key_heads', 'width'), [
+  ('llama', {'attention_bias': True, 'mlp_bias': True}, (True, True, True), False, 4, 4),
+  ('mistral', {'attention_bias': True, 'mlp_bias': True}, (False, False, False), False, 8, 4),
+  ('qwen2', {'attention_bias': False, 'mlp_bias': True}, (True, False, False), False, 4, 4),
+  ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
+])  # fmt: skip
+def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, width):
+  """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default
+  is 8 key heads."""
+  heads = {'num_attention_heads': 8, 'hidden_size': 32} if kind == 'mistral' else {}
+  config = config_of(model_type=kind, **said, **heads)
+  assert (config.qkv_bias, config.out_bias, config.mlp_bias) == biases
+  assert (config.qk_norm, config.kv_heads, config.width) == (norms, key_heads, width)
+
+
+def test_layers_without_rope_are_every_fourth_by_default():
+  config = config_of(model_type='smollm3', num_hidden_layers=8, num_key_value_heads=None)
+  assert config.unrotated == (3, 7)
+  sliding = config_of(
+    model_type='smollm3', use_sliding_window=True, sliding_window=5, no_rope_layers=[0, 1, 1]
+  )
+  assert sliding.unrotated == (0,) and sliding.windows == (5, 0, 0)
+
+
+@pytest.mark.parametrize(('changes', 'generation', 'message'), [
+  ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
+  ({'rope_scaling': {'type': 'spiral', 'factor': 2}}, {}, "rope_type='spiral'"),
+  ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {},
+    'partial_rotary_factor=0.5'),
+  ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {},
+    'one of full_attention, sli'),
+  ({'head_dim': 5}, {}, 'cannot be rotated'),
+  ({'model_type': 'gemma3_text', 'use_bidirectional_attention': True}, {},
+    'use_bidirectional_attention=True'),
+  ({'final_logit_softcapping': 30.0}, {}, 'final_logit_softcapping=30.0'),
+  ({'rope_scaling': {'type': 'longrope', 'short_factor': [1], 'long_factor': [2]}}, {},
+    'for each of the 2 pairs'),
+  ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
+  ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
+  # names that no family has, of kinds that change the result
+  ({'clip_qkv': 8.0}, {}, "clip_qkv=8.0 .* not known of .* 'llama'"),
+  ({'num_local_experts': 4}, {}, "num_local_experts=4 .* not known of .* 'llama'"),
+  ({'model_type': 'mixtral', 'moe_intermediate_size': 4}, {}, 'moe_intermediate_size=4'),
+  ({'model_type': 'mixtral', 'num_experts_per_tok': 9}, {}, r'experts\.chosen=9'),
+  ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
+  ({}, {'forced_decoder_ids': [[1, 3]]}, r'forced_decoder_ids=\[\[1, 3\]\]'),
+])  # fmt: skip
+def test_what_is_not_supported_is_named(changes, generation, message):
+  with pytest.raises(fd.UserError, match=message):
+    config_of(generation, **changes)
+
+
+def test_what_is_never_emitted():
+  """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are
+  nobody."""
+  words = [[3], [5], [4, 6]]
+  generation = {'eos_token_id': [2, 5], 'bad_words_ids': words, 'suppress_tokens': [-1, 7, 99]}
+  assert decoding.suppressed(LLAMA, generation) == {3, 7}
+  assert decoding.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
+  older = {**LLAMA, 'bad_words_ids': [[4]]}
+  assert decoding.suppressed(older, {}) == {4} and not decoding.suppressed(
+    older, {'eos_token_id': 2}
+  )
+
+
+def test_marians_sides_may_differ_in_size():
+  model = bart.model_of(MARIAN, {}, 'float32')
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = {
+    side: params[f'{side}_0']['attention']['qkv']['kernel'].shape for side in ('encoder', 'decoder')
+  }
+  assert shapes == {'encoder': (3, 4, 2, 8), 'decoder': (3, 2, 4, 8)}
+  assert params['decoder_0']['feed_forward']['w1']['kernel'].shape == (6, 8)
+  memory = jax.eval_shape(model.encode, params, jnp.ones((1, 3), jnp.int32))
+  cache = jax.eval_shape(lambda p, m: model.init_cache(p, m, 1, 4), params, memory)
+  assert cache.own.layers[0].k.shape == (1, 2, 4, 4)
+
+
+def test_marian_scales_its_embedding_where_the_config_says_so():
+  """Not by default; the positions never."""
+  tokens, embedded = jnp.array([[3]]), {}
+  for scaled in (None, True):
+    model = bart.model_of({**MARIAN, 'scale_embedding': scaled}, {}, 'float32')
+    params = model.init(jax.random.key(0))
+    args = (tokens, 0 * tokens, 'source', False)
+    embedded[scaled] = Network(model.config).apply({'params': params}, *args, method='embed')
+    embedded[scaled] -= params['source_positions'][0][None, None]
+  np.testing.assert_allclose(embedded[True], embedded[None] * 8**0.5, rtol=1e-4, atol=1e-5)
+
+
+def test_marian_needs_a_pad():
+  with pytest.raises(fd.UserError, match='pad_token_id=null'):
+    bart.model_of({**MARIAN, 'pad_token_id': None}, {}, 'float32')
+
+
+def model_in(folder, generation, **changes):
+  (folder / 'config.json').write_text(json.dumps({**LLAMA, **changes}))
+  if generation is not None:
+    (folder / 'generation_config.json').write_text(json.dumps(generation))
+  return folders.open(folder).model
+
+
+@pytest.mark.parametrize(('generation', 'named'), [
+  ({'min_length': 5, 'num_beams': 4, 'length_penalty': 2.0}, 'num_beams=4, length_penalty=2.0'),
+  ({'do_sample': True, 'temperature': 0.7, 'typical_p': 0.9},
+    'do_sample=True, temperature=0.7, typical_p=0.9'),
+  ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
+])  # fmt: skip
+def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
+  generation, named, tmp_path
+):
+  with pytest.warns(fd.UserNote) as caught:
+    model_in(tmp_path, generation)
+  (told,) = [str(warning.message) for warning in caught]
+  assert told.startswith(
+    f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.'
+  )
+  assert told.endswith('The strategy that you give chooses tokens, and max_len alone limits them.')
+
+
+def test_a_config_alone_is_asked_for_defaults_too(tmp_path):
+  with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: num_beams=2\.'):
+    model_in(tmp_path, None, num_beams=2)
+
+
+@pytest.mark.parametrize(('given', 'named'), [
+  ({'no_repeat_ngram_size': 3, 'min_length': 5}, 'no_repeat_ngram_size=3, min_length=5'),
+  ({'forced_eos_token_id': 2, 'bad_words_ids': [[3, 4]]},
+    r'forced_eos_token_id=2, bad_words_ids=\[\[3, 4\]\]'),
+])  # fmt: skip
+def test_processors_are_told_to_those_who_have_to_give_them(given, named, tmp_path):
+  with pytest.warns(
+    fd.UserNote, match=f'has processors of `generate`: {named}. fd.Generator heeds'
+  ):
+    decoding.warn_of_processors(tmp_path, given)
+  decoding.warn_of_processors(tmp_path, {'repetition_penalty': 1.0, 'bad_words_ids': [[3]]})
+
+
+def test_defaults_that_change_nothing_are_passed_over(tmp_path):
+  """Warnings are errors here. Settings of sampling and of beams do nothing where `generate` would
+  be greedy."""
+  neutral = {
+    'repetition_penalty': 1.0,
+    'num_beams': 1,
+    'min_length': 0,
+    'do_sample': False,
+    'temperature': 0.6,
+  }
+  model_in(
+    tmp_path,
+    {**neutral, 'top_p': 0.9, 'length_penalty': 0.8, 'max_length': 20, 'forced_eos_token_id': None},
+  )
+
+
+def test_harmless_fields_of_published_files_are_not_heeded():
+  """Of training, of other programs, or with a value that does nothing."""
+  harmless = {
+    'pretraining_tp': 1, 'rope_interleaved': False, 'attention_dropout': 0.1, 'use_mrope': False,
+    'router_aux_loss_coef': 0.001, 'output_router_logits': True, 'router_jitter_noise': 0.1,
+    'logits_scaling': None, 'chunk_size_feed_forward': 0, 'lm_head_bias': False, 'embd_pdrop': 0.1,
+    'cache_implementation': 'hybrid', 'is_llama_config': True, 'full_attn_mod': 1, 'mlp_bias': None,
+    'sliding_window': 9, 'max_window_layers': 3, 'sliding_window_size': 9, 'temperature': 0.7,
+  }  # fmt: skip
+  assert config_of(**harmless) == config_of()
+
+
+def test_fields_and_defaults_of_one_family_are_not_anothers():
+  """Gemma names its activation otherwise. Gemma 3 names a cap of scores that nobody reads, and its
+  ropes may be said for one kind of layer alone. Phi's yarn is longrope. gpt-oss stretches where it
+  says nothing."""
+  assert config_of(hidden_activation='relu') == config_of()
+  gemma = {'model_type': 'gemma3_text', 'num_key_value_heads': None}
+  plain = config_of(**gemma)
+  assert config_of(**gemma, hidden_act='relu', attn_logit_softcapping=3.0) == plain
+  assert config_of(**gemma, hidden_activation='relu').activation == 'relu'
+  rope = {'full_attention': {'rope_type': 'default', 'rope_theta': 7.0}}
+  found = config_of(**gemma, rope_parameters=rope, rope_local_base_freq=9.0)
+  assert (found.rope_theta, found.local_theta) == (7.0, 9.0)
+  factors = {'short_factor': [1.0, 1.0], 'long_factor': [2.0, 3.0]}
+  phi = config_of(model_type='phi3', rope_scaling={'type': 'yarn', **factors})
+  assert (phi.rope, phi.rope_original, phi.rope_long) == ('longrope', 4096, (2.0, 3.0))
+  oss = config_of(model_type='gpt_oss', num_local_experts=4, **EXPERTS)
+  assert (oss.rope, oss.rope_factor, oss.rope_original) == ('yarn', 32.0, 4096)
+
+
+EXPERTS = {'num_experts_per_tok': 2, 'num_key_value_heads': None, 'head_dim': None}
+
+
+def test_experts_mean_the_same_in_older_and_newer_words():
+  for kind in ('mixtral', 'qwen3_moe', 'gpt_oss'):
+    newer, older = (
+      config_of(model_type=kind, **EXPERTS, **{name: 4})
+      for name in ('num_local_experts', 'num_experts')
+    )
+    assert newer == older and newer.experts.count == 4
+  assert config_of(model_type='qwen3_moe', **EXPERTS).experts.count == 128
+
+
+@pytest.mark.parametrize(('said', 'sparse'), [
+  ({}, (True, True, True)),
+  ({'mlp_only_layers': [0, 2]}, (False, True, False)),
+  ({'decoder_sparse_step': 2}, (False, True, False)),
+  ({'decoder_sparse_step': 2, 'mlp_only_layers': [1]}, (False, False, False)),
+  ({'num_experts': 0}, (False, False, False)),
+])  # fmt: skip
+def test_layers_of_experts(said, sparse):
+  assert config_of(model_type='qwen3_moe', **EXPERTS, **said).sparse == sparse
+
+
+def test_the_weights_of_experts():
+  """Mixtral's and gpt-oss's always sum to 1, Qwen3's where config.json says so."""
+  normed = lambda **said: config_of(**EXPERTS, **said).experts.normed
+  assert normed(model_type='mixtral') and normed(model_type='gpt_oss')
+  assert not normed(model_type='qwen3_moe')
+  assert normed(model_type='qwen3_moe', norm_topk_prob=True)
+
+
+@pytest.mark.parametrize('module', [families, quantized], ids=['families', 'quantized'])
+def test_the_tables_of_folders_are_in_the_documents(module):
+  page = (Path(__file__).parents[2] / 'docs' / 'own' / 'folders.md').read_text()
+  assert module.table() in page, f'write it into docs/own/folders.md:\n{module.table()}'

@@ -1,0 +1,344 @@
+"""Every layout in which drafts are published: each tensor ends where it should, and is read;
+mistakes are sentences."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+import fastdec as fd
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.models.lm import LM, LMConfig
+from fastdec.struct import Bound
+from tests.hub.draft_layouts import LAYOUTS, V, tensors_of, write
+
+# Their names, ours, and which part of ours it is.
+NAMES = tuple(
+  (re.compile(theirs), ours, part)
+  for theirs, ours, part in (
+    (r'embed_tokens\.weight', 'embedding', None),
+    (r'lm_head\.weight', 'output', None),
+    (r'markov_head\.markov_w1\.weight', 'before', None),
+    (r'markov_head\.markov_w2\.weight', 'after', None),
+    (r'markov_head\.gate_proj\.(weight|bias)', r'network/gate/\1', None),
+    (r'markov_head\.joint_proj\.(weight|bias)', r'network/joint/\1', None),
+    (r'confidence_head\.proj\.(weight|bias)', r'network/confidence/\1', None),
+    (r'fc_norm\.(\d)\.weight', r'network/make_features/tap_norm_\1/scale', None),
+    (r'input_norm\.weight', 'network/make_features/joined_norm/scale', None),
+    (r'hidden_norm\.weight', 'network/make_features/fused_norm/scale', None),
+    (r'norm\.weight', 'network/norm/scale', None),
+    (r'pre_fc_norm_embedding\.weight', 'network/embedding_norm/scale', None),
+    (r'pre_fc_norm_hidden\.weight', 'network/feature_norm/scale', None),
+    (r'layers\.(\d)\.self_attn\.q_proj\.(weight|bias)', r'network/tower/layer_\1/q/\2', None),
+    (r'layers\.(\d)\.self_attn\.k_proj\.(weight|bias)', r'network/tower/layer_\1/kv/\2', 0),
+    (r'layers\.(\d)\.self_attn\.v_proj\.(weight|bias)', r'network/tower/layer_\1/kv/\2', 1),
+    (r'layers\.(\d)\.self_attn\.o_proj\.(weight|bias)', r'network/tower/layer_\1/out/\2', None),
+    (r'layers\.(\d)\.self_attn\.([qk]_norm)\.weight', r'network/tower/layer_\1/\2/scale', None),
+    (r'layers\.(\d)\.mlp\.gate_proj\.weight', r'network/tower/layer_\1/gate_up/weight', 0),
+    (r'layers\.(\d)\.mlp\.up_proj\.weight', r'network/tower/layer_\1/gate_up/weight', 1),
+    (r'layers\.(\d)\.mlp\.down_proj\.weight', r'network/tower/layer_\1/down/weight', None),
+    (
+      r'layers\.(\d)\.post_attention_layernorm\.weight',
+      r'network/tower/layer_\1/mlp_norm/scale',
+      None,
+    ),
+    (r'layers\.0\.hidden_norm\.weight', 'network/feature_norm/scale', None),
+  )
+)
+UNREAD = ('d2t', 't2d', 'verifier_norm.weight', 'model.norm.weight')
+
+
+def our_name(theirs, module):
+  """Where a tensor belongs."""
+  name = re.sub(r'^(mtp|logit_head)\.', '', theirs).replace('midlayer.', 'layers.0.')
+  is_eagle3 = isinstance(module, EagleNetwork) and module.entry == 'beside'
+  if name.startswith('fc.'):
+    into = 'make_features/fuse' if is_eagle3 or not isinstance(module, EagleNetwork) else 'join'
+    return f'network/{into}/{name[3:]}'.replace('weight', 'kernel'), None
+  if match := re.fullmatch(r'layers\.(\d)\.input_layernorm\.weight', name):
+    is_entry = is_eagle3 and match[1] == '0'
+    return (
+      'network/embedding_norm/scale'
+      if is_entry
+      else f'network/tower/layer_{match[1]}/attention_norm/scale',
+      None,
+    )
+  ((match, ours, part),) = (
+    (m, ours, part) for pattern, ours, part in NAMES if (m := pattern.fullmatch(name))
+  )
+  return match.expand(ours).replace('weight', 'kernel'), part
+
+
+def output(module, target, params):
+  """A number in which every parameter has a part: two rounds of a chain, or a block and its
+  correction."""
+  width = module.d_target * max(len(module.taps), 1)
+  states = jnp.cos(jnp.arange(3.0 * width)).reshape(1, 3, width)
+  taps = jnp.split(states, max(len(module.taps), 1), axis=-1)
+  features = module.features(params, taps[0], taps)
+  cache = module.init_cache(params, None, 1, 16)
+  positions, tokens = jnp.arange(3, dtype=jnp.int32)[None], jnp.array([[2, 5, 1]])
+  if isinstance(module, EagleNetwork):
+    mask, start = jnp.tri(3, 16, dtype=bool)[None], jnp.zeros(1, jnp.int32)
+    embedded = module.embedded(params, target, tokens)
+    states, _ = module.read(params, embedded, features, positions, mask, cache, start)
+    again, _ = module.read(params, embedded, states, positions, mask, cache, start)
+    return jnp.sin(module.logits(params, target, again)).sum()
+  cache = module.remember(params, features, positions, cache).commit(
+    None, jnp.full(1, 3, jnp.int32)
+  )
+  states = module.read(params, target, tokens[:, 0], features[:, -1], cache)
+  total = jnp.sin(module.logits(params, target, states)).sum()
+  carry = jnp.zeros((1, module.markov))
+  for i in range(2 if module.markov else 0):
+    bias, carry = module.bias(params, tokens[:, i], None, states[:, i], carry)
+    total += jnp.sin(bias).sum()
+  if module.has_confidence:
+    total += jnp.sin(module.confidence(params, states[:, 0], tokens[:, 0])).sum()
+  return total
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.wide('eagle-1*', 'eagle-3 of SpecForge', 'dspark of SpecForge*')
+def test_every_tensor_ends_where_it_should_and_is_read(layout, tmp_path):
+  tensors = write(tmp_path, layout)
+  module, params = fd.load_draft(tmp_path)
+  for name, value in LAYOUTS[layout][2].items():
+    whole = module.layers if name.startswith('layers.') else module
+    assert getattr(whole, name.removeprefix('layers.')) == value, name
+
+  ours = flatten_dict(params, sep='/')
+  found = set()
+  for theirs, tensor in tensors.items():
+    if theirs in UNREAD or (theirs == 'norm.weight' and 'norm' not in params['network']):
+      continue
+    name, part = our_name(theirs, module)
+    there = ours[name] if part is None else ours[name][part]
+    np.testing.assert_array_equal(
+      there.reshape(tensor.shape), tensor + (layout.endswith('around zero') and 'norm' in theirs)
+    )
+    found.add(name)
+  assert found == ours.keys() - {'ids'}
+  if 'ids' in ours:
+    np.testing.assert_array_equal(ours['ids'], [0, 2, 3, 7, 10])
+
+  target = LM(LMConfig(vocab_size=V, d_model=module.d_target, d_ff=4, layers=1, heads=1))
+  bound = Bound(target, jax.jit(target.init)(jax.random.key(0)))
+  floats = {name: part for name, part in params.items() if name != 'ids'}
+  slopes = jax.jit(jax.grad(lambda floats: output(module, bound, params | floats)))(floats)
+  unread = [name for name, slope in flatten_dict(slopes, sep='/').items() if not np.any(slope)]
+  assert not unread
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize('kind', ['gated', 'recurrent'])
+def test_a_markov_bias_is_what_the_published_code_computes(kind, tmp_path):
+  """gated: W2 (sigmoid(gate(h, W1 y)) * W1 y). Recurrent: keep, new, out = joint(s, W1 y, h), the
+  bias is W2 tanh(out), and s becomes sigmoid(keep) s + (1 - sigmoid(keep)) tanh(new)."""
+  layout = 'dspark of SpecForge, gated' if kind == 'gated' else 'dspark of DeepSpec, recurrent'
+  t = {
+    name.removeprefix('logit_head.').removeprefix('markov_head.'): x
+    for name, x in write(tmp_path, layout).items()
+  }
+  module, params = fd.load_draft(tmp_path)
+  states, carry, memory = (
+    np.random.default_rng(1).normal(size=(3, 8)).astype(np.float32),
+    np.zeros(3),
+    jnp.zeros((1, 3)),
+  )
+  for h, y in zip(states, (4, 0, 7), strict=True):
+    seen = t['markov_w1.weight'][y]
+    if kind == 'gated':
+      latent = seen * sigmoid(
+        t['gate_proj.weight'] @ np.concatenate([h, seen]) + t['gate_proj.bias']
+      )
+    else:
+      keep, new, out = np.split(
+        t['joint_proj.weight'] @ np.concatenate([carry, seen, h]) + t['joint_proj.bias'], 3
+      )
+      latent, carry = np.tanh(out), sigmoid(keep) * carry + (1 - sigmoid(keep)) * np.tanh(new)
+    bias, memory = module.bias(params, jnp.array([y]), None, jnp.asarray(h)[None], memory)
+    np.testing.assert_allclose(bias[0], t['markov_w2.weight'] @ latent, rtol=1e-4, atol=1e-5)
+
+
+def test_a_draft_that_names_the_words_otherwise(tmp_path):
+  layout = 'eagle-3 of speculators'
+  tensors = tensors_of(LAYOUTS[layout][1])
+  write(
+    tmp_path, layout, tensors={'d2t': None, 't2d': None, 'draft_id_to_target_id': tensors['d2t']}
+  )
+  np.testing.assert_array_equal(fd.load_draft(tmp_path)[1]['ids'], [0, 2, 3, 7, 10])
+
+
+def test_a_map_of_all_words_to_themselves_is_none(tmp_path):
+  write(
+    tmp_path,
+    'eagle-3 of all words',
+    tensors={'d2t': np.zeros(V, np.int64), 't2d': np.ones(V, bool)},
+  )
+  module, params = fd.load_draft(tmp_path)
+  assert module.words is None and params.keys() == {'network', 'output'}
+
+
+def test_layers_that_the_file_does_not_name_are_set_explicitly(tmp_path):
+  write(tmp_path, 'eagle-3 of all words', tensors={'fc.weight': np.ones((8, 16), np.float32)})
+  assert fd.load_draft(tmp_path, taps=(1, 2))[0].taps == (1, 2)
+
+
+def test_a_model_with_an_mtp_head_loads_without_it(tmp_path):
+  from safetensors.numpy import load_file, save_file
+
+  layout = 'mtp of Qwen3'
+  layer = {
+    k.removeprefix('mtp.'): v
+    for k, v in tensors_of(LAYOUTS[layout][1]).items()
+    if '.layers.0.' in k
+  }
+  model = {f'model.{name}': value for name, value in layer.items()}
+  model['model.embed_tokens.weight'] = np.ones((V, 8), np.float32)
+  config = {'num_hidden_layers': 1, 'eos_token_id': 2}
+  write(tmp_path, layout, config=config, tensors=model)
+  with_head = fd.load(tmp_path)[1]
+  assert fd.load_draft(tmp_path)[0].layers.layers == 1
+  tensors = load_file(tmp_path / 'model.safetensors')
+  save_file(
+    {k: v for k, v in tensors.items() if not k.startswith('mtp.')}, tmp_path / 'model.safetensors'
+  )
+  jax.tree.map(np.testing.assert_array_equal, with_head, fd.load(tmp_path)[1])
+  with pytest.raises(fd.UserError, match='this is no draft that is known: those of EAGLE have'):
+    fd.load_draft(tmp_path)
+
+
+def ones(*shape):
+  return np.ones(shape, np.float32)
+
+
+E3, SPEC, FLASH, SPARK = (
+  'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dflash by its rule',
+  'dspark of DeepSpec, recurrent',
+)  # fmt: skip
+WINDOWS = {
+  'use_sliding_window': True, 'sliding_window': 4, 'layer_types': ['sliding_attention'] * 2,
+}  # fmt: skip
+REFUSED = {
+  'a tensor is missing': (E3, {}, {'midlayer.mlp.up_proj.weight': None},
+    r'lacks midlayer\.mlp\.up_proj\.weight: its'),
+  'fc is missing': (E3, {}, {'fc.weight': None}, r'lacks fc\.weight'),
+  'a tensor is not understood': (E3, {}, {'midlayer.gate': ones(2)},
+    r'has unknown midlayer\.gate: its tensors'),
+  'another shape': (E3, {}, {'norm.weight': ones(9)},
+    r'norm\.weight is of shape \[9\], and config\.json means \[8\]'),
+  'layers fewer than taps': (E3, {'eagle_config': {'eagle_aux_hidden_state_layer_ids': [1, 2]}}, {},
+                             r'fc\.weight is of shape \[8, 24\], and config\.json means \[8, 16\]'),
+  'norms that config.json does not say': (E3, {'fc_norm': False}, {},
+    r'has unknown fc_norm\.0\.weight'),
+  'norms that are not there': (E3, {'fc_norm': False, 'norm_before_fc': True}, {},
+    r'lacks input_norm\.weight'),
+  'two norms before fc': (E3, {'norm_before_fc': True}, {},
+    'norm_before_fc and fc_norm of config.json exclude'),
+  'words without map': (E3, {}, {'d2t': None}, 'the draft vocabulary of 5 of 11 words lacks d2t'),
+  'words without projection': (E3, {}, {'lm_head.weight': None}, r'lacks lm_head\.weight'),
+  'a map beyond the words': (E3, {}, {'d2t': np.full(5, 8)},
+    'maps the 5 words of the draft to ids from 8 to 12'),
+  'a map to one word twice': (E3, {}, {'d2t': np.array([1, 0, 0, 0, 0])},
+    'they must be different ones from 0 to 10'),
+  'embeddings that must be there': ('eagle-3 of a wider target', {}, {'embed_tokens.weight': None},
+    'lacks embed_tokens'),
+  'an unknown activation': (E3, {'hidden_act': 'mish'}, {},
+    "hidden_act='mish' of config.json is not supported"),
+  'an unknown rope': (E3, {'rope_scaling': {'rope_type': 'spiral'}}, {},
+    "rope_type='spiral' of config.json is not supported"),
+  'a size is missing': (E3, {'hidden_size': 'absent'}, {},
+    "config.json lacks the field 'hidden_size'"),
+  'a bias that is not there': ('eagle-1 of two layers', {'bias': True}, {}, r'lacks fc\.bias'),
+  'taps of eagle-1': ('eagle-1 of two layers', {}, {},
+    'reads the last hidden state alone: leave them out'),
+  'layers of a shallow target': ('eagle-3 of all words', {'num_target_layers': 6}, {},
+    'coincide on a target of 6: set them'),
+  'layers of another family': (SPEC, {'transformer_layer_config': {'model_type': 'gpt_oss'}}, {},
+    "is of model_type 'gpt_oss'"),
+  'no layers': (SPEC, {'transformer_layer_config': None}, {},
+    'is of model_type None: give one with model_type llama'),
+  'layers that all read the embedding': ('eagle-3 of DeepSpec', {'num_hidden_layers': 2}, {},
+    'give a draft of one layer'),
+  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {},
+    'this is P-EAGLE, which is not supported'),
+  'another speculator': (SPEC, {'speculators_model_type': 'peagle'}, {},
+    "speculators_model_type='peagle' is not supported"),
+  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {},
+    'projector_type=.domino. is not possible'),
+  'no mask': (FLASH, {'dflash_config': {}}, {},
+    'config.json lacks mask_token_id: set it to a whole number'),
+  'no layers and no rule': (FLASH, {'num_target_layers': 'absent'}, {},
+    'lacks target_layer_ids, and there is no num_target'),
+  'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},
+    'name layers that a target of 6 does not have, or its last'),
+  'a layer below all': (SPARK, {'target_layer_ids': [-2, 1, 3]}, {},
+    'give layers of the target, from -1'),
+  'another bias': (SPARK, {'markov_head_type': 'lstm'}, {},
+    'markov_head_type=.lstm. is not possible'),
+  'confidence in no bias': (SPARK, {'markov_rank': 0}, {},
+    'confidence_head_with_markov of config.json needs a markov_rank'),
+  'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {},
+    'unknown_id=11: give an id from 0 to 10'),
+  'windows of no size': (FLASH, {'dflash_config': {'mask_token_id': 3, 'use_swa': True}}, {},
+    'use_swa of config.json lacks swa_window_size'),
+  'a gate': ('mtp of Qwen3', {'model_type': 'qwen3_next'}, {}, 'gates what attention gives'),
+  'a part of each head': ('mtp of Qwen3',
+    {'model_type': 'qwen3_next', 'attn_output_gate': False}, {}, 'rotates a part of each'),
+  'experts': ('mtp of Qwen3', {},
+    {'mtp.layers.0.mlp.experts.0.up_proj.weight': ones(2)}, 'mixes experts'),
+  'another model': ('mtp of Qwen3', {'model_type': 'mimo'}, {},
+    "are of model_type 'mimo', which is not supported"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_does_not_fit_is_a_sentence(case, tmp_path):
+  layout, config, tensors, message = REFUSED[case]
+  write(tmp_path, layout, config, tensors)
+  with pytest.raises(fd.UserError, match=message) as error:
+    fd.load_draft(tmp_path, taps=(1, 2, 3) if case == 'taps of eagle-1' else None)
+  assert str(tmp_path) in str(error.value)
+
+
+FLASH_WINDOWS = WINDOWS | {'layer_types': ['sliding_attention', 'full_attention']}
+
+
+@pytest.mark.parametrize('config, windows, causal', [
+  (FLASH_WINDOWS, (4, 0), 'windows'),
+  (FLASH_WINDOWS | {'is_causal': True}, (4, 0), 'all'),
+  (FLASH_WINDOWS | {'is_causal': False}, (4, 0), 'none'),
+  ({'dflash_config': {'mask_token_id': 3, 'use_swa': True, 'swa_window_size': 5}}, (5, 5), 'none'),
+  ({'dflash_config': {'mask_token_id': 3, 'causal_head': True}}, (0, 0), 'all'),
+])  # fmt: skip
+def test_windows_and_causality_of_blocks_are_said_in_many_ways(config, windows, causal, tmp_path):
+  write(tmp_path, FLASH, config)
+  module, _ = fd.load_draft(tmp_path)
+  assert (module.windows, module.causal, module.windows_follow) == (windows, causal, True)
+
+
+@pytest.mark.parametrize('layout', [E3, FLASH, 'eagle-1 of two layers'])
+def test_architectures_that_are_no_list_say_nothing(layout, tmp_path):
+  write(tmp_path, layout, {'architectures': 5})
+  fd.load_draft(tmp_path)
+
+
+def test_pickles_and_heads_are_refused(tmp_path):
+  write(tmp_path, E3)
+  (tmp_path / 'model.safetensors').rename(tmp_path / 'pytorch_model.bin')
+  with pytest.raises(
+    fd.UserError,
+    match=r'only as pickle \(pytorch_model\.bin\), which is refused: convert by'
+    r' python -c',
+  ):
+    fd.load_draft(tmp_path)
+  (tmp_path / 'config.json').write_text('{"medusa_num_heads": 3}')
+  with pytest.raises(fd.UserError, match='these are prediction heads: load them with fd'):
+    fd.load_draft(tmp_path)

@@ -1,0 +1,172 @@
+"""Chat templates: as `transformers` renders them, and never without end."""
+
+import json
+import pathlib
+import threading
+
+import pytest
+from tokenizers import Tokenizer, models
+
+import fastdec as fd
+from fastdec.hub.tokenizers import chat
+from fastdec.text.reader import Reader, Stopping
+
+STYLES = ('chatml', 'deepseek', 'gemma', 'llama3', 'mistral', 'zephyr')
+HELLO = [{'role': 'user', 'content': 'Hello'}]
+
+
+def cases(shared, style, *names):
+  folder = shared / 'reference' / 'chat' / f'{style}_tiny'
+  found = []
+  for name in names:
+    found += json.loads((folder / name).read_text()) if (folder / name).exists() else []
+  return fd.load_tokenizer(folder), found
+
+
+@pytest.mark.parametrize('style', STYLES)
+def test_chats_are_those_of_transformers(shared, style):
+  tokenizer, found = cases(shared, style, 'cases.json', 'cases_more.json')
+  assert len(found) > 5
+  for case in found:
+    given = {name: case[name] for name in case if name == 'continue_final_message'}
+    given |= {'add_generation_prompt': case.get('add_generation_prompt', False)}
+    given |= case.get('template_arguments', {})
+    if 'error' in case:
+      with pytest.raises(fd.UserError) as refused:
+        tokenizer.render(case['messages'], **given)
+      assert str(refused.value).endswith(case['error'])
+      continue
+    assert tokenizer.render(case['messages'], **given) == case['rendered'], case['name']
+    assert tokenizer.encode_chat(case['messages'], **given) == case['ids'], case['name']
+
+
+@pytest.mark.parametrize('style', ['chatml', 'mistral', 'zephyr'])
+@pytest.mark.parametrize('block', [1, 3, 8])
+def test_stop_strings_are_found_as_by_the_whole_text(shared, style, block):
+  tokenizer, found = cases(shared, style, 'stops.json')
+  for case in found:
+    if not case.get('skip_special_tokens', True):
+      continue
+    reader, ids, pieces = Stopping(Reader(tokenizer, []), case['stop']), case['ids'], []
+    for at in range(0, len(ids), block):
+      pieces.append(reader.add(ids[at : at + block]))
+      shown = ''.join(pieces)
+      assert case['cut'].startswith(shown)
+    assert ''.join([*pieces, reader.finish()]) == case['cut'], case['name']
+    assert (reader.count, reader.found) == (case['tokens'], case['found']), case['name']
+
+
+@pytest.fixture
+def folder(tmp_path):
+  Tokenizer(models.WordLevel({'<s>': 0, 'a': 1}, unk_token='a')).save(
+    str(tmp_path / 'tokenizer.json')
+  )
+  return tmp_path
+
+
+def rendered(folder, template, messages=HELLO, **given):
+  (folder / 'chat_template.jinja').write_text(template)
+  return fd.load_tokenizer(folder).render(messages, **given)
+
+
+@pytest.mark.parametrize(
+  ('template', 'text'),
+  [
+    ('{{ messages | tojson }}', '[{"role": "user", "content": "Hello"}]'),
+    ("{{ {'b': '<é>', 'a': 1} | tojson(indent=1) }}", '{\n "b": "<é>",\n "a": 1\n}'),
+    ('{% for i in range(9) %}{% if i > 1 %}{% break %}{% endif %}{{ i }}{% endfor %}', '01'),
+    ('a\n  {% if true %}\nb\n  {% endif %}\nc', 'a\nb\nc'),
+    ('{% generation %}{{ messages[0].content }}{% endgeneration %}', 'Hello'),
+    ("{{ strftime_now('%%') }}{{ bos_token }}{{ nothing }}", '%<s>'),
+    ('{% if tools is none and documents is none %}none{% endif %}', 'none'),
+    ('{{ messages[0].name is defined }}', 'False'),
+  ],
+)
+def test_templates_have_what_those_of_transformers_have(folder, template, text):
+  (folder / 'tokenizer_config.json').write_text('{"bos_token": {"content": "<s>"}}')
+  assert rendered(folder, template, [{**HELLO[0], 'name': None}]) == text
+
+
+@pytest.mark.parametrize(
+  'template',
+  [
+    '{% for i in range(10**9) %}{% endfor %}',
+    '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}',
+    "{{ 'a' * 10**11 }}",
+    "{{ '%99999999999d' % 1 }}",
+    "{{ 'a' | center(10**11) }}",
+    "{{ '{:>99999999999}'.format(1) }}",
+    '{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}',
+    "{% set n = namespace(t='aa') %}{% for i in range(99) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
+    '{{ 9 ** (9 ** 9) }}',
+    '{{ lipsum(10**9) }}',
+    "{{ ''.__class__.__mro__ }}",
+    "{% include '/etc/passwd' %}",
+    "{{ messages.append('more') }}",
+    '{{ 1 + messages }}',
+    '{% if %}',
+  ],
+)
+def test_a_template_without_end_or_measure_is_told_in_a_sentence(folder, template, monkeypatch):
+  monkeypatch.setattr(chat, 'RENDER', 1.0)
+  with pytest.raises(fd.UserError, match='the chat template'):
+    rendered(folder, template)
+  assert rendered(folder, 'still {{ messages[0].content }}') == 'still Hello'
+
+
+def test_threads_share_the_process(folder):
+  found = {}
+
+  def run(i):
+    found[i] = fd.load_tokenizer(folder).render([{'role': 'user', 'content': str(i)}])
+
+  (folder / 'chat_template.jinja').write_text('{{ messages[0].content }}')
+  threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert found == {i: str(i) for i in range(8)}
+
+
+@pytest.mark.parametrize(
+  ('config', 'given', 'text'),
+  [
+    ({'chat_template': 'one'}, {}, 'one'),
+    ({'chat_template': [{'name': 'a', 'template': 'A'}, {'name': 'default', 'template': 'D'}]},
+     {}, 'D'),
+    ({'chat_template': [{'name': 'tool_use', 'template': 'T'},
+                        {'name': 'default', 'template': 'D'}]}, {'tools': [{'name': 'f'}]}, 'T'),
+  ],
+)  # fmt: skip
+def test_the_template_of_a_folder(folder, config, given, text):
+  (folder / 'tokenizer_config.json').write_text(json.dumps(config))
+  assert fd.load_tokenizer(folder).render(HELLO, **given) == text
+
+
+@pytest.mark.parametrize(
+  ('messages', 'given', 'message'),
+  [
+    ([], {}, 'give at least one'),
+    ('Hello', {}, 'give at least one'),
+    (['Hello'], {}, "'Hello' is no message"),
+    (HELLO, {'when': pathlib.Path()}, 'are texts and numbers'),
+    ([{'role': 'user'}], {'continue_final_message': True}, 'has no text'),
+  ],
+)
+def test_mistakes_in_messages(folder, messages, given, message):
+  with pytest.raises(fd.UserError, match=message):
+    rendered(folder, 'text', messages, **given)
+
+
+def test_a_final_message_goes_on_where_it_ends(folder):
+  parts = [{'role': 'user', 'content': [{'type': 'text', 'text': 'a b'}]}]
+  template = "{% for part in messages[0].content %}{{ part.text | trim ~ '!' }}{% endfor %} end"
+  assert rendered(folder, template, parts, continue_final_message=True) == 'a b'
+  template, kept = "{{ messages[0].content ~ '!' }}", [{'role': 'user', 'content': 'a '}]
+  assert rendered(folder, template, kept, continue_final_message=True) == 'a '
+  assert (
+    rendered(folder, '{{ messages[0].content | trim }}', kept, continue_final_message=True) == 'a'
+  )
+  with pytest.raises(fd.UserError, match='leaves out the last message'):
+    rendered(folder, 'nothing', kept, continue_final_message=True)

@@ -1,0 +1,276 @@
+"""Packed kernels: what they multiply to, what is decoded with them, and what is refused."""
+
+import dataclasses
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+import fastdec as fd
+import fastdec.kernels.packed
+from fastdec.folders.stored import write
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.packed import WIDTH, Packed, is_packed, most_rows, packed, unpacked, width_of
+from fastdec.kernels.quantized import Quantized, quantized
+from fastdec.kernels.sharding import MeshConfig, make_mesh, place
+from fastdec.models.layers import look_up, product, project, project_each
+from fastdec.models.stacks import StackConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training.gradients import gradients_of
+from fastdec.training.state import base_task
+from tests.decoding import models_table
+
+pytestmark = pytest.mark.usefixtures('in_float64')
+
+MODEL = Transformer(TransformerConfig(
+  vocab_size=70, d_model=16, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, eos_ids=(),
+  dtype='float64',
+))  # fmt: skip
+HEADS = BlockwiseHeads(k=4, d_model=16, d_ff=64)
+SOURCES = np.array([[3, 4, 5, 6], [7, 8, 9, 3]])
+
+
+@pytest.fixture(scope='module')
+def made():
+  with jax.enable_x64(True):
+    params, heads = (jax.jit(one.init)(jax.random.key(0)) for one in (MODEL, HEADS))
+    return jax.tree.map(lambda x: x.astype(np.float64), (params, heads))
+
+
+@pytest.mark.parametrize('outputs', [(WIDTH,), (3 * WIDTH,), (70,), (3, 2, 40)])
+@pytest.mark.parametrize('rows', [1, 2, most_rows('float32'), most_rows('float32') + 1])
+@pytest.mark.wide('*-outputs3', '2-outputs2')
+def test_a_product_is_that_of_the_kernel(outputs, rows):
+  draw = np.random.default_rng(0).standard_normal
+  x, kernel = draw((rows, 24)), jnp.asarray(draw((*outputs, 24)))
+  expected = np.einsum('rd,...d->r...', x, kernel)
+  np.testing.assert_allclose(project(jnp.asarray(x), packed(kernel)), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('outputs', [(2 * WIDTH,), (6 * WIDTH,), (140,), (3, 2, 40)])
+@pytest.mark.parametrize('rows', [1, most_rows('int8'), most_rows('int8') + 1])
+@pytest.mark.wide('*-outputs3', '1-outputs2')
+def test_a_product_in_int8_is_that_of_the_kernel_bit_for_bit(outputs, rows):
+  draw = np.random.default_rng(0)
+  x = jnp.asarray(draw.standard_normal((rows, 24)))
+  values, scale = (
+    jnp.asarray(draw.integers(-127, 128, (*outputs, 24), np.int8)),
+    jnp.asarray(draw.random(outputs)),
+  )
+  expected = project(x, Quantized(values, scale))
+  np.testing.assert_array_equal(project(x, Quantized(packed(values, 2 * WIDTH), scale)), expected)
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+@pytest.mark.parametrize('outputs', [2 * WIDTH, 70])
+@pytest.mark.wide('128-1', '70-3')
+def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
+  """With 70 outputs, panels reach from one kernel into the next, and are not read."""
+  draw = np.random.default_rng(0).standard_normal
+  x, kernels = jnp.asarray(draw((rows, 3, 24))), jnp.asarray(draw((3, outputs, 24)))
+  expected = np.einsum('rhd,hfd->rhf', x, kernels)
+  np.testing.assert_allclose(project_each(x, packed(kernels)), expected, rtol=0, atol=1e-12)
+  whole = quantized(kernels)
+  found = project_each(x, dataclasses.replace(whole, values=packed(whole.values)))
+  np.testing.assert_array_equal(found, project_each(x, whole))
+
+
+def test_a_part_keeps_the_panels_that_it_is_made_of():
+  for kernel in (jnp.ones((3 * WIDTH + 5, 24)), jnp.ones((6, WIDTH // 2, 24))):
+    whole, each = packed(kernel), kernel[0].size // 24
+    for part in (slice(None), slice(2 * WIDTH // each), slice(2 * WIDTH // each, None)):
+      cut = whole[part]
+      assert isinstance(cut, Packed)
+      np.testing.assert_array_equal(cut.panels, packed(kernel[part]).panels)
+    for index in (slice(1, None), slice(1), slice(None, None, 2), 0, jnp.array([0, 2])):
+      cut = whole[index]
+      assert not isinstance(cut, Packed)
+      np.testing.assert_array_equal(cut, kernel[index])
+
+
+def test_the_first_heads_of_packed_ones_are_packed():
+  heads = BlockwiseHeads(k=4, d_model=WIDTH, d_ff=WIDTH)
+  module, params = heads.drafting(fd.pack(heads, heads.init(jax.random.key(0))), 2)
+  assert module.k == 3 and is_packed(params['w1']) and is_packed(params['w2'])
+
+
+@pytest.mark.parametrize(('shape', 'dtype', 'width'), [
+  ((70, 4096), 'float32', WIDTH), ((WIDTH - 1, 16), 'float32', None),
+  ((2, WIDTH, 16), 'bfloat16', None),
+  ((2, WIDTH, 1024), 'int8', 2 * WIDTH), ((70, 1024), 'int8', WIDTH), ((512, 2048), 'int8', WIDTH),
+  ((512, 4096), 'int8', None),
+])  # fmt: skip
+def test_outputs_of_a_panel(shape, dtype, width):
+  assert width_of(jnp.zeros(shape, dtype)) == width
+
+
+def test_kernels_in_half_precision_are_read_as_they_lie():
+  """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are
+  wider, read."""
+  kernel = jnp.ones((70, 24))
+  wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+  found = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
+  assert found.dtype == jnp.float32
+  assert (found == 24).all()
+  halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), MODEL.init(jax.random.key(0)))
+  assert not fd.packed.is_packed(fd.pack(MODEL, halves))
+
+
+def test_panels_are_what_few_rows_read():
+  """Wrong ones show, and only there."""
+  for dtype in ('float32', 'int8'):
+    few = most_rows(dtype)
+    kernel = jnp.ones((140, 24), dtype)
+    wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+    for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
+      assert (product(jnp.ones((rows, 24), dtype), wrong, jnp.float32) == value).all()
+
+
+def test_embeddings_are_rows_of_the_kernel():
+  table = jnp.arange(140.0).reshape(70, 2)
+  np.testing.assert_array_equal(
+    look_up(packed(table), jnp.array([[3], [69]])), table[jnp.array([[3], [69]])]
+  )
+
+
+def test_kernels_of_at_least_a_panel_are_packed_and_nothing_is_copied(made):
+  params, _ = made
+  before, after = flatten_dict(params), flatten_dict(fd.pack(MODEL, params))
+  assert before.keys() == after.keys()
+  for name, leaf in after.items():
+    is_kernel = name[-1] in ('kernel', 'embedding')
+    if is_kernel and int(np.prod(leaf.shape[:-1])) >= WIDTH:
+      assert isinstance(leaf, Packed) and leaf.kernel is before[name], name
+    else:
+      assert leaf is before[name], name
+  # the embedding, and w1 of both sides
+  assert sum(isinstance(leaf, Packed) for leaf in after.values()) == 3
+
+
+@pytest.mark.parametrize('of_heads', [False, True])
+@pytest.mark.wide('True')
+def test_a_packed_model_writes_the_same(made, of_heads):
+  params, heads = made
+  if of_heads:
+    heads = fd.pack(HEADS, heads)
+  out = fd.decode(MODEL, fd.pack(MODEL, params), SOURCES, fd.Blockwise((HEADS, heads)), max_len=12)
+  plain = fd.decode(MODEL, params, SOURCES, fd.Blockwise((HEADS, made[1])), max_len=12)
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+  np.testing.assert_array_equal(out.block_sizes, plain.block_sizes)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int8', 'int8w'])
+@pytest.mark.parametrize('layout', ['separate', 'paper'])
+@pytest.mark.wide('separate-int8')
+def test_packed_heads_guess_the_same(layout, dtype):
+  """All at once, and one of them, as training and what is measured take it."""
+  heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
+  params, hidden = jax.jit(heads.init)(jax.random.key(1)), jnp.cos(jnp.arange(2.0 * WIDTH))
+  hidden = hidden.reshape(2, WIDTH)
+  params = params if dtype == 'float32' else fd.quantize(heads, params, dtype)
+  by_panels = fd.pack(heads, params)
+  assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
+  np.testing.assert_allclose(
+    heads.all(by_panels, hidden), heads.all(params, hidden), rtol=0, atol=1e-5
+  )
+  for index in (0, 4):
+    expected = heads.one(params, hidden, jnp.int32(index))
+    np.testing.assert_allclose(
+      heads.one(by_panels, hidden, jnp.int32(index)), expected, rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['lm with windows', 't5', 'fconv', 'image that forecasts'])
+def test_every_kind_of_model_writes_the_same(name, monkeypatch):
+  """By panels of four outputs, as these models are small."""
+  monkeypatch.setattr(fastdec.kernels.packed, 'WIDTH', 4)
+  case, strategy = models_table.made(name), fd.PromptLookup(ngram=1, k=3)
+  by_panels = fd.pack(case.model, case.params)
+  assert is_packed(by_panels)
+  out = dataclasses.replace(case, params=by_panels).decode(strategy, 6)
+  np.testing.assert_array_equal(out.tokens, case.decode(strategy, 6).tokens)
+
+
+@pytest.mark.parametrize('kind', ['markov', 'medusa', 'eagle', 'block'])
+@pytest.mark.slow
+def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
+  monkeypatch.setattr(fastdec.kernels.packed, 'WIDTH', 4)
+  layers = StackConfig(
+    d_model=16, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dtype='float64'
+  )
+  sizes = {'layers': layers, 'vocab_size': 70, 'd_target': 16}
+  module, strategy = {
+    'markov': (
+      BlockwiseHeads(k=4, d_model=16, d_ff=8, rooted=True, markov=4, words=70),
+      fd.Blockwise,
+    ),
+    'medusa': (MedusaHeads(depth=3, d_model=16, vocab_size=70), fd.Blockwise),
+    'eagle': (EagleNetwork(**sizes), functools.partial(fd.Eagle, depth=3)),
+    'block': (BlockNetwork(**sizes, k=4, markov=4), fd.BlockDraft),
+  }[kind]
+  fresh = jax.jit(module.init)(jax.random.key(3))
+  params = jax.tree.map(lambda x: x.astype(np.float64), fresh)
+  by_panels = fd.pack(module, params)
+  assert is_packed(by_panels)
+  out, expected = (
+    fd.decode(MODEL, made[0], SOURCES, strategy((module, one)), max_len=8)
+    for one in (by_panels, params)
+  )
+  np.testing.assert_array_equal(out.tokens, expected.tokens)
+  np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
+
+
+@pytest.mark.parametrize('shape', [(0, 24), (2, 0, 24)])
+def test_no_rows_have_no_product(shape):
+  kernel = jnp.ones((70, 24))
+  assert project(jnp.ones(shape), packed(kernel)).shape == (*shape[:-1], 70)
+
+
+def test_what_was_packed_is_had_back(made):
+  params, _ = made
+  back = unpacked(fd.pack(MODEL, params))
+  assert not is_packed(back) and all(
+    map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params))
+  )
+
+
+def test_a_packed_model_in_int8_writes_the_same():
+  """128 outputs make a panel: here w1 of both sides, and the embedding."""
+  model = Transformer(dataclasses.replace(MODEL.config, vocab_size=150, d_ff=128, dtype='float32'))
+  fresh = jax.jit(model.init)(jax.random.key(0))
+  params = fd.quantize(model, jax.tree.map(lambda x: x.astype('float32'), fresh))
+  packed_params = fd.pack(model, params)
+  leaves = jax.tree.leaves(packed_params, is_leaf=lambda leaf: isinstance(leaf, Packed))
+  assert sum(isinstance(leaf, Packed) for leaf in leaves) == 3
+  assert packed_params['embedding'].values.kernel is params['embedding'].values
+  strategy = fd.PromptLookup(ngram=1, k=3)
+  expected = fd.decode(model, params, SOURCES, strategy, max_len=12)
+  out = fd.decode(model, packed_params, SOURCES, strategy, max_len=12)
+  np.testing.assert_array_equal(out.tokens, expected.tokens)
+  np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
+
+
+def test_what_is_refused(made, tmp_path):
+  for convert in (fd.pack, fd.quantize):
+    with pytest.raises(fd.UserError, match='none of these parameters is a kernel of Transformer'):
+      convert(MODEL, made[1])
+  params = fd.pack(MODEL, made[0])
+  with pytest.raises(fd.UserError, match='packed already: pack them once'):
+    fd.pack(MODEL, params)
+  with pytest.raises(fd.UserError, match='packed: give those that they were packed from'):
+    fd.quantize(MODEL, params)
+  with pytest.raises(fd.UserError, match='packed parameters are not written'):
+    write(tmp_path / 'model.safetensors', params)
+  assert not list(tmp_path.iterdir())
+  with pytest.raises(fd.UserError, match='packed parameters are not placed on a mesh: place those'):
+    place(params, make_mesh(MeshConfig()), ())
+  with pytest.raises(fd.UserError, match='packed parameters are not trained, nor trained on'):
+    gradients_of(base_task(MODEL, start=params), params, {}, {}, jax.random.key(0))

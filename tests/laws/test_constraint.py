@@ -1,0 +1,386 @@
+"""Constraints: the automaton against Python's own `re`, schemas against texts, and every method
+against plain decoding under the same constraint."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import struct
+from fastdec.decoding.rules.sampling import Sampling
+from fastdec.laws.automaton import END, NOWHERE, automaton_of
+from fastdec.laws.json_schema import expression_of
+from fastdec.laws.processors import laws_of
+from tests.decoding.fakes import EOS, PRIME, HashLM
+from tests.decoding.methods_table import METHODS, NETWORKS, TREE, VARIANTS, hash_kit
+from tests.decoding.rules.test_rejection import p_value
+
+pytest.importorskip('outlines_core')
+
+WORDS = [b'', b'a', b'b', b'ab', b'ba', b'aab', 'é'.encode(), b'\xc3', b'\xa9', b' a', b'"']
+LETTERS = [bytes([byte]) for byte in range(128)]
+
+
+class Spelt:
+  """A tokenizer by the bytes of its tokens alone."""
+
+  def __init__(self, words):
+    self.words = words
+
+  def token_bytes(self):
+    return self.words
+
+  def decode(self, ids):
+    return b''.join(self.words[i] for i in ids).decode(errors='replace')
+
+
+def state_of(made, tokens):
+  """The state behind tokens, and true if their text is a match."""
+  state = 0
+  for token in tokens:
+    state = state if state == NOWHERE else made.after[state, made.kind[token]]
+  return state, state != NOWHERE and made.after[state, END] != NOWHERE
+
+
+@pytest.mark.parametrize(
+  'pattern', ['a|ab', '(a|b)*?b', '[^a]*', 'é{2,3}a?', '^(ab|ba)+$', '( a)?"|']
+)
+def test_an_automaton_accepts_what_the_expression_matches(pattern):
+  made = automaton_of('it', pattern, WORDS)
+  for tokens in itertools.chain.from_iterable(
+    itertools.product(range(len(WORDS)), repeat=n) for n in range(4)
+  ):
+    text = b''.join(WORDS[i] for i in tokens).decode(errors='replace')
+    allowed = 0 not in tokens and re.fullmatch(pattern, text) and '\ufffd' not in text
+    assert state_of(made, tokens)[1] == bool(allowed), text
+
+
+def test_every_state_leads_to_a_match():
+  made = automaton_of('it', 'a{3}b|abbb|éb"', [b'a', b'aa', 'é"'.encode(), b'b', b'bb', b'\xc3'])
+  leads = made.after[:, END] != NOWHERE
+  for _ in leads:
+    leads = leads | ((made.after != NOWHERE) & leads[made.after]).any(1)
+  assert leads.all() and state_of(made, [5])[0] == NOWHERE
+
+
+def test_the_longest_token_of_the_only_text_is_forced():
+  words = [b'{', b'{"na', b'{"nam', b'me"', b'm', b'e', b'"', b': ', b':', b' ', b'1', b'2', b'}']
+  made, text, state = automaton_of('it', '[{]"name": [12]}', words), [], 0
+  while made.forced[state] != NOWHERE:
+    text.append(int(made.forced[state]))
+    state = made.after[state, made.kind[text[-1]]]
+  assert [words[i] for i in text] == [b'{"nam', b'e', b'"', b': ']
+  state = state_of(made, [*text, 10])[0]
+  assert words[made.forced[state]] == b'}'
+  assert made.forced[state_of(made, [*text, 10, 12])[0]] == NOWHERE  # the end, which is the model's
+
+
+SCHEMAS = {
+  'an object': (
+    {'properties': {'a': {'type': 'integer'}, 'b': {'type': 'null'}}, 'required': ['a']},
+    ['{"a": 1}', '{"a": -20, "b": null}'],
+    ['{}', '{"b": null}', '{"a":1}', '{"a": 01}', '{"a": 1, "b": null, "a": 1}', '{"a": 1, }'],
+  ),
+  'nothing required': (
+    {'properties': {'a': {'const': 1}, 'b': {'const': 2}, 'c': {'const': 3}}},
+    ['{}', '{"a": 1}', '{"b": 2}', '{"a": 1, "c": 3}', '{"a": 1, "b": 2, "c": 3}'],
+    ['{"b": 2, "a": 1}', '{"a": 1"b": 2}', '{, "b": 2}'],
+  ),
+  'required in the middle': (
+    {'properties': {'a': {'const': 1}, 'b': {'const': 2}, 'c': {'const': 3}}, 'required': ['b']},
+    ['{"b": 2}', '{"a": 1, "b": 2}', '{"b": 2, "c": 3}'],
+    ['{"a": 1, "c": 3}', '{"a": 1}'],
+  ),
+  'a map': (
+    {'type': 'object', 'additionalProperties': {'type': 'boolean'}, 'minProperties': 1},
+    ['{"x y": true}', '{"x": true, "": false}'],
+    ['{}', '{"x": 1}', '{x: true}'],
+  ),
+  'a list': (
+    {'type': 'array', 'items': {'enum': ['x', 2, None]}, 'minItems': 1, 'maxItems': 3},
+    ['["x"]', '[2, null, "x"]'],
+    ['[]', '["x", "x", "x", "x"]', '["y"]', '["x",2]'],
+  ),
+  'a pair': (
+    {'type': 'array', 'prefixItems': [{'const': 1}, {'type': 'null'}], 'items': False},
+    ['[1, null]'],
+    ['[1]', '[1, null, 1]', '[]'],
+  ),
+  'an empty list': ({'type': 'array', 'items': False}, ['[]'], ['[1]', '']),
+  'texts': (
+    {'type': 'string', 'minLength': 1, 'maxLength': 3},
+    ['"a b"', r'"\n\""', '"~.$"'],
+    ['""', '"abcd"', '"\n"', '"a"b"', 'a'],
+  ),
+  'a pattern': ({'type': 'string', 'pattern': '^[a-c]+[.]$'}, ['"ab."'], ['"ab"', '"."', '"d."']),
+  'numbers': (
+    {'type': 'number'},
+    ['0', '-1.50', '2e5', '10E-3'],
+    ['01', '.5', '1.', '+1', 'NaN', '- 1'],
+  ),
+  'types': ({'type': ['string', 'null'], 'maxLength': 1}, ['null', '"a"'], ['1', '"ab"']),
+  'any': (True, ['[1, {"a": null}]', '[[true]]', '{}'], ['[', 'x', "'x'"]),
+  'one of': ({'oneOf': [{'type': 'null'}, {'type': 'integer', 'maximum': 3}]}, ['3'], ['4', '-']),
+  'a reference': (
+    {'$ref': '#/$defs/n', '$defs': {'n': {'properties': {'of': {'$ref': '#/$defs/n'}}}}},
+    ['{}', '{"of": {}}', '{"of": {"of": {}}}'],
+    ['{"of": null}', '{"of": {"of": {"of": {"of": {}}}}}'],
+  ),
+  'a day': ({'format': 'date'}, ['"2024-12-31"'], ['"2024-13-01"', '"2024-04-31"']),
+  'told apart': ({'enum': ['a.b', 'é"\\'], 'type': 'string'}, ['"a.b"'], ['"axb"', '"a.b" ']),
+}
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(one, marks=[pytest.mark.slow] * (one == 'any')) for one in SCHEMAS]
+)
+def test_a_schema_is_met_by_texts(name):
+  schema, allowed, refused = SCHEMAS[name]
+  made = automaton_of('it', expression_of(schema), LETTERS)
+  assert expression_of(json.dumps(schema)) == expression_of(schema)
+  for text in allowed:
+    assert state_of(made, text.encode())[1], text
+    assert json.loads(text) == json.loads(json.dumps(json.loads(text)))
+  for text in refused:
+    assert not state_of(made, text.encode())[1], text
+
+
+@pytest.mark.parametrize(
+  ('low', 'high'),
+  [(None, 0), (0, None), (-3, 12), (7, 7), (95, 1203), (-120, -9), (1, 10), (5, None)],
+)
+def test_whole_numbers_between_bounds(low, high):
+  bounds = {'minimum': low, 'maximum': high}
+  schema = {'type': 'integer', **{k: v for k, v in bounds.items() if v is not None}}
+  pattern = expression_of(schema)
+  for number in range(-1500, 1501):
+    inside = (low is None or low <= number) and (high is None or number <= high)
+    assert bool(re.fullmatch(pattern, str(number))) == inside, number
+  assert not re.fullmatch(pattern, '-0') or low is None
+
+
+@pytest.mark.parametrize(('schema', 'message'), [
+  (False, 'nothing meets'), ({'enum': []}, 'nothing meets'),
+  ({'type': 'integer', 'minimum': 3, 'maximum': 2}, 'nothing meets'),
+  ({'type': 'string', 'minLength': 3, 'maxLength': 2}, 'nothing meets'),
+  ({'enum': ['x'], 'type': 'integer'}, 'nothing meets'),
+  ({'required': ['a'], 'additionalProperties': False}, 'nothing meets'),
+  ({'type': 'array', 'uniqueItems': True}, "'uniqueItems' .* is not supported"),
+  ({'not': {}}, "'not' .* is not supported"),
+  ({'type': 'string', 'pattern': '.*'}, 'may write a quote'),
+  ({'type': 'string', 'pattern': '('}, 'does not compile'),
+  ({'type': 'string', 'format': 'uri'}, 'format=.* is not supported'),
+  ({'type': 'text'}, "'text' is no type"), ({'type': 'integer', 'minimum': 0.5}, 'must be whole'),
+  ({'anyOf': [{'type': 'null'}], 'minItems': 2}, "'minItems' beside anyOf"),
+  ({'allOf': [{'type': 'null'}, {'type': 'null'}]}, 'allOf of several'),
+  ({'oneOf': [{'type': 'integer'}, {'type': 'number'}]}, 'oneOf is supported where'),
+  ({'$ref': 'https://example.org'}, 'refer to its own parts'), ({'$ref': '#/x'}, 'names no part'),
+  ('{', 'is no JSON'), (3, 'is no JSON schema'),
+  ({'type': 'array', 'minItems': -1}, 'whole number'),
+  ({'properties': {'a': True}, 'minProperties': 1}, 'minProperties and maxProperties'),
+])  # fmt: skip
+def test_a_schema_that_cannot_be_met_or_held_is_told(schema, message):
+  with pytest.raises(fd.UserError, match=message):
+    fd.Constraint.json_schema(schema, Spelt(LETTERS))
+
+
+@pytest.mark.parametrize(('pattern', 'message'), [
+  ('(', 'does not compile'), ('a(?=b)', 'does not compile'), ('é', 'met by no text'),
+  (3, 'is no regular expression'), ('(a|b)*a(a|b){12}', 'an automaton of more than'),
+  pytest.param('(a|b)*a(a|b){60}', 'or much time', marks=pytest.mark.slow),
+])  # fmt: skip
+def test_an_expression_that_cannot_be_met_or_held_is_told(pattern, message):
+  with pytest.raises(fd.UserError, match=message):
+    fd.Constraint.regex(pattern, Spelt(LETTERS))
+
+
+# On the device -------------------------------------------------------------------------------
+
+MODEL, MAX_LEN = HashLM(), 16
+OF_MODEL = b'/ /a/b/c/ab/bc/ca/aa/cab/-/-a/x/xy'.replace(b' ', b'').split(b'/')
+PATTERN = '((ab|bc|ca){1,3}-a){1,2}(xyab(c|ca))?'
+PROMPTS = np.array([[3, 4, 5, 3], [6, 7, 8, 0], [2, 9, 0, 0]], np.int32)
+LENGTHS = np.array([4, 3, 2], np.int32)
+ALL = METHODS | VARIANTS | NETWORKS
+
+
+@functools.cache
+def constraint():
+  return fd.Constraint.regex(PATTERN, Spelt(OF_MODEL))
+
+
+def decoded(strategy, made=None, model=MODEL, **given):
+  given = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN} | given
+  return fd.decode(model, {}, PROMPTS, strategy, **given, constraint=made or constraint())
+
+
+def texts_of(out):
+  """The texts of rows, and true for those that have ended."""
+  rows = [row[:length].tolist() for row, length in zip(out.tokens, out.lengths, strict=True)]
+  return [(Spelt(OF_MODEL).decode(row), row[-1] == EOS) for row in rows]
+
+
+@struct.pytree
+class OfTheRoot(fd.Constraint):
+  """A wrong law: all nodes have the state of the root."""
+
+  def _at_nodes(self, state, draft):
+    return jnp.broadcast_to(state[:, None], draft.tokens.shape)
+
+
+def of_the_root():
+  return OfTheRoot(
+    **{f.name: getattr(constraint(), f.name) for f in dataclasses.fields(constraint())}
+  )
+
+
+@pytest.mark.parametrize('name', ALL)
+@pytest.mark.wide('tree', 'speculative')
+def test_every_method_writes_what_plain_decoding_writes(name):
+  plain, out = decoded(fd.Greedy()), decoded(ALL[name](hash_kit()))
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+  assert any(ends for _, ends in texts_of(out)) and out.finite.all()
+  for text, ends in texts_of(out):
+    assert not ends or re.fullmatch(PATTERN, text), text
+
+
+def test_the_state_of_the_root_is_wrong_behind_it():
+  out = decoded(METHODS['speculative'](hash_kit()), of_the_root())
+  assert (np.asarray(out.tokens) != np.asarray(decoded(fd.Greedy()).tokens)).any()
+
+
+def test_forced_tokens_are_free():
+  plain, out = decoded(fd.Greedy()), decoded(fd.Forced(k=4))
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+  assert out.mean_block_size > 1.2
+  with pytest.raises(fd.UserError, match='give constraint='):
+    fd.decode(MODEL, {}, PROMPTS, fd.Forced(), max_len=4)
+
+
+def test_a_constraint_of_another_vocabulary_is_told():
+  other = fd.Constraint.regex('a|ab', Spelt([*OF_MODEL, b'?']))
+  with pytest.raises(fd.UserError, match='of 15 tokens, and the model has 14'):
+    decoded(fd.Greedy(), other)
+  with pytest.raises(fd.UserError, match='of 14 tokens, and the model has 80'):
+    decoded(fd.Greedy(), model=HashLM(80))
+  with pytest.raises(fd.UserError, match='needs an end token'):
+    decoded(fd.Greedy(), model=dataclasses.replace(MODEL, eos_ids=()))
+  with pytest.raises(fd.UserError, match="constraint='a' is none"):
+    laws_of(MODEL, fd.Greedy(), 3, None, 'a', 0)
+  with pytest.raises(fd.UserError, match='does not tell the bytes'):
+    fd.Constraint.regex('a', object())
+
+
+def test_a_pool_a_stream_and_processors_go_with_it():
+  plain = decoded(fd.Greedy())
+  inputs = [row[:length] for row, length in zip(PROMPTS, LENGTHS, strict=True)]
+  pool = fd.decode_all(MODEL, {}, inputs, fd.Greedy(), MAX_LEN, rows=2, constraint=constraint())
+  np.testing.assert_array_equal(pool.tokens, plain.tokens)
+  how = {'max_len': MAX_LEN, 'constraint': constraint()}
+  blocks = list(fd.stream(MODEL, {}, inputs, fd.Forced(k=4), **how))
+  for i, row in enumerate(plain.tokens):
+    joined = [token for block in blocks for token in block[i]]
+    assert joined == row[: len(joined)].tolist() and len(joined) == plain.lengths[i]
+  both = fd.Processors(bad_words=[OF_MODEL.index(b'xy')], repetition_penalty=1.5)
+  out = decoded(fd.Greedy(), processors=both)
+  assert (np.asarray(out.tokens) != np.asarray(plain.tokens)).any()
+  assert not any('xy' in text and ends for text, ends in texts_of(out)) and out.finite.all()
+
+
+@pytest.mark.parametrize('name', ['speculative', 'forced', 'beam'])
+@pytest.mark.wide('forced')
+def test_tokens_that_processors_force_are_no_part_of_the_text(name):
+  """A language behind the start, which no text has; and an end where the row is full."""
+  drafted = {'speculative': METHODS['speculative'](hash_kit()), 'forced': fd.Forced(k=4)}
+  strategies = {'plain': fd.Greedy(), 'beam': fd.Beam(2)} | drafted
+  words, language = [*OF_MODEL[:-1], b''], len(OF_MODEL) - 1
+  how = {'inputs': [[2], [3, 4], [5]], 'max_len': 6}
+  how['processors'] = fd.Processors(forced_begin=language, forced_end=EOS)
+  how['constraint'] = fd.Constraint.regex(PATTERN, Spelt(words))
+  plain, out = (fd.decode(MODEL, {}, **how, strategy=strategies[one]) for one in ('plain', name))
+  assert name == 'beam' or (np.asarray(out.tokens) == np.asarray(plain.tokens)).all()
+  made = automaton_of('it', PATTERN, words)
+  for row, (tokens, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
+    is_begun = row != 1  # whose prompt has one token
+    *text, end = tokens[is_begun:length].tolist()
+    assert (tokens[0] == language) == is_begun and end == EOS and out.finite[row]
+    assert text and state_of(made, text)[0] != NOWHERE
+
+
+def test_hypotheses_of_a_beam_match():
+  short = fd.Constraint.regex('(ab|c){1,2}', Spelt(OF_MODEL))
+  out = decoded(fd.Beam(size=3, n_best=3), short)
+  for rows, scores in zip(np.asarray(out.nbest_tokens), out.nbest_scores, strict=True):
+    texts = [Spelt(OF_MODEL).decode(row) for row in rows]
+    assert all(re.fullmatch('(ab|c){1,2}', text) for text in texts)
+    assert np.isfinite(scores).all() and len({tuple(row) for row in rows.tolist()}) == 3
+
+
+# The law of samples --------------------------------------------------------------------------
+
+LAW, TOKENS, ROWS = {'temperature': 6.0}, 4, 20_000
+SAMPLED = {
+  'speculative': lambda kit: fd.Speculative(kit.draft, 3, **LAW),
+  'tree': lambda kit: fd.Medusa(kit.heads('medusa'), TREE, Sampling(**LAW)),
+  'sampling': lambda kit: fd.Sample(**LAW),
+  'block': lambda kit: fd.Speculative(kit.draft, 3, **LAW, rule=fd.BlockVerification()),
+  'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2, **LAW),
+  'forced': lambda kit: fd.Forced(k=4, **LAW),
+}
+
+
+@functools.cache
+def exact_law():
+  """{text: probability} of all texts of TOKENS tokens, or fewer where they end."""
+  made = automaton_of('it', PATTERN, OF_MODEL)
+
+  def continued(known, text, state, probability):
+    if len(text) == TOKENS or (text and text[-1] == EOS):
+      return {text: probability}
+    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
+    kinds = [END if v == EOS else kind for v, kind in enumerate(made.kind)]
+    weights = [
+      np.exp((code * (v * v + 3) + v * 17) % 101 / 8 / LAW['temperature'])
+      * (made.after[state, kind] != NOWHERE)
+      for v, kind in enumerate(kinds)
+    ]
+    law = {}
+    for v in np.flatnonzero(weights).tolist():
+      share = probability * weights[v] / sum(weights)
+      law |= continued([*known, v], (*text, v), made.after[state, kinds[v]], share)
+    return law
+
+  return continued(PROMPTS[0].tolist(), (), 0, 1.0)
+
+
+def looks_right(strategy, made):
+  law, prompts = exact_law(), np.repeat(PROMPTS[:1], ROWS, axis=0)
+  places, seen = {text: i for i, text in enumerate(law)}, np.zeros(len(law))
+  key = jax.random.key(0)
+  out = fd.decode(MODEL, {}, prompts, strategy, max_len=TOKENS + 1, key=key, constraint=made)
+  texts, times = np.unique(np.asarray(out.tokens[:, :TOKENS]), axis=0, return_counts=True)
+  for text, n in zip(texts.tolist(), times, strict=True):
+    text = tuple(token for token in text if token)
+    if text not in places:
+      return False
+    seen[places[text]] += n
+  return p_value(seen, law) > 1e-3
+
+
+@pytest.mark.parametrize('name', SAMPLED)
+@pytest.mark.wide('speculative')
+def test_samples_of_every_kind_have_the_law_of_the_constraint(name):
+  assert looks_right(SAMPLED[name](hash_kit()), constraint())
+  assert len(exact_law()) > 20
+
+
+@pytest.mark.slow
+def test_samples_by_the_state_of_the_root_have_another_law():
+  assert not looks_right(SAMPLED['speculative'](hash_kit()), of_the_root())

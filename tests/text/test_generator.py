@@ -1,0 +1,321 @@
+"""Text in, text out: `fd.Generator` writes what `fd.decode` decodes."""
+
+import dataclasses
+import itertools
+import re
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.data.text.sentencepiece import Tokenizer
+from fastdec.decoding import pool
+from fastdec.decoding.decode import _decode, start, step
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.text.generator import with_law
+
+LINES = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt']
+SIZES = dict(vocab_size=30, d_model=8, d_ff=12, heads=2)
+LANGUAGE = LMConfig(**SIZES, layers=1, windows=(0,), norm_epsilon=1e-5, max_positions=60)
+PROMPTS = ['the dog', 'a', 'ein Hund sitzt', 'die Katze runs', 'cat']
+
+
+def lively(params):
+  """Parameters large enough for texts that differ."""
+  return jax.tree.map(lambda x: 4 * x, params)
+
+
+def zeros(module):
+  shapes = jax.eval_shape(module.init, jax.random.key(0))
+  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+  """Folders: of a model, a smaller one, heads of two kinds, draft networks of two, a translator."""
+  place = tmp_path_factory.mktemp('text')
+  Tokenizer.train(LINES, place / 'pieces', vocab_size=30)
+  model, keys = LM(LANGUAGE), jax.random.split(jax.random.key(7), 8)
+  init = jax.jit(model.init)
+  params = lively(init(keys[0]))
+  folders.save(model, params, place / 'model', tokenizer=place / 'pieces')
+  folders.save(model, lively(init(keys[1])), place / 'smaller', tokenizer=place / 'pieces')
+  heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
+  heads = heads, jax.jit(heads.init)(keys[2])
+  folders.save(model, params, place / 'heads', heads, tokenizer=place / 'pieces')
+  medusa = MedusaHeads(2, d_model=8, vocab_size=30)
+  fd.save_heads(place / 'medusa', (medusa, jax.jit(medusa.init)(keys[3])), 'model')
+  wide = MedusaHeads(2, d_model=9, vocab_size=30)
+  fd.save_heads(place / 'wide', (wide, zeros(wide)), 'model')
+  layers = dataclasses.replace(LANGUAGE, max_positions=None)
+  for name, network in (
+    ('eagle', EagleNetwork(layers=layers, vocab_size=30, d_target=8)),
+    ('block', BlockNetwork(layers=layers, vocab_size=30, d_target=8, k=4)),
+  ):
+    fd.save_draft(place / name, (network, zeros(network)))
+  translator = Transformer(
+    TransformerConfig(**SIZES, encoder_layers=1, decoder_layers=1, max_positions=60)
+  )
+  params = lively(jax.jit(translator.init)(keys[5]))
+  folders.save(translator, params, place / 'translator', tokenizer=place / 'pieces')
+  Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
+  other = LM(dataclasses.replace(LANGUAGE, vocab_size=18))
+  folders.save(other, zeros(other), place / 'other', tokenizer=place / 'others')
+  return place
+
+
+@pytest.fixture(scope='module')
+def g(place):
+  return fd.Generator.load(place / 'model')
+
+
+def decoded(g, prompt, strategy=None, **settings):
+  ids = g.tokenizer.encode(prompt)
+  ids += [1] if g.model.start_id is not None else []
+  out = fd.decode(g.model, g.params, [ids], strategy or g.strategy, **settings)
+  return out.tokens[0, : out.lengths[0]].tolist()
+
+
+def test_a_text_is_what_decode_decodes(g):
+  out = g('the dog', max_new_tokens=12)
+  assert out.tokens == decoded(g, 'the dog', max_len=12)
+  whole = g.tokenizer.decode(g.tokenizer.encode('the dog') + out.tokens)
+  assert out.text == str(out) == whole.removeprefix('the dog')
+  assert [len(block) for block in out.blocks] == [1] * len(out.tokens)
+  assert out.calls == len(out.tokens) - 1 and out.tokens_per_call == 1
+  assert out.finish_reason == ('end' if out.tokens[-1] == 1 else 'length')
+  assert out.logprobs is None and out.tokens_per_second > 0
+
+
+def test_a_list_is_each_alone(g):
+  together = g(PROMPTS, max_new_tokens=12)
+  for prompt, out in zip(PROMPTS, together, strict=True):
+    alone = g(prompt, max_new_tokens=12)
+    assert (out.text, out.tokens, out.blocks) == (alone.text, alone.tokens, alone.blocks)
+  assert len({out.text for out in together}) > 2 and g([]) == []
+
+
+def test_seeds_and_laws(g):
+  law = {'max_new_tokens': 12, 'temperature': 1.5}
+  first, again, other = (g('the dog', seed=seed, **law).text for seed in (3, 3, 4))
+  assert first == again != other
+  assert g(['the dog', 'the dog'], seed=3, **law)[0].text == first
+  assert ''.join(g.stream('the dog', seed=3, **law)) == first
+
+
+def test_each_prompt_of_a_list_may_have_its_own_settings(g):
+  own = {
+    'max_new_tokens': [12, 5], 'temperature': [0.0, 1.5], 'seed': [1, 2],
+    'repetition_penalty': [1.0, 3.0],
+  }  # fmt: skip
+  for i, out in enumerate(g(['the dog', 'a cat'], **own)):
+    alone = g(['the dog', 'a cat'][i], **{name: each[i] for name, each in own.items()})
+    assert out.tokens == alone.tokens
+
+
+def test_a_folder_brings_its_processors(shared):
+  place = shared / 'reference' / 'hf' / 'marian2_tiny'  # which forces an end
+  processors = fd.Processors.of(place)
+  assert processors.forced_end == (0,)
+  model, params = fd.load(place)
+  source = [[26, 41, 51, 24, 61, 25, 0]]
+  short = fd.decode(model, params, source, fd.Greedy(), max_len=3, processors=processors)
+  assert short.tokens[0, short.lengths[0] - 1] == 0
+  assert folders.open(place).generation['forced_eos_token_id'] == 0
+
+
+@pytest.mark.parametrize(
+  ('strategy', 'expected'),
+  [
+    (fd.Greedy(), fd.Sample(0.5)),
+    (fd.Sample(2.0, top_k=3), fd.Sample(0.5, top_k=3)),
+    (fd.PromptLookup(k=4), fd.PromptLookup(k=4, temperature=0.5)),
+  ],
+)
+def test_a_call_has_its_own_law(strategy, expected):
+  assert with_law(strategy, {'temperature': 0.5}) == expected
+  assert with_law(strategy, {}) is strategy
+  assert with_law(fd.Sample(), {'temperature': 0}) == fd.Greedy()
+
+
+@pytest.mark.parametrize(
+  ('given', 'kind'),
+  [
+    ({}, fd.Greedy),
+    ({'draft': 'smaller'}, fd.Speculative),
+    ({'draft': 'eagle'}, fd.Eagle),
+    ({'draft': 'block'}, fd.BlockDraft),
+    ({'heads': 'heads'}, fd.Blockwise),
+    ({'heads': 'medusa'}, fd.Medusa),
+    ({'draft': 'smaller', 'strategy': 'speculative(gamma=2)'}, fd.Speculative),
+    ({'strategy': 'prompt_lookup(k=3)'}, fd.PromptLookup),
+    ({'strategy': fd.Jacobi(3)}, fd.Jacobi),
+  ],
+)
+def test_strategies_by_what_is_given(place, g, given, kind):
+  paths = {name: place / one for name, one in given.items() if name != 'strategy'}
+  other = fd.Generator.load(place / 'model', **{**given, **paths})
+  assert type(other.strategy) is kind
+  if kind in (fd.Greedy, fd.Blockwise, fd.PromptLookup):  # those of all kinds decode elsewhere
+    out, plain = (one('ein Hund', max_new_tokens=12) for one in (other, g))
+    assert out.tokens == plain.tokens
+    assert list(itertools.chain(*out.blocks)) == out.tokens and len(out.blocks) == out.calls + 1
+
+
+def test_heads_beside_the_model_serve_a_strategy_in_words(place):
+  g = fd.Generator.load(place / 'heads', strategy='blockwise(k=2)')
+  assert g.strategy.k == 2
+
+
+def test_a_source_gets_its_end(place):
+  g = fd.Generator.load(place / 'translator')
+  for prompt, out in zip(PROMPTS[:2], g(PROMPTS[:2], max_new_tokens=12), strict=True):
+    assert out.tokens == decoded(g, prompt, max_len=12)
+    assert out.text == g.tokenizer.decode(out.tokens)
+
+
+@pytest.mark.parametrize('strategy', [fd.Greedy(), fd.PromptLookup(k=4)])
+@pytest.mark.wide('strategy1')
+def test_stop_strings(g, strategy):
+  g = dataclasses.replace(g, strategy=strategy)
+  whole = g('die Katze runs', max_new_tokens=24)
+  middle = len(whole.text) // 2
+  stop = whole.text[middle : middle + 2]
+  at = whole.text.index(stop)
+  out = g('die Katze runs', max_new_tokens=24, stop=['never there', stop])
+  (listed, _) = g(['die Katze runs', 'a'], max_new_tokens=24, stop=stop)
+  assert out.finish_reason == 'stop' and out.text == whole.text[:at] == listed.text
+  assert out.tokens == listed.tokens == whole.tokens[: len(out.tokens)]
+  assert out.blocks == listed.blocks and out.calls == listed.calls == len(out.blocks) - 1
+  before = g.tokenizer.encode('die Katze runs')
+  texts = [g.tokenizer.decode(before + out.tokens[:n]) for n in range(len(out.tokens) + 1)]
+  first, last = texts[-2].removeprefix(texts[0]), texts[-1].removeprefix(texts[0])
+  assert stop in last and stop not in first
+  pieces = list(g.stream('die Katze runs', max_new_tokens=24, stop=stop))
+  assert ''.join(pieces) == out.text == ''.join(out.pieces)
+
+
+def test_a_stream_is_the_text(g):
+  whole = g('a dog', max_new_tokens=12)
+  assert ''.join(g.stream('a dog', max_new_tokens=12)) == whole.text == ''.join(whole.pieces)
+
+
+def test_prompts_of_a_bucket_share_their_programs(g):
+  counted = (_decode, start, step, pool._exchange)
+
+  def run(*words):
+    for word in words:
+      g(word, max_new_tokens=12)
+      list(g.stream(word, max_new_tokens=12))
+      g(word, max_new_tokens=12, logprobs=1)
+    g([*words, 'a', 'ein'][:4], max_new_tokens=12)
+    return [one._cache_size() for one in counted]
+
+  assert run('cat', 'the dog') == run('the dog sits', 'a cat')
+
+
+@pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])
+@pytest.mark.wide('chatml')
+def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
+  tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / f'{style}_tiny')
+  model = LM(dataclasses.replace(LANGUAGE, vocab_size=tokenizer.vocab_size, max_positions=None))
+  fd.save(model, lively(model.init(jax.random.key(2))), tmp_path / 'model', tokenizer=tokenizer)
+  g, messages = fd.Generator.load(tmp_path / 'model'), [{'role': 'user', 'content': 'Count: 1, 2'}]
+  out, ids = g.chat(messages, max_new_tokens=12), g.tokenizer.encode_chat(messages)
+  expected = fd.decode(g.model, g.params, [ids], fd.Greedy(), max_len=12)
+  assert out.tokens == expected.tokens[0, : expected.lengths[0]].tolist()
+  assert out.text == g.tokenizer.decode(out.tokens) == g([messages, 'a'], max_new_tokens=12)[0].text
+  assert ''.join(g.stream(messages, max_new_tokens=12)) == out.text == ''.join(out.pieces)
+
+
+def test_logprobs_are_the_model_s(g):
+  out = g('a dog', max_new_tokens=9, logprobs=1)
+  scores = fd.score(g.model, g.params, [g.tokenizer.encode('a dog')], [out.tokens])
+  np.testing.assert_allclose(out.logprobs, scores.tokens[0], atol=1e-5)
+  assert out.top_logprobs == [{i: x} for i, x in zip(out.tokens, out.logprobs, strict=True)]
+
+
+def test_a_notebook_shows_blocks():
+  class Words:
+    decode = staticmethod(lambda ids: ''.join(['<b>', ' upon', ' a', ' time'][i] for i in ids))
+
+  out = fd.Generated(
+    '<b> upon a time', [0, 1, 2, 3], [[0], [1, 2], [3]], 2, 'length', 1.0, None, (Words, [])
+  )
+  shown = out._repr_html_()
+  assert out.pieces == ['<b>', ' upon a', ' time']
+  assert '&lt;b&gt;</span>' in shown and '> upon a</span>' in shown and '4 tokens' in shown
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    ({'draft': 'smaller', 'heads': 'heads'}, 'draft and heads each say how to draft'),
+    ({'draft': 'smaller', 'strategy': fd.Greedy()}, 'draft and strategy each say'),
+    ({'draft': 'smaller', 'strategy': 'greedy'}, 'drafts without a folder'),
+    ({'draft': 'other'}, 'give a draft model with the same tokenizer'),
+    ({'heads': 'wide'}, 'for hidden states of 9'),
+    ({'strategy': 'speculative'}, 'give their folder too'),
+    ({'strategy': 'tuned'}, 'tuned.json is not there'),
+    ({'strategy': 'tuned', 'dtype': 'int8'}, 'leave out dtype'),
+    ({'strategy': 3}, 'is no strategy'),
+  ],
+)
+def test_mistakes_of_loading(place, given, message):
+  paths = {name: place / one for name, one in given.items() if name in ('draft', 'heads')}
+  with pytest.raises(fd.UserError, match=message):
+    fd.Generator.load(place / 'model', **{**given, **paths})
+
+
+@pytest.mark.parametrize(
+  ('prompt', 'settings', 'message'),
+  [
+    ('', {}, 'the prompt is empty'),
+    ('cut \ud83d', {}, 'the prompt has half a character'),
+    ([{'role': 'user', 'content': 'cut \ud83d'}], {}, 'the prompt has half a character'),
+    (3, {}, 'not a value of the kind int'),
+    ([3], {}, 'not a value of kind int'),
+    ('a', {'stop': ''}, 'strings that are not empty'),
+    ('a', {'max_new_tokens': 0}, 'max_new_tokens=0'),
+    ('a', {'max_new_tokens': 99}, "exceed the model's 60 positions"),
+    ('a', {'warmth': 1}, "no argument 'warmth'"),
+    ('a', {'top_k': 3}, 'give a temperature above 0 too'),
+    ('a', {'seed': -1}, 'seed=-1'),
+    ([{'role': 'user', 'content': 'a'}], {}, 'no chat template'),
+  ],
+)
+def test_mistakes_of_calls(g, prompt, settings, message):
+  with pytest.raises(fd.UserError, match=message):
+    g(prompt, **settings)
+
+
+def test_a_constraint_holds_the_text_to_a_form(g, place):
+  pytest.importorskip('outlines_core')
+  form = ' (cat|dog)( sits){1,2}'
+  made = fd.Constraint.regex(form, g.tokenizer)
+  texts = [out.text for out in g(['the', 'a'], max_new_tokens=24, constraint=made)]
+  assert all(re.fullmatch(form, text) for text in texts)
+  forced = dataclasses.replace(g, strategy=fd.Forced(k=4), constraint=made)
+  out = forced('the', max_new_tokens=24)
+  assert (
+    out.text == texts[0] == ''.join(forced.stream('the', max_new_tokens=24))
+    and out.tokens_per_call > 1.2
+  )
+  words = g.tokenizer.token_bytes()  # as many others
+  other = types.SimpleNamespace(token_bytes=lambda: words[::-1], decode=g.tokenizer.decode)
+  with pytest.raises(fd.UserError, match='was made with another tokenizer'):
+    g('the', constraint=fd.Constraint.regex(form, other))
+  translator = fd.Generator.load(place / 'translator')
+  of_source = fd.Constraint.regex(form[1:], translator.tokenizer)  # the first space does not count
+  out = translator('ein Hund', max_new_tokens=24, constraint=of_source)
+  assert re.fullmatch(form[1:], out.text)
+  words = translator.tokenizer.token_bytes()
+  assert b''.join(words[token] for token in out.tokens).decode().strip() == out.text

@@ -1,0 +1,101 @@
+"""Text that is read while it comes is the text read at the end, and a long one is not read again
+and again."""
+
+import random
+
+import pytest
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from fastdec.text.reader import FEW, Reader
+
+LINES = [
+  'A man rides a bike .',
+  'ein Hund rennt über die Straße',
+  '語の語 das ist 語',
+  'naïve café — déjà vu',
+  'a a a b',
+]
+
+
+class Pieces:
+  """SentencePiece with bytes for characters that it does not know, as Llama's."""
+
+  def __init__(self, folder):
+    path = folder / 'lines'
+    path.write_text('\n'.join(LINES[:2]))
+    sentencepiece.SentencePieceTrainer.train(
+      input=str(path), model_prefix=str(folder / 'm'), vocab_size=300, byte_fallback=True,
+      model_type='bpe', character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / 'm.model'))
+    self.encode, self.decode = model.encode, model.decode
+
+
+class ByteLevel:
+  """Byte-level BPE, as GPT-2's and Llama 3's."""
+
+  def __init__(self, folder):
+    model = tokenizers.Tokenizer(models.BPE())
+    model.pre_tokenizer, model.decoder = (
+      pre_tokenizers.ByteLevel(add_prefix_space=False),
+      decoders.ByteLevel(),
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    model.train_from_iterator(
+      LINES[:2], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet)
+    )
+    self.encode, self.decode = lambda text: model.encode(text).ids, model.decode
+
+
+class Counted:
+  """How many ids have been decoded."""
+
+  def __init__(self, tokenizer):
+    self.tokenizer, self.ids = tokenizer, 0
+
+  def decode(self, ids):
+    self.ids += len(ids)
+    return self.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize('kind', [Pieces, ByteLevel])
+@pytest.mark.parametrize('seed', range(8))
+def test_a_long_stream_says_what_one_reading_says(kind, seed, tmp_path):
+  """Blocks of 1 to 5 tokens cut words and characters; the reader must have forgotten many times by
+  the end."""
+  tokenizer, chance = kind(tmp_path), random.Random(seed)
+  context = tokenizer.encode(' '.join(LINES))
+  rest = [token for _ in range(60) for token in tokenizer.encode(' ' + chance.choice(LINES))]
+  ids, counted = context + rest, Counted(tokenizer)
+  reader, said = Reader(counted, context), []
+  while rest:
+    size = chance.randint(1, 5)
+    said.append(reader.add(rest[:size]))
+    rest = rest[size:]
+  assert tokenizer.decode(context) + ''.join(said) + reader.finish() == tokenizer.decode(ids)
+  assert len(ids) > 10 * FEW and counted.ids < 2 * FEW * len(said)
+
+
+class FallingBack:
+  """BPE that falls back to bytes: one wrong byte makes all beside it wrong."""
+
+  def __init__(self):
+    words = [f'<0x{byte:02X}>' for byte in range(256)] + ['a', 'b']
+    vocab = {word: i for i, word in enumerate(words)}
+    self.model = tokenizers.Tokenizer(models.BPE(vocab, [], byte_fallback=True))
+    self.model.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    self.model.add_special_tokens(['<end>'])
+    self.decode = lambda ids: self.model.decode(list(ids), skip_special_tokens=True)
+    self.pieces = lambda ids: [self.model.id_to_token(i) for i in ids]
+
+
+def test_bytes_that_become_wrong_are_never_shown_right():
+  tokenizer, random_ids = FallingBack(), random.Random(0)
+  assert tokenizer.decode([0x6C]) == 'l' and tokenizer.decode([0x6C, 258, 0xFF]) == '\ufffd' * 2
+  for _ in range(50):
+    ids = random_ids.choices([0x6C, 0xC3, 0xA9, 0xFF, 256, 257, 258], k=12)
+    reader = Reader(tokenizer, [])
+    said = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
+    assert ''.join([*said, reader.finish()]) == tokenizer.decode(ids)
