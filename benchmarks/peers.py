@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.decoding.inputs import ids_of
 from fastdec.evaluation import rows, wallclock
 from fastdec.evaluation.calls import random_params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.text.load import open_folder, tokenizer_of
 
 Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
 REST = 0.02  # seconds after a peer: its threads spin on, and the next call would pay for it
@@ -173,13 +173,14 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
     params, rng = random_params(model, 0, 'float32'), np.random.default_rng(0)
     sources = rng.integers(2, model.vocab_size, (args.texts, 16), np.int32)
   else:
-    there, lines = folders.open(args.model), args.prompts.read_text().splitlines()[: args.texts]
+    there, lines = open_folder(args.model), args.prompts.read_text().splitlines()[: args.texts]
     model, params = there.model, there.params()
     if not isinstance(model, Transformer) or model.config.norm != 'pre':
       sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
-    ids = there.tokenizer.encode_lines(lines)
+    tokenizer = tokenizer_of(there)
+    ids = tokenizer.encode_lines(lines)
     sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
-    generator = fd.Generator(*ready(model, params), there.tokenizer, rows=max(args.batches))
+    generator = fd.Generator(*ready(model, params), tokenizer, rows=max(args.batches))
     line_of = dict(zip(map(tuple, sources.tolist()), lines, strict=True))
 
     def written(sources: Any, _: int) -> list[list[int]]:
@@ -189,7 +190,7 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
     ways['fastdec, as fd.Generator'] = written
     if (there.path / 'tuned.json').is_file():
       tuned = fd.load_tuned(there.path, prepare=ready)
-      again = folders.open(there.path, tuned.dtype)
+      again = open_folder(there.path, tuned.dtype)
       bound = ready(again.model, again.params())
       name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
       found[f'fastdec, as tuned: {name}'] = bound, tuned.strategy

@@ -30,8 +30,8 @@ from fastdec.evaluation import tree_calibration, tree_figure
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
 from fastdec.fields import Between
-from fastdec.folders import packed
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.struct import Bound
@@ -242,7 +242,7 @@ def calibrate(
 def loaded(folder: pathlib.Path) -> tuple[Bound, Bound]:
   """The model and the heads of a stage."""
   model, drafting = folders.load(folder), folders.load_heads(folder)
-  return Bound(*packed(*model)), Bound(*packed(*drafting))
+  return Bound(*pack_if_faster(*model)), Bound(*pack_if_faster(*drafting))
 
 
 def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:

@@ -47,9 +47,9 @@ from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILI
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.fields import Between
-from fastdec.folders import packed
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.kernels.packed import unpacked
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
@@ -256,7 +256,7 @@ class Bench:
     self.c, self.root, self.base, self.made = c, root, base, made
     self.text = c.people.open()
     self.text.check_base(base)
-    self.target = Bound(*packed(*folders.load(base)))
+    self.target = Bound(*pack_if_faster(*folders.load(base)))
     self.dtype = self.target.module.config.dtype
     prompts = self._prompts(c.table.split)
     self.prompts = prompts[spaced(len(prompts), c.table.sentences)]
@@ -387,7 +387,7 @@ class Bench:
   def _loaded(self, drafter: Drafter) -> Bound:
     load: Any = load_draft if drafter in NETWORKS else folders.load
     load = folders.load_heads if drafter in HEADS else load
-    return Bound(*packed(*load(self.made[drafter])))
+    return Bound(*pack_if_faster(*load(self.made[drafter])))
 
   @functools.cache  # noqa: B019
   def _ranks(self, drafter: Drafter) -> Any:

@@ -29,7 +29,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.fields import Between
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
@@ -176,7 +176,7 @@ class Bench:
     self.text = c.data.open()
     self.text.check_base(folder)
     # the module and its parameters, packed for a CPU's calls
-    self.target = Bound(*packed(*folders.load(folder)))
+    self.target = Bound(*pack_if_faster(*folders.load(folder)))
     self.prompts = self._some(c.measure.split)
     self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
     self.dtype = self.target.module.config.dtype

@@ -30,7 +30,7 @@ from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
 from fastdec.fields import Between
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.ngram import NGram
@@ -178,7 +178,7 @@ class Bench:
     self.c, self.models = c, models
     self.text = c.data.open()
     self.text.check_base(models['target'])
-    self.target = Bound(*packed(*folders.load(models['target'])))
+    self.target = Bound(*pack_if_faster(*folders.load(models['target'])))
     given = inputs_of(self.text, self.target.module, c.measure.split, c.measure.prompt)
     self.prompts: Int[np.ndarray, 'n s'] = given[spaced(len(given), c.measure.sentences)]
     self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
@@ -257,7 +257,7 @@ class Bench:
   def draft(self, draft: str) -> Bound:
     """A draft model: trained, or counted on the training text."""
     if draft in TRAINED:
-      return Bound(*packed(*folders.load(self.models[draft])))
+      return Bound(*pack_if_faster(*folders.load(self.models[draft])))
     target, words = self.target.module, self.text.tokens('train').target
     successors = min(SUCCESSORS, target.vocab_size) if draft == 'bigram' else 0
     ends = target.eos_ids, target.pad_id, target.suppressed_ids

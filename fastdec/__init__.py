@@ -1,4 +1,11 @@
-"""Autoregressive models that write several tokens per call. This file lists all public names."""
+"""Autoregressive models that write several tokens per call. This file lists all public names.
+
+Names of `fastdec.text` are imported on first use: decoding needs none of what reads text and the
+folders of others.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fastdec import protocol
 from fastdec.decoding import theory
@@ -25,22 +32,41 @@ from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError, UserNote
-from fastdec.folders import load, load_heads, load_tokenizer, save
-from fastdec.folders.drafts import load_draft, save_draft
+from fastdec.folders import save, save_draft
 from fastdec.folders.pools import load_pool, save_pool
 from fastdec.heads.ngram_pool import NGramPool, build_pool
 from fastdec.heads.shortlist import shortlist
-from fastdec.hub.medusa import save_heads
 from fastdec.kernels.packed import pack
 from fastdec.kernels.quantized import quantize
 from fastdec.laws.constraint import Constraint
 from fastdec.laws.processors import Processors
 from fastdec.models.ensemble import Ensemble
-from fastdec.text.generator import Generated, Generator
 from fastdec.tuning.tune import tune
-from fastdec.tuning.tuned import Tuned, load_tuned
+from fastdec.tuning.tuned import Tuned
+
+if TYPE_CHECKING:
+  from fastdec.text.generator import Generated, Generator
+  from fastdec.text.load import load, load_draft, load_heads, load_tokenizer, load_tuned, save_heads
 
 __version__ = '0.2.0'  # pyproject.toml reads it here
+
+ON_FIRST_USE = {
+  'Generated': 'fastdec.text.generator',
+  'Generator': 'fastdec.text.generator',
+  'load': 'fastdec.text.load',
+  'load_draft': 'fastdec.text.load',
+  'load_heads': 'fastdec.text.load',
+  'load_tokenizer': 'fastdec.text.load',
+  'load_tuned': 'fastdec.text.load',
+  'save_heads': 'fastdec.text.load',
+}
+
+
+def __getattr__(name: str) -> Any:
+  if name not in ON_FIRST_USE:
+    raise AttributeError(f'module fastdec has no attribute {name!r}')
+  return getattr(importlib.import_module(ON_FIRST_USE[name]), name)
+
 
 __all__ = [
   'Beam',

@@ -1,7 +1,7 @@
-"""Imports go one way: the design's layers, held by reading every file.
+"""Imports go one way, held by reading every file.
 
-experiments -> cli -> text -> folders, training, evaluation, data -> decoding -> models, heads
--> cache -> struct
+configs -> experiments -> lab -> fastdec; in fastdec cli -> text -> hub, tuning, folders, training,
+evaluation, data -> laws -> decoding -> models, heads -> cache -> kernels -> errors, struct, ...
 """
 
 import ast
@@ -20,34 +20,31 @@ from fastdec.extras import EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
 
-BASE = {'errors', 'extras', 'struct', 'products', 'packed', 'quantized', 'sharding'}
+GROUND = {'errors', 'extras', 'struct', 'fields', 'files'}
+BASE = GROUND | {'kernels'}
 MODELS = {'models.api', 'models.taps', 'models.attention'}  # what decoding knows of them
-# What each part of fastdec may import of the others. A part may always import itself.
+CORE = BASE | {'cache', 'models', 'heads', 'decoding'}
+# What each room of fastdec may import of the others. A room may always import itself.
 ALLOWED = {
-  'errors': set(), 'extras': {'errors'}, 'struct': {'errors'},
-  'files': {'errors', 'fields'}, 'fields': {'errors'},
-  'products': {'errors'},
-  'packed': {'errors', 'struct', 'products'},
-  'quantized': {'errors', 'struct', 'products', 'packed'},
-  'sharding': {'errors', 'struct', 'packed', 'quantized'},
-  'cache': BASE, 'models': BASE | {'cache'},
+  'errors': set(), 'extras': {'errors'}, 'struct': {'errors'}, 'fields': {'errors'},
+  'files': {'errors', 'fields'},
+  'kernels': {'errors', 'struct'},
+  'cache': BASE,
+  'models': BASE | {'cache'},
   'heads': BASE | {'cache', 'models'},
-  'decoding': BASE | {'files', 'fields', 'cache', 'heads'} | MODELS,
-  'tokenizers': BASE | {'files', 'fields'},
-  'folders': BASE | {'cache', 'models', 'heads', 'tokenizers', 'files', 'fields'},
-  'convert': BASE | {'cache', 'models', 'heads', 'tokenizers', 'folders', 'files'},
-  'data': BASE | {'files', 'fields', 'tokenizers'},
-  'training': BASE | {'cache', 'models', 'heads', 'decoding', 'files'},
-  'evaluation': BASE | {'cache', 'models', 'heads', 'decoding', 'files', 'fields'},
+  'decoding': BASE | {'cache', 'heads'} | MODELS,
+  'laws': BASE | {'decoding'} | MODELS,
   'protocol': BASE | {'decoding', 'models'},
-  'text': BASE | {'heads', 'decoding', 'tokenizers', 'folders', 'fields', 'tuning'},
-  'tuning': BASE | {'models', 'heads', 'decoding', 'evaluation', 'folders', 'files', 'fields'},
+  'folders': BASE | {'cache', 'models', 'heads'},
+  'data': BASE,
+  'training': CORE,
+  'evaluation': CORE,
+  'tuning': CORE | {'evaluation', 'folders'},
+  'hub': BASE | {'cache', 'models', 'heads', 'folders', 'data'},
+  'text': CORE | {'laws', 'evaluation', 'folders', 'hub', 'tuning'},
 }  # fmt: skip
 ALLOWED['cli'] = set(ALLOWED)
-DECODING_NEEDS = (
-  'cache', 'decoding', 'errors', 'extras', 'fields', 'files', 'heads', 'models', 'packed',
-  'products', 'quantized', 'sharding', 'struct',
-)  # fmt: skip
+DECODING_NEEDS = (*sorted(GROUND), 'kernels', 'cache', 'models', 'heads', 'decoding', 'laws')
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -66,7 +63,7 @@ def files_of(part: str) -> list[Path]:
   return sorted(folder.rglob('*.py')) if folder.is_dir() else [folder.with_suffix('.py')]
 
 
-PARTS = sorted(path.stem for path in (ROOT / 'fastdec').iterdir() if not path.name.startswith('_'))
+PARTS = sorted(path.stem for path in (ROOT / 'fastdec').iterdir() if path.name[0] not in '_.')
 
 
 @pytest.mark.parametrize('part', PARTS)
@@ -156,6 +153,24 @@ def test_the_library_itself_loads_none_of_the_extras():
   ).stdout
   before, after = map(set, json.loads(printed))
   assert not (after - before) & (set(EXTRA_OF) | {'safetensors', 'tokenizers'})
+
+
+def test_the_library_itself_loads_neither_hub_nor_text():
+  """Decoding needs nothing that reads the folders of others: `fd.load` imports it on first use."""
+  code = 'import json, sys, fastdec; print(json.dumps(sorted(sys.modules)))'
+  printed = subprocess.run(
+    [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
+  ).stdout
+  loaded = {name for name in json.loads(printed) if name.startswith('fastdec.')}
+  assert 'fastdec.decoding.decode' in loaded
+  assert not {name for name in loaded if name.startswith(('fastdec.hub', 'fastdec.text'))}
+
+
+def test_experiments_never_import_configs():
+  for file in experiments_files(''):
+    assert 'configs' not in {name.split('.')[0] for name in imports(file)}, (
+      f'{file} imports configs'
+    )
 
 
 # Files that read several papers, as commands do.

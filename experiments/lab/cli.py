@@ -31,7 +31,6 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-import configs
 from experiments.lab.config import known, to_dataclass
 from fastdec.cli import chain, ended
 from fastdec.cli.flags import seconds as seconds_of
@@ -41,6 +40,7 @@ flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags define
 
 
 ROW_SAYS_WHY = 3  # the exit code of a job whose failure is a row
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 ENGINES = ('local', 'processes', 'slurm')
 Make = Callable[[Any, Path, dict[str, Any]], Any]  # settings, workdir, conditions -> Rows
 
@@ -329,7 +329,7 @@ def _check_page(pages: Sequence[str]) -> bool:
   """
   # of no argument the folder that this runs in
   path = Path((_config_argument(sys.argv) or '').split(':')[0])
-  if path.resolve().parent == Path(configs.__path__[0]).resolve() and path.stem not in pages:
+  if path.resolve().parent == CONFIGS and path.stem not in pages:
     wanted = ' or '.join(f'configs/{page}.py' for page in pages)
     raise UserError(f'{path} is a page of another command: give {wanted}')
   return True

@@ -59,7 +59,7 @@ from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig, partition_of, place
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
@@ -513,7 +513,7 @@ class Bench:
   def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
     """A row for each rule, of a model with its first k heads, or of a forecast; k = 1 decodes
     greedily. The table's columns are timed in turn with the same model's greedy decoding."""
-    target = packed(*folders.load(folder))
+    target = pack_if_faster(*folders.load(folder))
     if folder not in self.greedy:
       self.greedy[folder] = decoded(*target, fd.Greedy(), self.inputs, self.rows_at_once)
     greedy, plain = self.greedy[folder], pictures_of(self.greedy[folder].tokens)
@@ -558,7 +558,7 @@ class Bench:
     if regime in UNTRAINED:
       weights = self.fitted if regime == FITTED else None
       return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
-    heads = packed(*folders.load_heads(folder))
+    heads = pack_if_faster(*folders.load_heads(folder))
     return {rule: strategy_of(heads, k, rule) for rule in rules}
 
   @functools.cached_property

@@ -60,7 +60,7 @@ from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Between
 from fastdec.files import write_text
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
@@ -197,7 +197,7 @@ def example(
   if sentence is not None:
     tokens = tokenise([(sentence, '')], tokenizer)
   folder = model(c, root, k, regime)
-  target = Bound(*packed(*folders.load(folder)))
+  target = Bound(*pack_if_faster(*folders.load(folder)))
   out = bench.translate(target, bench.strategies(target, folder, k, ['exact'])['exact'], tokens)
   calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
   is_long = out.lengths >= np.median(out.lengths)
@@ -295,7 +295,7 @@ class Bench:
     turn with the same model's greedy decoding.
     """
     c = self.c
-    target = Bound(*packed(*folders.load(folder)))
+    target = Bound(*pack_if_faster(*folders.load(folder)))
     strategies = self.strategies(target, folder, k, rules)
     decoded = {'greedy': fd.Greedy(), **strategies}
     if k == 1:
@@ -334,7 +334,7 @@ class Bench:
     if k == 1:
       search = fd.Beam(size=4, length_penalty=0.6)
       return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
-    heads, found = Bound(*packed(*folders.load_heads(folder))), {}
+    heads, found = Bound(*pack_if_faster(*folders.load_heads(folder))), {}
     if any(map(tree_nodes, rules)):
       drafting = Bound(*heads.module.drafting(heads.params, k - 1))
       ranks = written_ranks(target, drafting, self.tree_sources, table.max_len, table.rows)

@@ -67,7 +67,7 @@ class KVCache:
     """Returns an empty cache of `layers` times [rows, heads, slots, width].
 
     `slots` is an integer, or the `models.api.Capacity` that the loop gives to `init_cache`.
-    On a mesh (`fastdec.kernels.sharding`) it is created in parts: rows along 'data', heads along 'model'.
+    On a mesh (`kernels.sharding`) it is created in parts: rows along 'data', heads along 'model'.
     """
     size = (rows, heads, operator.index(slots), width, dtype)
     return cls.of(tuple(LayerKV.empty(*size) for _ in range(layers)), rows)

@@ -17,15 +17,16 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from fastdec import files, folders
+from fastdec import files
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.show import columns
 from fastdec.errors import UserError
 from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, timed
 from fastdec.files import read_prompts
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
+from fastdec.text.load import open_folder
 from fastdec.training.progress import Progress
 
 
@@ -52,10 +53,10 @@ def main(words: Sequence[str]) -> None:
     raise UserError('--max-len=1 leaves nothing to guess: give 2 or more')
   prompts = read_prompts(pathlib.Path(given.prompts))
   language = opening.unread(given.model, given.dtype, prompts, given.max_len)
-  folder = folders.open(given.model, given.dtype)
-  place = folder if given.heads is None else folders.open(given.heads, given.dtype)
-  heads = Bound(*packed(place.heads, place.head_params()))
-  target = Bound(*packed(folder.model, folder.params()))
+  folder = open_folder(given.model, given.dtype)
+  place = folder if given.heads is None else open_folder(given.heads, given.dtype)
+  heads = Bound(*pack_if_faster(place.heads, place.head_params()))
+  target = Bound(*pack_if_faster(folder.model, folder.params()))
   ids = [language.read(prompt)[0] for prompt in prompts]
   with Progress(len(ids), 'prompt') as progress:
     found = calibrate(target, heads, ids, given.nodes, given.max_len, given.rows, progress.add)

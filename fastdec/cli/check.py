@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli.flags import Parser
 from fastdec.cli.opening import add_length
 from fastdec.errors import UserError
-from fastdec.folders.drafts import is_draft, load_draft
 from fastdec.kernels.products import kernels_of
+from fastdec.text.load import is_draft, load_draft, open_folder, tokenizer_of
 
 GENERATION, FEW = 'generation_config.json', 1024  # tokens of the text for which a cache is measured
 
@@ -50,7 +49,7 @@ def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterat
     draft = load_draft(path)
     yield f'draft network: {_sizes(draft[0], draft[1])}'
     return
-  folder, model, tokenizer = folders.open(path, dtype), None, None
+  folder, model, tokenizer = open_folder(path, dtype), None, None
   try:
     model = folder.model
   except UserError as error:
@@ -67,7 +66,7 @@ def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterat
   if folder.has_heads:
     yield f'prediction heads: {_sizes(folder.heads, folder.head_params())}'
   try:
-    tokenizer = folder.tokenizer
+    tokenizer = tokenizer_of(folder)
     yield f'tokenizer: {tokenizer.vocab_size:,} ids'
   except UserError as error:
     yield f'tokenizer: none ({error})'

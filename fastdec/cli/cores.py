@@ -10,9 +10,9 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.folders.load import WIDE
+from fastdec.kernels.packing import WIDE
+from fastdec.text.load import open_folder
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
@@ -31,7 +31,7 @@ def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
     return
   allowed = os.sched_getaffinity(0)
   if cores is None:
-    is_small = rows == 1 and not _has_accelerator() and folders.open(folder).model.d_model < WIDE
+    is_small = rows == 1 and not _has_accelerator() and open_folder(folder).model.d_model < WIDE
     cores = 1 if is_small else len(allowed)
   if cores > len(allowed):
     raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, whole
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_room
@@ -17,6 +16,7 @@ from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS, with_law
+from fastdec.text.load import open_folder, tokenizer_of
 from fastdec.tuning.tuned import NAME
 
 # a tree of heads may be named by its file: medusa(choices=tree.json)
@@ -100,7 +100,7 @@ def constraint_of(given: argparse.Namespace, unread: fd.Generator) -> fd.Constra
     return None
   make = fd.Constraint.regex if given.json_schema is None else fd.Constraint.json_schema
   made = make(form, unread.tokenizer)
-  made.laws(unread.model)
+  made.laws(unread.model, 1)
   return made
 
 
@@ -125,8 +125,8 @@ def unread(
     UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
       or hold what the model does not know; languages that the tokenizer lacks.
   """
-  folder = folders.open(model, dtype)
-  found = fd.Generator(folder.model, None, folder.tokenizer, source=source, target=target)
+  folder = open_folder(model, dtype)
+  found = fd.Generator(folder.model, None, tokenizer_of(folder), source=source, target=target)
   limit, is_source = found.model.max_positions, found.model.start_id is not None
   for i, prompt in enumerate(prompts, 1):
     ids, _ = found.read(prompt)
@@ -206,7 +206,7 @@ def _tuned_rows(given: argparse.Namespace) -> int:
   """Returns the texts decoded at once that were tuned for; mistakes in the file are for later."""
   file = place(given.strategy)
   if given.strategy == 'tuned':
-    file = folders.open(given.model).path / NAME
+    file = open_folder(given.model).path / NAME
   figures = read_json(file).get('figures') if file.is_file() else None
   rows = figures.get('rows') if isinstance(figures, dict) else None
   return rows if type(rows) is int and rows > 0 else ROWS

@@ -13,10 +13,10 @@ import pathlib
 from collections.abc import Sequence
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli.flags import Parser, whole
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_lines
+from fastdec.text.load import open_folder, tokenizer_of
 
 
 def main(words: Sequence[str]) -> None:
@@ -35,8 +35,8 @@ def main(words: Sequence[str]) -> None:
     '--guesses', type=whole(1), default=15, help='n-grams to keep of each key, the commonest (15)'
   )
   given = parser.read(words)
-  folder = folders.open(given.model)
-  rows = [folder.tokenizer.encode(text) for text in texts_of(given.texts)]
+  folder = open_folder(given.model)
+  rows = [tokenizer_of(folder).encode(text) for text in texts_of(given.texts)]
   pool = fd.build_pool(rows, folder.model, given.ngram, given.guesses)
   fd.save_pool(pool, given.output)
   counts = f'{len(pool.values):,} n-grams of {pool.ngram} tokens from {len(rows):,} texts'

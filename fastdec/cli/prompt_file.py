@@ -28,7 +28,8 @@ from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
-from fastdec.folders.drafts import draft_content, is_draft
+from fastdec.folders import draft_content
+from fastdec.text.load import is_draft, open_folder
 from fastdec.text.reader import Reader
 from fastdec.training.progress import Progress
 from fastdec.tuning.tuned import NAME
@@ -46,7 +47,7 @@ def settings(
   if given.draft or given.heads:
     place = given.draft or given.heads
     part = draft_content(place) if is_draft(place) and given.draft else folders.content(place)
-  folder, dtype = folders.open(given.model), given.dtype
+  folder, dtype = open_folder(given.model), given.dtype
   if is_tuned(given.strategy):
     file = pathlib.Path(given.strategy)
     tuned = read_json(folder.path / NAME if given.strategy == 'tuned' else file)

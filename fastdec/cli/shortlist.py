@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.pool import texts_of
 from fastdec.errors import UserError
 from fastdec.files import place
 from fastdec.folders.drafts import is_replaceable
+from fastdec.text.load import open_folder, tokenizer_of
 
 
 def main(words: Sequence[str]) -> None:
@@ -39,8 +39,8 @@ def main(words: Sequence[str]) -> None:
     raise UserError(
       f'--output={given.output} is there already, and holds no draft alone: give a new folder'
     )
-  folder, texts = folders.open(given.model), texts_of(given.texts)
-  tokens = np.concatenate([folder.tokenizer.encode(text) for text in texts])
+  folder, texts = open_folder(given.model), texts_of(given.texts)
+  tokens = np.concatenate([tokenizer_of(folder).encode(text) for text in texts])
   draft = fd.load_draft(given.draft)
   short = fd.shortlist((folder.model, folder.params()), draft, tokens, given.words)
   fd.save_draft(given.output, short)

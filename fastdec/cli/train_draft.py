@@ -40,6 +40,7 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 from fastdec.struct import Bound
+from fastdec.text.load import open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import DraftLoss
@@ -114,7 +115,7 @@ def _opened(given: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
     raise UserError(f'--as-is is for a model that goes on from a text, and {given.model} reads one')
   if given.kind != 'heads':
     layers_like(unread.model, 1)  # a model without such layers is told before weights are read
-  params = folders.open(given.model).params(as_stored=True)
+  params = open_folder(given.model).params(as_stored=True)
   return dataclasses.replace(unread, params=params, rows=4 * given.rows)
 
 

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import numpy as np
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, number, whole
 from fastdec.cli.show import marked, plain_console
@@ -27,6 +26,7 @@ from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import read_bytes, text_of
+from fastdec.text.load import open_folder
 
 
 def main(words: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> None:
       f'{given.model} is a language model, which goes on from a text: give it to fastdec generate,'
       ' or a model with an encoder'
     )
-  own = given.model if search is None and folders.open(given.model).has_heads else None
+  own = given.model if search is None and open_folder(given.model).has_heads else None
   generator = dataclasses.replace(opening.load(given, own), rows=rows)
   if search is None:
     written, console = generator(lines, given.max_len), plain_console()

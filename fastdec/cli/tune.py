@@ -37,7 +37,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, one_of, seconds, wholes
 from fastdec.decoding.description import parse
@@ -46,9 +45,10 @@ from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
-from fastdec.folders import packed
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text.generator import draft_of, obvious, with_law
+from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
 
 # for each row decoded at once: more than are timed, of which some may be too long
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> None:
     language = opening.unread(given.model, dtype, prompts, given.max_len)
     ids = [language.read(prompt)[0] for prompt in prompts]
     parts = list(_parts(given, language))
-    target = Bound(*packed(language.model, folders.open(given.model, dtype).params()))
+    target = Bound(*pack_if_faster(language.model, open_folder(given.model, dtype).params()))
     candidates = _candidates(given, law, parts, target, ids, trees)
     for rows in given.batches:
       print(f'{_named(rows, dtype)}:', flush=True)
@@ -158,7 +158,7 @@ def _check_promise(promise: str | None, plain: Any) -> None:
 def _parts(given: argparse.Namespace, language: fd.Generator) -> Iterator[tuple[Any, str]]:
   """Yields the heads and drafts of the flags, and their folders."""
   for path in given.heads:
-    yield packed(*folders.load_heads(path, given.dtype)), path
+    yield pack_if_faster(*load_heads(path, given.dtype)), path
   for path in given.draft:
     yield draft_of(path, given.dtype, None, language.model, language.tokenizer), path
 

@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import checked, most_of, padded, room_of, shared
-from fastdec.decoding.law import Law, noted
+from fastdec.decoding.law import Law, LawMaker, noted
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
+from fastdec.decoding.request import ended_by, laws_of
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
@@ -23,8 +24,6 @@ from fastdec.decoding.strategy import (
   nodes_of,
 )
 from fastdec.kernels.sharding import mesh_of, place_rows, using
-from fastdec.laws.constraint import Constraint
-from fastdec.laws.processors import Processors, ended_by, laws_of
 from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
 
@@ -39,15 +38,15 @@ def decode(
   max_len: Whole | Sequence[Whole] | None = None,
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
-  processors: Processors | None = None,
-  constraint: Constraint | None = None,
+  processors: LawMaker | None = None,
+  constraint: LawMaker | None = None,
   logprobs: Whole = 0,
 ) -> Decoded:
   """Decodes a batch, on the devices that the parameters lie on.
 
   Args:
     model: the target (protocol: `fastdec.models.api`).
-    params: its parameters. If `fastdec.kernels.sharding.place` put them on a mesh, rows are decoded along
+    params: its parameters. If `kernels.sharding.place` put them on a mesh, rows are decoded along
       its 'data'.
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id. A row of padding and end
       tokens only is empty, and decodes to an end token. Decoder-only: prompt ids int[b, t],
@@ -106,8 +105,8 @@ def stream(
   max_len: Whole | Sequence[Whole] | None = None,
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
-  processors: Processors | None = None,
-  constraint: Constraint | None = None,
+  processors: LawMaker | None = None,
+  constraint: LawMaker | None = None,
   logprobs: Whole = 0,
 ) -> Iterator[list[list[int]]]:
   """Decodes as `decode`, and yields each row's new tokens after the prompt and after every call.

@@ -72,6 +72,46 @@ class Law(Protocol):
     ...
 
 
+@runtime_checkable
+class LawMaker(Protocol):
+  """Settings that make laws for a model, such as `fd.Processors` and `fd.Constraint`.
+
+  It may have `ends`, ids that end a text in place of the model's own, and `forced_begin`, the first
+  token of a text.
+  """
+
+  def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:
+    """Returns the laws for a model and a number of rows; waits: the first token is forced.
+
+    Raises:
+      UserError: settings that do not fit the model or the rows.
+    """
+    ...
+
+
+@runtime_checkable
+class ForcingLaw(Law, Protocol):
+  """A law that leaves one token in some states, as a constraint does; `methods.forced` drafts it.
+
+  Its state is a number for each row, int32[b], below 0 where nothing is forced.
+  """
+
+  @property
+  def forced(self) -> Int[Array, ' states']:
+    """The token that must follow in each state, or -1."""
+    ...
+
+  def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
+    """Returns the state behind one more token."""
+    ...
+
+  def follow(
+    self, state: Int[Array, ' b'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
+  ) -> Int[Array, ' b']:
+    """Returns the state behind the first `count` tokens of each row."""
+    ...
+
+
 def begun(target: Bound, prompt: Prompt, max_len: int) -> tuple[Any, ...]:
   """Returns the states of the target's laws behind the prompt."""
   return tuple(law.init(target.module, prompt, max_len) for law in target.laws)

@@ -17,6 +17,7 @@ from fastdec import struct
 from fastdec.decoding import law
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
+from fastdec.decoding.sampling import is_among
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import suppress
 from fastdec.models.taps import apply_with
@@ -168,14 +169,6 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
   laws = law.observed(target, state.laws, emitted)
   return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state, laws=laws)
-
-
-def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
-  """True where a token is one of these."""
-  found = jnp.zeros(tokens.shape, bool)
-  for one in ids:
-    found |= tokens == one
-  return found
 
 
 def _acceptable(

@@ -36,8 +36,9 @@ from fastdec.decoding.inputs import (
   width_of,
   without_left_pads,
 )
-from fastdec.decoding.law import Law
+from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.protocol import Decoded, Prompt
+from fastdec.decoding.request import ended_by, laws_of
 from fastdec.decoding.rooms import fits, sized, with_more, with_room
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole, check_rows, count
@@ -45,8 +46,6 @@ from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, 
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import check_rows as check_divides
 from fastdec.kernels.sharding import mesh_of, place_rows, using
-from fastdec.laws.constraint import Constraint
-from fastdec.laws.processors import Processors, ended_by, laws_of
 from fastdec.models.api import Model, Params, check_model, source_pad, source_words
 from fastdec.struct import Bound
 
@@ -73,8 +72,8 @@ def decode_each(
   rows: Whole = 64,
   key: Any = None,
   max_new_tokens: Whole | Sequence[Whole] | None = None,
-  processors: Processors | None = None,
-  constraint: Constraint | None = None,
+  processors: LawMaker | None = None,
+  constraint: LawMaker | None = None,
   logprobs: Whole = 0,
 ) -> Iterator[Finished]:
   """Decodes any number of inputs as `decode`, the longest first, and yields them as they end.

@@ -72,6 +72,14 @@ def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[A
   return values, ids
 
 
+def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
+  """True where a token is one of these."""
+  is_one = jnp.zeros(tokens.shape, bool)
+  for one in ids:
+    is_one |= tokens == one
+  return is_one
+
+
 def given(keys: Array | None) -> Array:
   """Returns the keys; raises UserError without."""
   if keys is None:

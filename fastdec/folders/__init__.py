@@ -1,24 +1,26 @@
-"""Model folders: the results of our training runs, and models that others publish.
+"""Model folders in our own format: the results of training runs.
 
-  folder = folders.open('out/run')   # ours, Hugging Face's, or published Medusa heads
-  folder.model, folder.params()      # and .heads, .head_params(), .tokenizer, .content: read on use
+  folder = folders.open('out/run')
+  folder.model, folder.params()        # and .heads, .head_params(), .content: read on use
 
-`load`, `load_heads` and `load_tokenizer` open a folder for one of these; `save` writes our format.
+Folders that others publish are read by `fastdec.hub`; `fd.load` opens both kinds.
 """
 
-from fastdec.folders.folder import Folder
-from fastdec.folders.load import content, load, load_heads, load_tokenizer, open, packed
-from fastdec.folders.native import is_replaceable, model_of, save
+from fastdec.folders.drafts import draft_content, load_draft, save_draft
+from fastdec.folders.folder import Folder, content, model_folder
+from fastdec.folders.native import is_replaceable, load, load_heads, model_of, open, save
 
 __all__ = [
   'Folder',
   'content',
+  'draft_content',
   'is_replaceable',
   'load',
+  'load_draft',
   'load_heads',
-  'load_tokenizer',
+  'model_folder',
   'model_of',
   'open',
-  'packed',
   'save',
+  'save_draft',
 ]

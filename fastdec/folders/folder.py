@@ -1,17 +1,38 @@
-"""The interface of a model folder. `folders.open` makes one; each format has a class."""
+"""The interface of a model folder; each format has a class. Where folders lie, what they hold."""
 
 import abc
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
+from jaxtyping import DTypeLike
 
-from fastdec.files import open_file
+from fastdec.errors import UserError
+from fastdec.files import open_file, place
+from fastdec.kernels.quantized import TYPES
 from fastdec.models.api import Params
+
+PathLike = str | os.PathLike[str]
+DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
+TOKENIZER_FILES = (  # of Hugging Face's tokenizers
+  'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'chat_template.jinja',
+  'added_tokens.json', 'tokenizer.model', 'spiece.model', 'source.spm', 'target.spm', 'vocab.json',
+  'sentencepiece.bpe.model', 'merges.txt',
+)  # fmt: skip
+DICTIONARIES = ('source.dict.txt', 'target.dict.txt')  # of fairseq
+GENERATION, INDEX = 'generation_config.json', 'model.safetensors.index.json'
+READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # beside the weights
+HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'
+# Files of a model on the Hugging Face hub, and files that hold the same weights in other forms.
+WANTED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']
+TWICE = ['original/*', 'onnx/*', '*consolidated*']
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +44,7 @@ class Folder(abc.ABC):
     config: the contents of config.json.
     dtype: type of computation and parameters; None: the type that the model was trained to compute
       in.
-    kernels: type that the kernels of products are kept in ('int8', 'int8w', `fastdec.kernels.quantized`);
+    kernels: type that the kernels of products are kept in ('int8', 'int8w', `kernels.quantized`);
       None: as all others.
   """
 
@@ -65,24 +86,79 @@ class Folder(abc.ABC):
     """Reads the parameters of the prediction heads; see `params`."""
 
   @property
-  @abc.abstractmethod
-  def tokenizer(self) -> Any:
-    """The tokenizer: .encode(str) -> list[int], .decode(ids) -> str."""
-
-  @abc.abstractmethod
-  def files(self) -> Sequence[pathlib.Path]:
-    """Returns all files of model, heads and tokenizer, existing or not."""
-
-  @property
   def content(self) -> str:
     """Hash of the files that the folder decodes with, as they are now: 16 hexadecimal digits."""
-    return content_of(self.files())
+    return content_of(self.path)
 
 
-def content_of(files: Sequence[pathlib.Path]) -> str:
-  """Returns a hash of the existing ones of these files, as they are now: 16 hexadecimal digits."""
-  stats = [(file, file.stat()) for file in files if file.is_file()]
-  sums = [(file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)) for file, stat in stats]
+def resolved(path: PathLike) -> pathlib.Path:
+  """Returns a path that a user gives; for a name of the Hugging Face hub, the downloaded folder.
+
+  Raises:
+    UserError: it cannot be downloaded.
+  """
+  path = place(path)
+  if path.exists() or path.parent.is_dir() or not re.fullmatch(HUB_NAME, str(path)):
+    return path
+  try:
+    from huggingface_hub import snapshot_download  # `tokenizers` brings it
+
+    return pathlib.Path(snapshot_download(str(path), allow_patterns=WANTED, ignore_patterns=TWICE))
+  except Exception as error:  # of many kinds: there is no such name, no network, no access
+    reason = str(error).split('\n')[0][:200] or type(error).__name__
+    raise UserError(
+      f'{path} is not a folder, and cannot be downloaded here ({reason}): fetch it elsewhere by hf'
+      f' download {path} --local-dir={path.name}, and give that folder'
+    ) from None
+
+
+def model_folder(path: PathLike) -> pathlib.Path:
+  """Returns the folder with the files of a model: the path itself, or `model/` of a finished run.
+
+  Raises:
+    UserError: the folder does not exist.
+  """
+  folder = resolved(path)
+  if folder.is_dir():
+    is_run = (folder / 'model' / 'config.json').is_file()
+    return folder / 'model' if is_run else folder
+  if folder.with_name(f'{folder.name}.old').is_dir():
+    raise UserError(
+      f'{folder} was being replaced when something stopped it: {folder}.old is what was'
+      ' there, rename it'
+    )
+  raise UserError(
+    f'{folder} is not a folder: give a model folder or the workdir of a finished training run'
+  )
+
+
+def computing_and_kept(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
+  """Returns the computing type (None: the model's), and that of kernels (None: the same).
+
+  Raises:
+    UserError: a type that no model computes in.
+  """
+  try:
+    name = None if dtype is None else jnp.dtype(dtype).name
+  except (TypeError, ValueError):
+    name = str(dtype)
+  if name not in (None, *TYPES, *DTYPES):
+    raise UserError(f'dtype={name!r} is not possible: give one of {", ".join((*DTYPES, *TYPES))}')
+  return (None, name) if name in TYPES else (name, None)
+
+
+def content(path: PathLike) -> str:
+  """Returns a hash of the files that a folder or workdir decodes with; see `Folder.content`."""
+  return content_of(model_folder(path))
+
+
+def content_of(folder: pathlib.Path) -> str:
+  """Returns a hash of a folder's files, as they are now: 16 hexadecimal digits."""
+  sums = []
+  for file in sorted(folder.iterdir()):
+    if file.is_file() and (file.name in READ or file.suffix == '.safetensors'):
+      stat = file.stat()
+      sums.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
   return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -26,19 +25,25 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
+from jaxtyping import DTypeLike
 
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
 from fastdec.files import place, read_json, whole_folder
-from fastdec.folders.folder import Folder
+from fastdec.folders.folder import (
+  DICTIONARIES,
+  GENERATION,
+  TOKENIZER_FILES,
+  Folder,
+  PathLike,
+  computing_and_kept,
+  model_folder,
+)
 from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
-from fastdec.hub.tensors import check_kind
-from fastdec.hub.tokenizers import huggingface
-from fastdec.hub.tokenizers.dictionary import DictionaryPair
 from fastdec.kernels.packed import unpacked
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig
@@ -61,13 +66,45 @@ WIDE = (  # and at most its number of weights
   'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads',
   'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
-TOKENIZER, DICTIONARIES = 'tokenizer.model', ('source.dict.txt', 'target.dict.txt')
-GENERATION = 'generation_config.json'
-FILES = (
-  'config.json', 'model.safetensors', 'heads.safetensors', GENERATION, TOKENIZER, *DICTIONARIES,
-)  # fmt: skip
-WRITTEN = {*FILES, *huggingface.FILES}
-PathLike = str | os.PathLike[str]
+WRITTEN = {
+  'config.json', 'model.safetensors', 'heads.safetensors', GENERATION, *TOKENIZER_FILES,
+  *DICTIONARIES,
+}  # fmt: skip
+
+
+def open(path: PathLike, dtype: DTypeLike | None = None) -> 'NativeFolder':
+  """Opens a folder that `save` wrote, or the workdir of a training run, and reads its config.json.
+
+  Args:
+    path: the folder, or the workdir of a finished run.
+    dtype: computes and keeps the parameters in this type (None: the type that the model was trained
+      to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
+
+  Raises:
+    UserError: the folder does not exist, or is of another kind; a type that no model computes in.
+  """
+  folder = model_folder(path)
+  computing, kernels = computing_and_kept(dtype)
+  file = folder / 'config.json'
+  config = read_json(file) if file.is_file() else {}
+  check_is_ours(folder, config)
+  return NativeFolder(folder, config, computing, kernels)
+
+
+def load(
+  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+) -> tuple[Any, Params]:
+  """Reads the model of a folder or workdir, and its parameters; see `open`."""
+  folder = open(path, dtype)
+  return folder.model, folder.params(mesh)
+
+
+def load_heads(
+  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+) -> tuple[Any, Params]:
+  """Reads the prediction heads of a folder or workdir, and their parameters; see `open`."""
+  folder = open(path, dtype)
+  return folder.heads, folder.head_params(mesh)
 
 
 def save(
@@ -105,7 +142,7 @@ def save(
       for file, name in zip(tokenizer, DICTIONARIES, strict=True):
         shutil.copy(file, partial / name)
     elif tokenizer is not None:
-      shutil.copy(tokenizer, partial / TOKENIZER)
+      shutil.copy(tokenizer, partial / 'tokenizer.model')
     if generation := getattr(model, 'generation', None):
       (partial / GENERATION).write_text(json.dumps(generation, indent=2) + '\n')
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
@@ -195,21 +232,6 @@ class NativeFolder(Folder):
     model = self.model.model if isinstance(self.model, Transformed) else self.model
     return None if as_stored else model.config.dtype
 
-  @functools.cached_property
-  def tokenizer(self) -> Any:
-    dictionaries = [self.path / name for name in DICTIONARIES]
-    if any(file.is_file() for file in dictionaries):
-      return DictionaryPair.load(*dictionaries)
-    if (self.path / huggingface.SETTINGS).is_file():
-      return huggingface.load(self.path)
-    # SentencePiece is not needed for decoding
-    from fastdec.data.text.sentencepiece import Tokenizer
-
-    return Tokenizer.load(self.path / TOKENIZER)
-
-  def files(self) -> list[pathlib.Path]:
-    return [self.path / name for name in sorted(WRITTEN)]
-
   def _stored(self, part: str, module: Any) -> Params:
     """Returns the stored parameters of 'model' or 'heads', unread, in the shapes of `module`'s."""
     file = self.path / f'{part}.safetensors'
@@ -255,7 +277,6 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
       f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}'
     )
   if not (path / 'config.json').is_file():
-    check_kind(path)
     raise UserError(
       f'{path} has no config.json: give the workdir of a run, or a Hugging Face folder'
     )

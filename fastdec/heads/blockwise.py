@@ -57,7 +57,7 @@ class BlockwiseHeads(Context):
   # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
   short: int = 0
 
-  products = (r'(^|/)(w[12]|output|after)$',)  # see `fastdec.kernels.products`
+  products = (r'(^|/)(w[12]|output|after)$',)  # see `kernels.products`
 
   def __post_init__(self) -> None:
     if self.k < 2:
@@ -99,7 +99,7 @@ class BlockwiseHeads(Context):
     return self.k - 1
 
   def partition(self, devices: int) -> Table:
-    """Splits by hidden units; see `fastdec.kernels.sharding`.
+    """Splits by hidden units; see `kernels.sharding`.
 
     The separate heads' first matrix stays whole: else each head's slice would lie on one device."""
     rows = [(r'(^|/)w2$', P(None, None, 'model'))]

@@ -89,7 +89,7 @@ class DraftNetwork:
   words: int | None = None
 
   network: ClassVar[type[nn.Module]]
-  products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
 
   def __post_init__(self) -> None:
     for name in ('vocab_size', 'd_target'):
@@ -209,7 +209,7 @@ class DraftNetwork:
   def partition(self, devices: int) -> Table:
     """Splits the layers as a model's, the output of a draft vocabulary by words.
 
-    See `fastdec.kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
+    See `kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
     output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
     return (*output, *tower.partition(self.layers, devices))
 

@@ -54,7 +54,7 @@ class MedusaHeads(Context):
   # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
   short: int = 0
 
-  products = (KERNELS, r'(^|/)(output|after)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)(output|after)$')  # see `kernels.products`
 
   def __post_init__(self) -> None:
     for name in ('depth', 'd_model', 'layers'):
@@ -72,7 +72,7 @@ class MedusaHeads(Context):
     return tuple(range(1, self.depth + 1))
 
   def partition(self, devices: int) -> Table:
-    """Splits every matrix by outputs, own projections so by words; see `fastdec.kernels.sharding`."""
+    """Splits every matrix by outputs, own projections so by words; see `kernels.sharding`."""
     row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
     return (row, *(BIAS_TABLE if self.markov else ()))
 

@@ -219,5 +219,5 @@ def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
 
 
 def partition(config: LayersConfig, devices: int) -> Table:
-  """Lays out the layers' parameters on a mesh; see `fastdec.kernels.sharding`."""
+  """Lays out the layers' parameters on a mesh; see `kernels.sharding`."""
   return PARTITION if isinstance(config, StackConfig) else layer_partition(config, devices)

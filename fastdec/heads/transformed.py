@@ -74,7 +74,7 @@ class Transformed:
     return self.model.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """Lays out the parameters as trunk and heads do; see `fastdec.kernels.sharding`."""
+    """Lays out the parameters as trunk and heads do; see `kernels.sharding`."""
     return (
       *under('model', partition_of(self.model, devices)),
       *under('heads', self.heads.partition(devices)),
@@ -82,7 +82,7 @@ class Transformed:
 
   @property
   def products(self) -> tuple[str, ...]:
-    """The trunk's kernels and the heads'; see `fastdec.kernels.products`."""
+    """The trunk's kernels and the heads'; see `kernels.products`."""
     parts = (('model', self.model), ('heads', self.heads))
     return tuple(within(name, regex) for name, part in parts for regex in products_of(part))
 

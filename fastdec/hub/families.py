@@ -26,7 +26,7 @@ FAMILIES = ('llama', 'gemma', 'bart', 't5')
 
 def families() -> dict[str, ModuleType]:
   """Returns the family module of every known model_type."""
-  modules = [importlib.import_module(f'fastdec.folders.{name}') for name in FAMILIES]
+  modules = [importlib.import_module(f'fastdec.hub.{name}') for name in FAMILIES]
   return {model_type: module for module in modules for model_type in module.MODEL_TYPES}
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
@@ -13,17 +12,13 @@ from jax.sharding import Mesh
 
 from fastdec.errors import UserError, UserNote
 from fastdec.files import read_json
-from fastdec.folders.folder import Folder
+from fastdec.folders.folder import DTYPES, Folder
 from fastdec.folders.stored import put
 from fastdec.hub.families import families
 from fastdec.hub.generation import processors_in, warn_of_defaults
 from fastdec.hub.quantized import said_of, tensors_of
-from fastdec.hub.tensors import INDEX, MTP, files_of, fit
-from fastdec.hub.tokenizers import huggingface as tokenizer
+from fastdec.hub.tensors import MTP, files_of, fit
 from fastdec.models.api import Params
-
-DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
-CONFIGS = ('config.json', 'generation_config.json', INDEX)
 
 
 def is_theirs(config: Mapping[str, Any]) -> bool:
@@ -111,11 +106,3 @@ class HuggingFaceFolder(Folder):
 
   def _without_heads(self) -> UserError:
     return UserError(f'{self.path} holds a model without heads: give a folder of heads for it')
-
-  @functools.cached_property
-  def tokenizer(self) -> Any:
-    return tokenizer.load(self.path, self.config.get('model_type'))
-
-  def files(self) -> list[pathlib.Path]:
-    weights = sorted(self.path.glob('*.safetensors'))  # split ones have names of their own
-    return [*(self.path / name for name in (*CONFIGS, *tokenizer.FILES)), *weights]

@@ -26,10 +26,11 @@ from jax.sharding import Mesh
 from fastdec.errors import UserError
 from fastdec.fields import read
 from fastdec.files import place, whole_folder
+from fastdec.folders.folder import INDEX
 from fastdec.folders.stored import put, write
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.huggingface import HuggingFaceFolder
-from fastdec.hub.tensors import INDEX, SINGLE, Tensors, conversion, files_in, files_of, listed
+from fastdec.hub.tensors import SINGLE, Tensors, conversion, files_in, files_of, listed
 from fastdec.models.api import Params
 
 FILE = 'medusa_lm_head.safetensors'

@@ -9,16 +9,17 @@ from typing import Any
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import read_json
+from fastdec.folders.folder import INDEX
 from fastdec.folders.stored import Stored, metadata_of, stored_in
 from fastdec.models.api import Params
 
-INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
+SINGLE = 'model.safetensors'
 # Tensors that may go unread: computed tables, copies of tied matrices, prediction heads
-# (`folders.medusa`).
+# (`hub.medusa`).
 HARMLESS = re.compile(
   r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.'
 )
-MTP = 'mtp.'  # prefix of the names of a draft network inside its model's folder (`folders.mtp`)
+MTP = 'mtp.'  # prefix of the names of a draft network inside its model's folder (`hub.mtp`)
 SHOWN, LISTED = 8, 99
 PLAIN = re.compile(r'[^/\\\0]+')  # the name of a file, not a path
 # Parts of names that PyTorch's wrappers put in: of torch.compile, FSDP and checkpointing.

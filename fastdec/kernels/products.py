@@ -2,7 +2,7 @@
 
 A module (a model, heads, a draft network) names them by `products`, regexes of their paths, beside
 its `partition`. Only `project`, `project_each` and `look_up` of `models.layers` read them, so they
-may lie in int8 (`fastdec.kernels.quantized`) or in panels (`fastdec.kernels.packed`). Code that cuts kernels, as in
+may lie in int8 (`kernels.quantized`) or in panels (`kernels.packed`). Code that cuts kernels, as in
 heads, knows both forms.
 """
 

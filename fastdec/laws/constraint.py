@@ -112,11 +112,12 @@ class Constraint:
       jnp.asarray(spelling_of(words), jnp.uint32),
     )
 
-  def laws(self, model: Model, waits: bool = False) -> tuple['Constraint']:
+  def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Constraint']:
     """Returns the law of a model: the constraint over all of its ids, its ends among them.
 
     Args:
       model: the target.
+      rows: any number.
       waits: true if the first token behind a start is forced.
 
     Raises:

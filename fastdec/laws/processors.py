@@ -17,16 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.law import Emitted, Law
-from fastdec.decoding.loop import is_among
 from fastdec.decoding.protocol import Draft, Prompt
-from fastdec.decoding.score import Noting, likeliest
+from fastdec.decoding.sampling import is_among
 from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_rows, count, each, size
-from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import place, read_json
-from fastdec.laws.constraint import Constraint
 from fastdec.models.api import Model, has_own_source_ids
 
 NONE = -1  # stands before a text, and before a shorter sequence of a table
@@ -152,7 +149,7 @@ class Processors:
     if self.length_decay is not None:
       struct.assign(self, length_decay=_decay(self.length_decay))
 
-  def laws(self, model: Model, rows: int) -> tuple[Law, ...]:
+  def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:
     """Returns the law that the settings make for a model and a number of rows; () if none is on.
 
     Raises:
@@ -213,57 +210,6 @@ class Processors:
         f'{name} has the token {int(unknown[0])}, and the model knows 0 to {model.vocab_size - 1}:'
         ' use the ids of its tokenizer'
       )
-
-
-def ended_by(model: Model, processors: Any) -> Model:
-  """Returns the model with the processors' ends in place of its own, if they have other ones.
-
-  Raises:
-    UserError: the model's ends cannot be exchanged.
-  """
-  ends = getattr(processors, 'ends', None)
-  if ends is None or set(ends) == set(model.eos_ids):
-    return model
-  whole: Any = model
-  config: Any = getattr(model, 'config', model)
-  if not hasattr(config, '__dataclass_fields__') or not hasattr(config, 'eos_ids'):
-    kind = type(model).__name__
-    raise UserError(f'the ends of a {kind} are its own: leave ends out of the processors')
-  config = dataclasses.replace(config, eos_ids=ends)
-  return dataclasses.replace(whole, config=config) if hasattr(model, 'config') else config
-
-
-def laws_of(
-  model: Model, strategy: Any, rows: int, processors: Any, constraint: Any, logprobs: Any
-) -> tuple[Law, ...]:
-  """Returns the changes of a model's law that are asked for; () if there are none.
-
-  A search notes no log-probabilities: its texts are scored at the end (`score.scored`).
-
-  Raises:
-    UserError: something else than processors or a constraint, or as their `laws`; logprobs out of
-      range.
-  """
-  top = likeliest(model, logprobs)
-  noting = ()
-  if top and isinstance(strategy, LoopStrategy):
-    noting = (Noting(top, model.suppressed_ids),)
-  if constraint is not None and not isinstance(constraint, Constraint):
-    raise UserError(
-      f'constraint={shown(constraint)} is none: give fd.Constraint.regex(pattern, tokenizer), for'
-      ' example'
-    )
-  begins = getattr(processors, 'forced_begin', None) is not None
-  form = () if constraint is None else constraint.laws(model, begins)
-  if processors is None:
-    return (*noting, *form)
-  if not isinstance(processors, Processors):
-    raise UserError(
-      f'processors={shown(processors)} are no processors: give'
-      ' fd.Processors(repetition_penalty=1.2), for example'
-    )
-  # last, so that a token that they force comes whatever the form is
-  return (*noting, *form, *processors.laws(model, rows))
 
 
 def _listed(name: str, given: Any) -> list[Any]:

@@ -3,8 +3,8 @@
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested
 dict. Every strategy decodes a model that meets the protocol below. Some more members are optional:
 `partition(devices)` gives the layout of the parameters on a mesh of devices, as rows of (regex,
-PartitionSpec); see `fastdec.kernels.sharding`. Without it every device has all of them. `products` names
-the parameters that may be in int8; see `fastdec.kernels.quantized`. `d_model` is the width of the hidden
+PartitionSpec); see `kernels.sharding`. Without it every device has all of them. `products` names
+the parameters that may be in int8; see `kernels.quantized`. `d_model` is the width of the hidden
 states, by which an `Ensemble` separates those of its members. `source_pad_id` fills up sources, if
 `pad_id` may be text: an encoder then reads NO_TOKEN, -1, as padding. `reads_length` is false if the
 states of a prompt's beginning do not depend on the prompt's length: rows may then share them.

@@ -113,13 +113,13 @@ class Ensemble:
     return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
 
   def partition(self, devices: int) -> Table:
-    """Lays out each member's parameters as the member does; see `fastdec.kernels.sharding`."""
+    """Lays out each member's parameters as the member does; see `kernels.sharding`."""
     tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
     return sum(tables, start=())
 
   @property
   def products(self) -> tuple[str, ...]:
-    """Each member's kernels; see `fastdec.kernels.products`."""
+    """Each member's kernels; see `kernels.products`."""
     return tuple(
       within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model)
     )

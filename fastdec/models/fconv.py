@@ -318,7 +318,7 @@ class FConv(EncoderDecoder):
   config: FConvConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
@@ -327,7 +327,7 @@ class FConv(EncoderDecoder):
     return len(self.config.decoder_layers)
 
   def partition(self, devices: int) -> Table:
-    """Splits by words and gated channels, not attention's single head; see `fastdec.kernels.sharding`."""
+    """Splits by words and gated channels, not attention's single head; see `kernels.sharding`."""
     return (
       (r'(^|/)((source_)?embedding|output|output_bias)$', P('model')),
       (r'/conv/(kernel|bias)$', P(None, 'model')),

@@ -260,7 +260,7 @@ class ImageTransformer:
   pad_id = 0
   start_id = 0  # embedded as zero, whatever it is
   suppressed_ids = ()
-  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `kernels.products`
 
   @property
   def d_model(self) -> int:
@@ -282,7 +282,7 @@ class ImageTransformer:
     return self.fixed_length
 
   def partition(self, devices: int) -> Table:
-    """Splits embeddings and logits by intensities, the rest as `stacks`; see `fastdec.kernels.sharding`."""
+    """Splits embeddings and logits by intensities, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:

@@ -212,7 +212,7 @@ class LM:
 
   start_id = None  # the prompt is the input
   fixed_length = None
-  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)(embedding|output)$')  # see `kernels.products`
 
   d_model = setting('d_model')
   layers = setting('layers')
@@ -234,7 +234,7 @@ class LM:
   def partition(self, devices: int) -> Table:
     """Splits embeddings and logits by words, pairs of products as `models.stacks`.
 
-    See `fastdec.kernels.sharding`. If `devices` cannot divide the key heads, each device computes them all.
+    See `kernels.sharding`. If `devices` cannot divide the key heads, each device computes them all.
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 

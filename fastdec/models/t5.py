@@ -221,7 +221,7 @@ class T5(EncoderDecoder):
   config: T5Config
 
   network = T5Network
-  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `kernels.products`
   max_positions = None
 
   def partition(self, devices: int) -> Table:

@@ -141,12 +141,12 @@ class Transformer(EncoderDecoder):
   config: TransformerConfig
 
   network = Network
-  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `fastdec.kernels.products`
+  products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
   max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
   def partition(self, devices: int) -> Table:
-    """Splits embeddings and logits by words, the rest as `stacks`; see `fastdec.kernels.sharding`."""
+    """Splits embeddings and logits by words, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:

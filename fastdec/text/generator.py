@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fastdec import folders
 from fastdec.decoding.decode import decode, stream
 from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
@@ -31,24 +30,32 @@ from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Heads, Noted, Prompt, check_finite, finish_reason, promise_of
+from fastdec.decoding.request import ended_by
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.settings import Whole, count, is_zero
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
-from fastdec.folders.drafts import is_draft, load_draft
-from fastdec.folders.load import PathLike, packed
+from fastdec.folders.folder import PathLike
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork, check_target
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.tokenizers.languages import Languages, languages_of
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
-from fastdec.laws.processors import Processors, ended_by
+from fastdec.laws.processors import Processors
 from fastdec.struct import Bound
+from fastdec.text.load import (
+  is_draft,
+  load_draft,
+  load_heads,
+  load_tuned,
+  open_folder,
+  tokenizer_of,
+)
 from fastdec.text.reader import Reader, Stopping
-from fastdec.tuning.tuned import load_tuned
 
 ROWS = 16  # texts decoded at once
 TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
@@ -218,24 +225,24 @@ class Generator:
         raise UserError(f'strategy={strategy!r} has its own type of numbers: leave out dtype')
       file = None if strategy == 'tuned' else strategy
       part = heads if draft is None else draft
-      tuned = load_tuned(path, part, file, mesh, prepare=packed)
+      tuned = load_tuned(path, part, file, mesh, prepare=pack_if_faster)
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
-    folder = folders.open(path, dtype)
-    model, tokenizer = folder.model, folder.tokenizer
+    folder = open_folder(path, dtype)
+    model, tokenizer = folder.model, tokenizer_of(folder)
     cls(model, None, tokenizer, source=source, target=target)  # a mistake shows early
     if not (is_tuned or is_made):
       part = None
       if draft is not None:
         part = draft_of(draft, dtype, mesh, model, tokenizer)
       elif heads is not None:
-        part = packed(*folders.load_heads(heads, dtype, mesh))
+        part = pack_if_faster(*load_heads(heads, dtype, mesh))
       elif strategy is not None and folder.has_heads:
-        part = packed(folder.heads, folder.head_params(mesh))
+        part = pack_if_faster(folder.heads, folder.head_params(mesh))
       strategy = obvious(part) if strategy is None else _described(strategy, part, bool(given))
       if strategy.part:
         _check_fits(model, strategy)
     processors = Processors.of(folder.generation)
-    model, params = packed(model, folder.params(mesh))
+    model, params = pack_if_faster(model, folder.params(mesh))
     return cls(model, params, tokenizer, strategy, rows, processors, source, target)
 
   def __call__(
@@ -341,6 +348,10 @@ class Generator:
         r'the prompt has half a character, such as \ud83d: cut it elsewhere'
       ) from None
     if _is_messages(prompt):
+      if not hasattr(self.tokenizer, 'encode_chat'):
+        raise UserError(
+          'this tokenizer has no chat template: give texts, or a model made for chats'
+        )
       ids, context = list(self.tokenizer.encode_chat(prompt)), []
     elif isinstance(prompt, str):
       ids = self._languages.encode(self.tokenizer, prompt)
@@ -509,10 +520,10 @@ def draft_of(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) 
   if is_draft(path):
     network = load_draft(path, dtype, mesh)
     check_target(Bound(*network), model)
-    return packed(*network)
-  folder = folders.open(path, dtype)
-  check_same_ids(tokenizer, folder.tokenizer, path)
-  return packed(folder.model, folder.params(mesh))
+    return pack_if_faster(*network)
+  folder = open_folder(path, dtype)
+  check_same_ids(tokenizer, tokenizer_of(folder), path)
+  return pack_if_faster(folder.model, folder.params(mesh))
 
 
 def obvious(part: Any) -> Any:

@@ -1,10 +1,10 @@
 """Readers that turn a stream of tokens into text, to its end or to a stop string."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-BYTE = re.compile('<0x[0-9A-F]{2}>')
+from fastdec.hub.tokenizers.spelling import BYTE
+
 FEW = 64  # tokens that are decoded again with every block, at most, beside the block
 
 

@@ -3,7 +3,7 @@
 A run continues exactly where its last checkpoint stands, however often it was killed: same batches,
 same dropout, same parameters bit for bit.
 
-It runs on a mesh of devices (`fastdec.kernels.sharding`), of one process or several, which all call `train`
+It runs on a mesh of devices (`kernels.sharding`), of one process or several, which all call `train`
 with the same arguments. Each makes the whole batch, and uploads the rows of its own devices. So the
 batches, and the position in the data, do not depend on how many there are.
 """

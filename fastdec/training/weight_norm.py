@@ -25,7 +25,7 @@ Parts = dict[str, Flat]  # 'direction' and 'length' of normalised kernels, 'plai
 
 class WeightNormState(NamedTuple):
   direction: Flat  # v [*outputs, inputs]
-  # g [*outputs], by '<path>/length': tables of shardings (`fastdec.kernels.sharding`) are for kernels
+  # g [*outputs], by '<path>/length': tables of shardings (`kernels.sharding`) are for kernels
   length: Flat
   inner: Any
 

@@ -7,28 +7,20 @@ tuned.json    strategy   in words (`decoding.description`), without heads or dra
 """
 
 import dataclasses
-import os
 import pathlib
-import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
-from jax.sharding import Mesh
-
 from fastdec import files, folders
-from fastdec.decoding.description import describe, parse
+from fastdec.decoding.description import describe
 from fastdec.decoding.protocol import Heads, Promise
-from fastdec.errors import UserError, UserNote
-from fastdec.evaluation import machine
+from fastdec.errors import UserError
 from fastdec.evaluation.machine import Machine
-from fastdec.fields import read, shown
-from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.folders.folder import PathLike
 from fastdec.heads.draft import DraftNetwork
 from fastdec.struct import Bound
 
 NAME = 'tuned.json'
 COMMAND = 'fastdec tune'
-PathLike = str | os.PathLike[str]
 Kind = Literal['heads', 'draft network', 'draft model']
 
 
@@ -125,7 +117,7 @@ class Tuned:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
         file that cannot be written.
     """
-    folder = folders.open(model)
+    folder = folders.model_folder(model)
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None, texts=()))
     del figures['strategy'], figures['texts']
     description = describe(self.strategy)
@@ -133,10 +125,10 @@ class Tuned:
     content = {
       'strategy': description,
       'part': None if place is None else dataclasses.asdict(place),
-      'model': folder.content,
+      'model': folders.content(folder),
       'figures': figures,
     }
-    path = folder.path / NAME if file is None else files.place(file)
+    path = folder / NAME if file is None else files.place(file)
     files.write_json(path, content)
     return path
 
@@ -173,67 +165,6 @@ class Saved:
   part: Part | None = None
 
 
-def load_tuned(
-  model: PathLike,
-  part: PathLike | None = None,
-  file: PathLike | None = None,
-  mesh: Mesh | None = None,
-  prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-) -> Tuned:
-  """Reads the file of `Tuned.save`, and loads the strategy's heads or draft.
-
-  Args:
-    model: the folder of the model, or the workdir.
-    part: the folder of the heads or the draft, unless they are the model's own. A file never
-      opens what it names: whoever wrote it need not be you.
-    file: where it was written (None: `tuned.json` in the model's folder).
-    mesh: devices over which heads or draft lie, as of `load`.
-    prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
-      None: as they are.
-
-  Raises:
-    UserError: there is no such file, it is damaged, or it was made with another model, other heads
-      or another draft.
-  """
-  folder = folders.open(model)
-  path = folder.path / NAME if file is None else files.place(file)
-  if not path.is_file():
-    raise UserError(
-      f'{path} is not there: make it by {COMMAND} --model={model} --prompts=lines.txt'
-    )
-  again = f'make it again by {COMMAND} --model={model} --prompts=lines.txt'
-  content = files.read_json(path)
-  if content.get('model') != folder.content:
-    raise UserError(f'{path} was made with another model than is in {model} now: {again}')
-  try:
-    saved = read(Saved, content, path.name, mark=': ')
-  except UserError as error:
-    raise UserError(f'{path} is damaged ({error}): {again}') from None
-  tuned, found = saved.figures, None
-  if saved.part is not None:
-    kind, place = saved.part.kind, part or model
-    if part is None and saved.part.folder is not None:
-      place = shown(saved.part.folder)
-      raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
-    if saved.part.content != _content(kind, place):
-      raise UserError(f'{path} was made with another {kind} than is in {place} now: {again}')
-    load = {'heads': folders.load_heads, 'draft network': load_draft, 'draft model': folders.load}
-    found = load[kind](place, dtype=tuned.dtype, mesh=mesh)
-    found = found if prepare is None else prepare(*found)
-  try:
-    strategy = parse(saved.strategy, found)
-  except UserError as error:
-    raise UserError(f'{path} is damaged ({error}): {again}') from None
-  if tuned.machine != machine.here():
-    warnings.warn(
-      f'{path} has figures of another machine ({tuned.machine}), and another strategy may be faster'
-      f' here: {again}',
-      UserNote,
-      stacklevel=2,
-    )
-  return dataclasses.replace(tuned, strategy=strategy)
-
-
 def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | None:
   """Describes the heads or the draft of a strategy; `folder` is the user's."""
   if not strategy.part:
@@ -248,12 +179,13 @@ def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | 
   found = pathlib.Path(place).resolve()
   is_own = found == pathlib.Path(model).resolve()
   if kind == 'heads':
-    is_own = folders.open(place).path == folders.open(model).path
-  return Part(kind, _content(kind, place), None if is_own else str(found))
+    is_own = folders.model_folder(place) == folders.model_folder(model)
+  return Part(kind, content_of_part(kind, place), None if is_own else str(found))
 
 
-def _content(kind: Kind, place: PathLike) -> str:
-  return draft_content(place) if kind == 'draft network' else folders.content(place)
+def content_of_part(kind: Kind, folder: PathLike) -> str:
+  """Returns a hash of the files of heads or a draft."""
+  return folders.draft_content(folder) if kind == 'draft network' else folders.content(folder)
 
 
 def _number(value: float | None, form: str) -> str:

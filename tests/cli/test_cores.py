@@ -34,7 +34,7 @@ def kept(monkeypatch):
     name: types.SimpleNamespace(model=types.SimpleNamespace(d_model=d))
     for name, d in ((NARROW, 256), (WIDE, 512))
   }
-  monkeypatch.setattr(cores.folders, 'open', lambda folder: model[folder])
+  monkeypatch.setattr(cores, 'open_folder', lambda folder: model[folder])
   monkeypatch.setattr(cores, '_core', lambda: 2)
   monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.hub import bart, families, llama, quantized
 from fastdec.hub import generation as decoding
 from fastdec.models.transformer import Network
+from fastdec.text.load import open_folder
 
 LLAMA = {
   'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 16, 'intermediate_size': 24,
@@ -216,7 +216,7 @@ def model_in(folder, generation, **changes):
   (folder / 'config.json').write_text(json.dumps({**LLAMA, **changes}))
   if generation is not None:
     (folder / 'generation_config.json').write_text(json.dumps(generation))
-  return folders.open(folder).model
+  return open_folder(folder).model
 
 
 @pytest.mark.parametrize(('generation', 'named'), [

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.models.api import causal
+from fastdec.text.load import open_folder
 from tests.decoding.methods_table import GROWN, METHODS, fresh_kit
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
@@ -72,7 +72,7 @@ def test_logits_are_theirs(name, tmp_path):
   model, params, expected, _ = loaded(name)
   shutil.copy(REFERENCE / name / 'config_older.json', tmp_path / 'config.json')
   shutil.copy(REFERENCE / name / 'generation_config.json', tmp_path)
-  assert folders.open(tmp_path, dtype='float32').model == model
+  assert open_folder(tmp_path, dtype='float32').model == model
   logits = logits_of(model, params, *(jnp.asarray(expected[x]) for x in ('source', 'target')))
   np.testing.assert_allclose(logits, expected['logits'], rtol=2e-4, atol=2e-4)
 

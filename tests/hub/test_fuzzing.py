@@ -37,6 +37,7 @@ from fastdec.models.stacks import StackConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.taps import RULE
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.text.load import open_folder
 from fastdec.training.log import read_metrics
 from fastdec.tuning.tuned import Figures, Tuned
 from tests.fuzzing import WILD, fields, fuzz, fuzz_bytes, fuzz_lines, guarded, put, spoilt
@@ -175,7 +176,7 @@ def write_tokenizer(folder):
 
 def load_all(folder):
   fd.load(folder)
-  if folders.open(folder).has_heads:
+  if open_folder(folder).has_heads:
     fd.load_heads(folder)
 
 
@@ -208,7 +209,7 @@ def test_the_config_of_a_quantized_model(folder):
 @pytest.mark.parametrize('said', [MARIAN, T5_SAID], ids=['marian', 't5'])
 @pytest.mark.wide('t5')
 def test_the_config_of_an_encoder_decoder(said, folder):
-  fuzz(folder, 'config.json', said, lambda folder: folders.open(folder).model, 60)
+  fuzz(folder, 'config.json', said, lambda folder: open_folder(folder).model, 60)
 
 
 @pytest.mark.parametrize('said', [LLAMA, MARIAN, T5_SAID], ids=['llama', 'marian', 't5'])
@@ -218,7 +219,7 @@ def test_the_generation_config(said, folder):
   base = {**GENERATION, 'eos_token_id': said['eos_token_id']}
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', fd.UserNote)
-    fuzz(folder, 'generation_config.json', base, lambda folder: folders.open(folder).model, 50)
+    fuzz(folder, 'generation_config.json', base, lambda folder: open_folder(folder).model, 50)
 
 
 def test_an_index(folder):

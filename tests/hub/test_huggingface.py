@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.models.api import causal
+from fastdec.text.load import open_folder
 from tests.decoding.methods_table import GROWN, METHODS, fresh_kit
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
@@ -88,8 +88,8 @@ def test_older_words_of_config_say_the_same(name, tmp_path):
   (tmp_path / 'generation_config.json').write_text(
     (REFERENCE / name / 'generation_config.json').read_text()
   )
-  said = folders.open(tmp_path, dtype='float32').model
-  assert said == folders.open(REFERENCE / name, dtype='float32').model
+  said = open_folder(tmp_path, dtype='float32').model
+  assert said == open_folder(REFERENCE / name, dtype='float32').model
 
 
 @pytest.mark.wide('gemma3_tiny-ragged_', 'gpt_oss_tiny-long_', 'phi3_longrope_tiny-long_')

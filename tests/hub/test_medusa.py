@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.folders.stored import Stored
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
+from fastdec.text.load import open_folder
 
 D, V = 4, 7
 FILE = 'medusa_lm_head.safetensors'
@@ -92,7 +92,7 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
   heads, params = fd.load_heads(folder)
   assert (
     heads == MedusaHeads(depth=3, d_model=D, vocab_size=V if own else None)
-    and folders.open(folder).has_heads
+    and open_folder(folder).has_heads
   )
   for i in range(3):
     own_params = params[f'head_{i}']
@@ -102,7 +102,7 @@ def test_every_naming_gives_the_same_heads(variant, own, tmp_path, monkeypatch):
       np.testing.assert_array_equal(own_params['projection']['kernel'], tensors[f'{i}.1.weight'])
   assert heads.init(jax.random.key(0)).keys() == params.keys()
   monkeypatch.setattr(Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
-  assert folders.open(folder).heads == heads
+  assert open_folder(folder).heads == heads
 
 
 @pytest.mark.parametrize(

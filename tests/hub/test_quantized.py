@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import fastdec as fd
-from fastdec import folders
 from fastdec.files import read_json
-from fastdec.folders.stored import Stored, write
+from fastdec.folders.stored import Stored, stored_in, write
 from fastdec.hub import quantized
+from fastdec.hub import tensors as tensors_of_folders
 from fastdec.kernels.quantized import Quantized
 from fastdec.kernels.sharding import MeshConfig, make_mesh
 
@@ -219,7 +219,7 @@ def test_a_matrix_is_what_its_numbers_mean_and_a_part_is_read_by_itself(
   monkeypatch.setattr(quantized, 'BLOCK', 7 * 32)
   theirs, plain = made(tmp_path, case)
   config = read_json(theirs / 'config.json')
-  tensors = quantized.tensors_of(theirs, config, folders.tensors.files_of(theirs))
+  tensors = quantized.tensors_of(theirs, config, tensors_of_folders.files_of(theirs))
   for name, value in load_file(plain / 'model.safetensors').items():
     np.testing.assert_array_equal(tensors[name][:], value)
   tensors.check()
@@ -272,7 +272,7 @@ def test_int8_stays_as_it_is_stored(linear, on_mesh, tmp_path):
   mesh = make_mesh(MeshConfig(data=1, model=1)) if on_mesh else None
   model, found = fd.load(theirs, 'int8', mesh)
   stored = {}
-  for name, tensor in folders.stored.stored_in(theirs / 'model.safetensors').items():
+  for name, tensor in stored_in(theirs / 'model.safetensors').items():
     stored[name.removeprefix('model.layers.0.')] = tensor[:]
   layer = found['layer_0']
   assert isinstance(layer['down']['kernel'], Quantized)
@@ -345,7 +345,7 @@ WRONG = {  # a case, a part, what it becomes (None: left out), and the sentence
 def test_parts_that_do_not_belong_together_are_named(case, tmp_path):
   of, part, value, message = WRONG[case]
   theirs, _ = made(tmp_path, of)
-  stored = folders.stored.stored_in(theirs / 'model.safetensors')
+  stored = stored_in(theirs / 'model.safetensors')
   tensors = {name: x[:] for name, x in stored.items()}
   tensors.pop(NAME + part)
   if value is not None:

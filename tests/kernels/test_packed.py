@@ -120,7 +120,7 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
   assert found.dtype == jnp.float32
   assert (found == 24).all()
   halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), MODEL.init(jax.random.key(0)))
-  assert not fd.packed.is_packed(fd.pack(MODEL, halves))
+  assert not is_packed(fd.pack(MODEL, halves))
 
 
 def test_panels_are_what_few_rows_read():

@@ -41,7 +41,7 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training.drafts.start import layers_like
 from fastdec.training.optimizer import OptimizerConfig
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONFIG = TransformerConfig(
   vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1
 )

@@ -14,10 +14,10 @@ import pytest
 
 import fastdec as fd
 from fastdec import struct
+from fastdec.decoding.request import laws_of
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.laws.automaton import END, NOWHERE, automaton_of
 from fastdec.laws.json_schema import expression_of
-from fastdec.laws.processors import laws_of
 from tests.decoding.fakes import EOS, PRIME, HashLM
 from tests.decoding.methods_table import METHODS, NETWORKS, TREE, VARIANTS, hash_kit
 from tests.decoding.rules.test_rejection import p_value

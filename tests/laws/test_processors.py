@@ -13,10 +13,11 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.law import Emitted, begun, changed, observed
 from fastdec.decoding.protocol import Draft, Prompt
+from fastdec.decoding.request import ended_by
 from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Drafted
-from fastdec.laws.processors import NUMBERS, Processing, ended_by
+from fastdec.laws.processors import NUMBERS, Processing
 from fastdec.models.api import causal
 from fastdec.struct import Bound
 from tests.decoding.fakes import EOS, HashLM, Scripted
@@ -69,8 +70,8 @@ class OfTheRoot:
 
 
 class Wrong(fd.Processors):
-  def laws(self, model, rows):
-    return tuple(OfTheRoot(law) for law in super().laws(model, rows))
+  def laws(self, model, rows, waits=False):
+    return tuple(OfTheRoot(law) for law in super().laws(model, rows, waits))
 
 
 @pytest.mark.parametrize('name', METHODS | VARIANTS | NETWORKS)

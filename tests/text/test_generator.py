@@ -21,6 +21,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text.generator import with_law
+from fastdec.text.load import open_folder
 
 LINES = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt']
 SIZES = dict(vocab_size=30, d_model=8, d_ff=12, heads=2)
@@ -129,7 +130,7 @@ def test_a_folder_brings_its_processors(shared):
   source = [[26, 41, 51, 24, 61, 25, 0]]
   short = fd.decode(model, params, source, fd.Greedy(), max_len=3, processors=processors)
   assert short.tokens[0, short.lengths[0] - 1] == 0
-  assert folders.open(place).generation['forced_eos_token_id'] == 0
+  assert open_folder(place).generation['forced_eos_token_id'] == 0
 
 
 @pytest.mark.parametrize(

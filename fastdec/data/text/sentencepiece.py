@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import check_text, damaged, read_bytes, whole_file
-from fastdec.hub.tokenizers.chat import Chats
 
 with extras.explained():
   import sentencepiece
@@ -70,7 +69,7 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
     yield from [line] if is_short else textwrap.wrap(line, LONGEST // 4, break_on_hyphens=False)
 
 
-class Tokenizer(Chats):
+class Tokenizer:
   """A trained SentencePiece model; `Tokenizer.load` or `Tokenizer.train` make one."""
 
   pad_id = PAD_ID

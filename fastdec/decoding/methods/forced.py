@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
+from fastdec.decoding.law import ForcingLaw
 from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.laws.constraint import Constraint
 from fastdec.struct import Bound
 
 
@@ -78,14 +78,14 @@ class ForcedDrafter:
     return _constraint_of(target).follow(state, step.block(self.nodes), step.count)
 
 
-def _constraint_of(target: Bound) -> Constraint:
+def _constraint_of(target: Bound) -> ForcingLaw:
   """Returns the target's constraint.
 
   Raises:
     UserError: there is none.
   """
   for law in target.laws:
-    if isinstance(law, Constraint):
+    if isinstance(law, ForcingLaw):
       return law
   raise UserError(
     'Forced drafts what a constraint forces, and there is none: give constraint=..., or decode by'

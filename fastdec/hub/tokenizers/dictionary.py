@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 from fastdec.errors import UserError
 from fastdec.files import read_bytes, text_of
-from fastdec.hub.tokenizers.chat import Chats
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
@@ -73,7 +72,7 @@ class Dictionary:
     return [self.words[token if token < len(self) else UNK_ID] for token in map(int, ids)]
 
 
-class DictionaryPair(Chats):
+class DictionaryPair:
   """A tokenizer that encodes sources and decodes targets."""
 
   def __init__(self, source: Dictionary, target: Dictionary):

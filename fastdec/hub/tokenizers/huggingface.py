@@ -30,7 +30,8 @@ from fastdec.files import (
   text_of,
   write_json,
 )
-from fastdec.hub.tokenizers.chat import SETTINGS, SPECIAL, TEMPLATE, Chats
+from fastdec.folders.folder import TOKENIZER_FILES
+from fastdec.hub.tokenizers.chat import SETTINGS, SPECIAL, Chats
 from fastdec.hub.tokenizers.spelling import of_spaces, speller
 
 MARIAN = ('source.spm', 'target.spm', 'vocab.json')
@@ -38,9 +39,6 @@ PIECES = ('tokenizer.model', 'spiece.model')
 FAIRSEQ = 'sentencepiece.bpe.model'
 MERGES = ('vocab.json', 'merges.txt')
 ADDED = 'added_tokens.json'
-FILES = (
-  'tokenizer.json', SETTINGS, SPECIAL, TEMPLATE, ADDED, *PIECES, *MARIAN, FAIRSEQ, 'merges.txt',
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +176,7 @@ class _Tokenizer(Chats, abc.ABC):
   def save(self, folder: pathlib.Path) -> None:
     """Copies the tokenizer's files; tokenizer_config.json tells what config.json told."""
     assert self.folder is not None
-    for name in FILES:
+    for name in TOKENIZER_FILES:
       if (self.folder / name).is_file():
         shutil.copy(self.folder / name, folder / name)
     said = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}

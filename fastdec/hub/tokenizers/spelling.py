@@ -1,10 +1,10 @@
 """Bytes that pieces of a tokenizer write: a constraint on texts reads tokens as these."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastdec.text.reader import BYTE
-
+BYTE = re.compile('<0x[0-9A-F]{2}>')
 SHOWN = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that GPT-2 writes as they are
 OTHERS = [byte for byte in range(256) if byte not in SHOWN]
 LETTERS = {chr(byte): byte for byte in SHOWN} | {chr(256 + i): x for i, x in enumerate(OTHERS)}

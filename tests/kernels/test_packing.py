@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import fastdec as fd
-from fastdec.folders import packed
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.kernels.packed import is_packed
+from fastdec.kernels.packing import pack_if_faster
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from fastdec.kernels.packed import is_packed
 def test_what_gains_by_it_on_the_cores_of_this_process(monkeypatch, width, cores, is_faster):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
   heads = BlockwiseHeads(k=2, d_model=width, d_ff=64)
-  module, params = packed(heads, heads.init(jax.random.key(0)))
+  module, params = pack_if_faster(heads, heads.init(jax.random.key(0)))
   assert module is heads and is_packed(params) == is_faster
 
 
@@ -29,12 +29,12 @@ def test_what_gains_by_it_in_int8(monkeypatch, width, cores, is_faster):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: range(cores))
   heads = BlockwiseHeads(k=2, d_model=width, d_ff=128)
   params = fd.quantize(heads, heads.init(jax.random.key(0)))
-  assert is_packed(packed(heads, params)[1]) == is_faster
+  assert is_packed(pack_if_faster(heads, params)[1]) == is_faster
 
 
 def test_nothing_is_packed_where_the_device_is_no_cpu(monkeypatch):
   heads = BlockwiseHeads(k=2, d_model=256, d_ff=64)
   bound = heads, heads.init(jax.random.key(0))
-  assert is_packed(packed(*bound)[1])
+  assert is_packed(pack_if_faster(*bound)[1])
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  assert not is_packed(packed(*bound)[1])
+  assert not is_packed(pack_if_faster(*bound)[1])

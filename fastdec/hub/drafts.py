@@ -1,0 +1,145 @@
+"""Published draft networks: EAGLE, DFlash, DSpark and MTP, as several projects write them.
+
+The contents of config.json and the names of tensors tell the kind (`reader_of`), never the name of
+the folder.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import DTypeLike
+
+from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.folders.drafts import THESE_ARE_HEADS, check_taps
+from fastdec.folders.folder import DTYPES, INDEX, computing_and_kept
+from fastdec.folders.stored import put
+from fastdec.heads.draft import DraftNetwork
+from fastdec.hub import dflash, eagle, medusa, mtp
+from fastdec.hub.draft_parts import architectures_of
+from fastdec.hub.quantized import tensors_of
+from fastdec.hub.tensors import MTP, SINGLE, conversion, files_of, fit
+from fastdec.models.api import Params
+from fastdec.models.taps import Taps
+
+Reader = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
+OF_SPECULATORS = {
+  'eagle3': eagle.speculators_eagle3,
+  'dflash': dflash.speculators_block,
+  'dspark': dflash.speculators_block,
+}
+REFUSED = {  # by their architectures
+  'PEagleDraftModel': 'P-EAGLE',
+  'DominoDraftModel': 'Domino',
+  'Gemma4DSparkModel': 'DSpark with layers of Gemma',
+  'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
+}
+
+
+def load_draft(
+  folder: pathlib.Path,
+  config: Mapping[str, Any],
+  dtype: DTypeLike | None = None,
+  mesh: Mesh | None = None,
+  taps: Sequence[int] | None = None,
+) -> tuple[DraftNetwork, Params]:
+  """Reads a published draft; arguments are those of `fd.load_draft`, and config is config.json's.
+
+  Raises:
+    UserError: a folder that is not whole, or is of an unknown or unsupported kind.
+  """
+  chosen = check_taps(taps)
+  computing, kernels = computing_and_kept(dtype)
+  try:
+    module, stored = _unread(folder, config, computing, chosen)
+  except UserError as error:
+    message = str(error)
+    raise UserError(message if str(folder) in message else f'{folder}: {message}') from None
+  return module, put(stored, module, module.layers.dtype, mesh, kernels)
+
+
+def is_draft(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
+  """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
+  if medusa.holds_heads(folder, config):
+    return 'draft' in config
+  if 'speculators_model_type' in config or REFUSED.keys() & set(architectures_of(config)):
+    return True
+  try:
+    reader_of(config, list(_files(folder)))
+  except UserError:
+    return False
+  return True
+
+
+def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
+  """Returns the reader of a published draft, by its config.json and the names of its tensors.
+
+  Raises:
+    UserError: a kind that is unknown or not supported.
+  """
+  theirs = config.get('speculators_model_type')
+  if theirs is not None:
+    if not isinstance(theirs, str) or theirs not in OF_SPECULATORS:
+      raise UserError(
+        f'speculators_model_type={shown(theirs)} is not supported: known are'
+        f' {", ".join(OF_SPECULATORS)}'
+      )
+    return OF_SPECULATORS[theirs]
+  architectures = architectures_of(config)
+  for name in architectures:
+    if name in REFUSED:
+      raise UserError(
+        f'this is {REFUSED[name]}, which is not supported: give a draft of EAGLE, DFlash or DSpark'
+      )
+  if any(name.startswith(MTP) for name in names):
+    return mtp.mtp
+  if 'dflash_config' in config:
+    return dflash.dflash
+  if 'Qwen3Eagle3Model' in architectures:
+    return eagle.deepspec_eagle3
+  if 'Qwen3DSparkModel' in architectures or (
+    'target_layer_ids' in config and 'markov_rank' in config
+  ):
+    return dflash.deepspec
+  if any(name.startswith('midlayer.') for name in names):
+    return eagle.eagle3
+  if 'fc.weight' in names and 'hidden_norm.weight' not in names:
+    return eagle.eagle1
+  raise UserError(
+    'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of'
+    ' DFlash dflash_config in their config.json, those of DSpark markov_rank, and models with a'
+    ' head of their own mtp.* tensors'
+  )
+
+
+def _unread(
+  folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
+) -> tuple[DraftNetwork, Params]:
+  """Returns a published draft; its parameters are unread."""
+  if medusa.holds_heads(folder, config):
+    raise UserError(THESE_ARE_HEADS)
+  files = _files(folder)
+  reader = reader_of(config, list(files))
+  if reader is mtp.mtp:
+    files = {name: file for name, file in files.items() if name.startswith(MTP)}
+  said = config.get('dtype') or config.get('torch_dtype')
+  tensors = tensors_of(folder, config, files)
+  module, stored = reader(config, tensors, dtype or (said if said in DTYPES else 'float32'), taps)
+  tensors.check()
+  fit(stored, jax.eval_shape(module.init, jax.random.key(0)))
+  return module, stored
+
+
+def _files(folder: pathlib.Path) -> dict[str, str]:
+  """Returns the file that holds each tensor."""
+  pickled = sorted(folder.glob('*.bin'))
+  if pickled and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
+    command = conversion(pickled[0], folder / SINGLE)
+    raise UserError(
+      f'{folder} has its weights only as pickle ({pickled[0].name}), which is refused: convert by'
+      f' {command}'
+    )
+  return files_of(folder)

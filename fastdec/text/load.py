@@ -1,0 +1,243 @@
+"""Models, heads, drafts and tokenizers by their folders, our own and those that others publish."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from jax.sharding import Mesh
+from jaxtyping import DTypeLike
+
+from fastdec import files, folders
+from fastdec.decoding.description import parse
+from fastdec.errors import UserError, UserNote
+from fastdec.evaluation import machine
+from fastdec.fields import read, shown
+from fastdec.folders import native
+from fastdec.folders.drafts import draft_folder
+from fastdec.folders.folder import (
+  TOKENIZER_FILES,
+  Folder,
+  PathLike,
+  computing_and_kept,
+  model_folder,
+  resolved,
+)
+from fastdec.heads.draft import DraftNetwork
+from fastdec.hub import drafts, huggingface, medusa, tokenizers
+from fastdec.hub.generation import warn_of_processors
+from fastdec.hub.medusa import save_heads
+from fastdec.hub.tensors import check_kind
+from fastdec.kernels.packed import pack as packed_copy
+from fastdec.kernels.packing import pack_if_faster
+from fastdec.models.api import Params
+from fastdec.tuning.tuned import COMMAND, NAME, Saved, Tuned, content_of_part
+
+__all__ = [
+  'is_draft',
+  'load',
+  'load_draft',
+  'load_heads',
+  'load_tokenizer',
+  'load_tuned',
+  'open_folder',
+  'save_heads',
+  'tokenizer_of',
+]
+
+
+def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
+  """Opens a folder by its format, and reads its config.json.
+
+  Args:
+    path: a model folder, the workdir of a finished training run, or a folder of published heads; or
+      a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
+    dtype: computes and keeps the parameters in this type (None: the type that the model was trained
+      to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
+
+  Raises:
+    UserError: a folder that does not exist or has an unknown format; a type that no model computes
+      in.
+  """
+  folder = model_folder(path)
+  computing, kernels = computing_and_kept(dtype)
+  # Published heads may have no config.json.
+  file = folder / 'config.json'
+  config = files.read_json(file) if file.is_file() else {}
+  if medusa.holds_heads(folder, config):
+    return medusa.MedusaFolder(folder, config, computing, kernels)
+  if huggingface.is_theirs(config):
+    return huggingface.HuggingFaceFolder(folder, config, computing, kernels)
+  if not file.is_file():
+    check_kind(folder)
+  return native.open(folder, dtype)
+
+
+def load(
+  path: PathLike,
+  dtype: DTypeLike | None = None,
+  mesh: Mesh | None = None,
+  pack: bool | Literal['auto'] = False,
+) -> tuple[Any, Params]:
+  """Reads the model of a folder, or of a training run's workdir, and its parameters.
+
+  Each parameter is read by itself, straight onto its devices. So a model larger than one device
+  loads onto a mesh, and the host holds one parameter at a time.
+
+  Args:
+    path: the folder, ours or one of Hugging Face's with safetensors.
+    dtype: computes and keeps the parameters in this type (None: the type that the model was trained
+      to compute in). 'int8', 'int8w': as None, with the kernels of products in int8, as
+      `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type.
+    mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None:
+      one device).
+    pack: True: packs the parameters, as `fd.pack`; 'auto': if that makes decoding here faster.
+
+  Raises:
+    UserError: a folder that does not exist, is not whole, or does not fit its config; a mesh that
+      does not divide the model.
+  """
+  folder = open_folder(path, dtype)
+  model, params = folder.model, folder.params(mesh)
+  warn_of_processors(folder.path, folder.generation)
+  if pack == 'auto':
+    return pack_if_faster(model, params)
+  return model, packed_copy(model, params) if pack else params
+
+
+def load_heads(
+  path: PathLike, dtype: DTypeLike | None = None, mesh: Mesh | None = None
+) -> tuple[Any, Params]:
+  """Reads a folder's or workdir's prediction heads, ours or Medusa's, and parameters as `load`."""
+  folder = open_folder(path, dtype)
+  return folder.heads, folder.head_params(mesh)
+
+
+def load_tokenizer(path: PathLike) -> Any:
+  """Reads the tokenizer of a folder or workdir, or of a folder of a tokenizer's files alone.
+
+  .encode(str, special=True) -> list[int], .decode(ids) -> str; for chats .render(messages) -> str
+  and .encode_chat(messages) -> list[int].
+  """
+  folder = resolved(path)
+  has_model = any((place / 'config.json').is_file() for place in (folder, folder / 'model'))
+  if not has_model and any((folder / name).is_file() for name in TOKENIZER_FILES):
+    return tokenizers.load(folder)
+  return tokenizer_of(open_folder(folder))
+
+
+def tokenizer_of(folder: Folder) -> Any:
+  """Reads the tokenizer in the folder of a model."""
+  if isinstance(folder, native.NativeFolder):
+    return tokenizers.load_ours(folder.path)
+  return tokenizers.load(folder.path, folder.config.get('model_type'))
+
+
+def load_draft(
+  path: PathLike,
+  dtype: DTypeLike | None = None,
+  mesh: Mesh | None = None,
+  taps: Sequence[int] | None = None,
+) -> tuple[DraftNetwork, Params]:
+  """Reads a draft: an `EagleNetwork` for `fd.Eagle` or a `BlockNetwork` for `fd.BlockDraft`.
+
+  Args:
+    path: our folder, or the workdir of a run that trained one; or as published: EAGLE-1, -2 and -3
+      (SafeAILab, SpecForge, speculators, DeepSpec), DFlash, DSpark; or the folder of a Qwen model
+      with `mtp.*` tensors.
+    dtype: computes and keeps the parameters in this type (None: the type that config.json says).
+      'int8', 'int8w': as None, with the kernels of products in int8.
+    mesh: devices over which it lies, as in `load` (None: one device).
+    taps: the target's layers whose states it reads, k being the residual stream after k layers.
+      None: as its folder says. Official drafts of EAGLE-3 say nothing, and follow a rule once the
+      target is known.
+
+  Returns:
+    The network, and its parameters.
+
+  Raises:
+    UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
+      taps of another number than it reads.
+  """
+  folder = draft_folder(path)
+  if not (folder / 'config.json').is_file():
+    check_kind(folder)
+  config = files.read_json(folder / 'config.json')
+  if 'format' in config:
+    return folders.load_draft(folder, dtype, mesh, taps)
+  return drafts.load_draft(folder, config, dtype, mesh, taps)
+
+
+def is_draft(path: PathLike) -> bool:
+  """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
+  folder = resolved(path)
+  if (folder / 'draft' / 'config.json').is_file():
+    return True
+  if not (folder / 'config.json').is_file():
+    return False
+  config = files.read_json(folder / 'config.json')
+  if 'format' in config:
+    return 'draft' in config
+  return drafts.is_draft(folder, config)
+
+
+def load_tuned(
+  model: PathLike,
+  part: PathLike | None = None,
+  file: PathLike | None = None,
+  mesh: Mesh | None = None,
+  prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+) -> Tuned:
+  """Reads the file of `Tuned.save`, and loads the strategy's heads or draft.
+
+  Args:
+    model: the folder of the model, or the workdir.
+    part: the folder of the heads or the draft, unless they are the model's own. A file never
+      opens what it names: whoever wrote it need not be you.
+    file: where it was written (None: `tuned.json` in the model's folder).
+    mesh: devices over which heads or draft lie, as of `load`.
+    prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
+      None: as they are.
+
+  Raises:
+    UserError: there is no such file, it is damaged, or it was made with another model, other heads
+      or another draft.
+  """
+  path = model_folder(model) / NAME if file is None else files.place(file)
+  remedy = f'{COMMAND} --model={model} --prompts=lines.txt'
+  if not path.is_file():
+    raise UserError(f'{path} is not there: make it by {remedy}')
+  content = files.read_json(path)
+  if content.get('model') != folders.content(model):
+    raise UserError(
+      f'{path} was made with another model than is in {model} now: make it again by {remedy}'
+    )
+  try:
+    saved = read(Saved, content, path.name, mark=': ')
+  except UserError as error:
+    raise UserError(f'{path} is damaged ({error}): make it again by {remedy}') from None
+  tuned, module = saved.figures, None
+  if saved.part is not None:
+    kind, folder = saved.part.kind, part or model
+    if part is None and saved.part.folder is not None:
+      place = shown(saved.part.folder)
+      raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
+    if saved.part.content != content_of_part(kind, folder):
+      raise UserError(
+        f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
+      )
+    reader = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}[kind]
+    module = reader(folder, dtype=tuned.dtype, mesh=mesh)
+    module = module if prepare is None else prepare(*module)
+  try:
+    strategy = parse(saved.strategy, module)
+  except UserError as error:
+    raise UserError(f'{path} is damaged ({error}): make it again by {remedy}') from None
+  if tuned.machine != machine.here():
+    warnings.warn(
+      f'{path} has figures of another machine ({tuned.machine}), and another strategy may be faster'
+      f' here: make it again by {remedy}',
+      UserNote,
+      stacklevel=2,
+    )
+  return dataclasses.replace(tuned, strategy=strategy)
