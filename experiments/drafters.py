@@ -37,8 +37,6 @@ from experiments.lab.train import (
   spaced,
 )
 from fastdec import folders
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
@@ -366,22 +364,23 @@ class Bench:
     return Comparison(self.target, strategy, plain, batches, self.c.table.max_len)
 
   def _strategy(self, drafter: Drafter, tree: int, temperature: float) -> Any:
-    gamma = self.c.table.gamma
+    gamma, sampling = self.c.table.gamma, fd.Sampling(temperature)
     if drafter == 'lookup':
-      return fd.PromptLookup(LOOKUP, gamma + 1, temperature)
+      return fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
     draft = self._loaded(drafter)
     if drafter == 'model':
-      return fd.Speculative(tuple(draft), gamma, temperature)
+      return fd.Speculative(tuple(draft), gamma, sampling=sampling)
     if drafter == 'eagle':
       width, nodes = (WIDTH, tree) if tree else (1, None)
-      return fd.Eagle(draft, gamma, width, nodes, temperature=temperature)
+      return fd.Eagle(draft, gamma, width, nodes, sampling=sampling)
     if drafter in NETWORKS:
-      return fd.BlockDraft(draft, gamma + 1, tree or None, temperature=temperature)
-    rule = Sampling(temperature) if temperature else Exact()
+      return fd.BlockDraft(draft, gamma + 1, tree or None, sampling=sampling)
     if not tree:
-      return fd.Blockwise(draft, gamma + 1, rule)
+      return fd.Blockwise(draft, gamma + 1, sampling=sampling)
     choices = grow(self._ranks(drafter), tree).choices
-    return fd.Medusa(draft, choices, rule) if choices else fd.Blockwise(draft, 1, rule)
+    if not choices:
+      return fd.Blockwise(draft, 1, sampling=sampling)
+    return fd.Medusa(draft, choices, sampling=sampling)
 
   @functools.cache  # noqa: B019
   def _loaded(self, drafter: Drafter) -> Bound:

@@ -24,7 +24,7 @@ from experiments.lab.stage import digest
 from experiments.lab.train import Count, Counts, Seed, each_once
 from fastdec import folders
 from fastdec.decoding.decode import start, step
-from fastdec.decoding.inputs import checked, padded, room_of
+from fastdec.decoding.inputs import bucket_of, checked, padded
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
@@ -308,7 +308,7 @@ def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -
   are done. fairseq and FasterTransformer's Decoder op have theirs there."""
   model = target.module
   _, prompt, _ = checked(model, inputs, None, None, max_len, None)
-  state, is_over = start(target, strategy, padded(model, prompt), None, room_of(model, max_len))
+  state, is_over = start(target, strategy, padded(model, prompt), None, bucket_of(model, max_len))
   while not is_over:
     state, is_over = step(target, strategy, state)
   return _result(strategy, state).resized(max_len, model.pad_id)

@@ -273,10 +273,11 @@ class Bench:
 
   def strategy(self, draft: str, temperature: float, plan: str) -> Any:
     """The strategy of a row."""
-    gamma, is_adaptive = self.gamma(plan), plan == 'adaptive'
+    gamma, sampling = self.gamma(plan), fd.Sampling(temperature)
     if draft == 'lookup':
-      return fd.PromptLookup(LOOKUP, gamma + 1, temperature)
-    return fd.Speculative(tuple(self.draft(draft)), gamma, temperature, adaptive=is_adaptive)
+      return fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
+    is_adaptive = plan == 'adaptive'
+    return fd.Speculative(tuple(self.draft(draft)), gamma, sampling=sampling, adaptive=is_adaptive)
 
 
 # --- what the paper publishes (T5-XXL and others, one TPU v4)

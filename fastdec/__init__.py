@@ -29,6 +29,7 @@ from fastdec.decoding.protocol import Decoded, Noted
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules.typical import Typical
+from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import score
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError, UserNote
@@ -96,6 +97,7 @@ __all__ = [
   'PromptLookup',
   'Rejection',
   'Sample',
+  'Sampling',
   'Speculative',
   'TopN',
   'Topology',

@@ -20,7 +20,7 @@ def main(words: Sequence[str]) -> None:
   parser = Parser('chat', __doc__)
   opening.add_model(parser)
   parser.add_argument('--system', help='what the model is told before the talk')
-  opening.add_law(parser)
+  opening.add_sampling(parser)
   opening.add_processors(parser)
   opening.add_length(parser)
   opening.add_cores(parser)

@@ -23,7 +23,6 @@ import fastdec as fd
 from fastdec.cli import opening, page
 from fastdec.cli.flags import Parser, whole
 from fastdec.decoding.description import label
-from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import parse_json
@@ -64,10 +63,7 @@ class Server(page.Server):
   def fill(self, generator: fd.Generator, max_len: int) -> None:
     """Gives the server its model."""
     self._generator, self._max_len = generator, max_len
-    law = sampling_of(generator.strategy.effective_rule)
-    plain = fd.Greedy()
-    if law is not None:
-      plain = fd.Sample(**vars(law))
+    plain = fd.Greedy().with_sampling(generator.strategy.sampling)
     self._strategies = (plain, generator.strategy)
 
   @property

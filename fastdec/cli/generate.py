@@ -46,7 +46,6 @@ from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.show import COLOURS, columns, counted, plain_console
 from fastdec.decoding.protocol import finish_reason, promise_of
-from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
@@ -61,7 +60,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--prompts', help='file with a prompt on each line')
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
-  opening.add_law(parser)
+  opening.add_sampling(parser)
   opening.add_processors(parser)
   opening.add_constraint(parser)
   opening.add_length(parser)
@@ -139,7 +138,7 @@ def say_check(console: rich.console.Console, generator: fd.Generator, prompt: st
   A warning names the causes where that is seldom.
   """
   strategy, model = generator.strategy, generator.model
-  if not isinstance(strategy, fd.Eagle | fd.BlockDraft):
+  if strategy.part != 'draft' or strategy.drafts_by_model:
     return
   ids, _ = generator.read(prompt)
   before, room = 1 if model.start_id is not None else len(ids), TOKENS
@@ -224,8 +223,8 @@ def worth(strategy: Any, sizes: Sequence[int]) -> str:
 
 def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
   """Says tokens per second, and the ratio to one token a call, decoding in turn."""
-  law = sampling_of(generator.strategy.effective_rule)
-  plain = fd.Greedy() if law is None else fd.Sample(**vars(law))
+  sampling = generator.strategy.sampling
+  plain = fd.Greedy().with_sampling(sampling)
   strategies = {'this': generator.strategy}
   if generator.strategy.most_accepted:
     strategies['plain'] = plain
@@ -242,7 +241,7 @@ def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
   line = f'{speeds["this"]:.1f} tokens per second'
   if 'plain' in strategies:
     ratio = speeds['this'] / speeds['plain']
-    name = 'greedy decoding' if law is None else 'sampling one by one'
+    name = 'greedy decoding' if sampling is None else 'sampling one by one'
     line += f', {ratio:.2f} times {name} ({speeds["plain"]:.1f} tokens per second)'
   device = jax.devices()[0].device_kind
   return f'{line}; {device}, one prompt, compiled, median of {repeats}'

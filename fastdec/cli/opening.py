@@ -11,18 +11,24 @@ import numpy as np
 import fastdec as fd
 from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, whole
-from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_room
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
+from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.models.api import source_words
-from fastdec.text.generator import ROWS, with_law
+from fastdec.text.generator import ROWS
 from fastdec.text.load import open_folder, tokenizer_of
 from fastdec.tuning.tuned import NAME
 
 # a tree of heads may be named by its file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
 LAST = 2**32 - 1  # of the seeds
-LAW = ('temperature', 'top_k', 'top_p', 'min_p')
+SAMPLING = {  # flags of `fd.Sampling`, by their names there
+  'temperature': (number, 'samples, if above 0'),
+  'top_k': (whole(0), 'samples among the k likeliest tokens'),
+  'top_p': (number, 'samples among the fewest tokens of this probability'),
+  'min_p': (number, 'samples among tokens at least this part as likely as the best'),
+}
 PROCESSORS = {  # flags of `fd.Processors`, by their names there
   'repetition_penalty': (number, 'lowers words of prompt and text, if above 1'),
   'presence_penalty': (float, 'is taken from words of the text'),
@@ -61,17 +67,17 @@ def add_cores(parser: Parser) -> None:
   parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
 
 
-def add_law(parser: Parser) -> None:
+def add_sampling(parser: Parser) -> None:
   """Adds the flags of sampling."""
-  parser.add_argument('--temperature', type=number, help='samples, if above 0')
-  parser.add_argument('--top-k', type=whole(0), help='samples among the k likeliest tokens')
-  parser.add_argument(
-    '--top-p', type=number, help='samples among the fewest tokens of this probability'
-  )
-  parser.add_argument(
-    '--min-p', type=number, help='samples among tokens at least this part as likely as the best'
-  )
+  for name, (kind, meaning) in SAMPLING.items():
+    parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
   parser.add_argument('--seed', type=whole(0, LAST), default=0, help='of sampling (0)')
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the settings of sampling that flags set."""
+  values = {name: getattr(args, name, None) for name in SAMPLING}
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def add_processors(parser: Parser) -> None:
@@ -132,10 +138,10 @@ def unread(
     ids, _ = found.read(prompt)
     name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
     if limit is not None:
-      check_room(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
+      check_positions(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
     check_ids(f"{name}'s tokens", np.array([ids]), source_words(found.model))
   if limit is not None and is_source:
-    check_room(1, max_len, limit, setting='--max-len')
+    check_positions(1, max_len, limit, setting='--max-len')
   return found
 
 
@@ -150,36 +156,31 @@ def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
   if not any(chosen.values()):
     chosen['heads'] = default
   languages = {name: getattr(given, name, None) for name in ('source', 'target')}
-  law = {}
-  for name in LAW:
-    if getattr(given, name, None) is not None:
-      law[name] = getattr(given, name)
+  sampling = settings_of(given)
   changes = processors_of(given)
   fd.Processors(**changes)
   if chosen['strategy'] is None:
-    with_law(fd.Greedy(), law)  # a mistake shows before weights are read
+    with_settings(fd.Greedy(), sampling)  # a mistake shows before weights are read
   else:
     chosen['strategy'] = re.sub(TREE, _tree, chosen['strategy'])
   found = fd.Generator.load(given.model, dtype=given.dtype, **chosen, **languages)
   processors = dataclasses.replace(found.processors or fd.Processors(), **changes)
-  return dataclasses.replace(found, strategy=with_law(found.strategy, law), processors=processors)
+  return dataclasses.replace(
+    found, strategy=with_settings(found.strategy, sampling), processors=processors
+  )
 
 
 def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
   """Returns a generator that guesses the n-grams of a file too."""
   if file is None:
     return generator
-  pool, strategy = fd.load_pool(file), generator.strategy
+  pool = fd.load_pool(file)
   pool.check(generator.model.vocab_size)
-  if isinstance(strategy, fd.Lookahead):
-    return dataclasses.replace(
-      generator, strategy=dataclasses.replace(strategy, pool=pool, ngram=pool.ngram)
+  if not hasattr(generator.strategy, 'with_pool'):
+    raise UserError(
+      f'--pool={file} is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
     )
-  if isinstance(strategy, fd.PromptLookup):
-    return dataclasses.replace(generator, strategy=dataclasses.replace(strategy, pool=pool))
-  raise UserError(
-    f'--pool={file} is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
-  )
+  return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
 
 def settle(given: argparse.Namespace, texts: int | None = None) -> int:

@@ -39,15 +39,15 @@ from typing import Any
 import fastdec as fd
 from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, one_of, seconds, wholes
-from fastdec.decoding.description import parse
-from fastdec.decoding.strategy import TREES, in_turn, lengths
+from fastdec.decoding.description import parse, usual_for
+from fastdec.decoding.strategy import TREES, in_turn, lengths, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
-from fastdec.text.generator import draft_of, obvious, with_law
+from fastdec.text.generator import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
 
@@ -63,8 +63,8 @@ def main(words: Sequence[str]) -> None:
   given = _read(words)
   cores.settle(given.model, max(given.batches), given.cores)  # before JAX looks for them
   dtypes = _types(given.dtypes)
-  law = {name: getattr(given, name) for name in opening.LAW if getattr(given, name) is not None}
-  plain = with_law(fd.Greedy(), law)
+  sampling = opening.settings_of(given)
+  plain = with_settings(fd.Greedy(), sampling)
   _check_promise(given.promise, plain)
   for text in given.strategy:
     parse(text)  # a mistake shows before any work
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> None:
     ids = [language.read(prompt)[0] for prompt in prompts]
     parts = list(_parts(given, language))
     target = Bound(*pack_if_faster(language.model, open_folder(given.model, dtype).params()))
-    candidates = _candidates(given, law, parts, target, ids, trees)
+    candidates = _candidates(given, sampling, parts, target, ids, trees)
     for rows in given.batches:
       print(f'{_named(rows, dtype)}:', flush=True)
       share, left = (ends - time.perf_counter()) / left, left - 1
@@ -130,7 +130,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--dtypes', help="such as float32,int8, or all (the model's own)")
   parser.add_argument('--budget', type=seconds, default=120.0, help='time for all of it (2m)')
   parser.add_argument('--output', help="file to write (tuned.json in the model's folder)")
-  opening.add_law(parser)
+  opening.add_sampling(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   return parser.read(words)
@@ -165,7 +165,7 @@ def _parts(given: argparse.Namespace, language: fd.Generator) -> Iterator[tuple[
 
 def _candidates(
   given: argparse.Namespace,
-  law: dict[str, Any],
+  sampling: dict[str, Any],
   parts: Sequence[tuple[Any, str]],
   target: Bound,
   ids: Sequence[Sequence[int]],
@@ -178,18 +178,18 @@ def _candidates(
   alone: list[Any] = [] if given.no_lookup else [fd.PromptLookup()]
   if not given.no_lookahead:
     alone.append(fd.Lookahead())
-  bases: list[Candidate] = [(with_law(strategy, law), None) for strategy in alone]
-  bases += [(parse(text), None) for text in given.strategy]  # the words have their own law
+  bases: list[Candidate] = [(with_settings(strategy, sampling), None) for strategy in alone]
+  bases += [(parse(text), None) for text in given.strategy]  # the words have their own sampling
   families = []
   for part, path in parts:
-    strategy = obvious(part)
+    strategy = usual_for(part)
     if strategy.part == 'heads':
       if path not in trees:
         print(f'fitting a tree to {path}', flush=True)
         trees[path] = _fitted(given, target, part, ids)
-      families += _of_heads(given, law, part, path, trees[path])
+      families += _of_heads(given, sampling, part, path, trees[path])
       strategy = fd.Blockwise(part)
-    bases.append((with_law(strategy, law), path))
+    bases.append((with_settings(strategy, sampling), path))
   for strategy, path in bases:
     sizes = strategy.sizes(given.gammas, given.nodes)
     families.append([(one, path) for one in sizes])
@@ -197,12 +197,12 @@ def _candidates(
 
 
 def _of_heads(
-  given: argparse.Namespace, law: dict[str, Any], heads: Any, path: str, tree: Sequence[Any]
+  given: argparse.Namespace, sampling: dict[str, Any], heads: Any, path: str, tree: Sequence[Any]
 ) -> list[list[Candidate]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part."""
   wanted = None if given.nodes is None else [n - 1 for n in given.nodes]
   sizes = lengths(wanted, len(tree), [n - 1 for n in TREES])
-  trees = [with_law(fd.Medusa(heads, tree[:n]), law) for n in sizes]
+  trees = [with_settings(fd.Medusa(heads, tree[:n]), sampling) for n in sizes]
   relaxed: list[Any] = []
   if given.promise == 'relaxed' and not given.temperature:
     relaxed += [fd.Blockwise(heads, rule=fd.TopN(n)) for n in (2, 3)]

@@ -9,22 +9,16 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import checked, most_of, padded, room_of, shared
-from fastdec.decoding.law import Law, LawMaker, noted
+from fastdec.decoding.inputs import most_of, shared
+from fastdec.decoding.law import LawMaker, noted
+from fastdec.decoding.prefill import grown, has_slots, with_first_slots, with_more_slots
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
-from fastdec.decoding.request import ended_by, laws_of
-from fastdec.decoding.rooms import fits, sized, with_more, with_room
+from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
-from fastdec.decoding.strategy import (
-  Strategy,
-  check_settings,
-  check_strategy,
-  check_streams,
-  nodes_of,
-)
-from fastdec.kernels.sharding import mesh_of, place_rows, using
-from fastdec.models.api import Model, Params, check_model
+from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
+from fastdec.kernels.sharding import place_rows, using
+from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 
 
@@ -74,25 +68,25 @@ def decode(
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
-  max_len, model = most_of(max_len, max_new_tokens), ended_by(model, processors)
-  max_len, prompt, keys = _prepared(
-    Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
-  )
-  laws = laws_of(model, strategy, len(prompt.tokens), processors, constraint, logprobs)
-  room = room_of(model, max_len)
-  prompt = with_room(model, strategy, prompt, room)
-  # a look at every leaf takes a noticeable part of a short text's time
-  mesh = None if jax.device_count() == 1 else mesh_of(params)
-  prompt = prompt if mesh else shared(model, prompt)
-  prompt, keys = place_rows((prompt, keys), mesh)
+  request, prompt = prepare(
+    model, params, inputs, strategy, prompt_lengths, prefix, most_of(max_len, max_new_tokens), key,
+    processors, constraint, logprobs,
+  )  # fmt: skip
+  target, bucket, mesh = request.target, request.bucket, request.mesh
+  prompt = with_first_slots(target.module, strategy, prompt, bucket)
+  prompt = prompt if mesh else shared(target.module, prompt)
+  prompt, keys = place_rows((prompt, request.keys), mesh)
   with using(mesh):
-    decoded, state, is_over = _decode(model, strategy, params, prompt, keys, room, laws)
+    decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket)
     while state is not None and not is_over:
-      prompt = with_more(prompt, room)
-      decoded, state, is_over = _decode(model, strategy, params, prompt, keys, room, laws, state)
-    if logprobs and decoded.logprobs is None:
-      decoded = scored(model, params, prompt, decoded, int(logprobs))
-    return decoded if room == max_len else _resized(decoded, max_len, model.pad_id)
+      # A row has filled its slots: go on with a larger cache.
+      prompt = with_more_slots(prompt, bucket)
+      decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket, state)
+    if request.logprobs and decoded.logprobs is None:
+      decoded = scored(target, prompt, decoded, request.logprobs)
+    if bucket == request.max_len:
+      return decoded
+    return _resized(decoded, request.max_len, target.module.pad_id)
 
 
 def stream(
@@ -121,60 +115,39 @@ def stream(
       yielded.
   """
   check_streams(strategy)
-  max_len, model = most_of(max_len, max_new_tokens), ended_by(model, processors)
-  max_len, prompt, keys = _prepared(
-    Bound(model, params), inputs, strategy, prompt_lengths, prefix, max_len, key
-  )
-  laws = laws_of(model, strategy, len(prompt.tokens), processors, constraint, logprobs)
-  return _stream(Bound(model, params, laws), strategy, prompt, keys, max_len)
+  request, prompt = prepare(
+    model, params, inputs, strategy, prompt_lengths, prefix, most_of(max_len, max_new_tokens), key,
+    processors, constraint, logprobs,
+  )  # fmt: skip
+  return _blocks(request, prompt)
 
 
-def _stream(
-  target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, max_len: int
-) -> Iterator[list[list[int]]]:
+def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
   """Runs `stream` behind its checks, once it is iterated."""
-  mesh, room = mesh_of(target.params), room_of(target.module, max_len)
-  prompt = prompt if mesh else shared(target.module, prompt)
-  prompt, keys = place_rows((with_room(target.module, strategy, prompt, room), keys), mesh)
-  with using(mesh):
-    state, is_over = start(target, strategy, prompt, keys, room)
-  seen = np.zeros(prompt.tokens.shape[0], int)
+  target, strategy, bucket = request.target, request.strategy, request.bucket
+  prompt = prompt if request.mesh else shared(target.module, prompt)
+  prompt = with_first_slots(target.module, strategy, prompt, bucket)
+  prompt, keys = place_rows((prompt, request.keys), request.mesh)
+  with using(request.mesh):
+    state, is_over = start(target, strategy, prompt, keys, bucket)
+  yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
     tokens, length, over, finite, notes = jax.device_get(
       (state.tokens, state.length, is_over, state.finite, noted(state.laws))
     )
     check_finite(finite)
     blocks = []
-    for i, (begin, end) in enumerate(zip(seen.tolist(), length.tolist(), strict=True)):
+    for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
       blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in notes.items()}))
     yield blocks
     if over:
       return
-    seen = length
-    with using(mesh):
-      if prompt.room is not None and length.max() >= prompt.room:
-        prompt = with_more(prompt, room)
-        state, _ = start(target, strategy, prompt, keys, room, state)
+    yielded = length
+    with using(request.mesh):
+      if prompt.slots is not None and length.max() >= prompt.slots:
+        prompt = with_more_slots(prompt, bucket)
+        state, _ = start(target, strategy, prompt, keys, bucket, state)
       state, is_over = step(target, strategy, state)
-
-
-def _prepared(
-  target: Bound,
-  inputs: Any,
-  strategy: Strategy,
-  lengths: Any,
-  prefix: Any,
-  max_len: Whole | Sequence[Whole] | None,
-  key: Any,
-) -> tuple[int, Prompt, Array | None]:
-  """Checks the arguments of `decode`; returns max_len, the padded prompt and one key a row."""
-  model, params = target
-  check_model(model, params)
-  check_strategy(strategy)
-  max_len, prompt, keys = checked(model, inputs, lengths, prefix, max_len, key)
-  check_settings(strategy, len(prompt.tokens))
-  strategy.check(model, prompt, max_len)
-  return max_len, padded(model, prompt), keys
 
 
 @functools.partial(jax.jit, static_argnames=('max_len', 'pad_id'))
@@ -182,30 +155,27 @@ def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
   return decoded.resized(max_len, pad_id)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'max_len'))
+@functools.partial(jax.jit, static_argnames='max_len')
 def _decode(
-  model: Model,
+  target: Bound,
   strategy: Strategy,
-  params: Params,
   prompt: Prompt,
   keys: Array | None,
   max_len: int,
-  laws: tuple[Law, ...] = (),
   state: Any = None,
 ) -> tuple[Decoded, Any, Bool[Array, '']]:
-  """Decodes from the prompt, or on from a state, until all rows have ended or one fills the room.
+  """Decodes from the prompt, or on from a state, until all rows have ended or one fills its slots.
 
   Returns the result, the state if it can grow, and true if all rows have ended."""
-  target = Bound(model, params, laws)
-  state = sized(target, strategy, prompt, keys, max_len, state)
+  state = grown(target, strategy, prompt, keys, max_len, state)
   state = while_loop(
-    lambda s: ~strategy.done(s).all() & fits(strategy, s, prompt),
+    lambda s: ~strategy.done(s).all() & has_slots(strategy, s, prompt),
     lambda s: strategy.step(target, s),
     state,
     nodes_of(strategy),
   )
-  left = None if prompt.room is None else state
-  return strategy.result(state), left, strategy.done(state).all()
+  can_grow = prompt.slots is not None
+  return strategy.result(state), state if can_grow else None, strategy.done(state).all()
 
 
 @functools.partial(jax.jit, static_argnames='max_len')
@@ -217,10 +187,10 @@ def start(
   max_len: int,
   state: Any = None,
 ) -> tuple[Any, Bool[Array, '']]:
-  """Runs the prompt, or gives a state more room.
+  """Runs the prompt, or gives a state more slots.
 
   Returns the strategy's state, and true if all rows are done."""
-  state = sized(target, strategy, prompt, keys, max_len, state)
+  state = grown(target, strategy, prompt, keys, max_len, state)
   return state, strategy.done(state).all()
 
 

@@ -27,19 +27,20 @@ from fastdec.decoding.methods.trees import PUBLISHED
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.rules.typical import Typical
+from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 
+# In this order: of several that draft by the same module the first is the usual one.
 STRATEGIES = (
   Greedy,
   Sample,
+  Medusa,
   Blockwise,
   BlockwiseTwoCalls,
-  Medusa,
   Speculative,
   PromptLookup,
   Lookahead,
@@ -49,7 +50,7 @@ STRATEGIES = (
   BlockDraft,
   LinearForecast,
 )
-RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, Sampling)
+RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification)
 BESIDE = ('pool', 'weights')  # settings that hold arrays: nobody writes them as words
 LONGEST = 65_536  # characters of a description; a tree of as many nodes as a call holds fits
 
@@ -58,7 +59,9 @@ def describe(strategy: Any) -> str:
   """Writes a strategy with all its settings, but for heads or draft, as `parse` reads it.
 
   >>> describe(PromptLookup(k=5))
-  'PromptLookup(ngram=3, k=5, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)'
+  'PromptLookup(ngram=3, k=5)'
+  >>> describe(PromptLookup(k=5, sampling=Sampling(0.5)))
+  'PromptLookup(ngram=3, k=5, temperature=0.5, top_k=0, top_p=1.0, min_p=0.0)'
 
   Raises:
     UserError: a strategy, rule or setting that is not fastdec's own, or a pool or weights.
@@ -85,7 +88,8 @@ def parse(text: str, part: Any = None) -> Any:
   """Reads the strategy that a text describes.
 
   Case and underscores do not matter in names, and a name without settings needs no parentheses:
-  'prompt_lookup', 'eagle(depth=7, width=8, nodes=32)', 'Blockwise(k=4, rule=TopN(n=2))'.
+  'prompt_lookup', 'eagle(depth=7, width=8, nodes=32)', 'Blockwise(k=4, rule=TopN(n=2))'. Settings
+  of `Sampling` stand among the strategy's own: 'speculative(gamma=4, temperature=0.8)'.
 
   Args:
     text: a name, and settings that are literals or rules.
@@ -110,6 +114,19 @@ def parse(text: str, part: Any = None) -> Any:
   return kind(**settings, **{kind.part: part})
 
 
+def usual_for(part: tuple[Any, Any] | None) -> Any:
+  """Returns the usual strategy for (module, params) of heads or a draft; None: greedy decoding."""
+  if part is None:
+    return Greedy()
+  module, _ = part
+  for kind in STRATEGIES:
+    if kind.drafts_for is not None and isinstance(module, kind.drafts_for):
+      return kind.usual(part)
+  raise UserError(
+    f'{type(module).__name__} is neither heads nor a draft that is known: give the strategy too'
+  )
+
+
 def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str, Any]]:
   """Reads a class and its settings."""
   name, keywords = (node.func, node.keywords) if isinstance(node, ast.Call) else (node, [])
@@ -119,18 +136,27 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   if kind is None:
     raise UserError(f'{shown(word)} is no {what}: {known(one.__name__ for one in kinds)}')
   fields = _settings_of(kind)
+  draws = any(field.name == 'sampling' for field in dataclasses.fields(kind))
+  names = [*fields, *(SETTINGS if draws else ())]
   if isinstance(node, ast.Call) and node.args:
-    raise UserError(f'{kind.__name__} takes its settings by name: {known(fields)}')
-  settings = {}
+    raise UserError(f'{kind.__name__} takes its settings by name: {known(names)}')
+  settings, drawing = {}, {}
   for keyword in keywords:
-    if keyword.arg not in fields:
-      raise UserError(f'{kind.__name__} has no setting {shown(keyword.arg)}: {known(fields)}')
-    settings[keyword.arg] = _value(f'{kind.__name__}: {keyword.arg}', keyword.value)
-    if isinstance(fields[keyword.arg].default, bool) and type(settings[keyword.arg]) is not bool:
-      raise UserError(f'{kind.__name__}: {keyword.arg} is not possible: give True or False')
+    value_name = f'{kind.__name__}: {keyword.arg}'
+    if keyword.arg in fields:
+      settings[keyword.arg] = _value(value_name, keyword.value)
+    elif draws and keyword.arg in SETTINGS:
+      drawing[keyword.arg] = _value(value_name, keyword.value)
+    else:
+      raise UserError(f'{kind.__name__} has no setting {shown(keyword.arg)}: {known(names)}')
+    is_flag = keyword.arg in fields and isinstance(fields[keyword.arg].default, bool)
+    if is_flag and type(settings[keyword.arg]) is not bool:
+      raise UserError(f'{value_name} is not possible: give True or False')
+  if drawing:
+    settings['sampling'] = Sampling(**drawing)
   for name, field in fields.items():
     if field.default is dataclasses.MISSING and name not in settings:
-      raise UserError(f'{kind.__name__} needs {name}: {known(fields)}')
+      raise UserError(f'{kind.__name__} needs {name}: {known(names)}')
   return kind, settings
 
 
@@ -153,8 +179,8 @@ def _value(name: str, node: ast.expr) -> Any:
 
 
 def _settings_of(kind: Any) -> dict[str, Any]:
-  """Returns the fields of a strategy or rule that are described, by name."""
-  apart = (getattr(kind, 'part', ''), *BESIDE)
+  """Returns the fields of a strategy or rule that have a word of their own, by name."""
+  apart = (getattr(kind, 'part', ''), 'sampling', *BESIDE)
   return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in apart}
 
 
@@ -163,10 +189,17 @@ def _written(value: Any, is_label: bool) -> str:
   kind = type(value).__name__
   is_own = is_label and isinstance(value, LoopStrategy) and dataclasses.is_dataclass(value)
   if type(value) in (*STRATEGIES, *RULES) or is_own:
-    words = []
+    settings = {}
     for name, field in _settings_of(type(value)).items():
-      word = _written(getattr(value, name), is_label)
-      if not (is_label and word == _written(field.default, is_label)):
+      settings[name] = (getattr(value, name), field.default)
+    sampling = getattr(value, 'sampling', None)
+    if sampling is not None:
+      for name, default in vars(Sampling()).items():
+        settings[name] = (getattr(sampling, name), default)
+    words = []
+    for name, (setting, default) in settings.items():
+      word = _written(setting, is_label)
+      if not (is_label and word == _written(default, is_label)):
         words.append(f'{name}={word}')
     return f'{kind}({", ".join(words)})'
   if isinstance(value, Topology):

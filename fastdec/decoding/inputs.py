@@ -1,7 +1,7 @@
 """Inputs of a decode, checked before anything is compiled, and made into a `Prompt`.
 
 Each shape needs a compiled program, so there are few. Padded prompts have one of few widths
-(`width_of`), and the loop has room for one of few numbers of tokens (`room_of`). The most tokens
+(`width_of`), and the loop has slots for one of few numbers of tokens (`bucket_of`). The most tokens
 that a row may emit are data.
 """
 
@@ -53,7 +53,7 @@ def checked(
   rows = prompt.tokens.shape[0]
   check_rows('max_len', limit, rows)
   prompt = dataclasses.replace(prompt, limit=np.full(rows, limit, np.int32))
-  check_positions(model, prompt, int(limit.max()))
+  check_prompt_positions(model, prompt, int(limit.max()))
   return int(limit.max()), prompt, None if key is None else row_keys(key, rows)
 
 
@@ -273,7 +273,7 @@ def check_ids(name: str, ids: np.ndarray, words: int, least: int = 0) -> None:
     )
 
 
-def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
+def check_prompt_positions(model: Model, prompt: Prompt, max_len: int) -> None:
   """Raises UserError if the source, or prompt and output, exceed the model's positions."""
   limit = model.max_positions
   if limit is None:
@@ -285,10 +285,10 @@ def check_positions(model: Model, prompt: Prompt, max_len: int) -> None:
     )
   own = np.full(prompt.length.shape, max_len) if prompt.limit is None else prompt.limit
   longest = (prompt.length + own).argmax()
-  check_room(int(prompt.length[longest]), int(own[longest]), limit)
+  check_positions(int(prompt.length[longest]), int(own[longest]), limit)
 
 
-def check_room(
+def check_positions(
   tokens: int,
   max_len: int,
   limit: int,
@@ -297,17 +297,17 @@ def check_room(
   whose: str = "the model's",
   other: str = '',
 ) -> None:
-  """Raises UserError if a prompt of so many tokens, or it and its output, exceed the positions."""
+  """Raises UserError if a prompt of `tokens`, or it and its output, exceed the positions."""
   if tokens > limit:
     raise UserError(
       f'{name} of {tokens} tokens exceeds {whose} {limit} positions: shorten it{other}'
     )
-  room = limit - tokens + 1  # the last token is never fed back
-  if max_len > room:
-    asked = f'{setting}={max_len} exceeds'
+  most = limit - tokens + 1  # the last token is never fed back
+  if max_len > most:
+    excess = f'{setting}={max_len} exceeds'
     if tokens > 1:  # not a start token alone
-      asked = f'{name} of {tokens} tokens and {setting}={max_len} exceed'
-    raise UserError(f'{asked} {whose} {limit} positions: lower {setting} to {room} or less{other}')
+      excess = f'{name} of {tokens} tokens and {setting}={max_len} exceed'
+    raise UserError(f'{excess} {whose} {limit} positions: lower {setting} to {most} or less{other}')
 
 
 def row_keys(key: Any, rows: int) -> Array:
@@ -397,7 +397,7 @@ def _width_of(length: int) -> int:
 
 
 def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """Returns the smallest of 16, 32, 64, ..., 512, then as in `room_of`, that holds each length.
+  """Returns the smallest of 16, 32, 64, ..., 512, then as in `bucket_of`, that holds each length.
 
   >>> width_of(np.array([3, 16, 17, 40, 513])).tolist()
   [16, 16, 32, 64, 640]
@@ -406,16 +406,16 @@ def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
   return np.where(lengths <= DOUBLED_TO, doubled, _four_an_octave(lengths))
 
 
-def room_of(model: Model, max_len: int) -> int:
-  """Returns the tokens that a loop makes room for if a row may emit `max_len`.
+def bucket_of(model: Model, max_len: int) -> int:
+  """Returns the tokens that a loop has slots for if a row may emit `max_len`.
 
   It is `max_len` if all outputs of the model have one length. Else it is rounded up to 16, 32, 48,
   ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
-  return max_len if model.fixed_length is not None else _room_of(max_len)
+  return max_len if model.fixed_length is not None else _bucket_of(max_len)
 
 
 @functools.cache
-def _room_of(max_len: int) -> int:
+def _bucket_of(max_len: int) -> int:
   return int(_four_an_octave(np.array(max_len)))
 
 

@@ -61,7 +61,7 @@ def init(
     drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
     rule: chooses the first token, as the bonus of a draft that is the root alone.
     prompt: b rows of t tokens, right-padded, of at least one token each.
-    max_len: room for this many tokens a row, its end token included; a static int of at least 1. A
+    max_len: slots for this many tokens a row, its end token included; a static int of at least 1. A
       row may have a lower limit of its own, as data: `prompt.limit`.
     keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None if
       neither does.
@@ -178,9 +178,9 @@ def _acceptable(
   topology = draft.topology
   ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
   below_end = (ancestors & is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
-  room = state.limit - state.length
+  tokens_left = state.limit - state.length
   allowed = with_rows(topology.acceptable, 2) & ~is_among(draft.tokens, suppressed_ids)
-  return allowed & ~below_end & (with_rows(topology.depths, 2) <= room[:, None])
+  return allowed & ~below_end & (with_rows(topology.depths, 2) <= tokens_left[:, None])
 
 
 def _emit(

@@ -20,33 +20,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import (
-  begun_alike,
-  checked,
-  limit_of,
-  most_of,
-  padded,
-  room_of,
-  row_keys,
-  rows_of,
-  width_of,
-  without_left_pads,
-)
-from fastdec.decoding.law import Law, LawMaker
+from fastdec.decoding.inputs import begun_alike, checked, most_of, padded, width_of
+from fastdec.decoding.law import LawMaker
+from fastdec.decoding.prefill import grown, has_slots, with_first_slots, with_more_slots
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.request import ended_by, laws_of
-from fastdec.decoding.rooms import fits, sized, with_more, with_room
+from fastdec.decoding.request import Request, prepare_each
 from fastdec.decoding.score import scored
-from fastdec.decoding.settings import Whole, check_rows, count
-from fastdec.decoding.strategy import Strategy, check_settings, check_strategy, nodes_of, of_rows
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import Strategy, nodes_of, of_rows
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import check_rows as check_divides
-from fastdec.kernels.sharding import mesh_of, place_rows, using
-from fastdec.models.api import Model, Params, check_model, source_pad, source_words
+from fastdec.kernels.sharding import place_rows, using
+from fastdec.models.api import Model, Params, source_pad
 from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
@@ -95,34 +83,20 @@ def decode_each(
       along 'data'.
   """
   rows = count('rows', rows, 1, '1 or more')
-  check_model(model, params)
-  check_strategy(strategy)
-  model = ended_by(model, processors)
-  sources = rows_of('inputs', inputs, source_words(model))
-  name = 'prompt' if model.start_id is None else 'source'
-  sources = [without_left_pads(model, name, i, row) for i, row in enumerate(sources)]
-  lengths = np.array([len(source) for source in sources], int)
-  if not lengths.size:
+  request, sources = prepare_each(
+    model, params, inputs, strategy, most_of(max_len, max_new_tokens), key, processors, constraint,
+    logprobs,
+  )  # fmt: skip
+  if not sources:
     return iter(())
-  if model.start_id is None and not lengths.all():
-    raise UserError(f'prompt {int(lengths.argmin())} is empty: give at least one token')
-  limit = limit_of(model, most_of(max_len, max_new_tokens))
-  check_rows('max_len', limit, len(lengths))
-  limit = np.full(len(lengths), limit)
-  check_settings(strategy, len(lengths))
-  for i in {int(lengths.argmax()), int((lengths + limit).argmax())}:
-    _, longest, _ = checked(model, sources[i][None], None, None, int(limit[i]), None)
-    strategy.check(model, longest, int(limit[i]))
-  mesh = mesh_of(params)
-  unit = 1 if mesh is None else mesh.shape['data']
+  unit = 1 if request.mesh is None else request.mesh.shape['data']
   check_divides(rows, unit)
-  several = 2 ** (len(lengths) - 1).bit_length()  # lists of few lengths: each is a program
+  # A short list has a pool of its own: of few sizes, for each is a program.
+  several = 2 ** (len(sources) - 1).bit_length()
   rows = min(rows, -(-several // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
-  keys = None if key is None else row_keys(key, len(lengths))
-  laws = laws_of(model, strategy, len(lengths), processors, constraint, logprobs)
-  top = int(logprobs)
-  pool = _Pool(model, params, strategy, laws, top, sources, limit, keys, rows, quarter, mesh)
+  pool = _Pool(request, sources, rows - rows % quarter, quarter)
+  lengths = np.array([len(source) for source in sources])
   return (
     finished
     for group in groups_of(lengths, LEAST_POOLFULS * rows)
@@ -172,111 +146,111 @@ def groups_of(lengths: Int[np.ndarray, ' n'], least: int) -> list[Int[np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-  """A decoder of groups of sources, `rows` at once; at least `quarter` leave and come together."""
+  """A decoder of groups of sources, `rows` at once; `quarter` of them leave and come together."""
 
-  model: Model
-  params: Params
-  strategy: Strategy
-  laws: tuple[Law, ...]
-  top: int  # likeliest tokens of each place, if log-probabilities are wanted
+  request: Request
   sources: Sequence[np.ndarray]
-  limit: Int[np.ndarray, ' n']  # most tokens of each source
-  keys: Array | None  # one a source
-  rows: int
+  rows: int  # a multiple of `quarter`
   quarter: int
-  mesh: Mesh | None
 
   def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
     """Yields the sources of a group as they end."""
-    pool_rows = self.rows - self.rows % self.quarter
+    request, model = self.request, self.request.target.module
     width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
-    width = min(width, self.model.max_positions or width)
-    # not of the longest: few programs
-    max_len = int(self.limit.max())
-    room = self.strategy.most_tokens(width, room_of(self.model, max_len))
-    owners, is_done, row_calls, state, space = (
-      np.full(pool_rows, NOBODY),
-      np.ones(pool_rows, bool),
-      0,
-      None,
-      None,
-    )
-    is_prompt = self.model.start_id is None and self.mesh is None
-    alike = begun_alike(self.model, [self.sources[i] for i in group]) if is_prompt else 0
+    width = min(width, model.max_positions or width)
+    # Of the longest of all groups, so that there are few programs.
+    bucket = request.strategy.most_tokens(width, request.bucket)
+    is_prompt = model.start_id is None and request.mesh is None
+    alike = begun_alike(model, [self.sources[i] for i in group]) if is_prompt else 0
     filler = self.sources[group[0]][: alike + 1]
+
+    owners = np.full(self.rows, NOBODY)  # the source in each row of the pool
+    is_done, row_calls, state, first_slots = np.ones(self.rows, bool), 0, None, None
     for begun in itertools.count(0, self.quarter):
-      come = group[begun : begun + self.quarter]
-      come = np.pad(come, (0, self.quarter - len(come)), constant_values=NOBODY)
-      prompt, keys = self._prompt(come, width, filler)
+      # The next sources come; behind the last one fillers do.
+      coming = group[begun : begun + self.quarter]
+      coming = np.pad(coming, (0, self.quarter - len(coming)), constant_values=NOBODY)
+      prompt, keys = self._prompt(coming, width, filler)
       if state is None:
-        space = with_room(self.model, self.strategy, prompt, room).room
-      prompt = dataclasses.replace(prompt, room=space, shared=alike)
+        first_slots = with_first_slots(model, request.strategy, prompt, bucket).slots
+      prompt = dataclasses.replace(prompt, slots=first_slots, shared=alike)
       if state is None:
-        state = self._nothing(prompt, keys, room, come, pool_rows // self.quarter)
-      order = np.arange(begun, pool_rows) if begun < pool_rows else _by_readiness(owners, is_done)
-      slots = order[: self.quarter]
-      left, owners[slots] = owners[slots], come
-      wanted = max(int((owners != NOBODY).sum()) - self.quarter, 0)
-      # nothing runs before the pool is full
-      still = pool_rows if begun + self.quarter < pool_rows else wanted
-      strategy = of_rows(self.strategy, owners.clip(0))
-      target = self._target(come)
-      with using(self.mesh):
+        state = self._blank(prompt, keys, bucket, coming)
+
+      # They take the places of rows that have ended, or of places that were never filled.
+      is_filling = begun < self.rows
+      order = np.arange(begun, self.rows) if is_filling else _by_readiness(owners, is_done)
+      places = order[: self.quarter]
+      leaving, owners[places] = owners[places], coming
+
+      # The pool runs until a quarter has ended; while it is being filled it does not run.
+      still = max(int((owners != NOBODY).sum()) - self.quarter, 0)
+      if begun + self.quarter < self.rows:
+        still = self.rows
+      strategy = of_rows(request.strategy, owners.clip(0))
+      target = self._target(coming)
+      with using(request.mesh):
         state, calls, is_done, decoded, is_full = _exchange(
-          target, strategy, state, slots, prompt, keys, room, still
+          target, strategy, state, places, prompt, keys, bucket, still
         )
-        while prompt.room is not None and is_full:
-          prompt = with_more(prompt, room)
-          state, more, is_done, is_full = _go_on(
-            target, strategy, state, slots, prompt, keys, room, still
+        while prompt.slots is not None and is_full:
+          prompt = with_more_slots(prompt, bucket)
+          state, more, is_done, is_full = _continue(
+            target, strategy, state, places, prompt, keys, bucket, still
           )
           calls += more
-        space = prompt.room
-      (kept,) = (left != NOBODY).nonzero()
+      first_slots = prompt.slots
+
+      # What has left is yielded, fillers excepted.
+      (kept,) = (leaving != NOBODY).nonzero()
       if kept.size:
-        if self.top and decoded.logprobs is None:
-          before, _ = self._prompt(left, width, filler)
-          with using(self.mesh):
-            decoded = scored(self.model, self.params, before, decoded, self.top)
+        if request.logprobs and decoded.logprobs is None:
+          before, _ = self._prompt(leaving, width, filler)
+          with using(request.mesh):
+            decoded = scored(request.target, before, decoded, request.logprobs)
         decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
-        yield Finished(left[kept], decoded.resized(max_len, self.model.pad_id), row_calls)
+        yield Finished(leaving[kept], decoded.resized(request.max_len, model.pad_id), row_calls)
         row_calls = 0
       if (owners == NOBODY).all():
         return
-      is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * pool_rows
+      is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * self.rows
 
-  def _target(self, come: Int[np.ndarray, ' q']) -> Bound:
-    """Returns the model with the laws of these sources; those of fillers matter to nobody."""
-    return Bound(self.model, self.params, tuple(law.take(come.clip(0)) for law in self.laws))
+  def _target(self, coming: Int[np.ndarray, ' q']) -> Bound:
+    """Returns the model with the laws of these sources; those of fillers are ignored."""
+    target = self.request.target
+    laws = tuple(law.take(coming.clip(0)) for law in target.laws)
+    return dataclasses.replace(target, laws=laws)
 
   def _prompt(
     self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
   ) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
-    inputs = np.full((len(indices), width), source_pad(self.model), np.int32)
+    request, model = self.request, self.request.target.module
+    inputs = np.full((len(indices), width), source_pad(model), np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
       source = filler if index == NOBODY else self.sources[index]
       lengths[row] = len(source)
       inputs[row, : lengths[row]] = source
-    is_prompt = self.model.start_id is None
-    keys = None if self.keys is None else self.keys[indices.clip(0)]
-    limit = self.limit[indices.clip(0)]
-    _, prompt, keys = checked(self.model, inputs, lengths if is_prompt else None, None, limit, keys)
-    prompt = padded(self.model, prompt)
+    is_prompt = model.start_id is None
+    keys = None if request.keys is None else request.keys[indices.clip(0)]
+    limit = request.limit[indices.clip(0)]
+    _, prompt, keys = checked(model, inputs, lengths if is_prompt else None, None, limit, keys)
+    prompt = padded(model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
-    return place_rows((prompt, keys), self.mesh)
+    return place_rows((prompt, keys), request.mesh)
 
-  def _nothing(
-    self, prompt: Prompt, keys: Array | None, room: int, come: Int[np.ndarray, ' q'], quarters: int
+  def _blank(
+    self, prompt: Prompt, keys: Array | None, bucket: int, coming: Int[np.ndarray, ' q']
   ) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
-    strategy = of_rows(self.strategy, come.clip(0))
-    shapes = _begun.eval_shape(self._target(come), strategy, prompt, keys, room)
-    nothing = jax.tree.map(
+    strategy = of_rows(self.request.strategy, coming.clip(0))
+    shapes = _begun.eval_shape(self._target(coming), strategy, prompt, keys, bucket)
+    quarters = self.rows // self.quarter
+    blank = jax.tree.map(
       lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
     )
-    return place_rows(nothing, self.mesh)
+    return place_rows(blank, self.request.mesh)
 
 
 def _by_readiness(
@@ -290,49 +264,51 @@ def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
   return np.asarray(x)[rows]
 
 
-@functools.partial(jax.jit, static_argnames='room')
-def _begun(target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, room: int) -> Any:
+@functools.partial(jax.jit, static_argnames='bucket')
+def _begun(
+  target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, bucket: int
+) -> Any:
   """Returns the state of rows that begin; traced once for its shapes and for `_exchange`."""
-  return strategy.init(target, prompt, room, keys)
+  return strategy.init(target, prompt, bucket, keys)
 
 
-@functools.partial(jax.jit, static_argnames='room', donate_argnames='state')
+@functools.partial(jax.jit, static_argnames='bucket', donate_argnames='state')
 def _exchange(
   target: Bound,
   strategy: Strategy,
   state: Any,
-  slots: Int[Array, ' q'],
+  places: Int[Array, ' q'],
   prompt: Prompt,
   keys: Array | None,
-  room: int,
+  bucket: int,
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded, Bool[Array, '']]:
-  """Puts new rows into `slots`, and runs the pool until at most `still` rows run.
+  """Puts new rows into `places`, and runs the pool until at most `still` rows run.
 
   Settings of rows are those of the pool's rows in `strategy`, and of the new ones in the laws.
-  Returns the state, the number of calls, a mask of ended rows, the results of the slots' rows
-  before, and true if the pool stopped for want of room.
+  Returns the state, the number of calls, a mask of ended rows, the results of the rows
+  that were there before, and true if the pool stopped because a row has filled its slots.
   """
-  left = strategy.result(strategy.take(state, slots))
-  coming = _begun(target, of_rows(strategy, slots), prompt, keys, room)
-  state = _put(state, slots, coming)
+  left = strategy.result(strategy.take(state, places))
+  coming = _begun(target, of_rows(strategy, places), prompt, keys, bucket)
+  state = _put(state, places, coming)
   state, calls, is_done, is_full = _run(target, strategy, state, prompt, still)
   return state, calls, is_done, left, is_full
 
 
-@functools.partial(jax.jit, static_argnames='room')
-def _go_on(
+@functools.partial(jax.jit, static_argnames='bucket')
+def _continue(
   target: Bound,
   strategy: Strategy,
   state: Any,
-  slots: Int[Array, ' q'],
+  places: Int[Array, ' q'],
   prompt: Prompt,
   keys: Array | None,
-  room: int,
+  bucket: int,
   still: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
-  """Runs the pool on, with the room of `prompt`; returns what `_exchange` does, without results."""
-  state = sized(target, of_rows(strategy, slots), prompt, keys, room, state)
+  """Runs the pool on, with the slots of `prompt`; returns as `_exchange`, without results."""
+  state = grown(target, of_rows(strategy, places), prompt, keys, bucket, state)
   return _run(target, strategy, state, prompt, still)
 
 
@@ -343,7 +319,7 @@ def _run(
     return (~strategy.done(state)).sum() > still
 
   state, calls = while_loop(
-    lambda carry: is_wanted(carry[0]) & fits(strategy, carry[0], prompt),
+    lambda carry: is_wanted(carry[0]) & has_slots(strategy, carry[0], prompt),
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),
     (state, jnp.zeros((), jnp.int32)),
     nodes_of(strategy),
@@ -351,13 +327,13 @@ def _run(
   return state, calls, strategy.done(state), is_wanted(state)
 
 
-def _put(state: Any, slots: Int[Array, ' q'], new: Any) -> Any:
-  """Puts the rows of `new` into these slots; beams have several entries a row, side by side."""
+def _put(state: Any, places: Int[Array, ' q'], new: Any) -> Any:
+  """Puts the rows of `new` into these places; beams have several entries a row, side by side."""
 
   def put(old: Array, new: Array) -> Array:
-    entries = new.shape[0] // slots.shape[0]
+    entries = new.shape[0] // places.shape[0]
     return old.at[
-      (slots[:, None] * entries + jnp.arange(entries, dtype=slots.dtype)[None]).reshape(-1)
+      (places[:, None] * entries + jnp.arange(entries, dtype=places.dtype)[None]).reshape(-1)
     ].set(new)
 
   return jax.tree.map(put, state, new)

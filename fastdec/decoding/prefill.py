@@ -1,22 +1,29 @@
-"""The prompt, scored once and in chunks: a long one takes memory for the attention of one chunk.
+"""The prompt, scored once and in chunks; the caches that it fills, which grow with the text.
 
-All chunks have one width, and one compiled program reads them in turn. A prompt of up to `CHUNK`
-tokens is a single call.
+A long prompt takes memory for the attention of one chunk. All chunks have one width, and one
+compiled program reads them in turn. A prompt of up to `CHUNK` tokens is a single call.
+
+A call reads all slots of a cache, so there are few at first (`Prompt.slots`). The loop ends early
+when a running row has filled them. Then the host lets the state grow to about twice the slots, and
+the loop continues. Each size is another program, compiled only if it is reached.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.decoding.protocol import Prompt
-from fastdec.models.api import Capacity, causal
+from fastdec.models.api import Capacity, Model, causal
 from fastdec.models.taps import Taps, apply_with
 from fastdec.struct import Bound
 
 CHUNK = 256  # tokens, at most
+FIRST = 64  # tokens behind a prompt that there are slots for at first
+SHARE = 8  # behind a long prompt: this part of its length
 
 T = TypeVar('T')
 
@@ -32,10 +39,10 @@ def chunks_of(t: int) -> tuple[int, int]:
 
 
 def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
-  """Returns the room for a prompt, its output as far as `Prompt.room` goes, and calls on nodes."""
+  """Returns the slots for a prompt, its output up to `Prompt.slots`, and calls on nodes."""
   parts = [chunks_of(n) for n in (prompt.shared, prompt.tokens.shape[1] - prompt.shared)]
   total = sum(chunks * width for chunks, width in parts) + max_len + nodes
-  more = 0 if prompt.room is None else max(max_len - prompt.room, 0)
+  more = 0 if prompt.slots is None else max(max_len - prompt.slots, 0)
   return Capacity(total - more, nodes=max(nodes, *(width for _, width in parts)), more=more)
 
 
@@ -97,7 +104,7 @@ def read_text(
   Args:
     target: the model and its parameters.
     prompt: its tokens and lengths.
-    cache: empty, with room for all chunks (`capacity_of`).
+    cache: empty, with slots for all chunks (`capacity_of`).
     taps: layers whose states are wanted too.
     known: length of the prompt that each row begins with (`Nodes.text`); None: all of it.
 
@@ -126,3 +133,46 @@ def read_text(
     lambda x, y: jnp.concatenate([jnp.repeat(x, b, axis=0), y], axis=1), first, rest
   )
   return hidden, states, cache
+
+
+def with_first_slots(model: Model, strategy: Any, prompt: Prompt, max_len: int) -> Prompt:
+  """Returns the prompt with the slots to begin with, if these are fewer than all."""
+  slots = max(FIRST, prompt.tokens.shape[1] // SHARE)
+  grows = hasattr(strategy, 'emitted') and model.fixed_length is None
+  return dataclasses.replace(prompt, slots=slots) if grows and slots < max_len else prompt
+
+
+def with_more_slots(prompt: Prompt, max_len: int) -> Prompt:
+  """Returns the prompt with the next number of slots: about twice as many, or all (None)."""
+  assert prompt.slots is not None  # there are more
+  slots = 2 * prompt.slots + prompt.tokens.shape[1]
+  return dataclasses.replace(prompt, slots=slots if slots < max_len else None)
+
+
+def has_slots(strategy: Any, state: Any, prompt: Prompt) -> Bool[Array, '']:
+  """True if all running rows have slots for one more call."""
+  if prompt.slots is None:
+    return jnp.array(True)
+  return (strategy.done(state) | (strategy.emitted(state) < prompt.slots)).all()
+
+
+def grown(
+  target: Bound, strategy: Any, prompt: Prompt, keys: Array | None, max_len: int, state: Any
+) -> Any:
+  """Returns the state behind the prompt, or `state` with as many slots as that has (inside jit).
+
+  Slots behind a row's length are garbage, so that more of them may be added at the end of each
+  axis. Axes of rows stay.
+  """
+
+  def init(prompt: Prompt, keys: Array | None) -> Any:
+    return strategy.init(target, prompt, max_len, keys)
+
+  if state is None:
+    return init(prompt, keys)
+
+  def padded(x: Array, like: jax.ShapeDtypeStruct) -> Array:
+    more = [(0, new - old) for old, new in zip(x.shape[1:], like.shape[1:], strict=True)]
+    return jnp.pad(x, [(0, 0), *more]) if any(end for _, end in more) else x
+
+  return jax.tree.map(padded, state, jax.eval_shape(init, prompt, keys))

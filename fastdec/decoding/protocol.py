@@ -47,10 +47,11 @@ class Prompt:
   tokens: Int[Given, 'b t']
   length: Int[Given, ' b']  # at least 1
   empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
-  # most tokens that a row may emit; None: the room that there is
+  # most tokens that a row may emit; None: as many as there are slots for
   limit: Int[Given, ' b'] | None = None
-  # tokens behind the prompt that caches have room for at first (`rooms`); None: all
-  room: int | None = struct.static(default=None)
+  # tokens behind the prompt that caches have slots for at first (`prefill.with_first_slots`); None:
+  # all
+  slots: int | None = struct.static(default=None)
   # tokens that all rows begin with, fewer than any row has (`inputs.shared`)
   shared: int = struct.static(default=0)
   one_source: bool = struct.static(default=False)  # all rows have the same inputs

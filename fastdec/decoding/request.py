@@ -1,14 +1,157 @@
-"""What a caller asks of `decode`, `stream` and `decode_each`, checked and prepared once."""
+"""Request of a caller to decode some rows, checked and with its defaults filled in.
+
+`decode` and `stream` make one by `prepare`, `decode_each` by `prepare_each`. All mistakes that show
+in the arguments are raised here, before anything is compiled.
+"""
 
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Int
+
+from fastdec.decoding.inputs import (
+  bucket_of,
+  check_prompt_positions,
+  limit_of,
+  padded,
+  prompt_of,
+  row_keys,
+  rows_of,
+  without_left_pads,
+)
 from fastdec.decoding.law import Law, LawMaker
+from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.score import Noting, likeliest
-from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.settings import check_rows
+from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
+from fastdec.decoding.strategy import check_rows as check_strategy_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.models.api import Model
+from fastdec.kernels.sharding import mesh_of
+from fastdec.models.api import Model, Params, check_model, source_words
+from fastdec.struct import Bound
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """Settings of a decode of n rows.
+
+  Attributes:
+    target: the model, its parameters, and the laws that change its logits.
+    strategy: how to decode.
+    limit: most tokens that each row may emit, its end included.
+    keys: a random key for each row; None: there are none.
+    logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
+    mesh: devices that the parameters lie on; None: one device.
+  """
+
+  target: Bound
+  strategy: Strategy
+  limit: Int[np.ndarray, ' n']
+  keys: Array | None
+  logprobs: int
+  mesh: Mesh | None
+
+  @property
+  def max_len(self) -> int:
+    """Most tokens that any row may emit."""
+    return int(self.limit.max())
+
+  @property
+  def bucket(self) -> int:
+    """Tokens that the loop has slots for: few numbers, so that there are few programs."""
+    return bucket_of(self.target.module, self.max_len)
+
+
+def prepare(
+  model: Model,
+  params: Params,
+  inputs: Any,
+  strategy: Strategy,
+  prompt_lengths: Any,
+  prefix: Any,
+  max_len: Any,
+  key: Any,
+  processors: Any,
+  constraint: Any,
+  logprobs: Any,
+) -> tuple[Request, Prompt]:
+  """Returns the request, and the padded prompt of its rows; see `decode`."""
+  check_model(model, params)
+  check_strategy(strategy)
+  model = ended_by(model, processors)
+  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
+  rows = len(prompt.tokens)
+  how = (processors, constraint, logprobs)
+  request = _request(model, params, strategy, rows, max_len, key, *how)
+  prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
+  check_prompt_positions(model, prompt, request.max_len)
+  strategy.check(model, prompt, request.max_len)
+  return request, padded(model, prompt)
+
+
+def prepare_each(
+  model: Model,
+  params: Params,
+  inputs: Any,
+  strategy: Strategy,
+  max_len: Any,
+  key: Any,
+  processors: Any,
+  constraint: Any,
+  logprobs: Any,
+) -> tuple[Request, list[Int[np.ndarray, ' _']]]:
+  """Returns the request, and the ids of each source or prompt; see `decode_each`."""
+  check_model(model, params)
+  check_strategy(strategy)
+  model = ended_by(model, processors)
+  name = 'prompt' if model.start_id is None else 'source'
+  sources = []
+  for i, row in enumerate(rows_of('inputs', inputs, source_words(model))):
+    sources.append(without_left_pads(model, name, i, row))
+    if name == 'prompt' and not len(sources[i]):
+      raise UserError(f'prompt {i} is empty: give at least one token')
+  how = (processors, constraint, logprobs)
+  request = _request(model, params, strategy, len(sources), max_len, key, *how)
+  if sources:
+    # If the longest source and the longest text fit the model, all do.
+    lengths = np.array([len(source) for source in sources])
+    for i in {int(lengths.argmax()), int((lengths + request.limit).argmax())}:
+      prompt = prompt_of(model, sources[i][None], None, None)
+      prompt = dataclasses.replace(prompt, limit=request.limit[i : i + 1].astype(np.int32))
+      check_prompt_positions(model, prompt, int(request.limit[i]))
+      strategy.check(model, prompt, int(request.limit[i]))
+  return request, sources
+
+
+def _request(
+  model: Model,
+  params: Params,
+  strategy: Strategy,
+  rows: int,
+  max_len: Any,
+  key: Any,
+  processors: Any,
+  constraint: Any,
+  logprobs: Any,
+) -> Request:
+  """Checks the settings of `rows` rows."""
+  limit = limit_of(model, max_len)
+  check_rows('max_len', limit, rows)
+  check_strategy_rows(strategy, rows)
+  laws = laws_of(model, strategy, rows, processors, constraint, logprobs)
+  return Request(
+    target=Bound(model, params, laws),
+    strategy=strategy,
+    limit=np.full(rows, limit),
+    keys=None if key is None else row_keys(key, rows),
+    logprobs=int(logprobs),
+    # A look at every leaf takes a noticeable part of a short text's time.
+    mesh=None if jax.device_count() == 1 else mesh_of(params),
+  )
 
 
 def ended_by(model: Model, processors: Any) -> Model:

@@ -1,16 +1,108 @@
-"""Functions from logits to a token, or to the law it is drawn from."""
+"""How a token is chosen by logits: `Sampling`, the law to draw it from, and functions to rank."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from fastdec import struct
+from fastdec.decoding.settings import (
+  COLDEST,
+  HOTTEST,
+  LARGEST,
+  SMALLEST,
+  check_rows,
+  each,
+  is_traced,
+  is_zero,
+)
 from fastdec.errors import UserError
+from fastdec.fields import shown
 
 FEW = 256  # tokens that are ranked at first
 BLOCK = 16  # tokens in a block of `best`, which ranks only the largest of each at first
 TIE = 1e-3  # of a window's middle, in `centred`
+
+
+@struct.pytree
+class Sampling:
+  """How tokens are drawn: the model's law, changed by temperature, top-k, top-p and min-p in turn.
+
+  Each setting is one number, or an array with one number for each row. They are array leaves, so
+  one compiled program serves a sweep.
+
+  Args:
+    temperature: divides the logits, 1e-6 to 1e6. 0 is greedy decoding: a strategy takes it as
+      `sampling=None`, and among the numbers of rows it leaves the most likely token.
+    top_k: only the k most likely tokens (0: all).
+    top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
+    min_p: only tokens at least so likely as this part of the most likely one, after top_p (0: all).
+
+  Raises:
+    UserError: a setting is out of range.
+  """
+
+  temperature: Any = 1.0  # float32, as all but top_k
+  top_k: Any = 0  # int32
+  top_p: Any = 1.0
+  min_p: Any = 0.0
+
+  def __post_init__(self) -> None:
+    allowed = '0 for greedy decoding, or 1e-6 to 1e6'
+    temperature = each('temperature', self.temperature, 0.0, HOTTEST, allowed)
+    if not is_traced(temperature) and ((temperature > 0) & (temperature < COLDEST)).any():
+      raise UserError(f'temperature={shown(self.temperature)} is not possible: give {allowed}')
+    struct.assign(
+      self,
+      temperature=jnp.asarray(temperature),
+      top_k=jnp.asarray(each('top_k', self.top_k, 0, LARGEST, 'a whole number from 0', True)),
+      top_p=jnp.asarray(each('top_p', self.top_p, SMALLEST, 1.0, 'more than 0 and at most 1')),
+      min_p=jnp.asarray(each('min_p', self.min_p, 0.0, 1.0, '0 to 1')),
+    )
+
+  @property
+  def is_greedy(self) -> bool:
+    """True at temperature 0, unless it is traced or rows have their own."""
+    return is_zero(self.temperature)
+
+  def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
+    """Returns log-probabilities of the law to draw from."""
+    return warp(logits, self.temperature, self.top_k, self.top_p, self.min_p)
+
+  def check_rows(self, rows: int) -> None:
+    """Raises UserError for settings of another number of rows."""
+    for name, value in vars(self).items():
+      check_rows(name, value, rows)
+
+  def of_rows(self, rows: Any) -> 'Sampling':
+    """Returns the settings of these rows only; one number for all rows stays."""
+    return jax.tree.map(lambda x: x[rows] if x.ndim else x, self)
+
+  def changed(self, settings: Mapping[str, Any]) -> 'Sampling':
+    """Returns the same with other values of some settings, by their names."""
+    return Sampling(**{**vars(self), **settings})
+
+
+SETTINGS = tuple(field.name for field in dataclasses.fields(Sampling))  # temperature, top_k, ...
+
+
+def drawn_by(sampling: Any) -> Sampling | None:
+  """Returns the `sampling` of a strategy as it is kept; None stands for the most likely token.
+
+  Raises:
+    UserError: something else than `Sampling` or None.
+  """
+  if sampling is None:
+    return None
+  if not isinstance(sampling, Sampling):
+    raise UserError(
+      f'sampling={shown(sampling)} is not possible: give fd.Sampling(temperature=0.8), for example,'
+      ' or None for greedy decoding'
+    )
+  return None if sampling.is_greedy else sampling
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:

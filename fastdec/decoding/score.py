@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.inputs import check_positions, ids_of, numbers_of, prompt_of, shared
+from fastdec.decoding.inputs import check_prompt_positions, ids_of, numbers_of, prompt_of, shared
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import NOTES, Decoded, Draft, Prompt
@@ -73,7 +73,7 @@ def score(
     raise UserError(
       f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each'
     )
-  check_positions(model, prompt, t)
+  check_prompt_positions(model, prompt, t)
   is_end = np.isin(targets, model.eos_ids)
   whole = np.full(b, t) if own_lengths is None else own_lengths
   ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
@@ -108,13 +108,13 @@ def likeliest(model: Model, logprobs: Any) -> int:
   return size('logprobs', logprobs, 0, allowed, most)
 
 
-def scored(model: Model, params: Params, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
+def scored(target: Bound, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
   """Returns a result with the log-probabilities of its tokens, for which they are read once more.
 
-  A search needs that: most of what it could note as it goes is of texts that it gives up."""
-  prompt = dataclasses.replace(prompt, limit=None, room=None)
-  found = _score(model, params, prompt, decoded.tokens, decoded.lengths, top)
-  notes = (found.tokens, found.top_logprobs, found.top_ids)
+  A search needs that: most of what it could note on its way is about texts that it gives up."""
+  prompt = dataclasses.replace(prompt, limit=None, slots=None)
+  scores = _score(target.module, target.params, prompt, decoded.tokens, decoded.lengths, top)
+  notes = (scores.tokens, scores.top_logprobs, scores.top_ids)
   return dataclasses.replace(decoded, **dict(zip(NOTES, notes, strict=True)))
 
 

@@ -1,7 +1,8 @@
 """Decoding strategies, mostly a drafter and a rule. A sweep over array leaves compiles once."""
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -9,8 +10,11 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec.decoding import law, loop
 from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
-from fastdec.decoding.settings import check_rows
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.errors import UserError
+from fastdec.fields import known
 from fastdec.models.api import Model
 from fastdec.struct import Bound
 
@@ -26,7 +30,7 @@ class Strategy(Protocol):
   a state has its rows first, and several entries of a row (beams) lie together.
 
   One more function is optional: `emitted(state)`, the tokens int32[b] of each row so far. Then
-  `Prompt.room` may be less than max_len, and the state grows (`rooms`).
+  `Prompt.slots` may be fewer than max_len, and the state grows (`prefill.grown`).
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -42,7 +46,7 @@ class Strategy(Protocol):
     ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
-    """Runs the prompt, with room for max_len tokens a row, `prompt.limit` of which it may emit."""
+    """Runs the prompt, with slots for max_len tokens a row, `prompt.limit` of which it may emit."""
     ...
 
   def step(self, target: Bound, state: Any) -> Any:
@@ -70,12 +74,39 @@ TREES = (32, 8, 16)  # nodes, the root included
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
-  A subclass defines both. Every step reads them while the loop is traced, so they only assemble
-  existing arrays. Compute arrays when the strategy is made.
+  A subclass defines the drafter, and the rule unless it is `Exact`. Every step reads both while the
+  loop is traced, so they only assemble existing arrays. Compute arrays when the strategy is made.
+
+  Attributes:
+    rule: as users choose it; `effective_rule` is the one that the loop runs.
+    sampling: how tokens are drawn; None: the most likely token. A strategy that can draw has a
+      field of this name, which its `__post_init__` passes through `sampling.drawn_by`. None and
+      `Sampling` are different pytrees, so each has a compiled program of its own.
+    part: the field that takes (module, params), 'heads' or 'draft'; '': there is none.
+    drafts_for: kind of module that this strategy is the usual one for; None: for none.
+    drafts_by_model: true if `draft` is a whole model, with ids of its own.
   """
 
-  rule: Any  # chosen by users: a rule, or a setting from which `effective_rule` makes one
-  part = ''  # the field that takes (module, params), 'heads' or 'draft'; '': there is none
+  rule: Any = Exact()
+  sampling: Sampling | None = None
+  part = ''
+  drafts_for: type | None = None
+  drafts_by_model = False
+
+  @classmethod
+  def usual(cls, part: tuple[Any, Any]) -> Any:
+    """Returns this strategy for heads or a draft, with the settings that suit most of them."""
+    return cls(**{cls.part: part})
+
+  def with_sampling(self, sampling: Sampling | None) -> Any:
+    """Returns this strategy with other draws; None: the most likely token.
+
+    Raises:
+      UserError: the strategy draws nothing, or by another rule.
+    """
+    if 'sampling' not in (field.name for field in dataclasses.fields(self)):  # pyright: ignore
+      raise UserError(f'{type(self).__name__} does not sample: leave out temperature')
+    return dataclasses.replace(self, sampling=sampling)  # pyright: ignore
 
   def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
     """Returns this strategy at the sizes worth timing, the likeliest first.
@@ -93,8 +124,8 @@ class LoopStrategy:
 
   @property
   def effective_rule(self) -> Rule:
-    """The rule for the loop: `rule`, unless other settings change it."""
-    return self.rule
+    """The rule for the loop: `rule`, or above temperature 0 one that draws tokens."""
+    return self.rule if self.sampling is None else Drawn(self.sampling)
 
   @property
   def most_accepted(self) -> int:
@@ -130,24 +161,45 @@ class LoopStrategy:
     return Decoded(state.tokens, state.length, *counts, state.finite, **notes)
 
 
-BY_ROW = ('temperature', 'top_k', 'top_p', 'min_p')  # settings that may differ by row
-
-
-def check_settings(strategy: Any, rows: int) -> None:
+def check_rows(strategy: Any, rows: int) -> None:
   """Raises UserError for a strategy with settings of each row, of another number of rows."""
-  for part in (strategy, getattr(strategy, '__dict__', {}).get('rule')):
-    for name in BY_ROW:
-      check_rows(name, getattr(part, name, None), rows)
+  sampling = getattr(strategy, 'sampling', None)
+  if isinstance(sampling, Sampling):
+    sampling.check_rows(rows)
 
 
 def of_rows(strategy: T, rows: Any) -> T:
   """Returns the strategy with the settings of these rows only, where each row has its own."""
 
-  def taken(path: Any, x: Any) -> Any:
-    is_own = getattr(path[-1], 'name', None) in BY_ROW and getattr(x, 'ndim', 0) == 1
-    return x[rows] if is_own else x
+  def of_these(leaf: Any) -> Any:
+    return leaf.of_rows(rows) if isinstance(leaf, Sampling) else leaf
 
-  return jax.tree.map_with_path(taken, strategy)
+  return jax.tree.map(of_these, strategy, is_leaf=lambda leaf: isinstance(leaf, Sampling))
+
+
+def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
+  """Returns a strategy that draws by `temperature`, `top_k`, ... in place of its own.
+
+  Args:
+    strategy: any; greedy decoding becomes `Sample`, and `Sample` at temperature 0 greedy decoding.
+    settings: values by the names of `Sampling`.
+
+  Raises:
+    UserError: an unknown name, a strategy that draws nothing, or settings without a temperature.
+  """
+  for name in settings:
+    if name not in SETTINGS:
+      raise UserError(f'there is no setting {name!r} of sampling: {known(SETTINGS)}')
+  if not settings:
+    return strategy
+  names = ' and '.join(settings)
+  if not hasattr(strategy, 'with_sampling'):
+    raise UserError(f'{type(strategy).__name__} takes no {names}: leave it out')
+  sampling = strategy.sampling or Sampling(0.0)
+  sampling = sampling.changed(settings)
+  if sampling.is_greedy and any(name != 'temperature' for name in settings):
+    raise UserError(f'{names} are about sampling: give a temperature above 0 too')
+  return strategy.with_sampling(None if sampling.is_greedy else sampling)
 
 
 def lengths(asked: Asked, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:

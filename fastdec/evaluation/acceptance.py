@@ -18,8 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import argmax
+from fastdec.decoding.sampling import Sampling, argmax
 from fastdec.decoding.score import POSITIONS, forced
 from fastdec.models.api import suppress
 from fastdec.struct import Bound

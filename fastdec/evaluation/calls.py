@@ -15,10 +15,10 @@ from jaxtyping import Array
 from fastdec import struct
 from fastdec.cache.loops import fori_loop, while_loop
 from fastdec.decoding.decode import start
-from fastdec.decoding.inputs import checked, padded, room_of
+from fastdec.decoding.inputs import bucket_of, checked, padded
 from fastdec.decoding.loop import DecodeState
+from fastdec.decoding.prefill import with_first_slots
 from fastdec.decoding.protocol import Draft
-from fastdec.decoding.rooms import with_room
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
@@ -90,10 +90,10 @@ class Calls:
   ) -> 'Calls':
     """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`.
 
-    Caches have the slots that `fd.decode` begins with (`decoding.rooms`)."""
+    Caches have the slots that `fd.decode` begins with (`prefill.with_first_slots`)."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
-    prompt = with_room(target.module, strategy, prompt, max_len)
+    prompt = with_first_slots(target.module, strategy, prompt, max_len)
     state, _ = start(target, strategy, prompt, None, max_len)
     return cls(target, strategy, state, calls)
 
@@ -218,12 +218,12 @@ def texts(
   model = target.module
   max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
   strategy.check(model, prompt, max_len)
-  return _texts(target, strategy, padded(model, prompt), keys, room_of(model, max_len), times)
+  return _texts(target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times)
 
 
-@functools.partial(jax.jit, static_argnames='room')
+@functools.partial(jax.jit, static_argnames='slots')
 def _texts(
-  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, room: int, times: int | Array
+  target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:
   def again(_: Array, last: DecodeState) -> DecodeState:
     # No length is below 0, but XLA does not know that, and so decodes each time anew.
@@ -232,7 +232,7 @@ def _texts(
       lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes
     )
 
-  state, nodes = strategy.init(target, prompt, room, keys), nodes_of(strategy)
+  state, nodes = strategy.init(target, prompt, slots, keys), nodes_of(strategy)
   return jax.lax.fori_loop(0, times, again, state)
 
 

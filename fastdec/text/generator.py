@@ -20,27 +20,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fastdec.decoding.decode import decode, stream
-from fastdec.decoding.description import parse
+from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
-from fastdec.decoding.methods.block import BlockDraft
-from fastdec.decoding.methods.eagle import Eagle
-from fastdec.decoding.methods.greedy import Greedy, Sample
-from fastdec.decoding.methods.heads import Blockwise, Medusa
-from fastdec.decoding.methods.speculative import Speculative
-from fastdec.decoding.methods.trees import medusa_choices
+from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.pool import decode_each
-from fastdec.decoding.protocol import Heads, Noted, Prompt, check_finite, finish_reason, promise_of
+from fastdec.decoding.protocol import Noted, Prompt, check_finite, finish_reason, promise_of
 from fastdec.decoding.request import ended_by
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.settings import Whole, count, is_zero
-from fastdec.decoding.strategy import LoopStrategy, check_strategy
+from fastdec.decoding.sampling import SETTINGS
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_settings
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
-from fastdec.heads.block import BlockNetwork
-from fastdec.heads.draft import DraftNetwork, check_target
-from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.draft import check_target
 from fastdec.hub.tokenizers.languages import Languages, languages_of
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
@@ -58,10 +50,10 @@ from fastdec.text.load import (
 from fastdec.text.reader import Reader, Stopping
 
 ROWS = 16  # texts decoded at once
-TREE = 'mc_sim_7b_63'  # of Medusa's heads, as deep as there are any
 UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
-LAW = tuple(field.name for field in dataclasses.fields(Sample))  # temperature, ...
-CHANGES = tuple(field.name for field in dataclasses.fields(Processors))  # repetition_penalty, ...
+PROCESSORS = tuple(
+  field.name for field in dataclasses.fields(Processors)
+)  # repetition_penalty, ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +169,7 @@ class Generator:
     """Lets the decoder begin with a language, and that of a draft model that began alike."""
     before, strategy = self.model.start_id, self.strategy
     object.__setattr__(self, 'model', _started(self.model, start))
-    if isinstance(strategy, Speculative):
+    if getattr(strategy, 'drafts_by_model', False):
       draft, params = strategy.draft
       if draft.start_id == before:
         strategy = dataclasses.replace(strategy, draft=(_started(draft, start), params))
@@ -238,7 +230,10 @@ class Generator:
         part = pack_if_faster(*load_heads(heads, dtype, mesh))
       elif strategy is not None and folder.has_heads:
         part = pack_if_faster(folder.heads, folder.head_params(mesh))
-      strategy = obvious(part) if strategy is None else _described(strategy, part, bool(given))
+      if strategy is None:
+        strategy = usual_for(part)
+      else:
+        strategy = _described(strategy, part, bool(given))
       if strategy.part:
         _check_fits(model, strategy)
     processors = Processors.of(folder.generation)
@@ -254,7 +249,7 @@ class Generator:
     logprobs: Whole = 0,
     processors: Processors | None = None,
     constraint: Constraint | None = None,
-    **law: Any,
+    **settings: Any,
   ) -> Any:
     """Writes what follows a prompt, or each prompt of a list.
 
@@ -266,7 +261,7 @@ class Generator:
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
       logprobs: n for each token's log-probability and the n likeliest tokens of its place.
       processors, constraint: in place of the generator's own.
-      **law: temperature, top_k, ... in place of the strategy's own, as of `fd.Sample`; and
+      **settings: temperature, top_k, ... in place of the strategy's own, as of `fd.Sampling`; and
         repetition_penalty, ... in place of the processors' own, as of `fd.Processors`. For a list,
         each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
 
@@ -277,7 +272,7 @@ class Generator:
       UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
     """
     begun, stops = time.perf_counter(), _stops(stop)
-    how = self._how(law, processors, constraint, seed)
+    how = self._how(settings, processors, constraint, seed)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     prompts = [self.read(prompt)] if is_one else [self.read(one) for one in _listed(prompt)]
     for one in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
@@ -311,7 +306,7 @@ class Generator:
     seed: Whole = 0,
     processors: Processors | None = None,
     constraint: Constraint | None = None,
-    **law: Any,
+    **settings: Any,
   ) -> Iterator[str]:
     """Yields the text of a call in pieces, as they are written. Arguments are those of a call.
 
@@ -320,7 +315,7 @@ class Generator:
     Raises:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
     """
-    how, (ids, context) = self._how(law, processors, constraint, seed), self.read(prompt)
+    how, (ids, context) = self._how(settings, processors, constraint, seed), self.read(prompt)
     reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
     return _said(self._stream(ids, how | {'max_len': max_new_tokens}), reader)
 
@@ -367,7 +362,7 @@ class Generator:
     return ids, context
 
   def _how(
-    self, given: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
+    self, settings: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
   ) -> dict[str, Any]:
     """Returns strategy, processors, constraint and key of a call, as `fd.decode` takes them."""
     constraint = self.constraint if constraint is None else constraint
@@ -377,13 +372,23 @@ class Generator:
         " with the generator's own"
       )
     processors = self.processors if processors is None else self._with_language(processors)
-    changes = {name: value for name, value in given.items() if name in CHANGES}
+    changes, sampling = {}, {}
+    for name, value in settings.items():
+      if name in PROCESSORS:
+        changes[name] = value
+      elif name in SETTINGS:
+        sampling[name] = value
+      else:
+        raise UserError(f'a call has no argument {name!r}: {known((*SETTINGS, *PROCESSORS))}')
     if changes:
       processors = dataclasses.replace(processors or Processors(), **changes)
-    law = {name: value for name, value in given.items() if name not in changes}
-    strategy = with_law(self.strategy, law)
-    changes = {'processors': processors, 'constraint': constraint}
-    return {'strategy': strategy, **changes, 'key': _key(strategy, seed)}
+    strategy = with_settings(self.strategy, sampling)
+    return {
+      'strategy': strategy,
+      'processors': processors,
+      'constraint': constraint,
+      'key': _key(strategy, seed),
+    }
 
   def _written(
     self, prompts: Sequence[tuple[list[int], list[int]]], stops: Sequence[str], how: dict[str, Any]
@@ -415,41 +420,6 @@ class Generator:
 def _started(model: Any, start: int) -> Any:
   """Returns a model whose decoder starts with another id."""
   return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
-
-
-def with_law(strategy: Any, law: Mapping[str, Any]) -> Any:
-  """Returns a strategy that draws by `temperature`, `top_k`, ... in place of its own.
-
-  Raises:
-    UserError: a name that `fd.Sample` does not have; a strategy that draws nothing.
-  """
-  for name in law:
-    if name not in LAW:
-      raise UserError(f'a call has no argument {name!r}: {known((*LAW, *CHANGES))}')
-  if not law:
-    return strategy
-  if isinstance(strategy, Greedy | Sample):
-    plain = not isinstance(strategy, Sample)
-    whole = law if plain else {**_law_of(strategy), **law}
-    is_greedy = is_zero(whole.get('temperature', 0 if plain else 1))
-    if is_greedy and any(name != 'temperature' for name in law):
-      raise UserError(f'{" and ".join(law)} are about sampling: give a temperature above 0 too')
-    return Greedy() if is_greedy else Sample(**whole)
-  if isinstance(strategy, Blockwise | Medusa):
-    rule = strategy.rule
-    if not isinstance(rule, Exact | Sampling):
-      kind = type(rule).__name__
-      raise UserError(f'{kind} does not sample: give temperature to a strategy with another rule')
-    whole = with_law(Greedy() if isinstance(rule, Exact) else Sample(**_law_of(rule)), law)
-    rule = Exact() if isinstance(whole, Greedy) else Sampling(**_law_of(whole))
-    return dataclasses.replace(strategy, rule=rule)
-  if not {field.name for field in dataclasses.fields(strategy)}.issuperset(law):
-    raise UserError(f'{type(strategy).__name__} takes no {" and ".join(law)}: leave it out')
-  return dataclasses.replace(strategy, **law)
-
-
-def _law_of(drawn: Any) -> dict[str, Any]:
-  return {name: getattr(drawn, name) for name in LAW}
 
 
 def _key(strategy: Any, seed: Any) -> Any:
@@ -526,28 +496,12 @@ def draft_of(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) 
   return pack_if_faster(folder.model, folder.params(mesh))
 
 
-def obvious(part: Any) -> Any:
-  """Returns the strategy for a draft or heads; None: `Greedy`."""
-  if part is None:
-    return Greedy()
-  module = part[0]
-  if isinstance(module, BlockNetwork):
-    return BlockDraft(part)
-  if isinstance(module, DraftNetwork):
-    return Eagle(part)
-  if isinstance(module, MedusaHeads):
-    return Medusa(part, [path for path in medusa_choices(TREE) if len(path) <= module.depth])
-  if isinstance(module, Heads):
-    return Blockwise(part)
-  return Speculative(draft=part, same_ids=True)  # `check_same_ids`
-
-
 def _described(words: str, part: Any, is_given: bool) -> Any:
   """Reads a strategy in words, with the draft or the heads that it takes."""
   strategy = parse(words, part)
   if is_given and not strategy.part:
     raise UserError(f'strategy={shown(words)} drafts without a folder: leave out draft and heads')
-  if isinstance(strategy, Speculative):
+  if strategy.drafts_by_model:  # whose ids `draft_of` has compared
     return dataclasses.replace(strategy, same_ids=True)
   return strategy
 

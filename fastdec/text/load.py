@@ -14,7 +14,7 @@ from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
 from fastdec.fields import read, shown
 from fastdec.folders import native
-from fastdec.folders.drafts import draft_folder
+from fastdec.folders.drafts import check_taps, draft_folder
 from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
@@ -159,6 +159,7 @@ def load_draft(
     UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
       taps of another number than it reads.
   """
+  check_taps(taps)
   folder = draft_folder(path)
   if not (folder / 'config.json').is_file():
     check_kind(folder)

@@ -18,7 +18,6 @@ import jax
 from fastdec.decoding.description import label
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.protocol import Promise, promise_of
-from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
@@ -131,7 +130,7 @@ def _breaks(strategy: LoopStrategy, plain: Any) -> str:
   wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
   if kept != wanted:
     return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
-  if kept == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
+  if kept == 'law' and strategy.sampling != plain.sampling:
     return 'samples at other settings than the plain strategy'
   return ''
 

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.decoding.strategy import Strategy
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -119,24 +118,30 @@ DEEP: dict[str, Make] = {
 
 # These draw from the law at this temperature, cut to the likeliest words.
 LAW = {'temperature': 0.4, 'top_k': 3, 'top_p': 0.98}
-REJECTION, AS_BLOCK = LAW | {'rule': fd.Rejection()}, LAW | {'rule': fd.BlockVerification()}
+SAMPLING = fd.Sampling(**LAW)
+REJECTION = {'sampling': SAMPLING, 'rule': fd.Rejection()}
+AS_BLOCK = {'sampling': SAMPLING, 'rule': fd.BlockVerification()}
 DRAWN: dict[str, Make] = {
-  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1, Sampling(**LAW)),
-  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE, Sampling(**LAW)),
+  'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1, sampling=SAMPLING),
+  'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE, sampling=SAMPLING),
   'speculative': lambda kit: fd.Speculative(kit.draft, DEEPEST, **REJECTION),
   'speculative, as a block': lambda kit: fd.Speculative(kit.draft, DEEPEST, **AS_BLOCK),
   'speculative, adaptive': lambda kit: fd.Speculative(
     kit.draft, DEEPEST + 2, **AS_BLOCK, adaptive=True
   ),
-  'lookup in a pool': lambda kit: fd.PromptLookup(2, DEEPEST + 1, **LAW, pool=kit.pool),
-  'lookahead with a pool': lambda kit: fd.Lookahead(2, DEEPEST, 4, **LAW, pool=kit.pool),
+  'lookup in a pool': lambda kit: fd.PromptLookup(2, DEEPEST + 1, sampling=SAMPLING, pool=kit.pool),
+  'lookahead with a pool': lambda kit: fd.Lookahead(
+    2, DEEPEST, 4, sampling=SAMPLING, pool=kit.pool
+  ),
   'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), DEEPEST, **AS_BLOCK),
   'eagle, a growing tree': lambda kit: fd.Eagle(
-    kit.network('eagle'), DEEPEST, width=3, nodes=16, **LAW
+    kit.network('eagle'), DEEPEST, width=3, nodes=16, sampling=SAMPLING
   ),
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block'), **REJECTION),
   'block, a chain, as a block': lambda kit: fd.BlockDraft(kit.network('block'), **AS_BLOCK),
-  'block, a growing tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=16, **LAW),
+  'block, a growing tree': lambda kit: fd.BlockDraft(
+    kit.network('block'), choices=16, sampling=SAMPLING
+  ),
 }
 
 OTHERS: dict[str, Make] = {

@@ -20,7 +20,6 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.protocol import Accepted
-from fastdec.decoding.rules.rejection import sampling_of
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.score import forced
 from fastdec.decoding.strategy import LoopStrategy
@@ -185,7 +184,7 @@ class Redrawn:
 
   def __call__(self, keys, draft, logits, acceptable):
     node = self.rule(keys, draft, logits, acceptable).node
-    law = sampling_of(self.rule).law(take_node(logits, node))
+    law = self.rule.sampling.law(take_node(logits, node))
     return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), law))
 
 

@@ -18,8 +18,12 @@ KINDS = {
   'sampling': lambda kit: fd.Sample(0.8, 5, 0.95),
   'typical': lambda kit: fd.Medusa(HEADS, [[0], [1], [0, 0]], fd.Typical(0.1, 0.3, 0.7)),
   'min': lambda kit: fd.Blockwise(HEADS, 3, fd.MinBlock(fd.TopN(2), 2)),
-  'lenient': lambda kit: fd.Speculative(kit.draft, 2, 0.8, rule=fd.Rejection(0.5), same_ids=True),
-  'verified': lambda kit: fd.Speculative(kit.draft, 2, 1e-6, rule=fd.BlockVerification()),
+  'lenient': lambda kit: fd.Speculative(
+    kit.draft, 2, sampling=fd.Sampling(0.8), rule=fd.Rejection(0.5), same_ids=True
+  ),
+  'verified': lambda kit: fd.Speculative(
+    kit.draft, 2, sampling=fd.Sampling(1e-6), rule=fd.BlockVerification()
+  ),
 }
 
 
@@ -40,7 +44,7 @@ def test_a_strategy_comes_back_from_its_words_as_it_was(name):
 @pytest.mark.parametrize('text, strategy', [
   ('greedy', fd.Greedy()),
   (' prompt_lookup( k = 5 )', fd.PromptLookup(k=5)),
-  ('jacobi(k=4, temperature=0.5, top_p=.9)', fd.Jacobi(4, 0.5, top_p=0.9)),
+  ('jacobi(k=4, temperature=0.5, top_p=.9)', fd.Jacobi(4, sampling=fd.Sampling(0.5, top_p=0.9))),
   ('blockwise(k=3, rule=top_n(n=2))', fd.Blockwise(HEADS, 3, fd.TopN(2))),
   ('Blockwise(k=3, rule=Exact)', fd.Blockwise(HEADS, 3)),
   ('medusa(choices=[[0], [0, 0]])', fd.Medusa(HEADS, [[0], [0, 0]])),
@@ -53,7 +57,9 @@ def test_words_are_those_of_python(text, strategy):
 
 def test_labels_say_what_differs():
   assert label(fd.Greedy()) == 'Greedy'
-  assert label(fd.PromptLookup(k=5, temperature=0.5)) == 'PromptLookup(k=5, temperature=0.5)'
+  assert (
+    label(fd.PromptLookup(k=5, sampling=fd.Sampling(0.5))) == 'PromptLookup(k=5, temperature=0.5)'
+  )
   assert label(fd.Medusa(HEADS, [[0], [1]], fd.TopN(2))) == (
     'Medusa(choices=[3 nodes], rule=TopN(n=2))'
   )
@@ -129,7 +135,7 @@ def test_sizes_are_those_of_the_drafter_unless_others_are_asked_for():
     'Eagle(depth=5, width=8, nodes=8)',
     'Eagle(depth=3, width=8, nodes=8)',
   ]
-  block = fd.BlockDraft(KIT.network('block'), temperature=0.5)
+  block = fd.BlockDraft(KIT.network('block'), sampling=fd.Sampling(0.5))
   assert [label(one) for one in block.sizes((1, 3, 9), (2, 6))] == [
     'BlockDraft(k=2, temperature=0.5)',
     'BlockDraft(k=4, choices=6, temperature=0.5)',

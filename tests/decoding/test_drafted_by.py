@@ -14,7 +14,7 @@ import jax
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Drawn
 from tests.decoding.fakes import HashHeads, HashLM
 
 GIVEN = """
@@ -100,7 +100,7 @@ def test_a_slip_is_a_sentence(said, call):
 def test_a_least_block_of_one_draws_where_its_rule_draws():
   """It promises the law of its rule, so its text is that of the rule alone, and another one for
   each key."""
-  rules = Sampling(1.0), fd.MinBlock(Sampling(1.0), 1)
+  rules = Drawn(fd.Sampling(1.0)), fd.MinBlock(Drawn(fd.Sampling(1.0)), 1)
   prompts, key = [[3, 4]] * 16, jax.random.key(0)
   plain, least = (
     fd.decode(HashLM(), {}, prompts, fd.Blockwise((HashHeads(), {}), 3, rule), max_len=6, key=key)

@@ -25,7 +25,9 @@ PROMPTS = np.array(
   [[3, 4, 5], [6, POISON, 8], [2, 9, 9], [POISON, 3, 3], [7, 5, 2], [4, 11, 2]], np.int32
 )
 STRATEGIES = {name: make(hash_kit()) for name, make in (METHODS | OTHERS).items()}
-STRATEGIES['sampling speculatively'] = fd.Speculative(hash_kit().draft, 3, temperature=1.0)
+STRATEGIES['sampling speculatively'] = fd.Speculative(
+  hash_kit().draft, 3, sampling=fd.Sampling(1.0)
+)
 
 
 @dataclasses.dataclass(frozen=True)

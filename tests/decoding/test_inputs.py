@@ -231,7 +231,8 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
   (lambda: decode(key='0'), "key='0' is no random key"),
   (lambda: decode(key=np.zeros(3)), 'is no random key'),
   (lambda: decode(key=jax.random.split(jax.random.key(0), 3)), 'one for each of the 1 rows'),
-  (lambda: decode(strategy=fd.PromptLookup(temperature=1.0)), 'needs .*key=jax.random.key'),
+  (lambda: decode(strategy=fd.PromptLookup(sampling=fd.Sampling(1.0))),
+    'needs .*key=jax.random.key'),
   (lambda: decode(strategy=fd.Greedy), 'is no strategy: give'),
   (lambda: decode(strategy='greedy'), 'is no strategy: give'),
   (lambda: decode_each(MODEL, {}, [[3]], 'greedy'), 'is no strategy: give'),
@@ -263,16 +264,16 @@ BOUND = (MODEL, {})
   (lambda: fd.Sample(top_p=0), 'more than 0 and at most 1'),
   (lambda: fd.PromptLookup(ngram=0), 'ngram=0 is not possible'),
   (lambda: fd.PromptLookup(k=1), 'k=1 is not possible'),
-  (lambda: fd.PromptLookup(temperature=1e9), '1e-6 to 1e6'),
-  (lambda: fd.PromptLookup(temperature=1.0, top_p=0.0), 'top_p=0.0 is not possible'),
+  (lambda: fd.PromptLookup(sampling=fd.Sampling(1e9)), '1e-6 to 1e6'),
+  (lambda: fd.PromptLookup(sampling=fd.Sampling(1.0, top_p=0.0)), 'top_p=0.0 is not possible'),
   (lambda: fd.Jacobi(1), 'give a block size from 2, or decode by Greedy'),
   (lambda: fd.Lookahead(ngram=2), 'ngram=2 is not possible: give 3 or more, or decode by Jacobi'),
   (lambda: fd.Lookahead(window=0), 'window=0 is not possible'),
   (lambda: fd.Lookahead(window=2.5), 'window=2.5 is not possible'),
   (lambda: fd.Lookahead(guesses=0), 'guesses=0 is not possible: give how many'),
-  (lambda: fd.Lookahead(temperature=-1), 'temperature=-1 is not possible: give 0'),
+  (lambda: fd.Lookahead(sampling=fd.Sampling(-1)), 'temperature=-1 is not possible: give 0'),
   (lambda: fd.Speculative(BOUND, gamma=0), 'gamma=0 is not possible'),
-  (lambda: fd.Speculative(BOUND, temperature=float('nan')), 'temperature=nan'),
+  (lambda: fd.Speculative(BOUND, sampling=fd.Sampling(float('nan'))), 'temperature=nan'),
   (lambda: fd.Sample(temperature=[[1.0, 2.0]]), 'temperature=.* is not possible'),
   (lambda: fd.Sample(temperature=[1.0, -2.0]), 'temperature=.* is not possible'),
   (lambda: fd.Sample(temperature=True), 'temperature=True is not possible'),
@@ -282,7 +283,7 @@ BOUND = (MODEL, {})
   (lambda: fd.Sample(top_k='2'), 'top_k=.2. is not possible'),
   (lambda: fd.Sample(top_k=2**40), 'top_k=.* is not possible'),
   (lambda: fd.Sample(top_p=None), 'top_p=None is not possible'),
-  (lambda: fd.PromptLookup(temperature=[[1.0]]), 'temperature=.* is not possible'),
+  (lambda: fd.PromptLookup(sampling=fd.Sampling([[1.0]])), 'temperature=.* is not possible'),
   (lambda: fd.PromptLookup(k=2.5), 'k=2.5 is not possible: give a block size from 2'),
   (lambda: fd.PromptLookup(k='4'), "k='4' is not possible"),
   (lambda: fd.PromptLookup(ngram=1.5), 'ngram=1.5 is not possible: give a length'),
@@ -292,7 +293,8 @@ BOUND = (MODEL, {})
   (lambda: fd.Speculative(BOUND, gamma=2.5), 'gamma=2.5 is not possible'),
   (lambda: fd.Speculative(BOUND, gamma='4'), "gamma='4' is not possible"),
   (lambda: fd.Speculative(BOUND, gamma=[4]), 'gamma=.* is not possible'),
-  (lambda: fd.Speculative(BOUND, temperature=[1.0, 1e9]), 'temperature=.* is not possible'),
+  (lambda: fd.Speculative(BOUND, sampling=fd.Sampling([1.0, 1e9])),
+    'temperature=.* is not possible'),
   (lambda: fd.TopN(1.9), 'TopN takes n >= 1, a whole number, not 1.9'),
   (lambda: fd.TopN([1, 2]), 'TopN takes n >= 1'),
   (lambda: fd.Distance(0.5), 'Distance takes tau >= 0, a whole number, not 0.5'),
@@ -329,7 +331,7 @@ def test_mistakes_of_a_setting(make, words):
 
 def test_whole_numbers_of_any_kind_are_taken():
   for two in (2, 2.0, np.int64(2), np.float32(2), jnp.int32(2)):
-    assert int(fd.TopN(two).n) == int(fd.Sample(top_k=two).top_k) == 2
+    assert int(fd.TopN(two).n) == int(fd.Sample(top_k=two).sampling.top_k) == 2
   for two in (2, np.int64(2), np.array(2)):
     assert fd.PromptLookup(k=two).k == fd.Beam(two).size == fd.Speculative(BOUND, two).gamma == 2
   assert fd.decode(MODEL, {}, [[3]], fd.Greedy(), max_len=np.int64(2)).tokens.shape == (1, 2)

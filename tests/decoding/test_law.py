@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import decode as decoding
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding import request
+from fastdec.decoding.request import laws_of
 from fastdec.evaluation.calls import Drafted
-from fastdec.laws.processors import laws_of
 from tests.decoding.fakes import EOS, HashHeads, Imitation, Scripted
 from tests.decoding.methods_table import LOSSLESS, METHODS, NETWORKS, VARIANTS
 from tests.decoding.rules.test_rejection import (
@@ -41,7 +40,7 @@ def of_the_root(monkeypatch):
   def wrong(*given):
     return tuple(map(OfTheRoot, laws_of(*given)))
 
-  return lambda: monkeypatch.setattr(decoding, 'laws_of', wrong)
+  return lambda: monkeypatch.setattr(request, 'laws_of', wrong)
 
 
 # Texts on trained models -----------------------------------------------------------------------
@@ -147,11 +146,19 @@ def law_of_kind(kind):
 
 
 SAMPLED = {
-  'rejection': lambda draft, warps: fd.Speculative(draft, 2, **warps),
-  'block': lambda draft, warps: fd.Speculative(draft, 2, **warps, rule=fd.BlockVerification()),
-  'adaptive': lambda draft, warps: fd.Speculative(draft, 2, **warps, adaptive=True),
-  'tree': lambda draft, warps: fd.Medusa((HashHeads(depth=2), {}), TREE, Sampling(**warps)),
-  'lookahead': lambda draft, warps: fd.Lookahead(window=3, ngram=3, guesses=2, **warps),
+  'rejection': lambda draft, warps: fd.Speculative(draft, 2, sampling=fd.Sampling(**warps)),
+  'block': lambda draft, warps: fd.Speculative(
+    draft, 2, sampling=fd.Sampling(**warps), rule=fd.BlockVerification()
+  ),
+  'adaptive': lambda draft, warps: fd.Speculative(
+    draft, 2, sampling=fd.Sampling(**warps), adaptive=True
+  ),
+  'tree': lambda draft, warps: fd.Medusa(
+    (HashHeads(depth=2), {}), TREE, sampling=fd.Sampling(**warps)
+  ),
+  'lookahead': lambda draft, warps: fd.Lookahead(
+    window=3, ngram=3, guesses=2, sampling=fd.Sampling(**warps)
+  ),
   'sampling': lambda draft, warps: fd.Sample(**warps),
 }
 

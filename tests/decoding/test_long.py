@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import inputs, prefill, rooms
+from fastdec.decoding import inputs, prefill
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.protocol import Prompt
 from fastdec.models.api import Nodes
@@ -116,7 +116,7 @@ def test_caches_that_grow_hold_what_full_ones_hold(name, monkeypatch):
   model = anew([])
   decode = lambda: fd.decode(model, {}, long_prompts(), strategy, max_len=48, key=key)
   full = decode()
-  monkeypatch.setattr(rooms, 'FIRST', 4)
+  monkeypatch.setattr(prefill, 'FIRST', 4)
   programs = _decode._cache_size()
   jax.tree.map(np.testing.assert_array_equal, full, decode())
   # of 4, 24 and 48 tokens; the beams end before
@@ -127,7 +127,7 @@ def test_caches_grow_in_streams_and_pools(monkeypatch):
   """Two rows of three in a pool, so that one comes when the caches have grown."""
   prompts = long_prompts()
   expected = [oracle(HashLM(), row, 48) for row in prompts]
-  monkeypatch.setattr(rooms, 'FIRST', 4)
+  monkeypatch.setattr(prefill, 'FIRST', 4)
   pooled = fd.decode_all(HashLM(), {}, prompts, fd.Greedy(), 48, rows=2)
   assert [
     row[:n].tolist() for row, n in zip(pooled.tokens, pooled.lengths, strict=True)
@@ -142,18 +142,18 @@ def test_caches_grow_in_streams_and_pools(monkeypatch):
 def test_every_model_s_cache_grows(name, monkeypatch):
   case = made(name)
   full = case.decode(fd.Greedy(), 24)
-  monkeypatch.setattr(rooms, 'FIRST', 3)
+  monkeypatch.setattr(prefill, 'FIRST', 3)
   jax.tree.map(np.testing.assert_array_equal, full, case.decode(fd.Greedy(), 24))
 
 
-def test_rooms_double_the_slots():
+def test_slots_are_doubled():
   prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
-  prompt, found = rooms.with_room(HashLM(), fd.Greedy(), prompt, 640), []
-  while prompt.room is not None:
-    found.append(prompt.room)
-    prompt = rooms.with_more(prompt, 640)
+  prompt, found = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
+  while prompt.slots is not None:
+    found.append(prompt.slots)
+    prompt = prefill.with_more_slots(prompt, 640)
   assert found == [64, 160, 352]
-  assert rooms.with_room(HashLM(), fd.Greedy(), prompt, 64).room is None
+  assert prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 64).slots is None
 
 
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)

@@ -164,7 +164,10 @@ def sampled(name, draft, rule, share, rows):
   """Rows of the first prompt."""
   case, key = made(name), jax.random.key(1)
   strategy = fd.Speculative(
-    (case.model, draft), 2, KINDS.get(name, 4.0), rule=Misled(rule, jnp.float64(share))
+    (case.model, draft),
+    2,
+    sampling=fd.Sampling(KINDS.get(name, 4.0)),
+    rule=Misled(rule, jnp.float64(share)),
   )
   inputs = {k: np.repeat(x[:1], rows, axis=0) for k, x in case.rows().items()}
   return fd.decode(case.model, case.params, **inputs, strategy=strategy, max_len=5, key=key)

@@ -8,12 +8,13 @@ import pytest
 import fastdec as fd
 from fastdec.decoding import pool
 from fastdec.decoding.decode import _decode, start, step
-from fastdec.decoding.inputs import checked, padded, prompt_of, room_of, width_of
+from fastdec.decoding.inputs import bucket_of, checked, padded, prompt_of, width_of
 from fastdec.models.api import Nodes, causal
 from fastdec.models.attention import local_mask, node_mask
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.methods_table import METHODS, hash_kit
 
@@ -42,7 +43,7 @@ def lowered(tokens):
   """The program for a prompt of so many tokens."""
   params = jax.eval_shape(TINY.init, jax.random.key(0))
   max_len, prompt, _ = checked(TINY, np.full((1, tokens), 2), None, None, 4, None)
-  return _decode.lower(TINY, fd.Greedy(), params, prompt, None, max_len)
+  return _decode.lower(Bound(TINY, params), fd.Greedy(), prompt, None, max_len)
 
 
 def test_a_long_prompt_s_mask_is_not_in_the_program():
@@ -92,10 +93,12 @@ SWEEPS = {
     fd.Medusa(HEADS, [[0], [1], [2]], fd.Typical(epsilon, temperature=temperature)) for epsilon,
     temperature in ((0.09, 1.0), (0.2, 0.7), (0.2, 0.0))],
   'speculative': [
-    fd.Speculative(DRAFT, 2, temperature, top_k=3, rule=fd.Rejection(lenience)) for temperature,
-    lenience in ((1.0, 1.0), (2, 0.5), (0.5, 0.1))],
+    fd.Speculative(DRAFT, 2, fd.Sampling(temperature, top_k=3), fd.Rejection(lenience))
+    for temperature, lenience in ((1.0, 1.0), (2, 0.5), (0.5, 0.1))],
   'sampling': [fd.Sample(0.5), fd.Sample(2, top_p=0.5), fd.Sample(top_k=3)],
-  'lookup': [fd.PromptLookup(temperature=1), fd.PromptLookup(temperature=0.5, top_k=3, top_p=0.9)],
+  'lookup': [
+    fd.PromptLookup(sampling=fd.Sampling(1)),
+    fd.PromptLookup(sampling=fd.Sampling(0.5, top_k=3, top_p=0.9))],
   'beams': [fd.Beam(2), *(fd.Beam(2, length_penalty=alpha, min_len=2) for alpha in (0.0, 1.0, 2))],
 }  # fmt: skip
 
@@ -184,17 +187,31 @@ def test_pictures_keep_their_shape_and_length():
   prompt = prompt_of(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
   assert padded(IMAGES, prompt) is prompt
   assert (
-    room_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48 and room_of(IMAGES, 17) == 17
+    bucket_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48
+    and bucket_of(IMAGES, 17) == 17
   )
 
 
-def test_widths_and_rooms():
+def test_widths_and_buckets():
   """Room costs time at every call, so that it is at most a quarter more than was asked for; small
   ones aside."""
   some = np.arange(1, 5000)
-  rooms = np.array([room_of(MODEL, n) for n in some.tolist()])
-  assert sorted(set(rooms.tolist()))[:12] == [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256]
-  assert (rooms >= some).all() and (rooms - some < np.maximum(16, some / 4)).all()
+  buckets = np.array([bucket_of(MODEL, n) for n in some.tolist()])
+  assert sorted(set(buckets.tolist()))[:12] == [
+    16,
+    32,
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+  ]
+  assert (buckets >= some).all() and (buckets - some < np.maximum(16, some / 4)).all()
   widths = width_of(some)
   assert sorted(set(widths.tolist()))[:9] == [16, 32, 64, 128, 256, 512, 640, 768, 896]
-  assert (widths >= some).all() and (widths[512:] == rooms[512:]).all()
+  assert (widths >= some).all() and (widths[512:] == buckets[512:]).all()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import fastdec as fd
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import BLOCK, FEW, best, centred, warp
+from fastdec.decoding.sampling import BLOCK, FEW, Sampling, best, centred, warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashLM
 

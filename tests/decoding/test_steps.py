@@ -16,6 +16,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.struct import Bound
 from fastdec.training.drafts.start import layers_like
 
 D, D_FF, SOURCE, MAX_LEN = 16, 64, 64, 16
@@ -119,6 +120,8 @@ def step_of(model, strategy):
   """The instructions of the compiled loop."""
   max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
   params = jax.eval_shape(model.init, jax.random.key(0))
-  step = of_loop(_decode.lower(model, strategy, params, prompt, None, max_len).compile().as_text())
+  step = of_loop(
+    _decode.lower(Bound(model, params), strategy, prompt, None, max_len).compile().as_text()
+  )
   assert len(step) > 20
   return step

@@ -74,7 +74,7 @@ def test_a_draft_of_fewer_words_finds_the_others_impossible():
 def test_betas_foretell_what_rejection_accepts():
   model, prompts = NGram(4, eos_ids=()), np.zeros((2000, 1), np.int32)
   target, draft = ((model, {'unigram': jnp.asarray(law[0], jnp.float32)}) for law in (P, Q))
-  strategy = fd.Speculative(draft, gamma=2, temperature=1.0)
+  strategy = fd.Speculative(draft, gamma=2, sampling=fd.Sampling(1.0))
   found = fd.decode(*target, prompts, strategy, max_len=12, key=jax.random.key(0))
   assert betas(
     target, draft, prompts[:2], jax.tree.map(lambda x: x[:2], found), 1.0

@@ -23,6 +23,7 @@ from fastdec.heads.transformed import Transformed
 from fastdec.hub.tokenizers.dictionary import Dictionary, DictionaryPair
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.struct import Bound
 
 CONFIG = TransformerConfig(
   vocab_size=30, d_model=8, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1
@@ -88,7 +89,7 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
     strategy = fd.Blockwise((there.heads, there.head_params(as_stored=as_stored)))
     loaded = there.params(as_stored=as_stored)
     max_len, prompt, _ = checked(there.model, [[3, 4, 1]], None, None, 4, None)
-    text = _decode.lower(there.model, strategy, loaded, prompt, None, max_len).as_text()
+    text = _decode.lower(Bound(there.model, loaded), strategy, prompt, None, max_len).as_text()
     sizes = {
       'x'.join(map(str, leaf.shape))
       for leaf in jax.tree.leaves((params, head_params))

@@ -15,7 +15,6 @@ import pytest
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.request import laws_of
-from fastdec.decoding.rules.sampling import Sampling
 from fastdec.laws.automaton import END, NOWHERE, automaton_of
 from fastdec.laws.json_schema import expression_of
 from tests.decoding.fakes import EOS, PRIME, HashLM
@@ -327,12 +326,14 @@ def test_hypotheses_of_a_beam_match():
 
 LAW, TOKENS, ROWS = {'temperature': 6.0}, 4, 20_000
 SAMPLED = {
-  'speculative': lambda kit: fd.Speculative(kit.draft, 3, **LAW),
-  'tree': lambda kit: fd.Medusa(kit.heads('medusa'), TREE, Sampling(**LAW)),
+  'speculative': lambda kit: fd.Speculative(kit.draft, 3, sampling=fd.Sampling(**LAW)),
+  'tree': lambda kit: fd.Medusa(kit.heads('medusa'), TREE, sampling=fd.Sampling(**LAW)),
   'sampling': lambda kit: fd.Sample(**LAW),
-  'block': lambda kit: fd.Speculative(kit.draft, 3, **LAW, rule=fd.BlockVerification()),
-  'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2, **LAW),
-  'forced': lambda kit: fd.Forced(k=4, **LAW),
+  'block': lambda kit: fd.Speculative(
+    kit.draft, 3, sampling=fd.Sampling(**LAW), rule=fd.BlockVerification()
+  ),
+  'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2, sampling=fd.Sampling(**LAW)),
+  'forced': lambda kit: fd.Forced(k=4, sampling=fd.Sampling(**LAW)),
 }
 
 

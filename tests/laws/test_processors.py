@@ -14,7 +14,7 @@ from fastdec import struct
 from fastdec.decoding.law import Emitted, begun, changed, observed
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.request import ended_by
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Drafted
 from fastdec.laws.processors import NUMBERS, Processing

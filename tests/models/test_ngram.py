@@ -83,7 +83,12 @@ def test_it_drafts_for_another_model():
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert int(found.calls.sum()) < int(plain.calls.sum())
   sampled = fd.decode(
-    target, {}, prompts, fd.Speculative(draft, temperature=1.0), max_len=8, key=jax.random.key(0)
+    target,
+    {},
+    prompts,
+    fd.Speculative(draft, sampling=fd.Sampling(1.0)),
+    max_len=8,
+    key=jax.random.key(0),
   )
   assert (np.asarray(sampled.lengths) >= 1).all()
 

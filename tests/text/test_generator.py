@@ -14,13 +14,13 @@ from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding import pool
 from fastdec.decoding.decode import _decode, start, step
+from fastdec.decoding.strategy import with_settings
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.text.generator import with_law
 from fastdec.text.load import open_folder
 
 LINES = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt']
@@ -138,13 +138,13 @@ def test_a_folder_brings_its_processors(shared):
   [
     (fd.Greedy(), fd.Sample(0.5)),
     (fd.Sample(2.0, top_k=3), fd.Sample(0.5, top_k=3)),
-    (fd.PromptLookup(k=4), fd.PromptLookup(k=4, temperature=0.5)),
+    (fd.PromptLookup(k=4), fd.PromptLookup(k=4, sampling=fd.Sampling(0.5))),
   ],
 )
 def test_a_call_has_its_own_law(strategy, expected):
-  assert with_law(strategy, {'temperature': 0.5}) == expected
-  assert with_law(strategy, {}) is strategy
-  assert with_law(fd.Sample(), {'temperature': 0}) == fd.Greedy()
+  assert with_settings(strategy, {'temperature': 0.5}) == expected
+  assert with_settings(strategy, {}) is strategy
+  assert with_settings(fd.Sample(), {'temperature': 0}) == fd.Greedy()
 
 
 @pytest.mark.parametrize(

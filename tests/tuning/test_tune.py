@@ -21,7 +21,7 @@ RELAXED = [
   fd.Medusa(HEADS, [[0]], fd.Typical()),
   fd.Speculative(hash_kit().draft, 2, rule=fd.Rejection(0.5)),
 ]
-DRAWN = fd.PromptLookup(temperature=1.0)
+DRAWN = fd.PromptLookup(sampling=fd.Sampling(1.0))
 
 
 class Ticks:
@@ -75,8 +75,8 @@ def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
 
 
 def test_what_samples_takes_those_that_draw_from_the_same_law_alone(tune):
-  same = fd.PromptLookup(2, 4, temperature=0.7, top_k=5)
-  hotter = fd.PromptLookup(2, 4, temperature=0.8, top_k=5)
+  same = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.7, top_k=5))
+  hotter = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.8, top_k=5))
   plain = fd.Sample(0.7, top_k=5)
   found = tune([same, hotter, LOOKUP, DRAWN, *RELAXED, plain, fd.Greedy()])
   assert found.promise == 'law' and found.plain == 'Sample(temperature=0.7, top_k=5)'

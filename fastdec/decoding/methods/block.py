@@ -17,12 +17,11 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods import growing, lattice
-from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.methods.lattice import Lattice
 from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import best
+from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import TREES, Asked, in_turn, lengths
 from fastdec.decoding.topology import Topology, take_node
@@ -39,10 +38,10 @@ WIDTH = 8  # of trees that grow: children of each node, and nodes of each level 
 
 
 @struct.pytree
-class BlockDraft(DrawnDrafts):
+class BlockDraft(DraftsWithProbs):
   """Decoding with a one-pass draft network. Lossless with the default rules.
 
-  Above temperature 0 a chain is drawn, each token from its law biased by the token before, and
+  With `sampling` a chain is drawn, each token from its law biased by the token before, and
   accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
   accepted.
 
@@ -52,10 +51,9 @@ class BlockDraft(DrawnDrafts):
     choices: None: a chain of k - 1 tokens. A number: the draft's likeliest tree of this many nodes,
       the root included, anew each time. Or a static tree, as `Medusa` takes it: paths of ranks, a
       `Topology`, a name.
-    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
+    rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
-    temperature, top_k, top_p, min_p: as in `Sample`, of target and draft alike; temperature 0: the
-      most likely token.
+    sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
 
   Raises:
     UserError: another kind of draft, or impossible sizes of a block or tree.
@@ -67,12 +65,9 @@ class BlockDraft(DrawnDrafts):
     struct.static(default=None)
   )
   rule: Rule | None = None
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
-  is_greedy: bool = struct.static(init=False, default=True)
+  sampling: Sampling | None = None
   part = 'draft'
+  drafts_for = BlockNetwork
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', BlockNetwork)
@@ -107,7 +102,7 @@ class BlockDraft(DrawnDrafts):
   def drafter(self) -> Drafter:
     # by __post_init__
     assert self.k is not None and isinstance(self.choices, Topology | int | None)
-    # Trees are guessed at any temperature.
+    # Trees are guessed, not drawn.
     sampling = None if self.drafts_trees else self.sampling
     return BlockDrafter(Bound(*self.draft), self.k, self.choices, sampling)
 

@@ -20,11 +20,10 @@ from fastdec import struct
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.methods import growing
-from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import argmax, draw, folded
+from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import DRAFTED, TREES, Asked, in_turn
 from fastdec.decoding.topology import Topology, take_node
@@ -43,10 +42,10 @@ LEVELS = (5, 3)
 
 
 @struct.pytree
-class Eagle(DrawnDrafts):
+class Eagle(DraftsWithProbs):
   """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP).
 
-  Lossless with the default rules. Above temperature 0 a chain is drawn from the draft's law, and
+  Lossless with the default rules. With `sampling` a chain is drawn from the draft's law, and
   accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
   accepted.
 
@@ -56,10 +55,9 @@ class Eagle(DrawnDrafts):
     width: 1: a chain of `depth` tokens. More: the children of each node, and the expanded nodes of
       each level.
     nodes: tokens that the target scores in a call, the root included (None: 1 + depth * width).
-    rule: None: `Exact()` at temperature 0; above, `Rejection()` for a chain, and the target's own
+    rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
-    temperature, top_k, top_p, min_p: as in `Sample`, of target and draft alike; temperature 0: the
-      most likely token.
+    sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
 
   Raises:
     UserError: another kind of draft, or impossible sizes of a tree.
@@ -70,12 +68,9 @@ class Eagle(DrawnDrafts):
   width: Whole = struct.static(default=1)
   nodes: Whole | None = struct.static(default=None)
   rule: Rule | None = None
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
-  is_greedy: bool = struct.static(init=False, default=True)
+  sampling: Sampling | None = None
   part = 'draft'
+  drafts_for = EagleNetwork
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', EagleNetwork)

@@ -5,44 +5,38 @@ no model. The draft is a chain of the longest tokens of that text, up to where s
 follow. A target that spells the text by other tokens writes those: as always, it decides.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.law import ForcingLaw
-from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
+from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
 @struct.pytree
-class Forced(LawlessDrafts):
+class Forced(LoopStrategy):
   """Decoding under a constraint, with the tokens that it forces as guesses (`methods.forced`).
 
-  It needs no training, and is lossless: temperature 0 is greedy decoding under the constraint, any
-  other the law of `Sample`.
+  It needs no training, and is lossless: without `sampling` it is greedy decoding under the
+  constraint, with it the law of `Sample` under it.
 
   Args:
     k: block size, at least 2: at most k - 1 tokens are guessed.
-    temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
+    sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
   """
 
   k: Whole = struct.static(default=8)
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
-  is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
+  sampling: Sampling | None = None
 
   def __post_init__(self) -> None:
-    struct.assign(self, k=size('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
-    self.settle()
+    k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
+    struct.assign(self, k=k, sampling=drawn_by(self.sampling))
 
   @property
   def drafter(self) -> Drafter:

@@ -43,8 +43,8 @@ class ForecastDrafter:
 
   def init(self, target: Bound, prefill: Prefill) -> Written:
     prompt = prefill.prompt  # the start token, and forced tokens behind it
-    room = prefill.max_len + 2 * self.nodes + 1
-    tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, room)))
+    slots = prefill.max_len + 2 * self.nodes + 1
+    tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, slots)))
     return _behind(
       Written(tokens, prompt.length - 1, prefill.memory),
       prefill.root[:, None],

@@ -5,11 +5,11 @@ from typing import Any
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Rule, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
+from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
@@ -35,11 +35,12 @@ class NoDraft:
 class Greedy(LoopStrategy):
   """The most likely token, one a call."""
 
-  rule = Exact()
-
   @property
   def drafter(self) -> Drafter:
     return NoDraft()
+
+  def with_sampling(self, sampling: Sampling | None) -> Any:
+    return self if sampling is None else Sample(sampling=sampling)
 
 
 @struct.pytree
@@ -47,26 +48,23 @@ class Sample(LoopStrategy):
   """A token drawn from the model's law, one a call; `decode` needs a key.
 
   Args:
-    temperature: divides the logits; 1e-6 to 1e6. It and the others may be arrays, one number for
-      each row; there a temperature may be 0, for the most likely token.
-    top_k: only the k most likely tokens (0: all).
-    top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
-    min_p: only tokens at least so likely as this part of the most likely one, after top_p (0: all).
+    sampling: how tokens are drawn; or its settings, as `Sample(temperature=0.8, top_k=40)`.
+
+  Raises:
+    UserError: a setting is out of range, or the temperature is 0.
   """
 
-  temperature: Any = 1.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
+  sampling: Sampling | None
 
-  def __post_init__(self) -> None:
-    rule = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
-    struct.assign(self, **vars(rule))
+  def __init__(self, *values: Any, sampling: Sampling | None = None, **settings: Any) -> None:
+    drawn = drawn_by(Sampling(*values, **settings) if sampling is None else sampling)
+    if drawn is None:
+      raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')
+    struct.assign(self, sampling=drawn)
 
   @property
   def drafter(self) -> Drafter:
     return NoDraft()
 
-  @property
-  def rule(self) -> Rule:
-    return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+  def with_sampling(self, sampling: Sampling | None) -> Any:
+    return Greedy() if sampling is None else Sample(sampling=sampling)

@@ -15,16 +15,20 @@ from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule, drafted_by
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.lattice import Lattice, fill
-from fastdec.decoding.methods.trees import static_tree
+from fastdec.decoding.methods.trees import medusa_choices, static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, is_whole, size
 from fastdec.decoding.strategy import Asked, LoopStrategy, lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
+from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.words import suppress_words
 from fastdec.models.api import embedding_of, vocabulary_projection
 from fastdec.struct import Bound
+
+TREE = 'mc_sim_7b_63'  # of published Medusa heads
 
 
 @struct.pytree
@@ -121,17 +125,20 @@ class Blockwise(LoopStrategy):
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
     window: a guess is the middle of the 2 window + 1 ids that are likeliest together. For ordered
       ids, such as intensities, `Distance(window)` accepts more of these. 0: the likeliest id.
+    sampling: how tokens are drawn, with the rule `Exact()`; None: the most likely token.
   """
 
   heads: Bound | tuple[Any, Any]
   k: Whole | None = struct.static(default=None)
   rule: Rule = Exact()
   window: Whole = struct.static(default=0)
+  sampling: Sampling | None = None
   part = 'heads'
+  drafts_for = Heads
 
   def __post_init__(self) -> None:
     heads = drafted_by(self.heads, 'heads', Heads)
-    check_rule(self.rule)
+    sampling = drawn_with(self.rule, self.sampling)
     window = size('window', self.window, 0, '0 for the likeliest id, or how far from it counts')
     if window and 'ids' in heads.params:
       raise UserError(
@@ -143,7 +150,8 @@ class Blockwise(LoopStrategy):
       raise UserError(
         f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}'
       )
-    struct.assign(self, heads=first_heads(heads, int(k) - 1), k=int(k), window=window)
+    heads = first_heads(heads, int(k) - 1)
+    struct.assign(self, heads=heads, k=int(k), window=window, sampling=sampling)
 
   def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
     most = Bound(*self.heads).module.depth
@@ -165,6 +173,7 @@ class Medusa(LoopStrategy):
     choices: the tree, as paths of ranks below the root: [[0], [0, 0], [1], ...]; or a static
       `Topology`; or the name of a published tree, or a file with one (`trees.medusa_choices`).
     rule: `Exact()` is lossless; `Typical()`, the paper's own, is not.
+    sampling: how tokens are drawn, with the rule `Exact()`; None: the most likely token.
 
   Raises:
     UserError: choices that do not make a tree, an unknown name, choices deeper than the heads.
@@ -173,18 +182,27 @@ class Medusa(LoopStrategy):
   heads: Bound | tuple[Any, Any]
   choices: Topology | Sequence[Sequence[int]] | str | os.PathLike[str] = struct.static()
   rule: Rule = Exact()
+  sampling: Sampling | None = None
   part = 'heads'
+  drafts_for = MedusaHeads
+
+  @classmethod
+  def usual(cls, part: tuple[Any, Any]) -> 'Medusa':
+    """Returns the published tree of as many levels as there are heads."""
+    paths = [path for path in medusa_choices(TREE) if len(path) <= part[0].depth]
+    return cls(part, paths)
 
   def __post_init__(self) -> None:
     heads, topology = drafted_by(self.heads, 'heads', Heads), static_tree(self.choices)
-    check_rule(self.rule)
+    sampling = drawn_with(self.rule, self.sampling)
     depth, most = topology.max_depth, heads.module.depth
     if depth > most:
       raise UserError(
         f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
         f' [c for c in choices if len(c) <= {most}]'
       )
-    struct.assign(self, heads=first_heads(heads, depth), choices=topology)
+    heads = first_heads(heads, depth)
+    struct.assign(self, heads=heads, choices=topology, sampling=sampling)
 
   @property
   def drafter(self) -> Drafter:
@@ -195,6 +213,20 @@ class Medusa(LoopStrategy):
   def most_accepted(self) -> int:
     assert isinstance(self.choices, Topology)  # by __post_init__
     return self.choices.max_depth
+
+
+def drawn_with(rule: Any, sampling: Any) -> Sampling | None:
+  """Returns the `sampling` of a strategy with this rule.
+
+  Raises:
+    UserError: something else than a rule or `Sampling`, or a rule that does not sample.
+  """
+  check_rule(rule)
+  drawn = drawn_by(sampling)
+  if drawn is not None and type(rule) is not Exact:
+    kind = type(rule).__name__
+    raise UserError(f'{kind} does not sample: give temperature to a strategy with another rule')
+  return drawn
 
 
 def first_heads(heads: Bound, depth: int) -> Bound:

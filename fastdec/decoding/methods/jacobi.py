@@ -16,44 +16,37 @@ their first token comes up, later and elsewhere. Jacobi would be lookahead with 
 only row the guess.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.methods.lookahead import first_words
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
-from fastdec.decoding.sampling import argmax
+from fastdec.decoding.sampling import Sampling, argmax, drawn_by
 from fastdec.decoding.settings import Whole, size
+from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.struct import Bound
 
 
 @struct.pytree
-class Jacobi(LawlessDrafts):
+class Jacobi(LoopStrategy):
   """Decoding with the model's predictions of the last call as guesses (`methods.jacobi`).
 
-  It needs no training, and is lossless: temperature 0 is greedy decoding, any other the law of
-  `Sample`.
+  It needs no training, and is lossless: without `sampling` it is greedy decoding, with it the
+  law of `Sample`.
 
   Args:
     k: block size, at least 2: k - 1 tokens are guessed.
-    temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
+    sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
   """
 
   k: Whole = struct.static()
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
-  is_greedy: bool = struct.static(init=False, default=True)  # another rule, so another program
+  sampling: Sampling | None = None
 
   def __post_init__(self) -> None:
-    struct.assign(self, k=size('k', self.k, 2, 'a block size from 2, or decode by Greedy()'))
-    self.settle()
+    k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
+    struct.assign(self, k=k, sampling=drawn_by(self.sampling))
 
   @property
   def drafter(self) -> Drafter:

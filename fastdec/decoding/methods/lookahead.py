@@ -37,16 +37,15 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.methods.lookup import source_text
 from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined, merge
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.sampling import argmax, best
+from fastdec.decoding.sampling import Sampling, argmax, best, drawn_by
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import Asked
+from fastdec.decoding.strategy import Asked, LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.heads.ngram_pool import NGramPool
+from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, suppress
 from fastdec.struct import Bound
 
@@ -56,31 +55,26 @@ AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
 
 
 @struct.pytree
-class Lookahead(LawlessDrafts):
+class Lookahead(LoopStrategy):
   """Decoding with n-grams of the model's own earlier guesses, and of the text so far.
 
-  It needs no training and no draft model, and is lossless: temperature 0 is greedy decoding, any
-  other the law of `Sample`. A call scores (window + guesses) * (ngram - 1) tokens, and emits up to
-  `ngram`.
+  It needs no training and no draft model, and is lossless: without `sampling` it is greedy
+  decoding, with it the law of `Sample`. A call scores (window + guesses) * (ngram - 1) tokens, and
+  emits up to `ngram`.
 
   Args:
     window: tokens ahead that the model guesses at once, at least 1.
     ngram: tokens of an n-gram, its key included, at least 3.
     guesses: most n-grams that a call verifies, at least 1.
-    temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
+    sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
     pool: n-grams of other texts (`build_pool`), to guess if this text's leave room.
   """
 
   window: Whole = struct.static(default=15)
   ngram: Whole = struct.static(default=5)
   guesses: Whole = struct.static(default=15)
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
+  sampling: Sampling | None = None
   pool: NGramPool | None = None
-  is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
     window = size('window', self.window, 1, 'how many tokens ahead to guess, 1 or more')
@@ -89,8 +83,10 @@ class Lookahead(LawlessDrafts):
     )
     guesses = size('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
     size('(window + guesses) * (ngram - 1)', (window + guesses) * (ngram - 1), 1, 'fewer')
-    struct.assign(self, window=window, ngram=ngram, guesses=guesses)
-    self.settle()
+    sampling = drawn_by(self.sampling)
+    struct.assign(self, window=window, ngram=ngram, guesses=guesses, sampling=sampling)
+    if self.pool is not None:
+      check_is_pool(self.pool)
     if self.pool is not None and self.pool.ngram != ngram:
       raise UserError(
         f'this pool has n-grams of {self.pool.ngram} tokens: give'
@@ -102,13 +98,18 @@ class Lookahead(LawlessDrafts):
     return [dataclasses.replace(self, window=w, ngram=n, guesses=g) for w, n, g in found]
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    super().check(model, prompt, max_len)
+    if self.pool is not None:
+      self.pool.check(model.vocab_size)
     reach, limit = self.window + self.ngram - 2, model.max_positions
     if limit is not None and reach > limit:
       raise UserError(
         f'window={self.window} and ngram={self.ngram} look {reach} tokens ahead, and the model has'
         f' {limit} positions: give a narrower window'
       )
+
+  def with_pool(self, pool: NGramPool) -> 'Lookahead':
+    """Returns this strategy with n-grams of other texts, of the length that they have."""
+    return dataclasses.replace(self, pool=pool, ngram=pool.ngram)
 
   @property
   def drafter(self) -> Drafter:
@@ -163,10 +164,10 @@ class LookaheadDrafter:
       grams = jnp.concatenate(
         [grams_of(source, source_length, n), grams_of(text, length, n)], axis=2
       )
-    room = prefill.max_len * (self.window + 1) + self.window + n
+    slots = prefill.max_len * (self.window + 1) + self.window + n
     last = length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
     recent = jnp.where(last >= 0, jnp.take_along_axis(text, jnp.maximum(last, 0), axis=1), NONE)
-    return Ahead(self._first_window(target, prefill), Log.of(grams, room), recent)
+    return Ahead(self._first_window(target, prefill), Log.of(grams, slots), recent)
 
   def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
     """Returns arbitrary first guesses: each node of the window has the word of its position."""

@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
-from fastdec.decoding.methods.guessing import LawlessDrafts
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
+from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import Asked
+from fastdec.decoding.strategy import Asked, LoopStrategy
 from fastdec.decoding.topology import Topology
-from fastdec.heads.ngram_pool import NGramPool
+from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
 
@@ -147,38 +147,43 @@ def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]
 
 
 @struct.pytree
-class PromptLookup(LawlessDrafts):
+class PromptLookup(LoopStrategy):
   """Decoding with drafts copied from the text so far.
 
   A draft copies the tokens behind the latest earlier occurrence of the longest matching suffix. It
   searches prompt, output, and a source of the same vocabulary (`methods.lookup`). It needs no
-  training, and is lossless: temperature 0 is greedy decoding, any other the law of `Sample`.
+  training, and is lossless: without `sampling` it is greedy decoding, with it the law of
+  `Sample`.
 
   Args:
     ngram: the longest suffix looked for, 1 to 64.
     k: block size, at least 2: at most k - 1 tokens are copied.
-    temperature: 0, or as in `Sample`; then `decode` needs a key.
-    top_k, top_p, min_p: as in `Sample`; without effect at temperature 0.
+    sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
     pool: n-grams of other texts (`build_pool`); the likeliest is guessed if this text has no match.
   """
 
   ngram: Whole = struct.static(default=3)
   k: Whole = struct.static(default=10)
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
+  sampling: Sampling | None = None
   pool: NGramPool | None = None
-  is_greedy: bool = struct.static(init=False)  # another rule, so another program
 
   def __post_init__(self) -> None:
     ngram = size('ngram', self.ngram, 1, 'a length to look for, 1 or more', LONGEST)
     k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
-    struct.assign(self, ngram=ngram, k=k)
-    self.settle()
+    struct.assign(self, ngram=ngram, k=k, sampling=drawn_by(self.sampling))
+    if self.pool is not None:
+      check_is_pool(self.pool)
 
   def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
     return [dataclasses.replace(self, k=n + 1) for n in drafted or COPIED]
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    if self.pool is not None:
+      self.pool.check(model.vocab_size)
+
+  def with_pool(self, pool: NGramPool) -> 'PromptLookup':
+    """Returns this strategy with n-grams of other texts."""
+    return dataclasses.replace(self, pool=pool)
 
   @property
   def drafter(self) -> Drafter:

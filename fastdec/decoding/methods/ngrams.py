@@ -23,10 +23,10 @@ class Log:
   length: Int[Array, ' b']  # slots that are written
 
   @classmethod
-  def of(cls, grams: Int[Array, 'b m l'], room: int) -> 'Log':
-    """Returns a log that begins with these, and has room for `room` more slots."""
+  def of(cls, grams: Int[Array, 'b m l'], slots: int) -> 'Log':
+    """Returns a log that begins with these, and has this many more slots."""
     b, _, length = grams.shape
-    grams = jnp.pad(grams, ((0, 0), (0, 0), (0, room)), constant_values=NONE)
+    grams = jnp.pad(grams, ((0, 0), (0, 0), (0, slots)), constant_values=NONE)
     return cls(grams, jnp.full(b, length, jnp.int32))
 
   def append(self, grams: Int[Array, 'b m w'], count: Int[Array, ' b']) -> 'Log':

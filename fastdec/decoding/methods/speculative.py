@@ -13,12 +13,11 @@ from fastdec import struct
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
-from fastdec.decoding.inputs import check_room
-from fastdec.decoding.methods.drawing import DrawnDrafts
+from fastdec.decoding.inputs import check_positions
+from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.prefill import memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import argmax, draw, folded
+from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.decoding.strategy import DRAFTED, Asked
 from fastdec.decoding.topology import Topology, take_node
@@ -39,7 +38,7 @@ PADDING = 0.01
 
 
 @struct.pytree
-class Speculative(DrawnDrafts):
+class Speculative(DraftsWithProbs):
   """Decoding with a smaller model that drafts, while the target verifies.
 
   Args:
@@ -47,10 +46,9 @@ class Speculative(DrawnDrafts):
       target has one. Sizes that differ by at most 1 %, with an end token in common, count as one
       vocabulary, padded differently.
     gamma: tokens drafted for each call of the target, at least 1.
-    temperature, top_k, top_p, min_p: as in `Sample`, of target and draft alike; temperature 0: the
-      most likely token.
-    rule: None: `Exact()` at temperature 0, else `Rejection()`. At temperature 0 any rule goes;
-      above, one that compares laws: `Rejection`, `BlockVerification`.
+    sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
+    rule: None: `Exact()` without sampling, else `Rejection()`. Without sampling any rule goes;
+      with it, one that compares laws: `Rejection`, `BlockVerification`.
     adaptive: gamma is an upper bound; the drafts follow the acceptance seen (`ModelDrafter`).
     same_ids: common ids mean the same whatever the sizes: one tokenizer's ids are the first of the
       other's. The draft's ids beyond the target's are not drafted.
@@ -58,21 +56,23 @@ class Speculative(DrawnDrafts):
 
   draft: Bound | tuple[Any, Any]
   gamma: Whole = struct.static(default=4)
-  temperature: Any = 0.0
-  top_k: Any = 0
-  top_p: Any = 1.0
-  min_p: Any = 0.0
+  sampling: Sampling | None = None
   rule: Rule | None = None
   adaptive: bool = struct.static(default=False)
   same_ids: bool = struct.static(default=False)
-  is_greedy: bool = struct.static(init=False, default=True)
   part = 'draft'
+  drafts_for = Model
+  drafts_by_model = True
 
   def __post_init__(self) -> None:
     allowed = '1 or more tokens to draft, or decode by Greedy()'
     gamma = size('gamma', self.gamma, 1, allowed, MOST_NODES - 1)
     struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=gamma)
     self.settle()
+
+  @classmethod
+  def usual(cls, part: tuple[Any, Any]) -> 'Speculative':
+    return cls(part, same_ids=True)
 
   def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
     return [dataclasses.replace(self, gamma=n) for n in drafted or DRAFTED]
@@ -124,11 +124,11 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
   inputs, s = prompt.inputs, 0
   if draft.start_id is not None and inputs is not None and inputs.ndim == 2:
     s = inputs.shape[1]
-  draft_room = functools.partial(
-    check_room, limit=limit, whose="the draft model's", other=', or give another draft model'
+  check_draft = functools.partial(
+    check_positions, limit=limit, whose="the draft model's", other=', or give another draft model'
   )
-  draft_room(s, 1, name='a source')
-  draft_room(int(prompt.length.max()), max_len)
+  check_draft(s, 1, name='a source')
+  check_draft(int(prompt.length.max()), max_len)
 
 
 # tokens [b, n] and their laws [b, n, v] so far, and the draft's cache

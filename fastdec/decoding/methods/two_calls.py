@@ -70,6 +70,8 @@ class BlockwiseTwoCalls(Blockwise):
   `draft_calls` counts these. Output and block sizes equal `Blockwise`'s; it is kept for comparison,
   and as a test's oracle."""
 
+  drafts_for = None
+
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None  # by __post_init__

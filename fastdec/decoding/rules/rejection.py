@@ -19,8 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise, Rule, promise_of
 from fastdec.decoding.rules.matching import Exact, at_parent
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import draw, folded
+from fastdec.decoding.sampling import Sampling, draw, folded
 from fastdec.decoding.settings import SMALLEST, real
 from fastdec.decoding.topology import take_node
 from fastdec.errors import UserError
@@ -55,12 +54,6 @@ class Warped:
     acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     return self.rule(keys, draft, self.sampling.law(logits), acceptable)
-
-
-def sampling_of(rule: Any) -> Sampling | None:
-  """Returns the law that a rule draws tokens from; None if it draws none."""
-  sampling = rule.sampling if isinstance(rule, Warped) else rule
-  return sampling if isinstance(sampling, Sampling) else None
 
 
 @struct.pytree
@@ -196,8 +189,8 @@ def laws(
   if draft.probabilities is None:
     raise UserError(
       'Rejection and BlockVerification need the law that drafts were drawn from, and these come'
-      ' without: use them where a model or a draft network drafts, and the rule'
-      ' Sampling (fastdec.decoding.rules.sampling) to sample here'
+      ' without: use them where a model or a draft network drafts, and sampling=fd.Sampling(...)'
+      ' with another strategy'
     )
   q_bnv = jnp.where(acceptable[..., None], draft.probabilities, 0).astype(p_bnv.dtype)
   return p_bnv, jnp.pad(q_bnv[:, 1:], ((0, 0), (0, 1), (0, 0)))

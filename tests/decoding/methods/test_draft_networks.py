@@ -127,7 +127,7 @@ def test_a_static_tree_has_the_same_guesses_at_any_temperature():
   _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
   guesses = []
   for temperature in (0.0, 1.0):
-    strategy = fd.BlockDraft(draft, choices=tree, temperature=temperature)
+    strategy = fd.BlockDraft(draft, choices=tree, sampling=fd.Sampling(temperature))
     guesses.append(guessed(strategy, target, prompt))
   np.testing.assert_array_equal(*guesses)
 
@@ -232,14 +232,14 @@ RULES = {'rejection': fd.Rejection(), 'block verification': fd.BlockVerification
 
 def eagle_chain(rule, honest):
   misled = Misled(rule, jnp.float64(0.0 if honest else 0.5))
-  return fd.Eagle(eagle(OF, **TAPS, words=4), 2, rule=misled, temperature=WARM)
+  return fd.Eagle(eagle(OF, **TAPS, words=4), 2, rule=misled, sampling=fd.Sampling(WARM))
 
 
 def block_chain(rule, honest):
   module, params = block(OF, k=3, candidates=4)
   # the bias says what is drawn, at this temperature too
   biased = module, params | {'after': 8 * params['after']}
-  return Doubted(fd.BlockDraft(biased, rule=rule, temperature=WARM), jnp.array(honest))
+  return Doubted(fd.BlockDraft(biased, rule=rule, sampling=fd.Sampling(WARM)), jnp.array(honest))
 
 
 CHAINS = {'eagle': eagle_chain, 'block': block_chain}
@@ -267,7 +267,7 @@ def test_chains_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(chai
 
 @pytest.mark.slow  # test_grown_trees.py has the law of another drafter's
 def test_a_tree_that_grows_has_the_law_of_the_target():
-  strategy = fd.Eagle(eagle(OF, **TAPS), 2, 2, 5, temperature=WARM)
+  strategy = fd.Eagle(eagle(OF, **TAPS), 2, 2, 5, sampling=fd.Sampling(WARM))
   assert p_value(seen(strategy, 10_000), law_by_scores(OF)) > 1e-3
 
 
@@ -314,11 +314,11 @@ HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
   (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
   (lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1),
     'width=7 is not possible: this draft has 6 candidates'),
-  (lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), temperature=1.0),
+  (lambda: fd.Eagle((NETWORK, {}), rule=fd.Exact(), sampling=fd.Sampling(1.0)),
     'Exact does not sample.*give Rejection'),
-  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), temperature=1.0),
+  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Rejection(), sampling=fd.Sampling(1.0)),
     'Rejection needs a chain'),
-  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), temperature=1.0),
+  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), sampling=fd.Sampling(1.0)),
     'leave out the rule for a tree'),
   (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
   (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),

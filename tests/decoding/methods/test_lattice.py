@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from fastdec.decoding.methods.lattice import Lattice, fill, grow, sample
-from fastdec.decoding.rules.sampling import Sampling
-from fastdec.decoding.sampling import best
+from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.topology import Topology
 from tests.decoding.methods.test_growing import by_hand
 from tests.decoding.test_sampling import law_by_hand

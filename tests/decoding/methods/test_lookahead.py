@@ -70,7 +70,10 @@ gram = st.tuples(*[st.integers(0, WORDS - 1)] * N)
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_the_log_remembers_what_a_dictionary_would(calls):
   """Two rows, to which a call adds none to four n-grams each."""
-  log, pools = Log.of(jnp.full((2, N, 1), NONE, jnp.int32), room=24), [Pool(GUESSES), Pool(GUESSES)]
+  log, pools = (
+    Log.of(jnp.full((2, N, 1), NONE, jnp.int32), slots=24),
+    [Pool(GUESSES), Pool(GUESSES)],
+  )
   for call in calls:
     grams = np.full((2, N, 4), NONE, np.int32)
     for row, (pool, added) in enumerate(zip(pools, call, strict=True)):
@@ -297,8 +300,8 @@ def test_text_that_repeats_itself_takes_long_blocks():
 
 
 SAMPLING = {
-  'lookahead': fd.Lookahead(2, 3, 3, temperature=5.0, top_p=0.95),
-  'jacobi': fd.Jacobi(3, temperature=5.0, top_p=0.95),
+  'lookahead': fd.Lookahead(2, 3, 3, sampling=fd.Sampling(5.0, top_p=0.95)),
+  'jacobi': fd.Jacobi(3, sampling=fd.Sampling(5.0, top_p=0.95)),
 }
 
 

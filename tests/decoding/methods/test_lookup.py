@@ -192,7 +192,7 @@ def test_sampling_keeps_the_law():
   accepted."""
   model, rows, temperature = Looping(vocab_size=5), 40_000, 5.0
   prompts = np.repeat(np.array([[3, 4, 2, 3, 4, 3, 4]], np.int32), rows, axis=0)
-  strategy = fd.PromptLookup(k=4, temperature=temperature, top_p=0.95)
+  strategy = fd.PromptLookup(k=4, sampling=fd.Sampling(temperature, top_p=0.95))
   out = fd.decode(model, {}, prompts, strategy, max_len=4, key=jax.random.key(7))
   assert out.mean_block_size > 1.1
   places = tuple(np.asarray(out.tokens[:, :3]).T)
@@ -223,6 +223,6 @@ def joint_law(model, last, temperature, top_p):
 
 def test_a_small_top_p_is_greedy():
   prompts, lengths = some_prompts(6)
-  strategy = fd.PromptLookup(temperature=2.0, top_p=1e-6)
+  strategy = fd.PromptLookup(sampling=fd.Sampling(2.0, top_p=1e-6))
   out = fd.decode(MODEL, {}, prompts, strategy, lengths, max_len=8, key=jax.random.key(0))
   np.testing.assert_array_equal(out.tokens, truths(MODEL, prompts, lengths, 8))

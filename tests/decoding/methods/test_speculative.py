@@ -47,7 +47,7 @@ def test_greedy_is_lossless(gamma, adaptive):
 @pytest.mark.parametrize('adaptive', [False, True])
 @pytest.mark.wide('True')
 def test_a_row_draws_among_others_what_it_draws_among_its_equals(adaptive):
-  strategy = fd.Speculative(DRAFTS['fair'], 4, temperature=2.0, adaptive=adaptive)
+  strategy = fd.Speculative(DRAFTS['fair'], 4, sampling=fd.Sampling(2.0), adaptive=adaptive)
   keys = jax.random.split(jax.random.key(3), 6)
   given = {'strategy': strategy, 'max_len': MAX_LEN}
   together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **given)
@@ -80,7 +80,7 @@ def test_a_draft_of_another_vocabulary_size(words):
   assert out.mean_block_size > (3 if words == 15 else 1.3)
   target = Bound(HashLM(suppressed_ids=(0, 5)), {})
   _, prompt, keys = checked(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
-  sampling = dataclasses.replace(strategy, temperature=30.0)
+  sampling = dataclasses.replace(strategy, sampling=fd.Sampling(30.0))
 
   @jax.jit
   def laws(prompt):
@@ -111,11 +111,12 @@ def test_lenience_at_temperature_0_keeps_nearly_best_drafts():
 
 
 @pytest.mark.parametrize(('make', 'words'), [
-  (lambda: fd.Speculative((MODEL, {}), temperature=1.0, rule=fd.Exact()), 'Exact does not sample'),
+  (lambda: fd.Speculative((MODEL, {}), sampling=fd.Sampling(1.0), rule=fd.Exact()),
+    'Exact does not sample'),
   (lambda: fd.Rejection(0), 'lenience=0 is not possible'),
   (lambda: fd.Rejection(1.5), 'lenience=1.5 is not possible'),
   (lambda: decoded(fd.Speculative((HashLM(vocab_size=20), {}))), 'has 20 tokens and the target 14'),
-  (lambda: decoded(fd.Speculative((MODEL, {}), temperature=1.0)), 'key=jax.random.key'),
+  (lambda: decoded(fd.Speculative((MODEL, {}), sampling=fd.Sampling(1.0))), 'key=jax.random.key'),
   (lambda: decoded(fd.Speculative((HashLM(start_id=0), {}))),
     'has an encoder, and the target has none'),
   (lambda: decoded(fd.Speculative((HashLM(max_positions=9), {}))),

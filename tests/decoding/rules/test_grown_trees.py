@@ -12,7 +12,7 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.methods.growing import advance, finish, start
 from fastdec.decoding.protocol import Draft
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Drawn
 from fastdec.decoding.strategy import LoopStrategy
 from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.rules.test_rejection import (
@@ -74,14 +74,15 @@ def test_exact_acceptance_writes_what_greedy_decoding_writes_in_every_row():
 @pytest.mark.wide('settings1')
 def test_samples_on_grown_trees_have_the_law_of_the_target(settings):
   law = exact_law(*settings)
-  assert p_value(counts(Grown(rule=Sampling(*settings)), law, 20_000, 1), law) > 1e-3
+  assert p_value(counts(Grown(rule=Drawn(fd.Sampling(*settings))), law, 20_000, 1), law) > 1e-3
 
 
 EQUAL = (0, 4, 4, 4, 4)  # all siblings are token 4
 
 
 @pytest.mark.parametrize(
-  'wrong', [Grown(rule=BonusDrawnAgain(5.0)), Grown(Grower(EQUAL), Sampling(5.0))]
+  'wrong',
+  [Grown(rule=BonusDrawnAgain(fd.Sampling(5.0))), Grown(Grower(EQUAL), Drawn(fd.Sampling(5.0)))],
 )
 @pytest.mark.wide('wrong0')
 def test_a_wrong_rule_or_equal_siblings_fail_the_same_test(wrong):
@@ -92,7 +93,7 @@ def test_a_wrong_rule_or_equal_siblings_fail_the_same_test(wrong):
 @pytest.mark.slow
 def test_a_million_samples_show_a_shift_of_one_percent_and_there_is_none():
   law = exact_law(*SETTINGS[3])
-  seen = counts(Grown(rule=Sampling(*SETTINGS[3])), law, 100_000, 10)
+  seen = counts(Grown(rule=Drawn(fd.Sampling(*SETTINGS[3]))), law, 100_000, 10)
   assert p_value(seen, law) > 1e-3
   probabilities = np.fromiter(law.values(), float)
   shifted = 0.99 * probabilities + 0.01 * np.roll(probabilities, 1)

@@ -8,7 +8,7 @@ import fastdec as fd
 from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Drawn
 from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
 
 PROMISES = [
@@ -17,13 +17,13 @@ PROMISES = [
   (fd.MinBlock(fd.Exact(), 1), 'exact'),
   (fd.MinBlock(fd.Exact(), 2), 'relaxed'),
   (fd.MinBlock(fd.TopN(3), 1), 'relaxed'),
-  (fd.Typical(temperature=0), 'exact'), (fd.Typical(), 'relaxed'), (Sampling(0.7), 'law'),
+  (fd.Typical(temperature=0), 'exact'), (fd.Typical(), 'relaxed'), (Drawn(fd.Sampling(0.7)), 'law'),
   (fd.Rejection(), 'law'), (fd.Rejection(0.9), 'relaxed'), (fd.Rejection().greedy, 'exact'),
   (fd.Rejection(0.9).greedy, 'relaxed'),
   (fd.BlockVerification(), 'law'),
   (fd.BlockVerification().greedy, 'exact'),
-  (Warped(fd.Rejection(), Sampling()), 'law'),
-  (Warped(fd.Rejection(0.5), Sampling()), 'relaxed'),
+  (Warped(fd.Rejection(), fd.Sampling()), 'law'),
+  (Warped(fd.Rejection(0.5), fd.Sampling()), 'relaxed'),
 ]  # fmt: skip
 
 
@@ -50,11 +50,13 @@ def test_every_method_that_tests_hold_to_greedy_text_promises_it(name):
 def test_sampling_promises_its_law_and_drafts_keep_it():
   draft = hash_kit().draft
   assert promise_of(OTHERS['sampling'](hash_kit()).effective_rule) == 'law'
-  assert promise_of(fd.Speculative(draft, temperature=1.0).effective_rule) == 'law'
+  assert promise_of(fd.Speculative(draft, sampling=fd.Sampling(1.0)).effective_rule) == 'law'
   assert (
-    promise_of(fd.Speculative(draft, temperature=1.0, rule=fd.Rejection(0.5)).effective_rule)
+    promise_of(
+      fd.Speculative(draft, sampling=fd.Sampling(1.0), rule=fd.Rejection(0.5)).effective_rule
+    )
     == 'relaxed'
   )
   # at temperature 0
   assert promise_of(fd.Speculative(draft, rule=fd.Rejection(0.5)).effective_rule) == 'relaxed'
-  assert promise_of(fd.PromptLookup(temperature=1.0).effective_rule) == 'law'
+  assert promise_of(fd.PromptLookup(sampling=fd.Sampling(1.0)).effective_rule) == 'law'

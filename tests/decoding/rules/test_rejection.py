@@ -18,7 +18,7 @@ from scipy.stats import chisquare
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.rules.sampling import Sampling
+from fastdec.decoding.rules.sampling import Drawn
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.topology import Topology, take_node
 from tests.decoding.fakes import EOS, NEVER, PRIME, HashHeads, HashLM, Imitation
@@ -98,7 +98,9 @@ def p_value(seen, law):
 
 def speculative(draft, rule, settings, adaptive=False):
   draft_model = Imitation(vocab_size=WORDS), {'lies': jnp.int32(LIES[draft])}
-  return fd.Speculative(draft_model, 2, *settings, rule=rule, adaptive=adaptive)
+  return fd.Speculative(
+    draft_model, 2, sampling=fd.Sampling(*settings), rule=rule, adaptive=adaptive
+  )
 
 
 @pytest.mark.parametrize('settings', SETTINGS, ids=range(4))
@@ -131,11 +133,11 @@ def on_a_tree(topology, rule):
 @pytest.mark.parametrize('settings', [SETTINGS[0], SETTINGS[3]])
 def test_samples_on_a_tree_have_the_law_of_the_target(settings):
   law = exact_law(*settings)
-  assert p_value(counts(on_a_tree(TREE, Sampling(*settings)), law, 20_000, 1), law) > 1e-3
+  assert p_value(counts(on_a_tree(TREE, Drawn(fd.Sampling(*settings))), law, 20_000, 1), law) > 1e-3
 
 
 @struct.pytree
-class BonusDrawnAgain(Sampling):
+class BonusDrawnAgain(Drawn):
   """Wrong: what follows the accepted path is drawn once more, though no draft was what was drawn
   first."""
 
@@ -143,7 +145,9 @@ class BonusDrawnAgain(Sampling):
     node = super().__call__(keys, draft, logits, acceptable).node
     return Accepted(
       node,
-      draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.law(take_node(logits, node))),
+      draw(
+        jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.sampling.law(take_node(logits, node))
+      ),
     )
 
 
@@ -153,7 +157,11 @@ EQUAL_SIBLINGS = dataclasses.replace(TREE, ranks=np.zeros_like(TREE.ranks))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'wrong', [on_a_tree(TREE, BonusDrawnAgain(5.0)), on_a_tree(EQUAL_SIBLINGS, Sampling(5.0))]
+  'wrong',
+  [
+    on_a_tree(TREE, BonusDrawnAgain(fd.Sampling(5.0))),
+    on_a_tree(EQUAL_SIBLINGS, Drawn(fd.Sampling(5.0))),
+  ],
 )
 def test_a_wrong_rule_or_equal_siblings_on_a_tree_fail_the_same_test(wrong):
   law = exact_law(*SETTINGS[0])

@@ -35,7 +35,7 @@ def reference():
 def seen(reference, rule):
   """How often each pair of tokens was written."""
   target, draft, prompt, law = reference
-  strategy = fd.Speculative(draft, gamma=2, temperature=1.0, rule=rule)
+  strategy = fd.Speculative(draft, gamma=2, sampling=fd.Sampling(1.0), rule=rule)
   counts = dict.fromkeys(law, 0)
   for chunk in range(CHUNKS):
     out = fd.decode(
