@@ -86,7 +86,7 @@ def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
 
 @pytest.mark.parametrize('page', list(pages()))
 def test_a_page_uses_what_there_is(page):
-  """So that a name that has changed is found without running all pages."""
+  """Notices a name that has changed, without running all pages."""
   for code in BLOCK.findall(page.read_text()):
     compile(code, str(page), 'exec')
     assert all(hasattr(fd, used) for used in re.findall(r'\bfd\.(\w+)', code))
