@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CONFIGS = Path(__file__).parents[2] / 'configs'
+CONFIGS = Path(__file__).parents[1] / 'configs'
 PRESETS = sorted(file.stem for file in CONFIGS.glob('*.py') if file.stem[0] != '_')
 
 
