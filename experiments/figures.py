@@ -38,6 +38,7 @@ GROWN = {'batch': 1, 'tree': ['fastest', 'calibrated']}
 AHEAD = {'method': 'lookahead', 'window': 15, 'ngram': 5, 'guesses': 15, 'batch': 1, 'pool': 'all'}
 WINDOW = 'window 15, n-grams of 5, 15 guesses'
 LOOKUP = {'draft': 'lookup', 'gamma': 3}
+COPIES = {'method': 'lookup', 'batch': 1, 'ngram': 3}
 NEAR = {'regime': 'forecast', 'rule': 'distance-2'}
 PICKS = {
   'blockwise': (
@@ -82,7 +83,16 @@ PICKS = {
     Pick('lookahead-code', CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
   ),
   'lookup': (
-    Pick('lookahead-code', CODE, '{nodes} nodes', {'method': 'lookup', 'batch': 1, 'ngram': 3}),
+    Pick('lookahead-code', CODE, '{nodes} nodes', COPIES | {'pool': 'all'}),
+    Pick(
+      'lookahead-code',
+      CODE,
+      '{nodes} nodes, a pool of earlier outputs',
+      COPIES | {'pool': 'written'},
+    ),
+    Pick(
+      'lookahead-code', CODE, '{nodes} nodes, a pool of training text', COPIES | {'pool': 'corpus'}
+    ),
     Pick('speculative-lm', CAPTIONS, AT_ONCE, LOOKUP),
     Pick('speculative-translation', TEXT, 'γ = {gamma}', LOOKUP | {'batch': 1}),
   ),
@@ -114,13 +124,13 @@ COLUMNS = (
 
 def table(folder: pathlib.Path, method: str) -> Drawn:
   """Draws a method's table from the lines in docs/results."""
-  found = []
+  picked = []
   for lines, data, what, where in PICKS[method]:
     page = lines.partition('-')[0]
     for row in rows.read(folder / f'{lines}.jsonl'):
       if row.get('error') is None and all(_is(row.get(name), one) for name, one in where.items()):
-        found.append({**row, 'data': data, 'what': what.format(**row), 'page': page})
-  return Table('', COLUMNS).of(found)
+        picked.append({**row, 'data': data, 'what': what.format(**row), 'page': page})
+  return Table('', COLUMNS).of(picked)
 
 
 def _is(value: Any, wanted: Any) -> bool:

@@ -10,12 +10,17 @@ written by hand:
   ...
   <!-- end -->
 
+A page that shows a part of the lines says which fields the rows must have, with `|` between the
+values of a field. Lines of several files are one table; a later file replaces rows of an earlier
+one that have the same key:
+
+  <!-- table: drafts.speeds from drafts.jsonl,drafts-long.jsonl where batch=1; tree=0|32 -->
+
 Pages of docs/methods, and the README, show rows of several files: `methods.eagle from ../results`.
 
 The lines are those that launchers append to a workdir's results.jsonl, and benchmarks to their
 file. After a new measurement, copy the file over the one here, and draw. Lines that say "recovered"
-were read back from tables that had been pasted: their figures have the printed precision. A table
-named `finished` is of a study whose code is gone; it stays as it is.
+were read back from tables that had been pasted: their figures have the printed precision.
 """
 
 import pathlib
@@ -36,32 +41,39 @@ from experiments import (
 )
 from experiments.lab import cli, rows
 from experiments.lab.report import Column, Table, between, markdown
+from experiments.lab.rows import Row
 from experiments.stern2018 import image_tables
 from experiments.stern2018 import tables as stern2018
 from fastdec.errors import UserError
-from fastdec.evaluation.tree_calibration import Calibration
 from fastdec.files import write_text
 
 FOLDER = flags.DEFINE_string('folder', 'docs/results', 'folder with the pages and their lines')
-MARKED = re.compile(r'(<!-- table: (\S+) from (\S+) -->\n).*?(<!-- end -->)', re.DOTALL)
-FINISHED = 'finished'  # a table that stays as it is: its lines are drawn by no code any more
+MARKED = re.compile(
+  r'(<!-- table: (\S+) from (\S+)(?: where (.*?))? -->\n).*?(<!-- end -->)', re.DOTALL
+)
 CALLS = (  # of benchmarks/calls.py
   Column('model', 'shape'),
-  Column('dtype', 'dtype'),
-  Column('batch', 'batch'),
+  Column('cores', 'cpus'),
+  Column('type', 'dtype'),
   Column('variant', 'variant'),
   Column('ms a call', 'ms_per_call', '.2f'),
   Column('to greedy', 'to_greedy', '.2f', beside=lambda row: between(row['spread'])),
   Column('to the floor', 'to_floor', '.2f'),
-  Column('floor ms', 'floor_ms', '.2f'),
-  Column('to the chain', 'to_chain', '.2f'),
-  Column('of the bandwidth', 'bandwidth_share', '.0%'),
-  Column('the model alone, ms', 'bare_ms', '.2f'),
-  Column('the loop adds, ms', 'overhead_ms', '.3f'),
-  Column('of a call', 'overhead_share', '.1%'),
 )
-CONDITIONS = ('platform', 'device', 'devices', 'processor', 'cpus', 'jax', 'commit')
-Draw = Callable[[pathlib.Path], str]  # from a file of lines to Markdown
+MEMORY = (
+  Column('model', 'shape'),
+  Column('weights', 'dtype'),
+  Column('batch', 'batch'),
+  Column('tokens', 'tokens', ','),
+  Column('weights, GB', 'weights_gb', '.1f'),
+  Column('cache, GB', 'cache_gb', '.1f'),
+  Column('a prompt by 256, GB', 'prefill_256_gb', '.1f'),
+  Column('by 4,096, GB', 'prefill_4096_gb', '.1f'),
+  Column('least, GB', 'total_gb', '.1f'),
+  Column('fits on, GB', 'fits'),
+)
+CONDITIONS = ('platform', 'device', 'devices', 'processor', 'jax', 'commit')
+Draw = Callable[[list[Row]], str]  # makes Markdown of rows
 
 
 def main(_: list[str]) -> None:
@@ -85,48 +97,59 @@ def drawn(page: pathlib.Path) -> str:
   """The text of a page with each table as its lines have it.
 
   Raises:
-    UserError: a table or a file of lines that is not there.
+    UserError: a table, a file of lines or rows that are not there.
   """
 
-  def draw(found: re.Match[str]) -> str:
-    begin, name, lines, end = found.groups()
-    if name not in (FINISHED, *TABLES):
+  def draw(mark: re.Match[str]) -> str:
+    begin, name, source, where, end = mark.groups()
+    if name.startswith('methods.'):
+      table = method_table(page, name, source)
+    elif name in TABLES:
+      table = TABLES[name](read_rows(page, source, where))
+    else:
       raise UserError(f"{page} asks for the table '{name}': known are {', '.join(TABLES)}")
-    if not (page.parent / lines).exists():
-      raise UserError(
-        f'{page} draws {name} from {lines}, which is not beside it: copy it there from the workdir'
-      )
-    if name == FINISHED:
-      return found.group()
-    table = TABLES[name](page.parent / lines).strip()
-    if lines.endswith('results'):  # links of a page elsewhere
-      table = table.replace('](', f']({lines}/')
-    return f'{begin}\n{table}\n\n{end}'
+    return f'{begin}\n{table.strip()}\n\n{end}'
 
   return MARKED.sub(draw, page.read_text())
 
 
+def read_rows(page: pathlib.Path, source: str, where: str | None) -> list[Row]:
+  """The rows of files beside a page whose fields have the wanted values.
+
+  Args:
+    page: the page that shows them.
+    source: names of files, with commas between them.
+    where: such as 'batch=1; tree=0|32', values as they stand in the lines; None for all rows.
+  """
+  chosen: list[Row] = []
+  for name in source.split(','):
+    lines = page.parent / name
+    if not lines.exists():
+      raise UserError(f'{page} draws {name}, which is not beside it: copy it there from a workdir')
+    chosen += rows.read(lines)
+  for condition in where.split('; ') if where else ():
+    field, _, values = condition.partition('=')
+    chosen = [row for row in chosen if str(row.get(field)) in values.split('|')]
+  if not chosen:
+    raise UserError(f'{page} draws no row of {source}: no row has {where}')
+  # The page itself names the command. The lines keep each row's flags.
+  return [{name: value for name, value in row.items() if name != 'config'} for row in chosen]
+
+
+def method_table(page: pathlib.Path, name: str, folder: str) -> str:
+  """A few rows of a method, of several files in a folder; links lead from the page."""
+  method = name.removeprefix('methods.')
+  if method not in figures.PICKS or not (page.parent / folder).is_dir():
+    raise UserError(f"{page} asks for '{name}' from '{folder}': there is no such method or folder")
+  return shown(figures.table(page.parent / folder, method)).replace('](', f']({folder}/')
+
+
 def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
-  """Draws a table, or several, of the latest rows of a file: one for each value of the fields
-  `key`."""
+  """Draws a table, or several, of the latest row of each key."""
 
-  def draw(lines: pathlib.Path) -> str:
-    made = make(rows.latest(rows.read(lines), *key))
+  def draw(chosen: list[Row]) -> str:
+    made = make(rows.latest(chosen, *key))
     return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
-
-  return draw
-
-
-def of_method(name: str) -> Draw:
-  """Draws a few rows of a method, of several files in a folder."""
-  return lambda folder: shown(figures.table(folder, name))
-
-
-def of_calibration(make: Callable[..., Any]) -> Draw:
-  """Draws a table of what was found about heads and trees, in medusa-1-tree.json and the like."""
-
-  def draw(found: pathlib.Path) -> str:
-    return shown(make(Calibration.load(found), found.stem.removesuffix('-tree').capitalize()))
 
   return draw
 
@@ -134,11 +157,10 @@ def of_calibration(make: Callable[..., Any]) -> Draw:
 def of_benchmark(columns: Sequence[Column]) -> Draw:
   """Draws rows of a benchmark, without columns that none of them has."""
 
-  def draw(lines: pathlib.Path) -> str:
-    found = rows.read(lines)
-    names = {name for row in found for name, value in row.items() if value is not None}
-    there = [column for column in columns if column.field in names]
-    return shown(Table('', there, conditions=CONDITIONS).of(found))
+  def draw(chosen: list[Row]) -> str:
+    names = {name for row in chosen for name, value in row.items() if value is not None}
+    used = [column for column in columns if column.field in names]
+    return shown(Table('', used, conditions=CONDITIONS).of(chosen))
 
   return draw
 
@@ -152,24 +174,15 @@ def shown(table: Any) -> str:
 
 TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
-  'stern2018.rows': of_lines(stern2018.text_rows, stern2018.KEY),
-  'stern2018.heads': of_lines(stern2018.heads_table, stern2018.KEY),
-  'stern2018.table4': of_lines(stern2018.table4, stern2018.KEY),
-  'stern2018.beside': of_lines(stern2018.beside, ('workdir', *stern2018.KEY)),
   'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
-  'stern2018.image_rows': of_lines(image_tables.image_rows, stern2018.KEY),
   'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
-  'leviathan2022.alphas': of_lines(leviathan2022.alphas, leviathan2022.PLAN),
   'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
-  'cai2024.heads': of_calibration(cai2024.accuracies),
-  'cai2024.trees': of_calibration(cai2024.widths),
   'drafts.speeds': of_lines(drafters.speeds, drafters.PLAN),
-  'drafts.acceptance': of_lines(drafters.acceptance, drafters.PLAN),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
   'precision': of_lines(precision.table, precision.KEY),
   'benchmarks.calls': of_benchmark(CALLS),
-  **{f'methods.{name}': of_method(name) for name in figures.PICKS},
+  'benchmarks.memory': of_benchmark(MEMORY),
 }
 
 

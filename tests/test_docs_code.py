@@ -1,5 +1,5 @@
 """Code of the pages under docs/ and of the README runs, on tiny models in folders of the names that
-the pages use; and a page that says how to add something stays short enough to be read."""
+the pages use."""
 
 import dataclasses
 import importlib.util
@@ -21,7 +21,6 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).parent.parent
 ADD = sorted((ROOT / 'docs' / 'add').glob('*.md'))
-LONGEST = {'experiment': 125}  # lines; of other pages about adding 60
 BLOCK = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 OWN_PROCESS = ('scale.md',)  # which needs eight devices: test_docs
 TAKES_TIMES = 'fastest.md'
@@ -79,27 +78,21 @@ def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
   monkeypatch.chdir(place)
   text = page.read_text()
   names = {'__name__': page.stem}
-  for found in BLOCK.finditer(text):
-    # an error names the line of the page
-    before = '\n' * text.count('\n', 0, found.start(1))
-    exec(compile(before + found[1], str(page), 'exec'), names)
+  for block in BLOCK.finditer(text):
+    # Empty lines before the block, so that an error names the line of the page.
+    before = '\n' * text.count('\n', 0, block.start(1))
+    exec(compile(before + block[1], str(page), 'exec'), names)
 
 
 @pytest.mark.parametrize('page', list(pages()))
 def test_a_page_uses_what_there_is(page):
-  """So that a name that has changed is found without running all pages."""
+  """Notices a name that has changed, without running all pages."""
   for code in BLOCK.findall(page.read_text()):
     compile(code, str(page), 'exec')
     assert all(hasattr(fd, used) for used in re.findall(r'\bfd\.(\w+)', code))
 
 
 @pytest.mark.parametrize('page', ADD, ids=name)
-def test_a_page_about_adding_is_short_and_asserts(page):
+def test_a_page_about_adding_asserts_what_its_code_does(page):
   """Each defines its thing, and asserts that it decodes as greedy decoding does."""
-  text = page.read_text()
-  assert len(text.splitlines()) <= LONGEST.get(page.stem, 60)
-  assert any('assert ' in block for block in BLOCK.findall(text))
-
-
-def test_there_is_a_page_for_each_part():
-  assert [page.stem for page in ADD] == ['cache', 'drafter', 'experiment', 'model', 'rule']
+  assert any('assert ' in block for block in BLOCK.findall(page.read_text()))

@@ -2,7 +2,7 @@
 
 A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core,
 it gives half of each product to it, which sleeps between two products and has to be woken: one core
-decodes single texts as fast, or faster (docs/decisions/measuring.md). The backend asks once how
+decodes single texts as fast, or faster (notes/decisions/measuring.md). The backend asks once how
 many cores there are, when it is made.
 """
 

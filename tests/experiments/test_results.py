@@ -26,15 +26,6 @@ def test_all_tables_but_the_index_stand_between_marks(page: pathlib.Path) -> Non
   assert ('| --- |' in by_hand) == (page.name == 'README.md')
 
 
-@pytest.mark.parametrize(
-  'page', [page for page in PAGES if page.name != 'README.md'], ids=lambda page: page.stem
-)
-def test_findings_come_first_in_at_most_twenty_lines(page: pathlib.Path) -> None:
-  before = page.read_text().partition('<!-- table:')[0]
-  findings = [line for line in before.splitlines() if line and not line.startswith('#')]
-  assert 1 <= len(findings) <= 20
-
-
 def test_figures_of_the_index_stand_on_the_pages() -> None:
   lines = results.MARKED.sub('', (FOLDER / 'README.md').read_text()).splitlines()
   rows = [
@@ -43,9 +34,9 @@ def test_figures_of_the_index_stand_on_the_pages() -> None:
     if line.startswith('|')
   ]
   for claim, paper, ours, _, _, page in rows[2:]:
-    there = FIGURE.findall((FOLDER / re.findall(r'\(([^)#]*)', page)[0]).read_text())
-    shown = FIGURE.findall(ours) + FIGURE.findall(paper)
-    assert [figure for figure in shown if figure not in there] == [], claim
+    on_the_page = FIGURE.findall((FOLDER / re.findall(r'\(([^)#]*)', page)[0]).read_text())
+    figures = FIGURE.findall(ours) + FIGURE.findall(paper)
+    assert [figure for figure in figures if figure not in on_the_page] == [], claim
 
 
 def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
@@ -63,10 +54,35 @@ def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
   assert text.startswith('before\n') and text.endswith('\nafter\n')
 
 
+def test_a_page_may_show_a_part_of_the_rows_of_several_files(tmp_path: pathlib.Path) -> None:
+  row = {'shape': 'small', 'dtype': 'int8', 'spread': None, 'ms_per_call': 1.25}
+  (tmp_path / 'one.jsonl').write_text(
+    json.dumps({**row, 'variant': 'width 2, packed'}) + '\n' + json.dumps({**row, 'variant': 'x'})
+  )
+  (tmp_path / 'two.jsonl').write_text(json.dumps({**row, 'variant': 'greedy', 'shape': 'other'}))
+  page = tmp_path / 'page.md'
+  mark = (
+    'benchmarks.calls from one.jsonl,two.jsonl where dtype=int8; variant=width 2, packed|greedy'
+  )
+  page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
+  assert [line for line in results.drawn(page).splitlines() if line.startswith('|')][2:] == [
+    '| small | int8 | width 2, packed | 1.25 |',
+    '| other | int8 | greedy | 1.25 |',
+  ]
+
+
 @pytest.mark.parametrize(
-  'mark', ['nothing from faces32.jsonl', 'stern2018.table2 from nothing.jsonl']
+  'mark',
+  [
+    'nothing from faces32.jsonl',
+    'stern2018.table2 from nothing.jsonl',
+    'methods.nothing from .',
+    'methods.eagle from nothing',
+    'benchmarks.calls from one.jsonl where batch=nothing',
+  ],
 )
-def test_what_is_not_there_is_told(tmp_path: pathlib.Path, mark: str) -> None:
+def test_a_missing_table_file_or_row_is_a_mistake(tmp_path: pathlib.Path, mark: str) -> None:
+  (tmp_path / 'one.jsonl').write_text(json.dumps({'batch': 1}))
   page = tmp_path / 'page.md'
   page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
   with pytest.raises(UserError, match='nothing'):
