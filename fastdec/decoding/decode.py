@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import most_of, shared
-from fastdec.decoding.law import LawMaker, noted
+from fastdec.decoding.law import LawMaker, logprobs_of
 from fastdec.decoding.prefill import grown, has_slots, with_first_slots, with_more_slots
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
@@ -61,8 +61,8 @@ def decode(
       decodes by.
     constraint: the texts that may be written, as `fd.Constraint.regex` makes it.
     logprobs: n for each token's log-probability and the n likeliest of its place, in `Decoded`.
-      They are of the model's own law, as `fd.score` has it: before processors and temperature. A
-      beam search's text is read once more for them.
+      They are of the model's own law, as `fd.score` has it: before processors and temperature. The
+      model reads the text of a beam search again for them.
 
   Raises:
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
@@ -132,13 +132,13 @@ def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
     state, is_over = start(target, strategy, prompt, keys, bucket)
   yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
-    tokens, length, over, finite, notes = jax.device_get(
-      (state.tokens, state.length, is_over, state.finite, noted(state.laws))
+    tokens, length, over, finite, logprobs = jax.device_get(
+      (state.tokens, state.length, is_over, state.finite, logprobs_of(state.laws))
     )
     check_finite(finite)
     blocks = []
     for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
-      blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in notes.items()}))
+      blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))
     yield blocks
     if over:
       return

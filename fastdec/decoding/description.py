@@ -1,7 +1,7 @@
 """Strategies in words, as they are written in Python: `Speculative(gamma=4, same_ids=True)`.
 
 `describe` writes them and `parse` reads them, for `tuned.json` and for command lines. Heads and
-drafts are not in the words: they are loaded from their folders and given to `parse`. Nothing that
+drafts are not in the words: they are loaded from their folders and passed to `parse`. Nothing that
 is described is executed, and no file that it names is opened.
 """
 

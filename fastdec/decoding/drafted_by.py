@@ -8,13 +8,13 @@ from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
-def drafted_by(given: Any, name: str, wanted: type) -> Bound:
+def drafted_by(part: Any, name: str, wanted: type) -> Bound:
   """Returns heads, a draft network or a draft model with its parameters.
 
   Raises:
     UserError: something else than a pair, or a draft for another strategy.
   """
-  draft = struct.bound(given, name)
+  draft = struct.bound(part, name)
   if not isinstance(draft.module, wanted):
     kind = type(draft.module).__name__
     raise UserError(

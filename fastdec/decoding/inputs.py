@@ -119,22 +119,24 @@ def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
 
 
 def ids_of(
-  name: str, given: Any, words: int, pad_id: int
+  name: str, values: Any, words: int, pad_id: int
 ) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
   """Returns ids as one array, shorter rows padded, and the lengths if rows have different ones.
 
   Raises:
     UserError: something else than rows of ids, or ids outside the vocabulary.
   """
-  rows = [numbers_of(name, row, IDS) for row in given] if isinstance(given, list | tuple) else []
+  rows = []
+  if isinstance(values, list | tuple):
+    rows = [numbers_of(name, row, IDS) for row in values]
   lengths = None
   if all(row.ndim == 1 for row in rows) and len({len(row) for row in rows}) > 1:
     check_ids(name, np.concatenate(rows)[None], words)
     lengths = np.array([len(row) for row in rows], int)
-    given = np.full((len(rows), lengths.max()), pad_id, np.int32)
-    for row, own in zip(given, rows, strict=True):
+    values = np.full((len(rows), lengths.max()), pad_id, np.int32)
+    for row, own in zip(values, rows, strict=True):
       row[: len(own)] = own
-  ids = numbers_of(name, given, IDS)
+  ids = numbers_of(name, values, IDS)
   check_ids(name, ids, words, min(pad_id, 0))
   return ids.astype(np.int32, copy=False), lengths
 
@@ -188,13 +190,13 @@ def _right_padded(
 
 
 def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None:
-  """Raises UserError for prompts whose given lengths leave out just the pads on their left."""
+  """Raises UserError for prompts whose `prompt_lengths` leave out just the pads on their left."""
   leading = (ids != model.pad_id).argmax(1)
   is_left = (leading > _pad_may_begin(model, 'prompt')) & (ids[:, -1] != model.pad_id)
   counted = np.asarray(lengths) if np.shape(lengths) == leading.shape else leading
-  found = np.flatnonzero(is_left & (leading + counted == ids.shape[1]))
-  if found.size:
-    i = found[0]
+  wrong = np.flatnonzero(is_left & (leading + counted == ids.shape[1]))
+  if wrong.size:
+    i = wrong[0]
     raise UserError(
       f'prompt {i} is padded on the left by {leading[i]} ids, and prompt_lengths count from there:'
       ' leave prompt_lengths out, pad on the right, or give lists without padding'
@@ -210,11 +212,11 @@ def _ended_once(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray,
   return np.where(places <= last, inputs, NO_TOKEN)
 
 
-def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
+def rows_of(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
   """Returns rows of ids, unpadded. Errors are those of `ids_of`."""
-  if not isinstance(given, list | tuple):
-    given = np.atleast_1d(numbers_of(name, given, IDS))
-  rows = [numbers_of(name, row, IDS) for row in given]
+  if not isinstance(values, list | tuple):
+    values = np.atleast_1d(numbers_of(name, values, IDS))
+  rows = [numbers_of(name, row, IDS) for row in values]
   if rows:
     one = next((row for row in rows if row.ndim != 1), None)
     # a single id is of a row that stands alone
@@ -222,14 +224,14 @@ def rows_of(name: str, given: Any, words: int) -> list[Int[np.ndarray, ' _']]:
   return rows
 
 
-def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
+def numbers_of(name: str, values: Any, wanted: str) -> np.ndarray:
   """Returns the argument as an array; an empty one is of integers."""
   try:
-    array = np.asarray(given)
+    array = np.asarray(values)
   except (TypeError, ValueError):  # rows within rows, or no array at all
     array = np.asarray(None)
   if array.dtype.kind not in 'biuf':
-    kind = type(given).__name__
+    kind = type(values).__name__
     raise UserError(
       f'{name} must be {wanted}, not {kind}' + (': use the tokenizer' if wanted == IDS else '')
     )
@@ -237,20 +239,20 @@ def numbers_of(name: str, given: Any, wanted: str) -> np.ndarray:
 
 
 def _lengths_of(
-  given: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
+  values: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
 ) -> Int[np.ndarray, ' b']:
-  """Returns the number of tokens that count in each row: as given, else the row's own length."""
-  if given is None and own is None and width >= least:
+  """Returns the number of tokens in each row: the caller's, else the row's own length."""
+  if values is None and own is None and width >= least:
     return np.full(rows, width, np.int32)
   own = np.full(rows, width) if own is None else own
-  lengths = own if given is None else numbers_of('prompt_lengths', given, f'{rows} numbers')
+  lengths = own if values is None else numbers_of('prompt_lengths', values, f'{rows} numbers')
   if (
     lengths.shape != (rows,)
     or lengths.dtype.kind not in 'iu'
     or (lengths < least).any()
     or (lengths > own).any()
   ):
-    if given is None:
+    if values is None:
       raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')
     most = width if (own == width).all() else "their prompt's own length"
     raise UserError(
@@ -357,7 +359,7 @@ def shared(model: Model, prompt: Prompt) -> Prompt:
   tokens, inputs = prompt.tokens, prompt.inputs
   if len(tokens) == 1:
     return prompt
-  if inputs is not None and inputs.ndim != 2:  # pictures: the model checks them as they are given
+  if inputs is not None and inputs.ndim != 2:  # pictures: the model itself checks them
     return prompt
   if inputs is not None:
     return dataclasses.replace(prompt, one_source=bool((inputs == inputs[:1]).all()))

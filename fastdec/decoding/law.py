@@ -1,7 +1,7 @@
 """Changes of the target's law of the next token, the third exchangeable part of the loop.
 
-A law is asked at every node of a draft, about the text that ends there: prompt, emitted tokens, and
-the node's ancestors in the tree. So each token is chosen by the law that plain decoding would have
+A law applies at every node of a draft, to the text that ends there: prompt, emitted tokens, and the
+node's ancestors in the tree. So each token is chosen by the law that plain decoding would have
 at its place, and lossless methods stay lossless. `fd.Processors` and `fd.Constraint` make such
 laws. A target has any number of them, one after the other; without any it is the model alone.
 """
@@ -23,7 +23,7 @@ class Emitted:
   """Tokens that a call has emitted, and the logits that it chose them by."""
 
   tokens: Int[Array, 'b m']
-  count: Int[Array, ' b']  # the first so many of each row are valid; 0: the row had finished before
+  count: Int[Array, ' b']  # number of valid tokens in each row; 0: the row had finished before
   path: Int[Array, 'b m']  # the node before each token
   logits: Float[Array, 'b n v']  # the model's own, of all nodes
 
@@ -57,7 +57,7 @@ class Law(Protocol):
   def __call__(self, state: Any, draft: Draft, logits: Float[Array, 'b n v']) -> Array:
     """Returns the logits of the token that follows each node, changed.
 
-    The state knows the text up to node 0, the root. The text of another node goes on with its
+    The state knows the text up to node 0, the root. The text of another node continues with its
     ancestors below the root and itself (`draft.topology.mask`). Behind a prompt the draft is its
     last token alone. Minus infinity rules a token out.
     """
@@ -126,12 +126,12 @@ def changed(
   return logits
 
 
-def noted(states: tuple[Any, ...]) -> dict[str, Array]:
-  """Returns what laws have noted of the output, by the names in `Decoded`."""
-  found: dict[str, Array] = {}
+def logprobs_of(states: tuple[Any, ...]) -> dict[str, Array]:
+  """Returns the log-probabilities that laws have noted, by their names in `Decoded`."""
+  results: dict[str, Array] = {}
   for state in states:
-    found |= getattr(state, 'result', {})
-  return found
+    results |= getattr(state, 'result', {})
+  return results
 
 
 def observed(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:

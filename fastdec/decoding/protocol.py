@@ -29,26 +29,28 @@ Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the looses
 
 
 if TYPE_CHECKING:
-  Given = Any  # compiled functions see Arrays only; a union would need an assertion in each of them
+  HostArray = (
+    Any  # compiled functions see Arrays only; a union would need an assertion in each of them
+  )
 else:
-  Given = Array | np.ndarray
+  HostArray = Array | np.ndarray
 
 
 @struct.pytree
 class Prompt:
   """The encoder's inputs (None without an encoder) and the decoder's first tokens.
 
-  Its arrays are NumPy's (`Given`) until a compiled function takes them. Putting small arrays on the
-  device one by one takes as long as several calls of a small model.
+  Its arrays are NumPy's (`HostArray`) until a compiled function takes them. Putting small arrays on
+  the device one by one takes as long as several calls of a small model.
   """
 
-  inputs: Given | None
+  inputs: HostArray | None
   # right-padded; encoder-decoder: the start token, then any forced prefix
-  tokens: Int[Given, 'b t']
-  length: Int[Given, ' b']  # at least 1
-  empty: Bool[Given, ' b']  # rows with nothing to decode: they end at once
+  tokens: Int[HostArray, 'b t']
+  length: Int[HostArray, ' b']  # at least 1
+  empty: Bool[HostArray, ' b']  # rows with nothing to decode: they end at once
   # most tokens that a row may emit; None: as many as there are slots for
-  limit: Int[Given, ' b'] | None = None
+  limit: Int[HostArray, ' b'] | None = None
   # tokens behind the prompt that caches have slots for at first (`prefill.with_first_slots`); None:
   # all
   slots: int | None = struct.static(default=None)
@@ -63,7 +65,7 @@ class Prompt:
     return jnp.where(self.inputs != source_pad(model), places, 0).max(axis=1)
 
 
-NOTES = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
+LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
 
 
 class Noted(int):
@@ -100,7 +102,7 @@ class Decoded:
   scores: Float[Array | np.ndarray, ' b'] | None = None
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
-  # `logprobs` asked for: of each token by the model's own law (`score`), and the n likeliest tokens
+  # With `logprobs`: of each token by the model's own law (`score`), and the n likeliest tokens
   # of its place; 0 behind the end
   logprobs: Float[Array | np.ndarray, 'b t'] | None = None
   top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
@@ -116,17 +118,17 @@ class Decoded:
       return xp.pad(kept, more, constant_values=value)
 
     places = {'tokens': (pad_id, 1), 'nbest_tokens': (pad_id, 2)}
-    places |= dict.fromkeys(('block_sizes', *NOTES), (0, 1))
-    found = {name: (getattr(self, name), *how) for name, how in places.items()}
-    new = {name: sized(*one) for name, one in found.items() if one[0] is not None}
+    places |= dict.fromkeys(('block_sizes', *LOGPROB_FIELDS), (0, 1))
+    fields = {name: (getattr(self, name), *how) for name, how in places.items()}
+    new = {name: sized(*one) for name, one in fields.items() if one[0] is not None}
     return dataclasses.replace(self, **new)
 
   def written(self, row: int) -> list[int]:
-    """Returns a row's tokens; `Noted` ones if log-probabilities were asked for."""
-    notes = {}
+    """Returns a row's tokens; `Noted` ones if the decode noted log-probabilities."""
+    logprobs = {}
     if self.logprobs is not None:
-      notes = {name: np.asarray(getattr(self, name)[row]) for name in NOTES}
-    return listed(np.asarray(self.tokens[row]), 0, int(self.lengths[row]), notes)
+      logprobs = {name: np.asarray(getattr(self, name)[row]) for name in LOGPROB_FIELDS}
+    return listed(np.asarray(self.tokens[row]), 0, int(self.lengths[row]), logprobs)
 
   def checked(self) -> 'Decoded':
     """Returns itself if its tokens can be trusted.
@@ -145,17 +147,17 @@ class Decoded:
 
 
 def listed(
-  tokens: Int[np.ndarray, ' t'], begin: int, end: int, notes: Mapping[str, np.ndarray]
+  tokens: Int[np.ndarray, ' t'], begin: int, end: int, logprobs: Mapping[str, np.ndarray]
 ) -> list[int]:
-  """Returns some of a row's tokens; `Noted` ones if there are notes of it, by names of `NOTES`."""
-  found = tokens[begin:end].tolist()
-  if not notes:
-    return found
-  told = (notes[name][begin:end].tolist() for name in NOTES)
+  """Returns some of a row's tokens; `Noted` ones if there are logprobs, by `LOGPROB_FIELDS`."""
+  ids = tokens[begin:end].tolist()
+  if not logprobs:
+    return ids
+  columns = (logprobs[name][begin:end].tolist() for name in LOGPROB_FIELDS)
   tokens_noted = []
-  for token, own, values, ids in zip(found, *told, strict=True):
+  for token, own, values, likeliest in zip(ids, *columns, strict=True):
     one = Noted(token)
-    one.logprob, one.top_logprobs = own, dict(zip(ids, values, strict=True))
+    one.logprob, one.top_logprobs = own, dict(zip(likeliest, values, strict=True))
     tokens_noted.append(one)
   return tokens_noted
 

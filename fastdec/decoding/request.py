@@ -24,7 +24,7 @@ from fastdec.decoding.inputs import (
 )
 from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.score import Noting, likeliest
+from fastdec.decoding.score import NotesLogprobs, likeliest
 from fastdec.decoding.settings import check_rows
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
 from fastdec.decoding.strategy import check_rows as check_strategy_rows
@@ -186,7 +186,7 @@ def laws_of(
   laws: list[Law] = []
   top = likeliest(model, logprobs)
   if top and isinstance(strategy, LoopStrategy):
-    laws.append(Noting(top, model.suppressed_ids))
+    laws.append(NotesLogprobs(top, model.suppressed_ids))
   waits = getattr(processors, 'forced_begin', None) is not None
   if constraint is not None:
     if not isinstance(constraint, LawMaker):

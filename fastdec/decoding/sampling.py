@@ -172,7 +172,7 @@ def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b'
   return is_one
 
 
-def given(keys: Array | None) -> Array:
+def require_keys(keys: Array | None) -> Array:
   """Returns the keys; raises UserError without."""
   if keys is None:
     raise UserError(
@@ -184,12 +184,12 @@ def given(keys: Array | None) -> Array:
 
 def folded(keys: Array | None, use: int | Int[Array, '']) -> Array:
   """Returns a key for each row, [b], for the draw number `use`; raises UserError without keys."""
-  return jax.vmap(jax.random.fold_in, (0, None))(given(keys), use)
+  return jax.vmap(jax.random.fold_in, (0, None))(require_keys(keys), use)
 
 
 def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
   """Draws a token from each law, with the key of its row."""
-  return jax.vmap(jax.random.categorical)(given(keys), log_law).astype(jnp.int32)
+  return jax.vmap(jax.random.categorical)(require_keys(keys), log_law).astype(jnp.int32)
 
 
 def warp(
@@ -343,8 +343,8 @@ def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Arra
   def halve(span: tuple[Array, Array]) -> tuple[Array, Array]:
     low, high = span  # the result lies from low to below high
     middle = low + (high - low) // 2
-    found = holds(middle)
-    return jnp.where(found, middle, low), jnp.where(found, high, middle)
+    is_reached = holds(middle)
+    return jnp.where(is_reached, middle, low), jnp.where(is_reached, high, middle)
 
   return jax.lax.while_loop(lambda span: (span[1] - span[0] > 1).any(), halve, (least, most + 1))[0]
 

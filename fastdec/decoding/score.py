@@ -1,4 +1,4 @@
-"""Log-probabilities by the model's own law: of given outputs, and of those being written."""
+"""Log-probabilities by the model's own law, of outputs that exist and of those being written."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from fastdec import struct
 from fastdec.decoding.inputs import check_prompt_positions, ids_of, numbers_of, prompt_of, shared
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
-from fastdec.decoding.protocol import NOTES, Decoded, Draft, Prompt
+from fastdec.decoding.protocol import LOGPROB_FIELDS, Decoded, Draft, Prompt
 from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.errors import UserError
@@ -33,7 +33,7 @@ class Scores:
   best: Bool[Array, 'b t']
   total: Float[Array, ' b']  # the sums of `tokens`
   lengths: Int[Array, ' b']  # tokens counted
-  # `logprobs` asked for: the n likeliest tokens of each place; 0 past the end
+  # with `logprobs`: the n likeliest tokens of each place; 0 past the end
   top_logprobs: Float[Array, 'b t n'] | None = None
   top_ids: Int[Array, 'b t n'] | None = None
 
@@ -98,7 +98,7 @@ def score(
 
 
 def likeliest(model: Model, logprobs: Any) -> int:
-  """Returns the number of likeliest tokens that are asked for; 0: no log-probabilities are.
+  """Checks `logprobs`, the number of likeliest tokens to note; 0: no log-probabilities are noted.
 
   Raises:
     UserError: it is out of range.
@@ -109,17 +109,17 @@ def likeliest(model: Model, logprobs: Any) -> int:
 
 
 def scored(target: Bound, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
-  """Returns a result with the log-probabilities of its tokens, for which they are read once more.
+  """Returns a result with the log-probabilities of its tokens, which the model reads again.
 
   A search needs that: most of what it could note on its way is about texts that it gives up."""
   prompt = dataclasses.replace(prompt, limit=None, slots=None)
   scores = _score(target.module, target.params, prompt, decoded.tokens, decoded.lengths, top)
-  notes = (scores.tokens, scores.top_logprobs, scores.top_ids)
-  return dataclasses.replace(decoded, **dict(zip(NOTES, notes, strict=True)))
+  logprobs = (scores.tokens, scores.top_logprobs, scores.top_ids)
+  return dataclasses.replace(decoded, **dict(zip(LOGPROB_FIELDS, logprobs, strict=True)))
 
 
 @struct.pytree
-class Notes:
+class Logprobs:
   """Log-probabilities of each row's tokens so far."""
 
   length: Int[Array, ' b']
@@ -129,41 +129,41 @@ class Notes:
 
   @property
   def result(self) -> dict[str, Array]:
-    """The notes by their names in `Decoded`."""
-    return {name: getattr(self, name) for name in NOTES}
+    """The arrays by their names in `Decoded`."""
+    return {name: getattr(self, name) for name in LOGPROB_FIELDS}
 
 
 @struct.pytree
-class Noting:
-  """A law that changes nothing, and notes what `score` would give for the tokens written.
+class NotesLogprobs:
+  """A law that changes nothing, and notes the log-probability of each token that is written.
 
-  The n likeliest tokens of each place are noted too."""
+  They are those of `score`. The n likeliest tokens of each place are noted too."""
 
   top: int = struct.static()
   suppressed_ids: tuple[int, ...] = struct.static()
 
-  def init(self, model: Model, prompt: Prompt, max_len: int) -> Notes:
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> Logprobs:
     """See `Law.init`."""
     b = len(prompt.tokens)
     zeros = jnp.zeros((b, max_len), jnp.float32)
     ids = jnp.zeros((b, max_len, self.top), jnp.int32)
-    return Notes(jnp.zeros(b, jnp.int32), zeros, ids.astype(zeros.dtype), ids)
+    return Logprobs(jnp.zeros(b, jnp.int32), zeros, ids.astype(zeros.dtype), ids)
 
-  def __call__(self, state: Notes, draft: Draft, logits: Array) -> Array:
+  def __call__(self, state: Logprobs, draft: Draft, logits: Array) -> Array:
     """See `Law`."""
     return logits
 
-  def observe(self, state: Notes, emitted: Emitted) -> Notes:
+  def observe(self, state: Logprobs, emitted: Emitted) -> Logprobs:
     """See `Law.observe`."""
     logits = jnp.take_along_axis(emitted.logits, emitted.path[..., None], axis=1)
     law = suppress(jax.nn.log_softmax(logits), self.suppressed_ids)
     own = jnp.take_along_axis(law, emitted.tokens[..., None], axis=2)[..., 0]
     top, ids = best(law, self.top)
-    notes = (state.logprobs, state.top_logprobs, state.top_ids)
+    logprobs = (state.logprobs, state.top_logprobs, state.top_ids)
     new = (own.astype(state.logprobs.dtype), top.astype(state.logprobs.dtype), ids)
-    return Notes(state.length + emitted.count, *emitted.written(notes, state.length, new))
+    return Logprobs(state.length + emitted.count, *emitted.written(logprobs, state.length, new))
 
-  def take(self, rows: Any) -> 'Noting':
+  def take(self, rows: Any) -> 'NotesLogprobs':
     """See `Law.take`."""
     return self
 
@@ -187,14 +187,14 @@ def _score(
     return own, is_best, *(best(law, top) if top else ())
 
   t = targets.shape[1]
-  found = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
+  per_position = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
   counts = jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None]
 
   def counted(x: Array) -> Array:
     x = x.swapaxes(0, 1)
     return jnp.where(counts.reshape(*counts.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
 
-  own, is_best, *tops = map(counted, found)
+  own, is_best, *tops = map(counted, per_position)
   return Scores(own, is_best, own.sum(1), lengths, *tops)
 
 

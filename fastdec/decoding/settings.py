@@ -59,10 +59,10 @@ def size(name: str, value: Any, least: int, allowed: str, most: int = MOST_NODES
   Raises:
     UserError: as `count`, or it is above `most`, the size of a call.
   """
-  found = count(name, value, least, allowed)
-  if found > most:
-    raise UserError(f'{name}={found} is more than a call can hold: give at most {most}')
-  return found
+  number = count(name, value, least, allowed)
+  if number > most:
+    raise UserError(f'{name}={number} is more than a call can hold: give at most {most}')
+  return number
 
 
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:

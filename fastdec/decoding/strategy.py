@@ -66,7 +66,7 @@ class Strategy(Protocol):
     ...
 
 
-Asked = Sequence[int] | None  # sizes that a user asks for; None: those of the strategy
+Sizes = Sequence[int] | None  # as a user wants them; None: those of the strategy
 DRAFTED = (4, 8, 2, 6, 3, 1)  # tokens in a row, by a drafter that may write any number
 TREES = (32, 8, 16)  # nodes, the root included
 
@@ -108,7 +108,7 @@ class LoopStrategy:
       raise UserError(f'{type(self).__name__} does not sample: leave out temperature')
     return dataclasses.replace(self, sampling=sampling)  # pyright: ignore
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     """Returns this strategy at the sizes worth timing, the likeliest first.
 
     Args:
@@ -157,8 +157,8 @@ class LoopStrategy:
 
   def result(self, state: loop.DecodeState) -> Decoded:
     counts = (state.block_sizes, state.calls, state.draft_calls)
-    notes = law.noted(state.laws)
-    return Decoded(state.tokens, state.length, *counts, state.finite, **notes)
+    logprobs = law.logprobs_of(state.laws)
+    return Decoded(state.tokens, state.length, *counts, state.finite, **logprobs)
 
 
 def check_rows(strategy: Any, rows: int) -> None:
@@ -202,9 +202,9 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   return strategy.with_sampling(None if sampling.is_greedy else sampling)
 
 
-def lengths(asked: Asked, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
-  """Returns sizes from 1 to `most`: those asked for, else the largest and the usual ones."""
-  tried = dict.fromkeys([most, *usual] if asked is None else asked)
+def lengths(wanted: Sizes, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
+  """Returns sizes from 1 to `most`: the wanted ones, else the largest and the usual ones."""
+  tried = dict.fromkeys([most, *usual] if wanted is None else wanted)
   return [size for size in tried if 1 <= size <= most]
 
 

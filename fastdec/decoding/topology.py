@@ -198,20 +198,20 @@ def _is_listing(value: Any) -> bool:
 
 def _checked_parents(parents: Any) -> np.ndarray:
   """Checks and returns the parents of a static tree; raises UserError unless they make one."""
-  given = np.asarray(parents)
-  size('nodes', given.size, 0, 'the nodes of a tree')
-  is_list = given.ndim == 1 and given.size > 0 and np.issubdtype(given.dtype, np.integer)
+  array = np.asarray(parents)
+  size('nodes', array.size, 0, 'the nodes of a tree')
+  is_list = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer)
   if (
     not is_list
-    or given[0] != NO_PARENT
-    or (given[1:] < 0).any()
-    or (given >= np.arange(given.size)).any()
+    or array[0] != NO_PARENT
+    or (array[1:] < 0).any()
+    or (array >= np.arange(array.size)).any()
   ):
     raise UserError(
-      f'parents={shown(given.tolist())} are no tree: give -1 for node 0, the root, and for each'
+      f'parents={shown(array.tolist())} are no tree: give -1 for node 0, the root, and for each'
       ' other node the number of a node before it'
     )
-  return given
+  return array
 
 
 def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarray, '*b n']:

@@ -243,9 +243,9 @@ class Beam:
       return jax.tree.map(lambda x: x.reshape(b * size, *x.shape[2:]), laws)
 
     draft = Draft(newest[:, None], Topology.chain(1))
-    found = changed(target, by_beam(state.laws), draft, own.reshape(-1, 1, v))
+    logits = changed(target, by_beam(state.laws), draft, own.reshape(-1, 1, v))
     extend = by_rows(functools.partial(self._extend, target.module))
-    after = extend(state, found.reshape(own.shape), has_best(own))
+    after = extend(state, logits.reshape(own.shape), has_best(own))
     count = self._spread(after.length - state.length)
     node = jnp.zeros_like(count)[:, None]
     emitted = Emitted(self._newest(after)[:, None], count, node, logits.reshape(-1, 1, v))

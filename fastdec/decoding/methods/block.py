@@ -23,7 +23,7 @@ from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.settings import Whole, is_whole
-from fastdec.decoding.strategy import TREES, Asked, in_turn, lengths
+from fastdec.decoding.strategy import TREES, Sizes, in_turn, lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
@@ -83,7 +83,7 @@ class BlockDraft(DraftsWithProbs):
     struct.assign(self, draft=draft, k=int(k), choices=choices)
     self.settle()
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     draft = Bound(*self.draft).module
     most, width = draft.k - 1, min(WIDTH, draft.choices)
     chains = [dataclasses.replace(self, k=n + 1, choices=None) for n in lengths(drafted, most)]

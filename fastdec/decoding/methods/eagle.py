@@ -25,7 +25,7 @@ from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import DRAFTED, TREES, Asked, in_turn
+from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, in_turn
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
@@ -82,7 +82,7 @@ class Eagle(DraftsWithProbs):
     struct.assign(self, draft=draft, depth=depth, width=width, nodes=nodes)
     self.settle()
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     chains = [dataclasses.replace(self, depth=n, width=1, nodes=None) for n in drafted or DRAFTED]
     trees = [
       dataclasses.replace(self, depth=depth, width=WIDTH, nodes=n)

@@ -126,9 +126,9 @@ def fit_forecast(
   model.check(inputs)
   side = model.config.size
   if outputs.dtype != np.uint8 or outputs.shape != (len(inputs), side, side, 3):
-    given = f'{outputs.dtype}{list(outputs.shape)}'
+    have = f'{outputs.dtype}{list(outputs.shape)}'
     raise UserError(
-      f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one of each input, not {given}'
+      f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one of each input, not {have}'
     )
   return model.fit_forecast(inputs, outputs)
 

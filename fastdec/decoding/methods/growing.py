@@ -48,7 +48,7 @@ class Growing:
   # numbers from the root's child down to each node of every frontier so far
   paths: tuple[Int[Array, 'b _ _'], ...]
   # tokens and scores of each level's candidates
-  found: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]
+  candidates: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]
   width: int = struct.static()  # children of a node, and nodes of a frontier at most
   nodes: int = struct.static()  # of the finished tree, the root included
 
@@ -104,8 +104,8 @@ def start(
   tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, ids)
   tokens_bf, scores_bf = (x[:, : frontier_width(1, width, nodes)] for x in (tokens_bw, scores_bw))
   numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
-  origin, found = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
-  return Growing(tokens_bf, scores_bf, origin, (numbers[..., None],), (found,), width, nodes)
+  origin, first = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
+  return Growing(tokens_bf, scores_bf, origin, (numbers[..., None],), (first,), width, nodes)
 
 
 def advance(
@@ -123,7 +123,7 @@ def advance(
   width = growing.width
   tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
   rows = frontier_width(growing.depth + 1, width, growing.nodes)
-  scores_bf, best_bf = ranked(scores_bc, rows)  # ties: the one found first
+  scores_bf, best_bf = ranked(scores_bc, rows)  # ties: the one with the lowest number
   origin_bf = best_bf // width
   first = 1 + width * (1 + growing.expanded)  # the number of the first of these candidates
   above_bfl = jnp.take_along_axis(growing.paths[-1], origin_bf[..., None], axis=1)
@@ -134,7 +134,7 @@ def advance(
     scores=scores_bf,
     origin=origin_bf,
     paths=(*growing.paths, path),
-    found=(*growing.found, (tokens_bc, scores_bc)),
+    candidates=(*growing.candidates, (tokens_bc, scores_bc)),
   )
 
 
@@ -142,7 +142,7 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   """Returns tokens and topology of the root and the best nodes - 1 candidates."""
   width, depth, nodes = growing.width, growing.depth, growing.nodes
   tokens_bc, scores_bc = (
-    jnp.concatenate(level, axis=1) for level in zip(*growing.found, strict=True)
+    jnp.concatenate(level, axis=1) for level in zip(*growing.candidates, strict=True)
   )
   kept = jnp.sort(ranked(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)

@@ -20,7 +20,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, is_whole, size
-from fastdec.decoding.strategy import Asked, LoopStrategy, lengths
+from fastdec.decoding.strategy import LoopStrategy, Sizes, lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
@@ -153,7 +153,7 @@ class Blockwise(LoopStrategy):
     heads = first_heads(heads, int(k) - 1)
     struct.assign(self, heads=heads, k=int(k), window=window, sampling=sampling)
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     most = Bound(*self.heads).module.depth
     return [dataclasses.replace(self, k=n + 1) for n in lengths(drafted, most)]
 

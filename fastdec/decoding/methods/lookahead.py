@@ -42,7 +42,7 @@ from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined,
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import Sampling, argmax, best, drawn_by
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import Asked, LoopStrategy
+from fastdec.decoding.strategy import LoopStrategy, Sizes
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool, check_is_pool
@@ -93,9 +93,9 @@ class Lookahead(LoopStrategy):
         f' ngram={self.pool.ngram}, not {ngram}'
       )
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
-    found = AHEAD if jax.default_backend() == 'cpu' else (AUTHORS, *AHEAD)
-    return [dataclasses.replace(self, window=w, ngram=n, guesses=g) for w, n, g in found]
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
+    sizes = AHEAD if jax.default_backend() == 'cpu' else (AUTHORS, *AHEAD)
+    return [dataclasses.replace(self, window=w, ngram=n, guesses=g) for w, n, g in sizes]
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     if self.pool is not None:
@@ -224,9 +224,9 @@ class LookaheadDrafter:
   def observe(self, target: Bound, state: Ahead, step: Step) -> Ahead:
     b, w, n = step.root.shape[0], self.window, self.ngram
     ahead = w * self.rows
-    said = argmax(step.logits[:, ahead - w : ahead])
+    predicted = argmax(step.logits[:, ahead - w : ahead])
     window = step.draft.tokens[:, :ahead].reshape(b, self.rows, w)
-    grams, learnt = jnp.concatenate([window, said[:, None]], axis=1), jnp.full(b, w, jnp.int32)
+    grams, learnt = jnp.concatenate([window, predicted[:, None]], axis=1), jnp.full(b, w, jnp.int32)
 
     text = jnp.concatenate([state.recent, step.block(n)], axis=1)
     recent = jnp.take_along_axis(

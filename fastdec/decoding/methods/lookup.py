@@ -2,7 +2,7 @@
 
 The draft is a chain that copies the text after the latest earlier occurrence of the longest
 matching suffix: n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
-past the end of the text goes on with itself, as in LZ77: in "a b a b", "a b" was followed by "a b a
+past the end of the text continues with itself, as in LZ77: in "a b a b", "a b" was followed by "a b a
 b a b ...". Without a match no node is acceptable.
 
     text            the cat sat . the cat          ngram 3, k 4
@@ -11,7 +11,7 @@ b a b ...". Without a match no node is acceptable.
 The text is the prompt and the output. In an encoder-decoder model the source stands before it, if
 both share their words: images do not, nor sources with their own ids. This is speculative
 decoding's n-gram draft (Leviathan et al. 2022, section 4.1), in the form known as prompt lookup
-(Saxena 2023); the copy that goes on is ours.
+(Saxena 2023); the copy of itself is ours.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import Asked, LoopStrategy
+from fastdec.decoding.strategy import LoopStrategy, Sizes
 from fastdec.decoding.topology import Topology
 from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, has_own_source_ids
@@ -174,7 +174,7 @@ class PromptLookup(LoopStrategy):
     if self.pool is not None:
       check_is_pool(self.pool)
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     return [dataclasses.replace(self, k=n + 1) for n in drafted or COPIED]
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:

@@ -73,14 +73,14 @@ def joined(
   values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']],
   known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']],
 ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
-  """Extends the first list by new entries of the second, as far as there is room."""
+  """Extends the first list by new entries of the second, as far as they fit."""
   both_bjc, known_bj = jnp.concatenate(values, axis=1), jnp.concatenate(known, axis=1)
   same = (both_bjc[:, :, None] == both_bjc[:, None]).all(-1) & known_bj[:, None]
   is_before = jnp.tri(known_bj.shape[1], k=-1, dtype=bool)[None]  # [i, j]: j stands before i
   wanted_bj = known_bj & ~(same & is_before).any(-1)
   order = jnp.argsort(~wanted_bj, axis=1, stable=True)[:, : known[0].shape[1]]
-  found = jnp.take_along_axis(both_bjc, order[..., None], axis=1)
-  return found, jnp.take_along_axis(wanted_bj, order, axis=1)
+  merged = jnp.take_along_axis(both_bjc, order[..., None], axis=1)
+  return merged, jnp.take_along_axis(wanted_bj, order, axis=1)
 
 
 def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:

@@ -19,7 +19,7 @@ from fastdec.decoding.prefill import memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import MOST_NODES, Whole, size
-from fastdec.decoding.strategy import DRAFTED, Asked
+from fastdec.decoding.strategy import DRAFTED, Sizes
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.models.api import (
@@ -74,7 +74,7 @@ class Speculative(DraftsWithProbs):
   def usual(cls, part: tuple[Any, Any]) -> 'Speculative':
     return cls(part, same_ids=True)
 
-  def sizes(self, drafted: Asked = None, nodes: Asked = None) -> Sequence[Any]:
+  def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     return [dataclasses.replace(self, gamma=n) for n in drafted or DRAFTED]
 
   @property
