@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import most_of, shared
+from fastdec.decoding.inputs import most_of
 from fastdec.decoding.law import LawMaker, logprobs_of
-from fastdec.decoding.prefill import grown, has_slots, with_first_slots, with_more_slots
+from fastdec.decoding.prefill import grown, has_slots, with_more_slots
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
-from fastdec.kernels.sharding import place_rows, using
+from fastdec.kernels.sharding import using
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 
@@ -68,20 +68,20 @@ def decode(
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
+  # Check the arguments, and lay the rows out on the devices.
   request, prompt = prepare(
     model, params, inputs, strategy, prompt_lengths, prefix, most_of(max_len, max_new_tokens), key,
     processors, constraint, logprobs,
   )  # fmt: skip
-  target, bucket, mesh = request.target, request.bucket, request.mesh
-  prompt = with_first_slots(target.module, strategy, prompt, bucket)
-  prompt = prompt if mesh else shared(target.module, prompt)
-  prompt, keys = place_rows((prompt, request.keys), mesh)
-  with using(mesh):
+  target, keys, bucket = request.target, request.keys, request.bucket
+  with using(request.mesh):
+    # Run the loop. It stops early when a row has filled its slots, and continues with more.
     decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket)
     while state is not None and not is_over:
-      # A row has filled its slots: go on with a larger cache.
       prompt = with_more_slots(prompt, bucket)
       decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket, state)
+
+    # The model reads the texts of a search again for their log-probabilities.
     if request.logprobs and decoded.logprobs is None:
       decoded = scored(target, prompt, decoded, request.logprobs)
     if bucket == request.max_len:
@@ -125,13 +125,11 @@ def stream(
 def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
   """Runs `stream` behind its checks, once it is iterated."""
   target, strategy, bucket = request.target, request.strategy, request.bucket
-  prompt = prompt if request.mesh else shared(target.module, prompt)
-  prompt = with_first_slots(target.module, strategy, prompt, bucket)
-  prompt, keys = place_rows((prompt, request.keys), request.mesh)
   with using(request.mesh):
-    state, is_over = start(target, strategy, prompt, keys, bucket)
+    state, is_over = start(target, strategy, prompt, request.keys, bucket)
   yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
+    # Yield what the last call has emitted.
     tokens, length, over, finite, logprobs = jax.device_get(
       (state.tokens, state.length, is_over, state.finite, logprobs_of(state.laws))
     )
@@ -143,10 +141,12 @@ def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
     if over:
       return
     yielded = length
+
+    # Make one more call, with more slots if a row has filled its own.
     with using(request.mesh):
       if prompt.slots is not None and length.max() >= prompt.slots:
         prompt = with_more_slots(prompt, bucket)
-        state, _ = start(target, strategy, prompt, keys, bucket, state)
+        state, _ = start(target, strategy, prompt, request.keys, bucket, state)
       state, is_over = step(target, strategy, state)
 
 

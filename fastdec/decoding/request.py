@@ -20,9 +20,11 @@ from fastdec.decoding.inputs import (
   prompt_of,
   row_keys,
   rows_of,
+  shared,
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
+from fastdec.decoding.prefill import with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.score import NotesLogprobs, likeliest
 from fastdec.decoding.settings import check_rows
@@ -30,7 +32,7 @@ from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
 from fastdec.decoding.strategy import check_rows as check_strategy_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.kernels.sharding import mesh_of
+from fastdec.kernels.sharding import mesh_of, place_rows
 from fastdec.models.api import Model, Params, check_model, source_words
 from fastdec.struct import Bound
 
@@ -79,7 +81,7 @@ def prepare(
   constraint: Any,
   logprobs: Any,
 ) -> tuple[Request, Prompt]:
-  """Returns the request, and the padded prompt of its rows; see `decode`."""
+  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`."""
   check_model(model, params)
   check_strategy(strategy)
   model = ended_by(model, processors)
@@ -90,7 +92,12 @@ def prepare(
   prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
   check_prompt_positions(model, prompt, request.max_len)
   strategy.check(model, prompt, request.max_len)
-  return request, padded(model, prompt)
+
+  prompt = with_first_slots(model, strategy, padded(model, prompt), request.bucket)
+  if request.mesh is None:
+    prompt = shared(model, prompt)
+  prompt, keys = place_rows((prompt, request.keys), request.mesh)
+  return dataclasses.replace(request, keys=keys), prompt
 
 
 def prepare_each(

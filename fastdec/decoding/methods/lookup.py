@@ -2,8 +2,8 @@
 
 The draft is a chain that copies the text after the latest earlier occurrence of the longest
 matching suffix: n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
-past the end of the text continues with itself, as in LZ77: in "a b a b", "a b" was followed by "a b a
-b a b ...". Without a match no node is acceptable.
+past the end of the text continues with itself, as in LZ77: in "a b a b", "a b" was followed by
+"a b a b a b ...". Without a match no node is acceptable.
 
     text            the cat sat . the cat          ngram 3, k 4
     "the cat"       was followed by                 sat . the
