@@ -32,7 +32,14 @@ KEYWORDS = {  # of each type
   'boolean': set(),
   'null': set(),
 }
-TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string', list: 'array', dict: 'object'}
+TYPES = {
+  bool: 'boolean',
+  int: 'integer',
+  float: 'number',
+  str: 'string',
+  list: 'array',
+  dict: 'object',
+}
 LETTER = r'(?:[^"\\\x00-\x1f\x7f]|\\["\\/bfnrt])'  # a character of a string
 ESCAPED = [*range(0x20), ord('"'), ord('\\')]  # bytes that JSON writes otherwise
 FRACTION = r'(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?'
@@ -233,9 +240,7 @@ class _Writer:
         raise UserError('the JSON schema is too large: make more of its properties required')
     return rf'\{{{items}\}}'
 
-  def _map(
-    self, values: Any, low: int, high: int | None, path: tuple[str, ...]
-  ) -> str | None:
+  def _map(self, values: Any, low: int, high: int | None, path: tuple[str, ...]) -> str | None:
     """Returns an object of any names, whose values meet a schema."""
     if low > 1:
       raise UserError('minProperties above 1 is not supported where a JSON schema names none')
@@ -377,10 +382,10 @@ def _natural(low: int, high: int | None) -> str | None:
   """Returns whole numbers from low, which is at least 0, to high: those of each length in turn."""
   if high is not None and high < low:
     return None
-  parts, digits = [], len(str(low))
-  longest = digits if high is None else len(str(high))
-  for digits in range(digits, longest + 1):
-    begin = low if digits == len(str(low)) else 10 ** (digits - 1)
+  parts, shortest = [], len(str(low))
+  longest = shortest if high is None else len(str(high))
+  for digits in range(shortest, longest + 1):
+    begin = low if digits == shortest else 10 ** (digits - 1)
     end = high if high is not None and digits == longest else 10**digits - 1
     parts.append(_same_length(str(begin), str(end)))
   if high is None:

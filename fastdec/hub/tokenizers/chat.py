@@ -129,7 +129,7 @@ class Process:
 
   def __init__(self) -> None:
     self._lock, self._owner = threading.Lock(), 0
-    self._running: Any = None
+    self._running: Any = None  # a Popen
 
   def render(self, request: Mapping[str, Any]) -> str:
     """Returns the text that `rendering` answers.
@@ -152,12 +152,13 @@ class Process:
 
   def _answer(self, line: bytes) -> bytes:
     """Returns the line that answers one; cut short where the process takes too long, or ends."""
-    if self._running is None or self._owner != os.getpid() or self._running.poll() is not None:
-      self._start()
+    running = self._running
+    if running is None or self._owner != os.getpid() or running.poll() is not None:
+      running = self._start()
     try:
-      self._running.stdin.write(line)
-      self._running.stdin.flush()
-      answer = self._read_line(RENDER)
+      running.stdin.write(line)
+      running.stdin.flush()
+      answer = _read_line(running, RENDER)
     except OSError:
       answer = b''
     except BaseException:  # after Ctrl-C, the next conversation would read this one's answer
@@ -167,13 +168,13 @@ class Process:
       self.end()
     return answer
 
-  def _start(self) -> None:
+  def _start(self) -> Any:
     with extras.explained():
       for name in ('transformers', 'jinja2'):  # importing them here would take a second
         if importlib.util.find_spec(name) is None:
           raise ModuleNotFoundError(name=name)
     command = [sys.executable, '-P', str(pathlib.Path(__file__).with_name('rendering.py'))]
-    self._running = subprocess.Popen(
+    running = self._running = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
@@ -181,18 +182,10 @@ class Process:
       env={**os.environ, 'TRANSFORMERS_VERBOSITY': 'error'},  # it would advise to install PyTorch
     )
     self._owner = os.getpid()
-    if self._read_line(START) != b'ready\n':
+    if _read_line(running, START) != b'ready\n':
       self.end()
       raise UserError(f'the process for chat templates does not start: try {" ".join(command)}')
-
-  def _read_line(self, seconds: float) -> bytes:
-    """Reads a line; the process is killed if it takes longer, which cuts the line short."""
-    deadline = threading.Timer(seconds, self._running.kill)
-    deadline.start()
-    try:
-      return self._running.stdout.readline()
-    finally:
-      deadline.cancel()
+    return running
 
   def end(self) -> None:
     """Ends the process, if this one started it."""
@@ -202,6 +195,16 @@ class Process:
       running.wait()
       running.stdin.close()
       running.stdout.close()
+
+
+def _read_line(running: Any, seconds: float) -> bytes:
+  """Reads a line of a process; killing it after some seconds cuts the line short."""
+  deadline = threading.Timer(seconds, running.kill)
+  deadline.start()
+  try:
+    return running.stdout.readline()
+  finally:
+    deadline.cancel()
 
 
 _process = Process()
