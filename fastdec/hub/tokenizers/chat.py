@@ -6,6 +6,7 @@ runs in a process of its own (`rendering`), which later conversations use too.
 """
 
 import atexit
+import contextlib
 import importlib.util
 import json
 import os
@@ -193,7 +194,8 @@ class Process:
     if running is not None and self._owner == os.getpid():
       running.kill()
       running.wait()
-      running.stdin.close()
+      with contextlib.suppress(OSError):  # what it has not read is lost with it
+        running.stdin.close()
       running.stdout.close()
 
 

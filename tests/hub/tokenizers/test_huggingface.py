@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import fastdec as fd
+from fastdec.hub.tokenizers import load_ours
 
 pytest.importorskip('transformers')
 LINES = [
@@ -186,6 +187,28 @@ def test_a_saved_tokenizer_needs_transformers_no_more(folder, tmp_path, monkeypa
   assert again.token_bytes() == tokenizer.token_bytes()
   with pytest.raises(fd.UserError, match=r'transformers is not installed: run .*fastdec\[hf\]'):
     fd.load_tokenizer(folder)
+
+
+def test_a_saved_marian_is_read_from_our_own_folder(folder, tmp_path):
+  for name in ('source.spm', 'target.spm'):
+    (folder / name).write_bytes(pieces())
+  names = ['</s>', '<unk>', '▁dog', '▁the', '<pad>']
+  (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+  of_type(folder, 'marian')
+  tokenizer = fd.load_tokenizer(folder)
+  (saved := tmp_path / 'saved').mkdir()
+  tokenizer.save(saved)
+  (saved / 'config.json').write_text('{"format": "fastdec", "model": {}}')
+  assert load_ours(saved).encode(TEXT) == tokenizer.encode(TEXT) == [3, 2, 1, 1, 0]
+
+
+def test_added_tokens_are_special_where_the_settings_name_them(folder):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  (folder / 'added_tokens.json').write_text('{"<think>": 40, "[PAD]": 41}')
+  (folder / 'special_tokens_map.json').write_text('{"pad_token": "[PAD]"}')
+  tokenizer = fd.load_tokenizer(folder)
+  dog = tokenizer.encode('dog', special=False)
+  assert tokenizer.decode([40, *dog, 41, 40]) == '<think> dog<think>'
 
 
 @pytest.mark.parametrize('kind', ['LlamaTokenizer', 'OwnTokenizer'])
