@@ -20,11 +20,11 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import read, shown
+from fastdec.fields import Between, read, shown
 from fastdec.files import check_text, damaged, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
 from fastdec.hub.tokenizers.chat import SETTINGS, Chats
@@ -39,6 +39,8 @@ OTHERS = {
   'source.spm': 'MarianTokenizer',
   'vocab.json': 'GPT2Tokenizer',
 }
+NUMBERED = ('vocab.json', 'added_tokens.json')  # files of pieces and their ids
+MOST_IDS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class TokenizerConfig:
   add_eos_token: bool | None = None
   bos_token: str | dict | None = None
   eos_token: str | dict | None = None
+  extra_ids: Annotated[int, Between(0, 9999)] | None = None  # T5's sentinels
 
 
 # Classes for which `transformers` 4 puts start and end around a text by the two flags of
@@ -121,9 +124,12 @@ def _check_files(folder: pathlib.Path) -> None:
     file = folder / name
     if not file.is_file():
       continue
-    if name.endswith('.json'):
-      read_json(file)
-    elif name.endswith(('.model', '.spm')):
+    content = read_json(file) if name.endswith('.json') else {}
+    if name in NUMBERED:
+      for piece, token in content.items():
+        if type(token) is not int or not 0 <= token < MOST_IDS:
+          raise UserError(f'{file} numbers {shown(piece)} by no whole number from 0: copy it again')
+    if name.endswith(('.model', '.spm')):
       with extras.explained():
         from sentencepiece import SentencePieceProcessor
       try:
@@ -284,6 +290,7 @@ class PythonTokenizer(_Tokenizer):
     languages = getattr(tokenizer, 'lang_token_to_id', {})  # M2M-100's are beside its vocabulary
     self._names = {token: piece for piece, token in (tokenizer.get_vocab() | languages).items()}
     self._special = {*tokenizer.all_special_ids, *languages.values()}
+    self.encode('')  # a vocabulary without '<unk>' fails only in use
 
   @property
   def vocab_size(self) -> int:
@@ -292,7 +299,9 @@ class PythonTokenizer(_Tokenizer):
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
-    return self._tokenizer.encode(check_text(text), add_special_tokens=special)
+    check_text(text)
+    with _explained(self._source):
+      return self._tokenizer.encode(text, add_special_tokens=special)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids; special ones and ids without a piece are left out."""
