@@ -283,7 +283,7 @@ class SoFar:
   prompt: Int[Array, ' b']  # tokens of the prompt
   length: Int[Array, ' b']  # tokens of prompt and output
   text: Int[Array, 'b t']  # both, where n-grams or sequences are looked for; else none
-  # tables of those laws that ask for them, else None
+  # These are tables; None where no setting needs one.
   seen: Any  # bool[b, v]: words of both
   counts: Any  # int[b, v]: of the words of the output
   in_source: Any  # bool[b, v]: words of the source
@@ -392,7 +392,7 @@ class Processing:
     above = jnp.broadcast_to(with_rows(tree.mask, 3), (b, n, n)) & below_root[None, None]
     length = state.length[:, None] + with_rows(tree.depths, 2)
     reach = self.reach
-    # the text's last tokens, then the nodes below the root, each with a pointer to the one before
+    # The text's last tokens, then the nodes below the root; `up` points to the one before each.
     place = state.length[:, None] - reach + jnp.arange(reach, dtype=jnp.int32)[None]
     end = tokens[:, :0]
     if reach:
@@ -420,7 +420,7 @@ class Processing:
     before = sequences[:, :-1]
     own = behind.last[..., behind.last.shape[-1] - before.shape[1] :]
     is_there = ((own[:, :, None] == before[None, None]) | (before == NONE)[None, None]).all(-1)
-    # as in `generate`, a text must be as long as the whole sequence
+    # As in `generate`, a text must be as long as the whole sequence.
     is_there &= behind.length[..., None] >= (sequences != NONE).sum(-1, dtype=jnp.int32)[None, None]
     amount = jnp.where(is_there, jnp.asarray(self.sequence_bias, logits.dtype), 0)
     return _each_node(lambda row, more: row.at[sequences[:, -1]].add(more))(logits, amount)
@@ -469,7 +469,7 @@ class Processing:
     tokens, again = draft.tokens, behind.above
     if tokens.shape[1] == 1:
       return logits
-    # n-grams that end with an ancestor: the same tokens stand before it as before the next token
+    # N-grams that end with an ancestor: the tokens before it are those before the next token.
     first = behind.last.shape[-1] - (self.ngram - 1)
     own, others = behind.last[..., first:], behind.before[..., first:]
     again &= (own[:, :, None] == others[:, None]).all(-1)
