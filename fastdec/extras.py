@@ -31,9 +31,10 @@ EXTRA_OF = {  # the extra that brings a module
   'sacremoses': 'evaluate',
   'submitit': 'cluster',
   'outlines_core': 'constraint',
+  'transformers': 'hf',
+  'jinja2': 'hf',
   'ctranslate2': 'benchmark',
   'torch': 'benchmark',
-  'transformers': 'benchmark',
 }
 
 

@@ -82,8 +82,7 @@ def test_a_part_imports_only_what_is_below_it(part):
 # What `pip install fastdec` brings, and the part of it that the core needs: the rest reads folders
 # and texts.
 INSTALLED = {
-  'flax', 'huggingface_hub', 'jax', 'jaxtyping', 'jinja2', 'numpy', 'rich', 'safetensors',
-  'tokenizers',
+  'flax', 'huggingface_hub', 'jax', 'jaxtyping', 'numpy', 'rich', 'safetensors', 'tokenizers',
 }  # fmt: skip
 NEEDED = {'flax', 'jax', 'jaxtyping', 'numpy'}
 

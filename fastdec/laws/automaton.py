@@ -1,8 +1,8 @@
 """Automata over tokens: the texts of a regular expression as a table for one vocabulary.
 
-outlines-core makes an automaton over bytes of the expression. Here all tokens walk through it: the
-state behind a token is the one behind its bytes. Tokens that lead alike from every state are one
-kind, so the table is small for any vocabulary.
+outlines-core compiles the expression into an automaton over bytes. Here all tokens walk through it:
+the state behind a token is the one behind its last byte. Tokens that lead to the same states from
+everywhere are one kind, so the table is small for any vocabulary.
 """
 
 import dataclasses
@@ -28,8 +28,10 @@ BYTES = 256
 LONGEST = 2**20  # characters of an expression
 MOST_STATES = 4096
 MOST_ENTRIES = 2**25  # of the table
-TOGETHER = 64  # states from which all tokens walk at once
-SECONDS = 60.0  # most that the process of `expression` may take; an idle machine ends it earlier
+TOGETHER = 64  # states from which all tokens walk in one pass
+SECONDS = (
+  60.0  # that the process of `expression` may take; on an idle machine its own bound is less
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
       automaton is too large.
   """
   after, accepting = of_bytes(name, pattern)
-  # the last state is that of no text, or of one space
+  # The last state, `begun`, is that of no text or of one space.
   begun = np.where(np.arange(BYTES) == ord(' '), 0, after[0])
   after, accepting = np.vstack([after, begun]), np.append(accepting, accepting[0])
   is_forced = ((after >= 0).sum(1) == 1) & ~accepting
@@ -107,18 +109,18 @@ def of_bytes(
       timeout=SECONDS,
       check=False,
     )
-    found = json.loads(ended.stdout)
-  except (subprocess.TimeoutExpired, ValueError):  # it was ended within its line, or before
+    answer = json.loads(ended.stdout)
+  except (subprocess.TimeoutExpired, ValueError):  # it was killed before its line was whole
     raise _too_large(name) from None
-  if 'refused' in found:
-    raise UserError(f'{name} does not compile: {shown(found["refused"])}')
-  if 'steps' not in found:
+  if 'refused' in answer:
+    raise UserError(f'{name} does not compile: {shown(answer["refused"])}')
+  if 'steps' not in answer:
     raise _too_large(name)
-  number = {state: i for i, state in enumerate(found['states'])}
+  number = {state: i for i, state in enumerate(answer['states'])}
   after = np.full((len(number), BYTES), NOWHERE, np.int32)
-  for state, byte, behind in found['steps']:
+  for state, byte, behind in answer['steps']:
     after[number[state], byte] = number[behind]
-  matches = np.isin(found['states'], found['matches'])
+  matches = np.isin(answer['states'], answer['matches'])
   kept = _reached(_adjacent(after).T, matches)
   if kept.sum() > MOST_STATES:
     raise _too_large(name)
@@ -137,9 +139,9 @@ def without_anchors(pattern: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Level:
-  """Beginnings of tokens that are as long as one another, as nodes in the order of their letters.
+  """Beginnings of tokens of one length, as nodes in the order of their letters.
 
-  A letter is a class of bytes that lead alike everywhere.
+  A letter is a class of bytes that lead to the same states from everywhere.
   """
 
   parents: Int[np.ndarray, ' nodes']  # among the nodes of the level before
@@ -177,14 +179,14 @@ class _Walk:
   ) -> Int[np.ndarray, 'words some']:
     """Returns the state behind each token from each of some states, or NOWHERE."""
     columns = np.vstack([after, np.full(after.shape[1], NOWHERE)]).T.astype(np.int16, order='C')
-    found = np.full((len(self.sizes), len(states)), NOWHERE, np.int16)
+    behind = np.full((len(self.sizes), len(states)), NOWHERE, np.int16)
     now = states[None].astype(np.int16)
     for level in self.levels:
       before, now = now, np.empty((len(level.parents), len(states)), np.int16)
       for column, begin, end in zip(columns, level.bounds[:-1], level.bounds[1:], strict=True):
         now[begin:end] = column[before[level.parents[begin:end]]]  # the last row is NOWHERE's
-      found[level.tokens] = now[level.nodes]
-    return found
+      behind[level.tokens] = now[level.nodes]
+    return behind
 
 
 def _blocks(states: Int[np.ndarray, ' many']) -> Iterator[Int[np.ndarray, ' some']]:
@@ -197,8 +199,8 @@ def _kinds(
 ) -> tuple[Int[np.ndarray, ' words'], Int[np.ndarray, ' kinds']]:
   """Returns each token's kind, and a token of each kind from 2 on.
 
-  Tokens of a kind are found by a random sum over their states, of 64 bits: two kinds have the same
-  once in 10^9 vocabularies. Behind tokens that are never allowed the sum is 0.
+  A random sum of 64 bits over a token's states tells its kind: two kinds have the same sum once in
+  10^9 vocabularies. The sum of tokens that are never allowed is 0.
   """
   rng, sums = np.random.default_rng(0), np.zeros(len(walk.sizes), np.uint64)
   for states in _blocks(np.arange(len(after))):
@@ -235,14 +237,14 @@ def _adjacent(after: Int[np.ndarray, 'states _']) -> Bool[np.ndarray, 'states st
 
 
 def _reached(
-  adjacent: Bool[np.ndarray, 'states states'], found: Bool[np.ndarray, ' states']
+  adjacent: Bool[np.ndarray, 'states states'], begins: Bool[np.ndarray, ' states']
 ) -> Bool[np.ndarray, ' states']:
-  """Returns the states that lie on a path from those found, and these."""
-  newest = found
+  """Returns the states that lie on a path from some, and these."""
+  reached = newest = begins
   while newest.any():
-    newest = adjacent[newest].any(0) & ~found
-    found = found | newest
-  return found
+    newest = adjacent[newest].any(0) & ~reached
+    reached = reached | newest
+  return reached
 
 
 def _too_large(name: str) -> UserError:

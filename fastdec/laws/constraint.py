@@ -33,8 +33,8 @@ from fastdec.laws.automaton import END, NEVER, NOWHERE, automaton_of
 from fastdec.laws.json_schema import expression_of
 from fastdec.models.api import Model
 
-LEAST = 64  # states and kinds that a table has room for: few sizes, so few programs
-PADDING = 0.05  # of a vocabulary: models pad theirs, to round numbers
+LEAST = 64  # states and kinds of a table, which is padded: few sizes make few programs
+PADDING = 0.05  # share of a vocabulary that a model may add, to reach a round number
 WAITING = -2  # less a state: one token comes before it that is no part of the text
 
 
@@ -86,7 +86,7 @@ class Constraint:
 
     Raises:
       UserError: as `regex`; a schema that nothing meets, or one with a keyword that no regular
-        expression can hold (`decoding.json_schema`).
+        expression can hold (`laws.json_schema`).
     """
     return cls._of('the JSON schema', expression_of(schema), tokenizer)
 
@@ -100,14 +100,15 @@ class Constraint:
       )
     words = tokenizer.token_bytes()
     made = automaton_of(name, pattern, words)
+    # Does the tokenizer's decoded text keep the space that begins its first token?
     spaced = next((i for i, word in enumerate(words) if word[:1] == b' ' and word.strip()), None)
     keeps = spaced is None or tokenizer.decode([spaced]).startswith(' ')
     states, kinds = (max(LEAST, 2 ** (size - 1).bit_length()) for size in made.after.shape)
-    room = ((0, states - made.after.shape[0]), (0, kinds - made.after.shape[1]))
+    padding = ((0, states - made.after.shape[0]), (0, kinds - made.after.shape[1]))
     return cls(
-      jnp.asarray(np.pad(made.after, room, constant_values=NOWHERE)),
+      jnp.asarray(np.pad(made.after, padding, constant_values=NOWHERE)),
       jnp.asarray(made.kind),
-      jnp.asarray(np.pad(made.forced, room[0], constant_values=NOWHERE)),
+      jnp.asarray(np.pad(made.forced, padding[0], constant_values=NOWHERE)),
       jnp.asarray([0, 0 if keeps else made.begun], jnp.int32),
       jnp.asarray(spelling_of(words), jnp.uint32),
     )
@@ -189,5 +190,5 @@ class Constraint:
 
 
 def spelling_of(words: Sequence[bytes]) -> int:
-  """Returns a sum of the bytes of a tokenizer's tokens, by which two tokenizers are told apart."""
+  """Returns a checksum of the bytes of a tokenizer's tokens, which differs between tokenizers."""
   return zlib.crc32(repr(list(words)).encode())

@@ -1,6 +1,7 @@
 """The process that compiles a regular expression for `automaton`: a text in, a line of JSON out.
 
-It runs as a script, and imports outlines-core alone: some expressions take any time and memory.
+It runs as a script and imports outlines-core alone. Its own limits bound expressions that would
+take any time and memory.
 """
 
 import importlib
@@ -9,17 +10,17 @@ import sys
 from typing import Any
 
 MEMORY = 2**31  # bytes
-SECONDS = 10  # of a processor
-MOST_STATES = 8192  # the last characters' ones among them
-END = 256  # behind the bytes, which stand for themselves
-LAST = '\U0010ffff'  # stands behind each text, as no text has it
+SECONDS = 10  # of processor time
+MOST_STATES = 8192  # those of the last character included
+END = 256  # the number of the end, behind those of the bytes
+LAST = '\U0010ffff'  # stands behind each text; no text has it
 
 
 def answer(pattern: str) -> dict[str, object]:
   """Returns the automaton over bytes of the texts that match as a whole, or why there is none.
 
   outlines-core ends a text where the first alternative does: of `a|ab` it would know `a` alone.
-  With a last character, the text goes on in both.
+  A last character behind the whole makes it try both.
   """
   library: Any = importlib.import_module('outlines_core')  # of the extra 'constraint'
   try:
@@ -49,7 +50,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  except (ImportError, ValueError, OSError):  # a system without: who waits ends it
+  except (ImportError, ValueError, OSError):  # a system without limits: the parent kills it late
     pass
   print(json.dumps(answer(sys.stdin.read())))
 

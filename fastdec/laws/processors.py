@@ -1,8 +1,8 @@
 """Processors of the target's law: penalties, bias, forbidden and forced tokens, as `generate` has.
 
-`Processors` holds the settings as they are given; `Processing` is the law that they make for a
-model (`decoding.law`). Each row remembers which words its text has, so a call costs a few passes
-over the logits whatever the text's length; the ancestors of a draft's nodes are mended afterwards.
+`Processors` holds a user's settings; `Processing` is the law that they make for a model
+(`decoding.law`). Each row remembers which words its text has, so a call costs a few passes over the
+logits whatever the text's length. What the ancestors of a draft's nodes change is added afterwards.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from fastdec.models.api import Model, has_own_source_ids
 NONE = -1  # stands before a text, and before a shorter sequence of a table
 LONGEST = 64  # tokens of an n-gram or a sequence: a step of the program for each
 CONFIGS = ('generation_config.json', 'config.json')
-# names of `generate` that differ from ours
+# Names of `generate` that differ from ours.
 WORDS = {
   'no_repeat_ngram_size': 'no_repeat_ngram',
   'encoder_no_repeat_ngram_size': 'encoder_no_repeat_ngram',
@@ -43,7 +43,7 @@ WORDS = {
   'eos_token_id': 'ends',
 }
 PENALTY = 'a number above 0; 1 changes nothing'
-# what changes nothing, the least, the most, and what is allowed
+# Of each number: the value that changes nothing, the least, the most, and words for a message.
 NUMBERS: dict[str, tuple[float, float, float, str]] = {
   'repetition_penalty': (1.0, SMALLEST, 1e6, PENALTY),
   'encoder_repetition_penalty': (1.0, SMALLEST, 1e6, PENALTY),
@@ -106,31 +106,35 @@ class Processors:
   ends: Any = None
 
   @classmethod
-  def of(cls, given: Any) -> 'Processors':
+  def of(cls, source: Any) -> 'Processors':
     """Reads the settings of `generate` that are processors; others are ignored.
 
     Args:
-      given: a mapping with the words of generation_config.json; or that file, or a folder with it.
+      source: a mapping with the words of generation_config.json; or that file, or a folder with it.
         Folders without it have them in config.json.
 
     Raises:
       UserError: there is no such file; a value out of range.
     """
-    if not isinstance(given, Mapping):
-      path = place(given)
+    settings = source
+    if not isinstance(source, Mapping):
+      path = place(source)
       files = [path / name for name in CONFIGS] if path.is_dir() else [path]
-      given = read_json(next((file for file in files if file.is_file()), files[-1]))
+      settings = read_json(next((file for file in files if file.is_file()), files[-1]))
     words = {name: name for name in NUMBERS} | WORDS
-    named = {words[word]: value for word, value in given.items() if word in words}
-    return cls(**{name: value for name, value in named.items() if value is not None})
+    fields = {}
+    for word, value in settings.items():
+      if word in words and value is not None:
+        fields[words[word]] = value
+    return cls(**fields)
 
   def __post_init__(self) -> None:
     for name, (_, least, most, allowed) in NUMBERS.items():
       whole = name.startswith('min_')
       struct.assign(self, **{name: each(name, getattr(self, name), least, most, allowed, whole)})
     for name in ('no_repeat_ngram', 'encoder_no_repeat_ngram'):
-      given = size(name, getattr(self, name), 0, '0 for no such rule, or more', LONGEST)
-      struct.assign(self, **{name: given})
+      checked = size(name, getattr(self, name), 0, '0 for no such rule, or more', LONGEST)
+      struct.assign(self, **{name: checked})
     struct.assign(
       self,
       bad_words=tuple(_sequence('bad_words', one) for one in _listed('bad_words', self.bad_words)),
@@ -169,7 +173,7 @@ class Processors:
       check_rows(name, value, rows)
     biases = dict(self.bias)
     known, ends = range(model.vocab_size), [(end,) for end in model.eos_ids]
-    # as in `generate`, unknown tokens are nobody here
+    # As in `generate`, tokens that the model does not know are ignored here.
     not_first = {one: True for one in self.begin_suppress if one in known}
     biases |= {(one,): -math.inf for one in self.suppress if one in known}
     biases |= {one: -math.inf for one in self.bad_words if one not in ends}
@@ -200,7 +204,7 @@ class Processors:
       begins_later=self.forced_begin is not None,
       ends=model.eos_ids,
     )
-    # on the device at once: a stream would bring them there at each step
+    # They go to the device at once, since a stream would bring them there at each step.
     return (jax.tree.map(jnp.asarray, law),) if law.is_on else ()
 
   def _check_known(self, model: Model, name: str, ids: Any) -> None:
@@ -212,47 +216,47 @@ class Processors:
       )
 
 
-def _listed(name: str, given: Any) -> list[Any]:
-  if given is None:
+def _listed(name: str, values: Any) -> list[Any]:
+  if values is None:
     return []
-  if isinstance(given, str) or not isinstance(given, Iterable):
-    raise UserError(f'{name}={shown(given)} is not possible: give a list')
-  return list(given)
+  if isinstance(values, str) or not isinstance(values, Iterable):
+    raise UserError(f'{name}={shown(values)} is not possible: give a list')
+  return list(values)
 
 
-def _tokens(name: str, given: Any, least: int = 0) -> tuple[int, ...]:
+def _tokens(name: str, ids: Any, least: int = 0) -> tuple[int, ...]:
   """Returns a list of token ids."""
-  return tuple(count(name, one, least, 'ids of tokens') for one in _listed(name, given))
+  return tuple(count(name, one, least, 'ids of tokens') for one in _listed(name, ids))
 
 
-def _sequence(name: str, given: Any) -> tuple[int, ...]:
+def _sequence(name: str, ids: Any) -> tuple[int, ...]:
   """Returns a token, or a sequence of several, as a tuple."""
-  is_one = not isinstance(given, list | tuple | np.ndarray)
-  tokens = _tokens(name, [given] if is_one else given)
+  is_one = not isinstance(ids, list | tuple | np.ndarray)
+  tokens = _tokens(name, [ids] if is_one else ids)
   if not 1 <= len(tokens) <= LONGEST:
-    raise UserError(f'{name}: {shown(given)} is not possible: give 1 to {LONGEST} tokens each')
+    raise UserError(f'{name}: {shown(ids)} is not possible: give 1 to {LONGEST} tokens each')
   return tokens
 
 
-def _biases(given: Any) -> dict[tuple[int, ...], float]:
+def _biases(setting: Any) -> dict[tuple[int, ...], float]:
   """Returns the bias of each sequence; of one that is listed twice, the last."""
-  pairs = list(given.items()) if isinstance(given, Mapping) else _listed('bias', given)
-  found = {}
+  pairs = list(setting.items()) if isinstance(setting, Mapping) else _listed('bias', setting)
+  biases = {}
   for pair in pairs:
     if not (isinstance(pair, list | tuple) and len(pair) == 2):
-      raise UserError(f'bias={shown(given)} is not possible: give {{tokens: number}}, or pairs')
+      raise UserError(f'bias={shown(setting)} is not possible: give {{tokens: number}}, or pairs')
     bias = each('bias', pair[1], -1e9, 1e9, 'finite numbers', False)
-    found[_sequence('bias', pair[0])] = float(bias)
-  return found
+    biases[_sequence('bias', pair[0])] = float(bias)
+  return biases
 
 
-def _decay(given: Any) -> tuple[np.ndarray, np.ndarray]:
-  if not (isinstance(given, list | tuple) and len(given) == 2):
-    raise UserError(f'length_decay={shown(given)} is not possible: give (new tokens, factor)')
+def _decay(pair: Any) -> tuple[np.ndarray, np.ndarray]:
+  if not (isinstance(pair, list | tuple) and len(pair) == 2):
+    raise UserError(f'length_decay={shown(pair)} is not possible: give (new tokens, factor)')
   allowed = '(new tokens, factor), from 0 and above 0'
   return (
-    each('length_decay', given[0], 0, LARGEST, allowed, True),
-    each('length_decay', given[1], SMALLEST, 1e6, allowed, False),
+    each('length_decay', pair[0], 0, LARGEST, allowed, True),
+    each('length_decay', pair[1], SMALLEST, 1e6, allowed, False),
   )
 
 
@@ -279,7 +283,7 @@ class SoFar:
   prompt: Int[Array, ' b']  # tokens of the prompt
   length: Int[Array, ' b']  # tokens of prompt and output
   text: Int[Array, 'b t']  # both, where n-grams or sequences are looked for; else none
-  # tables of those laws that ask for them, else None
+  # These are tables; None where no setting needs one.
   seen: Any  # bool[b, v]: words of both
   counts: Any  # int[b, v]: of the words of the output
   in_source: Any  # bool[b, v]: words of the source
@@ -388,7 +392,7 @@ class Processing:
     above = jnp.broadcast_to(with_rows(tree.mask, 3), (b, n, n)) & below_root[None, None]
     length = state.length[:, None] + with_rows(tree.depths, 2)
     reach = self.reach
-    # the text's last tokens, then the nodes below the root, each with a pointer to the one before
+    # The text's last tokens, then the nodes below the root; `up` points to the one before each.
     place = state.length[:, None] - reach + jnp.arange(reach, dtype=jnp.int32)[None]
     end = tokens[:, :0]
     if reach:
@@ -416,7 +420,7 @@ class Processing:
     before = sequences[:, :-1]
     own = behind.last[..., behind.last.shape[-1] - before.shape[1] :]
     is_there = ((own[:, :, None] == before[None, None]) | (before == NONE)[None, None]).all(-1)
-    # as in `generate`, a text must be as long as the whole sequence
+    # As in `generate`, a text must be as long as the whole sequence.
     is_there &= behind.length[..., None] >= (sequences != NONE).sum(-1, dtype=jnp.int32)[None, None]
     amount = jnp.where(is_there, jnp.asarray(self.sequence_bias, logits.dtype), 0)
     return _each_node(lambda row, more: row.at[sequences[:, -1]].add(more))(logits, amount)
@@ -465,7 +469,7 @@ class Processing:
     tokens, again = draft.tokens, behind.above
     if tokens.shape[1] == 1:
       return logits
-    # n-grams that end with an ancestor: the same tokens stand before it as before the next token
+    # N-grams that end with an ancestor: the tokens before it are those before the next token.
     first = behind.last.shape[-1] - (self.ngram - 1)
     own, others = behind.last[..., first:], behind.before[..., first:]
     again &= (own[:, :, None] == others[:, None]).all(-1)
@@ -537,24 +541,25 @@ def _without_followers(
 ) -> Float[Array, 'b n v']:
   """Rules out, at each node, the tokens that followed its last `ngram - 1` ones in the text.
 
-  There are mostly few such places, so they are found one after the other."""
+  There are mostly few such places, so a loop takes them one after the other.
+  """
   t, before = text.shape[1], ngram - 1
   own = last[..., last.shape[-1] - before :]
   place = jnp.arange(t, dtype=jnp.int32)[None, None]
-  found = place + before < length[:, None, None]
+  matches = place + before < length[:, None, None]
   for i in range(before):
-    found &= jnp.roll(text, -i, axis=1)[:, None] == own[..., i, None]
+    matches &= jnp.roll(text, -i, axis=1)[:, None] == own[..., i, None]
   follower = jnp.roll(text, -before, axis=1)
 
   def rule_out(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-    found, logits = carry
-    first = jnp.where(found, place, t).min(axis=-1)
+    matches, logits = carry
+    first = jnp.where(matches, place, t).min(axis=-1)
     token = jnp.take_along_axis(follower, first, axis=1, mode='clip')
     token = jnp.where(first < t, token, logits.shape[-1])
     one = _each_node(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))
-    return found & (place != first[..., None]), one(logits, token)
+    return matches & (place != first[..., None]), one(logits, token)
 
-  return jax.lax.while_loop(lambda carry: carry[0].any(), rule_out, (found, logits))[1]
+  return jax.lax.while_loop(lambda carry: carry[0].any(), rule_out, (matches, logits))[1]
 
 
 def _each_node(change: Any) -> Any:

@@ -57,10 +57,10 @@ class Languages:
 
 
 def languages_of(tokenizer: Any, model: Any, source: str | None, target: str | None) -> Languages:
-  """Finds the tokens of languages, given by their codes or by the tokens themselves.
+  """Finds the tokens of languages by their codes, or by the tokens themselves.
 
-  The token itself says whether it is part of a text. The model's start says where others belong:
-  an end or a language.
+  The form of a token shows whether it is part of a text. Where other tokens belong depends on the
+  model's start, which is an end or a language.
 
   Raises:
     UserError: the tokenizer has no such language, or several.
@@ -83,8 +83,8 @@ def languages_of(tokenizer: Any, model: Any, source: str | None, target: str | N
 
 def _codes(piece: str) -> tuple[str, ...]:
   """Returns the code of a language's token; none for other tokens."""
-  found = BEFORE_TEXT.fullmatch(piece) or TOKENS.fullmatch(piece)
-  return () if found is None else tuple(filter(None, found.groups()))
+  match = BEFORE_TEXT.fullmatch(piece) or TOKENS.fullmatch(piece)
+  return () if match is None else tuple(filter(None, match.groups()))
 
 
 def _named(name: str, tokens: list[str]) -> str:
@@ -96,11 +96,11 @@ def _named(name: str, tokens: list[str]) -> str:
       f'the tokenizer has no tokens of languages, such as {name!r}: leave out source and target'
     )
   wanted = {name, LONG.get(name)}
-  found = [token for token in tokens if wanted & {*_codes(token)}]
-  if len(found) == 1:
-    return found[0]
-  if found:
-    raise UserError(f'language {name!r} may be {" or ".join(found)}: give one of them')
+  fitting = [token for token in tokens if wanted & {*_codes(token)}]
+  if len(fitting) == 1:
+    return fitting[0]
+  if fitting:
+    raise UserError(f'language {name!r} may be {" or ".join(fitting)}: give one of them')
   more = f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''
   raise UserError(
     f'the tokenizer knows no language {shown(name)}: it knows {", ".join(tokens[:SHOWN])}{more}'

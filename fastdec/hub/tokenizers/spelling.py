@@ -1,4 +1,4 @@
-"""Bytes that pieces of a tokenizer write: a constraint on texts reads tokens as these."""
+"""The bytes that each piece of a tokenizer writes; constraints on texts need them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,13 @@ BYTE = re.compile('<0x[0-9A-F]{2}>')
 SHOWN = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that GPT-2 writes as they are
 OTHERS = [byte for byte in range(256) if byte not in SHOWN]
 LETTERS = {chr(byte): byte for byte in SHOWN} | {chr(256 + i): x for i, x in enumerate(OTHERS)}
-OF_SPACES = {'Replace', 'ByteFallback', 'Fuse', 'Strip', 'Metaspace'}  # parts of such decoders
+OF_SPACES = {
+  'Replace',
+  'ByteFallback',
+  'Fuse',
+  'Strip',
+  'Metaspace',
+}  # decoders that `of_spaces` reads
 
 
 def of_spaces(piece: str) -> bytes:
@@ -29,8 +35,9 @@ def of_letters(piece: str) -> bytes:
   >>> of_letters('Ġman'), of_letters('two words')
   (b' man', b'two words')
   """
-  found = [LETTERS.get(letter) for letter in piece]
-  return piece.encode() if None in found else bytes(byte for byte in found if byte is not None)
+  if not all(letter in LETTERS for letter in piece):
+    return piece.encode()
+  return bytes(LETTERS[letter] for letter in piece)
 
 
 def speller(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:

@@ -151,7 +151,7 @@ def test_the_template_of_a_folder(folder, config, given, text):
     ('Hello', {}, 'give at least one'),
     (['Hello'], {}, "'Hello' is no message"),
     (HELLO, {'when': pathlib.Path()}, 'are texts and numbers'),
-    ([{'role': 'user'}], {'continue_final_message': True}, 'has no text'),
+    ([{'role': 'user'}], {'continue_final_message': True}, 'final message has no'),
   ],
 )
 def test_mistakes_in_messages(folder, messages, given, message):
@@ -168,5 +168,5 @@ def test_a_final_message_goes_on_where_it_ends(folder):
   assert (
     rendered(folder, '{{ messages[0].content | trim }}', kept, continue_final_message=True) == 'a'
   )
-  with pytest.raises(fd.UserError, match='leaves out the last message'):
-    rendered(folder, 'nothing', kept, continue_final_message=True)
+  with pytest.raises(fd.UserError, match='does not appear in the chat'):
+    rendered(folder, 'no content', kept, continue_final_message=True)

@@ -2,11 +2,15 @@
 
 import io
 import json
+import socket
+import sys
 
 import pytest
 
 import fastdec as fd
+from fastdec.hub.tokenizers import load_ours
 
+pytest.importorskip('transformers')
 LINES = [
   'a small dog runs',
   'the cat sat on the mat',
@@ -24,11 +28,14 @@ def pieces(**ids):
     sentence_iterator=iter(LINES),
     model_writer=model,
     vocab_size=40,
-    model_type='bpe',
     minloglevel=2,
-    **ids,
+    **{'model_type': 'bpe', **ids},
   )
   return model.getvalue()
+
+
+def of_type(folder, model_type):
+  (folder / 'config.json').write_text(json.dumps({'model_type': model_type}))
 
 
 def test_llamas_pieces_follow_a_start(folder):
@@ -71,27 +78,37 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
   assert 1 in tokenizer.encode('Ж')
 
 
-@pytest.mark.parametrize('has_numbers', [True, False], ids=['M2M-100', 'mBART'])
-def test_languages_are_numbered_behind_the_pieces(has_numbers, folder):
-  """By vocab.json, or as fairseq numbers them; they are listed in one of two files."""
+@pytest.mark.parametrize('kind', ['M2M100Tokenizer', 'NllbTokenizer', 'MBartTokenizer'])
+def test_languages_are_numbered_behind_the_pieces(kind, folder):
+  """By vocab.json, or as fairseq numbers them; the source's language is put beside the text."""
   import sentencepiece
 
-  (folder / 'sentencepiece.bpe.model').write_bytes(pieces())
-  names = sentencepiece.SentencePieceProcessor(model_proto=pieces())
-  first, file = 41, 'special_tokens_map.json'
-  if has_numbers:
-    words = ['<s>', '<pad>', '</s>', '<unk>', *(names.id_to_piece(i) for i in range(39, 2, -1))]
+  model_type = 'bpe' if kind == 'NllbTokenizer' else 'unigram'
+  proto = pieces(model_type=model_type, character_coverage=1.0, hard_vocab_limit=False)
+  (folder / 'sentencepiece.bpe.model').write_bytes(proto)
+  names = sentencepiece.SentencePieceProcessor(model_proto=proto)
+  words = ['<s>', '<pad>', '</s>', '<unk>', *map(names.id_to_piece, range(3, names.vocab_size()))]
+  english, german = {
+    'M2M100Tokenizer': ('__en__', '__de__'),
+    'NllbTokenizer': ('eng_Latn', 'deu_Latn'),
+    'MBartTokenizer': ('en_XX', 'de_DE'),
+  }[kind]
+  config = {'tokenizer_class': kind, 'src_lang': english.strip('_')}
+  if kind == 'M2M100Tokenizer':
     (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(words)}))
-    file = 'tokenizer_config.json'
-  said = {'additional_special_tokens': ['__en__', {'content': '__de__'}]}
-  (folder / file).write_text(json.dumps(said))
+  if kind == 'NllbTokenizer':
+    config['additional_special_tokens'] = [english, german]
+  of_type(folder, 'mbart' if kind == 'MBartTokenizer' else 'm2m_100')
+  settings(folder, **config)
   tokenizer = fd.load_tokenizer(folder)
-  ids = tokenizer.encode(f'__de__{TEXT}')
-  assert ids[0] == first + 1 and ids[-1] == 2 and tokenizer.vocab_size == first + 2
-  spelt = [names.piece_to_id(piece) for piece in tokenizer.pieces(ids[1:-1])]
-  numbers = [43 - i for i in spelt] if has_numbers else [1 + i for i in spelt]
-  assert ids[1:-1] == numbers and names.decode(spelt) == TEXT
-  assert tokenizer.decode([first, *ids]) == TEXT
+  shown = [words[names.piece_to_id(piece) + 1] for piece in names.encode(TEXT, out_type=str)]
+  ids = tokenizer.encode(TEXT)
+  around = [[], ['</s>', english]] if kind == 'MBartTokenizer' else [[english], ['</s>']]
+  assert tokenizer.pieces(ids) == [*around[0], *shown, *around[1]]
+  assert [words.index(piece) for piece in shown] == tokenizer.encode(TEXT, special=False)
+  language = tokenizer.pieces(range(tokenizer.vocab_size)).index(german)
+  assert language >= len(words) and tokenizer.decode([language, *ids]) == TEXT
+  assert '<unk>' not in tokenizer.pieces(tokenizer.encode('the >dog< sat'))[:3]
 
 
 def test_special_tokens_count_where_a_text_spells_them(folder):
@@ -121,6 +138,7 @@ def test_sentinels_and_ends_of_t5_and_marian_count_where_they_are_spelt(folder):
   dog = tokenizer.encode('dog', special=False)
   assert tokenizer.encode('dog <extra_id_0> dog</s><extra_id_99>') == [*dog, 139, *dog, 1, 40, 1]
   assert tokenizer.vocab_size == 140
+  (folder / 'spiece.model').unlink()
   for name in ('source.spm', 'target.spm'):
     (folder / name).write_bytes(pieces())
   names = ['</s>', '<unk>', '▁dog', '<pad>']
@@ -149,12 +167,81 @@ def test_vocabulary_and_merges_are_read_as_their_class_reads_them(kind, folder):
   if kind:
     assert tokenizer.encode('<|im_start|>dog') == [len(words), words.index('dog')]
     assert tokenizer.decode([len(words), words.index('dog')]) == 'dog'
-    (folder / 'tokenizer_config.json').write_text('{"tokenizer_class": "CLIPTokenizer"}')
-    with pytest.raises(fd.UserError, match='of a CLIPTokenizer, which are read of GPT2Tokenizer'):
-      fd.load_tokenizer(folder)
   (folder / 'tokenizer_config.json').unlink(missing_ok=True)
   (folder / 'merges.txt').write_text('d o g\n')
-  with pytest.raises(fd.UserError, match='has 3 pieces on line 1 and not two'):
+  with pytest.raises(fd.UserError, match=r'cannot be read .*Merges text file invalid at line 1'):
+    fd.load_tokenizer(folder)
+
+
+def test_a_saved_tokenizer_needs_transformers_no_more(folder, tmp_path, monkeypatch):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  settings(folder, add_bos_token=True, add_eos_token=True, chat_template='a')
+  tokenizer = fd.load_tokenizer(folder)
+  (saved := tmp_path / 'saved').mkdir()
+  tokenizer.save(saved)
+  monkeypatch.setitem(sys.modules, 'transformers', None)
+  again = fd.load_tokenizer(saved)
+  for text in (TEXT, ' the  dog', 'a</s>dog', ''):
+    assert again.encode(text) == tokenizer.encode(text)
+    assert again.decode(again.encode(text)) == tokenizer.decode(tokenizer.encode(text))
+  assert again.token_bytes() == tokenizer.token_bytes()
+  with pytest.raises(fd.UserError, match=r'transformers is not installed: run .*fastdec\[hf\]'):
+    fd.load_tokenizer(folder)
+
+
+def test_a_saved_marian_is_read_from_our_own_folder(folder, tmp_path):
+  for name in ('source.spm', 'target.spm'):
+    (folder / name).write_bytes(pieces())
+  names = ['</s>', '<unk>', '▁dog', '▁the', '<pad>']
+  (folder / 'vocab.json').write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+  of_type(folder, 'marian')
+  tokenizer = fd.load_tokenizer(folder)
+  (saved := tmp_path / 'saved').mkdir()
+  tokenizer.save(saved)
+  (saved / 'config.json').write_text('{"format": "fastdec", "model": {}}')
+  assert load_ours(saved).encode(TEXT) == tokenizer.encode(TEXT) == [3, 2, 1, 1, 0]
+
+
+def test_added_tokens_are_special_where_the_settings_name_them(folder):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  (folder / 'added_tokens.json').write_text('{"<think>": 40, "[PAD]": 41}')
+  (folder / 'special_tokens_map.json').write_text('{"pad_token": "[PAD]"}')
+  tokenizer = fd.load_tokenizer(folder)
+  dog = tokenizer.encode('dog', special=False)
+  assert tokenizer.decode([40, *dog, 41, 40]) == '<think> dog<think>'
+
+
+@pytest.mark.parametrize('kind', ['LlamaTokenizer', 'OwnTokenizer'])
+def test_no_code_of_a_folder_runs_and_nothing_is_downloaded(kind, folder, monkeypatch):
+  (folder / 'tokenizer.model').write_bytes(pieces())
+  (folder / 'own.py').write_text('raise SystemExit("ran")')
+  settings(folder, tokenizer_class=kind, auto_map={'AutoTokenizer': ['own.OwnTokenizer', None]})
+
+  def refuse(*_):
+    raise AssertionError('nothing is to be downloaded')
+
+  monkeypatch.setattr(socket.socket, 'connect', refuse)
+  monkeypatch.setattr(socket, 'getaddrinfo', refuse)
+  try:
+    fd.load_tokenizer(folder)
+  except fd.UserError as error:
+    assert 'ran' not in str(error).split() and 'downloaded' not in str(error)
+
+
+@pytest.mark.parametrize(('name', 'content', 'message'), [
+  ('vocab.json', '{"</s>": 0, "<unk>": "a"}', "numbers '<unk>' by no whole number from 0"),
+  ('vocab.json', '{"</s>": 0, "<unk>": 1099511627776}', "numbers '<unk>' by no whole number"),
+  ('vocab.json', '{"a": 0}', 'cannot be read'),
+  ('tokenizer_config.json', '{"extra_ids": 1099511627776}', 'extra_ids=.* is not possible'),
+  ('source.spm', 'nothing', r'source\.spm is no SentencePiece model'),
+])  # fmt: skip
+def test_damaged_files_are_named(name, content, message, folder):
+  for file in ('source.spm', 'target.spm'):
+    (folder / file).write_bytes(pieces())
+  (folder / 'vocab.json').write_text('{"</s>": 0, "<unk>": 1, "<pad>": 2}')
+  (folder / name).write_text(content)
+  of_type(folder, 'marian')
+  with pytest.raises(fd.UserError, match=message):
     fd.load_tokenizer(folder)
 
 
@@ -278,7 +365,7 @@ def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_
     ({'add_bos_token': 'yes'}, "add_bos_token='yes' is not possible: give true or false"),
     (
       {'bos_token': '<start>'},
-      "puts '<start>' around texts, which tokenizer.json does not have: mend bos_token",
+      "puts '<start>' around texts, which the tokenizer does not have: mend bos_token",
     ),
     ({'bos_token': {'text': '<s>'}}, 'puts None around texts'),
     ({'bos_token': []}, r'bos_token=\[\] is not possible'),
