@@ -27,7 +27,7 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import drafts, huggingface, medusa, tokenizers
 from fastdec.hub.generation import warn_of_processors
 from fastdec.hub.medusa import save_heads
-from fastdec.hub.tensors import check_kind
+from fastdec.hub.weight_files import check_kind
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params

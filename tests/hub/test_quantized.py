@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 import fastdec as fd
 from fastdec.files import read_json
 from fastdec.folders.stored import Stored, stored_in, write
-from fastdec.hub import quantized
-from fastdec.hub import tensors as tensors_of_folders
+from fastdec.hub import dequantized, quantized, weight_files
 from fastdec.kernels.quantized import Quantized
 from fastdec.kernels.sharding import MeshConfig, make_mesh
 
@@ -216,10 +215,10 @@ def test_a_matrix_is_what_its_numbers_mean_and_a_part_is_read_by_itself(
   case, tmp_path, monkeypatch
 ):
   """All of it in several pieces."""
-  monkeypatch.setattr(quantized, 'BLOCK', 7 * 32)
+  monkeypatch.setattr(dequantized, 'BLOCK', 7 * 32)
   theirs, plain = made(tmp_path, case)
   config = read_json(theirs / 'config.json')
-  tensors = quantized.tensors_of(theirs, config, tensors_of_folders.files_of(theirs))
+  tensors = quantized.tensors_of(theirs, config, weight_files.files_of(theirs))
   for name, value in load_file(plain / 'model.safetensors').items():
     np.testing.assert_array_equal(tensors[name][:], value)
   tensors.check()
