@@ -23,8 +23,8 @@ from jaxtyping import DTypeLike
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.files import place, read_json, whole_folder
-from fastdec.folders.folder import PathLike, computing_and_kept, content_of, resolved
-from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
+from fastdec.folders.folder import PathLike, content_of, resolved, split_dtype
+from fastdec.folders.native import check_ids, check_sizes, family_of, read_settings, with_shapes
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
@@ -67,14 +67,14 @@ def load_draft(
   """
   folder = draft_folder(path)
   tap_layers = check_taps(taps)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   config = read_json(folder / 'config.json')
   try:
-    module, stored = _unread(folder, config, computing, tap_layers)
+    module, stored = _unread(folder, config, compute_dtype, tap_layers)
   except UserError as error:
     message = str(error)
     raise UserError(message if str(folder) in message else f'{folder}: {message}') from None
-  return module, put(stored, module, module.layers.dtype, mesh, kernels)
+  return module, put(stored, module, module.layers.dtype, mesh, kernel_dtype)
 
 
 def check_taps(taps: Sequence[int] | None) -> Taps | None:
@@ -189,8 +189,10 @@ def _unread(
   layers_class = family_of(LAYERS, layer_settings, folder)
   if dtype is not None:
     layer_settings = {**layer_settings, 'dtype': dtype}
-  layers = described(layers_class, layer_settings, folder)
-  module = described(family_of(DRAFTS, settings, folder), {**settings, 'layers': layers}, folder)
+  layers = read_settings(layers_class, layer_settings, folder)
+  module = read_settings(
+    family_of(DRAFTS, settings, folder), {**settings, 'layers': layers}, folder
+  )
   if taps is not None:
     if len(taps) != len(module.taps):
       raise UserError(
@@ -206,7 +208,7 @@ def _unread(
   if module.vocab_size > MOST_WORDS:
     raise UserError(f'vocab_size={module.vocab_size} is not possible: give at most {MOST_WORDS}')
   check_ids(stored, module.vocab_size, file)
-  return module, fitted(stored, _expected(module, stored), file)
+  return module, with_shapes(stored, _expected(module, stored), file)
 
 
 def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]:

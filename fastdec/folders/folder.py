@@ -133,8 +133,8 @@ def model_folder(path: PathLike) -> pathlib.Path:
   )
 
 
-def computing_and_kept(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
-  """Returns the computing type (None: the model's), and that of kernels (None: the same).
+def split_dtype(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
+  """Returns the dtype of computation (None: the model's), and that of kernels (None: the same).
 
   Raises:
     UserError: a type that no model computes in.

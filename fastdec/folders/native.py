@@ -37,8 +37,8 @@ from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
   PathLike,
-  computing_and_kept,
   model_folder,
+  split_dtype,
 )
 from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -84,11 +84,11 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> 'NativeFolder':
     UserError: the folder does not exist, or is of another kind; a type that no model computes in.
   """
   folder = model_folder(path)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   file = folder / 'config.json'
   config = read_json(file) if file.is_file() else {}
   check_is_ours(folder, config)
-  return NativeFolder(folder, config, computing, kernels)
+  return NativeFolder(folder, config, compute_dtype, kernel_dtype)
 
 
 def load(
@@ -126,10 +126,13 @@ def save(
   folder = place(path)
   if isinstance(model, Transformed):
     heads, model, params = (model.heads, params['heads']), model.model, params['model']
-  config = {'format': 'fastdec', 'model': _typed(MODELS, model, getattr(model, 'config', None))}
+  config = {
+    'format': 'fastdec',
+    'model': _config_part(MODELS, model, getattr(model, 'config', None)),
+  }
   if heads is not None:
     heads = struct.bound(heads, 'heads')
-    config['heads'] = _typed(HEADS, heads.module, heads.module)
+    config['heads'] = _config_part(HEADS, heads.module, heads.module)
   if not _is_ours(folder):
     raise UserError(f'{folder} is there already, and is no model of ours alone: give a new folder')
   with whole_folder(folder) as partial:
@@ -149,7 +152,7 @@ def save(
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
-def _typed(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
+def _config_part(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
   """Returns the part of config.json that describes a model or heads."""
   for name, entry in families.items():
     module_class = entry[0] if isinstance(entry, tuple) else entry
@@ -187,7 +190,7 @@ class NativeFolder(Folder):
     model_class, config_class = family_of(MODELS, settings, self.path)
     if self.dtype is not None:
       settings = {**settings, 'dtype': self.dtype}
-    model = model_class(described(config_class, settings, self.path))
+    model = model_class(read_settings(config_class, settings, self.path))
     if self.generation:
       model = dataclasses.replace(model, generation=self.generation)
     # The head of the first position, p1, is part of such a model.
@@ -221,7 +224,7 @@ class NativeFolder(Folder):
         f'{self.path} holds a model without heads: give the workdir of a run with k >= 2'
       )
     heads_class = family_of(HEADS, self.config['heads'], self.path)
-    return described(heads_class, self.config['heads'], self.path)
+    return read_settings(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     stored = self._stored('heads', self.heads)
@@ -241,7 +244,7 @@ class NativeFolder(Folder):
     check_sizes(getattr(module, 'config', module), stored, file)
     check_ids(stored, self.model.vocab_size, file)
     expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
-    return fitted(stored, expected, file)
+    return with_shapes(stored, expected, file)
 
 
 def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
@@ -272,7 +275,9 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
       f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft'
     )
   runs = [config_file.parent.parent for config_file in path.glob('*/model/config.json')]
-  links = [run for run in runs if run.is_symlink()]  # plain names of runs, better to read
+  links = [
+    run for run in runs if run.is_symlink()
+  ]  # short names of runs, which the message prefers
   if runs:
     names = sorted(run.name for run in links or runs)
     raise UserError(
@@ -300,7 +305,7 @@ def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) ->
   return families[kind]
 
 
-def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
+def read_settings(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
   """Returns the dataclass that a part of config.json describes."""
   known = {field.name for field in dataclasses.fields(cls)}
   settings = {name: value for name, value in config.items() if name != 'type'}
@@ -313,7 +318,9 @@ def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any
   return read(cls, settings, f'{folder}/config.json', ': ')
 
 
-def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path) -> Params:
+def with_shapes(
+  stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path
+) -> Params:
   """Returns a file's tensors in the shapes that its config.json means; names are paths.
 
   Raises:

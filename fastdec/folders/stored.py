@@ -35,10 +35,10 @@ LONGEST = 2**25  # bytes of a header: the largest published ones have a few mill
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stored:
-  """A tensor in a file. An index reads only its part; until then nothing is read."""
+  """A tensor in a file. Indexing reads the part that it selects, and nothing is read before."""
 
   file: pathlib.Path
-  offset: int  # bytes before it
+  offset: int  # bytes before it in the file
   dtype: np.dtype
   shape: tuple[int, ...]
 
@@ -64,7 +64,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stacked:
-  """Tensors of one shape as one with a new first axis. An index for every axis reads it."""
+  """Tensors of one shape as one with a new first axis. An index of all axes reads it."""
 
   parts: tuple[Any, ...]
 
@@ -101,7 +101,7 @@ def integers_of(leaf: Any) -> tuple[Any, Any] | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mapped:
-  """A function of a tensor, which keeps the first axis. An index for every axis reads it."""
+  """A function of a tensor, which keeps the first axis. An index of all axes reads it."""
 
   stored: Stored
   change: Callable[[np.ndarray], np.ndarray]
@@ -117,7 +117,7 @@ class Mapped:
 
 
 def scales_plus_one(params: Params) -> Params:
-  """Adds 1 to the scales of norms, in float32, since some families store them less 1."""
+  """Adds 1 to the scales of norms, in float32, since some families store them minus 1."""
 
   def added(path: Any, leaf: Any) -> Any:
     if path[-1].key != 'scale':
@@ -231,11 +231,15 @@ def put(
   for (path, leaf), sharding in zip(named, shardings, strict=True):
     if id(leaf) not in arrays:
       name = jax.tree_util.keystr(path, simple=True, separator='/')
-      arrays[id(leaf)] = _made(leaf, dtype, sharding, kernels if is_kernel(name) else None)
+      arrays[id(leaf)] = _read_parameter(
+        leaf, dtype, sharding, kernels if is_kernel(name) else None
+      )
   return jax.tree.structure(stored).unflatten([arrays[id(leaf)] for _, leaf in named])
 
 
-def _made(leaf: Any, dtype: str | None, sharding: NamedSharding | None, kernel: str | None) -> Any:
+def _read_parameter(
+  leaf: Any, dtype: str | None, sharding: NamedSharding | None, kernel: str | None
+) -> Any:
   """Reads a parameter. A kernel in int8 is read as it is stored, or quantized from its floats."""
   if kernel is None:
     return _put(leaf, dtype, sharding)

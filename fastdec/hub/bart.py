@@ -13,7 +13,7 @@ from jaxtyping import Float
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, shown
 from fastdec.hub.families import check_heeded, read_fields
-from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed
+from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -76,7 +76,7 @@ UNUSED = 2  # rows of a table of learned positions before the first
 
 @dataclasses.dataclass(frozen=True)
 class BartFields:
-  """Fields of config.json, by its names; positions are bounded, being a table in memory."""
+  """Fields of config.json, by its names; positions are bounded, as their table lies in memory."""
 
   vocab_size: Size
   d_model: Size
@@ -121,7 +121,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   start = ids.decoder_start_token_id
   if start is None:
     start = pad if ids.bos_token_id is None else ids.bos_token_id
-  never = suppressed(config, generation)
+  never = suppressed_ids(config, generation)
   if not family.emits_pad and pad not in ids.ends:
     never.add(pad)
   return Transformer(
@@ -154,7 +154,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
 
 
 def _check_needed(family: Family, config: Mapping[str, Any]) -> None:
-  """Raises UserError for a field of another value than models of this family have."""
+  """Raises UserError for a field whose value differs from the family's."""
   is_pre_norm = family.settings['norm'] == 'pre'
   needed_values = NEEDED | {
     'normalize_before': is_pre_norm,
@@ -184,7 +184,7 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
     if 'final_logits_bias' in tensors:
       bias = shaped(tensors, 'final_logits_bias', 1, c.vocab_size)
       params['output_bias'] = bias.reshape(c.vocab_size)
-  if c.positions == 'learned' and not c.embedding_norm:
+  if c.positions == 'learned' and not c.embedding_norm:  # Marian, whose files lack the table
     table = _sinusoids(c.max_positions, c.d_model)
     params['source_positions'] = params['target_positions'] = table
   for stack, side in (('encoder', 'source'), ('decoder', 'target')):
@@ -203,6 +203,7 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   for i in range(c.decoder_layers):
     prefix = f'model.decoder.layers.{i}.'
     params[f'decoder_{i}'] = _layer(tensors, prefix, c.d_model, c.of_decoder.d_ff, has_cross=True)
+  # The Transformer has one embedding, so copies may be absent, but must not differ.
   for copy in COPIES:
     if copy in tensors and not are_equal(tensors[copy], params['embedding']):
       raise UserError(

@@ -20,7 +20,7 @@ Rows = Callable[[int, int], np.ndarray]  # reads the outputs from `start` to bef
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dequantized:
-  """A quantized matrix in float32. An index reads its part; until then nothing is read.
+  """A quantized matrix in float32. Indexing reads the part that it selects, and nothing before.
 
   Attributes:
     numbers: reads numbers [n, inputs].
@@ -81,6 +81,11 @@ class Dequantized:
     return values
 
 
+def words_for(numbers: int, bits: int) -> int:
+  """Returns how many words of 32 bits hold these numbers."""
+  return math.ceil(numbers * bits / 32)
+
+
 def unpacked(words: Int[np.ndarray, '*b n'], bits: int) -> UInt8[np.ndarray, '*b m']:
   """Returns the numbers of 2, 4 or 8 bits in words of 32, lowest bits first."""
   octets = np.ascontiguousarray(words).view(np.uint8)
@@ -101,7 +106,7 @@ def outputs_of(
     order: each output's place in its word (None: one after the other).
   """
   per_word = 32 // bits
-  first, last = start // per_word, -(-stop // per_word)
+  first, last = start // per_word, math.ceil(stop / per_word)
   numbers = unpacked(words[:, first:last] if axis else words[first:last].T, bits)
   if order is not None:
     numbers = numbers.reshape(len(numbers), -1, per_word)[..., order].reshape(len(numbers), -1)

@@ -28,7 +28,7 @@ from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
-Read = tuple[BlockNetwork, Params]  # the network, and its parameters, unread
+UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
 AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 DSPARK_DEFAULTS = {  # of speculators
@@ -63,7 +63,7 @@ class BlockFields:
 
 def dflash(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DFlash, and DSpark of SpecForge."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
@@ -78,14 +78,14 @@ def dflash(
     layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
   is_dspark = fields.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
   if taps is None:
-    outputs = fields.target_layer_ids or _spread(fields, layers.layers)
+    outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
     taps = taps_after(outputs, fields.num_target_layers)
   return _network(config, fields, layers, tensors, taps, predicts_own=not is_dspark)
 
 
 def deepspec(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DSpark of DeepSpec."""
   fields = read_fields(BlockFields, config)
   if taps is None:
@@ -96,7 +96,7 @@ def deepspec(
 
 def speculators_block(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DFlash and DSpark of speculators."""
   is_dspark = config.get('speculators_model_type') == 'dspark'
   defaults = DSPARK_DEFAULTS if is_dspark else {}
@@ -132,7 +132,7 @@ def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
   return tuple(k + 1 for k in ids)
 
 
-def _spread(fields: BlockFields, count: int) -> tuple[int, ...]:
+def _default_layers(fields: BlockFields, count: int) -> tuple[int, ...]:
   """Returns DFlash's default: as many layers as the draft has, from 1 to the third from the end."""
   layers = fields.num_target_layers
   if layers is None:
@@ -152,7 +152,7 @@ def _network(
   tensors: Mapping[str, Any],
   taps: Taps,
   predicts_own: bool,
-) -> Read:
+) -> UnreadDraft:
   """Reads the parts that all spellings share.
 
   `predicts_own`: a row predicts the token of its own position, otherwise the next one."""
@@ -178,7 +178,7 @@ def _network(
     words=words,
     taps=taps,
     fuses=True,
-    k=rows if predicts_own else rows + 1,
+    k=rows if predicts_own else rows + 1,  # if the root's row predicts too, it is one guess more
     entry='masks',
     unknown_id=fields.mask_token_id,
     drops_first=predicts_own,

@@ -15,14 +15,14 @@ from jaxtyping import DTypeLike
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.folders.drafts import THESE_ARE_HEADS, check_taps
-from fastdec.folders.folder import DTYPES, INDEX, computing_and_kept
+from fastdec.folders.folder import DTYPES, INDEX, split_dtype
 from fastdec.folders.stored import put
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import dflash, eagle, medusa, mtp
 from fastdec.hub.draft_parts import architectures_of
 from fastdec.hub.quantized import tensors_of
 from fastdec.hub.tensors import MTP, fit
-from fastdec.hub.weight_files import SINGLE, conversion, files_of
+from fastdec.hub.weight_files import SINGLE, conversion_command, files_of
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
 
@@ -53,13 +53,13 @@ def load_draft(
     UserError: a folder that is not whole, or is of an unknown or unsupported kind.
   """
   tap_layers = check_taps(taps)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   try:
-    module, stored = _unread(folder, config, computing, tap_layers)
+    module, stored = _unread(folder, config, compute_dtype, tap_layers)
   except UserError as error:
     message = str(error)
     raise UserError(message if str(folder) in message else f'{folder}: {message}') from None
-  return module, put(stored, module, module.layers.dtype, mesh, kernels)
+  return module, put(stored, module, module.layers.dtype, mesh, kernel_dtype)
 
 
 def is_draft(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
@@ -139,7 +139,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   """Returns the file that holds each tensor."""
   pickles = sorted(folder.glob('*.bin'))
   if pickles and not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
-    command = conversion(pickles[0], folder / SINGLE)
+    command = conversion_command(pickles[0], folder / SINGLE)
     raise UserError(
       f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused: convert by'
       f' {command}'

@@ -24,7 +24,7 @@ from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
-Read = tuple[EagleNetwork, Params]  # the network, and its parameters, unread
+UnreadDraft = tuple[EagleNetwork, Params]  # network and parameters
 # keys that the code of SafeAILab and SpecForge never reads
 IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
@@ -61,7 +61,7 @@ class Eagle3Fields:
 
 def eagle1(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads EAGLE-1 and -2, which use the target's last hidden state and vocabulary projection."""
   check_no_taps(taps)
   fields = read_fields(Eagle1Fields, config)
@@ -87,7 +87,7 @@ def eagle1(
 
 def eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
   fields = read_fields(Eagle3Fields, config)
   layers = _layers({**config, 'num_hidden_layers': 1}, tensors, dtype, 'midlayer.')
@@ -112,7 +112,7 @@ def eagle3(
 
 def speculators_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads EAGLE-3 of speculators: layers of Llama or of Qwen3."""
   fields = read_fields(Eagle3Fields, config)
   layers = nested_layers(config, dtype, ('llama', 'qwen3'))
@@ -126,7 +126,7 @@ def speculators_eagle3(
 
 def deepspec_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads EAGLE-3 of DeepSpec: one layer of Qwen3."""
   fields = read_fields(Eagle3Fields, config)
   layers = draft_layers('qwen3', config, dtype)
@@ -180,7 +180,7 @@ def _eagle3(
   taps: Taps | None,
   prefixes: tuple[str, ...],
   **options: bool,
-) -> Read:
+) -> UnreadDraft:
   """Reads the parts that all spellings of EAGLE-3 share.
 
   Args:

@@ -70,6 +70,7 @@ def generation_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   """
   older = read_fields(GenerationIds, config, OLDER)
   newer = read_fields(GenerationIds, generation, NEWER)
+  # null in the newer file does not hide an id of the older one
   changes = {name: value for name, value in vars(newer).items() if value is not None}
   ids = dataclasses.replace(older, **changes)
   for token in ids.ends:
@@ -113,7 +114,7 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   return pad
 
 
-def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
+def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
   """Returns the ids that are never emitted, as in `generate`.
 
   End ids among the bad words are allowed; sequences of several tokens are processors.

@@ -22,7 +22,7 @@ from fastdec.hub.weight_files import files_of
 from fastdec.models.api import Params
 
 
-def is_theirs(config: Mapping[str, Any]) -> bool:
+def is_hugging_face(config: Mapping[str, Any]) -> bool:
   """True if a config.json is Hugging Face's: it has a model_type, and no format as ours has."""
   return 'model_type' in config and 'format' not in config
 
@@ -41,7 +41,7 @@ class HuggingFaceFolder(Folder):
     """
     family, generation = self._family, self._generation
     try:
-      quantization_of(self.config)  # first: an unknown format is the most useful error
+      quantization_of(self.config)  # checked first: the most useful error
       dtype = self.dtype or self._own_dtype(family)
       model = family.model_of(self.config, generation, dtype)
     except UserError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.hub.families import check_heeded, read_fields
-from fastdec.hub.generation import end_and_pad, generation_ids, suppressed
+from fastdec.hub.generation import end_and_pad, generation_ids, suppressed_ids
 from fastdec.hub.lm_families import FAMILIES, PLAIN, Family, LlamaFields
 from fastdec.hub.lm_tensors import params_of as params_of
 from fastdec.hub.ropes import longest_of, rope_of
@@ -43,7 +43,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       bos_id=bos,
       eos_ids=ends,
       pad_id=pad,
-      suppressed_ids=tuple(sorted(suppressed(config, generation))),
+      suppressed_ids=tuple(sorted(suppressed_ids(config, generation))),
       dtype=dtype,
     )
   )

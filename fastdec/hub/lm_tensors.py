@@ -129,8 +129,8 @@ def _joined_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix
     'router': shaped(tensors, f'{prefix}router.weight', n, d),
     'router_bias': shaped(tensors, f'{prefix}router.bias', n),
     'gate_up': {
-      'kernel': Mapped(gate_up, lambda x: _apart(x.swapaxes(1, 2)), dtype, (n, 2, f, d)),
-      'bias': Mapped(gate_up_bias, _apart, dtype, (n, 2, f)),
+      'kernel': Mapped(gate_up, lambda x: _deinterleaved(x.swapaxes(1, 2)), dtype, (n, 2, f, d)),
+      'bias': Mapped(gate_up_bias, _deinterleaved, dtype, (n, 2, f)),
     },
     'down': {
       'kernel': Mapped(down, lambda x: x.swapaxes(1, 2), dtype, (n, d, f)),
@@ -139,6 +139,6 @@ def _joined_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix
   }
 
 
-def _apart(x: np.ndarray) -> np.ndarray:
-  """Parts alternating rows of gate and up into two halves [n, 2, f, ...]."""
+def _deinterleaved(x: np.ndarray) -> np.ndarray:
+  """Separates alternating rows of gate and up into halves [n, 2, f, ...]."""
   return x.reshape(len(x), -1, 2, *x.shape[2:]).swapaxes(1, 2)

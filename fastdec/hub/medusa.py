@@ -31,7 +31,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.families import read_fields
 from fastdec.hub.huggingface import HuggingFaceFolder
 from fastdec.hub.tensors import Tensors
-from fastdec.hub.weight_files import SINGLE, conversion, files_in, files_of, listed
+from fastdec.hub.weight_files import SINGLE, conversion_command, files_in, files_of, listed
 from fastdec.models.api import Params
 
 FILE = 'medusa_lm_head.safetensors'
@@ -66,7 +66,7 @@ def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """True if a folder holds published heads, alone or with their model; config may be {}."""
   if any(folder.glob('medusa_lm_head.*')):
     return True
-  if 'format' in config:  # ours
+  if 'format' in config:  # our own format
     return False
   return 'medusa_num_heads' in config or config.get('model_type') == 'medusa'
 
@@ -102,7 +102,7 @@ class MedusaFolder(HuggingFaceFolder):
       raise UserError(
         f'{self.path} has {len(names)} tensors for {depth} heads of {layers} blocks: copy it again'
       )
-    d_model = tensors[next(iter(names.values()))].shape[-1]
+    d_model = tensors[next(iter(names.values()))].shape[-1]  # the last axis of every tensor
     projections = [stored_name for name, stored_name in names.items() if '/projection/' in name]
     vocab_size = tensors[projections[0]].shape[0] if projections else None
     return MedusaHeads(depth, d_model, vocab_size, layers)
@@ -116,7 +116,8 @@ class MedusaFolder(HuggingFaceFolder):
     # Each tensor is looked up once, so that a shared projection stays one array.
     tensors = {stored_name: self._tensors[stored_name] for stored_name in set(self._names.values())}
     stored = {name: tensors[stored_name] for name, stored_name in self._names.items()}
-    return put(_fitted(self.heads, stored, self.path), self.heads, self.dtype, mesh, self.kernels)
+    params = _checked_params(self.heads, stored, self.path)
+    return put(params, self.heads, self.dtype, mesh, self.kernels)
 
   @functools.cached_property
   def _tensors(self) -> Tensors:
@@ -125,7 +126,7 @@ class MedusaFolder(HuggingFaceFolder):
   @functools.cached_property
   def _names(self) -> dict[str, str]:
     """Stored name of each parameter."""
-    return _our_names(self._tensors, self._fields, self.path)
+    return _stored_names(self._tensors, self._fields, self.path)
 
   @functools.cached_property
   def _fields(self) -> MedusaFields:
@@ -185,14 +186,14 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   pickles = sorted(folder.glob('*.pt'))
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickles:
     return files_of(folder)
-  command = conversion(pickles[0], folder / FILE)
+  command = conversion_command(pickles[0], folder / FILE)
   raise UserError(
     f'{folder} has its heads only as pickle ({pickles[0].name}), which is refused:'
     f' convert by {command}'
   )
 
 
-def _our_names(
+def _stored_names(
   tensors: Mapping[str, Any], fields: MedusaFields, folder: pathlib.Path
 ) -> dict[str, str]:
   """Returns the stored name of each parameter."""
@@ -220,6 +221,7 @@ def _our_names(
     )
   if shared is None:
     return names
+  # Heads with projections of their own keep them.
   projections = {f'head_{i}/projection/kernel': shared for i in range(_count(names, 'head'))}
   return projections | names
 
@@ -252,7 +254,7 @@ def _check_counts(fields: MedusaFields, depth: int, layers: int, folder: pathlib
       )
 
 
-def _fitted(heads: MedusaHeads, stored: Mapping[str, Any], folder: pathlib.Path) -> Params:
+def _checked_params(heads: MedusaHeads, stored: Mapping[str, Any], folder: pathlib.Path) -> Params:
   """Returns the parameters, checked, unread, with zeros for biases that are not stored."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
   missing = [name for name in expected if name not in stored and not name.endswith('/bias')]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size
 from fastdec.hub.families import check_heeded, read_fields
-from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed
+from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
@@ -105,7 +105,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
       pad_id=pad,
       eos_ids=ids.ends,
       start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
-      suppressed_ids=tuple(sorted(suppressed(config, generation))),
+      suppressed_ids=tuple(sorted(suppressed_ids(config, generation))),
     )
   )
 

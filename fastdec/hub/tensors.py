@@ -86,7 +86,7 @@ class Tensors(Mapping[str, Any]):
     return self.find(others[0])
 
   def find(self, name: str) -> Any:
-    """Returns an existing tensor, which does not count as used by that."""
+    """Returns an existing tensor without marking it as used."""
     file = self._files[name]
     if file not in self._read:
       stored = stored_in(self.folder / file)

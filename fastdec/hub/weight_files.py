@@ -34,7 +34,7 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
   if (folder / SINGLE).is_file():
     return files_in(folder, SINGLE)
   if (folder / INDEX).is_file():
-    return _indexed(folder)
+    return _read_index(folder)
   check_kind(folder)
   pickles = sorted(file.name for file in folder.glob('*.bin'))
   if pickles:
@@ -57,7 +57,7 @@ def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:
   return dict.fromkeys(plain_names(stored_in(folder / file)).values(), file)
 
 
-def _indexed(folder: pathlib.Path) -> dict[str, str]:
+def _read_index(folder: pathlib.Path) -> dict[str, str]:
   """Reads the index. It must hold plain names of files: nothing outside the folder is opened."""
   files = read_json(folder / INDEX).get('weight_map')
   if not isinstance(files, dict):
@@ -137,7 +137,7 @@ def _check_layout(folder: pathlib.Path) -> None:
     )
 
 
-def conversion(pickle: pathlib.Path, file: pathlib.Path) -> str:
+def conversion_command(pickle: pathlib.Path, file: pathlib.Path) -> str:
   """Returns the command that writes the tensors of a pickle as a safetensors file."""
   return (
     'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'

@@ -19,9 +19,9 @@ from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
   PathLike,
-  computing_and_kept,
   model_folder,
   resolved,
+  split_dtype,
 )
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import drafts, huggingface, medusa, tokenizers
@@ -60,14 +60,14 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
       in.
   """
   folder = model_folder(path)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   # Published heads may have no config.json.
   file = folder / 'config.json'
   config = files.read_json(file) if file.is_file() else {}
   if medusa.holds_heads(folder, config):
-    return medusa.MedusaFolder(folder, config, computing, kernels)
-  if huggingface.is_theirs(config):
-    return huggingface.HuggingFaceFolder(folder, config, computing, kernels)
+    return medusa.MedusaFolder(folder, config, compute_dtype, kernel_dtype)
+  if huggingface.is_hugging_face(config):
+    return huggingface.HuggingFaceFolder(folder, config, compute_dtype, kernel_dtype)
   if not file.is_file():
     check_kind(folder)
   return native.open(folder, dtype)

@@ -36,7 +36,7 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
   layers = {side: _layers(tensors, side) for side in ('encoder', 'decoder')}
   positions = {side: tensors.positions(side, d) for side in layers}
   least = min(len(table) for table in positions.values())
-  d_out = tensors.sizes(_stored(tensors, 'decoder.fc3'), 'words, width')[1]
+  d_out = tensors.sizes(_stored_name(tensors, 'decoder.fc3'), 'words, width')[1]
   output = _dense(tensors, 'decoder.fc3', words, d_out)
   is_tied = np.array_equal(output['kernel'], embeddings['embedding'])
   source_words = None
@@ -81,7 +81,7 @@ def _layers(tensors: StateDict, side: str) -> Layers:
   layers = []
   for i in range(tensors.count(f'{side}.convolutions.')):
     name = f'{side}.convolutions.{i}'
-    sizes = tensors.sizes(_stored(tensors, name), 'kernel width, inputs, outputs')
+    sizes = tensors.sizes(_stored_name(tensors, name), 'kernel width, inputs, outputs')
     width, _, outputs = sizes
     if outputs % 2:
       raise UserError(
@@ -115,7 +115,7 @@ def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
 
 def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '...']:
   """Returns a weight, computed from direction and lengths if it is normalised."""
-  stored = shaped(tensors, _stored(tensors, name), *shape)
+  stored = shaped(tensors, _stored_name(tensors, name), *shape)
   if f'{name}.weight' in tensors:
     return np.asarray(stored)
   v = np.asarray(stored, np.float64)
@@ -130,6 +130,6 @@ def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '..
   return (np.asarray(g, np.float64) * v / np.where(norm == 0, 1, norm)).astype(np.float32)
 
 
-def _stored(tensors: StateDict, name: str) -> str:
+def _stored_name(tensors: StateDict, name: str) -> str:
   """Returns the name of the tensor that has a weight's shape."""
   return f'{name}.weight' if f'{name}.weight' in tensors else f'{name}.weight_v'
