@@ -275,10 +275,9 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
       f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft'
     )
   runs = [config_file.parent.parent for config_file in path.glob('*/model/config.json')]
-  links = [
-    run for run in runs if run.is_symlink()
-  ]  # short names of runs, which the message prefers
+  links = [run for run in runs if run.is_symlink()]
   if runs:
+    # A run may have a plain name that links to it: the message prefers that one.
     names = sorted(run.name for run in links or runs)
     raise UserError(
       f'{path} holds the runs {", ".join(names)}: name one of them, such as {path / names[-1]}'
