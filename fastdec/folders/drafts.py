@@ -23,8 +23,8 @@ from jaxtyping import DTypeLike
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.files import place, read_json, whole_folder
-from fastdec.folders.folder import PathLike, computing_and_kept, content_of, resolved
-from fastdec.folders.native import check_ids, check_sizes, described, family_of, fitted
+from fastdec.folders.folder import PathLike, content_of, resolved, split_dtype
+from fastdec.folders.native import check_ids, check_sizes, family_of, read_settings, with_shapes
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
@@ -46,7 +46,7 @@ LAYERS = {
   'lm': LMConfig, 'stack': StackConfig, 'transformer': TransformerConfig,
   'image_transformer': ImageTransformerConfig, 't5': T5Config,
 }  # fmt: skip
-WIDE = (  # sizes of at most the file's number of weights; not those of the target's vocabulary
+WIDE = (  # sizes that the number of weights bounds; not the target's vocabulary, which is elsewhere
   'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width',
   'words', 'markov', 'k', 'rows',
 )  # fmt: skip
@@ -66,27 +66,29 @@ def load_draft(
       number than the draft reads.
   """
   folder = draft_folder(path)
-  chosen = check_taps(taps)
-  computing, kernels = computing_and_kept(dtype)
+  tap_layers = check_taps(taps)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   config = read_json(folder / 'config.json')
   try:
-    module, stored = _unread(folder, config, computing, chosen)
+    module, stored = _unread(folder, config, compute_dtype, tap_layers)
   except UserError as error:
     message = str(error)
     raise UserError(message if str(folder) in message else f'{folder}: {message}') from None
-  return module, put(stored, module, module.layers.dtype, mesh, kernels)
+  return module, put(stored, module, module.layers.dtype, mesh, kernel_dtype)
 
 
 def check_taps(taps: Sequence[int] | None) -> Taps | None:
   """Returns the layers whose states a draft reads, as a tuple; None stays None.
 
   Raises:
-    UserError: something else than numbers of layers.
+    UserError: taps that are not numbers of layers.
   """
   if taps is None:
     return None
-  is_list = isinstance(taps, Sequence | np.ndarray)
-  if not (is_list and all(isinstance(tap, int | np.integer) and tap >= 0 for tap in taps)):
+  are_layers = isinstance(taps, Sequence | np.ndarray) and all(
+    isinstance(tap, int | np.integer) and tap >= 0 for tap in taps
+  )
+  if not are_layers:
     raise UserError(
       f'taps={taps!r} is not possible: give the numbers of layers, such as (2, 8, 14)'
     )
@@ -97,18 +99,18 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   """Writes a draft network; it may replace another.
 
   Raises:
-    UserError: something else than a draft network is given or is there, or it cannot be written;
-      existing files stay.
+    UserError: it is no draft network, the folder holds something else, or it cannot be written.
+      Existing files stay.
   """
   folder = place(folder)
   module, params = struct.bound(draft, 'draft')
-  kind = next((name for name, cls in DRAFTS.items() if type(module) is cls), None)
+  kind = _type_name(DRAFTS, module)
   if kind is None:
     raise UserError(
       f'{type(module).__name__} is no draft network: give an EagleNetwork or a BlockNetwork'
     )
-  of_layers = next((name for name, cls in LAYERS.items() if type(module.layers) is cls), None)
-  if of_layers is None:
+  layers_kind = _type_name(LAYERS, module.layers)
+  if layers_kind is None:
     known = ', '.join(cls.__name__ for cls in LAYERS.values())
     raise UserError(
       f"a draft with layers of {type(module.layers).__name__} has no file's form: known are {known}"
@@ -117,13 +119,20 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
     raise UserError(
       f'{folder} is there already, and holds no draft of ours alone: give a new folder'
     )
-  described = {'type': kind, **dataclasses.asdict(module)}
-  described['layers'] = {'type': of_layers, **described['layers']}
+  settings = {'type': kind, **dataclasses.asdict(module)}
+  settings['layers'] = {'type': layers_kind, **settings['layers']}
+  config = {'format': 'fastdec', 'draft': settings}
   with whole_folder(folder) as partial:
     write(partial / FILE, params)
-    (partial / 'config.json').write_text(
-      json.dumps({'format': 'fastdec', 'draft': described}, indent=2) + '\n'
-    )
+    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+
+
+def _type_name(types: Mapping[str, type], value: Any) -> str | None:
+  """Returns the name of a value's type in config.json; None if it has none."""
+  for name, cls in types.items():
+    if type(value) is cls:
+      return name
+  return None
 
 
 def is_replaceable(folder: pathlib.Path) -> bool:
@@ -146,7 +155,7 @@ def draft_content(path: PathLike) -> str:
 def draft_folder(path: PathLike) -> pathlib.Path:
   """Returns the draft's folder: the path itself, or `draft` in a run's workdir.
 
-  For a run without a draft it is `model`, which is refused by its content.
+  For a run without a draft it is `model`, whose content is then refused.
 
   Raises:
     UserError: the folder does not exist.
@@ -167,19 +176,23 @@ def _unread(
   folder: pathlib.Path, config: Mapping[str, Any], dtype: str | None, taps: Taps | None
 ) -> tuple[DraftNetwork, Params]:
   """Returns a draft that `save_draft` wrote; its parameters are unread."""
-  said = config.get('draft')
   if isinstance(config.get('heads'), dict):
     raise UserError(THESE_ARE_HEADS)
   if isinstance(config.get('model'), dict):
     raise UserError('this is a model: load it with fd.load, or give the folder as --draft')
-  if config.get('format') != 'fastdec' or not isinstance(said, dict):
+  settings = config.get('draft')
+  if config.get('format') != 'fastdec' or not isinstance(settings, dict):
     raise UserError(
       'its config.json is not of a fastdec draft: give the folder of one, or train it'
     )
-  inner: Any = said.get('layers')
-  layers_class = family_of(LAYERS, inner, folder)
-  layers = described(layers_class, inner if dtype is None else {**inner, 'dtype': dtype}, folder)
-  module = described(family_of(DRAFTS, said, folder), {**said, 'layers': layers}, folder)
+  layer_settings: Any = settings.get('layers')
+  layers_class = family_of(LAYERS, layer_settings, folder)
+  if dtype is not None:
+    layer_settings = {**layer_settings, 'dtype': dtype}
+  layers = read_settings(layers_class, layer_settings, folder)
+  module = read_settings(
+    family_of(DRAFTS, settings, folder), {**settings, 'layers': layers}, folder
+  )
   if taps is not None:
     if len(taps) != len(module.taps):
       raise UserError(
@@ -190,23 +203,23 @@ def _unread(
   if not file.is_file():
     raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
   stored = stored_in(file)
-  for sized in (layers, module):
-    check_sizes(sized, stored, file, WIDE)
+  for part in (layers, module):
+    check_sizes(part, stored, file, WIDE)
   if module.vocab_size > MOST_WORDS:
     raise UserError(f'vocab_size={module.vocab_size} is not possible: give at most {MOST_WORDS}')
   check_ids(stored, module.vocab_size, file)
-  return module, fitted(stored, _expected(module, stored), file)
+  return module, with_shapes(stored, _expected(module, stored), file)
 
 
 def _expected(module: DraftNetwork, stored: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a draft's parameters by their paths, with the optional ones that the file holds."""
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
-  may_have = {
+  optional = {
     'embedding': (module.vocab_size, module.d_embed or module.d_target),
     'output': (module.words or module.vocab_size, module.layers.d_model),
     'warmth': stored['warmth'].shape[:1] if 'warmth' in stored else (),
   }
-  for name, shape in may_have.items():
+  for name, shape in optional.items():
     if name in stored:
       expected[name] = jax.ShapeDtypeStruct(shape, 'float32')
   return expected

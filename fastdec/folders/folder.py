@@ -1,4 +1,4 @@
-"""The interface of a model folder; each format has a class. Where folders lie, what they hold."""
+"""The interface of a model folder, which each format implements; paths and hashes of folders."""
 
 import abc
 import dataclasses
@@ -30,9 +30,8 @@ DICTIONARIES = ('source.dict.txt', 'target.dict.txt')  # of fairseq
 GENERATION, INDEX = 'generation_config.json', 'model.safetensors.index.json'
 READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # beside the weights
 HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'
-# Files of a model on the Hugging Face hub, and files that hold the same weights in other forms.
-WANTED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']
-TWICE = ['original/*', 'onnx/*', '*consolidated*']
+DOWNLOADED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']
+COPIES = ['original/*', 'onnx/*', '*consolidated*']  # the same weights in other forms
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,8 +43,8 @@ class Folder(abc.ABC):
     config: the contents of config.json.
     dtype: type of computation and parameters; None: the type that the model was trained to compute
       in.
-    kernels: type that the kernels of products are kept in ('int8', 'int8w', `kernels.quantized`);
-      None: as all others.
+    kernels: type of the kernels of products ('int8', 'int8w', `kernels.quantized`); None: that of
+      all parameters.
   """
 
   path: pathlib.Path
@@ -67,8 +66,8 @@ class Folder(abc.ABC):
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the model's parameters one by one, straight onto the mesh (None: one device).
 
-    They come in the type that the model computes in: every program would cast wider ones whole.
-    Training asks for them as they are stored.
+    They come in the type that the model computes in, since every program would first cast wider
+    ones. Training wants them `as_stored`.
     """
 
   @property
@@ -92,7 +91,7 @@ class Folder(abc.ABC):
 
 
 def resolved(path: PathLike) -> pathlib.Path:
-  """Returns a path that a user gives; for a name of the Hugging Face hub, the downloaded folder.
+  """Returns a user's path; for a name of the Hugging Face hub, the downloaded folder.
 
   Raises:
     UserError: it cannot be downloaded.
@@ -103,8 +102,10 @@ def resolved(path: PathLike) -> pathlib.Path:
   try:
     from huggingface_hub import snapshot_download  # `tokenizers` brings it
 
-    return pathlib.Path(snapshot_download(str(path), allow_patterns=WANTED, ignore_patterns=TWICE))
-  except Exception as error:  # of many kinds: there is no such name, no network, no access
+    return pathlib.Path(
+      snapshot_download(str(path), allow_patterns=DOWNLOADED, ignore_patterns=COPIES)
+    )
+  except Exception as error:  # its kind depends on the cause: no such name, no network, no access
     reason = str(error).split('\n')[0][:200] or type(error).__name__
     raise UserError(
       f'{path} is not a folder, and cannot be downloaded here ({reason}): fetch it elsewhere by hf'
@@ -132,8 +133,8 @@ def model_folder(path: PathLike) -> pathlib.Path:
   )
 
 
-def computing_and_kept(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
-  """Returns the computing type (None: the model's), and that of kernels (None: the same).
+def split_dtype(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
+  """Returns the dtype of computation (None: the model's), and that of kernels (None: the same).
 
   Raises:
     UserError: a type that no model computes in.
@@ -154,16 +155,16 @@ def content(path: PathLike) -> str:
 
 def content_of(folder: pathlib.Path) -> str:
   """Returns a hash of a folder's files, as they are now: 16 hexadecimal digits."""
-  sums = []
+  hashes = []
   for file in sorted(folder.iterdir()):
     if file.is_file() and (file.name in READ or file.suffix == '.safetensors'):
       stat = file.stat()
-      sums.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
-  return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+      hashes.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
+  return hashlib.sha256(repr(hashes).encode()).hexdigest()[:16]
 
 
 @functools.lru_cache
 def _sha256(file: pathlib.Path, mtime_ns: int, size: int) -> str:
-  """Returns the hash of a file; it is kept while the file's time and size stay the same."""
+  """Returns the hash of a file, cached while its time and size stay the same."""
   with open_file(file) as opened:
     return hashlib.file_digest(opened, 'sha256').hexdigest()

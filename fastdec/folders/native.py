@@ -4,9 +4,9 @@
   model.safetensors    parameters, named by their path: decoder_0/attention/qkv/kernel
   heads.safetensors    the heads' parameters
   generation_config.json   settings of `generate` that came with the model
-  tokenizer.model      the SentencePiece model, if tokens are text; or, of a model from fairseq:
-  source.dict.txt, target.dict.txt     its dictionaries; or, of one from Hugging Face, its files,
-                                       tokenizer_config.json among them
+  tokenizer.model      the SentencePiece model, if tokens are text
+  source.dict.txt, target.dict.txt     or the dictionaries of a model from fairseq
+  tokenizer_config.json, ...           or the files of a tokenizer from Hugging Face
 
 They are written to a temporary folder, then moved: an existing folder is whole
 (`files.whole_folder`).
@@ -37,8 +37,8 @@ from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
   PathLike,
-  computing_and_kept,
   model_folder,
+  split_dtype,
 )
 from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -60,9 +60,9 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
-# sizes of a config that are at most its number of tensors
+# sizes that the file's number of tensors bounds
 DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')
-WIDE = (  # and at most its number of weights
+WIDE = (  # and those that its number of weights bounds
   'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads',
   'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
@@ -84,11 +84,11 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> 'NativeFolder':
     UserError: the folder does not exist, or is of another kind; a type that no model computes in.
   """
   folder = model_folder(path)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   file = folder / 'config.json'
   config = read_json(file) if file.is_file() else {}
   check_is_ours(folder, config)
-  return NativeFolder(folder, config, computing, kernels)
+  return NativeFolder(folder, config, compute_dtype, kernel_dtype)
 
 
 def load(
@@ -120,16 +120,19 @@ def save(
       the dictionaries of source and target.
 
   Raises:
-    UserError: a model, heads or a tokenizer that has no form in files; parameters in int8; another
-      folder is there; it cannot be written. Existing files stay.
+    UserError: a model, heads or a tokenizer that has no form in files; parameters in int8; a folder
+      that holds something else, or cannot be written. Existing files stay.
   """
   folder = place(path)
   if isinstance(model, Transformed):
     heads, model, params = (model.heads, params['heads']), model.model, params['model']
-  config = {'format': 'fastdec', 'model': _typed(MODELS, model, getattr(model, 'config', None))}
+  config = {
+    'format': 'fastdec',
+    'model': _config_part(MODELS, model, getattr(model, 'config', None)),
+  }
   if heads is not None:
     heads = struct.bound(heads, 'heads')
-    config['heads'] = _typed(HEADS, heads.module, heads.module)
+    config['heads'] = _config_part(HEADS, heads.module, heads.module)
   if not _is_ours(folder):
     raise UserError(f'{folder} is there already, and is no model of ours alone: give a new folder')
   with whole_folder(folder) as partial:
@@ -143,15 +146,17 @@ def save(
         shutil.copy(file, partial / name)
     elif tokenizer is not None:
       shutil.copy(tokenizer, partial / 'tokenizer.model')
-    if generation := getattr(model, 'generation', None):
+    generation = getattr(model, 'generation', None)
+    if generation:
       (partial / GENERATION).write_text(json.dumps(generation, indent=2) + '\n')
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
-def _typed(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
+def _config_part(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
   """Returns the part of config.json that describes a model or heads."""
   for name, entry in families.items():
-    if type(module) is (entry[0] if isinstance(entry, tuple) else entry):
+    module_class = entry[0] if isinstance(entry, tuple) else entry
+    if type(module) is module_class:
       return {'type': name, **dataclasses.asdict(settings)}
   kind = type(module).__name__
   raise UserError(f'{kind} has no form in files: give one of the types {", ".join(families)}')
@@ -171,10 +176,8 @@ def _is_ours(folder: pathlib.Path) -> bool:
 
 def model_of(config: Any) -> Any:
   """Returns the model of a config, such as a TransformerConfig."""
-  (model_class,) = (
-    model_class for model_class, config_class in MODELS.values() if type(config) is config_class
-  )
-  return model_class(config)
+  classes = {config_class: model_class for model_class, config_class in MODELS.values()}
+  return classes[type(config)](config)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,12 +186,14 @@ class NativeFolder(Folder):
 
   @functools.cached_property
   def model(self) -> Any:
-    model_class, config_class = family_of(MODELS, self.config['model'], self.path)
-    dtype = {} if self.dtype is None else {'dtype': self.dtype}
-    model = model_class(described(config_class, {**self.config['model'], **dtype}, self.path))
+    settings = self.config['model']
+    model_class, config_class = family_of(MODELS, settings, self.path)
+    if self.dtype is not None:
+      settings = {**settings, 'dtype': self.dtype}
+    model = model_class(read_settings(config_class, settings, self.path))
     if self.generation:
       model = dataclasses.replace(model, generation=self.generation)
-    # p1 is part of the model
+    # The head of the first position, p1, is part of such a model.
     if self.has_heads and getattr(self.heads, 'first', None) == 'transformed':
       return Transformed(model, self.heads)
     return model
@@ -199,15 +204,14 @@ class NativeFolder(Folder):
     return read_json(file) if file.is_file() else {}
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    if not isinstance(self.model, Transformed):
-      return put(
-        self._stored('model', self.model), self.model, self._kept(as_stored), mesh, self.kernels
-      )
-    stored = {
-      'model': self._stored('model', self.model.model),
-      'heads': self._stored('heads', self.heads),
-    }
-    return put(stored, self.model, self._kept(as_stored), mesh, self.kernels)
+    if isinstance(self.model, Transformed):
+      stored = {
+        'model': self._stored('model', self.model.model),
+        'heads': self._stored('heads', self.heads),
+      }
+    else:
+      stored = self._stored('model', self.model)
+    return put(stored, self.model, self._dtype(as_stored), mesh, self.kernels)
 
   @property
   def has_heads(self) -> bool:
@@ -220,15 +224,14 @@ class NativeFolder(Folder):
         f'{self.path} holds a model without heads: give the workdir of a run with k >= 2'
       )
     heads_class = family_of(HEADS, self.config['heads'], self.path)
-    return described(heads_class, self.config['heads'], self.path)
+    return read_settings(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    return put(
-      self._stored('heads', self.heads), self.heads, self._kept(as_stored), mesh, self.kernels
-    )
+    stored = self._stored('heads', self.heads)
+    return put(stored, self.heads, self._dtype(as_stored), mesh, self.kernels)
 
-  def _kept(self, as_stored: bool) -> str | None:
-    """Returns the type of parameters: the model's, which its heads share."""
+  def _dtype(self, as_stored: bool) -> str | None:
+    """Returns the dtype of parameters: the model's, which its heads share. None: as stored."""
     model = self.model.model if isinstance(self.model, Transformed) else self.model
     return None if as_stored else model.config.dtype
 
@@ -240,9 +243,8 @@ class NativeFolder(Folder):
     stored = stored_in(file)
     check_sizes(getattr(module, 'config', module), stored, file)
     check_ids(stored, self.model.vocab_size, file)
-    return fitted(
-      stored, flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/'), file
-    )
+    expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
+    return with_shapes(stored, expected, file)
 
 
 def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
@@ -252,7 +254,9 @@ def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None
   if 'ids' not in stored:
     return
   ids = np.asarray(stored['ids'][:])
-  if ids.size and (ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < ids.size):
+  if ids.size == 0:
+    return
+  if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < ids.size:
     span = f'{ids.size} words, ids from {ids.min()} to {ids.max()}'
     raise UserError(
       f'{file} has a list of {span}: they must be different ones from 0 to'
@@ -270,11 +274,13 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'{path} holds a draft network: load it with fd.load_draft, or give it as --draft'
     )
-  found = [record.parent.parent for record in path.glob('*/model/config.json')]
-  # of a run and the plain name that is a link to it, the name is told
-  if runs := sorted(run.name for run in [one for one in found if one.is_symlink()] or found):
+  runs = [config_file.parent.parent for config_file in path.glob('*/model/config.json')]
+  links = [run for run in runs if run.is_symlink()]
+  if runs:
+    # A run may have a plain name that links to it: the message prefers that one.
+    names = sorted(run.name for run in links or runs)
     raise UserError(
-      f'{path} holds the runs {", ".join(runs)}: name one of them, such as {path / runs[-1]}'
+      f'{path} holds the runs {", ".join(names)}: name one of them, such as {path / names[-1]}'
     )
   if not (path / 'config.json').is_file():
     raise UserError(
@@ -298,19 +304,22 @@ def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) ->
   return families[kind]
 
 
-def described(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
+def read_settings(cls: type, config: Mapping[str, Any], folder: pathlib.Path) -> Any:
   """Returns the dataclass that a part of config.json describes."""
   known = {field.name for field in dataclasses.fields(cls)}
-  given = {name: value for name, value in config.items() if name != 'type'}
-  if unknown := sorted(set(given) - known):
-    names = ', '.join(unknown)
+  settings = {name: value for name, value in config.items() if name != 'type'}
+  unknown = sorted(set(settings) - known)
+  if unknown:
     raise UserError(
-      f'{folder}/config.json has unknown fields {names}: known are {", ".join(sorted(known))}'
+      f'{folder}/config.json has unknown fields {", ".join(unknown)}: known are'
+      f' {", ".join(sorted(known))}'
     )
-  return read(cls, given, f'{folder}/config.json', ': ')
+  return read(cls, settings, f'{folder}/config.json', ': ')
 
 
-def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path) -> Params:
+def with_shapes(
+  stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib.Path
+) -> Params:
   """Returns a file's tensors in the shapes that its config.json means; names are paths.
 
   Raises:
@@ -322,23 +331,22 @@ def fitted(stored: dict[str, Stored], expected: Mapping[str, Any], file: pathlib
     if have == want:
       continue
     if have is None or want is None or have != (math.prod(want[:-1]), want[-1]):
-      given, meant = have or 'nothing', want or 'nothing'
       raise UserError(
-        f'{file} holds {given} for {name}, its config.json means {meant}: the two do'
-        ' not belong together'
+        f'{file} holds {have or "nothing"} for {name}, its config.json means {want or "nothing"}:'
+        ' the two do not belong together'
       )
-    stored[name] = stored[name].reshape(*want)  # it was a matrix, the axes of the outputs as one
+    stored[name] = stored[name].reshape(*want)  # a matrix, with the axes of outputs joined
   return unflatten_dict(stored, sep='/')
 
 
 def check_sizes(
-  sized: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE
+  config: Any, stored: Mapping[str, Stored], file: pathlib.Path, wide: tuple[str, ...] = WIDE
 ) -> None:
-  """Raises UserError if a config means more than a file can hold, before computing shapes."""
+  """Raises UserError if a config means more than a file can hold, before shapes are computed."""
   weights = sum(math.prod(tensor.shape) for tensor in stored.values())
   for names, limit in ((DEEP, len(stored)), (wide, weights)):
     for name in names:
-      size = vars(sized).get(name)  # settings only; properties computed from them do not count
+      size = vars(config).get(name)  # settings alone, without the properties computed from them
       if isinstance(size, int) and size > limit:
         raise UserError(
           f'{file} holds too little for {name}={size} of its config.json: the two do'

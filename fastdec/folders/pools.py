@@ -1,4 +1,4 @@
-"""Files of n-gram pools: safetensors with `values`, `starts` and `vocab_size` (0: not given)."""
+"""Files of n-gram pools: safetensors with `values`, `starts` and `vocab_size` (0: None)."""
 
 import os
 import pathlib
@@ -19,14 +19,13 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
   """Writes a pool as one safetensors file.
 
   Raises:
-    UserError: something else than a pool is given, or it cannot be written.
+    UserError: it is no pool, or cannot be written.
   """
   check_is_pool(pool)
   with whole_file(place(path)) as file:
-    words = np.array([pool.vocab_size or 0], np.int32)
-    write(
-      pathlib.Path(file.name), {'values': pool.values, 'starts': pool.starts, 'vocab_size': words}
-    )
+    vocab_size = np.array([pool.vocab_size or 0], np.int32)
+    arrays = {'values': pool.values, 'starts': pool.starts, 'vocab_size': vocab_size}
+    write(pathlib.Path(file.name), arrays)
 
 
 def load_pool(path: str | os.PathLike[str]) -> NGramPool:
@@ -39,9 +38,10 @@ def load_pool(path: str | os.PathLike[str]) -> NGramPool:
   if not file.is_file():
     raise UserError(f'{file} is not a file: {WRITTEN}')
   stored = stored_in(file)
-  if {name: array.ndim for name, array in stored.items() if array.dtype == np.int32} != AXES:
+  axes = {name: array.ndim for name, array in stored.items() if array.dtype == np.int32}
+  if axes != AXES:
     raise UserError(f'{file} holds no pool of n-grams: {WRITTEN}')
-  values, starts, said = (stored[name][:] for name in AXES)
+  values, starts, vocab_size = (stored[name][:] for name in AXES)
   words = len(starts) - 1
   is_whole = (
     values.size > 0 < words
@@ -49,8 +49,8 @@ def load_pool(path: str | os.PathLike[str]) -> NGramPool:
     and starts[-1] == len(values)
     and (np.diff(starts) >= 0).all()
     and 0 <= values.min() <= values.max() < words
-    and said.tolist() in ([0], [words])
+    and vocab_size.tolist() in ([0], [words])
   )
   if not is_whole:
     raise UserError(f'{file} holds a damaged pool of n-grams: {WRITTEN}')
-  return NGramPool(jnp.asarray(values), jnp.asarray(starts), int(said[0]) or None)
+  return NGramPool(jnp.asarray(values), jnp.asarray(starts), int(vocab_size[0]) or None)

@@ -35,10 +35,10 @@ LONGEST = 2**25  # bytes of a header: the largest published ones have a few mill
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stored:
-  """A tensor in a file. An index reads only its part; until then nothing is read."""
+  """A tensor in a file. Indexing reads the part that it selects, and nothing is read before."""
 
   file: pathlib.Path
-  offset: int  # bytes before it
+  offset: int  # bytes before it in the file
   dtype: np.dtype
   shape: tuple[int, ...]
 
@@ -57,14 +57,14 @@ class Stored:
 
   def __getitem__(self, index: Any) -> np.ndarray:
     if 0 in self.shape:
-      return np.zeros(self.shape, self.dtype)[index]  # nothing cannot be mapped
+      return np.zeros(self.shape, self.dtype)[index]  # an empty range cannot be mapped
     mapped = np.memmap(self.file, self.dtype, 'r', self.offset, self.shape)
     return np.array(mapped[index])  # a copy, so that the file's pages do not stay in memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stacked:
-  """Tensors of one shape as one with a new first axis. An index for every axis reads it."""
+  """Tensors of one shape as one with a new first axis. An index of all axes reads it."""
 
   parts: tuple[Any, ...]
 
@@ -89,7 +89,7 @@ class Stacked:
 
 
 def integers_of(leaf: Any) -> tuple[Any, Any] | None:
-  """Returns values and scales, unread, of a kernel that is stored in int8; None: it is not."""
+  """Returns values and scales, unread, of a kernel that is stored in int8, otherwise None."""
   if not isinstance(leaf, Stacked):
     return getattr(leaf, 'integers', None)
   parts = [integers_of(part) for part in leaf.parts]
@@ -101,7 +101,7 @@ def integers_of(leaf: Any) -> tuple[Any, Any] | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mapped:
-  """A function of a tensor, which keeps the first axis. An index for every axis reads it."""
+  """A function of a tensor, which keeps the first axis. An index of all axes reads it."""
 
   stored: Stored
   change: Callable[[np.ndarray], np.ndarray]
@@ -117,7 +117,7 @@ class Mapped:
 
 
 def scales_plus_one(params: Params) -> Params:
-  """Adds 1 to the scales of norms, in float32: some families store them around 0."""
+  """Adds 1 to the scales of norms, in float32, since some families store them minus 1."""
 
   def added(path: Any, leaf: Any) -> Any:
     if path[-1].key != 'scale':
@@ -128,7 +128,7 @@ def scales_plus_one(params: Params) -> Params:
 
 
 def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
-  """Returns the header of a safetensors file, and the place where its tensors begin."""
+  """Returns the header of a safetensors file, and the offset of its first tensor."""
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -136,7 +136,7 @@ def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
       length = int.from_bytes(opened.read(8), 'little')
       if length > LONGEST:
         raise SafetensorError(f'its header would have {length:,} bytes')
-      safe_open(file, 'numpy')  # checks that header and file belong together
+      safe_open(file, 'numpy')  # checks that the header fits the file
       header = json.loads(opened.read(length))
   except (SafetensorError, OSError, ValueError, MemoryError) as error:
     if 'unknown variant' in str(error):  # a type of numbers
@@ -146,7 +146,7 @@ def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
 
 
 def metadata_of(file: pathlib.Path) -> dict[str, str]:
-  """Returns what a safetensors file says beside its tensors, such as names of tied ones."""
+  """Returns the metadata of a safetensors file, such as the names of tied tensors."""
   return _header(file)[0].get('__metadata__') or {}
 
 
@@ -158,15 +158,15 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
   """
   header, begin = _header(file)
   header.pop('__metadata__', None)
-  found = {}
+  tensors = {}
   for name, entry in sorted(header.items()):
     if entry['dtype'] not in DTYPES:
       raise UserError(
         f'{name} of {file} is of type {entry["dtype"]}, which is not supported: convert it to F32'
       )
     offset = begin + entry['data_offsets'][0]
-    found[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
-  return found
+    tensors[name] = Stored(file, offset, np.dtype(DTYPES[entry['dtype']]), tuple(entry['shape']))
+  return tensors
 
 
 def write(file: pathlib.Path, params: Params) -> None:
@@ -185,6 +185,7 @@ def write(file: pathlib.Path, params: Params) -> None:
     raise UserError(
       f'packed parameters are not written ({file}): save those that they were packed from'
     )
+  # Wide numbers come first, so that every tensor is aligned.
   named = sorted(
     flatten_dict(params, sep='/').items(), key=lambda entry: (-entry[1].dtype.itemsize, entry[0])
   )
@@ -207,49 +208,50 @@ def put(
   """Reads parameters one after the other, straight onto the device or onto their parts of a mesh.
 
   Args:
-    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. An entry that stands in it twice
+    stored: a nested dict of `Stored`, `Stacked` and NumPy arrays. An entry that occurs twice
       becomes one array.
     module: the model, or the heads, whose `partition` gives the layout on the mesh.
     dtype: type to convert to while reading, except integers; None: as they are stored.
     mesh: the devices; None: JAX's default device.
-    kernels: type of the kernels of products ('int8', 'int8w'), each made before the next is read;
-      those that are stored in int8 stay as they are. None: as of all.
+    kernels: type of the kernels of products ('int8', 'int8w'), each converted before the next is
+      read; those that are stored in int8 stay as they are. None: as `dtype`.
 
   Raises:
     UserError: a mesh with other axes, or one that does not divide a parameter; int8 for a module
       that does not support it. Nothing has been read then.
   """
-  leaves, structure = jax.tree.flatten(stored)
-  is_kernel = kernels_of(module) if kernels else lambda name: False
   named = jax.tree.leaves_with_path(stored)
-  are_kernels = [
-    is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')) for path, _ in named
-  ]
-  shardings = [None] * len(leaves)
+  is_kernel = kernels_of(module) if kernels else lambda name: False
+  shardings = [None] * len(named)
   if mesh is not None:
     check_axes(mesh)
-    shardings = jax.tree.leaves(
-      shardings_of(stored, mesh, partition_of(module, mesh.shape['model']))
-    )
+    table = partition_of(module, mesh.shape['model'])
+    shardings = jax.tree.leaves(shardings_of(stored, mesh, table))
   arrays = {}
-  for leaf, sharding, becomes_int8 in zip(leaves, shardings, are_kernels, strict=True):
+  for (path, leaf), sharding in zip(named, shardings, strict=True):
     if id(leaf) not in arrays:
-      of_kernel = kernels if becomes_int8 else None
-      arrays[id(leaf)] = _made(leaf, dtype, sharding, of_kernel)
-  return structure.unflatten([arrays[id(leaf)] for leaf in leaves])
+      name = jax.tree_util.keystr(path, simple=True, separator='/')
+      arrays[id(leaf)] = _read_parameter(
+        leaf, dtype, sharding, kernels if is_kernel(name) else None
+      )
+  return jax.tree.structure(stored).unflatten([arrays[id(leaf)] for _, leaf in named])
 
 
-def _made(leaf: Any, dtype: str | None, sharding: NamedSharding | None, kernel: str | None) -> Any:
-  """Reads a parameter; a kernel that is kept in int8 as it is stored, or made of its floats."""
+def _read_parameter(
+  leaf: Any, dtype: str | None, sharding: NamedSharding | None, kernel: str | None
+) -> Any:
+  """Reads a parameter. A kernel in int8 is read as it is stored, or quantized from its floats."""
   if kernel is None:
     return _put(leaf, dtype, sharding)
   stored = integers_of(leaf)
   if stored is None:
     return quantized_kernel(_put(leaf, dtype, sharding), kernel)
   values, scale = stored
-  of_scale = None if sharding is None else scale_lying(leaf.ndim, sharding)
+  scale_sharding = None if sharding is None else scale_lying(leaf.ndim, sharding)
   return Quantized(
-    _put(values, None, sharding), _put(scale, 'float32', of_scale), rounds_inputs=kernel == 'int8'
+    _put(values, None, sharding),
+    _put(scale, 'float32', scale_sharding),
+    rounds_inputs=kernel == 'int8',
   )
 
 

@@ -7,7 +7,7 @@
   speculators_model_type 'dflash' or 'dspark'     sample_from_anchor: the next one
 
 A layer id k names the output of the target's layer k, -1 its embeddings; for speculators the input
-of layer k. The meaning of configs is from the code: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
+of layer k. Configs mean what their code reads: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
 SpecForge at a6b6b02, speculators at c05b95b. (SpecForge's own loop reads DSpark's rows one too
 late; we follow its trainer, which does not.)
 """
@@ -19,28 +19,25 @@ from typing import Any, Literal
 from fastdec.errors import UserError
 from fastdec.fields import Size, Token
 from fastdec.heads.block import BlockNetwork
-from fastdec.hub.draft_parts import (
-  architectures_of,
-  dense,
-  draft_layers,
-  norm,
-  read_said,
-  vocabulary,
-)
+from fastdec.hub.draft_parts import architectures_of, draft_layers, vocabulary
 from fastdec.hub.eagle import nested_layers
+from fastdec.hub.families import read_fields
 from fastdec.hub.lm_tensors import layer_params
-from fastdec.hub.tensors import shaped
+from fastdec.hub.tensors import dense, norm, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, numbered
 
-Read = tuple[BlockNetwork, Params]  # the network, and its parameters, unread
+UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
 AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
 OLD = 'logit_head.'  # prefix of the names of heads in early files
+DSPARK_DEFAULTS = {  # of speculators
+  'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class SaidOfHeads:
+class BlockFields:
   """Fields of config.json beside the layers, at its top or in `dflash_config`."""
 
   block_size: Size | None = None
@@ -48,7 +45,7 @@ class SaidOfHeads:
   target_layer_ids: tuple[int, ...] | None = None
   aux_hidden_state_layer_ids: tuple[int, ...] | None = None  # speculators
   num_target_layers: Size | None = None
-  # who is seen in a block; absent: layers with a window are causal (SpecForge)
+  # which rows of a block see later ones; absent: layers with a window are causal (SpecForge)
   is_causal: bool | None = None
   causal: bool | None = None
   causal_head: bool | None = None  # JetSpec
@@ -66,60 +63,56 @@ class SaidOfHeads:
 
 def dflash(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DFlash, and DSpark of SpecForge."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
     raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
   outer = {name: config[name] for name in AT_THE_TOP if name in config}
-  said: SaidOfHeads = read_said(SaidOfHeads, {**outer, **inner})
+  fields = read_fields(BlockFields, {**outer, **inner})
   layers = draft_layers('qwen3', config, dtype)
-  if said.use_swa:
-    if said.swa_window_size is None and not any(layers.layer_windows):
+  if fields.use_swa:
+    if fields.swa_window_size is None and not any(layers.layer_windows):
       raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
-    window = said.swa_window_size or max(layers.layer_windows)
+    window = fields.swa_window_size or max(layers.layer_windows)
     layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
-  is_dspark = said.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
+  is_dspark = fields.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
   if taps is None:
-    taps = left(said.target_layer_ids or _spread(said, layers.layers), said.num_target_layers)
-  return _network(config, said, layers, tensors, taps, predicts_own=not is_dspark)
+    outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
+    taps = taps_after(outputs, fields.num_target_layers)
+  return _network(config, fields, layers, tensors, taps, predicts_own=not is_dspark)
 
 
 def deepspec(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DSpark of DeepSpec."""
-  said: SaidOfHeads = read_said(SaidOfHeads, config)
+  fields = read_fields(BlockFields, config)
   if taps is None:
-    taps = left(said.target_layer_ids or (), said.num_target_layers)
-  return _network(
-    config, said, draft_layers('qwen3', config, dtype), tensors, taps, predicts_own=False
-  )
+    taps = taps_after(fields.target_layer_ids or (), fields.num_target_layers)
+  layers = draft_layers('qwen3', config, dtype)
+  return _network(config, fields, layers, tensors, taps, predicts_own=False)
 
 
 def speculators_block(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> Read:
+) -> UnreadDraft:
   """Reads DFlash and DSpark of speculators."""
-  said: SaidOfHeads = read_said(SaidOfHeads, config)
-  layers = nested_layers(config, dtype, ('qwen3',))
   is_dspark = config.get('speculators_model_type') == 'dspark'
-  if is_dspark:
-    defaults = {
-      'markov_rank': 256,
-      'enable_confidence_head': True,
-      'confidence_head_with_markov': True,
-    }
-    said = read_said(SaidOfHeads, {**defaults, **config})
-  if 'verifier_norm.weight' in tensors:  # of the target, for training
+  defaults = DSPARK_DEFAULTS if is_dspark else {}
+  fields = read_fields(BlockFields, {**defaults, **config})
+  layers = nested_layers(config, dtype, ('qwen3',))
+  if 'verifier_norm.weight' in tensors:  # the target's, which only training reads
     norm(tensors, 'verifier_norm', layers.d_model)
-  predicts_next = is_dspark if said.sample_from_anchor is None else said.sample_from_anchor
-  taps = taps or said.aux_hidden_state_layer_ids or RULE
-  return _network(config, said, layers, tensors, taps, predicts_own=not predicts_next)
+  predicts_next = fields.sample_from_anchor
+  if predicts_next is None:
+    predicts_next = is_dspark
+  taps = taps or fields.aux_hidden_state_layer_ids or RULE
+  return _network(config, fields, layers, tensors, taps, predicts_own=not predicts_next)
 
 
-def left(ids: tuple[int, ...], layers: int | None) -> Taps:
-  """Returns our numbers of layers that are named by their outputs.
+def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
+  """Returns the taps after these layers: tap k + 1 reads the output of layer k.
 
   Raises:
     UserError: no layers, layers that the target lacks, or its last, whose output Hugging Face
@@ -139,9 +132,9 @@ def left(ids: tuple[int, ...], layers: int | None) -> Taps:
   return tuple(k + 1 for k in ids)
 
 
-def _spread(said: SaidOfHeads, count: int) -> tuple[int, ...]:
+def _default_layers(fields: BlockFields, count: int) -> tuple[int, ...]:
   """Returns DFlash's default: as many layers as the draft has, from 1 to the third from the end."""
-  layers = said.num_target_layers
+  layers = fields.num_target_layers
   if layers is None:
     raise UserError(
       'dflash_config of config.json lacks target_layer_ids, and there is no'
@@ -154,23 +147,26 @@ def _spread(said: SaidOfHeads, count: int) -> tuple[int, ...]:
 
 def _network(
   config: Mapping[str, Any],
-  said: SaidOfHeads,
+  fields: BlockFields,
   layers: LMConfig,
   tensors: Mapping[str, Any],
   taps: Taps,
   predicts_own: bool,
-) -> Read:
-  if said.num_target_layers is not None:
-    taps = numbered(taps, said.num_target_layers)
+) -> UnreadDraft:
+  """Reads the parts that all spellings share.
+
+  `predicts_own`: a row predicts the token of its own position, otherwise the next one."""
+  if fields.num_target_layers is not None:
+    taps = numbered(taps, fields.num_target_layers)
   for name in ('block_size', 'mask_token_id'):
-    if getattr(said, name) is None:
+    if getattr(fields, name) is None:
       raise UserError(f'config.json lacks {name}: set it to a whole number')
-  d, rank, rows = layers.d_model, said.markov_rank or 0, said.block_size or 0
+  rank, rows = fields.markov_rank or 0, fields.block_size or 0
   words, params = vocabulary(tensors, config, layers, embeds=False)
-  has_confidence = said.enable_confidence_head
+  has_confidence = fields.enable_confidence_head
   if has_confidence is None:
-    has_confidence = bool(said.confidence_head_alpha)
-  sees_guess = bool(said.confidence_head_with_markov)
+    has_confidence = bool(fields.confidence_head_alpha)
+  sees_guess = bool(fields.confidence_head_with_markov)
   if has_confidence and sees_guess and not rank:
     raise UserError(
       'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
@@ -178,61 +174,54 @@ def _network(
   network = BlockNetwork(
     layers=layers,
     vocab_size=layers.vocab_size,
-    d_target=d,
+    d_target=layers.d_model,
     words=words,
     taps=taps,
     fuses=True,
-    k=rows if predicts_own else rows + 1,
+    k=rows if predicts_own else rows + 1,  # if the root's row predicts too, it is one guess more
     entry='masks',
-    unknown_id=said.mask_token_id,
+    unknown_id=fields.mask_token_id,
     drops_first=predicts_own,
     markov=rank,
-    markov_kind=said.markov_head_type or 'vanilla',
+    markov_kind=fields.markov_head_type or 'vanilla',
     candidates=None,
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
-    causal=_causal(said),
-    windows_follow=not is_of_speculators(config),
+    causal=_causal(fields),
+    windows_follow='speculators_model_type' not in config,  # there a window ends at the root
   )
   return network, params | _params(network, layers, tensors)
 
 
-def is_of_speculators(config: Mapping[str, Any]) -> bool:
-  """True if their code wrote the folder: there a window ends at the root."""
-  return 'speculators_model_type' in config
-
-
-def _causal(said: SaidOfHeads) -> str:
-  """Returns the layers whose rows see none behind them (`BlockNetwork.causal`)."""
-  told = (said.is_causal, said.causal, said.causal_head)
-  is_causal = next((one for one in told if one is not None), None)
-  if is_causal is not None:
-    return 'all' if is_causal else 'none'
-  is_of_model_optimizer = said.use_swa is not None
-  return 'none' if said.sliding_window_non_causal or is_of_model_optimizer else 'windows'
+def _causal(fields: BlockFields) -> str:
+  """Returns the layers whose rows do not see later ones (`BlockNetwork.causal`)."""
+  for is_causal in (fields.is_causal, fields.causal, fields.causal_head):
+    if is_causal is not None:
+      return 'all' if is_causal else 'none'
+  is_of_model_optimizer = fields.use_swa is not None
+  return 'none' if fields.sliding_window_non_causal or is_of_model_optimizer else 'windows'
 
 
 def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
   """Returns the tensors under our names, except those of the vocabulary."""
   d, rank, taps = layers.d_model, network.markov, network.taps
-  params: dict[str, Any] = {}
-  inner: dict[str, Any] = {
+  params: Params = {}
+  inner: Params = {
     'make_features': {
       'fuse': dense(tensors, 'fc', d, len(taps) * d),
       'fused_norm': norm(tensors, 'hidden_norm', d),
     },
-    'tower': {
-      f'layer_{i}': layer_params(layers, tensors, f'layers.{i}.') for i in range(layers.layers)
-    },
+    'tower': {},
     'norm': norm(tensors, 'norm', d),
   }
+  for i in range(layers.layers):
+    inner['tower'][f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
   head = OLD if any(name.startswith(OLD) for name in tensors) else ''
   markov = f'{head}markov_head'
   if rank:
+    draft_words = network.words or layers.vocab_size
     params['before'] = shaped(tensors, f'{markov}.markov_w1.weight', layers.vocab_size, rank)
-    params['after'] = shaped(
-      tensors, f'{markov}.markov_w2.weight', network.words or layers.vocab_size, rank
-    )
+    params['after'] = shaped(tensors, f'{markov}.markov_w2.weight', draft_words, rank)
   if rank and network.markov_kind == 'gated':
     inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
   if rank and network.markov_kind == 'rnn':

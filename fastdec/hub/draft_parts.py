@@ -7,26 +7,29 @@ from typing import Any
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import Size, read
-from fastdec.hub.llama import layer_settings, said_by
+from fastdec.fields import Size
+from fastdec.hub.families import read_fields
+from fastdec.hub.llama import layer_settings, llama_fields, windows_by_type
 from fastdec.hub.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
+from fastdec.models.taps import Taps
 
-# distance of each draft word's id in the target from its own
+# Names of the map from draft words to the target's: each entry is how far the target's id is from
+# the draft's.
 MAPS = ('d2t', 'draft_id_to_target_id')
 
 
 @dataclasses.dataclass(frozen=True)
-class SaidOfWords:
+class VocabularyFields:
   """Fields of config.json about the draft's vocabulary."""
 
   draft_vocab_size: Size | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class SaidOfLayers:
-  """Fields of config.json about windows."""
+class WindowFields:
+  """Fields of config.json about windows, which no model of Llama has, but a draft may."""
 
   layer_types: tuple[str, ...] | None = None
   sliding_window: Size | None = None
@@ -34,55 +37,38 @@ class SaidOfLayers:
 
 def architectures_of(config: Mapping[str, Any]) -> list[str]:
   """Returns the classes that config.json names; none unless they are in a list."""
-  given = config.get('architectures')
-  return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+  names = config.get('architectures')
+  if not isinstance(names, list):
+    return []
+  return [name for name in names if isinstance(name, str)]
 
 
-def draft_layers(kind: str, config: Mapping[str, Any], dtype: str, **changes: Any) -> LMConfig:
+def check_no_taps(taps: Taps | None) -> None:
+  """Raises UserError if taps are set for a draft that reads the last hidden state alone."""
+  if taps:
+    raise UserError(
+      f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out'
+    )
+
+
+def draft_layers(
+  model_type: str, config: Mapping[str, Any], dtype: str, **changes: Any
+) -> LMConfig:
   """Returns the config of a draft's layers, like those of a model of this model_type.
 
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
-  settings: dict[str, Any] = {
-    **layer_settings(kind, said_by(kind, config)),
-    'dtype': dtype,
-    **changes,
-  }
-  if kind == 'llama':  # whose own models have no windows
-    settings['windows'] = _windows(read_said(SaidOfLayers, config), settings['layers'])
-  return LMConfig(**{**settings, 'sinks': False, 'experts': None})
-
-
-def _windows(said: SaidOfLayers, layers: int) -> tuple[int, ...]:
-  """Returns the windows of a draft's layers of Llama."""
-  kinds, sizes = said.layer_types, {'full_attention': 0, 'sliding_attention': said.sliding_window}
-  if not kinds or not said.sliding_window:
-    return ()
-  if len(kinds) != layers or not set(kinds) <= set(sizes):
-    raise UserError(
-      f'layer_types={list(kinds)} of config.json are not supported: they must be one of'
-      f' {", ".join(sizes)} for each of {layers} layers'
-    )
-  return tuple(sizes[kind] or 0 for kind in kinds)
-
-
-def read_said(cls: type, config: Mapping[str, Any]) -> Any:
-  """Reads the fields of a dataclass from config.json."""
-  return read(cls, config, 'config.json', ': ', ignores=True)
-
-
-def norm(tensors: Mapping[str, Any], name: str, size: int) -> Params:
-  """Returns the scale of a norm."""
-  return {'scale': shaped(tensors, f'{name}.weight', size)}
-
-
-def dense(
-  tensors: Mapping[str, Any], name: str, outputs: int, inputs: int, has_bias: bool = False
-) -> Params:
-  """Returns a projection."""
-  kernel = {'kernel': shaped(tensors, f'{name}.weight', outputs, inputs)}
-  return kernel | {'bias': shaped(tensors, f'{name}.bias', outputs)} if has_bias else kernel
+  settings = layer_settings(model_type, llama_fields(model_type, config))
+  settings |= {'dtype': dtype, **changes, 'sinks': False, 'experts': None}
+  if model_type == 'llama':
+    fields = read_fields(WindowFields, config)
+    settings['windows'] = ()
+    if fields.layer_types and fields.sliding_window:
+      settings['windows'] = windows_by_type(
+        fields.layer_types, settings['layers'], fields.sliding_window
+      )
+  return LMConfig(**settings)
 
 
 def vocabulary(
@@ -92,42 +78,44 @@ def vocabulary(
 
   Args:
     tensors: by their names.
-    config: config.json.
-    layers: of the draft.
-    embeds: embeddings are required, because the target's have another width.
+    config: the content of config.json.
+    layers: sizes of the draft.
+    embeds: the draft must have embeddings, because the target's have another width.
 
   Raises:
     UserError: a draft vocabulary without its own projection, or without a map to the target's ids.
   """
-  params, words = {}, layers.vocab_size
-  drafted = read_said(SaidOfWords, config).draft_vocab_size or words
+  words = layers.vocab_size
+  draft_words = read_fields(VocabularyFields, config).draft_vocab_size or words
+  params: Params = {}
   if embeds or 'embed_tokens.weight' in tensors:
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', words, layers.d_model)
-  if drafted != words or 'lm_head.weight' in tensors:
-    params['output'] = shaped(tensors, 'lm_head.weight', drafted, layers.d_model)
-  if 't2d' in tensors:
+  if draft_words != words or 'lm_head.weight' in tensors:
+    params['output'] = shaped(tensors, 'lm_head.weight', draft_words, layers.d_model)
+  if 't2d' in tensors:  # true for the words that the draft has, which its ids tell as well
     shaped(tensors, 't2d', words)
-  ids = _ids(tensors, drafted, words)
+  ids = _target_ids(tensors, draft_words, words)
   if ids is None:
     return None, params
-  return drafted, params | {'ids': ids}
+  return draft_words, params | {'ids': ids}
 
 
-def _ids(tensors: Mapping[str, Any], drafted: int, words: int) -> np.ndarray | None:
+def _target_ids(tensors: Mapping[str, Any], draft_words: int, words: int) -> np.ndarray | None:
   """Returns the target's ids of the draft's words; None if they are the same."""
   name = next((name for name in MAPS if name in tensors), None)
-  if name is None and drafted == words:
+  if name is None and draft_words == words:
     return None
   if name is None:
     raise UserError(
-      f'the draft vocabulary of {drafted} of {words} words lacks d2t, the map to the words of the'
-      ' target: copy the folder again, or set draft_vocab_size to null if it is none'
+      f'the draft vocabulary of {draft_words} of {words} words lacks d2t, the map to the words of'
+      ' the target: copy the folder again, or set draft_vocab_size to null if it is none'
     )
-  ids = np.arange(drafted) + np.asarray(shaped(tensors, name, drafted)[:]).astype(np.int64)
-  if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < drafted:
+  distances = np.asarray(shaped(tensors, name, draft_words)[:]).astype(np.int64)
+  ids = np.arange(draft_words) + distances
+  if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < draft_words:
     raise UserError(
-      f'{name} maps the {drafted} words of the draft to ids from {ids.min()} to {ids.max()}, and'
-      f' they must be different ones from 0 to {words - 1}: each entry is how far the id of the'
+      f'{name} maps the {draft_words} words of the draft to ids from {ids.min()} to {ids.max()},'
+      f' and they must be different ones from 0 to {words - 1}: each entry is how far the id of the'
       ' target is from the one of the draft'
     )
   return None if np.array_equal(ids, np.arange(words)) else ids.astype(np.int32)

@@ -15,13 +15,14 @@ from jaxtyping import DTypeLike
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.folders.drafts import THESE_ARE_HEADS, check_taps
-from fastdec.folders.folder import DTYPES, INDEX, computing_and_kept
+from fastdec.folders.folder import DTYPES, INDEX, split_dtype
 from fastdec.folders.stored import put
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import dflash, eagle, medusa, mtp
 from fastdec.hub.draft_parts import architectures_of
 from fastdec.hub.quantized import tensors_of
-from fastdec.hub.tensors import MTP, SINGLE, conversion, files_of, fit
+from fastdec.hub.tensors import MTP, fit
+from fastdec.hub.weight_files import SINGLE, conversion_command, files_of
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
 
@@ -51,18 +52,18 @@ def load_draft(
   Raises:
     UserError: a folder that is not whole, or is of an unknown or unsupported kind.
   """
-  chosen = check_taps(taps)
-  computing, kernels = computing_and_kept(dtype)
+  tap_layers = check_taps(taps)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   try:
-    module, stored = _unread(folder, config, computing, chosen)
+    module, stored = _unread(folder, config, compute_dtype, tap_layers)
   except UserError as error:
     message = str(error)
     raise UserError(message if str(folder) in message else f'{folder}: {message}') from None
-  return module, put(stored, module, module.layers.dtype, mesh, kernels)
+  return module, put(stored, module, module.layers.dtype, mesh, kernel_dtype)
 
 
 def is_draft(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
+  """True if `load_draft` reads the folder: it holds a draft network, not a model or heads."""
   if medusa.holds_heads(folder, config):
     return 'draft' in config
   if 'speculators_model_type' in config or REFUSED.keys() & set(architectures_of(config)):
@@ -80,14 +81,14 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
   Raises:
     UserError: a kind that is unknown or not supported.
   """
-  theirs = config.get('speculators_model_type')
-  if theirs is not None:
-    if not isinstance(theirs, str) or theirs not in OF_SPECULATORS:
+  model_type = config.get('speculators_model_type')
+  if model_type is not None:
+    if not isinstance(model_type, str) or model_type not in OF_SPECULATORS:
       raise UserError(
-        f'speculators_model_type={shown(theirs)} is not supported: known are'
+        f'speculators_model_type={shown(model_type)} is not supported: known are'
         f' {", ".join(OF_SPECULATORS)}'
       )
-    return OF_SPECULATORS[theirs]
+    return OF_SPECULATORS[model_type]
   architectures = architectures_of(config)
   for name in architectures:
     if name in REFUSED:
@@ -100,9 +101,8 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
     return dflash.dflash
   if 'Qwen3Eagle3Model' in architectures:
     return eagle.deepspec_eagle3
-  if 'Qwen3DSparkModel' in architectures or (
-    'target_layer_ids' in config and 'markov_rank' in config
-  ):
+  has_their_fields = 'target_layer_ids' in config and 'markov_rank' in config
+  if 'Qwen3DSparkModel' in architectures or has_their_fields:
     return dflash.deepspec
   if any(name.startswith('midlayer.') for name in names):
     return eagle.eagle3
@@ -123,11 +123,13 @@ def _unread(
     raise UserError(THESE_ARE_HEADS)
   files = _files(folder)
   reader = reader_of(config, list(files))
-  if reader is mtp.mtp:
+  if reader is mtp.mtp:  # the other tensors are the model's
     files = {name: file for name, file in files.items() if name.startswith(MTP)}
-  said = config.get('dtype') or config.get('torch_dtype')
+  if dtype is None:
+    own_dtype = config.get('dtype') or config.get('torch_dtype')
+    dtype = str(own_dtype) if own_dtype in DTYPES else 'float32'
   tensors = tensors_of(folder, config, files)
-  module, stored = reader(config, tensors, dtype or (said if said in DTYPES else 'float32'), taps)
+  module, stored = reader(config, tensors, dtype, taps)
   tensors.check()
   fit(stored, jax.eval_shape(module.init, jax.random.key(0)))
   return module, stored
@@ -135,11 +137,11 @@ def _unread(
 
 def _files(folder: pathlib.Path) -> dict[str, str]:
   """Returns the file that holds each tensor."""
-  pickled = sorted(folder.glob('*.bin'))
-  if pickled and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
-    command = conversion(pickled[0], folder / SINGLE)
+  pickles = sorted(folder.glob('*.bin'))
+  if pickles and not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
+    command = conversion_command(pickles[0], folder / SINGLE)
     raise UserError(
-      f'{folder} has its weights only as pickle ({pickled[0].name}), which is refused: convert by'
+      f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused: convert by'
       f' {command}'
     )
   return files_of(folder)

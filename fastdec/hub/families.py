@@ -1,7 +1,7 @@
-"""Foreign checkpoints, one file a family. Every family module has
+"""Families of published checkpoints, one file each. Every family module has
 
-MODEL_TYPES                           {name in config.json: models, as people call them}
-OVERFLOWS                             types of config.json in which such models overflow
+MODEL_TYPES                           {model_type of config.json: names that people know}
+OVERFLOWS                             dtypes of config.json in which such models overflow
 model_of(config, generation, dtype)   the model, from config.json and generation_config.json
 params_of(model, tensors)             its parameters, unread: tensors[name] is a `stored.Stored`;
                                       several that become one parameter are `stored.Stacked`
@@ -11,12 +11,14 @@ import importlib
 import re
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import read, shown
 
-# fields that change the result, by their names: if they are set, a family heeds or refuses them
+Fields = TypeVar('Fields')
+# Names of fields that change the result. A family refuses those that it does not compute, since
+# ignoring one would give other tokens.
 COMPUTES = re.compile(
   'scal(e|ar|ing)|cap$|capping|multiplier|clip|alibi|sink|bidirectional|rope|rotary|window|chunk'
   '|experts?_|experts$|moe_|swiglu|sparse|qk_|parallel_|attn_temp|embedding_type|kv_shared|per_layer'
@@ -26,22 +28,37 @@ FAMILIES = ('llama', 'gemma', 'bart', 't5')
 
 def families() -> dict[str, ModuleType]:
   """Returns the family module of every known model_type."""
-  modules = [importlib.import_module(f'fastdec.hub.{name}') for name in FAMILIES]
-  return {model_type: module for module in modules for model_type in module.MODEL_TYPES}
+  modules = {}
+  for name in FAMILIES:
+    module = importlib.import_module(f'fastdec.hub.{name}')
+    modules |= dict.fromkeys(module.MODEL_TYPES, module)
+  return modules
+
+
+def read_fields(
+  cls: type[Fields], config: Mapping[str, Any], source: str = 'config.json'
+) -> Fields:
+  """Reads the fields of a dataclass from a published file, whose other fields are ignored.
+
+  Raises:
+    UserError: a missing field, or a value of another kind; the message names the `source`.
+  """
+  return read(cls, config, source, ': ', ignores=True)
 
 
 def check_heeded(
   config: Mapping[str, Any], known: Iterable[str], others: Iterable[str] = ()
 ) -> None:
-  """Raises UserError if config.json has a field that changes the result, and is not known.
+  """Raises UserError if config.json has an unknown field that changes the result.
 
   Args:
-    config: config.json.
-    known: fields that its family has, or that change nothing in it.
-    others: fields beside those of `COMPUTES`.
+    config: the content of config.json.
+    known: fields that the family computes, or that change nothing in it.
+    others: names beside those of `COMPUTES` that change the result.
   """
   for name, value in config.items():
-    if value and (COMPUTES.search(name) or name in others) and name not in known:
+    changes_result = COMPUTES.search(name) or name in others
+    if value and changes_result and name not in known:
       raise UserError(
         f'{name}={shown(value)} of config.json is not known of model_type'
         f' {config.get("model_type")!r}: remove it if the model was made without it'
@@ -49,8 +66,8 @@ def check_heeded(
 
 
 def table() -> str:
-  """Returns the families as a table of docs/own/folders.md; a test holds that it is there."""
+  """Returns the families as the table of docs/own/folders.md; a test compares the two."""
   rows = ['| `model_type` | models |', '|---|---|']
-  for kind, module in families().items():
-    rows.append(f'| `{kind}` | {module.MODEL_TYPES[kind]} |')
+  for model_type, module in families().items():
+    rows.append(f'| `{model_type}` | {module.MODEL_TYPES[model_type]} |')
   return '\n'.join(rows)

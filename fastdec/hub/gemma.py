@@ -1,6 +1,6 @@
-"""Gemma 2 and the text models of Gemma 3: rows of `lm_families`, with two habits of their own.
+"""Gemma 2 and the text models of Gemma 3: rows of `lm_families`, with two differences.
 
-Embeddings are multiplied by sqrt(d_model), and the scales of norms are stored less 1.
+Embeddings are multiplied by sqrt(d_model), and the scales of norms are stored minus 1.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """A Hugging Face folder's settings of decoding, in generation_config.json and config.json.
 
 Older folders have only the second. Ids are heeded: ends, pad, start, and tokens that are never
-emitted. Processors are read by `fd.Processors.of`, which `fd.Generator` does by itself. The other
+emitted. `fd.Processors.of` reads processors, which `fd.Generator` does by itself. The other
 defaults of `generate` are not heeded: the caller gives the strategy. A warning names those that
 would change the output.
 """
@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError, UserNote
-from fastdec.fields import read, shown
+from fastdec.fields import shown
+from fastdec.hub.families import read_fields
 
+NEWER, OLDER = 'generation_config.json', 'config.json'
 REFUSED = ('forced_decoder_ids',)
-# Defaults that change the output of `generate`, and the values that do nothing. First processors,
-# then the others; those of sampling apply with `do_sample`.
+# Defaults that change the output of `generate`, and their values that change nothing: processors,
+# then the others. Those of sampling apply with `do_sample`.
 PROCESSORS: dict[str, tuple[Any, ...]] = {
   'repetition_penalty': (1,), 'encoder_repetition_penalty': (1,), 'no_repeat_ngram_size': (0,),
   'encoder_no_repeat_ngram_size': (0,), 'min_length': (0,), 'min_new_tokens': (0,),
@@ -40,8 +42,8 @@ UNHEEDED_SAMPLING: dict[str, tuple[Any, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
-  """Heeded settings, by their names in the files."""
+class GenerationIds:
+  """Ids of tokens that decoding heeds, by their names in the files."""
 
   bos_token_id: int | None = None
   eos_token_id: int | tuple[int, ...] | None = None
@@ -52,40 +54,46 @@ class Said:
 
   @property
   def ends(self) -> tuple[int, ...]:
-    ends = self.eos_token_id
-    return () if ends is None else ends if isinstance(ends, tuple) else (ends,)
+    """The ids that end a text, of which a file may name one, several or none."""
+    if self.eos_token_id is None:
+      return ()
+    if isinstance(self.eos_token_id, int):
+      return (self.eos_token_id,)
+    return self.eos_token_id
 
 
-def said_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Said:
+def generation_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> GenerationIds:
   """Reads the ids of both files; those of generation_config.json win unless they are null.
 
   Raises:
     UserError: an id of another kind, or an end or start id outside the vocabulary.
   """
-  older, newer = (
-    read(Said, given, name, ': ', ignores=True)
-    for given, name in ((config, 'config.json'), (generation, 'generation_config.json'))
-  )
-  given = {name: value for name, value in vars(newer).items() if value is not None}
-  said, words = dataclasses.replace(older, **given), config['vocab_size']
-  for name, ids in (
-    ('eos_token_id', said.ends),
-    ('decoder_start_token_id', (said.decoder_start_token_id,)),
-  ):
-    for token in ids:
-      if token is not None and not 0 <= token < words:
-        raise UserError(
-          f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either'
-        )
-  return said
+  older = read_fields(GenerationIds, config, OLDER)
+  newer = read_fields(GenerationIds, generation, NEWER)
+  # null in the newer file does not hide an id of the older one
+  changes = {name: value for name, value in vars(newer).items() if value is not None}
+  ids = dataclasses.replace(older, **changes)
+  for token in ids.ends:
+    _check_id('eos_token_id', token, config)
+  if ids.decoder_start_token_id is not None:
+    _check_id('decoder_start_token_id', ids.decoder_start_token_id, config)
+  return ids
+
+
+def _check_id(name: str, token: int, config: Mapping[str, Any]) -> None:
+  words = config['vocab_size']
+  if not 0 <= token < words:
+    raise UserError(
+      f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either'
+    )
 
 
 def end_and_pad(
   config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], int]:
   """Returns the ids that end a text, and the padding id; if that is null, an end id."""
-  said = said_of(config, generation)
-  ends, pad = said.ends, said.pad_token_id
+  ids = generation_ids(config, generation)
+  ends, pad = ids.ends, ids.pad_token_id
   if pad is None or not 0 <= pad < config['vocab_size']:  # old Llama folders have -1
     pad = ends[0] if ends else 0
   return ends, pad
@@ -97,19 +105,16 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   Raises:
     UserError: it is null, or not in the vocabulary.
   """
-  pad, words = said_of(config, generation).pad_token_id, config['vocab_size']
+  pad = generation_ids(config, generation).pad_token_id
   if pad is None:
     raise UserError(
       'pad_token_id=null in config.json is not supported: give the id that fills up short sources'
     )
-  if not 0 <= pad < words:
-    raise UserError(
-      f'pad_token_id={pad} is not among the ids of vocab_size={words} in config.json: mend either'
-    )
+  _check_id('pad_token_id', pad, config)
   return pad
 
 
-def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
+def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
   """Returns the ids that are never emitted, as in `generate`.
 
   End ids among the bad words are allowed; sequences of several tokens are processors.
@@ -118,62 +123,75 @@ def suppressed(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[
   Raises:
     UserError: another setting of `generate` that changes the output.
   """
-  given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
-  for setting in REFUSED:
-    if given.get(setting) not in (None, [], {}):
+  settings, file_name = _settings_of_generate(config, generation)
+  for name in REFUSED:
+    if settings.get(name) not in (None, [], {}):
       raise UserError(
-        f'{setting}={shown(given[setting])} of generation_config.json is not supported: remove it'
+        f'{name}={shown(settings[name])} of generation_config.json is not supported: remove it'
       )
-  said = read(Said, given, name, ': ', ignores=True)
-  words = said.bad_words_ids or ()
-  ends = said_of(config, generation).ends
-  single = {word[0] for word in words if len(word) == 1}
-  ids = {*(said.suppress_tokens or ()), *(single - {*ends})}
-  return {token for token in ids if 0 <= token < config['vocab_size']}
+  ids = read_fields(GenerationIds, settings, file_name)
+  bad_tokens = {word[0] for word in ids.bad_words_ids or () if len(word) == 1}
+  bad_tokens -= {*generation_ids(config, generation).ends}
+  never = bad_tokens | {*(ids.suppress_tokens or ())}
+  return {token for token in never if 0 <= token < config['vocab_size']}
+
+
+def _settings_of_generate(
+  config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], str]:
+  """Returns the settings that `generate` reads, and the name of their file."""
+  return (generation, NEWER) if generation else (config, OLDER)
 
 
 def warn_of_defaults(
   folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> None:
   """Warns by one `UserNote` of all defaults of `generate` that change its output but not ours."""
-  given, name = (generation, 'generation_config.json') if generation else (config, 'config.json')
-  names = dict(UNHEEDED)
-  if given.get('num_beams') not in (None, 1):
-    names |= UNHEEDED_BEAMS
-  if given.get('do_sample') is True:
-    names |= UNHEEDED_SAMPLING
-  found = [
-    f'{key}={shown(given[key])}'
-    for key, neutral in names.items()
-    if given.get(key) not in (None, *neutral)
-  ]
-  if given.get('do_sample') is True:
-    found.insert(0, 'do_sample=True')
-  if found:
-    told = f'{folder / name} has defaults of `generate` that are not heeded: {", ".join(found)}'
+  settings, file_name = _settings_of_generate(config, generation)
+  neutral_values = dict(UNHEEDED)
+  unheeded = []
+  if settings.get('num_beams') not in (None, 1):
+    neutral_values |= UNHEEDED_BEAMS
+  if settings.get('do_sample') is True:
+    neutral_values |= UNHEEDED_SAMPLING
+    unheeded.append('do_sample=True')
+  for name, value in _effective(settings, neutral_values).items():
+    unheeded.append(f'{name}={shown(value)}')
+  if unheeded:
     warnings.warn(
-      f'{told}. The strategy that you give chooses tokens, and max_len alone limits them.',
+      f'{folder / file_name} has defaults of `generate` that are not heeded: {", ".join(unheeded)}.'
+      ' The strategy that you give chooses tokens, and max_len alone limits them.',
       UserNote,
       stacklevel=3,
     )
 
 
-def processors_in(given: Mapping[str, Any]) -> dict[str, Any]:
+def _effective(
+  settings: Mapping[str, Any], neutral_values: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+  """Returns the settings of these names whose values change something."""
+  effective = {}
+  for name, neutral in neutral_values.items():
+    if settings.get(name) not in (None, *neutral):
+      effective[name] = settings[name]
+  return effective
+
+
+def processors_in(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the settings of a folder that are processors, and change something."""
-  found = {
-    key: given[key] for key, neutral in PROCESSORS.items() if given.get(key) not in (None, *neutral)
-  }
-  if any(len(word) > 1 for word in given.get('bad_words_ids') or ()):
-    found['bad_words_ids'] = given['bad_words_ids']
-  return found
+  processors = _effective(settings, PROCESSORS)
+  if any(len(word) > 1 for word in settings.get('bad_words_ids') or ()):
+    processors['bad_words_ids'] = settings['bad_words_ids']
+  return processors
 
 
-def warn_of_processors(path: pathlib.Path, given: Mapping[str, Any]) -> None:
-  """Warns by one `UserNote` of processors among the settings of a folder, which are to be given."""
-  if found := processors_in(given):
-    told = ', '.join(f'{key}={shown(value)}' for key, value in found.items())
+def warn_of_processors(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
+  """Warns by one `UserNote` of a folder's processors, which `fd.decode` does not read itself."""
+  processors = processors_in(settings)
+  if processors:
+    names = ', '.join(f'{name}={shown(value)}' for name, value in processors.items())
     warnings.warn(
-      f'{path} has processors of `generate`: {told}. fd.Generator heeds them;'
+      f'{path} has processors of `generate`: {names}. fd.Generator heeds them;'
       ' fd.decode does if you give it processors=fd.Processors.of(path).',
       UserNote,
       stacklevel=3,

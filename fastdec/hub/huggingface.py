@@ -16,13 +16,14 @@ from fastdec.folders.folder import DTYPES, Folder
 from fastdec.folders.stored import put
 from fastdec.hub.families import families
 from fastdec.hub.generation import processors_in, warn_of_defaults
-from fastdec.hub.quantized import said_of, tensors_of
-from fastdec.hub.tensors import MTP, files_of, fit
+from fastdec.hub.quantized import quantization_of, tensors_of
+from fastdec.hub.tensors import MTP, fit
+from fastdec.hub.weight_files import files_of
 from fastdec.models.api import Params
 
 
-def is_theirs(config: Mapping[str, Any]) -> bool:
-  """True if a config.json is Hugging Face's: it has a model_type, and not our format."""
+def is_hugging_face(config: Mapping[str, Any]) -> bool:
+  """True if a config.json is Hugging Face's: it has a model_type, and no format as ours has."""
   return 'model_type' in config and 'format' not in config
 
 
@@ -40,8 +41,9 @@ class HuggingFaceFolder(Folder):
     """
     family, generation = self._family, self._generation
     try:
-      said_of(self.config)  # a format that is not read is told before anything else
-      model = family.model_of(self.config, generation, self.dtype or self._said_dtype(family))
+      quantization_of(self.config)  # checked first: the most useful error
+      dtype = self.dtype or self._own_dtype(family)
+      model = family.model_of(self.config, generation, dtype)
     except UserError as error:
       raise UserError(f'{self.path}: {error}') from None
     warn_of_defaults(self.path, self.config, generation)
@@ -56,25 +58,29 @@ class HuggingFaceFolder(Folder):
   def generation(self) -> Mapping[str, Any]:
     return self._generation or self.config
 
-  def _said_dtype(self, family: ModuleType) -> str:
-    """Returns config.json's type, or float32; of a quantized folder bfloat16."""
-    said = self.config.get('dtype') or self.config.get('torch_dtype')
-    if said not in DTYPES:
-      said = 'float32' if said_of(self.config) is None else 'bfloat16'
-    if said in family.OVERFLOWS:
-      told = f'{self.path} says {said}, in which such models overflow, and is read as float32'
-      warnings.warn(f"{told}: give dtype='bfloat16' for half the memory", UserNote, stacklevel=3)
+  def _own_dtype(self, family: ModuleType) -> str:
+    """Returns config.json's dtype; without one float32, or bfloat16 if the folder is quantized."""
+    dtype = self.config.get('dtype') or self.config.get('torch_dtype')
+    if dtype not in DTYPES:
+      dtype = 'float32' if quantization_of(self.config) is None else 'bfloat16'
+    if dtype in family.OVERFLOWS:
+      warnings.warn(
+        f'{self.path} says {dtype}, in which such models overflow, and is read as float32:'
+        " give dtype='bfloat16' for half the memory",
+        UserNote,
+        stacklevel=3,
+      )
       return 'float32'
-    return str(said)
+    return str(dtype)
 
   @functools.cached_property
   def _family(self) -> ModuleType:
-    known, kind = families(), self.config.get('model_type')
-    if str(kind) not in known:
+    known, model_type = families(), self.config.get('model_type')
+    if str(model_type) not in known:
       raise UserError(
-        f'{self.path} is of model_type {kind!r}: known are {", ".join(sorted(known))}'
+        f'{self.path} is of model_type {model_type!r}: known are {", ".join(sorted(known))}'
       )
-    return known[str(kind)]
+    return known[str(model_type)]
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the model's parameters.
@@ -85,9 +91,10 @@ class HuggingFaceFolder(Folder):
     """
     files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
     is_tied = self.config.get('tie_word_embeddings')
-    if is_tied is None:
+    if is_tied is None:  # absent means true in the families with an encoder
       is_tied = self.config.get('is_encoder_decoder')
-    model, tensors = self.model, tensors_of(self.path, self.config, files, bool(is_tied))
+    model = self.model
+    tensors = tensors_of(self.path, self.config, files, bool(is_tied))
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, jax.eval_shape(model.init, jax.random.key(0)))

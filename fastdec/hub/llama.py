@@ -1,13 +1,12 @@
 """Llama and families like it from Hugging Face's files: settings of `models/lm.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import read
-from fastdec.hub.families import check_heeded
-from fastdec.hub.generation import end_and_pad, said_of, suppressed
-from fastdec.hub.lm_families import FAMILIES, PLAIN, Family, Said
+from fastdec.hub.families import check_heeded, read_fields
+from fastdec.hub.generation import end_and_pad, generation_ids, suppressed_ids
+from fastdec.hub.lm_families import FAMILIES, PLAIN, Family, LlamaFields
 from fastdec.hub.lm_tensors import params_of as params_of
 from fastdec.hub.ropes import longest_of, rope_of
 from fastdec.models.experts import ExpertsConfig
@@ -29,130 +28,150 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   Raises:
     UserError: an option that is not supported; a size that is missing, or a value of another kind.
   """
-  kind = config['model_type']
-  said = said_by(kind, config)
+  model_type = config['model_type']
+  fields = llama_fields(model_type, config)
+  settings = layer_settings(model_type, fields)
   ends, pad = end_and_pad(config, generation)
-  bos = said_of(config, generation).bos_token_id
-  settings = layer_settings(kind, said)
+  bos = generation_ids(config, generation).bos_token_id
+  if bos is None:
+    bos = ends[0] if ends else 0
   return LM(
     LMConfig(
       **settings,
-      tied=bool(said.tie_word_embeddings),
-      max_positions=longest_of(said, settings),
-      bos_id=bos if bos is not None else ends[0] if ends else 0,
+      tied=bool(fields.tie_word_embeddings),
+      max_positions=longest_of(fields, settings),
+      bos_id=bos,
       eos_ids=ends,
       pad_id=pad,
-      suppressed_ids=tuple(sorted(suppressed(config, generation))),
+      suppressed_ids=tuple(sorted(suppressed_ids(config, generation))),
       dtype=dtype,
     )
   )
 
 
-def said_by(kind: str, config: Mapping[str, Any]) -> Said:
+def llama_fields(model_type: str, config: Mapping[str, Any]) -> LlamaFields:
   """Reads config.json of a model of this model_type.
 
   Raises:
     UserError: a field that changes the result, and that the family does not have.
   """
-  check_heeded(config, (*PLAIN, *FAMILIES[kind].heeds))
-  return read(Said, {**FAMILIES[kind].absent, **config}, 'config.json', ': ', ignores=True)
+  family = FAMILIES[model_type]
+  check_heeded(config, (*PLAIN, *family.heeds))
+  return read_fields(LlamaFields, {**family.absent, **config})
 
 
-def layer_settings(kind: str, said: Said) -> dict[str, Any]:
+def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
   """Returns the fields of an `LMConfig` that describe its layers.
 
   Raises:
     UserError: an option that is not supported.
   """
-  family = FAMILIES[kind]
+  family = FAMILIES[model_type]
   name = 'hidden_activation' if 'hidden_activation' in family.absent else 'hidden_act'
-  activation = getattr(said, name)
+  activation = getattr(fields, name)
   if activation not in ACTIVATIONS:
     raise UserError(
       f'{name}={activation!r} of config.json is not supported: known are {", ".join(ACTIVATIONS)}'
     )
-  score_scale = said.attention_multiplier
-  if said.query_pre_attn_scalar is not None:
-    score_scale = said.query_pre_attn_scalar**-0.5
-  bias = bool(said.attention_bias) and 'attention_bias' in family.heeds
+  score_scale = fields.attention_multiplier
+  if fields.query_pre_attn_scalar is not None:
+    score_scale = fields.query_pre_attn_scalar**-0.5
+  has_bias = bool(fields.attention_bias) and 'attention_bias' in family.heeds
   return {
-    'vocab_size': said.vocab_size,
-    'd_model': said.hidden_size,
-    'd_ff': said.intermediate_size,
-    'layers': said.num_hidden_layers,
-    'heads': said.num_attention_heads,
-    'key_heads': said.num_key_value_heads or said.num_attention_heads,
-    'head_width': said.head_dim,
+    'vocab_size': fields.vocab_size,
+    'd_model': fields.hidden_size,
+    'd_ff': fields.intermediate_size,
+    'layers': fields.num_hidden_layers,
+    'heads': fields.num_attention_heads,
+    'key_heads': fields.num_key_value_heads or fields.num_attention_heads,
+    'head_width': fields.head_dim,
     'activation': ACTIVATIONS[activation],
-    'norm_epsilon': said.rms_norm_eps,
-    **rope_of(said, is_phi='partial_rotary_factor' in family.heeds),
-    'qkv_bias': bias,
-    'out_bias': bias,
-    'mlp_bias': bool(said.mlp_bias) and 'mlp_bias' in family.heeds,
-    'windows': _windows(family, said),
-    'unrotated': _unrotated(family, said),
-    'experts': _experts(family, said),
-    'embedding_scale': said.embedding_multiplier or 1.0,
-    'residual_scale': said.residual_multiplier or 1.0,
+    'norm_epsilon': fields.rms_norm_eps,
+    **rope_of(fields, is_phi='partial_rotary_factor' in family.heeds),
+    'qkv_bias': has_bias,
+    'out_bias': has_bias,
+    'mlp_bias': bool(fields.mlp_bias) and 'mlp_bias' in family.heeds,
+    'windows': _windows(family, fields),
+    'unrotated': _unrotated(family, fields),
+    'experts': _experts(family, fields),
+    'embedding_scale': fields.embedding_multiplier or 1.0,
+    'residual_scale': fields.residual_multiplier or 1.0,
     'score_scale': score_scale,
-    'score_cap': said.attn_logit_softcapping,
-    'logit_cap': said.final_logit_softcapping,
-    'logit_scale': 1 / (said.logits_scaling or 1.0),
+    'score_cap': fields.attn_logit_softcapping,
+    'logit_cap': fields.final_logit_softcapping,
+    'logit_scale': 1 / (fields.logits_scaling or 1.0),
     **family.settings,
   }
 
 
-def _unrotated(family: Family, said: Said) -> tuple[int, ...]:
+def _unrotated(family: Family, fields: LlamaFields) -> tuple[int, ...]:
   """Returns the layers without rotary positions; by default every fourth of SmolLM3."""
   if 'no_rope_layers' not in family.heeds:
     return ()
-  layers, each = said.num_hidden_layers, said.no_rope_layer_interval or 4
-  has = said.no_rope_layers or tuple(int((i + 1) % each != 0) for i in range(layers))
-  if len(has) != layers:
+  layers = fields.num_hidden_layers
+  if not fields.no_rope_layers:
+    interval = fields.no_rope_layer_interval or 4
+    return tuple(range(interval - 1, layers, interval))
+  has_rope = fields.no_rope_layers  # as the field means it: 1 for a layer that is rotated
+  if len(has_rope) != layers:
     raise UserError(
-      f'no_rope_layers={list(has)} of config.json must be a number for each of {layers} layers'
+      f'no_rope_layers={list(has_rope)} of config.json must be a number for each of {layers} layers'
     )
-  return tuple(i for i in range(layers) if not has[i])
+  return tuple(i for i in range(layers) if not has_rope[i])
 
 
-def _experts(family: Family, said: Said) -> ExpertsConfig | None:
-  """Returns the sizes of the experts that config.json names, in newer or older words."""
-  count = said.num_local_experts if said.num_local_experts is not None else said.num_experts
-  if not count or not said.num_experts_per_tok or 'num_experts' not in family.heeds:
+def _experts(family: Family, fields: LlamaFields) -> ExpertsConfig | None:
+  """Returns the sizes of the experts; newer files call their number num_local_experts."""
+  count = fields.num_local_experts
+  if count is None:
+    count = fields.num_experts
+  if not count or not fields.num_experts_per_tok or 'num_experts' not in family.heeds:
     return None
-  only, step = said.mlp_only_layers or (), said.decoder_sparse_step or 1
-  limit = {} if said.swiglu_alpha is None else {'slope': said.swiglu_alpha}
+  dense_layers = fields.mlp_only_layers or ()
+  sparse_step = fields.decoder_sparse_step or 1
+  layers = range(fields.num_hidden_layers)
+  slope = ExpertsConfig.slope if fields.swiglu_alpha is None else fields.swiglu_alpha
   return ExpertsConfig(
-    count,
-    said.num_experts_per_tok,
-    said.moe_intermediate_size or said.intermediate_size,
-    normed=bool(said.norm_topk_prob) or 'norm_topk_prob' not in family.heeds,
+    count=count,
+    chosen=fields.num_experts_per_tok,
+    d_ff=fields.moe_intermediate_size or fields.intermediate_size,
+    normed=bool(fields.norm_topk_prob) or 'norm_topk_prob' not in family.heeds,
     bias='swiglu_limit' in family.heeds,
-    limit=said.swiglu_limit,
-    dense=tuple(i for i in range(said.num_hidden_layers) if i in only or (i + 1) % step),
-    **limit,
+    limit=fields.swiglu_limit,
+    slope=slope,
+    dense=tuple(i for i in layers if i in dense_layers or (i + 1) % sparse_step),
   )
 
 
-def _windows(family: Family, said: Said) -> tuple[int, ...]:
+def _windows(family: Family, fields: LlamaFields) -> tuple[int, ...]:
   """Returns each layer's window; layer_types go before the rule of the family."""
-  layers, window, rule = said.num_hidden_layers, said.sliding_window, family.windows
-  always = rule in ('all', 'half', 'most')
-  if rule == 'none' or not window or not (always or said.use_sliding_window):
+  layers, window, rule = fields.num_hidden_layers, fields.sliding_window, family.windows
+  is_switched_on = rule in ('all', 'half', 'most') or fields.use_sliding_window
+  if rule == 'none' or not window or not is_switched_on:
     return ()
-  if rule in ('all', 'asked'):
+  if rule in ('all', 'switched'):
     return (window,) * layers
-  sizes = {'full_attention': 0, 'sliding_attention': window}
-  is_local = [i >= said.max_window_layers for i in range(layers)]
-  if rule in ('half', 'most'):
-    each = 2 if rule == 'half' else said.sliding_window_pattern or 1
-    is_local = [(i + 1) % each != 0 for i in range(layers)]
+  if fields.layer_types:
+    return windows_by_type(fields.layer_types, layers, window)
+  if rule == 'late':
+    return tuple(window if i >= fields.max_window_layers else 0 for i in range(layers))
   if rule == 'unrotated':
-    is_local = [i in _unrotated(family, said) for i in range(layers)]
-  kinds = said.layer_types or [list(sizes)[local] for local in is_local]
-  if len(kinds) != layers or not set(kinds) <= set(sizes):
-    allowed = f'one of {", ".join(sizes)} for each of {layers} layers'
+    unrotated = _unrotated(family, fields)
+    return tuple(window if i in unrotated else 0 for i in range(layers))
+  every = 2 if rule == 'half' else fields.sliding_window_pattern or 1
+  return tuple(window if (i + 1) % every else 0 for i in range(layers))
+
+
+def windows_by_type(layer_types: Sequence[str], layers: int, window: int) -> tuple[int, ...]:
+  """Returns each layer's window by its entry in layer_types; 0: it sees all.
+
+  Raises:
+    UserError: entries of another number, or with other names.
+  """
+  windows = {'full_attention': 0, 'sliding_attention': window}
+  if len(layer_types) != layers or not set(layer_types) <= set(windows):
+    allowed = f'one of {", ".join(windows)} for each of {layers} layers'
     raise UserError(
-      f'layer_types={list(kinds)} of config.json are not supported: they must be {allowed}'
+      f'layer_types={list(layer_types)} of config.json are not supported: they must be {allowed}'
     )
-  return tuple(sizes[kind] for kind in kinds)
+  return tuple(windows[layer_type] for layer_type in layer_types)

@@ -1,4 +1,4 @@
-"""Llama and families like it: what their config.json may say, and what tells them apart."""
+"""Llama and families like it: the fields of their config.json, and how the families differ."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ Count = Annotated[int, Between(0, 2**31 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class LlamaFields:
   """Fields of config.json, by its names."""
 
   vocab_size: Size
@@ -60,15 +60,15 @@ class Said:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """A row of the table: what tells models of a model_type from Llama."""
+  """A row of the table: how models of a model_type differ from Llama."""
 
-  models: str  # under the names that people know
-  # meanings of absent keys; null is the default of `Said`
+  models: str  # the names that people know
+  # meanings of absent keys; null means the default of `LlamaFields`
   absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  heeds: tuple[str, ...] = ()  # fields of `Said` that other families do not have, or ignore
+  heeds: tuple[str, ...] = ()  # fields that other families lack or ignore
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of `LMConfig`
-  # layers with a window: 'none', 'all', every other ('half'), all but each nth ('most'); or, with
-  # use_sliding_window, all ('asked'), those from max_window_layers on ('late') or without rope
+  # layers with a window: 'none', 'all', every other ('half'), all but each nth ('most'). Only with
+  # use_sliding_window: all ('switched'), from max_window_layers on ('late'), or those without rope
   # ('unrotated')
   windows: str = 'none'
 
@@ -108,7 +108,7 @@ FAMILIES = {
      'num_experts_per_tok': 8, 'moe_intermediate_size': 768},
     ('attention_bias', 'use_qk_norm', *EXPERTS, 'moe_intermediate_size', 'norm_topk_prob',
      'mlp_only_layers', 'decoder_sparse_step'),
-    {'qk_norm': True}, 'asked',
+    {'qk_norm': True}, 'switched',
   ),
   'gpt_oss': Family(
     'gpt-oss, unquantized',
@@ -143,7 +143,7 @@ FAMILIES = {
   'gemma3_text': Family(
     'Gemma 3 (text)',
     {**OF_GEMMA, 'rope_theta': 1e6, 'rope_local_base_freq': 1e4, 'sliding_window_pattern': 6},
-    # that of scores has a field, but no reader
+    # Gemma 3 has a field for a cap of scores, which its own code ignores
     ('attention_bias', *CAPS, 'rope_local_base_freq'),
     {'norms': 'both', 'qk_norm': True, 'score_cap': None}, 'most',
   ),

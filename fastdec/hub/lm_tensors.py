@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fastdec.folders.stored import Mapped, Stacked
-from fastdec.hub.tensors import are_equal, shaped
+from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.lm import LM, LMConfig
@@ -27,7 +27,7 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   """Returns the parameters from tensors by their Hugging Face names, matrices [outputs, inputs].
 
   A copy of a tied embedding is left out. An output matrix that differs from the embedding is used,
-  whatever the config says.
+  even if the config says that the two are tied.
 
   Raises:
     UserError: a tensor of another shape than the config means.
@@ -35,7 +35,7 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   c = model.config
   size = (c.vocab_size, c.d_model)
   params: dict[str, Any] = {'embedding': shaped(tensors, 'model.embed_tokens.weight', *size)}
-  params['norm'] = {'scale': shaped(tensors, 'model.norm.weight', c.d_model)}
+  params['norm'] = norm(tensors, 'model.norm', c.d_model)
   if not c.tied or 'lm_head.weight' in tensors:
     output = shaped(tensors, 'lm_head.weight', *size)
     if not c.tied or not are_equal(output, params['embedding']):
@@ -63,84 +63,82 @@ def layer_params(
     is_normed: the layer norms that input; first layers of drafts differ in both.
     is_sparse: it has experts.
   """
-  d, queries, keys, reads = c.d_model, c.heads * c.width, c.kv_heads * c.width, reads or c.d_model
-
-  def norm(name, size):
-    return {'scale': shaped(tensors, f'{prefix}{name}.weight', size)}
-
-  def dense(has_bias: bool, outputs: int, inputs: int, *names: str) -> Params:
-    """Returns one projection, or several of one size as one."""
-
-    def joined(part: str, *shape: int) -> Any:
-      found = tuple(shaped(tensors, f'{prefix}{name}.{part}', *shape) for name in names)
-      return found[0] if len(found) == 1 else Stacked(found)
-
-    kernel = {'kernel': joined('weight', outputs, inputs)}
-    return {**kernel, 'bias': joined('bias', outputs)} if has_bias else kernel
-
+  d, queries, keys = c.d_model, c.heads * c.width, c.kv_heads * c.width
+  reads = reads or d
+  attention, mlp = f'{prefix}self_attn.', f'{prefix}mlp.'
   layer: Params = {}
-  fused = f'{prefix}self_attn.qkv_proj.weight'
-  if fused in tensors:  # Phi
-    qkv = shaped(tensors, fused, queries + 2 * keys, reads)
-    layer['q'] = {'kernel': qkv.rows(0, queries)}
+  if f'{attention}qkv_proj.weight' in tensors:  # Phi joins what others store apart
+    qkv = shaped(tensors, f'{attention}qkv_proj.weight', queries + 2 * keys, reads)
     kv = qkv.rows(queries, queries + keys), qkv.rows(queries + keys, queries + 2 * keys)
-    layer['kv'] = {'kernel': Stacked(kv)}
-    gate_up = shaped(tensors, f'{prefix}mlp.gate_up_proj.weight', 2 * c.d_ff, d)
+    gate_up = shaped(tensors, f'{mlp}gate_up_proj.weight', 2 * c.d_ff, d)
     halves = gate_up.rows(0, c.d_ff), gate_up.rows(c.d_ff, 2 * c.d_ff)
+    layer['q'] = {'kernel': qkv.rows(0, queries)}
+    layer['kv'] = {'kernel': Stacked(kv)}
     layer['gate_up'] = {'kernel': Stacked(halves)}
-    layer['down'] = dense(False, d, c.d_ff, 'mlp.down_proj')
+    layer['down'] = dense(tensors, f'{mlp}down_proj', d, c.d_ff)
   else:
-    layer['q'] = dense(c.qkv_bias, queries, reads, 'self_attn.q_proj')
-    layer['kv'] = dense(c.qkv_bias, keys, reads, 'self_attn.k_proj', 'self_attn.v_proj')
+    key_value = (f'{attention}k_proj', f'{attention}v_proj')
+    layer['q'] = dense(tensors, f'{attention}q_proj', queries, reads, c.qkv_bias)
+    layer['kv'] = stacked_dense(tensors, key_value, keys, reads, c.qkv_bias)
   if is_sparse and c.experts is not None:
     layer['experts'] = _experts(c.experts, d, tensors, prefix)
   elif 'gate_up' not in layer:
-    layer['gate_up'] = dense(c.mlp_bias, c.d_ff, d, 'mlp.gate_proj', 'mlp.up_proj')
-    layer['down'] = dense(c.mlp_bias, d, c.d_ff, 'mlp.down_proj')
-  layer['out'] = dense(c.out_bias, d, queries, 'self_attn.o_proj')
+    gate_up = (f'{mlp}gate_proj', f'{mlp}up_proj')
+    layer['gate_up'] = stacked_dense(tensors, gate_up, c.d_ff, d, c.mlp_bias)
+    layer['down'] = dense(tensors, f'{mlp}down_proj', d, c.d_ff, c.mlp_bias)
+  layer['out'] = dense(tensors, f'{attention}o_proj', d, queries, c.out_bias)
   if c.sinks:
-    layer['sinks'] = shaped(tensors, f'{prefix}self_attn.sinks', c.heads)
+    layer['sinks'] = shaped(tensors, f'{attention}sinks', c.heads)
   for ours, theirs in NORMS[c.norms].items():
     if is_normed or ours != 'attention_norm':
-      layer[ours] = norm(theirs, d)
+      layer[ours] = norm(tensors, f'{prefix}{theirs}', d)
   if c.qk_norm or c.joined_qk_norm:
-    layer['q_norm'] = norm('self_attn.q_norm', c.width if c.qk_norm else queries)
-    layer['k_norm'] = norm('self_attn.k_norm', c.width if c.qk_norm else keys)
+    # each head has its norm, or one norm spans all heads
+    layer['q_norm'] = norm(tensors, f'{attention}q_norm', c.width if c.qk_norm else queries)
+    layer['k_norm'] = norm(tensors, f'{attention}k_norm', c.width if c.qk_norm else keys)
   return layer
 
 
 def _experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:
   """Returns the parameters of a layer's experts: each has its own tensors, or all share them."""
-  n, f = c.count, c.d_ff
-  mixtral, fused = f'{prefix}block_sparse_moe.', f'{prefix}mlp.experts.'
-  if f'{fused}gate_up_proj' in tensors:  # gpt-oss; its kernels are [inputs, outputs]
-    router = f'{prefix}mlp.router.'
-    rows = shaped(tensors, f'{fused}gate_up_proj', n, d, 2 * f)
-    columns = shaped(tensors, f'{fused}down_proj', n, f, d)
-    gate_up = Mapped(rows, lambda x: _apart(x.swapaxes(1, 2)), rows.dtype, (n, 2, f, d))
-    down = Mapped(columns, lambda x: x.swapaxes(1, 2), rows.dtype, (n, d, f))
-    of_rows = shaped(tensors, f'{fused}gate_up_proj_bias', n, 2 * f)
-    return {
-      'router': shaped(tensors, f'{router}weight', n, d),
-      'router_bias': shaped(tensors, f'{router}bias', n),
-      'gate_up': {'kernel': gate_up, 'bias': Mapped(of_rows, _apart, rows.dtype, (n, 2, f))},
-      'down': {'kernel': down, 'bias': shaped(tensors, f'{fused}down_proj_bias', n, d)},
-    }
-  where, names = f'{prefix}mlp.', ('gate_proj', 'up_proj', 'down_proj')
-  if f'{mixtral}gate.weight' in tensors:
-    where, names = mixtral, ('w1', 'w3', 'w2')
-  each: list[list[Any]] = [[], []]
-  for i in range(n):
-    gate, up, down = (f'{where}experts.{i}.{name}.weight' for name in names)
-    each[0].append(Stacked((shaped(tensors, gate, f, d), shaped(tensors, up, f, d))))
-    each[1].append(shaped(tensors, down, d, f))
+  if f'{prefix}mlp.experts.gate_up_proj' in tensors:
+    return _joined_experts(c, d, tensors, f'{prefix}mlp.')
+  place, names = f'{prefix}mlp.', ('gate_proj', 'up_proj', 'down_proj')
+  if f'{prefix}block_sparse_moe.gate.weight' in tensors:  # Mixtral
+    place, names = f'{prefix}block_sparse_moe.', ('w1', 'w3', 'w2')
+  gate_ups, downs = [], []
+  for i in range(c.count):
+    gate, up, down = (f'{place}experts.{i}.{name}.weight' for name in names)
+    gate_ups.append(Stacked((shaped(tensors, gate, c.d_ff, d), shaped(tensors, up, c.d_ff, d))))
+    downs.append(shaped(tensors, down, d, c.d_ff))
   return {
-    'router': shaped(tensors, f'{where}gate.weight', n, d),
-    'gate_up': {'kernel': Stacked(tuple(each[0]))},
-    'down': {'kernel': Stacked(tuple(each[1]))},
+    'router': shaped(tensors, f'{place}gate.weight', c.count, d),
+    'gate_up': {'kernel': Stacked(tuple(gate_ups))},
+    'down': {'kernel': Stacked(tuple(downs))},
   }
 
 
-def _apart(x: np.ndarray) -> np.ndarray:
-  """Returns rows of gates and of the rest, which take turns, as two halves [n, 2, f, ...]."""
+def _joined_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:
+  """Returns the experts of gpt-oss, which share tensors; kernels are stored [inputs, outputs]."""
+  n, f = c.count, c.d_ff
+  gate_up = shaped(tensors, f'{prefix}experts.gate_up_proj', n, d, 2 * f)
+  gate_up_bias = shaped(tensors, f'{prefix}experts.gate_up_proj_bias', n, 2 * f)
+  down = shaped(tensors, f'{prefix}experts.down_proj', n, f, d)
+  dtype = gate_up.dtype
+  return {
+    'router': shaped(tensors, f'{prefix}router.weight', n, d),
+    'router_bias': shaped(tensors, f'{prefix}router.bias', n),
+    'gate_up': {
+      'kernel': Mapped(gate_up, lambda x: _deinterleaved(x.swapaxes(1, 2)), dtype, (n, 2, f, d)),
+      'bias': Mapped(gate_up_bias, _deinterleaved, dtype, (n, 2, f)),
+    },
+    'down': {
+      'kernel': Mapped(down, lambda x: x.swapaxes(1, 2), dtype, (n, d, f)),
+      'bias': shaped(tensors, f'{prefix}experts.down_proj_bias', n, d),
+    },
+  }
+
+
+def _deinterleaved(x: np.ndarray) -> np.ndarray:
+  """Separates alternating rows of gate and up into halves [n, 2, f, ...]."""
   return x.reshape(len(x), -1, 2, *x.shape[2:]).swapaxes(1, 2)

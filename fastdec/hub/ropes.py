@@ -1,4 +1,4 @@
-"""Ropes of config.json: its words for how positions turn, as settings of `models/rotary.py`."""
+"""Rotary positions of config.json: its fields for them, as settings of `models/rotary.py`."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Positive, Size, read
-from fastdec.hub.lm_families import Said
+from fastdec.hub.lm_families import LlamaFields
 
 ROPES = {  # fields that each needs
   'default': (), 'linear': ('factor',), 'dynamic': ('factor',), 'yarn': (),
@@ -18,7 +18,7 @@ OLDER_ROPES = {'su': 'longrope'}
 
 
 @dataclasses.dataclass(frozen=True)
-class SaidOfRope:
+class RopeFields:
   """Fields of rope_parameters, or of rope_scaling."""
 
   rope_type: str | None = None
@@ -39,27 +39,22 @@ class SaidOfRope:
   original_max_position_embeddings: Size | None = None
 
 
-def rope_of(said: Said, is_phi: bool) -> dict[str, Any]:
-  """Reads `rope_parameters`, or older files' `rope_theta` and `rope_scaling`; the latter wins."""
-  name = 'rope_scaling' if said.rope_scaling else 'rope_parameters'
-  given, local = getattr(said, name) or {}, said.rope_local_base_freq
-  kinds = {'sliding_attention', 'full_attention'}
-  if local is not None and kinds & given.keys():  # newer files of Gemma 3
-    of_local = given.get('sliding_attention') or {}
-    sliding = read(SaidOfRope, of_local, f'config.json: {name}', ignores=True)
-    if (sliding.rope_type or 'default') != 'default':
-      raise UserError(
-        f'rope_type={sliding.rope_type!r} of sliding_attention in config.json is not supported: it'
-        " must be 'default'"
-      )
-    given, local = given.get('full_attention') or {}, sliding.rope_theta or local
-  if any(isinstance(value, Mapping) for value in given.values()):
-    raise UserError(
-      'rope_parameters of config.json differ by layer, which is not supported: give one set for all'
-    )
-  rope = read(SaidOfRope, given, f'config.json: {name}', ignores=True)
+def rope_of(config: LlamaFields, is_phi: bool) -> dict[str, Any]:
+  """Returns the fields of an `LMConfig` about rotary positions.
+
+  They are in `rope_parameters`, or in `rope_theta` and `rope_scaling` of older files; of both,
+  `rope_scaling` wins.
+
+  Raises:
+    UserError: a rope that is not supported, or that lacks a field.
+  """
+  name = 'rope_scaling' if config.rope_scaling else 'rope_parameters'
+  parameters, local_theta = _split_by_layer(config, name)
+  rope = read(RopeFields, parameters, f'config.json: {name}', ignores=True)
   kind = rope.rope_type or rope.type or 'default'
-  kind = 'longrope' if is_phi and kind == 'yarn' else OLDER_ROPES.get(kind, kind)
+  if is_phi and kind == 'yarn':  # early files of Phi call it so
+    kind = 'longrope'
+  kind = OLDER_ROPES.get(kind, kind)
   if kind not in ROPES:
     raise UserError(
       f'rope_type={kind!r} of config.json is not supported: known are {", ".join(ROPES)}'
@@ -69,18 +64,58 @@ def rope_of(said: Said, is_phi: bool) -> dict[str, Any]:
       raise UserError(
         f"config.json: {name} lacks the field '{field}': set it to a number, or leave rope_type out"
       )
-  share = rope.partial_rotary_factor or said.partial_rotary_factor or 1.0
+  share = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
   if not 0 < share <= 1 or (share < 1 and not is_phi):
     raise UserError(
       f'partial_rotary_factor={share} of config.json is not supported: it must be 1, or above 0 in'
       ' models of Phi'
     )
-  theta = rope.rope_theta or said.rope_theta or 1e4
-  found = {'rope': kind, 'rope_theta': theta, 'rope_share': float(share), 'local_theta': local}
-  if kind in ('default', 'linear'):
-    return found | ({'rope_factor': rope.factor} if kind == 'linear' else {})
-  longest = said.max_position_embeddings
-  original = said.original_max_position_embeddings or rope.original_max_position_embeddings
+  settings = {
+    'rope': kind,
+    'rope_theta': rope.rope_theta or config.rope_theta or 1e4,
+    'rope_share': float(share),
+    'local_theta': local_theta,
+  }
+  return settings | _stretch(kind, rope, config)
+
+
+def _split_by_layer(config: LlamaFields, name: str) -> tuple[Mapping[str, Any], float | None]:
+  """Returns the parameters of full layers, and the base of layers with a window (Gemma 3).
+
+  Newer files of Gemma 3 nest both in one field.
+
+  Raises:
+    UserError: other parameters that differ by layer.
+  """
+  parameters = getattr(config, name) or {}
+  local_theta = config.rope_local_base_freq
+  is_nested = not parameters.keys().isdisjoint({'sliding_attention', 'full_attention'})
+  if local_theta is not None and is_nested:
+    sliding = read(
+      RopeFields, parameters.get('sliding_attention') or {}, f'config.json: {name}', ignores=True
+    )
+    if (sliding.rope_type or 'default') != 'default':
+      raise UserError(
+        f'rope_type={sliding.rope_type!r} of sliding_attention in config.json is not supported: it'
+        " must be 'default'"
+      )
+    local_theta = sliding.rope_theta or local_theta
+    parameters = parameters.get('full_attention') or {}
+  if any(isinstance(value, Mapping) for value in parameters.values()):
+    raise UserError(
+      'rope_parameters of config.json differ by layer, which is not supported: give one set for all'
+    )
+  return parameters, local_theta
+
+
+def _stretch(kind: str, rope: RopeFields, config: LlamaFields) -> dict[str, Any]:
+  """Returns the settings that stretch positions beyond the length of training."""
+  if kind == 'default':
+    return {}
+  if kind == 'linear':
+    return {'rope_factor': rope.factor}
+  longest = config.max_position_embeddings
+  original = config.original_max_position_embeddings or rope.original_max_position_embeddings
   if kind == 'dynamic' or original is None:
     original = longest
   if original is None:
@@ -89,42 +124,47 @@ def rope_of(said: Said, is_phi: bool) -> dict[str, Any]:
       ' text of training'
     )
   factor = rope.factor or (longest or original) / original
-  found |= {'rope_factor': factor, 'rope_original': original}
+  settings: dict[str, Any] = {'rope_factor': factor, 'rope_original': original}
   if kind == 'llama3':
-    return found | {'rope_low': rope.low_freq_factor, 'rope_high': rope.high_freq_factor}
+    settings |= {'rope_low': rope.low_freq_factor, 'rope_high': rope.high_freq_factor}
   if kind == 'yarn':
-    return found | {
+    settings |= {
       'rope_low': rope.beta_slow or 1.0,
       'rope_high': rope.beta_fast or 32.0,
       'rope_truncate': rope.truncate is not False,
       'rope_scale': rope.attention_factor or _yarn_scale(factor, rope),
     }
   if kind == 'longrope':
-    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
-    return found | {
+    scale = 1.0
+    if factor > 1 and original > 1:
+      scale = math.sqrt(1 + math.log(factor) / math.log(original))
+    settings |= {
       'rope_short': rope.short_factor,
       'rope_long': rope.long_factor,
       'rope_scale': rope.attention_factor or scale,
     }
-  return found
+  return settings
 
 
-def _yarn_scale(factor: float, rope: SaidOfRope) -> float:
-  """Returns the factor of turned queries and keys, which sharpens attention in long texts."""
+def _yarn_scale(factor: float, rope: RopeFields) -> float:
+  """Returns the factor of rotated queries and keys, which sharpens attention in long texts."""
 
-  def grown(by: float) -> float:
-    return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+  def scale(mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
   if rope.mscale and rope.mscale_all_dim:
-    return grown(rope.mscale) / grown(rope.mscale_all_dim)
-  return grown(1.0)
+    return scale(rope.mscale) / scale(rope.mscale_all_dim)
+  return scale(1.0)
 
 
-def longest_of(said: Said, settings: Mapping[str, Any]) -> int | None:
-  """Returns the longest text: some files keep the length before the stretch; dynamic has no end."""
-  longest, stretched = said.max_position_embeddings, 0
-  if settings['rope'] == 'dynamic':
+def longest_of(config: LlamaFields, settings: Mapping[str, Any]) -> int | None:
+  """Returns the length of the longest text; None: no limit.
+
+  YaRN's files may keep the length before the stretch, so the larger of the two counts.
+  """
+  longest = config.max_position_embeddings
+  if longest is None or settings['rope'] == 'dynamic':
     return None
   if settings['rope'] == 'yarn':
-    stretched = int(settings['rope_factor'] * settings['rope_original'])
-  return None if longest is None else max(longest, stretched)
+    return max(longest, int(settings['rope_factor'] * settings['rope_original']))
+  return longest

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, Layers, Share, Size, read
-from fastdec.folders.stored import Stacked
-from fastdec.hub.families import check_heeded
-from fastdec.hub.generation import pad_of_sources, said_of, suppressed
-from fastdec.hub.tensors import are_equal, shaped
+from fastdec.fields import Between, Layers, Share, Size
+from fastdec.hub.families import check_heeded, read_fields
+from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
+from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
 from fastdec.models.t5 import T5, T5Config
 
@@ -19,11 +18,12 @@ OF_MT5 = {  # meanings of absent keys that differ from T5's
   'vocab_size': 250112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6,
   'feed_forward_proj': 'gated-gelu',
 }  # fmt: skip
-OTHERS = (  # fields of families that are nearly T5, and change the result
+OTHERS = (  # fields of similar families, which change the result
   'num_experts', 'expert_capacity', 'encoder_attention_type', 'local_radius', 'scalable_attention',
 )  # fmt: skip
 
-# Theirs: 'relu', 'gated-silu'. Only 'gated-gelu' is by tanh, for the first T5 v1.1.
+# Ours by the last word of theirs, as in 'relu' and 'gated-silu'. Only in 'gated-gelu', of the first
+# T5 v1.1, does gelu mean the approximation by tanh.
 ACTIVATIONS = {
   'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu',
   'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
@@ -35,7 +35,7 @@ OBSOLETE = 'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weig
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class T5Fields:
   """Fields of config.json, by its names; null counts as absent."""
 
   d_model: Size = 512
@@ -43,68 +43,69 @@ class Said:
   d_ff: Size = 2048
   num_heads: Size = 8
   num_layers: Layers = 6
-  num_decoder_layers: Layers | None = None  # as many as the encoder
+  num_decoder_layers: Layers | None = None  # None: as many as the encoder
   vocab_size: Size = 32128
   layer_norm_epsilon: Share = 1e-6
   relative_attention_num_buckets: Annotated[int, Between(4, 2**16)] = 32
   relative_attention_max_distance: Annotated[int, Between(1, 2**20)] = 128
   feed_forward_proj: str = 'relu'
-  # parts of it, which go before it
+  # its two parts; they win over it
   dense_act_fn: str | None = None
   is_gated_act: bool | None = None
   dropout_rate: Share = 0.1
   is_encoder_decoder: bool = True
   tie_word_embeddings: bool = True
-  scale_decoder_outputs: bool | None = None  # if the logits' matrix is the embedding
+  scale_decoder_outputs: bool | None = None  # None: tie_word_embeddings
 
 
 def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: str) -> T5:
   """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
-  `tie_word_embeddings` has meant two things. One is that logits are scaled; newer files have a key
-  for it, and mT5 never scales them. The other is that they have no matrix of their own; the tensors
-  decide it (`params_of`).
+  `tie_word_embeddings` has meant two things. One is that logits are scaled: newer files have a key
+  for it, and mT5 never scales them. The other is that logits have no matrix of their own: there the
+  tensors decide (`params_of`).
 
   Raises:
     UserError: an option that is not supported, or a value of another kind.
   """
   is_mt5 = config.get('model_type') == 'mt5'
-  given = {name: value for name, value in config.items() if value is not None}
+  settings = {name: value for name, value in config.items() if value is not None}
   if is_mt5:
-    given = {**OF_MT5, **given, 'scale_decoder_outputs': False}
-  check_heeded(given, Said.__annotations__, OTHERS)
-  said = read(Said, given, 'config.json', ': ', ignores=True)
-  if not said.is_encoder_decoder:
+    settings = {**OF_MT5, **settings, 'scale_decoder_outputs': False}
+  check_heeded(settings, T5Fields.__annotations__, OTHERS)
+  fields = read_fields(T5Fields, settings)
+  if not fields.is_encoder_decoder:
     raise UserError(
       'is_encoder_decoder=false in config.json is not supported: give a T5 that has a decoder'
     )
-  config = {'pad_token_id': 0, 'eos_token_id': 1, **config, 'vocab_size': said.vocab_size}
-  ids, pad = said_of(config, generation), pad_of_sources(config, generation)
-  scales = said.scale_decoder_outputs
-  scales = said.tie_word_embeddings if scales is None else scales
+  config = {'pad_token_id': 0, 'eos_token_id': 1, **config, 'vocab_size': fields.vocab_size}
+  ids, pad = generation_ids(config, generation), pad_of_sources(config, generation)
+  scales_logits = fields.scale_decoder_outputs
+  if scales_logits is None:
+    scales_logits = fields.tie_word_embeddings
   return T5(
     T5Config(
-      d_model=said.d_model,
-      d_kv=said.d_kv,
-      d_ff=said.d_ff,
-      heads=said.num_heads,
-      encoder_layers=said.num_layers,
-      decoder_layers=said.num_decoder_layers or said.num_layers,
-      vocab_size=said.vocab_size,
-      norm_epsilon=said.layer_norm_epsilon,
-      buckets=said.relative_attention_num_buckets,
-      max_distance=said.relative_attention_max_distance,
-      **_feed_forward(said),
-      dropout=said.dropout_rate,
-      attention_dropout=said.dropout_rate,
-      activation_dropout=said.dropout_rate,
+      d_model=fields.d_model,
+      d_kv=fields.d_kv,
+      d_ff=fields.d_ff,
+      heads=fields.num_heads,
+      encoder_layers=fields.num_layers,
+      decoder_layers=fields.num_decoder_layers or fields.num_layers,
+      vocab_size=fields.vocab_size,
+      norm_epsilon=fields.layer_norm_epsilon,
+      buckets=fields.relative_attention_num_buckets,
+      max_distance=fields.relative_attention_max_distance,
+      **_feed_forward(fields),
+      dropout=fields.dropout_rate,
+      attention_dropout=fields.dropout_rate,
+      activation_dropout=fields.dropout_rate,
       dtype=dtype,
-      is_tied=scales,
-      scales_logits=scales,
+      is_tied=scales_logits,
+      scales_logits=scales_logits,
       pad_id=pad,
       eos_ids=ids.ends,
       start_id=pad if ids.decoder_start_token_id is None else ids.decoder_start_token_id,
-      suppressed_ids=tuple(sorted(suppressed(config, generation))),
+      suppressed_ids=tuple(sorted(suppressed_ids(config, generation))),
     )
   )
 
@@ -122,7 +123,7 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   c, names = model.config, set(tensors)
   size = (c.vocab_size, c.d_model)
   if OBSOLETE in names:
-    tensors[OBSOLETE]  # asked for, so that it is not left over
+    tensors[OBSOLETE]  # a look-up marks it as used, so that it is not reported as unknown
   params: dict[str, Any] = {'embedding': _embedding(tensors, names, size)}
   if not c.is_tied:
     params['lm_head'] = params['embedding']
@@ -131,9 +132,7 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
     if not are_equal(output, params['embedding']):
       params['lm_head'] = output
   for side, layers in (('encoder', c.encoder_layers), ('decoder', c.decoder_layers)):
-    params[f'{side}_norm'] = {
-      'scale': shaped(tensors, f'{side}.final_layer_norm.weight', c.d_model)
-    }
+    params[f'{side}_norm'] = norm(tensors, f'{side}.final_layer_norm', c.d_model)
     table = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     params[f'{side}_bias'] = shaped(tensors, table, c.buckets, c.heads)
     for i in range(layers):
@@ -144,55 +143,57 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
 def _layer(c: T5Config, tensors: Mapping[str, Any], prefix: str, has_cross: bool) -> Params:
   d, inner = c.d_model, c.heads * c.d_kv
 
-  def weight(name, *shape):
-    return shaped(tensors, f'{prefix}.{name}.weight', *shape)
+  def project(name: str, outputs: int, inputs: int) -> Params:
+    return dense(tensors, f'{prefix}.{name}', outputs, inputs)
 
-  def stacked(*names):
-    return Stacked(tuple(weight(name, inner, d) for name in names))
+  def stack(*names: str, outputs: int = inner) -> Params:
+    return stacked_dense(tensors, [f'{prefix}.{name}' for name in names], outputs, d)
 
-  def norm(index):
-    return {'norm': {'scale': weight(f'{index}.layer_norm', d)}}
+  def around(sublayer: int) -> Params:
+    return {'norm': norm(tensors, f'{prefix}.{sublayer}.layer_norm', d)}
 
+  attention, cross = '0.SelfAttention', '1.EncDecAttention'
   layer = {
     'attention': {
-      'qkv': {'kernel': stacked(*(f'0.SelfAttention.{x}' for x in 'qkv'))},
-      'out': {'kernel': weight('0.SelfAttention.o', d, inner)},
+      'qkv': stack(f'{attention}.q', f'{attention}.k', f'{attention}.v'),
+      'out': project(f'{attention}.o', d, inner),
     },
-    'around_attention': norm(0),
+    'around_attention': around(0),
   }
   if has_cross:
-    cross = '1.EncDecAttention'
     layer['cross'] = {
-      'q': {'kernel': weight(f'{cross}.q', inner, d)},
-      'kv': {'kernel': stacked(f'{cross}.k', f'{cross}.v')},
-      'out': {'kernel': weight(f'{cross}.o', d, inner)},
+      'q': project(f'{cross}.q', inner, d),
+      'kv': stack(f'{cross}.k', f'{cross}.v'),
+      'out': project(f'{cross}.o', d, inner),
     }
-    layer['around_cross'] = norm(1)
+    layer['around_cross'] = around(1)
   last = 2 if has_cross else 1
-  dense = f'{last}.DenseReluDense'
+  feed_forward = f'{last}.DenseReluDense'
   if c.is_gated:
-    first = {
-      'gate_w1': {'kernel': Stacked(tuple(weight(f'{dense}.wi_{i}', c.d_ff, d) for i in (0, 1)))}
-    }
+    gate_w1 = stack(f'{feed_forward}.wi_0', f'{feed_forward}.wi_1', outputs=c.d_ff)
+    layer['feed_forward'] = {'gate_w1': gate_w1}
   else:
-    first = {'w1': {'kernel': weight(f'{dense}.wi', c.d_ff, d)}}
-  layer['feed_forward'] = {**first, 'w2': {'kernel': weight(f'{dense}.wo', d, c.d_ff)}}
-  layer['around_feed_forward'] = norm(last)
+    layer['feed_forward'] = {'w1': project(f'{feed_forward}.wi', c.d_ff, d)}
+  layer['feed_forward']['w2'] = project(f'{feed_forward}.wo', d, c.d_ff)
+  layer['around_feed_forward'] = around(last)
   return layer
 
 
 def _embedding(tensors: Mapping[str, Any], names: set[str], size: tuple[int, int]) -> Any:
-  found = [name for name in EMBEDDINGS if name in names] or EMBEDDINGS[:1]
-  first = shaped(tensors, found[0], *size)
-  if not all(are_equal(shaped(tensors, name, *size), first) for name in found[1:]):
-    raise UserError(
-      f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported'
-    )
-  return first
+  """Returns the embedding, of which a file may have several copies."""
+  copies = [name for name in EMBEDDINGS if name in names]
+  embedding = shaped(tensors, copies[0] if copies else EMBEDDINGS[0], *size)
+  for name in copies[1:]:
+    if not are_equal(shaped(tensors, name, *size), embedding):
+      raise UserError(
+        f'{", ".join(EMBEDDINGS)} differ, and T5 shares one: such a model is not supported'
+      )
+  return embedding
 
 
-def _feed_forward(said: Said) -> dict[str, Any]:
-  projection = said.feed_forward_proj
+def _feed_forward(fields: T5Fields) -> dict[str, Any]:
+  """Returns the fields of a `T5Config` that feed_forward_proj and its parts determine."""
+  projection = fields.feed_forward_proj
   gate, _, activation = projection.rpartition('-')
   if gate not in ('', 'gated') or activation not in ACTIVATIONS:
     allowed = ', '.join(ACTIVATIONS)
@@ -202,10 +203,12 @@ def _feed_forward(said: Said) -> dict[str, Any]:
     )
   if projection == 'gated-gelu':
     activation = 'gelu_new'
-  activation = said.dense_act_fn or activation
+  activation = fields.dense_act_fn or activation
   if activation not in ACTIVATIONS:
     raise UserError(
       f'dense_act_fn={activation!r} is not supported: it may be one of {", ".join(ACTIVATIONS)}'
     )
-  is_gated = gate == 'gated' if said.is_gated_act is None else said.is_gated_act
+  is_gated = fields.is_gated_act
+  if is_gated is None:
+    is_gated = gate == 'gated'
   return {'is_gated': is_gated, 'activation': ACTIVATIONS[activation]}

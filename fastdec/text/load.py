@@ -19,15 +19,15 @@ from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
   PathLike,
-  computing_and_kept,
   model_folder,
   resolved,
+  split_dtype,
 )
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import drafts, huggingface, medusa, tokenizers
 from fastdec.hub.generation import warn_of_processors
 from fastdec.hub.medusa import save_heads
-from fastdec.hub.tensors import check_kind
+from fastdec.hub.weight_files import check_kind
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params
@@ -60,14 +60,14 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
       in.
   """
   folder = model_folder(path)
-  computing, kernels = computing_and_kept(dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
   # Published heads may have no config.json.
   file = folder / 'config.json'
   config = files.read_json(file) if file.is_file() else {}
   if medusa.holds_heads(folder, config):
-    return medusa.MedusaFolder(folder, config, computing, kernels)
-  if huggingface.is_theirs(config):
-    return huggingface.HuggingFaceFolder(folder, config, computing, kernels)
+    return medusa.MedusaFolder(folder, config, compute_dtype, kernel_dtype)
+  if huggingface.is_hugging_face(config):
+    return huggingface.HuggingFaceFolder(folder, config, compute_dtype, kernel_dtype)
   if not file.is_file():
     check_kind(folder)
   return native.open(folder, dtype)

@@ -65,14 +65,15 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
 def test_settings_of_generate_are_saved_with_the_model(parts, tmp_path):
   """Those that came with it: who goes on from the copy writes the same text."""
   _, params, _, _ = parts
-  said = {'forced_bos_token_id': 7, 'bad_words_ids': [[3, 4]], 'sequence_bias': [[[5], 2.0]]}
-  fd.save(Transformer(CONFIG, generation=said), params, tmp_path / 'own')
+  settings = {'forced_bos_token_id': 7, 'bad_words_ids': [[3, 4]], 'sequence_bias': [[[5], 2.0]]}
+  fd.save(Transformer(CONFIG, generation=settings), params, tmp_path / 'own')
   with pytest.warns(fd.UserNote, match='has processors of `generate`: forced_bos_token_id=7, '):
     model, params = fd.load(tmp_path / 'own', dtype='bfloat16')
-  assert model.generation == said
+  assert model.generation == settings
   fd.save(model, params, tmp_path / 'own')
-  found = fd.Processors.of(tmp_path / 'own')
-  assert found.forced_begin == 7 and found.bad_words == ((3, 4),) and found.bias == {(5,): 2.0}
+  processors = fd.Processors.of(tmp_path / 'own')
+  assert processors.forced_begin == 7
+  assert processors.bad_words == ((3, 4),) and processors.bias == {(5,): 2.0}
   fd.save(Transformer(CONFIG), params, tmp_path / 'own')
   assert not fd.load(tmp_path / 'own')[0].generation
 
@@ -125,12 +126,12 @@ def test_round_trip_of_convolutions(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
 
 
-@pytest.mark.parametrize(('name', 'value', 'said'), [
+@pytest.mark.parametrize(('name', 'value', 'message'), [
   ('start_id', 2**62, 'give a whole number below 2.31'),
   ('start_id', 10**9, 'give ids from 0 to 8'), ('start_id', -1, 'give ids from 0 to 8'),
   ('source_vocab_size', 0, 'give 1 or more'), ('max_positions', 2**40, 'below 2.31'),
 ])  # fmt: skip
-def test_numbers_of_a_config_are_bounded(tmp_path, name, value, said):
+def test_numbers_of_a_config_are_bounded(tmp_path, name, value, message):
   layers = {'encoder_layers': ((4, 3),), 'decoder_layers': ((4, 3),)}
   model = FConv(FConvConfig(vocab_size=9, d_embed=4, d_out=6, **layers))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -138,7 +139,7 @@ def test_numbers_of_a_config_are_bounded(tmp_path, name, value, said):
   config = json.loads((tmp_path / 'config.json').read_text())
   config['model'][name] = value
   (tmp_path / 'config.json').write_text(json.dumps(config))
-  with pytest.raises(fd.UserError, match=f'{name}={value} is not possible: .*{said}'):
+  with pytest.raises(fd.UserError, match=f'{name}={value} is not possible: .*{message}'):
     fd.load(tmp_path)
 
 
@@ -338,12 +339,12 @@ def test_what_save_writes_is_read_back(parts, tmp_path, kind):
   tokenizer = hugging_face(tmp_path / 'theirs') if kind == 'theirs' else tokenizer
   for _ in range(2):  # the second replaces the first
     fd.save(model, fd.pack(model, params), tmp_path / 'model', (HEADS, head_params), tokenizer)
-  for loaded, given in (
+  for loaded, saved in (
     (fd.load(tmp_path / 'model'), (model, params)),
     (fd.load_heads(tmp_path / 'model'), (HEADS, head_params)),
   ):
-    assert loaded[0] == given[0]
-    jax.tree.map(np.testing.assert_array_equal, loaded[1], given[1])
+    assert loaded[0] == saved[0]
+    jax.tree.map(np.testing.assert_array_equal, loaded[1], saved[1])
   if tokenizer is not None:
     assert fd.load_tokenizer(tmp_path / 'model').encode('a dog') == tokenizer.encode('a dog')
   if kind == 'theirs':
@@ -364,13 +365,16 @@ def test_a_model_with_its_first_head_is_saved_whole(parts, tmp_path):
 def test_a_name_of_the_hub_is_downloaded(parts, tmp_path, monkeypatch):
   model, params, head_params, file = parts
   fd.save(model, params, tmp_path / 'there', (HEADS, head_params), file)
-  asked = []
-  monkeypatch.setattr(
-    huggingface_hub, 'snapshot_download', lambda name, **_: asked.append(name) or tmp_path / 'there'
-  )
+  downloads = []
+
+  def download(name, **_):
+    downloads.append(name)
+    return tmp_path / 'there'
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', download)
   monkeypatch.chdir(tmp_path)
   assert fd.load('people/model')[0] == model and fd.load_heads('people/model')[0] == HEADS
-  assert asked == ['people/model'] * 2 and fd.load('./there')[0] == model
+  assert downloads == ['people/model'] * 2 and fd.load('./there')[0] == model
   monkeypatch.undo()  # no network here
   with pytest.raises(fd.UserError, match='hf download people/model --local-dir=model'):
     fd.load_draft('people/model')

@@ -76,7 +76,7 @@ def test_what_a_draft_may_have_of_its_own_is_kept(tmp_path):
   assert_same(fd.load_draft(tmp_path), draft)
 
 
-def test_it_comes_in_the_type_that_is_asked_for_but_for_whole_numbers(tmp_path):
+def test_all_but_whole_numbers_come_in_the_dtype_of_the_call(tmp_path):
   fd.save_draft(tmp_path / 'draft', made(DRAFTS['eagle-3']))
   module, params = fd.load_draft(tmp_path / 'draft', dtype='bfloat16')
   assert module.layers.dtype == 'bfloat16'
@@ -127,18 +127,19 @@ def changed(folder, change):
 
 
 REFUSED = {
-  'another width': (lambda said: said.update(d_target=5, d_embed=4), r"fuses=True"),
-  'another depth': (lambda said: said['layers'].update(layers=1), 'the two do not belong together'),
-  'more layers than tensors': (lambda said: said['layers'].update(layers=9999),
+  'another width': (lambda draft: draft.update(d_target=5, d_embed=4), r"fuses=True"),
+  'another depth': (lambda draft: draft['layers'].update(layers=1),
+    'the two do not belong together'),
+  'more layers than tensors': (lambda draft: draft['layers'].update(layers=9999),
     'holds too little for layers=9999'),
-  'an unknown field': (lambda said: said.update(depth=3), 'has unknown fields depth'),
-  'a field is missing': (lambda said: said.pop('vocab_size'), "lacks the field 'vocab_size'"),
-  'another kind': (lambda said: said.update(type='lookahead'),
+  'an unknown field': (lambda draft: draft.update(depth=3), 'has unknown fields depth'),
+  'a field is missing': (lambda draft: draft.pop('vocab_size'), "lacks the field 'vocab_size'"),
+  'another kind': (lambda draft: draft.update(type='lookahead'),
     "is of type 'lookahead': known are eagle, block"),
-  'other layers': (lambda said: said.update(layers={'type': 'lstm'}),
+  'other layers': (lambda draft: draft.update(layers={'type': 'lstm'}),
     "is of type 'lstm': known are lm, stack"),
-  'no layers': (lambda said: said.pop('layers'), 'is of type None: known are lm, stack'),
-  'a word for a number': (lambda said: said.update(taps=['deep']),
+  'no layers': (lambda draft: draft.pop('layers'), 'is of type None: known are lm, stack'),
+  'a word for a number': (lambda draft: draft.update(taps=['deep']),
     r'taps\[0\]=.deep. is not possible'),
 }  # fmt: skip
 

@@ -225,9 +225,11 @@ def write(folder, layout, config=None, tensors=None):
   from safetensors.numpy import save_file
 
   base, shapes, _ = LAYOUTS[layout]
-  said = copy.deepcopy(base) | (config or {})
+  fields = copy.deepcopy(base) | (config or {})
   named = tensors_of(shapes) | (tensors or {})
   folder.mkdir(parents=True, exist_ok=True)
-  (folder / 'config.json').write_text(json.dumps({k: v for k, v in said.items() if v != 'absent'}))
+  (folder / 'config.json').write_text(
+    json.dumps({k: v for k, v in fields.items() if v != 'absent'})
+  )
   save_file({k: v for k, v in named.items() if v is not None}, folder / 'model.safetensors')
   return named

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.hub import bart, families, llama, quantized
+from fastdec.hub import bart, families, llama, quantized_formats
 from fastdec.hub import generation as decoding
 from fastdec.models.transformer import Network
 from fastdec.text.load import open_folder
@@ -117,17 +117,17 @@ def test_windows(changes, windows):
   assert config_of(**{'num_key_value_heads': None, **changes}).windows == windows
 
 
-@pytest.mark.parametrize(('kind', 'said', 'biases', 'norms', 'key_heads', 'width'), [
+@pytest.mark.parametrize(('kind', 'options', 'biases', 'norms', 'key_heads', 'width'), [
   ('llama', {'attention_bias': True, 'mlp_bias': True}, (True, True, True), False, 4, 4),
   ('mistral', {'attention_bias': True, 'mlp_bias': True}, (False, False, False), False, 8, 4),
   ('qwen2', {'attention_bias': False, 'mlp_bias': True}, (True, False, False), False, 4, 4),
   ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
 ])  # fmt: skip
-def test_what_each_family_has_of_its_own(kind, said, biases, norms, key_heads, width):
+def test_what_each_family_has_of_its_own(kind, options, biases, norms, key_heads, width):
   """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default
   is 8 key heads."""
   heads = {'num_attention_heads': 8, 'hidden_size': 32} if kind == 'mistral' else {}
-  config = config_of(model_type=kind, **said, **heads)
+  config = config_of(model_type=kind, **options, **heads)
   assert (config.qkv_bias, config.out_bias, config.mlp_bias) == biases
   assert (config.qk_norm, config.kv_heads, config.width) == (norms, key_heads, width)
 
@@ -174,10 +174,10 @@ def test_what_is_never_emitted():
   nobody."""
   words = [[3], [5], [4, 6]]
   generation = {'eos_token_id': [2, 5], 'bad_words_ids': words, 'suppress_tokens': [-1, 7, 99]}
-  assert decoding.suppressed(LLAMA, generation) == {3, 7}
-  assert decoding.suppressed(LLAMA, {'suppress_tokens': [2]}) == {2}
+  assert decoding.suppressed_ids(LLAMA, generation) == {3, 7}
+  assert decoding.suppressed_ids(LLAMA, {'suppress_tokens': [2]}) == {2}
   older = {**LLAMA, 'bad_words_ids': [[4]]}
-  assert decoding.suppressed(older, {}) == {4} and not decoding.suppressed(
+  assert decoding.suppressed_ids(older, {}) == {4} and not decoding.suppressed_ids(
     older, {'eos_token_id': 2}
   )
 
@@ -225,33 +225,33 @@ def model_in(folder, generation, **changes):
     'do_sample=True, temperature=0.7, typical_p=0.9'),
   ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
 ])  # fmt: skip
-def test_defaults_of_generate_that_are_not_heeded_are_told_by_one_warning(
-  generation, named, tmp_path
-):
+def test_one_warning_names_all_unheeded_defaults_of_generate(generation, named, tmp_path):
   with pytest.warns(fd.UserNote) as caught:
     model_in(tmp_path, generation)
-  (told,) = [str(warning.message) for warning in caught]
-  assert told.startswith(
+  (message,) = [str(warning.message) for warning in caught]
+  assert message.startswith(
     f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.'
   )
-  assert told.endswith('The strategy that you give chooses tokens, and max_len alone limits them.')
+  assert message.endswith(
+    'The strategy that you give chooses tokens, and max_len alone limits them.'
+  )
 
 
-def test_a_config_alone_is_asked_for_defaults_too(tmp_path):
+def test_a_config_alone_may_have_defaults_too(tmp_path):
   with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: num_beams=2\.'):
     model_in(tmp_path, None, num_beams=2)
 
 
-@pytest.mark.parametrize(('given', 'named'), [
+@pytest.mark.parametrize(('settings', 'named'), [
   ({'no_repeat_ngram_size': 3, 'min_length': 5}, 'no_repeat_ngram_size=3, min_length=5'),
   ({'forced_eos_token_id': 2, 'bad_words_ids': [[3, 4]]},
     r'forced_eos_token_id=2, bad_words_ids=\[\[3, 4\]\]'),
 ])  # fmt: skip
-def test_processors_are_told_to_those_who_have_to_give_them(given, named, tmp_path):
+def test_a_warning_names_processors_that_the_caller_must_set(settings, named, tmp_path):
   with pytest.warns(
     fd.UserNote, match=f'has processors of `generate`: {named}. fd.Generator heeds'
   ):
-    decoding.warn_of_processors(tmp_path, given)
+    decoding.warn_of_processors(tmp_path, settings)
   decoding.warn_of_processors(tmp_path, {'repetition_penalty': 1.0, 'bad_words_ids': [[3]]})
 
 
@@ -293,8 +293,8 @@ def test_fields_and_defaults_of_one_family_are_not_anothers():
   assert config_of(**gemma, hidden_act='relu', attn_logit_softcapping=3.0) == plain
   assert config_of(**gemma, hidden_activation='relu').activation == 'relu'
   rope = {'full_attention': {'rope_type': 'default', 'rope_theta': 7.0}}
-  found = config_of(**gemma, rope_parameters=rope, rope_local_base_freq=9.0)
-  assert (found.rope_theta, found.local_theta) == (7.0, 9.0)
+  gemma3 = config_of(**gemma, rope_parameters=rope, rope_local_base_freq=9.0)
+  assert (gemma3.rope_theta, gemma3.local_theta) == (7.0, 9.0)
   factors = {'short_factor': [1.0, 1.0], 'long_factor': [2.0, 3.0]}
   phi = config_of(model_type='phi3', rope_scaling={'type': 'yarn', **factors})
   assert (phi.rope, phi.rope_original, phi.rope_long) == ('longrope', 4096, (2.0, 3.0))
@@ -315,26 +315,26 @@ def test_experts_mean_the_same_in_older_and_newer_words():
   assert config_of(model_type='qwen3_moe', **EXPERTS).experts.count == 128
 
 
-@pytest.mark.parametrize(('said', 'sparse'), [
+@pytest.mark.parametrize(('changes', 'sparse'), [
   ({}, (True, True, True)),
   ({'mlp_only_layers': [0, 2]}, (False, True, False)),
   ({'decoder_sparse_step': 2}, (False, True, False)),
   ({'decoder_sparse_step': 2, 'mlp_only_layers': [1]}, (False, False, False)),
   ({'num_experts': 0}, (False, False, False)),
 ])  # fmt: skip
-def test_layers_of_experts(said, sparse):
-  assert config_of(model_type='qwen3_moe', **EXPERTS, **said).sparse == sparse
+def test_layers_of_experts(changes, sparse):
+  assert config_of(model_type='qwen3_moe', **EXPERTS, **changes).sparse == sparse
 
 
 def test_the_weights_of_experts():
   """Mixtral's and gpt-oss's always sum to 1, Qwen3's where config.json says so."""
-  normed = lambda **said: config_of(**EXPERTS, **said).experts.normed
+  normed = lambda **changes: config_of(**EXPERTS, **changes).experts.normed
   assert normed(model_type='mixtral') and normed(model_type='gpt_oss')
   assert not normed(model_type='qwen3_moe')
   assert normed(model_type='qwen3_moe', norm_topk_prob=True)
 
 
-@pytest.mark.parametrize('module', [families, quantized], ids=['families', 'quantized'])
+@pytest.mark.parametrize('module', [families, quantized_formats], ids=['families', 'quantized'])
 def test_the_tables_of_folders_are_in_the_documents(module):
   page = (Path(__file__).parents[2] / 'docs' / 'own' / 'folders.md').read_text()
   assert module.table() in page, f'write it into docs/own/folders.md:\n{module.table()}'

@@ -111,7 +111,7 @@ def test_every_tensor_ends_where_it_should_and_is_read(layout, tmp_path):
     assert getattr(whole, name.removeprefix('layers.')) == value, name
 
   ours = flatten_dict(params, sep='/')
-  found = set()
+  read = set()
   for theirs, tensor in tensors.items():
     if theirs in UNREAD or (theirs == 'norm.weight' and 'norm' not in params['network']):
       continue
@@ -120,8 +120,8 @@ def test_every_tensor_ends_where_it_should_and_is_read(layout, tmp_path):
     np.testing.assert_array_equal(
       there.reshape(tensor.shape), tensor + (layout.endswith('around zero') and 'norm' in theirs)
     )
-    found.add(name)
-  assert found == ours.keys() - {'ids'}
+    read.add(name)
+  assert read == ours.keys() - {'ids'}
   if 'ids' in ours:
     np.testing.assert_array_equal(ours['ids'], [0, 2, 3, 7, 10])
 
@@ -318,7 +318,7 @@ FLASH_WINDOWS = WINDOWS | {'layer_types': ['sliding_attention', 'full_attention'
   ({'dflash_config': {'mask_token_id': 3, 'use_swa': True, 'swa_window_size': 5}}, (5, 5), 'none'),
   ({'dflash_config': {'mask_token_id': 3, 'causal_head': True}}, (0, 0), 'all'),
 ])  # fmt: skip
-def test_windows_and_causality_of_blocks_are_said_in_many_ways(config, windows, causal, tmp_path):
+def test_windows_and_causality_of_blocks_have_many_spellings(config, windows, causal, tmp_path):
   write(tmp_path, FLASH, config)
   module, _ = fd.load_draft(tmp_path)
   assert (module.windows, module.causal, module.windows_follow) == (windows, causal, True)

@@ -76,7 +76,7 @@ MARIAN = {
   'decoder_start_token_id': 6, 'activation_function': 'swish', 'scale_embedding': True,
   'decoder_vocab_size': 7, 'bad_words_ids': [[6]],
 }  # fmt: skip
-T5_SAID = {
+T5_FIELDS = {
   'model_type': 't5', 'd_model': 4, 'd_kv': 2, 'd_ff': 6, 'num_heads': 2, 'num_layers': 1,
   'num_decoder_layers': 1, 'vocab_size': 7, 'feed_forward_proj': 'gated-gelu', 'pad_token_id': 0,
   'eos_token_id': 1, 'dropout_rate': 0.0, 'relative_attention_num_buckets': 8,
@@ -206,17 +206,17 @@ def test_the_config_of_a_quantized_model(folder):
   fuzz(folder, 'config.json', {**LLAMA, 'quantization_config': QUANTIZED}, fd.load, 60)
 
 
-@pytest.mark.parametrize('said', [MARIAN, T5_SAID], ids=['marian', 't5'])
+@pytest.mark.parametrize('config', [MARIAN, T5_FIELDS], ids=['marian', 't5'])
 @pytest.mark.wide('t5')
-def test_the_config_of_an_encoder_decoder(said, folder):
-  fuzz(folder, 'config.json', said, lambda folder: open_folder(folder).model, 60)
+def test_the_config_of_an_encoder_decoder(config, folder):
+  fuzz(folder, 'config.json', config, lambda folder: open_folder(folder).model, 60)
 
 
-@pytest.mark.parametrize('said', [LLAMA, MARIAN, T5_SAID], ids=['llama', 'marian', 't5'])
+@pytest.mark.parametrize('config', [LLAMA, MARIAN, T5_FIELDS], ids=['llama', 'marian', 't5'])
 @pytest.mark.wide('llama')
-def test_the_generation_config(said, folder):
-  put(folder, 'config.json', json.dumps(said))
-  base = {**GENERATION, 'eos_token_id': said['eos_token_id']}
+def test_the_generation_config(config, folder):
+  put(folder, 'config.json', json.dumps(config))
+  base = {**GENERATION, 'eos_token_id': config['eos_token_id']}
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', fd.UserNote)
     fuzz(folder, 'generation_config.json', base, lambda folder: open_folder(folder).model, 50)
@@ -240,8 +240,8 @@ def test_an_index_may_name_what_no_file_can_be_called(folder):
 def test_the_config_of_published_heads(folder):
   shapes = {'0.0.linear.weight': (4, 4), '0.0.linear.bias': (4,), '0.1.weight': (7, 4)}
   write_tensors(folder / 'medusa_lm_head.safetensors', shapes)
-  for said in (MEDUSA, VLLM):
-    fuzz(folder, 'config.json', said, fd.load_heads, 60)
+  for config in (MEDUSA, VLLM):
+    fuzz(folder, 'config.json', config, fd.load_heads, 60)
 
 
 PUBLISHED = (
@@ -274,15 +274,17 @@ def test_a_tokenizer(folder):
   fuzz(folder, 'tokenizer.json', write_tokenizer(folder), encode, 60)
 
 
-@pytest.mark.parametrize('said', [LLAMA, {'format': 'fastdec', 'model': {}}], ids=['llama', 'own'])
-def test_a_sentencepiece_model(said, folder):
-  put(folder, 'config.json', json.dumps(said))
+@pytest.mark.parametrize(
+  'config', [LLAMA, {'format': 'fastdec', 'model': {}}], ids=['llama', 'own']
+)
+def test_a_sentencepiece_model(config, folder):
+  put(folder, 'config.json', json.dumps(config))
   data = Tokenizer.train(['a b c'] * 9, folder / 'made', 8).model_proto
 
   def read(folder):
-    found = fd.load_tokenizer(folder)
-    found.decode([*found.encode('a b'), 3, 99])
-    found.pieces([0, 99])
+    tokenizer = fd.load_tokenizer(folder)
+    tokenizer.decode([*tokenizer.encode('a b'), 3, 99])
+    tokenizer.pieces([0, 99])
 
   fuzz_bytes(folder, 'tokenizer.model', data, spoilt(data), read, 50)
 
@@ -301,9 +303,9 @@ def test_a_pool(folder):
   others = headers.map(lambda text: len(text).to_bytes(8, 'little') + text + data[8 + length :])
 
   def guess(folder):
-    found = fd.load_pool(folder / 'pool')
-    found.check(7)
-    found.best(jnp.array([0, 6]), 3)
+    pool = fd.load_pool(folder / 'pool')
+    pool.check(7)
+    pool.best(jnp.array([0, 6]), 3)
 
   fuzz_bytes(folder, 'pool', data, st.one_of(spoilt(data), others), guess, 60)
 
@@ -314,8 +316,8 @@ def test_what_was_tuned(folder):
   folders.save(model, zeros(model), folder, (heads, zeros(heads)))
   row = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
   strategy = fd.Medusa(fd.load_heads(folder), [[0]])
-  told = ('Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here())
-  Tuned(*told, (row,), strategy=strategy).save(folder)
+  results = ('Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here())
+  Tuned(*results, (row,), strategy=strategy).save(folder)
   base = json.loads((folder / 'tuned.json').read_text())
   with mock.patch.object(machine, 'here', return_value=machine.here()):  # it reads /proc
     fuzz(folder, 'tuned.json', base, fd.load_tuned, 50)
@@ -327,8 +329,10 @@ def test_what_was_tuned(folder):
 
 def test_a_calibrated_tree(folder):
   tree = Tree(((0,), (0, 0), (1,)), (0.6, 0.3, 0.1))
-  found = Calibration(tree, {1: (0.6, 0.4), 5: (0.8, 0.7)}, 9, {1: 1.0, 2: 1.8}, {1: 1.0, 2: 1.2})
-  found.save(folder / 'tree.json')
+  calibration = Calibration(
+    tree, {1: (0.6, 0.4), 5: (0.8, 0.7)}, 9, {1: 1.0, 2: 1.8}, {1: 1.0, 2: 1.2}
+  )
+  calibration.save(folder / 'tree.json')
   base = json.loads((folder / 'tree.json').read_text())
   fuzz(folder, 'tree.json', base, lambda folder: Calibration.load(folder / 'tree.json').chosen, 50)
 
@@ -377,10 +381,10 @@ def test_the_parts_of_an_experiments_config(kind, tmp_path):
   )
   def hold(changes):
     try:
-      given = ConfigDict({**dataclasses.asdict(config), **changes})
+      changed = ConfigDict({**dataclasses.asdict(config), **changes})
     except ValueError:
       reject()  # a key with a dot, which no ConfigDict can hold
     with guarded(tmp_path):
-      to_dataclass(type(config), given)
+      to_dataclass(type(config), changed)
 
   hold()

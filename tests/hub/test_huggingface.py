@@ -88,8 +88,8 @@ def test_older_words_of_config_say_the_same(name, tmp_path):
   (tmp_path / 'generation_config.json').write_text(
     (REFERENCE / name / 'generation_config.json').read_text()
   )
-  said = open_folder(tmp_path, dtype='float32').model
-  assert said == open_folder(REFERENCE / name, dtype='float32').model
+  model = open_folder(tmp_path, dtype='float32').model
+  assert model == open_folder(REFERENCE / name, dtype='float32').model
 
 
 @pytest.mark.wide('gemma3_tiny-ragged_', 'gpt_oss_tiny-long_', 'phi3_longrope_tiny-long_')
@@ -166,9 +166,9 @@ def test_a_pad_that_is_the_end_too_changes_no_text(name, tmp_path):
   copied(name, tmp_path)
   (end,) = fd.load(REFERENCE / name)[0].eos_ids
   for file in ('config.json', 'generation_config.json'):
-    said = json.loads((REFERENCE / name / file).read_text())
-    start = {'decoder_start_token_id': said['decoder_start_token_id']}
-    (tmp_path / file).write_text(json.dumps({**said, **start, 'pad_token_id': end}))
+    settings = json.loads((REFERENCE / name / file).read_text())
+    start = {'decoder_start_token_id': settings['decoder_start_token_id']}
+    (tmp_path / file).write_text(json.dumps({**settings, **start, 'pad_token_id': end}))
   expected = np.load(REFERENCE / name / 'expected.npz')
   lengths = expected['source_mask'].sum(1)
   sources = [row[:n].tolist() for row, n in zip(expected['source'], lengths, strict=True)]
@@ -218,7 +218,7 @@ EMBEDDINGS = {
 @pytest.mark.parametrize('kind', ['tied', 'tied as the file says', 'base', 'compiled', 'parallel'])
 @pytest.mark.parametrize('name', EMBEDDINGS)
 @pytest.mark.wide('llama_tiny-*', 'marian_tiny-base', 't5_tiny-tied*')
-def test_tensors_are_found_under_the_names_that_tools_leave(name, kind, tmp_path):
+def test_tensors_are_read_by_the_names_that_tools_leave(name, kind, tmp_path):
   """One name of a tied matrix, a base model's names, and those of PyTorch's wrappers."""
   from safetensors.numpy import load_file, save_file
 
@@ -230,20 +230,20 @@ def test_tensors_are_found_under_the_names_that_tools_leave(name, kind, tmp_path
   for folder in folders:
     folder.mkdir()
     copied(name, folder, **changes)
-  renamed, said = dict(whole), {'format': 'pt'}
+  renamed, metadata = dict(whole), {'format': 'pt'}
   if kind == 'tied':
     renamed['lm_head.weight'] = renamed.pop(tied)
   elif kind == 'tied as the file says':
-    said[tied], renamed['decoder.embedding'] = 'decoder.embedding', renamed.pop(tied)
+    metadata[tied], renamed['decoder.embedding'] = 'decoder.embedding', renamed.pop(tied)
   elif kind == 'base':
     renamed = {old.removeprefix('model.'): x for old, x in whole.items()}
   else:
     prefix = {'compiled': '_orig_mod.', 'parallel': 'module._orig_mod.'}[kind]
     renamed = {prefix + old: x for old, x in whole.items()}
   save_file(whole, folders[0] / 'model.safetensors')
-  save_file(renamed, folders[1] / 'model.safetensors', said)
-  (_, wanted), (_, found) = (fd.load(folder) for folder in folders)
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  save_file(renamed, folders[1] / 'model.safetensors', metadata)
+  (_, expected), (_, params) = (fd.load(folder) for folder in folders)
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
 def test_a_base_model_without_its_projection_says_so(tmp_path):
@@ -271,7 +271,7 @@ KINDS = [  # files beside config.json, which may be missing too, and words of th
 
 
 @pytest.mark.parametrize(('files', 'words'), KINDS)
-def test_a_folder_of_another_kind_is_told_by_its_kind(files, words, tmp_path):
+def test_an_error_names_the_kind_of_another_folder(files, words, tmp_path):
   for file, text in files.items():
     (tmp_path / file).write_text(text)
   config = REFERENCE / 'llama_tiny' / 'config.json'

@@ -81,12 +81,12 @@ def loaded(published):
 @pytest.mark.parametrize('dtype', ['None', 'float32', 'int8', 'int8w'])
 @pytest.mark.slow
 def test_no_device_holds_more_than_its_parts_and_one_tensor(loaded, dtype):
-  found = loaded[dtype]
-  for most, end in zip(found['most'], found['end'], strict=True):
+  report = loaded[dtype]
+  for most, end in zip(report['most'], report['end'], strict=True):
     # a quarter, and the norms, which are whole
-    assert 0.25 * found['whole'] <= end < 0.3 * found['whole']
-    assert most <= end + found['largest']
-  assert found['same'] and found['same tokens']
+    assert 0.25 * report['whole'] <= end < 0.3 * report['whole']
+    assert most <= end + report['largest']
+  assert report['same'] and report['same tokens']
 
 
 @pytest.mark.slow
@@ -95,9 +95,9 @@ def test_the_host_needs_little_more_than_the_file(tmp_path):
   folder = saved(tmp_path / 'wide', **sizes)
   size = (folder / 'model.safetensors').stat().st_size
   assert size > 3e8
-  found = on_a_mesh('host', folder)
-  assert found['loaded'] == pytest.approx(size, rel=0.05)  # the norms lie on all devices
-  assert found['taken'] < 1.3 * size, found['taken'] / size
+  report = on_a_mesh('host', folder)
+  assert report['loaded'] == pytest.approx(size, rel=0.05)  # the norms lie on all devices
+  assert report['taken'] < 1.3 * size, report['taken'] / size
 
 
 # nothing is put there

@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 import fastdec as fd
 from fastdec.files import read_json
 from fastdec.folders.stored import Stored, stored_in, write
-from fastdec.hub import quantized
-from fastdec.hub import tensors as tensors_of_folders
+from fastdec.hub import dequantized, quantized, weight_files
 from fastdec.kernels.quantized import Quantized
 from fastdec.kernels.sharding import MeshConfig, make_mesh
 
@@ -183,7 +182,7 @@ CASES = {
 
 def made(folder, case, linear=LINEAR, **changes):
   """Writes a quantized folder, and beside it the same in floats, where it returns both."""
-  said, pack = CASES[case]
+  quantization, pack = CASES[case]
   rng = np.random.default_rng(0)
   shapes = {'model.embed_tokens': (40, 32), 'model.norm': (32,), 'lm_head': (40, 32)}
   stored, plain = {}, {}
@@ -201,14 +200,16 @@ def made(folder, case, linear=LINEAR, **changes):
   both = folder / 'quantized', folder / 'plain'
   for path, tensors in zip(both, (stored, plain), strict=True):
     path.mkdir()
-    config = {**LLAMA, **changes} | ({'quantization_config': said} if tensors is stored else {})
+    config = {**LLAMA, **changes}
+    if tensors is stored:
+      config['quantization_config'] = quantization
     (path / 'config.json').write_text(json.dumps(config))
     write(path / 'model.safetensors', {**tensors, **floats})
   return both
 
 
-def check_equal(found, wanted):
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+def check_equal(params, expected):
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -216,18 +217,18 @@ def test_a_matrix_is_what_its_numbers_mean_and_a_part_is_read_by_itself(
   case, tmp_path, monkeypatch
 ):
   """All of it in several pieces."""
-  monkeypatch.setattr(quantized, 'BLOCK', 7 * 32)
+  monkeypatch.setattr(dequantized, 'BLOCK', 7 * 32)
   theirs, plain = made(tmp_path, case)
   config = read_json(theirs / 'config.json')
-  tensors = quantized.tensors_of(theirs, config, tensors_of_folders.files_of(theirs))
+  tensors = quantized.tensors_of(theirs, config, weight_files.files_of(theirs))
   for name, value in load_file(plain / 'model.safetensors').items():
     np.testing.assert_array_equal(tensors[name][:], value)
   tensors.check()
   name = 'model.layers.0.mlp.down_proj.weight'
-  found, value = tensors[name], load_file(plain / 'model.safetensors')[name]
-  assert tensors[name] is found and found.shape == value.shape and found.ndim == 2
-  np.testing.assert_array_equal(found[3:30, 5:], value[3:30, 5:])
-  cut = found.rows(5, 29).reshape(3, 8, 48)
+  matrix, value = tensors[name], load_file(plain / 'model.safetensors')[name]
+  assert tensors[name] is matrix and matrix.shape == value.shape and matrix.ndim == 2
+  np.testing.assert_array_equal(matrix[3:30, 5:], value[3:30, 5:])
+  cut = matrix.rows(5, 29).reshape(3, 8, 48)
   np.testing.assert_array_equal(cut[1:, 2:3, ::2], value[5:29].reshape(3, 8, 48)[1:, 2:3, ::2])
   assert cut[2:2].shape == (0, 8, 48)
 
@@ -246,19 +247,19 @@ def test_a_folder_is_read_as_the_same_in_floats(case, linear, tmp_path):
   """Phi's queries, keys and values are one matrix, and no cut is at the edge of a block."""
   kind = {'model_type': 'phi3', 'pad_token_id': 0} if linear is FUSED else {}
   theirs, plain = made(tmp_path, case, linear, **kind)
-  (model, found), (_, wanted) = fd.load(theirs), fd.load(plain)
+  (model, params), (_, expected) = fd.load(theirs), fd.load(plain)
   assert model.config.dtype == 'float32'
-  check_equal(found, wanted)
+  check_equal(params, expected)
 
 
 def test_they_decode_as_the_same_in_floats_in_bfloat16(tmp_path):
   """The type where config.json names none."""
   both = made(tmp_path, 'fp8 in blocks', dtype=None)
-  (model, found), (_, wanted) = fd.load(both[0]), fd.load(both[1], 'bfloat16')
+  (model, params), (_, expected) = fd.load(both[0]), fd.load(both[1], 'bfloat16')
   assert model.config.dtype == 'bfloat16'
-  check_equal(found, wanted)
+  check_equal(params, expected)
   one, other = (
-    fd.decode(model, params, [[3, 4, 5]], fd.Greedy(), max_len=6) for params in (found, wanted)
+    fd.decode(model, each, [[3, 4, 5]], fd.Greedy(), max_len=6) for each in (params, expected)
   )
   np.testing.assert_array_equal(one.tokens, other.tokens)
 
@@ -270,11 +271,11 @@ def test_int8_stays_as_it_is_stored(linear, on_mesh, tmp_path):
   kind = {'model_type': 'phi3', 'pad_token_id': 0} if linear is FUSED else {}
   theirs, plain = made(tmp_path, 'int8', linear, **kind)
   mesh = make_mesh(MeshConfig(data=1, model=1)) if on_mesh else None
-  model, found = fd.load(theirs, 'int8', mesh)
+  model, params = fd.load(theirs, 'int8', mesh)
   stored = {}
   for name, tensor in stored_in(theirs / 'model.safetensors').items():
     stored[name.removeprefix('model.layers.0.')] = tensor[:]
-  layer = found['layer_0']
+  layer = params['layer_0']
   assert isinstance(layer['down']['kernel'], Quantized)
   np.testing.assert_array_equal(layer['down']['kernel'].values, stored['mlp.down_proj.weight'])
   scale = stored['mlp.down_proj.weight_scale'].astype(np.float32)[:, 0]
@@ -289,11 +290,11 @@ def test_int8_stays_as_it_is_stored(linear, on_mesh, tmp_path):
     layer['gate_up']['kernel'].scale, scale.astype(np.float32).reshape(2, 48)
   )
   # all else as for any folder, also the layer that is stored in floats
-  wanted = fd.quantize(model, fd.load(plain)[1])
+  expected = fd.quantize(model, fd.load(plain)[1])
   for part in ('embedding', 'norm'):
-    check_equal(found[part], wanted[part])
-  check_equal(layer['out'], wanted['layer_0']['out'])
-  assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    check_equal(params[part], expected[part])
+  check_equal(layer['out'], expected['layer_0']['out'])
+  assert jax.tree.structure(params) == jax.tree.structure(expected)
 
 
 METHODS = {
@@ -315,8 +316,8 @@ METHODS = {
 
 @pytest.mark.parametrize('case', METHODS)
 def test_other_formats_are_refused_by_name_before_anything_is_read(case, tmp_path, monkeypatch):
-  said, message = METHODS[case]
-  (tmp_path / 'config.json').write_text(json.dumps({**LLAMA, 'quantization_config': said}))
+  quantization, message = METHODS[case]
+  (tmp_path / 'config.json').write_text(json.dumps({**LLAMA, 'quantization_config': quantization}))
   monkeypatch.setattr(Stored, '__getitem__', lambda self, index: pytest.fail('a tensor is read'))
   with pytest.raises(fd.UserError, match=message):
     fd.load(tmp_path)
@@ -355,7 +356,7 @@ def test_parts_that_do_not_belong_together_are_named(case, tmp_path):
     fd.load(theirs)
 
 
-def test_another_size_in_config_is_told_as_anywhere(tmp_path):
+def test_another_size_in_config_is_an_error_as_in_any_folder(tmp_path):
   theirs, _ = made(tmp_path, 'gptq', intermediate_size=56)
   with pytest.raises(
     fd.UserError, match=r'gate_proj\.weight is of shape \[48, 32\], .* \[56, 32\]'

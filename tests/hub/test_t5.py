@@ -92,13 +92,13 @@ def v11_tensors():
 
 
 class Recorded(Mapping):
-  """Remembers which tensors were asked for."""
+  """Remembers which tensors were read."""
 
   def __init__(self, tensors):
-    self.tensors, self.asked = tensors, set()
+    self.tensors, self.read = tensors, set()
 
   def __getitem__(self, name):
-    self.asked.add(name)
+    self.read.add(name)
     return self.tensors[name]
 
   def __iter__(self):
@@ -116,7 +116,7 @@ def test_every_tensor_of_v11_has_its_place():
     Recorded({**v11_tensors(), t5.OBSOLETE: np.zeros((32, 2))}),
   )
   params = params_of(model, tensors)
-  assert tensors.asked == set(tensors)
+  assert tensors.read == set(tensors)
   shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
   assert shapes(params) == shapes(jax.eval_shape(model.init, jax.random.key(0)))
   gate, linear = params['decoder_1']['feed_forward']['gate_w1']['kernel']
@@ -235,12 +235,12 @@ def test_float16_is_refused(load):
 
 @needs_reference
 @pytest.mark.parametrize('dtype', [None, 'bfloat16'])
-def test_a_folder_that_says_float16_is_read_as_float32_unless_asked(dtype, tmp_path):
+def test_a_folder_that_says_float16_is_read_as_float32_unless_a_dtype_is_set(dtype, tmp_path):
   for file in FOLDER.glob('*.*'):
     (tmp_path / file.name).write_bytes(file.read_bytes())
   config = json.loads((FOLDER / 'config.json').read_text())
   (tmp_path / 'config.json').write_text(json.dumps({**config, 'dtype': 'float16'}))
-  if dtype is not None:  # what is asked for is not warned of (a warning would be an error here)
+  if dtype is not None:  # a chosen dtype is not warned of (a warning would be an error here)
     assert fd.load(tmp_path, dtype=dtype)[0].config.dtype == dtype
     return
   with pytest.warns(

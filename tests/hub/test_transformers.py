@@ -58,12 +58,12 @@ def test_logits_and_greedy_tokens_are_theirs(family, tmp_path):
   theirs.save_pretrained(tmp_path, max_shard_size='9KB')
   model, params = fd.load(tmp_path)
   inputs, target = np.random.default_rng(0).integers(6, 30, (2, 3, 12))
-  given = {'input_ids': torch.tensor(inputs)}
+  batch = {'input_ids': torch.tensor(inputs)}
   with torch.no_grad():
     expected = theirs(
-      **given, **({'decoder_input_ids': torch.tensor(target)} if seq2seq else {})
+      **batch, **({'decoder_input_ids': torch.tensor(target)} if seq2seq else {})
     ).logits.numpy()
-    theirs_out = theirs.generate(**given, max_new_tokens=8, do_sample=False, num_beams=1)[
+    theirs_out = theirs.generate(**batch, max_new_tokens=8, do_sample=False, num_beams=1)[
       :, 1 if seq2seq else 12 :
     ]
   read = jnp.asarray(target if seq2seq else inputs, jnp.int32)

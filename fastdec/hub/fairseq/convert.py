@@ -1,4 +1,4 @@
-"""fairseq's FConv and Transformer from state dicts and dictionaries: common part of both.
+"""fairseq's FConv and Transformer from state dicts and dictionaries: the common part.
 
 Sizes come from the shapes. Other settings come from the options that a checkpoint keeps beside its
 state dict, or are fairseq's defaults. Every target begins with </s>, and never has a pad.
@@ -49,30 +49,31 @@ def load(
   """
   tensors = state_dict.load(file)
   _check_supported(tensors)
-  begins = [
-    family
-    for beginning, family in FAMILIES.items()
-    if any(name.startswith(beginning) for name in tensors)
-  ]
-  if len(begins) != 1:
+  families = []
+  for prefix, family in FAMILIES.items():
+    if any(name.startswith(prefix) for name in tensors):
+      families.append(family)
+  if len(families) != 1:
     raise UserError(
       f'{file} has neither encoder.convolutions nor encoder.layers: {tensors.advice} of fairseq'
     )
   embeddings = _embeddings(tensors, words, is_joined)
-  model, params = begins[0].read(tensors, embeddings, heads)
+  model, params = families[0].read(tensors, embeddings, heads)
   tensors.check()
   fit(params, jax.eval_shape(model.init, jax.random.key(0)))
   return model, params
 
 
 def _check_supported(tensors: StateDict) -> None:
-  for pattern, what in UNSUPPORTED.items():
-    if found := next((name for name in tensors if re.search(pattern, name)), None):
-      raise UserError(
-        f'{tensors.where} has {what} ({found}), which is not supported: give a model without it'
-      )
+  for pattern, feature in UNSUPPORTED.items():
+    for name in tensors:
+      if re.search(pattern, name):
+        raise UserError(
+          f'{tensors.where} has {feature} ({name}), which is not supported: give a model without it'
+        )
   for name in REFUSED:
-    if value := tensors.options.get(name):
+    value = tensors.options.get(name)
+    if value:
       raise UserError(
         f'{tensors.where} was trained with {name}={value}, which is not supported:'
         ' give another model'

@@ -1,9 +1,9 @@
 """fairseq's FConv: shapes give layer widths and kernels, and weight normalisation is folded.
 
 A normalised weight is stored as its direction v and lengths g: weight = g v / ||v||, the norm over
-all axes on which g has size 1. There is one length per output. In the decoder's convolutions before
-December 2017 (decoder.version below 2) there is one per frame: g's shape tells. A model prepared
-for generation has the weight itself.
+all axes on which g has size 1. There is one length per output; in the decoder's convolutions before
+December 2017 (decoder.version below 2) there is one per frame, as the shape of g shows. A model
+prepared for generation has the weight itself.
 """
 
 import re
@@ -36,17 +36,17 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
   layers = {side: _layers(tensors, side) for side in ('encoder', 'decoder')}
   positions = {side: tensors.positions(side, d) for side in layers}
   least = min(len(table) for table in positions.values())
-  output = _dense(
-    tensors, 'decoder.fc3', words, tensors.sizes(_stored(tensors, 'decoder.fc3'), 'words, width')[1]
-  )
+  d_out = tensors.sizes(_stored_name(tensors, 'decoder.fc3'), 'words, width')[1]
+  output = _dense(tensors, 'decoder.fc3', words, d_out)
   is_tied = np.array_equal(output['kernel'], embeddings['embedding'])
+  source_words = None
+  if 'source_embedding' in embeddings:
+    source_words = len(embeddings['source_embedding'])
   config = FConvConfig(
     vocab_size=words,
-    source_vocab_size=len(embeddings['source_embedding'])
-    if 'source_embedding' in embeddings
-    else None,
+    source_vocab_size=source_words,
     d_embed=d,
-    d_out=output['kernel'].shape[1],
+    d_out=d_out,
     encoder_layers=layers['encoder'],
     decoder_layers=layers['decoder'],
     is_tied=is_tied,
@@ -57,15 +57,13 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
     start_id=END,
     suppressed_ids=(PAD,),
   )
-  params = {
-    **embeddings,
-    'output_bias': output['bias'],
-    **({} if is_tied else {'output': output['kernel']}),
-  }
+  params = {**embeddings, 'output_bias': output['bias']}
+  if not is_tied:
+    params['output'] = output['kernel']
   for side, ours in (('encoder', 'source_positions'), ('decoder', 'target_positions')):
     params[ours] = positions[side][:least]
     params[f'{side}_enter'] = _dense(tensors, f'{side}.fc1', layers[side][0][0], d)
-    width = d if side == 'encoder' else config.d_out
+    width = d if side == 'encoder' else d_out
     params[f'{side}_leave'] = _dense(tensors, f'{side}.fc2', width, layers[side][-1][0])
     for i, sizes in enumerate(with_inputs(layers[side])):
       params[f'{side}_{i}'] = _layer(tensors, side, i, sizes, d)
@@ -74,26 +72,23 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
 
 def _layers(tensors: StateDict, side: str) -> Layers:
   """Returns (channels, kernel width) of each convolution, up to the last that has tensors."""
-  said = tensors.options.get(f'{side}_layers')
-  if isinstance(said, str) and DEEPER.search(said):
+  option = tensors.options.get(f'{side}_layers')
+  if isinstance(option, str) and DEEPER.search(option):
     raise UserError(
-      f'{tensors.where} has residuals over several layers ({side}_layers={said}):'
+      f'{tensors.where} has residuals over several layers ({side}_layers={option}):'
       ' give another model'
     )
-  found = [re.match(rf'{side}\.convolutions\.(\d+)\.', name) for name in tensors]
-  names = [
-    f'{side}.convolutions.{i}'
-    for i in range(max((int(match[1]) for match in found if match), default=0) + 1)
-  ]
-  shapes = [
-    tensors.sizes(_stored(tensors, name), 'kernel width, inputs, outputs') for name in names
-  ]
-  for name, (_, _, outputs) in zip(names, shapes, strict=True):
+  layers = []
+  for i in range(tensors.count(f'{side}.convolutions.')):
+    name = f'{side}.convolutions.{i}'
+    sizes = tensors.sizes(_stored_name(tensors, name), 'kernel width, inputs, outputs')
+    width, _, outputs = sizes
     if outputs % 2:
       raise UserError(
         f'{name} has {outputs} outputs, and a gated layer has an even number: {tensors.advice}'
       )
-  return tuple((outputs // 2, width) for width, _, outputs in shapes)
+    layers.append((outputs // 2, width))
+  return tuple(layers)
 
 
 def _layer(tensors: StateDict, side: str, i: int, sizes: tuple[int, int, int], d: int) -> Params:
@@ -119,18 +114,22 @@ def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
 
 
 def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '...']:
-  stored = shaped(tensors, _stored(tensors, name), *shape)
+  """Returns a weight, computed from direction and lengths if it is normalised."""
+  stored = shaped(tensors, _stored_name(tensors, name), *shape)
   if f'{name}.weight' in tensors:
     return np.asarray(stored)
-  v, axis = np.asarray(stored, np.float64), 0 if len(shape) == 2 else 2
-  lengths = tensors[f'{name}.weight_g']
-  if len(shape) == 3 and lengths.shape == (shape[0], 1, 1):
+  v = np.asarray(stored, np.float64)
+  axis = 0 if len(shape) == 2 else 2
+  if len(shape) == 3 and tensors[f'{name}.weight_g'].shape == (shape[0], 1, 1):
     axis = 0  # the old norm of a convolution
-  g = shaped(tensors, f'{name}.weight_g', *(n if i == axis else 1 for i, n in enumerate(shape)))
-  norm = np.sqrt((v**2).sum(tuple(i for i in range(len(shape)) if i != axis), keepdims=True))
+  g_shape = [1] * len(shape)
+  g_shape[axis] = shape[axis]
+  g = shaped(tensors, f'{name}.weight_g', *g_shape)
+  others = tuple(i for i in range(len(shape)) if i != axis)
+  norm = np.sqrt((v**2).sum(others, keepdims=True))
   return (np.asarray(g, np.float64) * v / np.where(norm == 0, 1, norm)).astype(np.float32)
 
 
-def _stored(tensors: StateDict, name: str) -> str:
+def _stored_name(tensors: StateDict, name: str) -> str:
   """Returns the name of the tensor that has a weight's shape."""
   return f'{name}.weight' if f'{name}.weight' in tensors else f'{name}.weight_v'

@@ -11,11 +11,12 @@ from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.files import place
-from fastdec.hub.tensors import Tensors, files_in, shaped
+from fastdec.hub.tensors import Tensors, shaped
+from fastdec.hub.weight_files import files_in
 
 PICKLES = ('.pt', '.pth', '.bin')
 PAD, END = 1, 2  # in every dictionary
-# Tables that fairseq computes, and its marks of versions, which the shapes tell too.
+# Tables that fairseq computes, and its version numbers, which the shapes reveal as well.
 DERIVED = re.compile(
   r'(^|\.)(version|_float_tensor|_linearized_weight|_future_mask)$|\.embed_positions\.weights$'
 )
@@ -34,9 +35,10 @@ class StateDict(Tensors):
     super().__init__(file.parent, files)
     self.where, self.options = file, options or {}
     self._loaded = loaded
-    self.asked |= {name for name in files if DERIVED.search(name)}
+    self.used |= {name for name in files if DERIVED.search(name)}
     for name in files:
-      if 0 in (shape := self.shape(name)):
+      shape = self.shape(name)
+      if 0 in shape:
         raise UserError(
           f'{name} of {file} is of shape {list(shape)}, and no width can be 0: save'
           ' the state dict again'
@@ -69,9 +71,19 @@ class StateDict(Tensors):
       )
     return shape
 
+  def count(self, prefix: str) -> int:
+    """Counts the layers with this prefix, up to the last that has tensors; at least 1."""
+    last = 0
+    for name in self:
+      match = re.match(rf'{re.escape(prefix)}(\d+)\.', name)
+      if match:
+        last = max(last, int(match[1]))
+    return last + 1
+
   def positions(self, side: str, width: int) -> Float[np.ndarray, 't d']:
     """Returns the learned positions of 'encoder' or 'decoder'; fairseq counts from PAD + 1 on."""
-    rows = self.sizes(name := f'{side}.embed_positions.weight', 'positions, width')[0]
+    name = f'{side}.embed_positions.weight'
+    rows = self.sizes(name, 'positions, width')[0]
     return np.asarray(shaped(self, name, rows, width))[PAD + 1 :]
 
 
@@ -116,13 +128,11 @@ def _unpickled(file: pathlib.Path) -> StateDict:
       ) from None
     reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
     raise UserError(f'{reason}: {_by_hand(file)}') from None
-  content = content if isinstance(content, Mapping) else {}
+  if not isinstance(content, Mapping):
+    content = {}
   tensors = content.get('model', content)
-  if (
-    not isinstance(tensors, Mapping)
-    or not tensors
-    or not all(map(torch.is_tensor, tensors.values()))
-  ):
+  is_state_dict = isinstance(tensors, Mapping) and all(map(torch.is_tensor, tensors.values()))
+  if not is_state_dict or not tensors:
     raise UserError(
       f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint"
     )
@@ -132,16 +142,12 @@ def _unpickled(file: pathlib.Path) -> StateDict:
 
 def _options(content: Mapping[str, Any]) -> dict[str, Any]:
   """Returns fairseq's options by flat names: 'args' of older checkpoints, 'cfg' of newer ones."""
-  found = content.get('args')
-  if found is None and isinstance(content.get('cfg'), Mapping):
-    found = content['cfg'].get('model')
-  return _flat(
-    vars(found)
-    if isinstance(found, argparse.Namespace)
-    else found
-    if isinstance(found, Mapping)
-    else {}
-  )
+  options = content.get('args')
+  if options is None and isinstance(content.get('cfg'), Mapping):
+    options = content['cfg'].get('model')
+  if isinstance(options, argparse.Namespace):
+    options = vars(options)
+  return _flat(options) if isinstance(options, Mapping) else {}
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +162,7 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_hand(file: pathlib.Path) -> str:
+  """Returns the advice to unpickle a file outside fastdec, with the command."""
   content = f"torch.load('{file}', map_location='cpu', weights_only=False)['model']"
   command = (
     f's.save_file({{k: v.clone() for k, v in {content}.items()}},'

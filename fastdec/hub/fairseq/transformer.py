@@ -5,15 +5,13 @@ layer_norms.0 or self_attn_layer_norm; decoder.embed_out or decoder.output_proje
 may also be left out.
 """
 
-import re
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.hub.fairseq.state_dict import END, PAD, StateDict
-from fastdec.hub.tensors import are_equal, shaped
+from fastdec.hub.tensors import are_equal, dense, norm, shaped
 from fastdec.models.api import Params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -35,27 +33,29 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Tra
 
   Args:
     embeddings: 'embedding', and 'source_embedding' if the source has its own.
-    heads: of encoder and decoder, if the checkpoint's options do not tell.
+    heads: of encoder and decoder, needed if the checkpoint's options lack them.
   """
   size = embeddings['embedding'].shape
   d = size[1]
   params = {**embeddings, **_positions(tensors, d)}
-  output = next((shaped(tensors, name, *size) for name in OUTPUTS if name in tensors), None)
-  if output is not None and not are_equal(output, embeddings['embedding']):
-    params['output'] = output
-  elif output is None and tensors.options.get('share_decoder_input_output_embed', True) is False:
+  output_name = next((name for name in OUTPUTS if name in tensors), None)
+  if output_name is not None:
+    output = shaped(tensors, output_name, *size)
+    if not are_equal(output, embeddings['embedding']):
+      params['output'] = output
+  elif tensors.options.get('share_decoder_input_output_embed', True) is False:
     tensors.missing.append(OUTPUTS[0])
   if any('.layernorm_embedding.' in name for name in tensors):
     for side, ours in (('encoder', 'source'), ('decoder', 'target')):
-      norm = _norm(tensors, f'{side}.layernorm_embedding', d)
-      params[f'{ours}_embedding_norm'] = norm
+      name = f'{side}.layernorm_embedding'
+      params[f'{ours}_embedding_norm'] = norm(tensors, name, d, has_bias=True)
   model = Transformer(_config(tensors, params, heads))
   for side in NORMS:
     c = model.config if side == 'encoder' else model.config.of_decoder
-    for i in range(_depth(tensors, side)):
+    for i in range(tensors.count(f'{side}.layers.')):
       params[f'{side}_{i}'] = _layer(tensors, side, i, d, c.d_ff)
     if c.norm == 'pre':
-      params[f'{side}_norm'] = _norm(tensors, f'{side}.layer_norm', d)
+      params[f'{side}_norm'] = norm(tensors, f'{side}.layer_norm', d, has_bias=True)
   return model, params
 
 
@@ -67,19 +67,24 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
     raise UserError(
       f'activation_fn={activation!r} of {tensors.where} is not supported: known are {known}'
     )
-  heads_of = {side: _heads(tensors, side, heads) for side in NORMS}
-  d_ff = {side: tensors.sizes(f'{side}.layers.0.fc1.weight', 'width, width')[0] for side in NORMS}
+  heads_of, d_ff = {}, {}
+  for side in NORMS:
+    heads_of[side] = _heads(tensors, side, heads)
+    d_ff[side] = tensors.sizes(f'{side}.layers.0.fc1.weight', 'width, width')[0]
+  source_words = None
+  if 'source_embedding' in params:
+    source_words = params['source_embedding'].shape[0]
   return TransformerConfig(
     vocab_size=embedding.shape[0],
-    source_vocab_size=params['source_embedding'].shape[0] if 'source_embedding' in params else None,
+    source_vocab_size=source_words,
     is_tied='output' not in params,
     d_model=embedding.shape[1],
     d_ff=d_ff['encoder'],
     heads=heads_of['encoder'],
     decoder_d_ff=d_ff['decoder'],
     decoder_heads=heads_of['decoder'],
-    encoder_layers=_depth(tensors, 'encoder'),
-    decoder_layers=_depth(tensors, 'decoder'),
+    encoder_layers=tensors.count('encoder.layers.'),
+    decoder_layers=tensors.count('decoder.layers.'),
     norm=_norm_place(tensors),
     norm_epsilon=1e-5,
     activation=ACTIVATIONS[activation],
@@ -98,26 +103,22 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
   )
 
 
-def _heads(tensors: StateDict, side: str, given: int | None) -> int:
-  said = tensors.options.get(f'{side}_attention_heads')
-  if said is not None and given is not None and said != given:
+def _heads(tensors: StateDict, side: str, heads: int | None) -> int:
+  """Returns the number of attention heads: the checkpoint's, or else the command's."""
+  trained_heads = tensors.options.get(f'{side}_attention_heads')
+  if trained_heads is None:
+    if heads is None:
+      raise UserError(
+        f'{tensors.where} does not say how many attention heads there are: give --heads'
+        ' (mostly 8 or 16)'
+      )
+    return heads
+  if heads is not None and heads != trained_heads:
     raise UserError(
-      f'{tensors.where} was trained with {side}_attention_heads={said}: leave out --heads={given}'
+      f'{tensors.where} was trained with {side}_attention_heads={trained_heads}: leave out'
+      f' --heads={heads}'
     )
-  if said is not None:
-    return said
-  if given is not None:
-    return given
-  raise UserError(
-    f'{tensors.where} does not say how many attention heads there are: give --heads'
-    ' (mostly 8 or 16)'
-  )
-
-
-def _depth(tensors: StateDict, side: str) -> int:
-  """Counts the layers of a side, up to the last that has tensors."""
-  found = [re.match(rf'{side}\.layers\.(\d+)\.', name) for name in tensors]
-  return max((int(match[1]) for match in found if match), default=0) + 1
+  return trained_heads
 
 
 def _norm_place(tensors: StateDict) -> str:
@@ -128,20 +129,21 @@ def _norm_place(tensors: StateDict) -> str:
   """
   for side in NORMS:
     comes_first = tensors.options.get(f'{side}_normalize_before')
-    if comes_first is not None and bool(comes_first) != (f'{side}.layer_norm.weight' in tensors):
-      what = (
-        f'{side}_normalize_before={comes_first} with{"out" * bool(comes_first)}'
-        f' {side}.layer_norm.weight'
+    has_last_norm = f'{side}.layer_norm.weight' in tensors
+    if comes_first is not None and bool(comes_first) != has_last_norm:
+      preposition = 'with' if has_last_norm else 'without'
+      raise UserError(
+        f'{tensors.where} has {side}_normalize_before={comes_first} {preposition}'
+        f' {side}.layer_norm.weight, which is not supported: give another model'
       )
-      raise UserError(f'{tensors.where} has {what}, which is not supported: give another model')
-  last = [f'{side}.layer_norm.weight' in tensors for side in NORMS]
-  return 'pre' if any(last) else 'post'  # if only one side has it, the other's counts as missing
+  # If only one side has the norm, the other's is reported as missing.
+  return 'pre' if any(f'{side}.layer_norm.weight' in tensors for side in NORMS) else 'post'
 
 
 def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
   """Returns positions, learned from PAD + 1 on, or sinusoids up to the limit in fairseq's options.
 
-  Both sides get the same number."""
+  Both sides get the same number of positions, that of the shorter table."""
   tables = {}
   for side, ours, option in (
     ('encoder', 'source_positions', 'max_source_positions'),
@@ -150,9 +152,8 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']
     if f'{side}.embed_positions.weight' in tensors:
       tables[ours] = tensors.positions(side, d)
     else:
-      waves = sinusoids(
-        jnp.asarray(PAD + 1 + np.arange(tensors.options.get(option) or POSITIONS)), d
-      )
+      length = tensors.options.get(option) or POSITIONS
+      waves = sinusoids(jnp.asarray(PAD + 1 + np.arange(length)), d)
       tables[ours] = np.pad(waves, ((0, 0), (0, d % 2)))
   least = min(len(table) for table in tables.values())
   return {name: table[:least] for name, table in tables.items()}
@@ -161,53 +162,39 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']
 def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
   prefix = f'{side}.layers.{i}.'
 
-  def dense(name: str, outputs: int, inputs: int) -> Params:
-    weight, bias = f'{prefix}{name}.weight', f'{prefix}{name}.bias'
-    return {
-      'kernel': shaped(tensors, weight, outputs, inputs),
-      'bias': shaped(tensors, bias, outputs),
-    }
+  def project(name: str, outputs: int, inputs: int) -> Params:
+    return dense(tensors, f'{prefix}{name}', outputs, inputs, has_bias=True)
 
-  def norm(index: int) -> Params:
+  def around(index: int) -> Params:
     old, new = f'{prefix}layer_norms.{index}', f'{prefix}{NORMS[side][index]}'
-    return {'norm': _norm(tensors, old if f'{old}.weight' in tensors else new, d)}
+    name = old if f'{old}.weight' in tensors else new
+    return {'norm': norm(tensors, name, d, has_bias=True)}
 
   own = _projections(tensors, f'{prefix}self_attn.', d)
   layer = {
-    'attention': {'qkv': _joined(own), 'out': dense('self_attn.out_proj', d, d)},
-    'around_attention': norm(0),
-    'feed_forward': {'w1': dense('fc1', d_ff, d), 'w2': dense('fc2', d, d_ff)},
-    'around_feed_forward': norm(-1 % len(NORMS[side])),
+    'attention': {'qkv': _joined(own), 'out': project('self_attn.out_proj', d, d)},
+    'around_attention': around(0),
+    'feed_forward': {'w1': project('fc1', d_ff, d), 'w2': project('fc2', d, d_ff)},
+    'around_feed_forward': around(len(NORMS[side]) - 1),
   }
   if side == 'decoder':
     cross = _projections(tensors, f'{prefix}encoder_attn.', d)
     layer['cross'] = {
       'q': cross[0],
       'kv': _joined(cross[1:]),
-      'out': dense('encoder_attn.out_proj', d, d),
+      'out': project('encoder_attn.out_proj', d, d),
     }
-    layer['around_cross'] = norm(1)
+    layer['around_cross'] = around(1)
   return layer
-
-
-def _norm(tensors: StateDict, name: str, d: int) -> Params:
-  return {'scale': shaped(tensors, f'{name}.weight', d), 'bias': shaped(tensors, f'{name}.bias', d)}
 
 
 def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
   """Returns the projections of queries, keys and values."""
   if f'{prefix}in_proj_weight' in tensors:
-    kernel, bias = (
-      shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d),
-      shaped(tensors, f'{prefix}in_proj_bias', 3 * d),
-    )
-    thirds = zip(np.split(np.asarray(kernel), 3), np.split(np.asarray(bias), 3), strict=True)
-    return [{'kernel': kernel, 'bias': bias} for kernel, bias in thirds]
-
-  def part(x, name, *shape):
-    return shaped(tensors, f'{prefix}{x}_proj.{name}', *shape)
-
-  return [{'kernel': part(x, 'weight', d, d), 'bias': part(x, 'bias', d)} for x in 'qkv']
+    kernels = np.split(np.asarray(shaped(tensors, f'{prefix}in_proj_weight', 3 * d, d)), 3)
+    biases = np.split(np.asarray(shaped(tensors, f'{prefix}in_proj_bias', 3 * d)), 3)
+    return [{'kernel': kernel, 'bias': bias} for kernel, bias in zip(kernels, biases, strict=True)]
+  return [dense(tensors, f'{prefix}{x}_proj', d, d, has_bias=True) for x in 'qkv']
 
 
 def _joined(parts: list[Params]) -> Params:

@@ -64,9 +64,9 @@ def place(tmp_path):
     ]
     has_heads = state is None or 'encoder.layers.0.fc1.bias' not in state or '--heads' in words
     heads = [] if has_heads else ['--heads', '2']
-    given = [f'{tmp_path}/m.safetensors'] if state is not None else []
+    checkpoint = [f'{tmp_path}/m.safetensors'] if state is not None else []
     out = [] if '--out' in words else ['--out', f'{tmp_path}/model']
-    command.main([*given, *files, *heads, *out, *words])
+    command.main([*checkpoint, *files, *heads, *out, *words])
     return tmp_path / 'model'
 
   return tmp_path, convert
@@ -83,11 +83,11 @@ def logits(model, params, source, target):
 def assert_same_logits(folder, state):
   ours = logits(*fd.load(folder), SOURCE, TARGET)
   for row, source, target in zip(ours, SOURCE, TARGET, strict=True):
-    given = (state, source[source != 1], target)
+    inputs = (state, source[source != 1], target)
     theirs = (
-      by_hand.fconv_logits(*given)
+      by_hand.fconv_logits(*inputs)
       if 'encoder.fc1.bias' in state
-      else by_hand.transformer_logits(*given, 2)
+      else by_hand.transformer_logits(*inputs, 2)
     )
     np.testing.assert_allclose(row, theirs, atol=2e-5 * abs(theirs).max())
 
@@ -140,7 +140,7 @@ def test_it_translates_and_never_writes_a_pad(kind, place):
     [2],
     by_hand.fconv_logits
     if kind == 'fconv'
-    else lambda *given: by_hand.transformer_logits(*given, 2),
+    else lambda *inputs: by_hand.transformer_logits(*inputs, 2),
   )
   for _ in range(int(out.lengths[0])):
     law = theirs(state, ids, np.array(text))[-1]
@@ -232,7 +232,7 @@ def test_a_state_dict_that_is_not_whole_is_refused_and_nothing_written(kind, pla
 
 def test_dictionaries_heads_and_files_must_fit(place):
   path, convert = place
-  for state, given, words in (
+  for state, options, words in (
     ('fconv', {'target': 'en'}, 'target dictionary has 13 words.* has 11: give the dictionaries'),
     ('fconv', {'source': 'fr'}, r'cannot read the dictionary .*fr\.txt \(No such file'),
     ('fconv', {'words': ('--heads', '2')}, 'of one attention head: leave out --heads=2'),
@@ -246,9 +246,9 @@ def test_dictionaries_heads_and_files_must_fit(place):
     ),
     ('fconv', {'words': ('--out', f'{path}/dict.en.txt/model')}, 'cannot write'),
   ):
-    given = dict(given)
+    options = dict(options)
     with pytest.raises(fd.UserError, match=words):
-      convert(STATES[state], *given.pop('words', ()), **given)
+      convert(STATES[state], *options.pop('words', ()), **options)
   with pytest.raises(
     fd.UserError, match='does not say how many attention heads there are: give --heads'
   ):
@@ -366,12 +366,12 @@ def test_without_pytorch_the_sentence_says_how_to_save(place, monkeypatch):
     convert(None, str(path / 'm.pt'))
 
 
-@pytest.mark.parametrize('words, said', [
+@pytest.mark.parametrize('words, message', [
   ([], 'there is no --out: see fastdec convert --help'),
   (['--out=x'], 'cannot read the dictionary a'),
   (['b.pt', '--out=x'], 'there are 2 checkpoints: give one'),
 ])  # fmt: skip
-def test_the_command_answers_a_mistake_in_one_sentence(words, said, capfd):
+def test_the_command_answers_a_mistake_in_one_sentence(words, message, capfd):
   assert main(['convert', 'a.pt', '--source-dict', 'a', '--target-dict=b', *words]) == 2
-  told = capfd.readouterr().err
-  assert told.count('\n') == 1 and said in told
+  errors = capfd.readouterr().err
+  assert errors.count('\n') == 1 and message in errors

@@ -1,0 +1,303 @@
+"""Formats of quantized matrices: the tensors that each stores, and the matrix that they mean.
+
+`FORMATS` is the table. A row's reader makes a `Dequantized` matrix from the `Parts` of one.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, Num
+
+from fastdec.errors import UserError
+from fastdec.fields import Between, Size
+from fastdec.folders.stored import Stored
+from fastdec.hub.dequantized import Dequantized, outputs_of, unpacked, words_for
+from fastdec.hub.families import read_fields
+
+AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # each output's place in its word, of 8 outputs
+FLOAT8, INT8 = (jnp.float8_e4m3fn, jnp.float8_e5m2), (np.int8,)
+FLOATS, WORDS, INDICES = (np.float32, np.float16, jnp.bfloat16), (np.int32,), (np.int32, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizationConfig:
+  """Fields of config.json's quantization_config that determine the meaning of tensors."""
+
+  quant_method: str
+  bits: int | None = None
+  w_bit: int | None = None  # in older folders of AWQ
+  group_size: Annotated[int, Between(-1, 2**31 - 1)] | None = None  # -1: all inputs
+  version: str | None = None  # of AWQ
+  checkpoint_format: str | None = None  # of GPTQ
+  format: str | None = None  # of compressed-tensors
+  weight_block_size: tuple[Size, Size] | None = None
+  config_groups: dict | None = None
+  sparsity_config: dict | None = None
+  transform_config: dict | None = None
+
+  @property
+  def groups(self) -> list[Mapping[str, Any]]:
+    """The groups of layers of compressed-tensors, each with its settings."""
+    groups = (self.config_groups or {}).values()
+    return [group for group in groups if isinstance(group, Mapping)]
+
+  @property
+  def variants(self) -> set[str]:
+    """Words that distinguish the formats of one method."""
+    if self.quant_method == 'compressed-tensors':
+      sparsity = (self.sparsity_config or {}).get('format', 'dense')
+      variants = {str(self.format), str(sparsity)}
+      for group in self.groups:
+        variants.add(str(group.get('format') or self.format))
+      if self.transform_config:  # rotated weights, which no reader supports
+        variants.add('transform_config')
+      return variants
+    if self.quant_method == 'gptq':
+      return {f'{self.checkpoint_format or "gptq"} of {self.bits or 4} bits'}
+    if self.quant_method == 'awq':
+      return {f'{(self.version or "gemm").lower()} of {self.bits or self.w_bit or 4} bits'}
+    return set()
+
+  @property
+  def block(self) -> tuple[int, int] | None:
+    """Sizes of a block of outputs and inputs that share a scale; None without blocks."""
+    if self.weight_block_size:
+      return self.weight_block_size
+    for group in self.groups:
+      weights = group.get('weights')
+      if isinstance(weights, Mapping) and weights.get('block_structure'):
+        return read_fields(BlockFields, weights, 'config.json: weights').block_structure
+    return None
+
+  def group_of(self, inputs: int) -> Int[np.ndarray, ' d']:
+    """Returns the group of each input, if groups lie one after the other."""
+    size = self.group_size or -1
+    return np.arange(inputs) // (size if size > 0 else inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockFields:
+  """The field of compressed-tensors with the sizes of its blocks."""
+
+  block_structure: tuple[Size, Size]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """The tensors that a matrix is stored in, by the last word of their names."""
+
+  name: str
+  stored: Mapping[str, Stored]
+
+  def __contains__(self, part: str) -> bool:
+    return part in self.stored
+
+  def __getitem__(self, part: str) -> Stored:
+    if part not in self.stored:
+      raise UserError(
+        f'{self.name} has {", ".join(sorted(self.stored))}, and lacks {part}: copy the folder again'
+      )
+    return self.stored[part]
+
+  def of(self, part: str, types: tuple[Any, ...], shape: tuple[int, ...] | None = None) -> Stored:
+    """Returns a part, which must be of one of these types and of this shape (None: a matrix).
+
+    Raises:
+      UserError: it is missing, or has another type or shape.
+    """
+    tensor, dtypes = self[part], [np.dtype(kind) for kind in types]
+    is_matrix = tensor.ndim == 2 and 0 not in tensor.shape
+    fits = is_matrix if shape is None else tensor.shape == shape
+    if tensor.dtype not in dtypes or not fits:
+      raise UserError(
+        f'{self.name}.{part} is {tensor.dtype}{list(tensor.shape)}, and its other parts and'
+        f' quantization_config mean {" or ".join(map(str, dtypes))},'
+        f' {"a matrix" if shape is None else list(shape)}: they do not belong together'
+      )
+    return tensor
+
+  def group_of(self, part: str, group: Int[np.ndarray, ' d']) -> Int[np.ndarray, ' d']:
+    """Returns the group of each input: `group`, unless the file stores groups of sorted inputs.
+
+    Raises:
+      UserError: a stored group has no scale.
+    """
+    if part not in self:
+      return group
+    stored, groups = self.of(part, INDICES, group.shape)[:], group.max() + 1
+    if stored.max() >= groups:
+      raise UserError(
+        f'{self.name}.{part} has a group {stored.max()}, and there are {groups}: copy the folder'
+        ' again'
+      )
+    was_never_set = stored.min() < 0  # files hold -1 then
+    return group if was_never_set else stored
+
+
+def read_unpacked(parts: Parts, config: QuantizationConfig) -> Dequantized:
+  """Reads numbers in float8 or int8, with scales of blocks, outputs, groups, or one for all."""
+  weight = parts.of('weight', (*FLOAT8, *INT8))
+  scale_name = 'weight_scale_inv' if 'weight_scale_inv' in parts else 'weight_scale'
+  outputs, inputs = weight.shape
+  shape = parts[scale_name].shape
+  rows, columns = math.prod(shape[:1]), math.prod(shape[1:])
+  # The outputs (tall) and inputs (wide) that share a scale: as configured, or as its shape means.
+  tall, wide = config.block or (1, inputs)
+  blocks = (math.ceil(outputs / tall), math.ceil(inputs / wide))
+  if shape != blocks:
+    if rows * columns == 1:
+      tall, wide = outputs, inputs
+    elif rows == outputs and columns and inputs % columns == 0:
+      tall, wide = 1, inputs // columns
+    else:
+      shape = blocks  # the next line raises an error with this shape
+  scale = parts.of(scale_name, FLOATS, shape)
+
+  def of_outputs(stored: Stored, start: int, stop: int) -> Num[np.ndarray, 'n g']:
+    """Returns the entries of these outputs, of which `tall` share one."""
+    first = start // tall
+    entries = stored.reshape(rows, columns).rows(first, math.ceil(stop / tall))[:]
+    return entries[np.arange(start, stop) // tall - first]
+
+  zeros, integers = None, None
+  if 'weight_zero_point' in parts:
+    zero = parts.of('weight_zero_point', (*INT8, *FLOAT8), shape)
+    zeros = functools.partial(of_outputs, zero)
+  elif weight.dtype == np.int8 and (tall, columns) == (1, 1):
+    integers = (weight, scale.reshape(outputs))
+  return Dequantized(
+    lambda start, stop: weight.rows(start, stop)[:],
+    zeros,
+    functools.partial(of_outputs, scale),
+    parts.group_of('weight_g_idx', np.arange(inputs) // wide),
+    (outputs, inputs),
+    integers=integers,
+  )
+
+
+def read_packed(parts: Parts, config: QuantizationConfig) -> Dequantized:
+  """Reads words along the inputs. Half the range was added to each number, and to each zero."""
+  words, sizes = parts.of('weight_packed', WORDS), parts.of('weight_shape', INDICES, (2,))
+  outputs, inputs = (int(size) for size in sizes[:])
+  # No field has the bits, so the width of the stored matrix decides; 4 also if neither fits.
+  width = words.shape[1]
+  bits = 8 if width == words_for(inputs, 8) != words_for(inputs, 4) else 4
+  parts.of('weight_packed', WORDS, (outputs, words_for(inputs, bits)))
+  scale = parts.of('weight_scale', FLOATS)
+  columns = scale.shape[1] if inputs % scale.shape[1] == 0 else 1
+  parts.of('weight_scale', FLOATS, (outputs, columns))
+  half = np.full((1, columns), 2 ** (bits - 1), np.uint8)
+  zero = None
+  if 'weight_zero_point' in parts:
+    zero = parts.of('weight_zero_point', WORDS, (words_for(outputs, bits), columns))
+
+  def zeros(start: int, stop: int) -> np.ndarray:
+    return half if zero is None else outputs_of(zero, bits, start, stop, axis=0)
+
+  return Dequantized(
+    lambda start, stop: unpacked(words.rows(start, stop)[:], bits)[:, :inputs],
+    zeros,
+    lambda start, stop: scale.rows(start, stop)[:],
+    parts.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
+    (outputs, inputs),
+  )
+
+
+def read_gptq(parts: Parts, config: QuantizationConfig) -> Dequantized:
+  """Reads words along the inputs of a matrix [inputs, outputs]; older files store zeros minus 1."""
+  bits = config.bits or 4
+  added_to_zero = 0 if config.checkpoint_format == 'gptq_v2' else 1
+  words = parts.of('qweight', WORDS)
+  inputs, outputs = words.shape[0] * 32 // bits, words.shape[1]
+  group = config.group_of(inputs)
+  groups = int(group.max()) + 1
+  zero = parts.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
+  scale = parts.of('scales', FLOATS, (groups, outputs))
+  return Dequantized(
+    lambda start, stop: unpacked(words[:, start:stop].T, bits),
+    lambda start, stop: outputs_of(zero, bits, start, stop).astype(np.int16) + added_to_zero,
+    lambda start, stop: scale[:, start:stop].T,
+    parts.group_of('g_idx', group),
+    (outputs, inputs),
+  )
+
+
+def read_awq(parts: Parts, config: QuantizationConfig) -> Dequantized:
+  """Reads words along the outputs of a matrix [inputs, outputs], even outputs first."""
+  words = parts.of('qweight', WORDS)
+  inputs, outputs = words.shape[0], words.shape[1] * 8
+  group = config.group_of(inputs)
+  groups = int(group.max()) + 1
+  zero = parts.of('qzeros', WORDS, (groups, outputs // 8))
+  scale = parts.of('scales', FLOATS, (groups, outputs))
+  return Dequantized(
+    lambda start, stop: outputs_of(words, 4, start, stop, order=AWQ_ORDER),
+    lambda start, stop: outputs_of(zero, 4, start, stop, order=AWQ_ORDER),
+    lambda start, stop: scale[:, start:stop].T,
+    group,
+    (outputs, inputs),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """A row of the table of formats.
+
+  Attributes:
+    method: config.json's quant_method.
+    variants: the words of `QuantizationConfig.variants` that are read; () if the method has one.
+    numbers: the type of numbers, for the docs.
+    shares: the numbers that have one scale, for the docs.
+    parts: last words of the names of a matrix's tensors, some of which may be missing.
+    reader: makes the matrix of its parts.
+  """
+
+  method: str
+  variants: tuple[str, ...]
+  numbers: str
+  shares: str
+  parts: tuple[str, ...]
+  reader: Callable[[Parts, QuantizationConfig], Dequantized]
+
+
+OF_WEIGHT = ('weight_zero_point', 'weight_g_idx')
+FORMATS = (
+  Format(
+    'fp8', (), 'float8', 'a block, an output, or the matrix',
+    ('weight', 'weight_scale_inv', 'weight_scale'), read_unpacked,
+  ),
+  Format(
+    'compressed-tensors',
+    ('int-quantized', 'float-quantized', 'naive-quantized', 'mixed-precision', 'dense'),
+    'int8 or float8', 'a block, a group of inputs, an output, or the matrix',
+    ('weight', 'weight_scale', *OF_WEIGHT), read_unpacked,
+  ),
+  Format(
+    'compressed-tensors', ('pack-quantized',), '4 or 8 bits', 'a group of inputs, or an output',
+    ('weight_packed', 'weight_shape', 'weight_scale', *OF_WEIGHT), read_packed,
+  ),
+  Format(
+    'gptq', tuple(f'{of} of {bits} bits' for of in ('gptq', 'gptq_v2') for bits in (2, 4, 8)),
+    '2, 4 or 8 bits', 'a group of inputs, which may be sorted (desc_act)',
+    ('qweight', 'qzeros', 'scales', 'g_idx'), read_gptq,
+  ),
+  Format(
+    'awq', ('gemm of 4 bits',), '4 bits', 'a group of inputs',
+    ('qweight', 'qzeros', 'scales'), read_awq,
+  ),
+)  # fmt: skip
+
+
+def table() -> str:
+  """Returns the formats as the table of docs/own/folders.md; a test compares the two."""
+  rows = ['| quant_method | kinds | numbers | what shares a scale |', '|---|---|---|---|']
+  for row in FORMATS:
+    names = dict.fromkeys(variant.split(' of ')[0] for variant in row.variants)  # without the bits
+    kinds = ', '.join(f'`{name}`' for name in names) or 'all'
+    rows.append(f'| `{row.method}` | {kinds} | {row.numbers} | {row.shares} |')
+  return '\n'.join(rows)
