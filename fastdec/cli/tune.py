@@ -47,7 +47,7 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
-from fastdec.text.generator import draft_of
+from fastdec.text.drafts import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
 
