@@ -92,10 +92,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return None
     return self.rfile.read(int(length))
 
-  def show(self, page: Path, told: Any) -> None:
-    """Answers by a page, with a value in the place of its TOLD."""
+  def show(self, page: Path, facts: Any) -> None:
+    """Answers by a page, with facts, as JSON, in the place of its word TOLD."""
     nonce = secrets.token_hex()
-    value = json.dumps(told).replace('<', '\\u003c')  # which could end the script that it is in
+    value = json.dumps(facts).replace('<', '\\u003c')  # '</script>' would end the script
     text = page.read_text().replace('NONCE', nonce).replace('TOLD', value)
     self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
 
