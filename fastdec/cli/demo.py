@@ -86,7 +86,7 @@ class Server(page.Server):
     with self._alone:
       runs = []
       for strategy in self._strategies:
-        self._run(prompt, strategy)  # compiles what is new
+        self._run(prompt, strategy)  # compiles new programs
         runs.append(self._run(prompt, strategy))
     return runs
 

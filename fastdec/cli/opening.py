@@ -110,7 +110,7 @@ def add_constraint(parser: Parser) -> None:
   parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
 
 
-def set_flags(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+def flags_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
   """Returns the flags of these names that are set. A command may lack some of them."""
   values = {}
   for name in names:
@@ -181,14 +181,14 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     heads = default_heads
 
   # Mistakes in the flags show before weights are read.
-  sampling, processors = set_flags(args, SAMPLING), set_flags(args, PROCESSORS)
+  sampling, processors = flags_of(args, SAMPLING), flags_of(args, PROCESSORS)
   fd.Processors(**processors)
   if strategy is None:
     with_settings(fd.Greedy(), sampling)
   else:
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
 
-  languages = set_flags(args, ('source', 'target'))
+  languages = flags_of(args, ('source', 'target'))
   generator = fd.Generator.load(
     args.model, draft, heads, args.dtype, strategy=strategy, **languages
   )

@@ -20,7 +20,7 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.cli.opening import PROCESSORS, form_of, set_flags, tuned_file
+from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
 from fastdec.cli.show import counted, plain_console
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -33,7 +33,7 @@ from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader
 from fastdec.training.progress import Progress
 
-LOGGED = 30  # seconds between lines for those who have no bar
+LOGGED = 30  # seconds between lines, where there is no progress bar
 
 
 def settings(
@@ -62,7 +62,7 @@ def settings(
     'dtype': dtype,
     'max_len': args.max_len,
     'seed': args.seed,
-    'processors': set_flags(args, PROCESSORS),
+    'processors': flags_of(args, PROCESSORS),
     'form': form_of(args),
     'logprobs': args.logprobs,
     'prompts': hashed('\n'.join(prompts).encode()),

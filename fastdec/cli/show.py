@@ -1,4 +1,4 @@
-"""Text with its blocks, what blocks were worth, and tables, for a terminal."""
+"""Texts with their blocks, summaries of blocks, and tables, for a terminal."""
 
 from collections.abc import Sequence
 
@@ -35,10 +35,10 @@ def accepted_shares(histogram: Sequence[int], most: int) -> list[float]:
 
 
 def counted(histogram: Sequence[int], most: int) -> str:
-  """Says tokens per call and, where drafts are made, the share of calls that accepted each place.
+  """Writes tokens per call and, where drafts are made, the share of calls that accepted each place.
 
-  The call that ends a text counts like the others, though what an end or the limit cuts off might
-  have been accepted. Without calls it says ''.
+  The call that ends a text counts like the others, although an end or the limit may have cut off
+  accepted tokens. Without calls it returns ''.
   """
   if not sum(histogram):
     return ''

@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> None:
 
   # Mistakes in the flags show before any work.
   dtypes = _types(args.dtypes)
-  sampling = opening.set_flags(args, opening.SAMPLING)
+  sampling = opening.flags_of(args, opening.SAMPLING)
   plain = with_settings(fd.Greedy(), sampling)
   if args.promise == 'exact' and plain.sampling is not None:
     raise UserError('--temperature samples, which is never exact: give --promise=law')

@@ -104,19 +104,7 @@ class Generator:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
         a strategy that does not take them; languages that the tokenizer lacks.
     """
-    # One argument decides how to draft. Words may stand beside a folder, an object may not.
-    deciding = []
-    if draft is not None:
-      deciding.append('draft')
-    if heads is not None:
-      deciding.append('heads')
-    has_folder = bool(deciding)
-    if strategy is not None and not isinstance(strategy, str):
-      check_strategy(strategy)
-      deciding.append('strategy')
-    if len(deciding) > 1:
-      names = ' and '.join(deciding)
-      raise UserError(f'{names} each say how to draft: give one of them, or a strategy in words')
+    _check_one_way(draft, heads, strategy)
 
     # Read what `fd.tune` chose: a strategy, a type of numbers, and how many texts at once.
     rows = ROWS
@@ -146,7 +134,7 @@ class Generator:
       # Choose the strategy.
       words = strategy
       strategy = usual_for(part) if words is None else parse(words, part)
-      if has_folder and not strategy.part:
+      if (draft is not None or heads is not None) and not strategy.part:
         raise UserError(
           f'strategy={shown(words)} drafts without a folder: leave out draft and heads'
         )
@@ -268,7 +256,10 @@ class Generator:
     return self(messages, **settings)
 
   def read(self, prompt: Any) -> tuple[list[int], list[int]]:
-    """Returns the ids of a prompt, and those of them whose text the output goes on with."""
+    """Returns the ids of a prompt, and the ids whose text the output continues.
+
+    The answer in a chat and a translation continue no text: the second list is empty.
+    """
     is_source = self.model.start_id is not None
     try:
       json.dumps(prompt, ensure_ascii=False, default=str).encode()
@@ -277,7 +268,6 @@ class Generator:
         r'the prompt has half a character, such as \ud83d: cut it elsewhere'
       ) from None
 
-    # A chat's template ends with the beginning of the answer, so that the answer stands alone.
     if _is_messages(prompt):
       if not hasattr(self.tokenizer, 'encode_chat'):
         raise UserError(
@@ -393,6 +383,24 @@ class Generator:
     """Yields the blocks of one text. Mistakes are raised at once."""
     blocks = stream(self.model, self.params, np.array([ids], np.int32), **arguments)
     return (block for (block,) in blocks)
+
+
+def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
+  """Raises UserError unless one argument decides how to draft.
+
+  A strategy in words may stand beside a folder that it drafts with; an object may not.
+  """
+  deciding = []
+  if draft is not None:
+    deciding.append('draft')
+  if heads is not None:
+    deciding.append('heads')
+  if strategy is not None and not isinstance(strategy, str):
+    check_strategy(strategy)
+    deciding.append('strategy')
+  if len(deciding) > 1:
+    names = ' and '.join(deciding)
+    raise UserError(f'{names} each say how to draft: give one of them, or a strategy in words')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding import pool
 from fastdec.decoding.decode import _decode, start, step
 from fastdec.decoding.strategy import with_settings
+from fastdec.folders.native import NativeFolder
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -270,7 +271,16 @@ def test_a_notebook_shows_blocks():
     ({'strategy': 3}, 'is no strategy'),
   ],
 )
-def test_mistakes_of_loading(place, arguments, message):
+def test_mistakes_of_loading_show_before_the_models_weights_are_read(
+  place, monkeypatch, arguments, message
+):
+  params = NativeFolder.params
+
+  def read(self, *args, **settings):
+    assert self.path.name != 'model'
+    return params(self, *args, **settings)
+
+  monkeypatch.setattr(NativeFolder, 'params', read)
   paths = {name: place / one for name, one in arguments.items() if name in ('draft', 'heads')}
   with pytest.raises(fd.UserError, match=message):
     fd.Generator.load(place / 'model', **arguments | paths)
