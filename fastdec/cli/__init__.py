@@ -30,6 +30,8 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
   'check': 'say what a folder holds',
   'demo': 'show greedy decoding and a strategy side by side, in a browser',
 }
+# These commands, with these flags, keep their work on the disk, and take it up again.
+RESUMED = {'train-draft': '--out', 'generate': '--output'}
 RED, YELLOW = 31, 33  # colours of a terminal
 HELP = """usage: fastdec COMMAND ...
 
@@ -46,11 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the words after `fastdec` (None: those of this process).
   """
   words = sys.argv[1:] if argv is None else list(argv)
-  # These commands keep their work on the disk, and take it up again.
-  line, interrupted = ' '.join(words), 'Interrupted'
-  if (words[:1] == ['train-draft'] and '--out' in line) or (
-    words[:1] == ['generate'] and '--output' in line
-  ):
+  interrupted = 'Interrupted'
+  flag = RESUMED.get(words[0]) if words else None
+  if flag is not None and any(word.startswith(flag) for word in words):
     interrupted = 'Interrupted: the same command goes on'
   try:
     return ended(functools.partial(_run, words), interrupted)

@@ -47,7 +47,7 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
-from fastdec.text.drafts import draft_of
+from fastdec.text.drafting import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
 
@@ -203,7 +203,7 @@ def _candidates(
       if folder not in trees:
         print(f'fitting a tree to {folder}', flush=True)
         trees[folder] = _fitted_tree(args, target, part, ids)
-      families += _of_heads(args, sampling, part, folder, trees[folder])
+      families += _head_families(args, sampling, part, folder, trees[folder])
       strategy = fd.Blockwise(part)
     bases.append(Candidate(with_settings(strategy, sampling), folder))
   for base in bases:
@@ -222,10 +222,13 @@ def _fitted_tree(
   return [list(path) for path in calibration.tree.choices]
 
 
-def _of_heads(
+def _head_families(
   args: argparse.Namespace, sampling: dict[str, Any], heads: Any, folder: str, tree: Sequence[Any]
 ) -> list[list[Candidate]]:
-  """Lists trees of several sizes, and strategies that are not lossless if those may take part."""
+  """Lists trees of several sizes, and strategies that are not lossless if those may take part.
+
+  The fitted tree's first paths are the best smaller tree.
+  """
   wanted = None if args.nodes is None else [nodes - 1 for nodes in args.nodes]
   trees = []
   for size in lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):

@@ -36,7 +36,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
 from fastdec.laws.processors import Processors
-from fastdec.text.drafts import check_fits, draft_of
+from fastdec.text.drafting import check_fits, draft_of
 from fastdec.text.generated import Generated
 from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
 from fastdec.text.reader import Reader, StopReader

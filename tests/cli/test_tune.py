@@ -107,7 +107,7 @@ def candidates(translator, *words):
   """Labels of the trees and relaxed strategies that are tried of heads for two tokens."""
   args = tune._read(['--model=m', '--prompts=p', *words])
   heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
-  families = tune._of_heads(args, {}, heads, 'h', tree)
+  families = tune._head_families(args, {}, heads, 'h', tree)
   assert all(path == 'h' for family in families for _, path in family)
   return [[label(strategy) for strategy, _ in family] for family in families]
 
