@@ -46,13 +46,14 @@ from fastdec.tuning.tune import tune
 from fastdec.tuning.tuned import Tuned
 
 if TYPE_CHECKING:
-  from fastdec.text.generator import Generated, Generator
+  from fastdec.text.generated import Generated
+  from fastdec.text.generator import Generator
   from fastdec.text.load import load, load_draft, load_heads, load_tokenizer, load_tuned, save_heads
 
 __version__ = '0.2.0'  # pyproject.toml reads it here
 
 ON_FIRST_USE = {
-  'Generated': 'fastdec.text.generator',
+  'Generated': 'fastdec.text.generated',
   'Generator': 'fastdec.text.generator',
   'load': 'fastdec.text.load',
   'load_draft': 'fastdec.text.load',

@@ -151,8 +151,7 @@ def shared() -> Path:
 @pytest.fixture(scope='session')
 def translator(tmp_path_factory):
   """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike;
-  'short', which reads less far; 'other', of another tokenizer; 'wide' and 'wordy', Medusa heads for
-  other models."""
+  'short', which reads less far; 'wide' and 'wordy', Medusa heads for other models."""
   import jax
   import numpy as np
 
@@ -179,12 +178,6 @@ def translator(tmp_path_factory):
   folders.save(model, smaller, place / 'smaller', heads, tokenizer=place / 'pieces')
   short = Transformer(TransformerConfig(vocab_size=30, max_positions=4, **sizes))
   folders.save(short, smaller, place / 'short', tokenizer=place / 'pieces')
-  Tokenizer.train(['zu viel', 'quer', 'hin'], place / 'others', vocab_size=18)
-  other = Transformer(TransformerConfig(vocab_size=18, max_positions=32, **sizes))
-  zeros = jax.tree.map(
-    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(other.init, jax.random.key(0))
-  )
-  folders.save(other, zeros, place / 'other', tokenizer=place / 'others')
   for name, module in (
     ('wide', MedusaHeads(2, d_model=6)),
     ('wordy', MedusaHeads(2, d_model=8, vocab_size=31)),

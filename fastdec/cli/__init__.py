@@ -30,6 +30,9 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
   'check': 'say what a folder holds',
   'demo': 'show greedy decoding and a strategy side by side, in a browser',
 }
+# These commands, with these flags, keep their work on the disk, and take it up again.
+RESUMED = {'train-draft': '--out', 'generate': '--output'}
+RED, YELLOW = 31, 33  # colours of a terminal
 HELP = """usage: fastdec COMMAND ...
 
   {}
@@ -45,15 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the words after `fastdec` (None: those of this process).
   """
   words = sys.argv[1:] if argv is None else list(argv)
-  keeps = ('train-draft', '--out'), ('generate', '--output')  # what they have done
-  goes_on = any(name in words[:1] and flag in ' '.join(words) for name, flag in keeps)
-  interrupted = 'Interrupted: the same command goes on' if goes_on else 'Interrupted'
+  interrupted = 'Interrupted'
+  flag = RESUMED.get(words[0]) if words else None
+  if flag is not None and any(word.startswith(flag) for word in words):
+    interrupted = 'Interrupted: the same command goes on'
   try:
     return ended(functools.partial(_run, words), interrupted)
   except (MemoryError, RuntimeError) as error:
     if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    _say('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', 31)
+    _print_line('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', RED)
     return 1
 
 
@@ -62,7 +66,7 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
 
   Args:
     work: raises UserError for a mistake, which is a sentence on stderr then.
-    interrupted: what is said after Ctrl-C.
+    interrupted: the sentence after Ctrl-C.
   """
   try:
     with warnings.catch_warnings(), extras.explained():
@@ -70,15 +74,15 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
       work()
       sys.stdout.flush()
   except UserError as error:
-    _say(str(error), 31)
+    _print_line(str(error), RED)
     return 2
   except KeyboardInterrupt:
-    _say(interrupted, 31)
+    _print_line(interrupted, RED)
     return 130
   except (BrokenPipeError, SystemExit) as error:
-    # Rich makes a SystemExit of it
+    # Rich turns a broken pipe into a SystemExit.
     if any(isinstance(cause, BrokenPipeError) for cause in chain(error)):
-      # what Python flushes at its end
+      # Python flushes stdout at its end, which must not fail again.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 141
     if not isinstance(error, SystemExit) or error.code:
@@ -89,7 +93,7 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
 def _run(words: list[str]) -> None:
   """Runs the command that the first word names with the others."""
   if not words or words[0] in ('-h', '--help'):
-    lines = (f'{name:<12} {what}' for name, what in COMMANDS.items())
+    lines = [f'{name:<12} {purpose}' for name, purpose in COMMANDS.items()]
     print(HELP.format('\n  '.join(lines)))
     return
   if words[0] == '--version':
@@ -109,21 +113,23 @@ def _show_notes() -> None:
 
   def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
     if issubclass(category, UserNote):
-      _say(str(message), 33)
+      _print_line(str(message), YELLOW)
     else:
       others(message, category, *args, **kwargs)
 
   warnings.showwarning = show
 
 
-def _say(text: str, colour: int) -> None:
+def _print_line(text: str, colour: int) -> None:
   """Prints a sentence on stderr, in an ANSI colour if that is a terminal."""
   line = ' '.join(text.split())
-  print(f'\x1b[{colour}m{line}\x1b[0m' if sys.stderr.isatty() else line, file=sys.stderr)
+  if sys.stderr.isatty():
+    line = f'\x1b[{colour}m{line}\x1b[0m'
+  print(line, file=sys.stderr)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-  """Yields the error and what it was raised upon."""
+  """Yields the error, and then the errors that were being handled when it was raised."""
   while error is not None:
     yield error
     error = error.__context__

@@ -4,10 +4,11 @@ Example:
   fastdec calibrate --model=folder --prompts=lines.txt --output=tree.json
   fastdec generate --model=folder --heads=folder --strategy='medusa(choices=tree.json)' --prompt=A
 
-The model goes on from each prompt greedily (or translates it), and it is counted how often each
-guess of each head is what the model writes next. The tree grows by the guess that is right most
-often, and has as many nodes as write the most tokens a second on this machine: a call is timed for
-1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is timed, and the tree has --nodes nodes.
+The model goes on from each prompt greedily (or translates it), and the command counts how often
+each guess of each head is what the model writes next. The tree grows by the guess that is right
+most often, and has as many nodes as write the most tokens a second on this machine: a call is timed
+for 1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is timed, and the tree has --nodes
+nodes.
 
 Writes tree.json, its "choices" and what was counted, and tree.png, the tree with the share of calls
 that accept each node.
@@ -15,6 +16,7 @@ that accept each node.
 
 import dataclasses
 import pathlib
+from argparse import Namespace
 from collections.abc import Sequence
 
 from fastdec import files
@@ -32,53 +34,69 @@ from fastdec.training.progress import Progress
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('calibrate', __doc__)
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  opening.add_model(parser)
   parser.add_argument('--heads', help="folder of prediction heads (the model's own)")
-  parser.add_argument('--prompts', required=True, help='file with a prompt on each line')
+  opening.add_prompts(parser)
   parser.add_argument('--output', required=True, help='file for the tree, such as tree.json')
   parser.add_argument(
     '--nodes', type=whole(2), default=64, help='of the tree at most, the root included (64)'
   )
   parser.add_argument('--rows', type=whole(1), default=16, help='prompts decoded at once (16)')
   parser.add_argument('--repeats', type=whole(0), default=5, help='rounds of timing (5; 0: none)')
-  parser.add_argument('--dtype', help="float32, bfloat16, int8, int8w, ... (the model's own)")
+  opening.add_dtype(parser)
   opening.add_length(parser)
-  given = parser.read(words)
-  from fastdec.evaluation import tree_figure  # it needs what a picture needs
+  args = parser.read(words)
+  from fastdec.evaluation import tree_figure  # imports the extra that draws pictures
 
-  output = files.place(given.output)
+  # Check the flags, and open the model and its heads.
+  output = files.place(args.output)
   if output.suffix != '.json':
-    raise UserError(f'--output={output} is to be a JSON file: give a name such as tree.json')
-  if given.max_len < 2:
+    raise UserError(f'--output={output} is no JSON file: give a name such as tree.json')
+  if args.max_len < 2:
     raise UserError('--max-len=1 leaves nothing to guess: give 2 or more')
-  prompts = read_prompts(pathlib.Path(given.prompts))
-  language = opening.unread(given.model, given.dtype, prompts, given.max_len)
-  folder = open_folder(given.model, given.dtype)
-  place = folder if given.heads is None else open_folder(given.heads, given.dtype)
-  heads = Bound(*pack_if_faster(place.heads, place.head_params()))
-  target = Bound(*pack_if_faster(folder.model, folder.params()))
-  ids = [language.read(prompt)[0] for prompt in prompts]
+  prompts = read_prompts(pathlib.Path(args.prompts))
+  generator = opening.unread(args.model, args.dtype, prompts, args.max_len)
+  ids = [generator.read(prompt)[0] for prompt in prompts]
+  target, heads = _opened(args)
+
+  # Count right guesses, and time trees of several sizes.
   with Progress(len(ids), 'prompt') as progress:
-    found = calibrate(target, heads, ids, given.nodes, given.max_len, given.rows, progress.add)
-  if given.repeats:
-    found = timed(found, target, heads, max(ids, key=len), given.max_len, given.repeats)
-  tree, named = found.chosen, {'model': given.model, 'heads': given.heads or given.model}
-  dataclasses.replace(found, tree=tree).save(output, **named)
+    calibration = calibrate(target, heads, ids, args.nodes, args.max_len, args.rows, progress.add)
+  if args.repeats:
+    longest = max(ids, key=len)
+    calibration = timed(calibration, target, heads, longest, args.max_len, args.repeats)
+
+  # Save the tree, and draw it.
+  nodes, tree = calibration.nodes, calibration.chosen
+  dataclasses.replace(calibration, tree=tree).save(
+    output, model=args.model, heads=args.heads or args.model
+  )
   picture = output.with_suffix('.png')
-  title = f'{found.nodes} nodes, {found.tokens[found.nodes]:.2f} tokens a call'
-  tree_figure.draw(tree, title, picture)
-  print(f'{table(found)}\n\nThe tree is {output}, its picture {picture}')
+  tree_figure.draw(tree, f'{nodes} nodes, {calibration.tokens[nodes]:.2f} tokens a call', picture)
+  print(f'{table(calibration)}\n\nThe tree is {output}, its picture {picture}')
 
 
-def table(found: Calibration) -> str:
+def _opened(args: Namespace) -> tuple[Bound, Bound]:
+  """Reads the model, and the heads of --heads or else of its folder."""
+  folder = open_folder(args.model, args.dtype)
+  head_folder = folder if args.heads is None else open_folder(args.heads, args.dtype)
+  heads = pack_if_faster(head_folder.heads, head_folder.head_params())
+  model = pack_if_faster(folder.model, folder.params())
+  return Bound(*model), Bound(*heads)
+
+
+def table(calibration: Calibration) -> str:
   """Writes how often each head is right, and what trees of growing size promise."""
   heads = [['head', *(f'top-{top} %' for top in TOPS)]]
-  for head, shares in enumerate(zip(*(found.right[top] for top in TOPS), strict=True), 1):
-    heads.append([str(head), *(f'{100 * share:.1f}' for share in shares)])
+  for head in range(len(calibration.right[TOPS[0]])):
+    shares = [f'{100 * calibration.right[top][head]:.1f}' for top in TOPS]
+    heads.append([str(head + 1), *shares])
   trees = [['nodes', 'tokens a call', 'ms a call', 'tokens a second']]
-  for nodes, tokens in sorted(found.tokens.items()):
-    name = f'{nodes} (chosen)' if nodes == found.nodes else str(nodes)
-    time = found.milliseconds.get(nodes)
-    timed = ['-', '-'] if time is None else [f'{time:.2f}', f'{1e3 * tokens / time:,.0f}']
-    trees.append([name, f'{tokens:.2f}', *timed])
+  for nodes, tokens in sorted(calibration.tokens.items()):
+    name = f'{nodes} (chosen)' if nodes == calibration.nodes else str(nodes)
+    row = [name, f'{tokens:.2f}', '-', '-']
+    time = calibration.milliseconds.get(nodes)
+    if time is not None:
+      row[2:] = [f'{time:.2f}', f'{1e3 * tokens / time:,.0f}']
+    trees.append(row)
   return f'{columns(heads)}\n\n{columns(trees)}'

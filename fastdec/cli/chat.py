@@ -3,8 +3,8 @@
 Example:
   fastdec chat --model=folder --draft=smaller --system='You are a helpful assistant.'
 
-A line is a message; the answer is shown as it is written, a colour for each block. All that was
-said before is read again. Ctrl-D or an empty line ends the talk.
+A line is a message; the answer is shown as it is written, a colour for each block. All messages
+before it are read again. Ctrl-D or an empty line ends the talk.
 """
 
 import sys
@@ -12,25 +12,29 @@ from collections.abc import Sequence
 
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser
-from fastdec.cli.generate import check_text, streamed, worth
+from fastdec.cli.generate import check_text, show_stream, summary
 from fastdec.cli.show import plain_console
 
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('chat', __doc__)
   opening.add_model(parser)
+  opening.add_drafting(parser)
   parser.add_argument('--system', help='what the model is told before the talk')
   opening.add_sampling(parser)
   opening.add_processors(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
-  given = parser.read(words)
-  check_text('--system', given.system)
-  opening.settle(given, 1)
-  talk = [] if given.system is None else [{'role': 'system', 'content': given.system}]
+  args = parser.read(words)
+  check_text('--system', args.system)
+  opening.settle(args, 1)
+  talk = []
+  if args.system is not None:
+    talk.append({'role': 'system', 'content': args.system})
+  # A tokenizer without a template is refused before weights are read.
   first = [*talk, {'role': 'user', 'content': 'Hello'}]
-  opening.unread(given.model, None, [first], given.max_len)  # is there a template?
-  generator, console = opening.load(given), plain_console()
+  opening.unread(args.model, None, [first], args.max_len)
+  generator, console = opening.load(args), plain_console()
   while True:
     if sys.stdin.isatty():
       console.out('> ', end='')
@@ -39,6 +43,6 @@ def main(words: Sequence[str]) -> None:
       return
     check_text('the message', line)
     talk.append({'role': 'user', 'content': line})
-    _, sizes, text = streamed(console, generator, talk, given)
-    console.print(worth(generator.strategy, sizes), style='dim')
+    _, sizes, text = show_stream(console, generator, talk, args)
+    console.print(summary(generator.strategy, sizes), style='dim')
     talk.append({'role': 'assistant', 'content': text})

@@ -21,7 +21,8 @@ from fastdec.errors import UserError
 from fastdec.kernels.products import kernels_of
 from fastdec.text.load import is_draft, load_draft, open_folder, tokenizer_of
 
-GENERATION, FEW = 'generation_config.json', 1024  # tokens of the text for which a cache is measured
+GENERATION = 'generation_config.json'
+FEW = 1024  # tokens: the caches for as many, and twice as many, are compared
 
 
 def main(words: Sequence[str]) -> None:
@@ -30,26 +31,29 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--prompt', help="text to go on from (the tokenizer's own start)")
   parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
   add_length(parser)
-  given, paths = parser.read_beside(words)
+  args, paths = parser.read_beside(words)
   if not paths:
     raise UserError('there is no folder to look at: name one or more')
   for path in paths:
     print(path)
-    for line in found(path, given.prompt, given.dtype, given.max_len):
-      print(f'  {line}', flush=True)  # what it needs, before that is asked for
+    for line in lines_of(path, args.prompt, args.dtype, args.max_len):
+      # The memory that a model needs is on the screen before its weights are read.
+      print(f'  {line}', flush=True)
 
 
-def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterator[str]:
-  """Says what a folder holds, in lines.
+def lines_of(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterator[str]:
+  """Yields the lines about a folder: what it holds, needs, lacks and writes.
 
   Raises:
     UserError: it holds nothing that can be decoded with, or is not whole.
   """
   if is_draft(path):
-    draft = load_draft(path)
-    yield f'draft network: {_sizes(draft[0], draft[1])}'
+    yield f'draft network: {_sizes(*load_draft(path))}'
     return
-  folder, model, tokenizer = open_folder(path, dtype), None, None
+  folder = open_folder(path, dtype)
+
+  # Published heads have no model beside them.
+  model = None
   try:
     model = folder.model
   except UserError as error:
@@ -57,14 +61,18 @@ def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterat
       raise
     yield f'model: none ({error})'
   else:
-    shapes = (
-      jax.eval_shape(model.init, jax.random.key(0)) if hasattr(model, 'init') else folder.params()
-    )
+    if hasattr(model, 'init'):
+      shapes = jax.eval_shape(model.init, jax.random.key(0))
+    else:
+      shapes = folder.params()
     kind = folder.config.get('model_type')
-    yield f'model: {f"{kind}, " if kind else ""}{_sizes(model, shapes)}'
+    prefix = f'{kind}, ' if kind else ''
+    yield f'model: {prefix}{_sizes(model, shapes)}'
     yield f'needs: {_needs(model, shapes)}'
   if folder.has_heads:
     yield f'prediction heads: {_sizes(folder.heads, folder.head_params())}'
+
+  tokenizer = None
   try:
     tokenizer = tokenizer_of(folder)
     yield f'tokenizer: {tokenizer.vocab_size:,} ids'
@@ -77,20 +85,21 @@ def found(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterat
 
 
 def _sizes(module: Any, params: Any) -> str:
-  """Says a module's class, its parameters, and those of its sizes that it has."""
+  """Describes a module by its class, the number of its parameters, and its sizes."""
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
-  said = f'{type(module).__name__}, {count:,} parameters'
+  text = f'{type(module).__name__}, {count:,} parameters'
   for name in ('d_model', 'd_target', 'vocab_size', 'max_positions', 'depth', 'k'):
     value = getattr(module, name, None)
     if value is not None:
-      said += f', {name} {value:,}'
-  return said
+      text += f', {name} {value:,}'
+  return text
 
 
 def _needs(model: Any, shapes: Any) -> str:
-  """Says the bytes of the weights, by their type, and those of a token in the cache."""
+  """Writes the bytes of the weights, by their type, and those of a token in the cache."""
   leaves = jax.tree.leaves_with_path(shapes)
-  said = [f'{_bytes(2 * sum(leaf.size for _, leaf in leaves))} of weights in bfloat16']
+  count = sum(leaf.size for _, leaf in leaves)
+  needs = [f'{_bytes(2 * count)} of weights in bfloat16']
   if getattr(model, 'products', ()):
     is_kernel, small = kernels_of(model), 0
     for path, leaf in leaves:
@@ -98,25 +107,26 @@ def _needs(model: Any, shapes: Any) -> str:
         small += leaf.size + 4 * math.prod(leaf.shape[:-1])  # a scale for each output
       else:
         small += 2 * leaf.size
-    said.append(f'{_bytes(small)} in int8')
+    needs.append(f'{_bytes(small)} in int8')
   if model.fixed_length is None:
-    grown = (_cache_bytes(model, shapes, 2 * FEW) - _cache_bytes(model, shapes, FEW)) / FEW
-    said.append(f'{_bytes(round(grown))} of cache a token')
-  return ', '.join(said)
+    growth = _cache_bytes(model, shapes, 2 * FEW) - _cache_bytes(model, shapes, FEW)
+    needs.append(f'{_bytes(round(growth / FEW))} of cache a token')
+  return ', '.join(needs)
 
 
 def _cache_bytes(model: Any, shapes: Any, slots: int) -> int:
-  """Returns the size of a row's cache with room for so many tokens."""
+  """Returns the bytes of a row's cache with this number of slots."""
 
-  def made(params):
+  def cache(params):
     memory = model.encode(params, jnp.ones((1, 1), jnp.int32))
     return model.init_cache(params, memory, 1, slots)
 
-  leaves = jax.tree.leaves(jax.eval_shape(made, shapes))
+  leaves = jax.tree.leaves(jax.eval_shape(cache, shapes))
   return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _bytes(count: int) -> str:
+  """Writes a number of bytes with its unit."""
   for name, size in (('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
     if count >= size:
       return f'{count / size:.3g} {name}'
@@ -124,7 +134,7 @@ def _bytes(count: int) -> str:
 
 
 def _written(model: Any, params: Any, tokenizer: Any, prompt: str | None, most: int) -> str:
-  """Says what the model writes greedily after a text, or after its tokenizer's own start."""
+  """Returns what the model writes greedily after a text, or after its tokenizer's own start."""
   is_source, ends = model.start_id is not None, model.eos_ids
   if prompt:
     if tokenizer is None:

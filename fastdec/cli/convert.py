@@ -30,11 +30,11 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--heads', type=whole(1), help='attention heads of a Transformer, where the file tells none'
   )
-  given, files = parser.read_beside(words)
+  args, files = parser.read_beside(words)
   if len(files) != 1:
     raise UserError(f'there are {len(files)} checkpoints: give one .pt or .safetensors file')
-  out, source, target = map(place, (given.out, given.source_dict, given.target_dict))
-  checkpoint = place(files[0])
+  out, checkpoint = place(args.out), place(files[0])
+  source, target = place(args.source_dict), place(args.target_dict)
   if not folders.is_replaceable(out.resolve()):
     raise UserError(
       f'{out} is there already, and is not just a model of fastdec: give a new folder as --out'
@@ -43,10 +43,11 @@ def main(words: Sequence[str]) -> None:
     if out.resolve() in file.resolve().parents:
       raise UserError(f'{file} is in {out}, which is written anew: give another folder as --out')
   pair = DictionaryPair.load(source, target)
-  sizes, is_joined = (len(pair.source), len(pair.target)), pair.source.words == pair.target.words
-  model, params = fairseq.load(checkpoint, sizes, is_joined, given.heads)
+  sizes = len(pair.source), len(pair.target)
+  is_joined = pair.source.words == pair.target.words
+  model, params = fairseq.load(checkpoint, sizes, is_joined, args.heads)
   folders.save(model, params, out.resolve(), tokenizer=(source, target))
-  count = sum(x.size for x in jax.tree.leaves(params))
+  count = sum(leaf.size for leaf in jax.tree.leaves(params))
   print(
     f'{out}: {type(model).__name__}, {sizes[0]} source and {sizes[1]} target words,'
     f' {count:,} parameters'

@@ -16,13 +16,14 @@ from fastdec.text.load import open_folder
 
 
 def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
-  """Restricts this process to so many cores. Call it before JAX makes its backend; later it has no
-  effect.
+  """Restricts this process to some cores.
+
+  Call it before JAX makes its backend; later it has no effect.
 
   Args:
     folder: of the model that will be decoded with, of which nothing but the config is read.
     rows: texts decoded at once.
-    cores: how many; None: one for one text at a time by a narrow model on a CPU, else all.
+    cores: their number; None: one for one text at a time by a narrow model on a CPU, else all.
 
   Raises:
     UserError: there are not that many cores, or no model.
@@ -35,7 +36,8 @@ def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
     cores = 1 if is_small else len(allowed)
   if cores > len(allowed):
     raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')
-  own = _core()  # where the system has put this process, other processes being elsewhere
+  # Keep the core that this process runs on: the system has put other processes elsewhere.
+  own = _core()
   chosen = sorted(allowed, key=lambda core: (core != own, core))[:cores]
   os.sched_setaffinity(0, chosen)
 
@@ -46,8 +48,10 @@ def _core() -> int:
 
 
 def _has_accelerator() -> bool:
-  """True if JAX would look for one: nothing can be asked of JAX itself before it makes its
-  backends."""
+  """True if JAX would look for an accelerator.
+
+  JAX itself cannot be queried here: it would make its backends.
+  """
   if os.environ.get('JAX_PLATFORMS') == 'cpu':
     return False
   return bool(metadata.entry_points(group='jax_plugins'))

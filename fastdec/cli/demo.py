@@ -9,6 +9,7 @@ The page is for this machine alone, unless --host says otherwise.
 """
 
 import contextlib
+import dataclasses
 import json
 import threading
 import time
@@ -17,16 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 import fastdec as fd
 from fastdec.cli import opening, page
 from fastdec.cli.flags import Parser, whole
+from fastdec.cli.generate import stream_blocks
 from fastdec.decoding.description import label
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import parse_json
-from fastdec.text.reader import Reader
 
 BYTES = 20_000  # of a text that is typed
 
@@ -34,6 +34,7 @@ BYTES = 20_000  # of a text that is typed
 def main(words: Sequence[str]) -> None:
   parser = Parser('demo', __doc__)
   opening.add_model(parser)
+  opening.add_drafting(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   parser.add_argument(
@@ -42,10 +43,10 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--port', type=whole(0, 65535), default=8000, help='of the page (8000); 0 is any free one'
   )
-  given = parser.read(words)
-  with Server(given.host, given.port) as server:
-    opening.settle(given, 1)
-    server.fill(opening.load(given), given.max_len)
+  args = parser.read(words)
+  with Server(args.host, args.port) as server:
+    opening.settle(args, 1)
+    server.fill(opening.load(args), args.max_len)
     print(f'The page is {server.address}; Ctrl-C ends it.', flush=True)
     with contextlib.suppress(KeyboardInterrupt):
       server.serve_forever()
@@ -67,7 +68,7 @@ class Server(page.Server):
     self._strategies = (plain, generator.strategy)
 
   @property
-  def told(self) -> dict[str, Any]:
+  def facts(self) -> dict[str, Any]:
     """Facts about the model that the page shows."""
     return {
       'names': [label(strategy) for strategy in self._strategies],
@@ -85,23 +86,21 @@ class Server(page.Server):
     with self._alone:
       runs = []
       for strategy in self._strategies:
-        self._run(prompt, strategy)  # which compiles what is new
+        self._run(prompt, strategy)  # compiles new programs
         runs.append(self._run(prompt, strategy))
     return runs
 
   def _run(self, prompt: str, strategy: Any) -> dict[str, Any]:
-    generator = self._generator
-    ids, context = generator.read(prompt)
-    reader, blocks, sizes = Reader(generator.tokenizer, context), [], []
-    inputs, key = np.array([ids], np.int32), jax.random.key(0)
-    how = {'strategy': strategy, 'max_len': self._max_len, 'key': key}
-    how['processors'] = self._generator.processors
-    begun = time.perf_counter()
-    for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
-      blocks.append([reader.add(block), len(block), 1000 * (time.perf_counter() - begun)])
-      sizes.append(len(block))
-    blocks[-1][0] += reader.finish()
-    return {'blocks': blocks, 'tokens': sum(sizes), 'calls': len(sizes) - 1}
+    generator = dataclasses.replace(self._generator, strategy=strategy)
+    blocks, tokens = [], 0
+    started = time.perf_counter()
+    for block, text in stream_blocks(generator, prompt, self._max_len):
+      if block:
+        blocks.append([text, len(block), 1000 * (time.perf_counter() - started)])
+        tokens += len(block)
+      else:
+        blocks[-1][0] += text
+    return {'blocks': blocks, 'tokens': tokens, 'calls': len(blocks) - 1}
 
 
 class Handler(page.Handler):
@@ -112,14 +111,14 @@ class Handler(page.Handler):
   def do_GET(self) -> None:
     if self.path != '/':
       return self.send_error(404, 'there is no such page')
-    self.show(Path(__file__).with_name('demo.html'), self.server.told)
+    self.show(Path(__file__).with_name('demo.html'), self.server.facts)
 
   def do_POST(self) -> None:
-    sent = self.body('/write', BYTES)
-    if sent is None:
+    body = self.body('/write', BYTES)
+    if body is None:
       return
     try:
-      prompt = parse_json(sent)
+      prompt = parse_json(body)
       if not isinstance(prompt, str) or not prompt.strip():
         raise UserError(f'{shown(prompt)} is no text: give some to go on from')
       prompt.encode()

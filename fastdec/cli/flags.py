@@ -25,32 +25,32 @@ class Parser(argparse.ArgumentParser):
 
   def read(self, words: Sequence[str]) -> argparse.Namespace:
     """Reads the flags; words beside them are mistakes."""
-    given, rest = self.read_beside(words)
+    args, rest = self.read_beside(words)
     if rest:
       raise UserError(f'{rest[0]!r} is not a flag: {self.prog} --help lists them')
-    return given
+    return args
 
   def read_beside(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Reads the flags. Returns them, and the words beside them; all behind a '--' are such."""
     words = list(words)
     end = words.index('--') if '--' in words else len(words)
-    for word in words[:end]:  # before a missing flag is named, which may be the misspelt one
-      if word.startswith('--') and word.split('=')[0] not in self._option_string_actions:
-        self._unknown(word.split('=')[0])
-    given, rest = self.parse_known_args(words[:end])
-    return given, [*rest, *words[end + 1 :]]
+    # argparse would name a missing flag first, which may be the misspelt one.
+    known = list(self._option_string_actions)
+    for word in words[:end]:
+      flag = word.split('=')[0]
+      if flag.startswith('--') and flag not in known:
+        near = difflib.get_close_matches(flag, known, 1)
+        advice = f'did you mean {near[0]}? ' if near else ''
+        raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
+    args, rest = self.parse_known_args(words[:end])
+    return args, [*rest, *words[end + 1 :]]
 
   def error(self, message: str) -> NoReturn:
     """Raises argparse's mistake as ours: 'argument --rows: =x is ...' as '--rows=x is ...'."""
-    message = re.sub(r'^argument (--[\w-]+)[^:]*: (=?)', _named, message)
+    message = re.sub(r'^argument (--[\w-]+)[^:]*: =', r'\1=', message)
+    message = re.sub(r'^argument (--[\w-]+)[^:]*: ', r'\1: ', message)
     message = re.sub(r'^the following arguments are required: (.*)', r'there is no \1', message)
     raise UserError(f'{message}: see {self.prog} --help')
-
-  def _unknown(self, flag: str) -> NoReturn:
-    known = list(self._option_string_actions)
-    near = difflib.get_close_matches(flag, known, 1)
-    advice = f'did you mean {near[0]}? ' if near else ''
-    raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -108,10 +108,6 @@ def seconds(text: str) -> float:
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
 
 
-def _named(match: re.Match[str]) -> str:
-  """Writes '--rows' before '=x', else '--rows: '."""
-  return f'{match[1]}=' if match[2] else f'{match[1]}: '
-
-
 def _impossible(text: str, remedy: str) -> argparse.ArgumentTypeError:
+  """Returns the error of a flag's type; '=' in front of the text marks it for `Parser.error`."""
   return argparse.ArgumentTypeError(f'={text} is not possible: {remedy}')

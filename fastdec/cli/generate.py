@@ -34,7 +34,8 @@ out.jsonl.settings.json, stands what it depends on; outputs of other settings ar
 import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +57,7 @@ from fastdec.text.reader import Reader
 def main(words: Sequence[str]) -> None:
   parser = Parser('generate', __doc__)
   opening.add_model(parser)
+  opening.add_drafting(parser)
   parser.add_argument('--prompt', help='text to go on from, or to translate')
   parser.add_argument('--prompts', help='file with a prompt on each line')
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
@@ -73,47 +75,29 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--repeats', type=whole(0), default=3, help='rounds of timing after a prompt (3; 0: none)'
   )
-  given = parser.read(words)
-  _check(given)
+  args = parser.read(words)
+  _check(args)
   console = plain_console()
-  if given.prompt is not None:
-    opening.settle(given, 1)
-    unread = opening.unread(given.model, None, [given.prompt], given.max_len)
-    constraint = opening.constraint_of(given, unread)
-    generator = dataclasses.replace(_load(given), constraint=constraint)
-    if not given.plain:
-      say_check(console, generator, given.prompt)
-    show(console, generator, given)
-    return
-  path, prompts = place(given.output), read_prompts(pathlib.Path(given.prompts))
-  if path.exists() and not path.is_file():
-    what = 'a folder' if path.is_dir() else 'no regular file'
-    raise UserError(f'{path} is {what}: give --output a file, such as {path / "out.jsonl"}')
-  rows = opening.settle(given)
-  unread = opening.unread(given.model, None, prompts, given.max_len)
-  constraint = opening.constraint_of(given, unread)
-  generator = dataclasses.replace(_load(given), rows=rows, constraint=constraint)
-  settings = prompt_file.settings(given, generator, prompts)
-  output = prompt_file.Output(path, settings, len(prompts))
-  say_check(console, generator, prompts[0])
-  prompt_file.write(output, generator, prompts, given)
-  _warn(console, generator)
+  if args.prompt is not None:
+    _generate_one(console, args)
+  else:
+    _generate_all(console, args)
 
 
-def _check(given: Any) -> None:
+def _check(args: Namespace) -> None:
   """Raises UserError for mistakes that show without a look at any file."""
-  if (given.prompt is None) == (given.prompts is None):
-    said = '--prompt and --prompts are both given'
-    if given.prompt is None:
-      said = 'there is nothing to go on from'
-    raise UserError(f'{said}: give --prompt=text, or --prompts=file with --output=out.jsonl')
-  if (given.prompts is None) != (given.output is None):
+  if (args.prompt is None) == (args.prompts is None):
+    problem = '--prompt and --prompts are both given'
+    if args.prompt is None:
+      problem = 'there is nothing to go on from'
+    raise UserError(f'{problem}: give --prompt=text, or --prompts=file with --output=out.jsonl')
+  if (args.prompts is None) != (args.output is None):
     raise UserError(
       '--prompts and --output belong together: give --prompts=file and --output=out.jsonl'
     )
-  if given.logprobs and given.plain:
+  if args.logprobs and args.plain:
     raise UserError('--plain shows the text alone: leave it out, or --logprobs')
-  check_text('--prompt', given.prompt)
+  check_text('--prompt', args.prompt)
 
 
 def check_text(flag: str, text: str | None) -> None:
@@ -128,11 +112,39 @@ def check_text(flag: str, text: str | None) -> None:
     raise UserError(f'{flag} is empty: give some text to go on from')
 
 
-def _load(given: Any) -> fd.Generator:
-  return opening.with_pool(opening.load(given), given.pool)
+def _generate_one(console: rich.console.Console, args: Namespace) -> None:
+  """Shows what follows one prompt."""
+  opening.settle(args, 1)
+  generator = _load(args, [args.prompt])
+  if not args.plain:
+    show_draft_check(console, generator, args.prompt)
+  show(console, generator, args)
 
 
-def say_check(console: rich.console.Console, generator: fd.Generator, prompt: str) -> None:
+def _generate_all(console: rich.console.Console, args: Namespace) -> None:
+  """Writes what follows each prompt of a file."""
+  path, prompts = place(args.output), read_prompts(pathlib.Path(args.prompts))
+  if path.exists() and not path.is_file():
+    kind = 'a folder' if path.is_dir() else 'no regular file'
+    raise UserError(f'{path} is {kind}: give --output a file, such as {path / "out.jsonl"}')
+  rows = opening.settle(args)
+  generator = dataclasses.replace(_load(args, prompts), rows=rows)
+  settings = prompt_file.settings(args, generator, prompts)
+  output = prompt_file.Output(path, settings, len(prompts))
+  show_draft_check(console, generator, prompts[0])
+  prompt_file.write(output, generator, prompts, args)
+  _warn(console, generator)
+
+
+def _load(args: Namespace, prompts: Sequence[str]) -> fd.Generator:
+  """Checks prompts and constraint before weights are read, and reads the model."""
+  unread = opening.unread(args.model, None, prompts, args.max_len)
+  constraint = opening.constraint_of(args, unread)
+  generator = opening.with_pool(opening.load(args), args.pool)
+  return dataclasses.replace(generator, constraint=constraint)
+
+
+def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: str) -> None:
   """Prints how often a draft network is right behind this prompt.
 
   A warning names the causes where that is seldom.
@@ -141,35 +153,33 @@ def say_check(console: rich.console.Console, generator: fd.Generator, prompt: st
   if strategy.part != 'draft' or strategy.drafts_by_model:
     return
   ids, _ = generator.read(prompt)
-  before, room = 1 if model.start_id is not None else len(ids), TOKENS
+  most = TOKENS
   if model.max_positions is not None:
-    room = min(TOKENS, model.max_positions - before + 1)
+    begin = 1 if model.start_id is not None else len(ids)
+    most = min(TOKENS, model.max_positions - begin + 1)
   inputs = np.array([ids], np.int32)
-  share = check_draft(model, generator.params, tuple(strategy.draft), inputs, tokens=room)
-  said = f'{share:.0%} of its first guesses are what the model writes'
+  share = check_draft(model, generator.params, tuple(strategy.draft), inputs, tokens=most)
+  result = f'{share:.0%} of its first guesses are what the model writes'
   if math.isnan(share):
-    said = 'what the model writes behind this prompt is too short to judge it by'
-  console.print(f'draft: {said}', style='dim')
+    result = 'what the model writes behind this prompt is too short to judge it by'
+  console.print(f'draft: {result}', style='dim')
 
 
-def show(console: rich.console.Console, generator: fd.Generator, given: Any) -> None:
+def show(console: rich.console.Console, generator: fd.Generator, args: Any) -> None:
   """Streams what follows the prompt, and sums up; with --repeats=0 nothing is timed."""
-  ids, context = generator.read(given.prompt)
-  if context and not given.plain:
-    console.out(given.prompt, style='dim', end='', highlight=False)
-  tokens, sizes, _ = streamed(console, generator, given.prompt, given, given.logprobs)
-  if given.plain:
+  ids, context = generator.read(args.prompt)
+  if context and not args.plain:
+    console.out(args.prompt, style='dim', end='', highlight=False)
+  tokens, sizes, _ = show_stream(console, generator, args.prompt, args, args.logprobs)
+  if args.plain:
     return
-  if given.logprobs:
+  if args.logprobs:
     console.print(likeliest(generator.tokenizer, tokens))
-  lines = [worth(generator.strategy, sizes)]
+  lines = [summary(generator.strategy, sizes)]
   if finish_reason(generator.model, tokens) == 'length':
-    lines.append(f'cut at --max-len={given.max_len}: raise it for a longer text')
-  if given.repeats:
-    key = jax.random.key(given.seed)
-    decoded = {'inputs': np.array([ids], np.int32), 'max_len': given.max_len, 'key': key}
-    decoded |= {'processors': generator.processors, 'constraint': generator.constraint}
-    lines.append(timed(generator, decoded, given.repeats))
+    lines.append(f'cut at --max-len={args.max_len}: raise it for a longer text')
+  if args.repeats:
+    lines.append(timed(generator, ids, args))
   for line in lines:
     console.print(line, style='dim')
   _warn(console, generator)
@@ -179,64 +189,80 @@ def likeliest(tokenizer: Any, tokens: Sequence[Any]) -> str:
   """Lists tokens, each with its log-probability, and with the likeliest ones of its place."""
   lines = []
   for token in tokens:
-    each = [(token, token.logprob), *token.top_logprobs.items()]
-    lines.append([f'{tokenizer.decode([int(one)])!r} {found:.2f}' for one, found in each])
+    line = [f'{tokenizer.decode([int(token)])!r} {token.logprob:.2f}']
+    for other, logprob in token.top_logprobs.items():
+      line.append(f'{tokenizer.decode([other])!r} {logprob:.2f}')
+    lines.append(line)
   return columns(lines)
 
 
-def streamed(
-  console: rich.console.Console, generator: fd.Generator, prompt: Any, given: Any, logprobs: int = 0
+def show_stream(
+  console: rich.console.Console, generator: fd.Generator, prompt: Any, args: Any, logprobs: int = 0
 ) -> tuple[list[int], list[int], str]:
   """Prints the text behind a prompt or messages as it is accepted.
 
   Returns its tokens, the tokens of each call, and the text. No call emitted the first token.
   """
-  ids, context = generator.read(prompt)
-  reader, tokens, sizes, pieces = Reader(generator.tokenizer, context), [], [], []
-
-  def say(piece: str) -> None:
-    pieces.append(piece)
-    console.out(piece, style=COLOURS[len(sizes) % 2], end='', highlight=False)
-
-  inputs, key = np.array([ids], np.int32), jax.random.key(given.seed)
-  how = {'strategy': generator.strategy, 'max_len': given.max_len, 'key': key}
-  how |= {'logprobs': logprobs}
-  how |= {'processors': generator.processors, 'constraint': generator.constraint}
+  tokens, sizes, text = [], [], ''
+  blocks = stream_blocks(generator, prompt, args.max_len, args.seed, logprobs)
   try:
-    for (block,) in fd.stream(generator.model, generator.params, inputs, **how):
-      tokens += block
-      sizes.append(len(block))
-      say(reader.add(block))
-    say(reader.finish())
+    for block, piece in blocks:
+      if block:
+        tokens += block
+        sizes.append(len(block))
+      text += piece
+      console.out(piece, style=COLOURS[len(sizes) % 2], end='', highlight=False)
   finally:
     console.out()  # Ctrl-C, too, ends a line
-  return tokens, sizes[1:], ''.join(pieces)
+  return tokens, sizes[1:], text
 
 
-def worth(strategy: Any, sizes: Sequence[int]) -> str:
-  """Sums up the blocks, in a line or two."""
+def stream_blocks(
+  generator: fd.Generator, prompt: Any, max_len: int, seed: int = 0, logprobs: int = 0
+) -> Iterator[tuple[list[int], str]]:
+  """Yields the tokens of each call, and the text that they complete, as they are accepted.
+
+  Last come no tokens, with the text that still waited for more of them.
+  """
+  ids, context = generator.read(prompt)
+  reader = Reader(generator.tokenizer, context)
+  stream = fd.stream(
+    generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
+    max_len=max_len, key=jax.random.key(seed), processors=generator.processors,
+    constraint=generator.constraint, logprobs=logprobs,
+  )  # fmt: skip
+  for (block,) in stream:
+    yield block, reader.add(block)
+  yield [], reader.finish()
+
+
+def summary(strategy: Any, sizes: Sequence[int]) -> str:
+  """Sums up the tokens of each call, in a line or two."""
   if not sizes:
     return '1 token, which the prompt yielded: no call'
   count = counted(np.bincount(sizes)[1:].tolist(), strategy.most_accepted)
   return f'{sum(sizes) + 1} tokens, {len(sizes)} calls: {count}'
 
 
-def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
-  """Says tokens per second, and the ratio to one token a call, decoding in turn."""
+def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
+  """Measures tokens per second, and their ratio to one token a call, decoding in turn."""
   sampling = generator.strategy.sampling
-  plain = fd.Greedy().with_sampling(sampling)
   strategies = {'this': generator.strategy}
   if generator.strategy.most_accepted:
-    strategies['plain'] = plain
+    strategies['plain'] = fd.Greedy().with_sampling(sampling)
 
   def decode(strategy: Any) -> Any:
-    return fd.decode(generator.model, generator.params, strategy=strategy, **given)
+    return fd.decode(
+      generator.model, generator.params, np.array([ids], np.int32), strategy,
+      max_len=args.max_len, key=jax.random.key(args.seed), processors=generator.processors,
+      constraint=generator.constraint,
+    )  # fmt: skip
 
   lengths, timers = {}, {}
   for name, strategy in strategies.items():
     lengths[name] = int(decode(strategy).lengths[0])
     timers[name] = lambda strategy=strategy: decode(strategy).tokens
-  times = measure(timers, repeats)
+  times = measure(timers, args.repeats)
   speeds = {name: lengths[name] / time.median for name, time in times.items()}
   line = f'{speeds["this"]:.1f} tokens per second'
   if 'plain' in strategies:
@@ -244,11 +270,11 @@ def timed(generator: fd.Generator, given: dict[str, Any], repeats: int) -> str:
     name = 'greedy decoding' if sampling is None else 'sampling one by one'
     line += f', {ratio:.2f} times {name} ({speeds["plain"]:.1f} tokens per second)'
   device = jax.devices()[0].device_kind
-  return f'{line}; {device}, one prompt, compiled, median of {repeats}'
+  return f'{line}; {device}, one prompt, compiled, median of {args.repeats}'
 
 
 def _warn(console: rich.console.Console, generator: fd.Generator) -> None:
-  """Notes text that is not the model's own."""
+  """Notes that the text is not the model's own, if the strategy does not keep it."""
   if promise_of(generator.strategy.effective_rule) == 'relaxed':
     console.print(
       'not lossless: this strategy accepts more than what the model would have written', style='dim'

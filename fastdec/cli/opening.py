@@ -1,9 +1,10 @@
-"""Models by flags: what can be checked is, before weights are read."""
+"""Models by flags: mistakes are refused before weights are read, wherever that is possible."""
 
 import argparse
 import dataclasses
+import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from fastdec.errors import UserError
 from fastdec.files import place, read_json
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS
-from fastdec.text.load import open_folder, tokenizer_of
+from fastdec.text.load import is_tuned, open_folder, tokenizer_of
 from fastdec.tuning.tuned import NAME
 
-# a tree of heads may be named by its file: medusa(choices=tree.json)
+# The tree of heads may be the name of a file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
-LAST = 2**32 - 1  # of the seeds
+LAST_SEED = 2**32 - 1
 SAMPLING = {  # flags of `fd.Sampling`, by their names there
   'temperature': (number, 'samples, if above 0'),
   'top_k': (whole(0), 'samples among the k likeliest tokens'),
@@ -39,8 +40,12 @@ PROCESSORS = {  # flags of `fd.Processors`, by their names there
 
 
 def add_model(parser: Parser) -> None:
-  """Adds the flags of a model and of what drafts for it."""
+  """Adds the flag of a model."""
   parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+
+
+def add_drafting(parser: Parser) -> None:
+  """Adds the flags of what drafts for a model, and how, and the type of its numbers."""
   parser.add_argument('--draft', help='folder of a smaller model, or of a draft network')
   parser.add_argument('--heads', help='folder of prediction heads')
   parser.add_argument(
@@ -48,11 +53,30 @@ def add_model(parser: Parser) -> None:
     help="'eagle(depth=7, width=8, nodes=32)', as in Python; or 'tuned', what fastdec tune has"
     ' found, or the file that it wrote, beside its --draft or --heads (as suits these)',
   )
+  add_dtype(parser)
+
+
+def add_dtype(parser: Parser) -> None:
+  """Adds the flag of the type of numbers."""
   parser.add_argument('--dtype', help="float32, bfloat16, int8, int8w, ... (the model's own)")
 
 
+def add_prompts(parser: Parser) -> None:
+  """Adds the flag of a file of prompts that a command needs."""
+  parser.add_argument('--prompts', required=True, help='file with a prompt on each line')
+
+
+def add_texts(parser: Parser) -> None:
+  """Adds the flag of files of texts."""
+  parser.add_argument(
+    '--texts',
+    required=True,
+    help='files with a text on each line, or of fastdec generate, such as a,b',
+  )
+
+
 def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
-  """Adds the flag of how long outputs are."""
+  """Adds the flag that limits the length of outputs."""
   parser.add_argument(
     '--max-len',
     '--max-new-tokens',
@@ -63,7 +87,7 @@ def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
 
 
 def add_cores(parser: Parser) -> None:
-  """Adds the flag of how many cores are used."""
+  """Adds the flag of the number of cores."""
   parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
 
 
@@ -71,19 +95,13 @@ def add_sampling(parser: Parser) -> None:
   """Adds the flags of sampling."""
   for name, (kind, meaning) in SAMPLING.items():
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
-  parser.add_argument('--seed', type=whole(0, LAST), default=0, help='of sampling (0)')
-
-
-def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the settings of sampling that flags set."""
-  values = {name: getattr(args, name, None) for name in SAMPLING}
-  return {name: value for name, value in values.items() if value is not None}
+  parser.add_argument('--seed', type=whole(0, LAST_SEED), default=0, help='of sampling (0)')
 
 
 def add_processors(parser: Parser) -> None:
   """Adds the flags of processors, in place of the model folder's own."""
-  for name, (kind, told) in PROCESSORS.items():
-    parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=told)
+  for name, (kind, meaning) in PROCESSORS.items():
+    parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
 
 
 def add_constraint(parser: Parser) -> None:
@@ -92,28 +110,34 @@ def add_constraint(parser: Parser) -> None:
   parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
 
 
-def form_of(given: argparse.Namespace) -> Any:
+def flags_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+  """Returns the flags of these names that are set. A command may lack some of them."""
+  values = {}
+  for name in names:
+    value = getattr(args, name, None)
+    if value is not None:
+      values[name] = value
+  return values
+
+
+def form_of(args: argparse.Namespace) -> Any:
   """Returns the form of an output by flags: an expression, or the content of a JSON schema."""
-  if given.regex is not None and given.json_schema is not None:
+  if args.json_schema is None:
+    return args.regex
+  if args.regex is not None:
     raise UserError('--regex and --json-schema each say what is written: give one of them')
-  return given.regex if given.json_schema is None else read_json(place(given.json_schema))
+  return read_json(place(args.json_schema))
 
 
-def constraint_of(given: argparse.Namespace, unread: fd.Generator) -> fd.Constraint | None:
-  """Returns the constraint that flags ask for, checked before weights are read."""
-  form = form_of(given)
+def constraint_of(args: argparse.Namespace, generator: fd.Generator) -> fd.Constraint | None:
+  """Returns the constraint of the flags; a generator without weights is enough to check it."""
+  form = form_of(args)
   if form is None:
     return None
-  make = fd.Constraint.regex if given.json_schema is None else fd.Constraint.json_schema
-  made = make(form, unread.tokenizer)
-  made.laws(unread.model, 1)
-  return made
-
-
-def processors_of(given: argparse.Namespace) -> dict[str, Any]:
-  """Returns the processors that flags set."""
-  found = {name: getattr(given, name, None) for name in PROCESSORS}
-  return {name: value for name, value in found.items() if value is not None}
+  make = fd.Constraint.regex if args.json_schema is None else fd.Constraint.json_schema
+  constraint = make(form, generator.tokenizer)
+  constraint.laws(generator.model, 1)
+  return constraint
 
 
 def unread(
@@ -125,48 +149,53 @@ def unread(
   source: str | None = None,
   target: str | None = None,
 ) -> fd.Generator:
-  """Opens a model with its tokenizer, its parameters unread, and checks what it will go on from.
+  """Opens a model with its tokenizer, its parameters unread, and checks the prompts for it.
 
   Raises:
     UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
       or hold what the model does not know; languages that the tokenizer lacks.
   """
   folder = open_folder(model, dtype)
-  found = fd.Generator(folder.model, None, tokenizer_of(folder), source=source, target=target)
-  limit, is_source = found.model.max_positions, found.model.start_id is not None
+  generator = fd.Generator(folder.model, None, tokenizer_of(folder), source=source, target=target)
+  limit, is_source = folder.model.max_positions, folder.model.start_id is not None
   for i, prompt in enumerate(prompts, 1):
-    ids, _ = found.read(prompt)
+    ids, _ = generator.read(prompt)
     name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
     if limit is not None:
       check_positions(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
-    check_ids(f"{name}'s tokens", np.array([ids]), source_words(found.model))
+    check_ids(f"{name}'s tokens", np.array([ids]), source_words(generator.model))
   if limit is not None and is_source:
     check_positions(1, max_len, limit, setting='--max-len')
-  return found
+  return generator
 
 
-def load(given: argparse.Namespace, default: str | None = None) -> fd.Generator:
+def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Generator:
   """Reads the model and what drafts for it, with the strategy and the law of the flags.
 
   Args:
-    given: the flags.
-    default: the folder of heads to draft with, where no flag says how.
+    args: the flags.
+    default_heads: the folder of heads to draft with, if no flag says how.
   """
-  chosen = {name: getattr(given, name) for name in ('draft', 'heads', 'strategy')}
-  if not any(chosen.values()):
-    chosen['heads'] = default
-  languages = {name: getattr(given, name, None) for name in ('source', 'target')}
-  sampling = settings_of(given)
-  changes = processors_of(given)
-  fd.Processors(**changes)
-  if chosen['strategy'] is None:
-    with_settings(fd.Greedy(), sampling)  # a mistake shows before weights are read
+  draft, heads, strategy = args.draft, args.heads, args.strategy
+  if not (draft or heads or strategy):
+    heads = default_heads
+
+  # Mistakes in the flags show before weights are read.
+  sampling, processors = flags_of(args, SAMPLING), flags_of(args, PROCESSORS)
+  fd.Processors(**processors)
+  if strategy is None:
+    with_settings(fd.Greedy(), sampling)
   else:
-    chosen['strategy'] = re.sub(TREE, _tree, chosen['strategy'])
-  found = fd.Generator.load(given.model, dtype=given.dtype, **chosen, **languages)
-  processors = dataclasses.replace(found.processors or fd.Processors(), **changes)
+    strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
+
+  languages = flags_of(args, ('source', 'target'))
+  generator = fd.Generator.load(
+    args.model, draft, heads, args.dtype, strategy=strategy, **languages
+  )
   return dataclasses.replace(
-    found, strategy=with_settings(found.strategy, sampling), processors=processors
+    generator,
+    strategy=with_settings(generator.strategy, sampling),
+    processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
   )
 
 
@@ -183,36 +212,34 @@ def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
   return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
 
-def settle(given: argparse.Namespace, texts: int | None = None) -> int:
+def settle(args: argparse.Namespace, texts: int | None = None) -> int:
   """Keeps the cores to decode with, before JAX looks for them. Returns the texts decoded at once.
 
   Args:
-    given: the flags.
-    texts: all that there are (None: many).
+    args: the flags.
+    texts: their number (None: many).
   """
-  rows = getattr(given, 'rows', None)
+  rows = getattr(args, 'rows', None)
   if rows is None:
-    rows = _tuned_rows(given) if is_tuned(given.strategy) else ROWS
-  rows = min(rows, texts or rows)
-  cores.settle(given.model, rows, given.cores)
+    rows = _tuned_rows(args) if is_tuned(args.strategy) else ROWS
+  if texts:
+    rows = min(rows, texts)
+  cores.settle(args.model, rows, args.cores)
   return rows
 
 
-def is_tuned(strategy: str | None) -> bool:
-  """True if --strategy names what was tuned, and is no strategy in words."""
-  return strategy is not None and (strategy == 'tuned' or strategy.endswith('.json'))
+def tuned_file(args: argparse.Namespace) -> pathlib.Path:
+  """Returns the file of `fastdec tune` that --strategy names."""
+  if args.strategy == 'tuned':
+    return open_folder(args.model).path / NAME
+  return place(args.strategy)
 
 
-def _tuned_rows(given: argparse.Namespace) -> int:
-  """Returns the texts decoded at once that were tuned for; mistakes in the file are for later."""
-  file = place(given.strategy)
-  if given.strategy == 'tuned':
-    file = open_folder(given.model).path / NAME
-  figures = read_json(file).get('figures') if file.is_file() else None
+def _tuned_rows(args: argparse.Namespace) -> int:
+  """Returns the texts at once that were tuned for; `load` reports mistakes in the file."""
+  file = tuned_file(args)
+  if not file.is_file():
+    return ROWS
+  figures = read_json(file).get('figures')
   rows = figures.get('rows') if isinstance(figures, dict) else None
   return rows if type(rows) is int and rows > 0 else ROWS
-
-
-def _tree(match: re.Match[str]) -> str:
-  """Writes the tree of the file that is named."""
-  return f'choices={fd.medusa_choices(match[1])}'

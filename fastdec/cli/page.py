@@ -26,7 +26,7 @@ class Server(socketserver.ThreadingTCPServer):
   """The server, a thread a connection.
 
   Attributes:
-    seconds: that a connection may last.
+    seconds: how long a connection may last.
   """
 
   allow_reuse_address = True
@@ -85,17 +85,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
     return bool(ours)
 
   def body(self, path: str, most: int) -> bytes | None:
-    """Reads what was sent to a path; None, once it is refused, for more bytes or another path."""
+    """Reads the body sent to a path. It refuses another path or more bytes, and returns None."""
     length = self.headers.get('Content-Length', '')
     if self.path != path or not re.fullmatch('[0-9]{1,9}', length) or int(length) > most:
       self.send_error(413, f'{path} takes at most {most} bytes, and nothing else is taken')
       return None
     return self.rfile.read(int(length))
 
-  def show(self, page: Path, told: Any) -> None:
-    """Answers by a page, with a value in the place of its TOLD."""
+  def show(self, page: Path, facts: Any) -> None:
+    """Answers by a page, with facts, as JSON, in the place of its word TOLD."""
     nonce = secrets.token_hex()
-    value = json.dumps(told).replace('<', '\\u003c')  # which could end the script that it is in
+    value = json.dumps(facts).replace('<', '\\u003c')  # '</script>' would end the script
     text = page.read_text().replace('NONCE', nonce).replace('TOLD', value)
     self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
 
@@ -110,4 +110,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.wfile.write(content)
 
   def log_message(self, *_: Any) -> None:
-    """Says nothing of requests."""
+    """Logs nothing."""

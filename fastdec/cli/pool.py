@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Sequence
 
 import fastdec as fd
+from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_lines
@@ -21,12 +22,8 @@ from fastdec.text.load import open_folder, tokenizer_of
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('pool', __doc__)
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
-  parser.add_argument(
-    '--texts',
-    required=True,
-    help='files with a text on each line, or of fastdec generate, such as a,b',
-  )
+  opening.add_model(parser)
+  opening.add_texts(parser)
   parser.add_argument('--output', required=True, help='file for the pool')
   parser.add_argument(
     '--ngram', type=whole(2), default=5, help='tokens of an n-gram, the first being its key (5)'
@@ -34,13 +31,14 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--guesses', type=whole(1), default=15, help='n-grams to keep of each key, the commonest (15)'
   )
-  given = parser.read(words)
-  folder = open_folder(given.model)
-  rows = [tokenizer_of(folder).encode(text) for text in texts_of(given.texts)]
-  pool = fd.build_pool(rows, folder.model, given.ngram, given.guesses)
-  fd.save_pool(pool, given.output)
+  args = parser.read(words)
+  folder, texts = open_folder(args.model), texts_of(args.texts)
+  tokenizer = tokenizer_of(folder)
+  rows = [tokenizer.encode(text) for text in texts]
+  pool = fd.build_pool(rows, folder.model, args.ngram, args.guesses)
+  fd.save_pool(pool, args.output)
   counts = f'{len(pool.values):,} n-grams of {pool.ngram} tokens from {len(rows):,} texts'
-  print(f'{given.output} holds {counts}')
+  print(f'{args.output} holds {counts}')
 
 
 def texts_of(files: str) -> list[str]:
@@ -51,11 +49,13 @@ def texts_of(files: str) -> list[str]:
   """
   if not files:
     raise UserError('there are no files of texts: name one or more, with commas between them')
-  found = []
+  texts = []
   for file in map(pathlib.Path, files.split(',')):
-    for number, line in enumerate(read_lines(file, 'a text'), 1):
-      found.append(_output(file, number, line) if file.suffix == '.jsonl' else line)
-  return found
+    lines = read_lines(file, 'a text')
+    if file.suffix == '.jsonl':
+      lines = [_output(file, number, line) for number, line in enumerate(lines, 1)]
+    texts += lines
+  return texts
 
 
 def _output(file: pathlib.Path, number: int, line: str) -> str:

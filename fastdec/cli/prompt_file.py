@@ -1,11 +1,11 @@
-"""Many prompts: each ends as a JSON line, and a run that was stopped goes on where it was."""
+"""Many prompts: each ends as a JSON line, and the same command resumes a run that was stopped."""
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import itertools
 import json
 import math
 import operator
@@ -20,7 +20,7 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.cli.opening import form_of, is_tuned, processors_of
+from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
 from fastdec.cli.show import counted, plain_console
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -29,40 +29,42 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders import draft_content
-from fastdec.text.load import is_draft, open_folder
+from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader
 from fastdec.training.progress import Progress
-from fastdec.tuning.tuned import NAME
 
-LOGGED = 30  # seconds between lines for those who have no bar
+LOGGED = 30  # seconds between lines, where there is no progress bar
 
 
 def settings(
-  given: argparse.Namespace, generator: fd.Generator, prompts: Sequence[str]
+  args: argparse.Namespace, generator: fd.Generator, prompts: Sequence[str]
 ) -> dict[str, Any]:
   """Returns all that the lines depend on: settings, and hashes of folders' contents."""
-  strategy, part = generator.strategy, None
+  # A pool has no words: the hash of its file stands for it.
+  strategy, pool = generator.strategy, None
   if getattr(strategy, 'pool', None) is not None:
     strategy = dataclasses.replace(strategy, pool=None)
-  if given.draft or given.heads:
-    place = given.draft or given.heads
-    part = draft_content(place) if is_draft(place) and given.draft else folders.content(place)
-  folder, dtype = open_folder(given.model), given.dtype
-  if is_tuned(given.strategy):
-    file = pathlib.Path(given.strategy)
-    tuned = read_json(folder.path / NAME if given.strategy == 'tuned' else file)
-    dtype = tuned['figures'].get('dtype')
+  if args.pool is not None:
+    pool = hashed(pathlib.Path(args.pool).read_bytes())
+  part = None
+  if args.draft and is_draft(args.draft):
+    part = draft_content(args.draft)
+  elif args.draft or args.heads:
+    part = folders.content(args.draft or args.heads)
+  dtype = args.dtype
+  if is_tuned(args.strategy):
+    dtype = read_json(tuned_file(args))['figures'].get('dtype')
   return {
-    'model': folder.content,
+    'model': open_folder(args.model).content,
     'strategy': describe(strategy),
     'part': part,
-    'pool': None if given.pool is None else hashed(pathlib.Path(given.pool).read_bytes()),
+    'pool': pool,
     'dtype': dtype,
-    'max_len': given.max_len,
-    'seed': given.seed,
-    'processors': processors_of(given),
-    'form': form_of(given),
-    'logprobs': given.logprobs,
+    'max_len': args.max_len,
+    'seed': args.seed,
+    'processors': flags_of(args, PROCESSORS),
+    'form': form_of(args),
+    'logprobs': args.logprobs,
     'prompts': hashed('\n'.join(prompts).encode()),
   }
 
@@ -74,10 +76,10 @@ class Output:
   Attributes:
     path: the file.
     record: the settings (`settings`).
-    total: the lines that there will be.
+    total: the number of lines when all are done.
 
   Raises:
-    UserError: the file is there, of other settings or of none.
+    UserError: the file is there, with other settings beside it or with none.
   """
 
   path: pathlib.Path
@@ -93,8 +95,10 @@ class Output:
 
   @contextlib.contextmanager
   def open(self) -> Iterator[IO[bytes]]:
-    """The file to add to, for this process alone, its settings on the disk, a line that was cut
-    short taken away."""
+    """Opens the file to add lines, for this process alone.
+
+    It writes the settings beside it, and drops a last line that was cut short.
+    """
     try:
       self.path.parent.mkdir(parents=True, exist_ok=True)
       file = open(self.path, 'a+b', buffering=0)  # noqa: SIM115
@@ -115,26 +119,27 @@ class Output:
       yield file
 
   def done(self) -> dict[int, bytes]:
-    """The lines that are there, by the index of their prompt."""
-    found = {}
+    """Returns the lines of the file, by the index of their prompt."""
+    lines = {}
     for i, line in enumerate(self._whole_lines().splitlines(keepends=True)):
       try:
-        index, _ = parse_json(line)['index'], blocks_of(line)
+        index = parse_json(line)['index']
+        blocks_of(line)
       except (ValueError, KeyError, TypeError):
         index = None
-      if type(index) is not int or not 0 <= index < self.total or index in found:
+      if type(index) is not int or not 0 <= index < self.total or index in lines:
         raise UserError(
           f'line {i + 1} of {self.path} is damaged: take it out to have it made again'
         )
-      found[index] = line
-    return found
+      lines[index] = line
+    return lines
 
   def sort(self) -> None:
     """Puts the lines in the order of the prompts."""
-    found = self.done()
-    if list(found) != sorted(found):
+    lines = self.done()
+    if list(lines) != sorted(lines):
       with whole_file(self.path) as file:
-        file.writelines(found[index] for index in sorted(found))
+        file.writelines(lines[index] for index in sorted(lines))
 
   def _whole_lines(self) -> bytes:
     data = self.path.read_bytes() if self.path.exists() else b''
@@ -159,24 +164,31 @@ class Output:
 
 
 def write(
-  output: Output, generator: fd.Generator, prompts: Sequence[str], given: argparse.Namespace
+  output: Output, generator: fd.Generator, prompts: Sequence[str], args: argparse.Namespace
 ) -> None:
-  """Generates what is missing, sorted by length; a prompt draws the same whenever it comes."""
-  model, strategy, console = generator.model, generator.strategy, plain_console()
+  """Generates the missing lines, longest prompts first, and prints what they were worth.
+
+  A prompt draws by its place, so that a run that was stopped writes what it would have written.
+  """
+  console = plain_console()
   with output.open() as file, Progress(len(prompts), 'prompt') as progress:
+    # Find the missing lines, and read their prompts.
     done = output.done()
     todo = [index for index in range(len(prompts)) if index not in done]
     progress.reset(len(done))
     sources = [np.array(generator.read(prompts[index])[0], np.int32) for index in todo]
     keys = None
     if todo:
-      keys = row_keys(jax.random.key(given.seed), len(prompts))[np.array(todo, int)]
-    since = logged = time.monotonic()
+      keys = row_keys(jax.random.key(args.seed), len(prompts))[np.array(todo, int)]
+    # Decode them. Each exchange of the pool adds its lines to the file.
+    started = logged = time.monotonic()
     tokens = 0
-    how = {'max_len': given.max_len, 'rows': generator.rows, 'key': keys}
-    how |= {'logprobs': given.logprobs}
-    how |= {'processors': generator.processors, 'constraint': generator.constraint}
-    for finished in decode_each(model, generator.params, sources, strategy, **how):
+    parts = decode_each(
+      generator.model, generator.params, sources, generator.strategy, args.max_len,
+      generator.rows, keys, processors=generator.processors, constraint=generator.constraint,
+      logprobs=args.logprobs,
+    )  # fmt: skip
+    for finished in parts:
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
         index = todo[int(place)]
@@ -188,17 +200,21 @@ def write(
         progress.show(str(output.path))
         logged = time.monotonic()
     output.sort()
-    whole = output.done().values()
-    blocks = map(sum, itertools.zip_longest(*map(blocks_of, whole), fillvalue=0))
-    cut = sum(parse_json(line).get('finish_reason') == 'length' for line in whole)
+    # Sum up all lines, those of earlier runs too.
+    histogram, cut = collections.Counter(), 0
+    for line in output.done().values():
+      histogram.update(dict(enumerate(blocks_of(line))))
+      cut += parse_json(line).get('finish_reason') == 'length'
   console.print(f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new')
-  if count := counted(list(blocks), strategy.most_accepted):
+  blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
+  count = counted(blocks, generator.strategy.most_accepted)
+  if count:
     console.print(count)
   if cut:
-    told = f'{cut:,} of them were cut at --max-len={given.max_len}'
-    console.print(f'{told}: raise it for longer ones')
+    console.print(f'{cut:,} of them were cut at --max-len={args.max_len}: raise it for longer ones')
   if todo:
-    console.print(f'{tokens / (time.monotonic() - since):,.1f} tokens per second with compilation')
+    speed = tokens / (time.monotonic() - started)
+    console.print(f'{speed:,.1f} tokens per second with compilation')
 
 
 def hashed(data: bytes) -> str:
@@ -207,7 +223,8 @@ def hashed(data: bytes) -> str:
 
 
 def _line(generator: fd.Generator, index: int, prompt: str, decoded: Any, row: int) -> bytes:
-  ids = decoded.written(row)
+  """Writes the JSON line of a decoded row."""
+  ids: list[Any] = decoded.written(row)
   reader = Reader(generator.tokenizer, generator.read(prompt)[1])
   blocks = np.bincount(decoded.block_sizes[row, : decoded.calls[row]], minlength=1)[1:].tolist()
   record = {
@@ -219,21 +236,24 @@ def _line(generator: fd.Generator, index: int, prompt: str, decoded: Any, row: i
     'finish_reason': finish_reason(generator.model, ids),
   }
   if decoded.logprobs is not None:
-    told = [{i: _shown(x) for i, x in one.top_logprobs.items()} for one in ids]
-    record |= {'ids': ids, 'logprobs': [_shown(one.logprob) for one in ids], 'top_logprobs': told}
+    logprobs, top_logprobs = [], []
+    for token in ids:
+      logprobs.append(_finite(token.logprob))
+      top_logprobs.append({other: _finite(x) for other, x in token.top_logprobs.items()})
+    record |= {'ids': ids, 'logprobs': logprobs, 'top_logprobs': top_logprobs}
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
 
 
-def _shown(logprob: float) -> float | None:
-  """Returns a number that JSON has; None in place of minus infinity."""
+def _finite(logprob: float) -> float | None:
+  """Rounds a log-probability; None in place of minus infinity, which JSON lacks."""
   return round(logprob, 6) if math.isfinite(logprob) else None
 
 
 def blocks_of(line: bytes) -> list[int]:
-  """The histogram of a line's blocks: how many calls emitted one token, how many two, and so on.
+  """Returns the histogram of a line: how many calls emitted one token, how many two, and so on.
 
   Raises:
-    ValueError, KeyError, TypeError: it does not say.
+    ValueError, KeyError, TypeError: the line has none.
   """
   counts = [operator.index(count) for count in parse_json(line)['blocks']]
   if counts and not 0 <= min(counts) <= max(counts) < 2**31:

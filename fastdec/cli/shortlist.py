@@ -1,5 +1,4 @@
-"""Shortens a draft network's vocabulary to the words that texts use most (FR-Spec of Zhao et al.
-2025).
+"""Shortens a draft network's vocabulary to a text's commonest words (FR-Spec, Zhao et al. 2025).
 
 Example:
   fastdec shortlist --model=folder --draft=eagle --texts=corpus.txt --words=1000 --output=short
@@ -7,7 +6,7 @@ Example:
 
 The model's output stays what it was. A guess costs less, and the model's rarer words are no longer
 guessed. Texts are in the language that the model writes: files with a text on each line, or outputs
-of `fastdec generate` (.jsonl). The share of their tokens that the words are is printed.
+of `fastdec generate` (.jsonl). It prints the share of their tokens that are among the words.
 """
 
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import fastdec as fd
+from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.pool import texts_of
 from fastdec.errors import UserError
@@ -25,27 +25,24 @@ from fastdec.text.load import open_folder, tokenizer_of
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('shortlist', __doc__)
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  opening.add_model(parser)
   parser.add_argument('--draft', required=True, help='folder of a draft network for it')
-  parser.add_argument(
-    '--texts',
-    required=True,
-    help='files with a text on each line, or of fastdec generate, such as a,b',
-  )
+  opening.add_texts(parser)
   parser.add_argument('--output', required=True, help='folder for the shorter draft')
   parser.add_argument('--words', type=whole(1), required=True, help='words to keep, such as 1000')
-  given = parser.read(words)
-  if not is_replaceable(place(given.output)):
+  args = parser.read(words)
+  if not is_replaceable(place(args.output)):
     raise UserError(
-      f'--output={given.output} is there already, and holds no draft alone: give a new folder'
+      f'--output={args.output} is there already, and holds no draft alone: give a new folder'
     )
-  folder, texts = open_folder(given.model), texts_of(given.texts)
-  tokens = np.concatenate([tokenizer_of(folder).encode(text) for text in texts])
-  draft = fd.load_draft(given.draft)
-  short = fd.shortlist((folder.model, folder.params()), draft, tokens, given.words)
-  fd.save_draft(given.output, short)
-  share = 100 * np.isin(tokens, short[1]['ids']).mean()
+  folder, texts = open_folder(args.model), texts_of(args.texts)
+  tokenizer = tokenizer_of(folder)
+  tokens = np.concatenate([tokenizer.encode(text) for text in texts])
+  draft = fd.load_draft(args.draft)
+  network, params = fd.shortlist((folder.model, folder.params()), draft, tokens, args.words)
+  fd.save_draft(args.output, (network, params))
+  share = 100 * np.isin(tokens, params['ids']).mean()
   print(
-    f'{given.output} guesses among {short[0].words:,} of {folder.model.vocab_size:,} words,'
+    f'{args.output} guesses among {network.words:,} of {folder.model.vocab_size:,} words,'
     f' which are {share:.1f} % of the texts'
   )

@@ -1,8 +1,6 @@
-"""Text with its blocks, what blocks were worth, and tables, for a terminal."""
+"""Texts with their blocks, summaries of blocks, and tables, for a terminal."""
 
-import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import rich.console
 import rich.text
@@ -15,29 +13,13 @@ def plain_console() -> rich.console.Console:
   return rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def blocks_of(tokenizer: Any, tokens: Sequence[int], block_sizes: Sequence[int]) -> list[str]:
-  """The text of each block; the first is the token that came with the prompt. Joined, they are the
-  sentence.
-
-  >>> import types
-  >>> pieces = ['Once', ' upon', ' a', ' time', ',', ' in']
-  >>> tokenizer = types.SimpleNamespace(decode=lambda ids: ''.join(pieces[i] for i in ids))
-  >>> blocks_of(tokenizer, range(6), [2, 3, 0])
-  ['Once', ' upon a', ' time, in']
-  """
-  ends = [1]
-  for size in block_sizes:
-    if size:
-      ends.append(ends[-1] + int(size))
-  texts = ['', *(tokenizer.decode([int(x) for x in tokens[:end]]) for end in ends)]
-  return [new[len(old) :] for old, new in itertools.pairwise(texts)]
-
-
 def marked(blocks: Sequence[str]) -> rich.text.Text:
   """The blocks in alternating colours, a bar between them: 'Once| upon a| time, in'."""
   text = rich.text.Text()
-  for i, block in enumerate(block for block in blocks if block):
-    text.append('|' * bool(i), 'dim').append(block, COLOURS[i % 2])
+  for i, block in enumerate(filter(None, blocks)):
+    if i:
+      text.append('|', 'dim')
+    text.append(block, COLOURS[i % 2])
   return text
 
 
@@ -53,10 +35,10 @@ def accepted_shares(histogram: Sequence[int], most: int) -> list[float]:
 
 
 def counted(histogram: Sequence[int], most: int) -> str:
-  """Says tokens per call and, where drafts are made, the share of calls that accepted each place.
+  """Writes tokens per call and, where drafts are made, the share of calls that accepted each place.
 
-  The call that ends a text counts like the others, though what an end or the limit cuts off might
-  have been accepted. Without calls it says ''.
+  The call that ends a text counts like the others, although an end or the limit may have cut off
+  accepted tokens. Without calls it returns ''.
   """
   if not sum(histogram):
     return ''

@@ -55,13 +55,13 @@ ANCHORS = 16  # places of each row that guesses are learnt at, drawn anew in eac
 GUESSES = 7  # of a draft
 HEADS = 4  # Medusa's
 RATE = 2e-3  # at its peak
-HELD_OUT = 20  # of so many texts one
+HELD_OUT = 20  # one of 20 texts is held out
 
 
 def main(words: Sequence[str]) -> None:
   parser = Parser('train-draft', __doc__)
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
-  parser.add_argument('--prompts', required=True, help='file with a prompt on each line')
+  opening.add_model(parser)
+  opening.add_prompts(parser)
   parser.add_argument('--out', required=True, help='folder for the draft')
   kinds = one_of('eagle', 'block', 'heads')
   parser.add_argument('--kind', type=kinds, default='eagle', help='eagle, block or heads (eagle)')
@@ -69,60 +69,63 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--steps', type=whole(2), default=2000, help='of training (2000)')
   parser.add_argument('--rows', type=whole(1), default=16, help='of a batch (16)')
   parser.add_argument(
-    '--seed', type=whole(0, opening.LAST), default=0, help='of fresh layers and batches (0)'
+    '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
   opening.add_length(parser)
-  given = parser.read(words)
-  out = place(given.out)
-  is_free = not out.exists() if given.kind == 'heads' else is_replaceable(out)
+  args = parser.read(words)
+  out = place(args.out)
+  is_free = not out.exists() if args.kind == 'heads' else is_replaceable(out)
   if not is_free:
     raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
-  lines, work = read_prompts(pathlib.Path(given.prompts)), out.with_name(f'{out.name}.training')
-  generator = _opened(given, lines)
-  _check_settings(work, given, lines)
-  texts = _texts(work / 'text.json', generator, lines, given)
-  held = max(len(texts) // HELD_OUT, 1)
-  if len(texts) <= held:
-    raise UserError(f'{given.prompts} has {len(texts)} prompts: give more to train on')
-  length = int(max(map(len, (side for pair in texts for side in pair))))
-  batches, dev = (
-    packed_batches(_pairs(part), given.rows, length, given.seed)
-    for part in (texts[held:], texts[:held])
-  )
-  target = Bound(generator.model, generator.params)
-  task, save = _drafted(given, target, [dev[0]])
+  lines, work = read_prompts(pathlib.Path(args.prompts)), out.with_name(f'{out.name}.training')
+  generator = _opened(args, lines)
+  _check_settings(work, args, lines)
+
+  # Let the model write its texts, and hold some of them out.
+  texts = _texts(work / 'text.json', generator, lines, args)
+  held_out = max(len(texts) // HELD_OUT, 1)
+  if len(texts) <= held_out:
+    raise UserError(f'{args.prompts} has {len(texts)} prompts: give more to train on')
+  longest = 0
+  for source, target in texts:
+    longest = max(longest, len(source), len(target))
+  dev = packed_batches(_pairs(texts[:held_out]), args.rows, longest, args.seed)
+  batches = packed_batches(_pairs(texts[held_out:]), args.rows, longest, args.seed)
+
+  # Train the draft, and save the average of its last checkpoints.
+  task, save = _task(args, Bound(generator.model, generator.params), [dev[0]])
   optimizer = OptimizerConfig(
     generator.model.d_model,
     schedule='linear',
     constant=RATE,
-    warmup=max(min(200, given.steps // 10), 1),
-    steps=given.steps,
+    warmup=max(min(200, args.steps // 10), 1),
+    steps=args.steps,
     b2=0.98,
   )
-  every = max(given.steps // 20, 1)
-  loop = LoopConfig(given.steps, log_every=min(50, every), checkpoint_every=every, keep=2)
-  train(task, batches, optimizer, loop, work, jax.random.key(given.seed))
+  every = max(args.steps // 20, 1)
+  loop = LoopConfig(args.steps, log_every=min(50, every), checkpoint_every=every, keep=2)
+  train(task, batches, optimizer, loop, work, jax.random.key(args.seed))
   save(average_checkpoints(work, loop.kept))
   drop_checkpoints(work)
-  flag = 'heads' if given.kind == 'heads' else 'draft'
-  print(f'{out} is a draft for {given.model}: use it by --{flag}={out}')
+  flag = 'heads' if args.kind == 'heads' else 'draft'
+  print(f'{out} is a draft for {args.model}: use it by --{flag}={out}')
 
 
-def _opened(given: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
+def _opened(args: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
   """Reads the model as it was trained; decoding would cast its parameters."""
-  unread = opening.unread(given.model, None, lines, 1 if given.as_is else given.max_len)
-  if given.as_is and unread.model.start_id is not None:
-    raise UserError(f'--as-is is for a model that goes on from a text, and {given.model} reads one')
-  if given.kind != 'heads':
-    layers_like(unread.model, 1)  # a model without such layers is told before weights are read
-  params = open_folder(given.model).params(as_stored=True)
-  return dataclasses.replace(unread, params=params, rows=4 * given.rows)
+  unread = opening.unread(args.model, None, lines, 1 if args.as_is else args.max_len)
+  if args.as_is and unread.model.start_id is not None:
+    raise UserError(f'--as-is is for a model that goes on from a text, and {args.model} reads one')
+  if args.kind != 'heads':
+    layers_like(unread.model, 1)  # refuses a model without such layers, before weights are read
+  params = open_folder(args.model).params(as_stored=True)
+  return dataclasses.replace(unread, params=params, rows=4 * args.rows)
 
 
-def _check_settings(work: pathlib.Path, given: argparse.Namespace, lines: Sequence[str]) -> None:
-  """Writes what is trained, or raises UserError if something else was begun here."""
-  file, record = work / 'settings.json', dict(vars(given))
-  record['model'] = folders.content(given.model)
+def _check_settings(work: pathlib.Path, args: argparse.Namespace, lines: Sequence[str]) -> None:
+  """Writes the settings of the training, or raises UserError if others were written here before."""
+  file, record = work / 'settings.json', dict(vars(args))
+  record['model'] = folders.content(args.model)
   record['prompts'] = hashed('\n'.join(lines).encode())
   if file.is_file() and read_json(file) != record:
     raise UserError(f'{work} was made with other settings: give another --out, or remove it')
@@ -130,29 +133,31 @@ def _check_settings(work: pathlib.Path, given: argparse.Namespace, lines: Sequen
 
 
 def _texts(
-  file: pathlib.Path, generator: fd.Generator, lines: Sequence[str], given: argparse.Namespace
+  file: pathlib.Path, generator: fd.Generator, lines: Sequence[str], args: argparse.Namespace
 ) -> list[tuple[list[int], list[int]]]:
   """Returns source and target of each text: those in the file, or else written now."""
   if file.is_file():
     return [tuple(pair) for pair in read_json(file)['texts']]
-  model, found = generator.model, []
+  model, texts = generator.model, []
   with Progress(len(lines), 'prompt') as progress:
     for start in range(0, len(lines), 16 * generator.rows):
-      some = list(lines[start : start + 16 * generator.rows])
-      if given.as_is:
-        written = [list(model.eos_ids[:1])] * len(some)
+      prompts = list(lines[start : start + 16 * generator.rows])
+      if args.as_is:
+        outputs = [list(model.eos_ids[:1])] * len(prompts)
       else:
-        written = [one.tokens for one in generator(some, given.max_len)]
-      for line, tokens in zip(some, written, strict=True):
-        ids, _ = generator.read(line)
-        if model.start_id is None:  # the model itself puts its first token before a text
-          first = ids[1:] if ids[0] == model.config.bos_id else ids
-          found.append((first + tokens, first + tokens))
-        else:
-          found.append((ids, tokens))
-      progress.add(len(some))
-  write_json(file, {'texts': found})
-  return found
+        outputs = [text.tokens for text in generator(prompts, args.max_len)]
+      for prompt, tokens in zip(prompts, outputs, strict=True):
+        ids, _ = generator.read(prompt)
+        if model.start_id is not None:
+          texts.append((ids, tokens))
+          continue
+        # The model itself puts its first token before a text.
+        if ids[0] == model.config.bos_id:
+          ids = ids[1:]
+        texts.append((ids + tokens, ids + tokens))
+      progress.add(len(prompts))
+  write_json(file, {'texts': texts})
+  return texts
 
 
 def _pairs(texts: Sequence[tuple[list[int], list[int]]]) -> TokenPairs:
@@ -160,27 +165,30 @@ def _pairs(texts: Sequence[tuple[list[int], list[int]]]) -> TokenPairs:
   return TokenPairs(Ragged.of(sources), Ragged.of(targets))
 
 
-def _drafted(
-  given: argparse.Namespace, target: Bound, dev: Sequence[Any]
+def _task(
+  args: argparse.Namespace, target: Bound, dev: Sequence[Any]
 ) -> tuple[Task, Callable[[Params], None]]:
-  """Returns what is trained, and how the result is saved."""
+  """Returns the task of a kind of draft, and a function that saves the result."""
   model, params = target
-  if given.kind == 'heads':
+  if args.kind == 'heads':
     heads = MedusaHeads(HEADS, model.d_model, vocab_size=model.vocab_size)
     task = frozen_heads_task(model, heads, params, draw='all', decay=0.8, anchors=ANCHORS)
-    return task, lambda learnt: fd.save_heads(given.out, (heads, learnt), given.model)
-  sizes = {'layers': layers_like(model, 1), 'vocab_size': model.vocab_size}
-  sizes['d_target'] = model.d_model
-  module: Any = EagleNetwork(**sizes)
-  if given.kind == 'block':
-    module = BlockNetwork(**sizes, k=GUESSES + 1, markov=64)
-  key = jax.random.fold_in(jax.random.key(given.seed), 1)
-  begun = Bound(module, begin(module, target, key, 'target', None))
-  fixed = split(begun.params)[1]
+    return task, lambda learnt: fd.save_heads(args.out, (heads, learnt), args.model)
+  sizes = {
+    'layers': layers_like(model, 1),
+    'vocab_size': model.vocab_size,
+    'd_target': model.d_model,
+  }
+  network: Any = EagleNetwork(**sizes)
+  if args.kind == 'block':
+    network = BlockNetwork(**sizes, k=GUESSES + 1, markov=64)
+  key = jax.random.fold_in(jax.random.key(args.seed), 1)
+  fresh = Bound(network, begin(network, target, key, 'target', None))
+  fixed = split(fresh.params)[1]
 
   def save(learnt: Params) -> None:
-    draft = Bound(module, learnt | fixed)
+    draft = Bound(network, learnt | fixed)
     warmth = warmth_of(draft, target, dev, GUESSES, ANCHORS)
-    fd.save_draft(given.out, (module, draft.params | {'warmth': jnp.asarray(warmth)}))
+    fd.save_draft(args.out, (network, draft.params | {'warmth': jnp.asarray(warmth)}))
 
-  return frozen_draft_task(target, begun, DraftLoss(anchors=ANCHORS)), save
+  return frozen_draft_task(target, fresh, DraftLoss(anchors=ANCHORS)), save

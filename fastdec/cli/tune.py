@@ -4,9 +4,9 @@ Example:
   fastdec tune --model=folder --prompts=lines.txt --draft=eagle --draft=smaller --heads=heads
   fastdec generate --model=folder --prompt='A man in' --strategy=tuned --draft=eagle
 
-Greedy decoding, prompt lookup, lookahead and whatever the given drafters can do, in several sizes,
-decode the same prompts in turn; those that fall behind are dropped. Within --budget the fastest is
-found that keeps --promise:
+Greedy decoding, prompt lookup, lookahead and all that --draft and --heads can do, in several sizes,
+decode the same prompts in turn; those that fall behind are dropped. The command chooses, within
+--budget, the fastest one that keeps --promise:
 
   exact     the output is the model's own greedy output (the default)
   law       tokens have the law of sampling at --temperature (the default where that is above 0)
@@ -16,7 +16,7 @@ One token a call takes part, and is kept unless something is faster beyond noise
 candidate: tokens a call; milliseconds a call and a token, prompts included; tokens a second; how
 many times as fast as plain decoding, with the interval that holds 95 % of 1000 samples of the
 prompts; and how many texts equal greedy decoding's. The choice is written beside the model,
-tuned.json, where --strategy=tuned of the other commands, and fd.load_tuned, find it.
+tuned.json, where --strategy=tuned of the other commands, and fd.load_tuned, read it.
 
 --dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
 int8, and where the machine has units for bfloat16 that and int8w). In another type it is another
@@ -34,7 +34,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastdec as fd
 from fastdec.cli import cores, opening
@@ -47,71 +47,89 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place, read_prompts
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
-from fastdec.text.generator import draft_of
+from fastdec.text.drafting import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
 
-# for each row decoded at once: more than are timed, of which some may be too long
+# For each row decoded at once. They are more than are timed, because some may be too long.
 MOST_PROMPTS = 128
-CALIBRATED = 64  # prompts that a tree for heads is found on
-MARGIN = 1.1  # between what was timed at different times: a smaller lead may be the machine's
+CALIBRATED = 64  # prompts that a tree for heads is fitted to
+# Another type or number of rows is timed at another time: a smaller lead may be the machine's.
+MARGIN = 1.1
 
-Candidate = tuple[Any, str | None]  # a strategy, and the folder of its heads or draft
+
+class Candidate(NamedTuple):
+  """A strategy, and the folder of its heads or draft."""
+
+  strategy: Any
+  folder: str | None = None
 
 
 def main(words: Sequence[str]) -> None:
-  given = _read(words)
-  cores.settle(given.model, max(given.batches), given.cores)  # before JAX looks for them
-  dtypes = _types(given.dtypes)
-  sampling = opening.settings_of(given)
+  args = _read(words)
+  cores.settle(args.model, max(args.batches), args.cores)  # before JAX looks for them
+
+  # Mistakes in the flags show before any work.
+  dtypes = _types(args.dtypes)
+  sampling = opening.flags_of(args, opening.SAMPLING)
   plain = with_settings(fd.Greedy(), sampling)
-  _check_promise(given.promise, plain)
-  for text in given.strategy:
-    parse(text)  # a mistake shows before any work
-  if given.output is not None:
-    place(given.output)
-  prompts = read_prompts(pathlib.Path(given.prompts))
-  prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(given.batches)))]
+  if args.promise == 'exact' and plain.sampling is not None:
+    raise UserError('--temperature samples, which is never exact: give --promise=law')
+  if args.promise == 'law' and plain.sampling is None:
+    raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
+  for text in args.strategy:
+    parse(text)
+  if args.output is not None:
+    place(args.output)
+
+  # Take prompts from the whole file.
+  prompts = read_prompts(pathlib.Path(args.prompts))
+  most = MOST_PROMPTS * max(args.batches)
+  prompts = prompts[:: -(-len(prompts) // most)]
+
+  # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()
-  ends, left = time.perf_counter() + given.budget, len(dtypes) * len(given.batches)
-  found: list[tuple[fd.Tuned, str | None]] = []
+  ends, left = time.perf_counter() + args.budget, len(dtypes) * len(args.batches)
+  results: list[tuple[fd.Tuned, str | None]] = []
   trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype in dtypes:
-    given.dtype = dtype
-    language = opening.unread(given.model, dtype, prompts, given.max_len)
-    ids = [language.read(prompt)[0] for prompt in prompts]
-    parts = list(_parts(given, language))
-    target = Bound(*pack_if_faster(language.model, open_folder(given.model, dtype).params()))
-    candidates = _candidates(given, sampling, parts, target, ids, trees)
-    for rows in given.batches:
-      print(f'{_named(rows, dtype)}:', flush=True)
+    generator = opening.unread(args.model, dtype, prompts, args.max_len)
+    ids = [generator.read(prompt)[0] for prompt in prompts]
+    parts = list(_parts(args, dtype, generator))
+    target = Bound(*pack_if_faster(generator.model, open_folder(args.model, dtype).params()))
+    candidates = _candidates(args, sampling, parts, target, ids, trees)
+    for rows in args.batches:
+      print(f'{_title(rows, dtype)}:', flush=True)
       share, left = (ends - time.perf_counter()) / left, left - 1
       try:
         tuned = fd.tune(
           target.module,
           target.params,
-          [plain, *(strategy for strategy, _ in candidates)],
+          [plain, *(candidate.strategy for candidate in candidates)],
           ids,
-          given.max_len,
+          args.max_len,
           rows,
-          relaxed=given.promise == 'relaxed',
+          relaxed=args.promise == 'relaxed',
           budget=max(share, 1e-3),
         )
       except OutOfTime as error:
         print(f'{error}\n')
         continue
-      part = next((part for strategy, part in candidates if strategy is tuned.strategy), None)
-      found.append((dataclasses.replace(tuned, dtype=dtype), part))
+      folder = None
+      for candidate in candidates:
+        if candidate.strategy is tuned.strategy:
+          folder = candidate.folder
+      results.append((dataclasses.replace(tuned, dtype=dtype), folder))
       print(f'{tuned}\n{tuned.why}\n')
-  if not found:
-    raise UserError(f'--budget={given.budget:g}s ended before one round: give more')
-  _save(given, found)
+  if not results:
+    raise UserError(f'--budget={args.budget:g}s ended before one round: give more')
+  _save(args, results)
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser('tune', __doc__)
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
-  parser.add_argument('--prompts', required=True, help='file with a prompt on each line')
+  opening.add_model(parser)
+  opening.add_prompts(parser)
   parser.add_argument(
     '--draft', action='append', default=[], help='folder of a smaller model or a draft network'
   )
@@ -137,34 +155,30 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _types(names: str | None) -> list[str | None]:
-  """Lists the types that are named; for 'all' those that this machine has units for."""
+  """Lists the types of --dtypes; for 'all' those that this machine has units for."""
   if names is None:
     return [None]
   if names == 'all':
-    return ['float32', *(['bfloat16', 'int8w'] if computes_bfloat16() else []), 'int8']
+    if computes_bfloat16():
+      return ['float32', 'bfloat16', 'int8w', 'int8']
+    return ['float32', 'int8']
   if not names:
     raise UserError('--dtypes= names no type: give some such as float32,int8, or all')
   return list(dict.fromkeys(names.split(',')))
 
 
-def _check_promise(promise: str | None, plain: Any) -> None:
-  draws = isinstance(plain, fd.Sample)
-  if promise == 'exact' and draws:
-    raise UserError('--temperature samples, which is never exact: give --promise=law')
-  if promise == 'law' and not draws:
-    raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
-
-
-def _parts(given: argparse.Namespace, language: fd.Generator) -> Iterator[tuple[Any, str]]:
+def _parts(
+  args: argparse.Namespace, dtype: str | None, generator: fd.Generator
+) -> Iterator[tuple[Any, str]]:
   """Yields the heads and drafts of the flags, and their folders."""
-  for path in given.heads:
-    yield pack_if_faster(*load_heads(path, given.dtype)), path
-  for path in given.draft:
-    yield draft_of(path, given.dtype, None, language.model, language.tokenizer), path
+  for path in args.heads:
+    yield pack_if_faster(*load_heads(path, dtype)), path
+  for path in args.draft:
+    yield draft_of(path, dtype, None, generator.model, generator.tokenizer), path
 
 
 def _candidates(
-  given: argparse.Namespace,
+  args: argparse.Namespace,
   sampling: dict[str, Any],
   parts: Sequence[tuple[Any, str]],
   target: Bound,
@@ -173,93 +187,102 @@ def _candidates(
 ) -> list[Candidate]:
   """Lists strategies: the first of each drafter, then the second of each, and so on.
 
-  A tree that `trees` lacks is found here, so the first type of numbers finds it for all.
+  A tree that `trees` lacks is fitted here, so the first type of numbers fits it for all.
   """
-  alone: list[Any] = [] if given.no_lookup else [fd.PromptLookup()]
-  if not given.no_lookahead:
-    alone.append(fd.Lookahead())
-  bases: list[Candidate] = [(with_settings(strategy, sampling), None) for strategy in alone]
-  bases += [(parse(text), None) for text in given.strategy]  # the words have their own sampling
-  families = []
-  for part, path in parts:
+  bases, families = [], []
+  if not args.no_lookup:
+    bases.append(Candidate(with_settings(fd.PromptLookup(), sampling)))
+  if not args.no_lookahead:
+    bases.append(Candidate(with_settings(fd.Lookahead(), sampling)))
+  for text in args.strategy:
+    bases.append(Candidate(parse(text)))  # words have their own sampling
+  for part, folder in parts:
     strategy = usual_for(part)
     if strategy.part == 'heads':
-      if path not in trees:
-        print(f'fitting a tree to {path}', flush=True)
-        trees[path] = _fitted(given, target, part, ids)
-      families += _of_heads(given, sampling, part, path, trees[path])
+      # Heads are tried as a chain, and as trees that suit the prompts.
+      if folder not in trees:
+        print(f'fitting a tree to {folder}', flush=True)
+        trees[folder] = _fitted_tree(args, target, part, ids)
+      families += _head_families(args, sampling, part, folder, trees[folder])
       strategy = fd.Blockwise(part)
-    bases.append((with_settings(strategy, sampling), path))
-  for strategy, path in bases:
-    sizes = strategy.sizes(given.gammas, given.nodes)
-    families.append([(one, path) for one in sizes])
+    bases.append(Candidate(with_settings(strategy, sampling), folder))
+  for base in bases:
+    sizes = base.strategy.sizes(args.gammas, args.nodes)
+    families.append([Candidate(strategy, base.folder) for strategy in sizes])
   return in_turn(*families)
 
 
-def _of_heads(
-  given: argparse.Namespace, sampling: dict[str, Any], heads: Any, path: str, tree: Sequence[Any]
-) -> list[list[Candidate]]:
-  """Lists trees of several sizes, and strategies that are not lossless if those may take part."""
-  wanted = None if given.nodes is None else [n - 1 for n in given.nodes]
-  sizes = lengths(wanted, len(tree), [n - 1 for n in TREES])
-  trees = [with_settings(fd.Medusa(heads, tree[:n]), sampling) for n in sizes]
-  relaxed: list[Any] = []
-  if given.promise == 'relaxed' and not given.temperature:
-    relaxed += [fd.Blockwise(heads, rule=fd.TopN(n)) for n in (2, 3)]
-  if given.promise == 'relaxed' and tree:
-    typical = fd.Typical(temperature=given.temperature or 1.0)
-    relaxed.append(fd.Medusa(heads, tree[: max(TREES) - 1], typical))
-  return [[(one, path) for one in family] for family in (trees, relaxed)]
-
-
-def _fitted(
-  given: argparse.Namespace, target: Bound, heads: Any, prompts: Sequence[Sequence[int]]
+def _fitted_tree(
+  args: argparse.Namespace, target: Bound, heads: Any, prompts: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-  """Finds paths of ranks, in the order in which they pay for these heads on the model's text."""
-  some, most = list(prompts)[:CALIBRATED], max(given.nodes or TREES)
-  found = calibrate(target, Bound(*heads), some, most, given.max_len, min(16, len(some)))
-  return [list(path) for path in found.tree.choices]
+  """Returns paths of ranks, in the order in which they pay for these heads on the model's text."""
+  prompts, most = list(prompts)[:CALIBRATED], max(args.nodes or TREES)
+  rows = min(16, len(prompts))
+  calibration = calibrate(target, Bound(*heads), prompts, most, args.max_len, rows)
+  return [list(path) for path in calibration.tree.choices]
 
 
-def _save(given: argparse.Namespace, found: Sequence[tuple[fd.Tuned, str | None]]) -> None:
-  """Writes the fastest, and says which it is."""
-  first = found[0][0]
-  best, part = found[0]
-  for one, other_part in found[1:]:
-    if one.tokens_per_second > MARGIN * best.tokens_per_second:
-      best, part = one, other_part
+def _head_families(
+  args: argparse.Namespace, sampling: dict[str, Any], heads: Any, folder: str, tree: Sequence[Any]
+) -> list[list[Candidate]]:
+  """Lists trees of several sizes, and strategies that are not lossless if those may take part.
+
+  The fitted tree's first paths are the best smaller tree.
+  """
+  wanted = None if args.nodes is None else [nodes - 1 for nodes in args.nodes]
+  trees = []
+  for size in lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
+    trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
+  relaxed = []
+  if args.promise == 'relaxed' and not args.temperature:
+    for n in (2, 3):
+      relaxed.append(Candidate(fd.Blockwise(heads, rule=fd.TopN(n)), folder))
+  if args.promise == 'relaxed' and tree:
+    typical = fd.Typical(temperature=args.temperature or 1.0)
+    relaxed.append(Candidate(fd.Medusa(heads, tree[: max(TREES) - 1], typical), folder))
+  return [trees, relaxed]
+
+
+def _save(args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None]]) -> None:
+  """Writes the fastest result, and prints which it is."""
+  (first, _), *others = results
+  best, folder = results[0]
+  for tuned, other_folder in others:
+    if tuned.tokens_per_second > MARGIN * best.tokens_per_second:
+      best, folder = tuned, other_folder
   best = dataclasses.replace(best, why=best.why + compared(best, first))
-  file = best.save(given.model, part, given.output)
+  file = best.save(args.model, folder, args.output)
   print(
-    f'{best.why}\n{_named(best.rows, best.dtype)}, at most {best.max_len} tokens:'
+    f'{best.why}\n{_title(best.rows, best.dtype)}, at most {best.max_len} tokens:'
     f' {best.prompts} prompts; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
     f' compiling; {best.machine}'
   )
-  beside = '' if part is None else f' --{"heads" if part in given.heads else "draft"}={part}'
-  name = 'tuned' if given.output is None else file
-  print(f'Written to {file}; use it by --strategy={name}{beside}')
+  flags = f'--strategy={"tuned" if args.output is None else file}'
+  if folder is not None:
+    flags += f' --{"heads" if folder in args.heads else "draft"}={folder}'
+  print(f'Written to {file}; use it by {flags}')
 
 
 def compared(best: fd.Tuned, first: fd.Tuned) -> str:
-  """Says how the best compares with the first type and number of rows."""
+  """Compares the best with the first type and number of rows, in words."""
   if best is first:
     return ''
   ratio = best.tokens_per_second / first.tokens_per_second
-  ours, theirs = (_named(one.rows, one.dtype) for one in (best, first))
-  text = f'; {ours}, {ratio:.2f} times the tokens a second of {theirs}'
+  titles = _title(best.rows, best.dtype), _title(first.rows, first.dtype)
+  text = f'; {titles[0]}, {ratio:.2f} times the tokens a second of {titles[1]}'
   if best.dtype == first.dtype or best.table[0].same is None:
     return text
-  both = list(zip(best.texts, first.texts, strict=False))
-  same = sum(one == other for one, other in both) / len(both)
+  pairs = list(zip(best.texts, first.texts, strict=False))
+  same = sum(ours == theirs for ours, theirs in pairs) / len(pairs)
   return f'{text}; {100 * same:.1f} % of its greedy texts are those of {first.dtype}'
 
 
-def _named(rows: int, dtype: str | None) -> str:
+def _title(rows: int, dtype: str | None) -> str:
   return f'{rows} at once' + (f' in {dtype}' if dtype else '')
 
 
 def _show_log() -> None:
   """Shows what `fd.tune` logs."""
-  log, handler = logging.getLogger('fastdec.tuning'), logging.StreamHandler(sys.stdout)
-  log.handlers, log.propagate = [handler], False
+  log = logging.getLogger('fastdec.tuning')
+  log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
   log.setLevel(logging.INFO)

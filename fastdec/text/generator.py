@@ -8,7 +8,6 @@ for piece in g.stream('A man in'):
 
 import dataclasses
 import functools
-import html
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.pool import decode_each
-from fastdec.decoding.protocol import Noted, Prompt, check_finite, finish_reason, promise_of
+from fastdec.decoding.protocol import Decoded, check_finite, finish_reason, promise_of
 from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
@@ -32,88 +31,18 @@ from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_setting
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
-from fastdec.heads.draft import check_target
 from fastdec.hub.tokenizers.languages import Languages, languages_of
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
 from fastdec.laws.processors import Processors
-from fastdec.struct import Bound
-from fastdec.text.load import (
-  is_draft,
-  load_draft,
-  load_heads,
-  load_tuned,
-  open_folder,
-  tokenizer_of,
-)
-from fastdec.text.reader import Reader, Stopping
+from fastdec.text.drafting import check_fits, draft_of
+from fastdec.text.generated import Generated
+from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
+from fastdec.text.reader import Reader, StopReader
 
 ROWS = 16  # texts decoded at once
-UNKNOWN = ' ⁇ '  # as SentencePiece writes it, and others do not
-PROCESSORS = tuple(
-  field.name for field in dataclasses.fields(Processors)
-)  # repetition_penalty, ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Generated:
-  """A text that a model wrote. A notebook shows it with its blocks coloured.
-
-  Attributes:
-    text: without the prompt, special tokens, and the stop string and all behind it.
-    tokens: their ids, the end included; up to the one that completes a stop string.
-    blocks: the tokens, by the call that emitted them. The first came with the prompt.
-    calls: of the model.
-    finish_reason: 'end', 'stop' or 'length'.
-    seconds: from the request to this text. They include compiling at the first of a size.
-    logprobs: of each token, by the model's own law; None unless they are asked for.
-    top_logprobs: {token: log-probability} of the likeliest tokens at each place.
-  """
-
-  text: str
-  tokens: list[int]
-  blocks: list[list[int]]
-  calls: int
-  finish_reason: str
-  seconds: float
-  logprobs: list[float] | None = None
-  # tokenizer and ids before, as of `Reader`
-  _read_by: Any = dataclasses.field(default=None, repr=False, compare=False)
-  top_logprobs: list[dict[int, float]] | None = dataclasses.field(default=None, repr=False)
-
-  @property
-  def tokens_per_call(self) -> float:
-    """Tokens that a call emitted; nan without a call."""
-    return (len(self.tokens) - 1) / self.calls if self.calls else float('nan')
-
-  @property
-  def tokens_per_second(self) -> float:
-    """Speed of this text; texts of a list share their time."""
-    return len(self.tokens) / self.seconds
-
-  @property
-  def pieces(self) -> list[str]:
-    """The text of each block; joined, they are the text."""
-    reader, pieces, left = Reader(*self._read_by), [], len(self.text)
-    for i, block in enumerate(self.blocks):
-      piece = reader.add(block) + (reader.finish() if i + 1 == len(self.blocks) else '')
-      pieces.append(piece[:left])
-      left -= len(pieces[-1])
-    return pieces
-
-  def __str__(self) -> str:
-    return self.text
-
-  def _repr_html_(self) -> str:
-    spans = []
-    for i, (block, piece) in enumerate(zip(self.blocks, self.pieces, strict=True)):
-      said = 'with the prompt' if not i else f'call {i}: {len(block)} tokens'
-      style = f'background:{("#d7ebff", "#ffe3b3")[i % 2]};color:#111;border-radius:3px'
-      spans.append(f'<span title="{said}" style="{style}">{html.escape(piece)}</span>')
-    speed = f'{self.tokens_per_call:.2f} a call, {self.tokens_per_second:.0f} a second'
-    told = f'{len(self.tokens)} tokens, {self.calls} calls: {speed} ({self.finish_reason})'
-    return f'<div style="white-space:pre-wrap">{"".join(spans)}</div><small>{told}</small>'
+PROCESSORS = tuple(field.name for field in dataclasses.fields(Processors))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,34 +76,6 @@ class Generator:
     if self._languages.start is not None:
       self._start_with(self._languages.start)
 
-  @functools.cached_property
-  def _languages(self) -> Languages:
-    if self.source is None and self.target is None:
-      return Languages()
-    return languages_of(self.tokenizer, self.model, self.source, self.target)
-
-  @functools.cached_property
-  def _spelling(self) -> int | None:
-    spell = getattr(self.tokenizer, 'token_bytes', None)
-    return None if spell is None else spelling_of(spell())
-
-  def _with_language(self, processors: Processors | None) -> Processors | None:
-    """Returns processors that force the target's language, if texts begin with it."""
-    begin = self._languages.begin
-    if begin is None:
-      return processors
-    return dataclasses.replace(processors or Processors(), forced_begin=begin)
-
-  def _start_with(self, start: int) -> None:
-    """Lets the decoder begin with a language, and that of a draft model that began alike."""
-    before, strategy = self.model.start_id, self.strategy
-    object.__setattr__(self, 'model', _started(self.model, start))
-    if getattr(strategy, 'drafts_by_model', False):
-      draft, params = strategy.draft
-      if draft.start_id == before:
-        strategy = dataclasses.replace(strategy, draft=(_started(draft, start), params))
-        object.__setattr__(self, 'strategy', strategy)
-
   @classmethod
   def load(
     cls,
@@ -194,35 +95,34 @@ class Generator:
       draft: folder of a smaller model, or of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as of `fd.load`, of all that is read.
-      strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', what `fd.tune` has found
-        for the model, or the name of its file, beside the draft or heads that it took; None: by
-        `draft` or `heads`, else `Greedy()`.
+      strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', the choice of `fd.tune` for
+        the model, or the name of its file, beside the draft or heads that it took; None: by `draft`
+        or `heads`, else `Greedy()`.
       source, target: languages, 'en' and 'de', of a model that translates between several.
 
     Raises:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
         a strategy that does not take them; languages that the tokenizer lacks.
     """
-    is_tuned = isinstance(strategy, str) and (strategy == 'tuned' or strategy.endswith('.json'))
-    is_made = strategy is not None and not isinstance(strategy, str)
-    if is_made:
-      check_strategy(strategy)
-    given = [name for name, one in (('draft', draft), ('heads', heads)) if one is not None]
-    if len(given) == 2 or (given and is_made):
-      said = ' and '.join([*given, *(['strategy'] if is_made else [])])
-      raise UserError(f'{said} each say how to draft: give one of them, or a strategy in words')
+    _check_one_way(draft, heads, strategy)
+
+    # Read what `fd.tune` chose: a strategy, a type of numbers, and how many texts at once.
     rows = ROWS
-    if is_tuned:
+    if is_tuned(strategy):
       if dtype is not None:
         raise UserError(f'strategy={strategy!r} has its own type of numbers: leave out dtype')
-      file = None if strategy == 'tuned' else strategy
       part = heads if draft is None else draft
+      file = None if strategy == 'tuned' else strategy
       tuned = load_tuned(path, part, file, mesh, prepare=pack_if_faster)
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
+
+    # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
     folder = open_folder(path, dtype)
     model, tokenizer = folder.model, tokenizer_of(folder)
-    cls(model, None, tokenizer, source=source, target=target)  # a mistake shows early
-    if not (is_tuned or is_made):
+    cls(model, None, tokenizer, source=source, target=target)
+
+    if strategy is None or isinstance(strategy, str):
+      # Read what drafts. Words may name a strategy for the heads in the model's own folder.
       part = None
       if draft is not None:
         part = draft_of(draft, dtype, mesh, model, tokenizer)
@@ -230,12 +130,20 @@ class Generator:
         part = pack_if_faster(*load_heads(heads, dtype, mesh))
       elif strategy is not None and folder.has_heads:
         part = pack_if_faster(folder.heads, folder.head_params(mesh))
-      if strategy is None:
-        strategy = usual_for(part)
-      else:
-        strategy = _described(strategy, part, bool(given))
+
+      # Choose the strategy.
+      words = strategy
+      strategy = usual_for(part) if words is None else parse(words, part)
+      if (draft is not None or heads is not None) and not strategy.part:
+        raise UserError(
+          f'strategy={shown(words)} drafts without a folder: leave out draft and heads'
+        )
+      if strategy.drafts_by_model:  # `draft_of` has compared the ids
+        strategy = dataclasses.replace(strategy, same_ids=True)
       if strategy.part:
-        _check_fits(model, strategy)
+        check_fits(model, strategy)
+
+    # Read the weights of the model.
     processors = Processors.of(folder.generation)
     model, params = pack_if_faster(model, folder.params(mesh))
     return cls(model, params, tokenizer, strategy, rows, processors, source, target)
@@ -271,32 +179,43 @@ class Generator:
     Raises:
       UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
     """
-    begun, stops = time.perf_counter(), _stops(stop)
-    how = self._how(settings, processors, constraint, seed)
+    started = time.perf_counter()
+
+    # Check the arguments, and read the prompts.
+    stops = _stop_strings(stop)
+    arguments = self._arguments(settings, processors, constraint, seed)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
-    prompts = [self.read(prompt)] if is_one else [self.read(one) for one in _listed(prompt)]
-    for one in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
-      count('max_new_tokens', one, 1, 'at least 1')
-    model = ended_by(self.model, how['processors'])
-    written: list[Any] = [None] * len(prompts)
-    how |= {'max_len': max_new_tokens, 'logprobs': logprobs}
-    for i, tokens, sizes, calls in self._written(prompts, stops, how):
-      read_by = (self.tokenizer, prompts[i][1])
-      reader = Stopping(Reader(*read_by), stops)
-      text = reader.add(tokens) + reader.finish()
-      tokens = tokens[: reader.count]
-      found = [one for one in tokens if isinstance(one, Noted)]
-      tokens = [int(one) for one in tokens]
-      blocks = _blocks(tokens, sizes)
-      reason = 'stop' if reader.found else finish_reason(model, tokens)
-      calls = len(blocks) - 1 if reader.found else calls
-      seconds = time.perf_counter() - begun
-      written[i] = Generated(
-        text, tokens, blocks, calls, reason, seconds,
-        [one.logprob for one in found] if found else None,
-        read_by, [one.top_logprobs for one in found] if found else None,
-      )  # fmt: skip
-    return written[0] if is_one else written
+    if not is_one and not isinstance(prompt, Sequence):
+      kind = type(prompt).__name__
+      raise UserError(f'give a prompt or a list of prompts, not a value of the kind {kind}')
+    prompts = [self.read(one) for one in ([prompt] if is_one else prompt)]
+    for most in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
+      count('max_new_tokens', most, 1, 'at least 1')
+
+    # Decode. Texts come as they end, so each is put in the place of its prompt.
+    arguments |= {'max_len': max_new_tokens, 'logprobs': logprobs}
+    model = ended_by(self.model, arguments['processors'])
+    texts: list[Any] = [None] * len(prompts)
+    for row in self._decode(prompts, stops, arguments):
+      # Turn tokens into text, up to the first stop string.
+      _, context = prompts[row.index]
+      reader = StopReader(Reader(self.tokenizer, context), stops)
+      text = reader.add(row.tokens) + reader.finish()
+      tokens = row.tokens[: reader.count]
+      blocks = _blocks([int(token) for token in tokens], row.sizes)
+      is_stopped = reader.stop is not None
+      texts[row.index] = Generated(
+        text=text,
+        tokens=[int(token) for token in tokens],
+        blocks=blocks,
+        calls=len(blocks) - 1 if is_stopped else row.calls,
+        finish_reason='stop' if is_stopped else finish_reason(model, tokens),
+        seconds=time.perf_counter() - started,
+        logprobs=[token.logprob for token in tokens] if logprobs else None,
+        top_logprobs=[token.top_logprobs for token in tokens] if logprobs else None,
+        _read_by=(self.tokenizer, context),
+      )
+    return texts[0] if is_one else texts
 
   def stream(
     self,
@@ -315,9 +234,12 @@ class Generator:
     Raises:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
     """
-    how, (ids, context) = self._how(settings, processors, constraint, seed), self.read(prompt)
-    reader = Stopping(Reader(self.tokenizer, context), _stops(stop))
-    return _said(self._stream(ids, how | {'max_len': max_new_tokens}), reader)
+    # Mistakes are raised here, before the first piece is taken.
+    arguments = self._arguments(settings, processors, constraint, seed)
+    ids, context = self.read(prompt)
+    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop))
+    blocks = self._stream(ids, arguments | {'max_len': max_new_tokens})
+    return _pieces(blocks, reader)
 
   def chat(self, messages: Any, **settings: Any) -> Generated:
     """Writes the answer to messages, by the chat template of the tokenizer.
@@ -334,7 +256,10 @@ class Generator:
     return self(messages, **settings)
 
   def read(self, prompt: Any) -> tuple[list[int], list[int]]:
-    """Returns the ids of a prompt, and those of them whose text the output goes on with."""
+    """Returns the ids of a prompt, and the ids whose text the output continues.
+
+    The answer in a chat and a translation continue no text: the second list is empty.
+    """
     is_source = self.model.start_id is not None
     try:
       json.dumps(prompt, ensure_ascii=False, default=str).encode()
@@ -342,6 +267,7 @@ class Generator:
       raise UserError(
         r'the prompt has half a character, such as \ud83d: cut it elsewhere'
       ) from None
+
     if _is_messages(prompt):
       if not hasattr(self.tokenizer, 'encode_chat'):
         raise UserError(
@@ -352,8 +278,10 @@ class Generator:
       ids = self._languages.encode(self.tokenizer, prompt)
       context = [] if is_source else ids
     else:
-      given = type(prompt).__name__
-      raise UserError(f'a prompt is a text or the messages of a chat, not a value of kind {given}')
+      kind = type(prompt).__name__
+      raise UserError(f'a prompt is a text or the messages of a chat, not a value of kind {kind}')
+
+    # A source needs an end, which most tokenizers put there.
     ends = self.model.eos_ids
     if is_source and ends and not set(ends) & set(ids):
       ids = [*ids, ends[0]]
@@ -361,11 +289,42 @@ class Generator:
       raise UserError('the prompt is empty: give some text to go on from')
     return ids, context
 
-  def _how(
+  @functools.cached_property
+  def _languages(self) -> Languages:
+    if self.source is None and self.target is None:
+      return Languages()
+    return languages_of(self.tokenizer, self.model, self.source, self.target)
+
+  @functools.cached_property
+  def _spelling(self) -> int | None:
+    """A number for the texts of all tokens, by which a constraint knows its tokenizer."""
+    if not hasattr(self.tokenizer, 'token_bytes'):
+      return None
+    return spelling_of(self.tokenizer.token_bytes())
+
+  def _with_language(self, processors: Processors | None) -> Processors | None:
+    """Returns processors that force the target's language, if texts begin with it."""
+    begin = self._languages.begin
+    if begin is None:
+      return processors
+    return dataclasses.replace(processors or Processors(), forced_begin=begin)
+
+  def _start_with(self, start: int) -> None:
+    """Lets the decoder begin with a language, and that of a draft model that began alike."""
+    before, strategy = self.model.start_id, self.strategy
+    object.__setattr__(self, 'model', _with_start(self.model, start))
+    if getattr(strategy, 'drafts_by_model', False):
+      draft, params = strategy.draft
+      if draft.start_id == before:
+        strategy = dataclasses.replace(strategy, draft=(_with_start(draft, start), params))
+        object.__setattr__(self, 'strategy', strategy)
+
+  def _arguments(
     self, settings: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
   ) -> dict[str, Any]:
     """Returns strategy, processors, constraint and key of a call, as `fd.decode` takes them."""
-    constraint = self.constraint if constraint is None else constraint
+    if constraint is None:
+      constraint = self.constraint
     if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
       raise UserError(
         'the constraint was made with another tokenizer, whose tokens spell other texts: make it'
@@ -390,149 +349,134 @@ class Generator:
       'key': _key(strategy, seed),
     }
 
-  def _written(
-    self, prompts: Sequence[tuple[list[int], list[int]]], stops: Sequence[str], how: dict[str, Any]
-  ) -> Iterator[tuple[int, list[int], list[int], int]]:
-    """Yields index, tokens, sizes of blocks and number of calls, of each text as it ends."""
+  def _decode(
+    self,
+    prompts: Sequence[tuple[list[int], list[int]]],
+    stops: Sequence[str],
+    arguments: dict[str, Any],
+  ) -> Iterator['_Row']:
+    """Yields the tokens of each prompt as they end."""
     inputs = [ids for ids, _ in prompts]
     mesh = mesh_of(self.params) if jax.device_count() > 1 else None
+    if not inputs:
+      return
     if len(inputs) > 1 or mesh is not None:
-      for part in decode_each(self.model, self.params, inputs, rows=self.rows, **how):
+      parts = decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
+      for part in parts:
         yield from _rows(part.decoded, part.indices.tolist())
-    elif inputs and stops and isinstance(self.strategy, LoopStrategy):
-      reader, blocks = Stopping(Reader(self.tokenizer, prompts[0][1]), stops), []
-      for block in self._stream(inputs[0], how):
-        blocks.append(block)
+    elif stops and isinstance(self.strategy, LoopStrategy):
+      # A stream makes no more calls behind a stop string. Only the loop streams; a search does not.
+      _, context = prompts[0]
+      reader, tokens, sizes = StopReader(Reader(self.tokenizer, context), stops), [], []
+      for block in self._stream(inputs[0], arguments):
+        tokens += block
+        sizes.append(len(block))
         reader.add(block)
-        if reader.found:
+        if reader.stop is not None:
           break
-      tokens = [token for block in blocks for token in block]
-      yield 0, tokens, [len(block) for block in blocks[1:]], len(blocks) - 1
-    elif inputs:
-      yield from _rows(decode(self.model, self.params, np.array(inputs, np.int32), **how), [0])
+      yield _Row(0, tokens, sizes[1:], len(sizes) - 1)
+    else:
+      decoded = decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
+      yield from _rows(decoded, [0])
 
-  def _stream(self, ids: list[int], how: dict[str, Any]) -> Iterator[list[int]]:
+  def _stream(self, ids: list[int], arguments: dict[str, Any]) -> Iterator[list[Any]]:
     """Yields the blocks of one text. Mistakes are raised at once."""
-    blocks = stream(self.model, self.params, np.array([ids], np.int32), **how)
+    blocks = stream(self.model, self.params, np.array([ids], np.int32), **arguments)
     return (block for (block,) in blocks)
 
 
-def _started(model: Any, start: int) -> Any:
+def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
+  """Raises UserError unless one argument decides how to draft.
+
+  A strategy in words may stand beside a folder that it drafts with; an object may not.
+  """
+  deciding = []
+  if draft is not None:
+    deciding.append('draft')
+  if heads is not None:
+    deciding.append('heads')
+  if strategy is not None and not isinstance(strategy, str):
+    check_strategy(strategy)
+    deciding.append('strategy')
+  if len(deciding) > 1:
+    names = ' and '.join(deciding)
+    raise UserError(f'{names} each say how to draft: give one of them, or a strategy in words')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+  """Tokens that were decoded from a prompt."""
+
+  index: int  # of the prompt
+  tokens: list[Any]  # `protocol.Noted`, if there are log-probabilities
+  sizes: list[int]  # tokens of each call; the first token came with the prompt
+  calls: int
+
+
+def _rows(decoded: Decoded, indices: Sequence[int]) -> Iterator[_Row]:
+  """Yields the rows of a result, which are those of the prompts with these indices."""
+  decoded = jax.device_get(decoded)
+  check_finite(decoded.finite)
+  for row, index in enumerate(indices):
+    sizes = decoded.block_sizes[row]
+    yield _Row(index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row]))
+
+
+def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
+  """Cuts tokens by their calls; the first came with the prompt."""
+  blocks, begin = [tokens[:1]], 1
+  for size in sizes:
+    if begin < len(tokens):
+      blocks.append(tokens[begin : begin + size])
+    begin += size
+  return blocks
+
+
+def _pieces(blocks: Iterator[list[int]], reader: StopReader) -> Iterator[str]:
+  """Yields the text of blocks until a stop string."""
+  for block in blocks:
+    piece = reader.add(block)
+    if piece:
+      yield piece
+    if reader.stop is not None:
+      return
+  piece = reader.finish()
+  if piece:
+    yield piece
+
+
+def _with_start(model: Any, start: int) -> Any:
   """Returns a model whose decoder starts with another id."""
   return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
 def _key(strategy: Any, seed: Any) -> Any:
-  """Returns the key of a seed; None for a strategy that draws nothing, which is faster without."""
-  is_one = not isinstance(seed, list | tuple | np.ndarray)
-  each = [seed] if is_one else seed
-  seeds = [count('seed', one, 0, 'a whole number from 0') for one in each]
-  draws = not isinstance(strategy, LoopStrategy) or promise_of(strategy.effective_rule) != 'exact'
-  if not draws:
+  """Returns the key of a seed, or one key for each seed of a list.
+
+  A strategy that draws nothing has none (None): decoding is faster without keys.
+  """
+  is_list = isinstance(seed, list | tuple | np.ndarray)
+  seeds = [count('seed', one, 0, 'a whole number from 0') for one in (seed if is_list else [seed])]
+  if isinstance(strategy, LoopStrategy) and promise_of(strategy.effective_rule) == 'exact':
     return None
-  if is_one:
-    return jax.random.key(seeds[0])
-  return jnp.stack([jax.random.fold_in(jax.random.key(one), 0) for one in seeds])  # as alone
+  keys = [jax.random.key(one) for one in seeds]
+  if not is_list:
+    return keys[0]
+  # `fd.decode` gives row 0 this key, so each prompt draws as it would alone.
+  return jnp.stack([jax.random.fold_in(key, 0) for key in keys])
 
 
-def _stops(stop: Any) -> tuple[str, ...]:
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+  """Returns the strings of a call's `stop`, which may be one string or several."""
   stops = (stop,) if isinstance(stop, str) else stop
   is_list = isinstance(stops, list | tuple | set)
-  if not (is_list and all(isinstance(one, str) and one for one in stops)):
+  if not is_list or not all(isinstance(one, str) and one for one in stops):
     raise UserError(f'stop={shown(stop)} is not possible: give strings that are not empty')
   return tuple(stops)
 
 
 def _is_messages(prompt: Any) -> bool:
-  is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0
-  return is_list and all(isinstance(one, Mapping) for one in prompt)
-
-
-def _listed(prompts: Any) -> Sequence[Any]:
-  if not isinstance(prompts, Sequence):
-    given = type(prompts).__name__
-    raise UserError(f'give a prompt or a list of prompts, not a value of the kind {given}')
-  return prompts
-
-
-def _said(blocks: Iterator[list[int]], reader: Stopping) -> Iterator[str]:
-  """Yields the text of blocks until a stop string."""
-  for block in blocks:
-    if piece := reader.add(block):
-      yield piece
-    if reader.found:
-      return
-  if piece := reader.finish():
-    yield piece
-
-
-def _rows(decoded: Any, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], int]]:
-  """Yields index, tokens, sizes of blocks and number of calls, of each row."""
-  decoded = jax.device_get(decoded)
-  check_finite(decoded.finite)
-  for row, index in enumerate(indices):
-    sizes = decoded.block_sizes[row]
-    yield index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row])
-
-
-def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
-  """Cuts tokens by their calls; the first came with the prompt."""
-  blocks, at = [tokens[:1]], 1
-  for size in sizes:
-    if at < len(tokens):
-      blocks.append(tokens[at : at + size])
-    at += size
-  return blocks
-
-
-def draft_of(path: PathLike, dtype: Any, mesh: Any, model: Any, tokenizer: Any) -> tuple[Any, Any]:
-  """Reads the draft network, or the smaller model, of a folder."""
-  if is_draft(path):
-    network = load_draft(path, dtype, mesh)
-    check_target(Bound(*network), model)
-    return pack_if_faster(*network)
-  folder = open_folder(path, dtype)
-  check_same_ids(tokenizer, tokenizer_of(folder), path)
-  return pack_if_faster(folder.model, folder.params(mesh))
-
-
-def _described(words: str, part: Any, is_given: bool) -> Any:
-  """Reads a strategy in words, with the draft or the heads that it takes."""
-  strategy = parse(words, part)
-  if is_given and not strategy.part:
-    raise UserError(f'strategy={shown(words)} drafts without a folder: leave out draft and heads')
-  if strategy.drafts_by_model:  # whose ids `draft_of` has compared
-    return dataclasses.replace(strategy, same_ids=True)
-  return strategy
-
-
-def _check_fits(model: Any, strategy: Any) -> None:
-  """Traces a call, without parameters, so that heads or a draft of another model are told early."""
-  one = np.ones(1, np.int32)
-  source = None if model.start_id is None else np.full((1, 1), model.pad_id, np.int32)
-  tokens = np.full((1, 1), model.pad_id if model.start_id is None else model.start_id, np.int32)
-  prompt = Prompt(source, tokens, one, np.zeros(1, bool), one)
-  strategy.check(model, prompt, 1)
-  keys = jax.random.split(jax.random.key(0), 1)
-
-  def call(strategy: Any, params: Any, prompt: Prompt) -> Any:
-    target = Bound(model, params)
-    return strategy.step(target, strategy.init(target, prompt, 1, keys))
-
-  jax.eval_shape(call, strategy, jax.eval_shape(model.init, jax.random.key(0)), prompt)
-
-
-def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
-  """Raises UserError where the ids that both tokenizers have do not all mean the same."""
-  sources = [one.source.words for one in (tokenizer, other) if hasattr(one, 'source')]
-  if len(sources) == 2 and sources[0] != sources[1]:
-    raise UserError(
-      f'{path} reads other source words than the model: give one with its dictionaries'
-    )
-  for token in range(min(tokenizer.vocab_size, other.vocab_size)):
-    here, there = (one.decode([token]) for one in (tokenizer, other))
-    if here != there and {here, there} != {'', UNKNOWN}:
-      raise UserError(
-        f'{path} has {other.vocab_size} tokens and the model {tokenizer.vocab_size}, of which'
-        f' number {token} is {there!r} and {here!r}: give a draft model with the same tokenizer'
-      )
+  """True for the messages of a chat."""
+  if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not len(prompt):
+    return False
+  return all(isinstance(message, Mapping) for message in prompt)

@@ -35,6 +35,7 @@ from fastdec.tuning.tuned import COMMAND, NAME, Saved, Tuned, content_of_part
 
 __all__ = [
   'is_draft',
+  'is_tuned',
   'load',
   'load_draft',
   'load_heads',
@@ -102,7 +103,9 @@ def load(
   warn_of_processors(folder.path, folder.generation)
   if pack == 'auto':
     return pack_if_faster(model, params)
-  return model, packed_copy(model, params) if pack else params
+  if pack:
+    params = packed_copy(model, params)
+  return model, params
 
 
 def load_heads(
@@ -120,8 +123,10 @@ def load_tokenizer(path: PathLike) -> Any:
   and .encode_chat(messages) -> list[int].
   """
   folder = resolved(path)
-  has_model = any((place / 'config.json').is_file() for place in (folder, folder / 'model'))
-  if not has_model and any((folder / name).is_file() for name in TOKENIZER_FILES):
+  has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+  # A run's workdir has its model in the folder 'model'.
+  has_model = any((folder / name / 'config.json').is_file() for name in ('', 'model'))
+  if has_tokenizer and not has_model:
     return tokenizers.load(folder)
   return tokenizer_of(open_folder(folder))
 
@@ -182,6 +187,11 @@ def is_draft(path: PathLike) -> bool:
   return drafts.is_draft(folder, config)
 
 
+def is_tuned(strategy: Any) -> bool:
+  """True if a strategy is 'tuned' or the name of a file of `fd.tune`, and no strategy in words."""
+  return isinstance(strategy, str) and (strategy == 'tuned' or strategy.endswith('.json'))
+
+
 def load_tuned(
   model: PathLike,
   part: PathLike | None = None,
@@ -217,21 +227,27 @@ def load_tuned(
     saved = read(Saved, content, path.name, mark=': ')
   except UserError as error:
     raise UserError(f'{path} is damaged ({error}): make it again by {remedy}') from None
-  tuned, module = saved.figures, None
+  tuned = saved.figures
+
+  # Read the heads or the draft, if they are the ones that the file was made with.
+  drafting = None
   if saved.part is not None:
-    kind, folder = saved.part.kind, part or model
+    kind = saved.part.kind
     if part is None and saved.part.folder is not None:
       place = shown(saved.part.folder)
       raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
+    folder = part or model
     if saved.part.content != content_of_part(kind, folder):
       raise UserError(
         f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
       )
-    reader = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}[kind]
-    module = reader(folder, dtype=tuned.dtype, mesh=mesh)
-    module = module if prepare is None else prepare(*module)
+    loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
+    drafting = loaders[kind](folder, dtype=tuned.dtype, mesh=mesh)
+    if prepare is not None:
+      drafting = prepare(*drafting)
+
   try:
-    strategy = parse(saved.strategy, module)
+    strategy = parse(saved.strategy, drafting)
   except UserError as error:
     raise UserError(f'{path} is damaged ({error}): make it again by {remedy}') from None
   if tuned.machine != machine.here():

@@ -30,14 +30,14 @@ class Reader:
     """Returns the text that these tokens complete."""
     self._ids += [int(token) for token in tokens]
     self._whole = self._tokenizer.decode(self._ids)
-    said = self._say(self._settled())
+    text = self._show(self._settled())
     if len(self._ids) > FEW and self._shown == self._whole:
       self._forget()
-    return said
+    return text
 
   def finish(self) -> str:
     """Returns the text that still waits for more tokens."""
-    return self._say(self._whole)
+    return self._show(self._whole)
 
   @property
   def waiting(self) -> str:
@@ -49,8 +49,10 @@ class Reader:
     count = len(self._ids)
     while count and self._is_open(self._ids[count - 1]):
       count -= 1
-    whole = self._whole if count == len(self._ids) else self._tokenizer.decode(self._ids[:count])
-    return whole.rstrip(self.UNKNOWN)
+    text = self._whole
+    if count < len(self._ids):
+      text = self._tokenizer.decode(self._ids[:count])
+    return text.rstrip(self.UNKNOWN)
 
   def _is_open(self, token: int) -> bool:
     """True for a token of one byte, and for one without a text, which ends no bytes before it."""
@@ -59,71 +61,80 @@ class Reader:
     is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
     return is_byte or not self._tokenizer.decode([token])
 
-  def _say(self, text: str) -> str:
+  def _show(self, text: str) -> str:
+    """Returns the part of the text so far that was not returned before."""
     new = text[len(self._shown) :]
     self._shown += new
     return new
 
   def _forget(self) -> None:
-    """Drops the first tokens, if the last decode alike without them.
+    """Drops the first tokens, if the last ones decode alike without them.
 
-    None of these is an end, which would hide the tokens behind it."""
+    It waits for a stretch without an end, which would hide the tokens behind it.
+    """
     last = self._ids[-FEW // 4 :]
     text = self._tokenizer.decode(last)
     if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):
       self._ids, self._whole, self._shown = last, text, text
 
 
-class Stopping:
+class StopReader:
   """Text of tokens as they come, up to the first of some strings.
 
   Attributes:
-    found: the string that ends the text: the one that begins first, once the text holds any.
+    stop: the string that ends the text; None while the text holds none. Of several it is the one
+      that begins first.
     count: tokens read. The last of them completes the string, and later ones are not read.
   """
 
   def __init__(self, reader: Reader, stops: Sequence[str]) -> None:
-    self.found: str | None = None
+    self.stop: str | None = None
     self.count = 0
     self._reader, self._stops = reader, stops
-    self._text, self._said = '', 0
+    self._text = ''
+    self._returned = 0  # characters of the text
 
   def add(self, tokens: Sequence[int]) -> str:
     """Returns the text that these tokens complete, without what may begin a string."""
-    for part in [[token] for token in tokens] if self._stops else [tokens]:
-      if self.found is not None:
+    # One token at a time, so that `count` stops at the one that completes a string.
+    parts = [[token] for token in tokens] if self._stops else [tokens]
+    for part in parts:
+      if self.stop is not None:
         break
       self.count += len(part)
-      begun = len(self._text)
+      before = len(self._text)
       self._text += self._reader.add(part)
-      self._look(self._text + self._reader.waiting, begun)
-    return self._say(0 if self.found else self._waiting())
+      self._look(self._text + self._reader.waiting, before)
+    return self._new(0 if self.stop else self._waiting())
 
   def finish(self) -> str:
     """Returns the text that still waits for more tokens."""
-    if self.found is None:
+    if self.stop is None:
       self._text += self._reader.finish()
-    return self._say(0)
+    return self._new(0)
 
-  def _look(self, text: str, begun: int) -> None:
-    """Looks for the strings where they end behind the text that was known before."""
+  def _look(self, text: str, before: int) -> None:
+    """Looks for strings that end behind the first `before` characters, and cuts the text there."""
     places = []
     for stop in self._stops:
-      place = text.find(stop, max(begun - len(stop) + 1, 0))
+      place = text.find(stop, max(before - len(stop) + 1, 0))
       if place >= 0:
         places.append((place, stop))
     if places:
-      place, self.found = min(places, key=lambda one: one[0])
+      place, self.stop = min(places, key=lambda pair: pair[0])
       self._text = text[:place]
 
   def _waiting(self) -> int:
     """Returns the length of the end of the text that may begin a string."""
-    for size in range(max(map(len, self._stops), default=1) - 1, 0, -1):
+    longest = max(map(len, self._stops), default=1)
+    for size in range(longest - 1, 0, -1):
       if any(stop.startswith(self._text[-size:]) for stop in self._stops):
         return min(size, len(self._text))
     return 0
 
-  def _say(self, waiting: int) -> str:
+  def _new(self, waiting: int) -> str:
+    """Returns the text that was not returned before, but for its last characters, which wait."""
     end = len(self._text) - waiting
-    said, self._said = self._text[self._said : end], max(end, self._said)
-    return said
+    new = self._text[self._returned : end]
+    self._returned = max(end, self._returned)
+    return new

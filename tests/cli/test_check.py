@@ -1,4 +1,4 @@
-"""What folders are said to hold, to need, and to write."""
+"""The lines about folders: what they hold, need, and write."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from fastdec import folders
 from fastdec.models.lm import LM, LMConfig
 
 
-def test_models_heads_and_drafts_are_told_apart(translator, networks, fastdec, tmp_path):
+def test_models_heads_and_drafts_are_distinguished(translator, networks, fastdec, tmp_path):
   wide = translator.parent / 'wide'
   ended = fastdec('check', translator, networks['eagle'], wide, '--max-len=3')
   assert ended.code == 0, ended.err
@@ -51,14 +51,14 @@ def test_needs_are_counted_and_texts_are_those_of_greedy_decoding(small, fastdec
   weights, norms = sum(leaf.size for leaf in leaves), 5 * 8
   # a byte a weight and four an output: 20 words; q, k, v, out, gate, up, down of two layers
   int8 = weights - norms + 4 * (20 + 2 * (8 * 5 + 12 * 2)) + 2 * norms
-  said = f'needs: {2 * weights / 1e3:.3g} kB of weights in bfloat16, {int8 / 1e3:.3g} kB in int8'
-  assert lines[2] == f'  {said}, {2 * 2 * 8 * 4} bytes of cache a token'
+  needs = f'needs: {2 * weights / 1e3:.3g} kB of weights in bfloat16, {int8 / 1e3:.3g} kB in int8'
+  assert lines[2] == f'  {needs}, {2 * 2 * 8 * 4} bytes of cache a token'
   out = fd.decode(model, params, np.array([[0]]), fd.Greedy(), max_len=5)
   tokens = out.tokens[0].tolist()
   assert lines[-1] == f'  writes: {tokens} (5 tokens, {len({*tokens})} different ones)'
 
 
-def test_what_is_not_whole_is_a_mistake(translator, small, fastdec, tmp_path):
+def test_a_folder_that_is_not_whole_is_a_mistake(translator, small, fastdec, tmp_path):
   folder = shutil.copytree(translator, tmp_path / 'model')
   (folder / 'model.safetensors').unlink()
   assert 'model.safetensors is missing' in fastdec('check', folder).mistake

@@ -29,7 +29,7 @@ def test_all_commands_are_listed(fastdec):
   assert fastdec('--version').out == f'fastdec {fd.__version__}\n'
 
 
-@pytest.mark.parametrize('words, said', [
+@pytest.mark.parametrize('words, message', [
   (['generat'], "there is no command 'generat': did you mean generate?"),
   (['xyz'], "there is no command 'xyz': known are generate, chat"),
   (['pool'], 'there is no --model, --texts, --output: see fastdec pool --help'),
@@ -37,8 +37,8 @@ def test_all_commands_are_listed(fastdec):
   (['pool', 'x', '--model=m', '--texts=t', '--output=o'], "'x' is not a flag: fastdec pool --help"),
   (['pool', '--model'], '--model: expected one argument: see fastdec pool --help'),
 ])  # fmt: skip
-def test_a_word_that_is_no_word_of_the_command(fastdec, words, said):
-  assert said in fastdec(*words).mistake
+def test_a_word_that_is_no_word_of_the_command(fastdec, words, message):
+  assert message in fastdec(*words).mistake
 
 
 def start(*words, **pipes):
@@ -47,13 +47,13 @@ def start(*words, **pipes):
   return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **pipes)
 
 
-def test_a_reader_that_stops_early_is_no_failure_to_talk_about(translator):
+def test_a_reader_that_stops_early_is_no_failure(translator):
   read, write = os.pipe()
   process = start('translate', '--model', translator, '--max-len=4', 'a', stdout=write)
   os.close(write)
   os.close(read)
-  said = process.communicate(timeout=60)[1]
-  assert process.returncode == 141 and 'Traceback' not in said
+  _, errors = process.communicate(timeout=60)
+  assert process.returncode == 141 and 'Traceback' not in errors
 
 
 @pytest.mark.parametrize('error', [MemoryError(), RuntimeError('RESOURCE_EXHAUSTED: of memory')])
@@ -86,5 +86,5 @@ def test_a_wheel_brings_the_command(translator, tmp_path):
   ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
   assert ended.returncode == 0 and 'tokens per call' in ended.stdout, ended.stderr
   code = 'import fastdec; print(fastdec.__file__)'
-  said = subprocess.run([python, '-c', code], cwd=tmp_path, capture_output=True, text=True)
-  assert said.stdout.strip() == str(ours / 'fastdec' / '__init__.py')
+  printed = subprocess.run([python, '-c', code], cwd=tmp_path, capture_output=True, text=True)
+  assert printed.stdout.strip() == str(ours / 'fastdec' / '__init__.py')

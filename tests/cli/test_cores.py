@@ -38,8 +38,8 @@ def kept(monkeypatch):
   monkeypatch.setattr(cores, '_core', lambda: 2)
   monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
 
-  def kept(*asked):
-    cores.settle(*asked)
+  def kept(*args):
+    cores.settle(*args)
     return left.pop()
 
   return kept
@@ -59,7 +59,7 @@ def test_an_accelerators_host_keeps_all(kept, monkeypatch):
   assert kept(NARROW, 1) == {0, 1, 2, 3}
 
 
-def test_what_is_asked_for_is_kept(kept):
+def test_a_number_of_cores_is_kept(kept):
   assert kept(WIDE, 8, 1) == {2} and kept(NARROW, 1, 3) == {0, 1, 2}
 
 

@@ -1,4 +1,4 @@
-"""The page that shows two ways to decode: what it is told, what it refuses, and a real browser."""
+"""The page that shows two ways to decode: its facts, what it refuses, and a real browser."""
 
 import contextlib
 import http.client
@@ -48,21 +48,25 @@ def test_both_ways_write_what_the_model_writes_and_their_blocks_add_up(server, t
   assert -(-wanted.calls // 2) <= fast['calls'] <= wanted.calls
 
 
-def test_the_page_is_told_its_names_and_nothing_ends_its_script(server, monkeypatch):
+def test_the_page_has_its_facts_and_nothing_ends_its_script(server, monkeypatch):
   status, html = ask(server, '/')
-  told = json.loads(re.search('id="told">(.*?)</script>', html)[1])
-  assert status == 200 and told['names'] == ['Greedy', 'Blockwise(k=2)'] and told['most'] == 12
-  monkeypatch.setattr(demo.Server, 'told', {'names': [ODD]})
-  assert json.loads(re.search('id="told">(.*?)</script>', ask(server, '/')[1])[1])['names'] == [ODD]
+  facts = facts_of(html)
+  assert status == 200 and facts['names'] == ['Greedy', 'Blockwise(k=2)'] and facts['most'] == 12
+  monkeypatch.setattr(demo.Server, 'facts', {'names': [ODD]})
+  assert facts_of(ask(server, '/')[1])['names'] == [ODD]
 
 
-@pytest.mark.parametrize('body, said', [
+def facts_of(html):
+  return json.loads(re.search('id="facts">(.*?)</script>', html)[1])
+
+
+@pytest.mark.parametrize('body, message', [
   ('""', 'no text'), ('" "', 'no text'), ('5', 'no text'), ('{', 'UTF-8'), ('"\\ud800"', 'UTF-8'),
   ('"' + 'a dog ' * 200 + '"', 'positions'),
 ])  # fmt: skip
-def test_what_is_no_text_for_the_model_is_a_sentence(server, body, said):
+def test_what_is_no_text_for_the_model_is_a_sentence(server, body, message):
   status, answer = ask(server, '/write', body)
-  assert status == 200 and said in json.loads(answer)['error']
+  assert status == 200 and message in json.loads(answer)['error']
 
 
 def test_other_paths_pages_and_bodies_without_end_are_refused(server):
@@ -72,7 +76,7 @@ def test_other_paths_pages_and_bodies_without_end_are_refused(server):
   assert ask(server, '/write', '"a dog"', Origin='http://elsewhere.org')[0] == 403
 
 
-def test_a_port_that_is_taken_is_told_before_a_model_is_read(server, fastdec):
+def test_a_taken_port_is_refused_before_a_model_is_read(server, fastdec):
   port = server.server_address[1]
   ended = fastdec('demo', '--model=missing', f'--port={port}')
   assert f'cannot serve on 127.0.0.1:{port}' in ended.mistake and '--port' in ended.mistake
@@ -106,12 +110,12 @@ def test_a_browser_shows_both_texts_by_the_keyboard_alone(server):
     from selenium.webdriver.support.ui import WebDriverWait
 
     driver.get(server.address)
-    said = driver.find_element('id', 'said')
+    status = driver.find_element('id', 'said')
     driver.switch_to.active_element.send_keys(ODD, Keys.CONTROL, Keys.ENTER)
-    WebDriverWait(driver, 60).until(lambda _: 'The texts are the same.' in said.text)
+    WebDriverWait(driver, 60).until(lambda _: 'The texts are the same.' in status.text)
     texts = [driver.find_element('id', f'text{i}').get_attribute('textContent') for i in (0, 1)]
     assert texts[0] == texts[1] != '' and not driver.find_elements('css selector', '.text b')
-    assert 'Blockwise(k=2)' in said.text and said.get_attribute('role') == 'status'
+    assert 'Blockwise(k=2)' in status.text and status.get_attribute('role') == 'status'
     driver.switch_to.active_element.send_keys('a dog ' * 200, Keys.CONTROL, Keys.ENTER)
-    WebDriverWait(driver, 60).until(lambda _: 'positions' in said.text)
+    WebDriverWait(driver, 60).until(lambda _: 'positions' in status.text)
     assert not [one for one in driver.get_log('browser') if one['level'] == 'SEVERE']

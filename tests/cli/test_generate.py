@@ -48,8 +48,8 @@ def tree(tmp_path):
 def test_one_prompt_is_what_greedy_writes_and_is_counted(
   translator, networks, fastdec, words, places, tree
 ):
-  given = ('--model', translator, '--prompt=a dog sits', '--max-len=12', '--repeats=1')
-  ended = fastdec('generate', *given, *(word.format(translator, tree=tree) for word in words))
+  command = 'generate', '--model', translator, '--prompt=a dog sits', '--max-len=12', '--repeats=1'
+  ended = fastdec(*command, *(word.format(translator, tree=tree) for word in words))
   assert ended.code == 0, ended.err
   text, length = greedy_text(translator, 'a dog sits', 12)
   lines = ended.out.splitlines()
@@ -62,27 +62,27 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(
   assert (f' {places}: ' in lines[2]) == bool(words) and f' {places + 1}: ' not in lines[2]
   if words == ['--draft={}']:  # a model that drafts for itself is always right
     assert lines[1].startswith(f'{length} tokens, {-(-(length - 1) // 5)} calls: ')
-  plain = fastdec('generate', *given, '--plain')
+  plain = fastdec(*command, '--plain')
   assert (plain.code, plain.out) == (0, f'{text}\n')
 
 
 @pytest.mark.parametrize(
-  'share, said', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')]
+  'share, message', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')]
 )
 def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(
-  networks, monkeypatch, share, said
+  networks, monkeypatch, share, message
 ):
-  asked = []
-  checked = lambda *given, tokens: asked.append(tokens) or share
-  monkeypatch.setattr(generate, 'check_draft', checked)
+  sizes = []
+  check = lambda *args, tokens: sizes.append(tokens) or share
+  monkeypatch.setattr(generate, 'check_draft', check)
   strategy = fd.Eagle(fd.load_draft(networks['eagle']))
   for positions, tokens in ((32, 31), (None, 64)):
     console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
     model = HashLM(vocab_size=30, max_positions=positions)
-    generate.say_check(console, fd.Generator(model, {}, Bytes(), strategy), ' a|b')
-    assert asked[-1] == tokens and said in console.file.getvalue()
-  generate.say_check(console, fd.Generator(model, {}, Bytes()), ' a|b')
-  assert len(asked) == 2
+    generate.show_draft_check(console, fd.Generator(model, {}, Bytes(), strategy), ' a|b')
+    assert sizes[-1] == tokens and message in console.file.getvalue()
+  generate.show_draft_check(console, fd.Generator(model, {}, Bytes()), ' a|b')
+  assert len(sizes) == 2
 
 
 class Bytes:
@@ -101,7 +101,7 @@ class Bytes:
 
 
 @dataclasses.dataclass
-class Given:
+class Args:
   prompt: str
   max_len: int
   seed: int = 0
@@ -116,14 +116,14 @@ def test_a_decoder_only_model_goes_on_from_its_prompt_in_two_colours():
   tokens = fd.decode(HashLM(), {}, [[2, 3]], fd.Greedy(), max_len=20).tokens[0]
   text = Bytes().decode([2, 3, *np.asarray(tokens).tolist()]).removeprefix('ab')
   file = io.StringIO()
-  generate.show(rich.console.Console(file=file, width=80), generator, Given(' a|b', 20))
+  generate.show(rich.console.Console(file=file, width=80), generator, Args(' a|b', 20))
   assert file.getvalue().startswith(f' a|b{text}\n') and 'cut at' not in file.getvalue()
-  generate.show(rich.console.Console(file=file, width=80), generator, Given(' a|b', 3))
+  generate.show(rich.console.Console(file=file, width=80), generator, Args(' a|b', 3))
   assert 'cut at --max-len=3: raise it' in file.getvalue()
   colours = {'force_terminal': True, 'color_system': 'standard', '_environ': {}}
   console = rich.console.Console(file=io.StringIO(), **colours)
-  _, sizes, said = generate.streamed(console, generator, ' a|b', Given('', 20))
-  assert len(sizes) > 1 and said == text
+  _, sizes, printed = generate.show_stream(console, generator, ' a|b', Args('', 20))
+  assert len(sizes) > 1 and printed == text
   assert '\x1b[36m' in console.file.getvalue() and '\x1b[33m' in console.file.getvalue()
 
 
@@ -135,24 +135,24 @@ def test_sampling_follows_the_seed(translator, fastdec):
   assert same == again != other
 
 
-def test_what_is_not_lossless_says_so(translator, fastdec, prompts, tmp_path):
+def test_a_strategy_that_is_not_lossless_says_so(translator, fastdec, prompts, tmp_path):
   words = ('generate', '--model', translator, '--strategy=blockwise(rule=TopN(n=2))')
-  for given in (
+  for more in (
     ['--prompt=a dog', '--repeats=0'],
     ['--prompts', prompts, f'--output={tmp_path}/out.jsonl'],
   ):
-    ended = fastdec(*words, '--max-len=9', *given)
+    ended = fastdec(*words, '--max-len=9', *more)
     assert ended.code == 0, ended.err
     assert ended.out.splitlines()[-1].startswith('not lossless: this strategy accepts more')
 
 
-def test_a_talk_goes_on_with_what_was_said(translator, fastdec, monkeypatch):
+def test_a_talk_goes_on_from_all_its_messages(translator, fastdec, monkeypatch):
   from fastdec.data.text.sentencepiece import Tokenizer
 
-  read = []
+  talks = []
 
   def encode_chat(self, messages):
-    read.append([(one['role'], one['content']) for one in messages])
+    talks.append([(one['role'], one['content']) for one in messages])
     return self.encode(' '.join(one['content'] for one in messages))
 
   monkeypatch.setattr(Tokenizer, 'encode_chat', encode_chat, raising=False)
@@ -160,8 +160,8 @@ def test_a_talk_goes_on_with_what_was_said(translator, fastdec, monkeypatch):
   ended = fastdec(*words, stdin=b'a dog\nruns\n')
   assert ended.code == 0 and ended.out.count('tokens per call') == 2, ended
   answer = greedy_text(translator, 'the cat a dog', 4)[0]
-  said = [('system', 'the cat'), ('user', 'a dog'), ('assistant', answer), ('user', 'runs')]
-  assert read[-1] == said and ended.out.splitlines()[0] == answer
+  messages = [('system', 'the cat'), ('user', 'a dog'), ('assistant', answer), ('user', 'runs')]
+  assert talks[-1] == messages and ended.out.splitlines()[0] == answer
 
 
 def lines_of(path):
@@ -280,8 +280,8 @@ def test_log_probabilities_are_those_of_scoring(translator, fastdec, prompts, tm
   scores = fd.score(*model, source, [line['ids']], logprobs=2)
   np.testing.assert_allclose(line['logprobs'], scores.tokens[0], atol=1e-5)
   assert len(line['ids']) == line['tokens']
-  for told, ids in zip(line['top_logprobs'], scores.top_ids[0].tolist(), strict=True):
-    assert list(map(int, told)) == ids
+  for likeliest, ids in zip(line['top_logprobs'], scores.top_ids[0].tolist(), strict=True):
+    assert list(map(int, likeliest)) == ids
   assert 'leave it out, or --logprobs' in fastdec(*words, '--prompt=a', '--plain').mistake
 
 
@@ -298,9 +298,9 @@ def test_log_probabilities_stand_behind_the_text(translator, fastdec):
 
 def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
   pytest.importorskip('outlines_core')
-  given = ('--model', translator, '--max-len=12')
+  command = ('generate', '--model', translator, '--max-len=12')
   ended = fastdec(
-    'generate', *given, '--prompt=a dog sits', '--regex=(die|der) Katze', '--plain',
+    *command, '--prompt=a dog sits', '--regex=(die|der) Katze', '--plain',
     '--strategy=forced(k=4)',
   )  # fmt: skip
   assert ended.code == 0 and re.fullmatch('(die|der) Katze', ended.out.strip()), ended
@@ -312,7 +312,7 @@ def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
     (['--json-schema', tmp_path / 'form.json'], 'is met by no text of this tokenizer'),
     (['--regex=('], 'does not compile'),
   ):
-    assert message in fastdec('generate', *given, *lines, *words).mistake
-  assert fastdec('generate', *given, *lines, '--regex=(die )?Katze').code == 0
+    assert message in fastdec(*command, *lines, *words).mistake
+  assert fastdec(*command, *lines, '--regex=(die )?Katze').code == 0
   texts = [json.loads(line)['text'] for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
   assert len(texts) == len(PROMPTS) and all(re.fullmatch('(die )?Katze', text) for text in texts)

@@ -1,4 +1,7 @@
-"""Mistakes at `fastdec generate`: a sentence each, before the weights of the model are read."""
+"""Mistakes at `fastdec generate`: a sentence each, before the weights of the model are read.
+
+Those of `fd.Generator.load` are in tests/text.
+"""
 
 import json
 import shutil
@@ -23,19 +26,7 @@ MISTAKES = {
   'unknown draft': (['--prompt=a', '--draft={files}/nowhere'], 'is not a folder'),
   'unknown heads': (['--prompt=a', '--heads={files}/nowhere'], 'is not a folder'),
   'no heads': (['--prompt=a', '--heads={model}/../short'], 'holds a model without heads'),
-  'two drafters': (
-    ['--prompt=a', '--draft={model}', '--heads={model}'],
-    'draft and heads each say',
-  ),
   'no strategy': (['--prompt=a', '--strategy=fast'], "'fast' is no strategy: known are Greedy"),
-  'no draft': (
-    ['--prompt=a', '--model={model}/../short', '--max-len=1', '--strategy=eagle'],
-    'Eagle drafts with draft: give their folder',
-  ),
-  'a draft too many': (
-    ['--prompt=a', '--strategy=jacobi(k=4)', '--heads={model}'],
-    "strategy='jacobi(k=4)' drafts without a folder: leave out draft and heads",
-  ),
   'pool of nothing': (['--prompt=a', '--pool={files}/nowhere'], '{files}/nowhere is not a file'),
   'unknown tree': (
     ['--prompt=a', "--strategy=medusa(choices='mc')"],
@@ -61,10 +52,6 @@ MISTAKES = {
     ['--prompt=a', '--strategy=medusa(choices={files}/wide.json)'],
     '31 choices, and there are 30 words',
   ),
-  'heads of another width': (
-    ['--prompt=a', '--heads={model}/../wide'],
-    'hidden states of 6, and this model has 8',
-  ),
   'heads of other words': (
     ['--prompt=a', '--heads={model}/../wordy'],
     'among 31 words, and this model has 30',
@@ -75,10 +62,6 @@ MISTAKES = {
   'top-k of greedy': (['--prompt=a', '--top-k=3'], 'about sampling'),
   'top-p': (['--prompt=a', '--temperature=1', '--top-p=0'], 'top_p=0.0 is not possible'),
   'an unknown type': (['--prompt=a', '--dtype=int4'], "dtype='int4' is not possible: give one of"),
-  'another tokenizer': (
-    ['--prompt=a', '--draft={model}/../other'],
-    '/other has 18 tokens and the model 30, of which',
-  ),
   'too long': (['--prompt=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'too long an output': (['--prompt=a', '--max-len=33'], "exceeds the model's 32 positions"),
   'a seed': (['--prompt=a', '--seed=4294967296'], 'give a whole number, 0 to 4294967295'),
@@ -93,14 +76,6 @@ MISTAKES = {
   'model name': (['--prompt=a', f'--draft={"x" * 5000}'], 'no file can be called'),
   'prompts name': ([f'--prompts={"x" * 5000}', '--output={files}/out'], 'File name too long'),
   'half a character': (['--prompts={files}/half.jsonl', '--output={files}/out'], 'line 1 of'),
-  'not tuned': (
-    ['--prompt=a', '--strategy=tuned'],
-    'tuned.json is not there: make it by fastdec tune',
-  ),
-  'a type beside tuned': (
-    ['--prompt=a', '--strategy=tuned', '--dtype=int8'],
-    "strategy='tuned' has its own type of numbers",
-  ),
 }
 
 

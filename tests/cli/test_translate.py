@@ -43,7 +43,7 @@ def test_arguments_a_file_and_a_pipe_are_alike(translator, fastdec, tmp_path):
   assert words == file == pipe
 
 
-@pytest.mark.parametrize('words, said', [
+@pytest.mark.parametrize('words, message', [
   (['--strategy=best', 'a'], "'best' is no strategy"),
   (['--max-len=33', 'a'], "exceeds the model's 32 positions"),
   (['--target=de', 'a'], "no tokens of languages, such as 'de': leave out source and target"),
@@ -62,9 +62,9 @@ def test_arguments_a_file_and_a_pipe_are_alike(translator, fastdec, tmp_path):
   (['--strategy=tuned', 'a'], 'tuned.json is not there: make it by fastdec tune'),
   ([], 'standard input is empty'),
 ])  # fmt: skip
-def test_a_mistake_is_one_sentence(translator, fastdec, words, said):
+def test_a_mistake_is_one_sentence(translator, fastdec, words, message):
   words = [word.format(translator) for word in words]
-  assert said in fastdec('translate', '--model', translator, '--max-len=12', *words).mistake
+  assert message in fastdec('translate', '--model', translator, '--max-len=12', *words).mistake
 
 
 def test_lines_that_are_no_text(translator, fastdec):
@@ -87,7 +87,7 @@ def test_a_model_cut_short(translator, fastdec, tmp_path, file):
 @pytest.mark.wide('marian')
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_a_hugging_face_folder_translates(kind, fastdec, shared, tmp_path):
-  """Its tokenizer puts an end behind a source; a translation that max_len cuts is told."""
+  """Its tokenizer puts an end behind a source; a translation that max_len cuts is noted."""
   reference = shared / 'reference' / 'hf' / f'{kind}_tiny'
   if not reference.is_dir():
     pytest.skip('no reference folders here')
@@ -101,8 +101,8 @@ def test_a_hugging_face_folder_translates(kind, fastdec, shared, tmp_path):
   sources = tokenizer.encode_lines(['a dog', 'the cat sits'])
   assert [source[-1] for source in sources] == [*model.eos_ids] * 2
   out = fd.decode(model, params, sources, fd.Greedy(), max_len=20)
-  given = ('translate', '--model', tmp_path, '--max-len=20', '--plain')
-  ended = fastdec(*given, 'a dog', 'the cat sits')
+  command = ('translate', '--model', tmp_path, '--max-len=20', '--plain')
+  ended = fastdec(*command, 'a dog', 'the cat sits')
   assert ended.code == 0, ended.err
   assert ended.out.splitlines() == [tokenizer.decode(row) for row in out.tokens.tolist()]
   rows = zip(out.tokens.tolist(), out.lengths, strict=True)

@@ -15,7 +15,7 @@ from fastdec.tuning.tuned import Figures, Tuned
 
 
 @pytest.mark.slow
-def test_what_is_tuned_is_used_by_name(translator, fastdec, prompts, tmp_path):
+def test_a_tuned_strategy_is_used_by_name(translator, fastdec, prompts, tmp_path):
   words = ('--max-len=8', '--budget=4m', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
   words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
   words += ('--strategy=jacobi(k=3)', f'--output={tmp_path}/tuned.json')
@@ -30,8 +30,8 @@ def test_what_is_tuned_is_used_by_name(translator, fastdec, prompts, tmp_path):
   assert names[0] == 'Greedy' and all(one['same'] == 1 for one in table if one['rounds'])
   wanted = 'Jacobi(k=3)', 'Blockwise(k=3)', 'PromptLookup(k=3)'
   assert {*wanted, 'Speculative(gamma=2, same_ids=True)'} < set(names)
-  found = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
-  assert found.rows in (1, 2) and found.dtype in ('float32', 'int8')
+  tuned = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
+  assert tuned.rows in (1, 2) and tuned.dtype in ('float32', 'int8')
 
 
 def saved(folder, file, dtype=None):
@@ -45,16 +45,17 @@ def test_the_strategy_and_the_type_that_were_tuned_are_used(translator, fastdec,
   tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
   model = ('--model', translator, '--max-len=9')
   words = ('generate', *model, '--prompt=a dog sits', '--repeats=0')
-  given = fastdec(*words, '--strategy=blockwise(k=2)', '--dtype=int8')
-  ended = fastdec(*words, f'--strategy={tuned}')
-  assert given.code == ended.code == 0 and given.out == ended.out, given.err + ended.err
+  by_words = fastdec(*words, '--strategy=blockwise(k=2)', '--dtype=int8')
+  by_file = fastdec(*words, f'--strategy={tuned}')
+  assert by_words.code == by_file.code == 0, by_words.err + by_file.err
+  assert by_words.out == by_file.out
   words = ('generate', *model, '--prompts', prompts, f'--output={tmp_path}/out.jsonl')
   assert fastdec(*words, f'--strategy={tuned}').code == 0
   assert 'other settings (strategy, dtype)' in fastdec(*words).mistake
 
 
 @pytest.mark.slow
-def test_what_was_tuned_translates(translator, fastdec, tmp_path):
+def test_a_tuned_strategy_translates(translator, fastdec, tmp_path):
   tuned = saved(translator, tmp_path / 'tuned.json', 'int8')
   words = ('translate', '--model', translator, '--max-len=9', 'a dog')
   by_type, by_name = (fastdec(*words, word) for word in ('--dtype=int8', f'--strategy={tuned}'))
@@ -68,6 +69,7 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
   def rows(*words):
     parser = Parser('generate', None)
     opening.add_model(parser)
+    opening.add_drafting(parser)
     opening.add_cores(parser)
     parser.add_argument('--rows', type=int)
     return opening.settle(parser.read(['--model', str(translator), *words]))
@@ -96,16 +98,16 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
   (['--prompts={wide}'], 'give a text file with a prompt on each line'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(translator, fastdec, prompts, words, message):
-  given = [word.format(wide=translator.parent / 'wide') for word in words]
-  ended = fastdec('tune', '--model', translator, '--prompts', prompts, '--max-len=8', *given)
+  words = [word.format(wide=translator.parent / 'wide') for word in words]
+  ended = fastdec('tune', '--model', translator, '--prompts', prompts, '--max-len=8', *words)
   assert message in ended.mistake and not (translator / 'tuned.json').exists()
 
 
 def candidates(translator, *words):
   """Labels of the trees and relaxed strategies that are tried of heads for two tokens."""
-  given = tune._read(['--model=m', '--prompts=p', *words])
+  args = tune._read(['--model=m', '--prompts=p', *words])
   heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
-  families = tune._of_heads(given, {}, heads, 'h', tree)
+  families = tune._head_families(args, {}, heads, 'h', tree)
   assert all(path == 'h' for family in families for _, path in family)
   return [[label(strategy) for strategy, _ in family] for family in families]
 

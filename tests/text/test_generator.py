@@ -15,6 +15,7 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding import pool
 from fastdec.decoding.decode import _decode, start, step
 from fastdec.decoding.strategy import with_settings
+from fastdec.folders.native import NativeFolder
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -148,7 +149,7 @@ def test_a_call_has_its_own_law(strategy, expected):
 
 
 @pytest.mark.parametrize(
-  ('given', 'kind'),
+  ('arguments', 'kind'),
   [
     ({}, fd.Greedy),
     ({'draft': 'smaller'}, fd.Speculative),
@@ -161,9 +162,9 @@ def test_a_call_has_its_own_law(strategy, expected):
     ({'strategy': fd.Jacobi(3)}, fd.Jacobi),
   ],
 )
-def test_strategies_by_what_is_given(place, g, given, kind):
-  paths = {name: place / one for name, one in given.items() if name != 'strategy'}
-  other = fd.Generator.load(place / 'model', **{**given, **paths})
+def test_strategies_by_arguments(place, g, arguments, kind):
+  paths = {name: place / one for name, one in arguments.items() if name != 'strategy'}
+  other = fd.Generator.load(place / 'model', **arguments | paths)
   assert type(other.strategy) is kind
   if kind in (fd.Greedy, fd.Blockwise, fd.PromptLookup):  # those of all kinds decode elsewhere
     out, plain = (one('ein Hund', max_new_tokens=12) for one in (other, g))
@@ -257,7 +258,7 @@ def test_a_notebook_shows_blocks():
 
 
 @pytest.mark.parametrize(
-  ('given', 'message'),
+  ('arguments', 'message'),
   [
     ({'draft': 'smaller', 'heads': 'heads'}, 'draft and heads each say how to draft'),
     ({'draft': 'smaller', 'strategy': fd.Greedy()}, 'draft and strategy each say'),
@@ -270,10 +271,19 @@ def test_a_notebook_shows_blocks():
     ({'strategy': 3}, 'is no strategy'),
   ],
 )
-def test_mistakes_of_loading(place, given, message):
-  paths = {name: place / one for name, one in given.items() if name in ('draft', 'heads')}
+def test_mistakes_of_loading_show_before_the_models_weights_are_read(
+  place, monkeypatch, arguments, message
+):
+  params = NativeFolder.params
+
+  def read(self, *args, **settings):
+    assert self.path.name != 'model'
+    return params(self, *args, **settings)
+
+  monkeypatch.setattr(NativeFolder, 'params', read)
+  paths = {name: place / one for name, one in arguments.items() if name in ('draft', 'heads')}
   with pytest.raises(fd.UserError, match=message):
-    fd.Generator.load(place / 'model', **{**given, **paths})
+    fd.Generator.load(place / 'model', **arguments | paths)
 
 
 @pytest.mark.parametrize(

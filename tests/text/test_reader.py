@@ -62,20 +62,20 @@ class Counted:
 
 @pytest.mark.parametrize('kind', [Pieces, ByteLevel])
 @pytest.mark.parametrize('seed', range(8))
-def test_a_long_stream_says_what_one_reading_says(kind, seed, tmp_path):
+def test_a_long_stream_is_the_text_that_one_reading_yields(kind, seed, tmp_path):
   """Blocks of 1 to 5 tokens cut words and characters; the reader must have forgotten many times by
   the end."""
   tokenizer, chance = kind(tmp_path), random.Random(seed)
   context = tokenizer.encode(' '.join(LINES))
   rest = [token for _ in range(60) for token in tokenizer.encode(' ' + chance.choice(LINES))]
   ids, counted = context + rest, Counted(tokenizer)
-  reader, said = Reader(counted, context), []
+  reader, pieces = Reader(counted, context), []
   while rest:
     size = chance.randint(1, 5)
-    said.append(reader.add(rest[:size]))
+    pieces.append(reader.add(rest[:size]))
     rest = rest[size:]
-  assert tokenizer.decode(context) + ''.join(said) + reader.finish() == tokenizer.decode(ids)
-  assert len(ids) > 10 * FEW and counted.ids < 2 * FEW * len(said)
+  assert tokenizer.decode(context) + ''.join(pieces) + reader.finish() == tokenizer.decode(ids)
+  assert len(ids) > 10 * FEW and counted.ids < 2 * FEW * len(pieces)
 
 
 class FallingBack:
@@ -97,5 +97,5 @@ def test_bytes_that_become_wrong_are_never_shown_right():
   for _ in range(50):
     ids = random_ids.choices([0x6C, 0xC3, 0xA9, 0xFF, 256, 257, 258], k=12)
     reader = Reader(tokenizer, [])
-    said = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
-    assert ''.join([*said, reader.finish()]) == tokenizer.decode(ids)
+    pieces = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
+    assert ''.join([*pieces, reader.finish()]) == tokenizer.decode(ids)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 
 import fastdec as fd
 from fastdec.hub.tokenizers import chat
-from fastdec.text.reader import Reader, Stopping
+from fastdec.text.reader import Reader, StopReader
 
 STYLES = ('chatml', 'deepseek', 'gemma', 'llama3', 'mistral', 'zephyr')
 HELLO = [{'role': 'user', 'content': 'Hello'}]
@@ -47,13 +47,13 @@ def test_stop_strings_are_found_as_by_the_whole_text(shared, style, block):
   for case in found:
     if not case.get('skip_special_tokens', True):
       continue
-    reader, ids, pieces = Stopping(Reader(tokenizer, []), case['stop']), case['ids'], []
+    reader, ids, pieces = StopReader(Reader(tokenizer, []), case['stop']), case['ids'], []
     for at in range(0, len(ids), block):
       pieces.append(reader.add(ids[at : at + block]))
       shown = ''.join(pieces)
       assert case['cut'].startswith(shown)
     assert ''.join([*pieces, reader.finish()]) == case['cut'], case['name']
-    assert (reader.count, reader.found) == (case['tokens'], case['found']), case['name']
+    assert (reader.count, reader.stop) == (case['tokens'], case['found']), case['name']
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What drafts for a model: read from its folder, and checked against that model."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fastdec.decoding.protocol import Prompt
+from fastdec.errors import UserError
+from fastdec.folders.folder import PathLike
+from fastdec.heads.draft import check_target
+from fastdec.kernels.packing import pack_if_faster
+from fastdec.models.api import Model, Params
+from fastdec.struct import Bound
+from fastdec.text.load import is_draft, load_draft, open_folder, tokenizer_of
+
+UNKNOWN = ' ⁇ '  # SentencePiece writes it for an unknown token; other tokenizers write nothing
+
+
+def draft_of(
+  path: PathLike, dtype: Any, mesh: Mesh | None, model: Model, tokenizer: Any
+) -> tuple[Any, Params]:
+  """Reads the draft network, or the smaller model, of a folder.
+
+  Raises:
+    UserError: a network of another model, or a smaller model with another tokenizer.
+  """
+  if is_draft(path):
+    network = load_draft(path, dtype, mesh)
+    check_target(Bound(*network), model)
+    return pack_if_faster(*network)
+  folder = open_folder(path, dtype)
+  check_same_ids(tokenizer, tokenizer_of(folder), path)
+  return pack_if_faster(folder.model, folder.params(mesh))
+
+
+def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
+  """Raises UserError where the ids that both tokenizers have do not all mean the same."""
+  have_source = hasattr(tokenizer, 'source') and hasattr(other, 'source')
+  if have_source and tokenizer.source.words != other.source.words:
+    raise UserError(
+      f'{path} reads other source words than the model: give one with its dictionaries'
+    )
+  for token in range(min(tokenizer.vocab_size, other.vocab_size)):
+    ours, theirs = tokenizer.decode([token]), other.decode([token])
+    if ours != theirs and {ours, theirs} != {'', UNKNOWN}:
+      raise UserError(
+        f'{path} has {other.vocab_size} tokens and the model {tokenizer.vocab_size}, of which'
+        f' number {token} is {theirs!r} and {ours!r}: give a draft model with the same tokenizer'
+      )
+
+
+def check_fits(model: Any, strategy: Any) -> None:
+  """Raises UserError for heads or a draft of another model, before the model's weights are read.
+
+  It traces the prompt and one call with shapes in place of parameters.
+  """
+  is_source = model.start_id is not None
+  source = np.full((1, 1), model.pad_id, np.int32) if is_source else None
+  tokens = np.full((1, 1), model.start_id if is_source else model.pad_id, np.int32)
+  one = np.ones(1, np.int32)
+  prompt = Prompt(source, tokens, one, np.zeros(1, bool), one)
+  strategy.check(model, prompt, 1)
+  keys = jax.random.split(jax.random.key(0), 1)
+
+  def call(strategy: Any, params: Params, prompt: Prompt) -> Any:
+    target = Bound(model, params)
+    return strategy.step(target, strategy.init(target, prompt, 1, keys))
+
+  jax.eval_shape(call, strategy, jax.eval_shape(model.init, jax.random.key(0)), prompt)
