@@ -83,7 +83,7 @@ def test_every_source_has_a_line_and_a_translation_of_it(whole):
 
 
 def test_ids_are_kept_as_the_teacher_wrote_them(table, whole):
-  tokenizer, ids = (folders.load_tokenizer(table.folder / 'base'), ids_of(whole, 'train'))
+  tokenizer, ids = (fd.load_tokenizer(table.folder / 'base'), ids_of(whole, 'train'))
   sources, targets = lines_of(whole)
   assert ids.source.tokens.tolist() == [
     token for line in tokenizer.encode_lines(sources) for token in line
@@ -283,7 +283,7 @@ def test_a_budget_stops_between_parts_and_drawn_outputs_are_the_same_by_seed(
   assert len(set(zip(sources, targets, strict=True))) > 2 * len(set(sources))
   assert max(sources.count(source) for source in {*sources} - {'The dog runs home.'}) == 3
   ids = ids_of(whole, 'train')
-  tokenizer = folders.load_tokenizer(table.folder / 'base')
+  tokenizer = fd.load_tokenizer(table.folder / 'base')
   assert [tokenizer.decode(ids.target[i].tolist()) for i in range(len(ids))] == targets
 
 
