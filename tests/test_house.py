@@ -1,4 +1,5 @@
-"""What keeps the house small: a budget of lines, settings that stand once. Who adds removes, or changes a figure here in a commit that says why."""
+"""What keeps the house small: a budget of lines, settings that stand once. Who adds removes, or
+changes a figure here in a commit that says why."""
 
 import ast
 import dataclasses
