@@ -24,8 +24,9 @@ def experiments() -> dict[str, str]:
   return sentences
 
 
-def main() -> None:
-  """Runs the experiment that the first word names, with the other words as its flags."""
+def main() -> int:
+  """Runs the experiment that the first word names, with the other words as its flags; the exit
+  code."""
   known = experiments()
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in known:
@@ -39,8 +40,9 @@ def main() -> None:
     near = difflib.get_close_matches(name, known, 1)
     advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(known)}'
     print(f'there is no experiment {name}: {advice}', file=sys.stderr)
-    sys.exit(2)
+    return 2
+  return 0
 
 
 if __name__ == '__main__':
-  main()
+  sys.exit(main())

@@ -111,9 +111,10 @@ def files(tmp_path, monkeypatch):
 
 def test_the_files_of_an_experiment_run_and_pass_the_linter_as_they_stand(files, tmp_path):
   assert len(files) == 4
-  ruff = [sys.executable, '-m', 'ruff']
+  ours = 'lint.isort.known-first-party=["configs", "experiments", "fastdec", "tests"]'
+  settings = f'--config={ROOT}/pyproject.toml', f'--config={ours}'
   for words in (['check', '--no-cache'], ['format', '--check', '--no-cache']):
-    command = [*ruff, *words, f'--config={ROOT}/pyproject.toml', *map(str, files)]
+    command = [sys.executable, '-m', 'ruff', *words, *settings, *map(str, files)]
     assert subprocess.run(command, cwd=tmp_path).returncode == 0
   paper, _, command, _ = files
   assert not any(name.startswith('configs') for file in (paper, command) for name in imports(file))

@@ -113,7 +113,7 @@ def config_words() -> list[str]:
 
 
 def config_string() -> str:
-  """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
+  """The config as the command line has it, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
   return ' '.join(config_words()).removeprefix('--config=')
 
 

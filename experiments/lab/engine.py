@@ -83,7 +83,7 @@ class Engine:
     where the budget ended first.
 
     Raises:
-      OutOfTime: the budget was over before the job began.
+      OutOfTime: the budget was over before the job began, or all jobs were cancelled.
       UserError: the function failed, or its job was killed again and again.
     """
     from submitit.core.utils import UncompletedJobError
@@ -92,7 +92,7 @@ class Engine:
       job = Job(function, args, inputs, seconds_left(), self._environment)
       with self._submitting:
         if self._is_cancelled:
-          break
+          raise OutOfTime
         self.executor.update_parameters(name=name)
         running = self.executor.submit(job)
         self._running.add(running)
@@ -100,6 +100,9 @@ class Engine:
         value, reason = running.result()
       except UncompletedJobError:  # it was killed
         continue
+      except BaseException:  # Ctrl-C, say
+        running.cancel()
+        raise
       finally:
         self._running.discard(running)
       if reason:

@@ -142,8 +142,10 @@ def spaced(total: int, most: int) -> np.ndarray:
 def check_anchors(anchors: int, draw: str) -> None:
   """Raises UserError where a sample of places is not for all heads at once."""
   if anchors and draw != 'all':
-    given = f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible'
-    raise UserError(f'{given}: give draw=all, or anchors=0')
+    raise UserError(
+      f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible: give'
+      ' draw=all, or anchors=0'
+    )
 
 
 def each_once(part: str, **values: tuple[Any, ...]) -> None:
