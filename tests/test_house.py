@@ -1,5 +1,5 @@
-"""What keeps the house small: a budget of lines, settings that stand once. Who adds removes, or
-changes a figure here in a commit that says why."""
+"""What keeps the house small: a budget of lines, commands that import little, settings that stand
+once. Who adds removes, or changes a figure here in a commit that says why."""
 
 import ast
 import dataclasses
@@ -17,6 +17,7 @@ LINES = {  # of Python, at 100 columns
   'configs': 930,
   'tests': 32_220,
 }
+FILES, READ = 12, 3_750  # files and lines of experiments and configs, that a paper's command loads
 
 
 def lines_of(file: Path) -> int:
@@ -27,6 +28,39 @@ def lines_of(file: Path) -> int:
 def test_a_folder_keeps_to_its_budget(folder):
   lines = sum(map(lines_of, (ROOT / folder).rglob('*.py')))
   assert lines <= LINES[folder], f'{folder} has {lines} lines: remove some, or say why it grows'
+
+
+def imported(file: Path, everywhere: bool) -> set[Path]:
+  """The files of experiments and configs that a file imports: at its top, or everywhere in it."""
+  tree, found = ast.parse(file.read_text()), set()
+  for node in ast.walk(tree) if everywhere else tree.body:
+    names = []
+    if isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module:
+      names = [node.module, *(f'{node.module}.{alias.name}' for alias in node.names)]
+    for name in names:
+      path = ROOT / (name.replace('.', '/') + '.py')
+      if name.split('.')[0] in ('experiments', 'configs') and path.is_file():
+        found.add(path)
+  return found
+
+
+PAPERS = sorted(
+  file for file in (ROOT / 'experiments').glob('*.py') if 'cli.Page(' in file.read_text()
+)
+
+
+@pytest.mark.parametrize('command', PAPERS, ids=[file.stem for file in PAPERS])
+def test_a_papers_command_imports_little(command):
+  read, left = set(), [command]
+  while left:
+    file = left.pop()
+    if file not in read:
+      read.add(file)
+      left += imported(file, everywhere=file == command)
+  names, lines = sorted(file.stem for file in read), sum(map(lines_of, read))
+  assert len(read) <= FILES and lines <= READ, f'{lines} lines of {", ".join(names)}'
 
 
 PRESETS = sorted(file.stem for file in (ROOT / 'configs').glob('*.py') if file.stem[0] != '_')
