@@ -80,7 +80,7 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """Measurements, and the captions that they are of."""
+  """What to measure, and on which captions."""
 
   stages: tuple[Literal['medusa-1', 'medusa-2'], ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
@@ -279,7 +279,7 @@ class Bench:
     return Bench, (self.c, self.people, self.made)
 
   def key(self, stage: str, tree: str, batch: int) -> Row:
-    """Fields that a row is found by: what is measured, on which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', 'most'
     names += 'published', 'typical'
     asked = {name: getattr(self.c.measure, name) for name in names}

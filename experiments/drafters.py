@@ -272,7 +272,7 @@ class Bench:
     return Bench, (self.c, self.base, self.made, self.own)
 
   def key(self, **plan: Any) -> Row:
-    """Fields that a row is found by: what is measured, of which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'prompt'
     asked = {name: getattr(self.c.table, name) for name in names}
     asked |= {'models': self._models(plan['drafter']), 'content': self.text.content}

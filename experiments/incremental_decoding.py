@@ -51,7 +51,7 @@ PRECISIONS = {'float32': 'FP32', 'bfloat16': 'FP16'}  # theirs that stands besid
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-  """Sizes; ends and type of numbers are the page's to say."""
+  """Model sizes. The experiment sets EOS and dtype."""
 
   transformer: TransformerConfig
   fconv: FConvConfig

@@ -57,7 +57,7 @@ SUCCESSORS = 64  # of a word that the bigram model lists
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """Measurements, and the texts that they are of."""
+  """What to measure, and on which texts."""
 
   gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
   batches: Counts = (1, 8, 32)  # texts at once; all gammas at the first, the first gamma at all
@@ -195,7 +195,7 @@ class Bench:
     return Bench, (self.c, self.models)
 
   def key(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
-    """Fields that a row is found by: what is measured, on which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt'
     asked = {name: getattr(self.c.measure, name) for name in names}
     key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))

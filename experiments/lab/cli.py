@@ -63,8 +63,8 @@ def budget_flag() -> flags.FlagHolder:
 
 
 def process_flags() -> Callable[[], None]:
-  """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this
-  process one of them."""
+  """Defines `--coordinator=host:port --processes=2 --process=0`; the function that it
+  returns makes this process one of them."""
   coordinator = flags.DEFINE_string(
     'coordinator', None, 'of several processes: host:port where process 0 listens; or cluster'
   )

@@ -156,7 +156,7 @@ def network(
     folder: of the stage. It gets draft/, and model/ where the base learns too.
     base: of the finished base.
     draft: settings of the network.
-    loss: what is learnt at a place.
+    loss: of a place in the text.
     run, data, seed, mesh: see `train.base`.
     order: draws the order of the batches.
     p1_share: share of the loss that is the base's own; 0: it stays as it is.
@@ -267,7 +267,7 @@ def settings_of(kind: str) -> type:
 
 
 def alone(c: Any, workdir: pathlib.Path) -> bool:
-  """Trains one drafter in a folder that the user names, or goes on; False: it was there.
+  """Trains one drafter in a folder that the user names, or continues; False if it was finished.
 
   Args:
     c: a HeadsOnBase or a NetworkOnBase.

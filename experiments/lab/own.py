@@ -93,7 +93,7 @@ class DistillConfig:
 
   @property
   def key(self) -> dict[str, Any]:
-    """All that decides what is written, files of sources by their content."""
+    """All that decides the text, files of sources by their content."""
     settings = dataclasses.asdict(self)
     for path in listed(self.sources):
       if pathlib.Path(path).is_file():
@@ -170,7 +170,7 @@ def _translated(
     text: whose pieces and length of rows it is.
     distill: how it is translated.
     split: 'train' or 'dev'.
-    sources: what is translated.
+    sources: lines to translate.
     first: the place of the first of them in its split: with that, outputs are drawn anew.
   """
   tokenizer, positions = text.tokenizer, model.max_positions or np.inf

@@ -114,7 +114,7 @@ class ImagesConfig:
     )
 
   def open(self) -> 'Pictures':
-    """Reads what is trained on."""
+    """Reads the images to train on."""
     own = open_own(pathlib.Path(self.own)) if self.own else None
     return Pictures(self, self.images, own)
 
@@ -455,7 +455,7 @@ def record_of(folder: str | pathlib.Path) -> Record:
 
 @functools.lru_cache(maxsize=1)
 def _opened(data: ImageData) -> Images:
-  """The images, kept: every stage asks for their hash."""
+  """The images, kept, because every stage needs their hash."""
   return open_images(data)
 
 

@@ -127,7 +127,7 @@ class Translation:
   def __post_init__(self) -> None:
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    self.heads.module(folders.model_of(self.model), 2)  # any k says what cannot be
+    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     for name, length in lengths.items():
       if length > (limit := self.model.max_positions):
@@ -471,7 +471,7 @@ def other_split(split: str) -> str:
 
 
 def train_run(c: Translation, workdir: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base say, or goes on; False if it was finished.
+  """Trains the one run that k, regime and base mean, or continues; False if it was finished.
 
   Raises:
     UserError: they do not fit each other, or the text.
