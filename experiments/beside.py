@@ -22,16 +22,18 @@ def main(_: list[str]) -> None:
   from experiments.stern2018 import tables
   from fastdec.errors import UserError
 
-  given = ','.join(WORKDIRS.value)
+  folders = ','.join(WORKDIRS.value)
   names = {pathlib.Path(path).resolve().name: pathlib.Path(path) for path in WORKDIRS.value}
   if len(names) < max(2, len(WORKDIRS.value)):
-    raise UserError(f'--workdirs={given} is not two or more folders of different names: give such')
-  found = []
+    raise UserError(
+      f'--workdirs={folders} is not two or more folders of different names: give such'
+    )
+  lines = []
   for name, path in names.items():
-    found += [{**row, 'workdir': name} for row in rows.read(path / 'results.jsonl')]
-  if not found:
-    raise UserError(f'--workdirs={given} have no rows: give workdirs of experiments.table1')
-  print(report.markdown(tables.beside(found)))
+    lines += [{**row, 'workdir': name} for row in rows.read(path / 'results.jsonl')]
+  if not lines:
+    raise UserError(f'--workdirs={folders} have no rows: give workdirs of experiments.table1')
+  print(report.markdown(tables.beside(lines)))
 
 
 if __name__ == '__main__':

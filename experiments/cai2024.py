@@ -18,10 +18,10 @@ from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, joined
 from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
-from experiments.lab.rows import Row, Rows, each
-from experiments.lab.stage import stage
+from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, prompts_of
 from experiments.lab.train import Count, Counts, RunConfig, Seed, each_once, seed_of, spaced
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.topology import Topology
@@ -80,7 +80,7 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """Measurements, and the captions that they are of."""
+  """What to measure, and on which captions."""
 
   stages: tuple[Literal['medusa-1', 'medusa-2'], ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
@@ -140,38 +140,39 @@ class Made:
   calibration: Calibration
 
 
-def medusa(c: Medusa, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def medusa(c: Medusa, work: Workdir) -> None:
   """The page from the top: a model, its own text, heads, trees, rows and tables."""
-  rows = Rows(root / 'results.jsonl', conditions)
   people, sizes = dataclasses.replace(c.data, distilled='', own='', mixed=False), c.measure
-  inputs = {'model': c.model, 'run': c.train, 'data': people, 'seed': c.seed, 'mesh': c.mesh}
-  target = stage(root, 'target', train.base, **inputs)
+  target = work.stage(
+    'target', train.base, model=c.model, run=c.train, data=people, seed=c.seed, mesh=c.mesh
+  )
   learnt = people
   if c.text != 'data':
     lengths = {'prompt': sizes.prompt, 'max_len': sizes.max_len}
-    written = stage(root, 'own', continuations, model=target, data=people, **lengths)
+    written = work.stage('own', continuations, model=target, data=people, **lengths)
     learnt = dataclasses.replace(people, distilled=str(written))
+
+  def heads_and_tree(key: Row) -> Made:
+    folder = heads(c, work, key['stage'], target, learnt)
+    return Made(folder, tree(c, work, key['stage'], folder, people))
+
+  trained = [{'stage': name} for name in sizes.stages]
   made: dict[str, Made] = {}
-
-  def heads_and_tree(stage: str) -> None:
-    folder = heads(c, root, stage, target, learnt)
-    made[stage] = Made(folder, tree(c, root, stage, folder, people))
-
-  each(rows, [{'stage': name} for name in sizes.stages], heads_and_tree)
+  for key, one in zip(trained, work.each(trained, heads_and_tree), strict=True):
+    if one is not None:
+      made[key['stage']] = one
   bench = Bench(c, people, made)
-  asked = plans(sizes)
-  there = [plan for plan in asked if plan['stage'] in made]
-  each(rows, there, functools.partial(measure, bench, rows))
-  found = rows.all([bench.key(**plan) for plan in asked])
-  if found:
-    drawn = [speeds(found)]
+  keys = [bench.key(**plan) for plan in plans(sizes) if plan['stage'] in made]
+  rows = work.fill(keys, functools.partial(figures, bench), summary)
+  rows += work.failures([key for key in trained if key['stage'] not in made])
+  if rows:
+    drawn = [speeds(rows)]
     for name, one in made.items():
       of = name.capitalize()
       drawn += [accuracies(one.calibration, of), widths(one.calibration, of)]
-    write(root / 'medusa', rows.console, drawn)
-    trees = ', '.join(f'{root}/{name}-tree.png' for name in made)
-    rows.console.print(f'The trees are {trees}, and beside each its choices')
-  return rows
+    write(work.root / 'medusa', work.console, drawn)
+    trees = ', '.join(f'{work.root}/{name}-tree.png' for name in made)
+    work.console.print(f'The trees are {trees}, and beside each its choices')
 
 
 def plans(measure: Measure) -> list[Row]:
@@ -185,31 +186,31 @@ def plans(measure: Measure) -> list[Row]:
 
 
 def heads(
-  c: Medusa, root: pathlib.Path, name: str, target: pathlib.Path, data: TextConfig
+  c: Medusa, work: Workdir, name: str, target: pathlib.Path, data: TextConfig
 ) -> pathlib.Path:
   """The heads of a stage; Medusa-2 begins at Medusa-1."""
   base, run = target, c.freeze
   if name == TOGETHER:
-    base, run = heads(c, root, FROZEN, target, data), c.finetune
+    base, run = heads(c, work, FROZEN, target, data), c.finetune
     # the model changes: of mixed text it sees people's too, to keep what it knows of that
     data = dataclasses.replace(data, mixed=c.text == 'mixed')
   settings = {'heads': c.heads, 'k': c.heads.depth + 1, 'together': name == TOGETHER, 'run': run}
   settings |= {'data': data, 'seed': c.seed, 'order': seed_of(c.seed, name), 'mesh': c.mesh}
-  return stage(root, name, train.heads, base=base, **settings)
+  return work.stage(name, train.heads, base=base, **settings)
 
 
 def tree(
-  c: Medusa, root: pathlib.Path, name: str, heads: pathlib.Path, people: TextConfig
+  c: Medusa, work: Workdir, name: str, heads: pathlib.Path, people: TextConfig
 ) -> Calibration:
   """The tree of a stage's heads; what was found and the picture lie in the workdir too."""
   sizes, most = c.measure, max(c.measure.most, c.measure.nodes)
   same = {'prompt': sizes.prompt, 'max_len': sizes.max_len, 'repeats': sizes.repeats}
   same |= {'data': people, 'calibrated': sizes.calibrated, 'most': most}
-  found = Calibration.load(stage(root, f'{name}-tree', calibrate, heads=heads, **same) / FOUND)
-  found.save(root / f'{name}-tree.json')
+  found = Calibration.load(work.stage(f'{name}-tree', calibrate, heads=heads, **same) / FOUND)
+  found.save(work.root / f'{name}-tree.json')
   shown = found.tree.cut(sizes.nodes)
   title = f'{name.capitalize()}: {len(shown.choices) + 1} nodes'
-  tree_figure.draw(shown, title, root / f'{name}-tree.png')
+  tree_figure.draw(shown, title, work.root / f'{name}-tree.png')
   return found
 
 
@@ -245,10 +246,14 @@ def loaded(folder: pathlib.Path) -> tuple[Bound, Bound]:
   return Bound(*pack_if_faster(*model)), Bound(*pack_if_faster(*drafting))
 
 
-def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
-  """Measures one row."""
-  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
-  rows.console.print(
+def figures(bench: 'Bench', key: Row) -> Row:
+  """Measures a row."""
+  return bench.figures(**{name: key[name] for name in PLAN})
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
+  return (
     f'{row["stage"]}, tree: {TREES[row["tree"]]}, batch {row["batch"]}:'
     f' {row["tokens_per_call"]:.2f} tokens a call, measured {row["speedup"]:.2f}x'
   )
@@ -264,13 +269,17 @@ class Bench:
   """
 
   def __init__(self, c: Medusa, people: TextConfig, made: Mapping[str, Made]) -> None:
-    self.c, self.made, self.text = c, made, people.open()
+    self.c, self.people, self.made, self.text = c, people, made, people.open()
     prompts = self._prompts(c.measure.split)
     self.timed = prompts[spaced(len(prompts), c.measure.timed)]
     self.seen = set(map(tuple, self._prompts('train').tolist()))
 
+  def __reduce__(self) -> Any:
+    """A job loads the models itself."""
+    return Bench, (self.c, self.people, self.made)
+
   def key(self, stage: str, tree: str, batch: int) -> Row:
-    """Fields that a row is found by: what is measured, on which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', 'most'
     names += 'published', 'typical'
     asked = {name: getattr(self.c.measure, name) for name in names}

@@ -8,7 +8,7 @@
 
 The result is workdir/train.en and workdir/train.de (as the config names the languages), of images
 workdir/images.npz, whole when there is a config.json. Killed or out of budget, the same command
-goes on.
+continues.
 """
 
 import pathlib

@@ -22,8 +22,7 @@ from experiments.lab.compare import Comparison, batches_of, counted, joined, len
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
-from experiments.lab.rows import Row, Rows, each
-from experiments.lab.stage import stage
+from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import (
   Count,
@@ -36,6 +35,7 @@ from experiments.lab.train import (
   seed_of,
   spaced,
 )
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
@@ -158,9 +158,8 @@ class Drafters:
 # --- the page
 
 
-def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def drafters(c: Drafters, work: Workdir) -> None:
   """The page from the top: a base, its own text, drafters, rows, tables and the picture."""
-  rows = Rows(root / 'results.jsonl', conditions)
   if c.data.own:
     c.data.open()  # a mistake shows before any work
   if c.base:
@@ -168,51 +167,54 @@ def drafters(c: Drafters, root: pathlib.Path, conditions: dict[str, Any]) -> Row
     check_kind(base, c.task)
   else:
     inputs = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people, 'seed': c.seed}
-    base = stage(root, 'base', train.base, **inputs, mesh=c.mesh)
+    base = work.stage('base', train.base, **inputs, mesh=c.mesh)
+  keys: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
+  folders_of = work.each(keys, lambda key: trained(c, work, base, key['drafter']))
   made: dict[Drafter, pathlib.Path] = {}
+  for key, folder in zip(keys, folders_of, strict=True):
+    if folder is not None:
+      made[key['drafter']] = folder
+  data = own_text(c, work, base) if set(made) - {'model'} else c.data
+  bench = Bench(c, base, made, data)
+  rows = work.fill(
+    [bench.key(**plan) for plan in plans(c.table) if plan['drafter'] in ('lookup', *made)],
+    functools.partial(figures, bench),
+    summary,
+  )
+  rows += work.failures([key for key in keys if key['drafter'] not in made])
+  if rows:
+    tables = [speeds(rows), acceptance(rows)]
+    picture = functools.partial(learning, bench.curves(), rows)
+    write(work.root / 'drafts', work.console, tables, picture)
 
-  def make(drafter: Drafter) -> None:
-    made[drafter] = trained(c, root, base, drafter)
 
-  each(rows, [{'drafter': name} for name in c.table.rows if name != 'lookup'], make)
-  bench, asked = Bench(c, root, base, made), plans(c.table)
-  there = [plan for plan in asked if plan['drafter'] in ('lookup', *made)]
-  each(rows, there, functools.partial(measure, bench, rows))
-  found = rows.all([bench.key(**plan) for plan in asked])
-  if found:
-    tables = [speeds(found), acceptance(found)]
-    picture = functools.partial(learning, bench.curves(), found)
-    write(root / 'drafts', rows.console, tables, picture)
-  return rows
-
-
-def own_text(c: Drafters, root: pathlib.Path, base: pathlib.Path) -> TextConfig:
+def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
   """Text that the base writes itself: what heads and networks guess."""
   own = c.data.own
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
-    own = str(stage(root, 'own', continuations, model=base, data=c.people, **sizes))
+    own = str(work.stage('own', continuations, model=base, data=c.people, **sizes))
   elif not own:
-    own = str(stage(root, 'own', translations, model=base, data=c.people, distill=c.table.distill))
+    own = str(work.stage('own', translations, model=base, data=c.people, distill=c.table.distill))
   return dataclasses.replace(c.data, own=own)
 
 
-def trained(c: Drafters, root: pathlib.Path, base: pathlib.Path, drafter: Drafter) -> pathlib.Path:
+def trained(c: Drafters, work: Workdir, base: pathlib.Path, drafter: Drafter) -> pathlib.Path:
   """A small model, or heads or a draft network on the base, which stays as it is."""
   if drafter == 'model':
     inputs = {'model': c.table.small, 'run': c.table.small_run, 'data': c.people, 'seed': c.seed}
-    return stage(root, 'model', train.base, **inputs, mesh=c.mesh)
-  same: dict[str, Any] = {'base': base, 'run': c.train, 'data': own_text(c, root, base)}
+    return work.stage('model', train.base, **inputs, mesh=c.mesh)
+  same: dict[str, Any] = {'base': base, 'run': c.train, 'data': own_text(c, work, base)}
   # all see the same batches
   same |= {'seed': c.seed, 'order': seed_of(c.seed, 'order'), 'mesh': c.mesh}
   if drafter in HEADS:
     heads = dataclasses.replace(c.table.heads, **HEADS[drafter])
-    return stage(
-      root, drafter, train.heads, heads=heads, k=c.table.gamma + 1, together=False, **same
+    return work.stage(
+      drafter, train.heads, heads=heads, k=c.table.gamma + 1, together=False, **same
     )
   settings = c.table.eagle if drafter == 'eagle' else c.table.block
   draft = dataclasses.replace(settings, **NETWORKS[drafter])
-  return stage(root, drafter, network, draft=draft, loss=c.loss, **same)
+  return work.stage(drafter, network, draft=draft, loss=c.loss, **same)
 
 
 def plans(table: TableConfig) -> list[Row]:
@@ -229,13 +231,16 @@ def plans(table: TableConfig) -> list[Row]:
 # --- measurement
 
 
-def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
-  """Measures one row. Tokens, acceptance and agreement are of all texts, whatever the batch size;
+def figures(bench: 'Bench', key: Row) -> Row:
+  """Measures a row. Tokens, acceptance and agreement are of all texts, whatever the batch size;
   times are taken over some of them."""
-  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
+  return bench.figures(**{name: key[name] for name in PLAN})
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
   name = f'{DRAFTERS[row["drafter"]]}, {_shape(row)}, temperature {row["temperature"]:g}'
-  figures = f'{row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
-  rows.console.print(f'{name}, batch {row["batch"]}: {figures}')
+  return f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
 
 
 class Bench:
@@ -243,15 +248,15 @@ class Bench:
 
   Args:
     c: the settings.
-    root: the workdir.
     base: the folder of the base.
     made: folders of the drafters that are trained.
+    own: the text that they were trained on.
   """
 
   def __init__(
-    self, c: Drafters, root: pathlib.Path, base: pathlib.Path, made: Mapping[Drafter, pathlib.Path]
+    self, c: Drafters, base: pathlib.Path, made: Mapping[Drafter, pathlib.Path], own: TextConfig
   ) -> None:
-    self.c, self.root, self.base, self.made = c, root, base, made
+    self.c, self.base, self.made, self.own = c, base, made, own
     self.text = c.people.open()
     self.text.check_base(base)
     self.target = Bound(*pack_if_faster(*folders.load(base)))
@@ -260,8 +265,12 @@ class Bench:
     self.prompts = prompts[spaced(len(prompts), c.table.sentences)]
     self.timed = self.prompts[spaced(len(self.prompts), c.table.timed)]
 
+  def __reduce__(self) -> Any:
+    """A job loads the models itself."""
+    return Bench, (self.c, self.base, self.made, self.own)
+
   def key(self, **plan: Any) -> Row:
-    """Fields that a row is found by: what is measured, of which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'prompt'
     asked = {name: getattr(self.c.table, name) for name in names}
     asked |= {'models': self._models(plan['drafter']), 'content': self.text.content}
@@ -314,7 +323,7 @@ class Bench:
   def _tokens_a_step(self, drafter: Drafter) -> float:
     """Tokens of the target's side in a step of its training, on average."""
     of_people = drafter == 'model'
-    data = self.c.people if of_people else own_text(self.c, self.root, self.base)
+    data = self.c.people if of_people else self.own
     batches = data.open().train_batches(self._run(drafter).rows)
     return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
 

@@ -9,7 +9,7 @@ experiment is experiments/drafters.py, from the top.
 
 Trains the base (or takes that of --config.base), has it write the text that heads and drafts are
 trained on (or takes that of --config.data.own), trains them, and measures chains and trees in turn
-with plain decoding. The same command goes on where it was stopped.
+with plain decoding. The same command continues where it was stopped.
 """
 
 from experiments.lab import cli

@@ -36,25 +36,26 @@ def main(_: list[str]) -> None:
   from experiments import precision, stern2018
   from experiments.lab import report
   from experiments.lab.config import to_dataclass
-  from experiments.lab.rows import Rows
+  from experiments.lab.workdir import Workdir
   from fastdec.errors import UserError
 
   config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
   if DTYPE.value is not None:
     precision.check_types(DTYPE.value)
     sample = precision.sample_of(config, workdir)
-    rows = Rows(workdir / 'types.jsonl', cli.conditions())
-    found = precision.measure(workdir, sample, DTYPE.value, rows)
-    rich.print(report.terminal(precision.table(found)))
+    work = Workdir(workdir, cli.conditions(), file='types.jsonl')
+    rows = precision.measure(workdir, sample, DTYPE.value, work)
+    rich.print(report.terminal(precision.table(rows)))
     return
   if 'table' not in config:
     raise UserError(
       'this config has no table of rules: give configs/wmt14.py or configs/celeba.py, or --dtype'
     )
   paper, settings = stern2018.half(config)
-  rows = paper.evaluate(to_dataclass(settings, config), workdir, cli.conditions())
-  if rows.failed:
-    print(f'{len(rows.failed)} of the rows failed: the reasons are in {workdir}/failures')
+  work = Workdir(workdir, cli.conditions())
+  paper.evaluate(to_dataclass(settings, config), work)
+  if work.failed:
+    print(f'{len(work.failed)} of the rows failed: the reasons are in {workdir}/failures')
     sys.exit(1)
 
 

@@ -1,8 +1,11 @@
 """Lookahead decoding (Fu et al. 2024), from the top: its sizes swept, its pool taken apart.
 
-A small model is trained (or taken, `base`). Lookahead with every size and every pool is measured
-beside plain greedy decoding, in turn; Jacobi decoding and prompt lookup, which need no training
-either, stand beside it. Results: results.jsonl, lookahead.md, lookahead.png.
+`lookahead` is the page: it trains a small model (or takes `base`), measures the rows that are
+missing, and writes the tables. A row (`figures`) is lookahead with one size and one pool, beside
+plain greedy decoding in turn; Jacobi decoding and prompt lookup, which need no training either,
+have rows too. Results: results.jsonl, lookahead.md, lookahead.png. The same command continues
+where it was stopped: the model is a stage, and a row that is in results.jsonl is not measured
+again.
 """
 
 import dataclasses
@@ -11,29 +14,23 @@ import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from jaxtyping import Int
-
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, counted, joined
+from experiments.lab.bench import Bench, Texts
 from experiments.lab.report import Column, Drawn, Table, text, write
-from experiments.lab.rows import Row, Rows, each
-from experiments.lab.stage import stage
-from experiments.lab.text import TextConfig, inputs_of
-from experiments.lab.train import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
+from experiments.lab.rows import Row
+from experiments.lab.text import TextConfig
+from experiments.lab.train import Counts, RunConfig, Seed, each_once
+from experiments.lab.workdir import Workdir
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
 from fastdec.decoding.protocol import Drafter
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
-from fastdec.evaluation.acceptance import repeated_share
 from fastdec.fields import Between
-from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
-from fastdec.struct import Bound
 
 # Fields that name a row. A call of lookahead drafts `window` columns and verifies `guesses` n-grams
 # of `ngram` tokens, from a pool of those seen so far. Jacobi: ngram is the block. Lookup: ngram is
@@ -53,8 +50,6 @@ LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, T
 OF_TEXTS = 'written', 'corpus'  # pools that are counted beforehand
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
-ROWS = 8  # texts at once, where nothing is timed
-FEW = 3  # texts of the shorter program that is timed: the first calls find cold caches
 
 
 # --- settings
@@ -63,19 +58,13 @@ NGram = Annotated[int, Between(3, 99)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
-  """Measurements, and the texts that they are of."""
+class Measure(Texts):
+  """What to measure, and on which texts."""
 
   windows: Counts = (15, 2, 5, 10)  # columns; of these three lists each first is the usual size
   ngrams: tuple[NGram, ...] = (5, 3, 4, 7)  # tokens, the one looked up by included
   guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
   batches: Counts = (1, 8)  # texts at once; the sweep is at the first
-  prompt: Count = 4  # tokens of a line, if the task has no source
-  split: Literal['dev', 'test'] = 'test'
-  sentences: Zero = 100  # of the split, evenly spaced: for tokens a call and agreement; 0: all
-  timed: Count = 32  # of them, evenly spaced: for wall clock
-  max_len: Count = 64
-  repeats: Zero = 3  # of timing; 0: tokens are counted, and nothing is timed
 
   def __post_init__(self) -> None:
     sizes = {'windows': self.windows, 'ngrams': self.ngrams, 'guesses': self.guesses}
@@ -114,135 +103,107 @@ class Lookahead:
 # --- the page
 
 
-def lookahead(c: Lookahead, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def lookahead(c: Lookahead, work: Workdir) -> None:
   """The page from the top: a model, its rows, the table and the picture."""
   if c.task == 'code' and not c.data.folder:
-    passages = stage(root, 'code', write_passages)
+    passages = work.stage('code', write_passages)
     c = dataclasses.replace(c, data=dataclasses.replace(c.data, folder=str(passages)))
-  rows = Rows(root / 'results.jsonl', conditions)
+
+  # Train the model, if it is missing.
   if c.base:
     model = pathlib.Path(c.base)
     folders.open(model)  # a mistake shows before any work
   else:
-    settings = {'model': c.model, 'run': c.train, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
-    model = stage(root, 'model', train.base, **settings)
-  bench = Bench(c, model)
-  each(rows, plans(c.measure), functools.partial(measure_row, bench, rows))
-  found = rows.all([bench.key(**plan) for plan in plans(c.measure)])
-  if found:
-    write(root / 'lookahead', rows.console, [speeds(found)], functools.partial(picture, found))
-  return rows
+    model = work.stage(
+      'model', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed, mesh=c.mesh
+    )
+
+  # Measure the rows that are missing.
+  bench = Bench(model, c.data, c.measure)
+  rows = work.fill(keys(c, bench), functools.partial(figures, bench), summary)
+
+  if rows:
+    write(work.root / 'lookahead', work.console, [speeds(rows)], functools.partial(picture, rows))
 
 
 def plans(measure: Measure) -> list[Row]:
-  """The rows: the first size at all batch sizes, beside Jacobi and prompt lookup; then, at the
-  first batch size, every pool and the other sizes."""
+  """What is measured: the first size at all batch sizes, beside Jacobi and prompt lookup; then, at
+  the first batch size, every pool and the other sizes."""
   window, ngram, guesses = first = measure.windows[0], measure.ngrams[0], measure.guesses[0]
   batch = measure.batches[0]
-  found = []
+  plans = []
   for size in measure.batches:
-    found.append(('lookahead', *first, 'all', size))
-    found.append(('jacobi', 0, JACOBI, 0, 'all', size))
-    found.append(('lookup', 0, *LOOKUP, 'all', size))
-  found += [('lookahead', *first, pool, batch) for pool in POOLS if pool != 'all']
-  found += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
-  found += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
-  found += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
-  found += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
-  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
+    plans.append(('lookahead', *first, 'all', size))
+    plans.append(('jacobi', 0, JACOBI, 0, 'all', size))
+    plans.append(('lookup', 0, *LOOKUP, 'all', size))
+  plans += [('lookahead', *first, pool, batch) for pool in POOLS if pool != 'all']
+  plans += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
+  plans += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
+  plans += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
+  plans += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
+  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
 
 
-# --- measurement
+def keys(c: Lookahead, bench: Bench) -> list[Row]:
+  """The keys of the rows: all that decides their figures."""
+  same = {'task': c.task, 'seed': c.seed, **bench.key()}
+  keys = []
+  for plan in plans(c.measure):
+    key = {**plan, **same}
+    if plan['pool'] in OF_TEXTS:
+      key['pool_sizes'] = c.measure.pool_sizes
+    keys.append(key)
+  return keys
 
 
-def measure_row(bench: 'Bench', rows: Rows, **plan: Any) -> None:
-  """Measures one row, and prints it."""
-  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
+# --- one row
+
+
+def figures(bench: Bench, key: Row) -> Row:
+  """Measures a row: tokens a call and agreement over all texts; times, in turn with greedy
+  decoding, over some of them."""
+  plan = {name: key[name] for name in PLAN if name != 'batch'}
+  return counted(bench, **plan) | bench.clocked(strategy_of(bench, **plan), key['batch'])
+
+
+@functools.cache
+def counted(bench: Bench, **plan: Any) -> Row:
+  """Figures that are the same at every batch size."""
+  return bench.counted(strategy_of(bench, **plan))
+
+
+def strategy_of(bench: Bench, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
+  """The strategy of a row."""
+  ngrams = pool_of(bench, pool) if pool in OF_TEXTS else None
+  if method == 'jacobi':
+    return fd.Jacobi(ngram)
+  if method == 'lookup':
+    return fd.PromptLookup(ngram, guesses + 1, pool=ngrams)  # k counts the root
+  if pool in LEARNT:
+    reads_prompt, reads_text = LEARNT[pool]
+    return Ablated(window, ngram, guesses, reads_prompt=reads_prompt, reads_text=reads_text)
+  return fd.Lookahead(window, ngram, guesses, pool=ngrams)
+
+
+@functools.cache
+def pool_of(bench: Bench, name: str) -> fd.NGramPool:
+  """N-grams of people's text, which the model was trained on, or of what it writes itself for
+  prompts of the dev set."""
+  if name == 'corpus':
+    words = bench.text.tokens('train').target
+    texts = [words[i] for i in range(len(words))]
+  else:
+    texts = bench.written('dev')
+  measure = bench.texts
+  assert isinstance(measure, Measure)
+  return fd.build_pool(texts, bench.target.module, *measure.pool_sizes)
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
   name = f'{METHODS[row["method"]]} {row["window"]}/{row["ngram"]}/{row["guesses"]} {row["pool"]}'
   speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
-  rows.console.print(f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call{speed}')
-
-
-class Bench:
-  """A finished model and the prompts that it goes on from.
-
-  Args:
-    c: the settings.
-    folder: of the model.
-  """
-
-  def __init__(self, c: Lookahead, folder: pathlib.Path) -> None:
-    self.c, self.folder = c, folder
-    self.text = c.data.open()
-    self.text.check_base(folder)
-    # the module and its parameters, packed for a CPU's calls
-    self.target = Bound(*pack_if_faster(*folders.load(folder)))
-    self.prompts = self._some(c.measure.split)
-    self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
-    self.dtype = self.target.module.config.dtype
-
-  def key(self, **plan: Any) -> Row:
-    """Fields that a row is found by: what is measured, on which model and which texts."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'prompt', 'repeats'
-    asked = {name: getattr(self.c.measure, name) for name in names}
-    asked |= {'models': folders.content(self.folder), 'content': self.text.content}
-    if plan['pool'] in OF_TEXTS:
-      asked['pool_sizes'] = self.c.measure.pool_sizes
-    return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
-
-  def figures(self, batch: int, **plan: Any) -> Row:
-    """Tokens a call and agreement, over all texts; times in turn with greedy decoding, over some of
-    them."""
-    found = self.over_all_texts(**plan)
-    if not self.c.measure.repeats:
-      return found
-    timed = self._comparison(self.strategy(**plan), self.timed, batch)
-    clock = timed.clock(self.c.measure.repeats, calls={}, few=max(FEW // batch, 1))
-    return found | timed.speed(clock)
-
-  @functools.cache  # noqa: B019 (one bench a process)
-  def over_all_texts(self, **plan: Any) -> Row:
-    """Figures that are the same at every batch size."""
-    strategy = self.strategy(**plan)
-    whole = self._comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
-    repeated = repeated_share(joined(whole.theirs))  # of greedy texts
-    found = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
-    return found | counted(whole, self.dtype)
-
-  def strategy(self, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
-    """The strategy of a row."""
-    if method == 'jacobi':
-      return fd.Jacobi(ngram)
-    of_texts = self._pool(pool) if pool in OF_TEXTS else None
-    if method == 'lookup':
-      return fd.PromptLookup(ngram, guesses + 1, pool=of_texts)  # k counts the root
-    if pool in LEARNT:
-      reads_prompt, reads_text = LEARNT[pool]
-      return Ablated(window, ngram, guesses, reads_prompt=reads_prompt, reads_text=reads_text)
-    return fd.Lookahead(window, ngram, guesses, pool=of_texts)
-
-  @functools.cache  # noqa: B019
-  def _pool(self, name: str) -> fd.NGramPool:
-    """N-grams of people's text, which the model was trained on, or of what it writes itself for as
-    many prompts of the dev set."""
-    if name == 'corpus':
-      words = self.text.tokens('train').target
-      texts = [words[i] for i in range(len(words))]
-    else:
-      given = self._some('dev')
-      written = self._comparison(fd.Greedy(), given, min(ROWS, len(given)))
-      out = joined(written.ours)  # nothing is compared
-      texts = [row[:n] for row, n in zip(out.tokens, out.lengths, strict=True)]
-    return fd.build_pool(texts, self.target.module, *self.c.measure.pool_sizes)
-
-  def _comparison(self, strategy: Any, given: np.ndarray, batch: int) -> Comparison:
-    batches = batches_of(given, batch, self.target.module.pad_id, None)
-    return Comparison(self.target, strategy, fd.Greedy(), batches, self.c.measure.max_len)
-
-  def _some(self, split: str) -> Int[np.ndarray, 'n s']:
-    """As many prompts as are asked for, evenly spaced."""
-    given = inputs_of(self.text, self.target.module, split, self.c.measure.prompt)
-    return given[spaced(len(given), self.c.measure.sentences)]
+  return f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call{speed}'
 
 
 @struct.pytree
@@ -274,18 +235,21 @@ def write_passages(folder: pathlib.Path) -> None:
   if len(files) < 10:
     raise UserError(f'{HERE} has {len(files)} source files, too few: use the whole repository')
   for name, places in HELD_OUT.items():
-    found = []
+    passages = []
     for i, file in enumerate(files):
-      if i % 10 in places:
-        lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
-        found += [BREAK.join(lines[at : at + LINES]) for at in range(0, len(lines), LINES)]
-    (folder / f'{name}.{LANGUAGE}').write_text('\n'.join(found) + '\n')
+      if i % 10 not in places:
+        continue
+      lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+      # without a last passage of one line, which may be a bracket, the same in many files
+      for start in range(0, len(lines) - 1, LINES):
+        passages.append(BREAK.join(lines[start : start + LINES]))
+    (folder / f'{name}.{LANGUAGE}').write_text('\n'.join(passages) + '\n')
 
 
 # --- the table, the picture, and what the paper publishes (an A100)
 
 
-# what; window, n-gram and guesses; speed-up, tokens a call; None: not said
+# the method; window, n-gram and guesses; speed-up, tokens a call; None: not published
 ABLATION: tuple[tuple[str, tuple[int, int, int] | None, float, float | None], ...] = (
   ('prompt lookup', None, 1.44, 1.55),
   ('lookahead, one guess', (30, 5, 1), 1.61, 1.79),
@@ -316,8 +280,8 @@ NOTES = (
 def speeds(rows: Sequence[Row]) -> Drawn:
   """The table: every row, then the published figures."""
   below = []
-  for what, sizes, speedup, tokens in ABLATION:
-    row = {'Method': f'{what} (paper)', 'Batch': '1', 'Speed-up': f'{speedup:.2f}×'}
+  for method, sizes, speedup, tokens in ABLATION:
+    row = {'Method': f'{method} (paper)', 'Batch': '1', 'Speed-up': f'{speedup:.2f}×'}
     row |= dict(zip('WNG', map(str, sizes or ()), strict=False))
     below.append(row | {'Tokens': text(tokens, '.2f')})
   for where, speedup in SPEEDUPS.items():

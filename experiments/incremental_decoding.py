@@ -8,7 +8,7 @@ incremental.md, incremental.png.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -19,9 +19,10 @@ from matplotlib.ticker import NullLocator
 
 import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
-from experiments.lab.rows import Row, Rows, each, latest
+from experiments.lab.rows import Row, latest
 from experiments.lab.stage import digest
 from experiments.lab.train import Count, Counts, Seed, each_once
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.decode import start, step
 from fastdec.decoding.inputs import bucket_of, checked, padded
@@ -50,7 +51,7 @@ PRECISIONS = {'float32': 'FP32', 'bfloat16': 'FP16'}  # theirs that stands besid
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-  """Sizes; ends and type of numbers are the page's to say."""
+  """Model sizes. The experiment sets EOS and dtype."""
 
   transformer: TransformerConfig
   fconv: FConvConfig
@@ -113,16 +114,14 @@ class Incremental:
 # --- the page
 
 
-def incremental(c: Incremental, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def incremental(c: Incremental, work: Workdir) -> None:
   """The page from the top: its rows, the tables and the picture."""
-  rows = Rows(root / 'results.jsonl', conditions)
-  each(rows, plans(c), functools.partial(measure, c, rows))
-  found = rows.all([key for plan in plans(c) for key in keys(c, plan)])
-  if found:
-    has_growth = any(row['part'] == 'growth' and row.get('error') is None for row in found)
-    draw = functools.partial(picture, found) if has_growth else None
-    write(root / 'incremental', rows.console, tables(found), draw)
-  return rows
+  groups = [keys(c, plan) for plan in plans(c)]
+  rows = work.fill(groups, functools.partial(figures, c), summary)
+  if rows:
+    has_growth = any(row['part'] == 'growth' and row.get('error') is None for row in rows)
+    draw = functools.partial(picture, rows) if has_growth else None
+    write(work.root / 'incremental', work.console, tables(rows), draw)
 
 
 def plans(c: Incremental) -> list[Row]:
@@ -149,15 +148,16 @@ def keys(c: Incremental, plan: Row) -> list[Row]:
     growth = c.growth
     asked = {'source': growth.source, 'steps_at_most': growth.steps, 'rounds': growth.rounds}
   asked['models'] = digest({'model': model_of(c, plan).config, 'seed': c.seed})
-  given = {name: plan[name] for name in KEY if name != 'length'}
-  return [{**given, 'length': length, 'seed': c.seed, **asked} for length in plan['lengths']]
+  # 'lengths': all are timed in turn, so that a figure depends on the others
+  same = {name: plan[name] for name in PLAN} | {'seed': c.seed, **asked}
+  return [{'length': length, **same} for length in plan['lengths']]
 
 
 # --- measurement
 
 
-def measure(c: Incremental, rows: Rows, **plan: Any) -> None:
-  """Measures a plan: a row for each of its lengths.
+def figures(c: Incremental, missing: list[Row]) -> Iterator[Row]:
+  """Measures the rows of a plan, one for each of its lengths.
 
   Times of 'growth' are for a token of all rows, those of 'layout' for an output.
     milliseconds: medians by way (`WAYS`).
@@ -166,15 +166,18 @@ def measure(c: Incremental, rows: Rows, **plan: Any) -> None:
     steps: tokens that were timed without a cache.
     parted: rows that the ways do not write alike; largest_gap: of logits where such a row parts.
   """
-  make, named = grown if plan['part'] == 'growth' else searched, keys(c, plan)
+  plan = {name: missing[0][name] for name in PLAN}
+  measure = grown if plan['part'] == 'growth' else searched
+  of_lengths = dict(zip(plan['lengths'], measure(c, plan), strict=True))
+  for key in missing:
+    yield of_lengths[key['length']]
 
-  def measured(_: list[Row]) -> list[Row]:  # all lengths are timed in turn
-    return [{**key, **one} for key, one in zip(named, make(c, plan), strict=True)]
 
-  for row in rows.together(named, measured):
-    times = ', '.join(f'{way} {time:.2f} ms' for way, time in row['milliseconds'].items())
-    name = f'{row["part"]} of {TITLES[row["model"]]}, {row["dtype"]}, batch {row["batch"]}'
-    rows.console.print(f'{name}, {row["length"]} tokens: {times}')
+def summary(row: Row) -> str:
+  """A row in one line."""
+  times = ', '.join(f'{way} {time:.2f} ms' for way, time in row['milliseconds'].items())
+  name = f'{row["part"]} of {TITLES[row["model"]]}, {row["dtype"]}, batch {row["batch"]}'
+  return f'{name}, {row["length"]} tokens: {times}'
 
 
 def grown(c: Incremental, plan: Row) -> list[Row]:

@@ -19,10 +19,10 @@ import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.compare import Comparison, batches_of, cost, joined
 from experiments.lab.report import Column, Drawn, Table, write
-from experiments.lab.rows import Row, Rows, each
-from experiments.lab.stage import stage
+from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding import theory
 from fastdec.errors import UserError
@@ -57,7 +57,7 @@ SUCCESSORS = 64  # of a word that the bigram model lists
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """Measurements, and the texts that they are of."""
+  """What to measure, and on which texts."""
 
   gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
   batches: Counts = (1, 8, 32)  # texts at once; all gammas at the first, the first gamma at all
@@ -110,28 +110,31 @@ class Speculative:
 # --- the page
 
 
-def speculative(c: Speculative, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def speculative(c: Speculative, work: Workdir) -> None:
   """The page from the top: three models, their rows, the tables and the picture."""
-  rows = Rows(root / 'results.jsonl', conditions)
-  models: dict[str, pathlib.Path] = {}
 
-  def trained(draft: str) -> None:
-    part: Trained = getattr(c, draft)
+  def train_model(key: Row) -> pathlib.Path:
+    part: Trained = getattr(c, key['draft'])
     inputs = {'model': part.model, 'run': part.train, 'data': c.data, 'seed': c.seed}
-    models[draft] = stage(root, draft, train.base, **inputs, mesh=c.mesh)
+    return work.stage(key['draft'], train.base, **inputs, mesh=c.mesh)
 
-  trained('target')
-  each(rows, [{'draft': draft} for draft in TRAINED], trained)
-  if not rows.is_complete:
-    return rows
-  bench, asked = Bench(c, models), plans(c.measure)
-  there = [plan for plan in asked if plan['draft'] in models or plan['draft'] not in TRAINED]
-  each(rows, there, functools.partial(measure, bench, rows))
-  found = rows.all([bench.key(**plan) for plan in asked])
-  if found:
-    tables = [speeds(found), alphas(found)]
-    write(root / 'speculative', rows.console, tables, functools.partial(picture, found))
-  return rows
+  models = {'target': train_model({'draft': 'target'})}
+  trained = [{'draft': draft} for draft in TRAINED]
+  for key, folder in zip(trained, work.each(trained, train_model), strict=True):
+    if folder is not None:
+      models[key['draft']] = folder
+  if not work.is_complete:
+    return
+  bench = Bench(c, models)
+  keys = []
+  for plan in plans(c.measure):
+    if plan['draft'] in models or plan['draft'] not in TRAINED:
+      keys.append(bench.key(**plan))
+  rows = work.fill(keys, functools.partial(figures, bench), summary)
+  rows += work.failures([key for key in trained if key['draft'] not in models])
+  if rows:
+    tables = [speeds(rows), alphas(rows)]
+    write(work.root / 'speculative', work.console, tables, functools.partial(picture, rows))
 
 
 def plans(measure: Measure) -> list[Row]:
@@ -154,12 +157,16 @@ def plans(measure: Measure) -> list[Row]:
 # --- measurement
 
 
-def measure(bench: 'Bench', rows: Rows, **plan: Any) -> None:
-  """Measures one row."""
-  row = rows.measure(bench.key(**plan), lambda: bench.figures(**plan))
+def figures(bench: 'Bench', key: Row) -> Row:
+  """Measures a row."""
+  return bench.figures(**{name: key[name] for name in PLAN})
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
   width = row['predicted_width']
   predicted = 'nothing predicted' if width is None else f'predicted {width:.2f}x'
-  rows.console.print(
+  return (
     f'{DRAFTS[row["draft"]]}, temperature {row["temperature"]:g}, gamma {_gamma(row)}, batch'
     f' {row["batch"]}: {row["tokens_per_call"]:.2f} tokens a call, {predicted}, measured'
     f' {row["speedup"]:.2f}x'
@@ -183,8 +190,12 @@ class Bench:
     self.prompts: Int[np.ndarray, 'n s'] = given[spaced(len(given), c.measure.sentences)]
     self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
 
+  def __reduce__(self) -> Any:
+    """A job loads the models itself."""
+    return Bench, (self.c, self.models)
+
   def key(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
-    """Fields that a row is found by: what is measured, on which models and which texts."""
+    """The key of a row: all that decides its figures."""
     names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt'
     asked = {name: getattr(self.c.measure, name) for name in names}
     key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))

@@ -19,9 +19,10 @@ from jaxtyping import Int
 import fastdec as fd
 from experiments.lab.config import to_dataclass
 from experiments.lab.report import Column, Drawn, Table
-from experiments.lab.rows import Row, Rows, latest
+from experiments.lab.rows import Row, latest
 from experiments.lab.text import inputs_of, padded_sources
 from experiments.lab.train import spaced
+from experiments.lab.workdir import Workdir
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
 from experiments.stern2018.text import Translation
@@ -64,17 +65,17 @@ def check_types(names: Sequence[str]) -> None:
     )
 
 
-def measure(folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], rows: Rows) -> list[Row]:
+def measure(
+  folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], work: Workdir
+) -> list[Row]:
   """The rows of a model in each type, and first in float32, which the others need."""
   name, models = type(folders.open(folder).model).__name__, folders.content(folder)
   plain = functools.cache(lambda: _greedy(*fd.load(folder, dtype=PLAIN), sample))
-  found = []
+  keys = []
   for dtype in dict.fromkeys((PLAIN, *dtypes)):
     values = name, dtype, sample.split, len(sample.inputs), sample.max_len
-    key = {**dict(zip(KEY, values, strict=True)), 'models': models}
-    figures = functools.partial(_figures, folder, dtype, sample, plain)
-    found.append(rows.measure(key, figures))
-  return found
+    keys.append({**dict(zip(KEY, values, strict=True)), 'models': models})
+  return work.fill(keys, lambda key: _figures(folder, key['dtype'], sample, plain))
 
 
 def _figures(

@@ -7,8 +7,8 @@
 
 A name is one of the paper's own (k, regime, rule, ...), or a setting of the config. All products
 are measured; those that the page leaves out are named. Rows run here in order, by
---engine=processes --jobs=N, or by --engine=slurm. Rows that are there are not measured again; a
-sweep that is killed goes on by the same command.
+--engine=processes --jobs=N, or by --engine=slurm. Rows that are there are not measured again: after
+a sweep is killed, the same command continues.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ SWEEP = flags.DEFINE_multi_string('sweep', [], 'values of a name or a setting, s
 
 
 def main(_: list[str]) -> None:
-  from experiments.lab.rows import Rows
+  from experiments.lab.workdir import Workdir
 
   config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
   page = cli.config_words()[0].removeprefix('--config=').split(':')[0]
@@ -41,29 +41,29 @@ def main(_: list[str]) -> None:
   if paper is None:
     raise UserError('this config names no PAPER to sweep: give a page of configs/, or define one')
   swept = parse(SWEEP.value, config, paper)
-  lists = [one for one in swept if one.is_listed]
-  single = [one for one in swept if not one.is_listed]
+  lists = [axis for axis in swept if axis.is_listed]
+  single = [axis for axis in swept if not axis.is_listed]
   points = []
-  for values in itertools.product(*(one.values for one in single)):
-    point = dict(zip((one.setting for one in single), values, strict=True))
-    changed = point | {one.setting: one.values for one in lists}
+  for values in itertools.product(*(axis.values for axis in single)):
+    point = dict(zip((axis.setting for axis in single), values, strict=True))
+    changed = point | {axis.setting: axis.values for axis in lists}
     config.update_from_flattened_dict(changed)
     words = [f'--config.{setting}={value}' for setting, value in changed.items()]
     points.append((point, words, to_dataclass(paper.settings, config)))  # mistakes show first
-  found = []
+  workdirs = []
   with PAGE.budgeted():
     for point, words, c in points:
       try:
-        rows = PAGE.rows(c, paper.make, words)
-      except UserError as error:
+        work = PAGE.made(c, paper.make, words)
+      except UserError as error:  # this point is not possible; the others may be
         if not point:
           raise
-        rows = Rows(root / 'results.jsonl', {})
-        rows.fail(point, error)
-        rows.all([point])
-      found.append((point, rows))
-  write(root / 'sweep', found, swept, paper)
-  PAGE.end([rows for _, rows in found])
+        work = Workdir(root)
+        work.fail(point, error)
+        work.failures([point])
+      workdirs.append((point, work))
+  write(root / 'sweep', workdirs, swept, paper)
+  PAGE.end([work for _, work in workdirs])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
   Raises:
     UserError: no such name, no values, or a value of another type.
   """
-  found: list[Swept] = []
+  swept: list[Swept] = []
   for word in words:
     name, equals, text = word.partition('=')
     values = [value.strip() for value in text.split(',') if value.strip()]
@@ -98,51 +98,47 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
     leaves = _leaves(config)
     setting = paper.axes.get(name, name)
     if setting not in leaves:
-      known = [*paper.axes, *leaves]
-      near = difflib.get_close_matches(name, known, 1)
+      near = difflib.get_close_matches(name, [*paper.axes, *leaves], 1)
       advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(paper.axes)}'
       raise UserError(f"--sweep='{word}' is not possible: there is no setting '{name}', {advice}")
-    if any(one.setting == setting for one in found):
+    if any(axis.setting == setting for axis in swept):
       raise UserError(f"--sweep='{word}' is not possible: {name} is swept already")
-    there: Any = leaves[setting]
-    is_listed = isinstance(there, tuple)
-    like = next(iter(there), None) if is_listed else there
-    found.append(
-      Swept(name, setting, tuple(_typed(like, value, word) for value in values), is_listed)
-    )
-  return found
+    default: Any = leaves[setting]
+    is_listed = isinstance(default, tuple)
+    like = next(iter(default), None) if is_listed else default
+    typed = tuple(_typed(like, value, word) for value in values)
+    swept.append(Swept(name, setting, typed, is_listed))
+  return swept
 
 
 def write(
   path: pathlib.Path,
-  found: Sequence[tuple[Mapping[str, Any], Any]],
+  workdirs: Sequence[tuple[Mapping[str, Any], Any]],
   swept: Sequence[Swept],
   paper: cli.Paper,
 ) -> None:
   """Writes <path>.md and <path>.png of the rows at all points of a sweep."""
   from experiments.lab import report
 
+  console = workdirs[0][1].console
+  lists = [axis for axis in swept if axis.is_listed]
   rows: list[dict[str, Any]] = []
-  for point, at_point in found:
-    for row in at_point.shown if at_point is not None else ():
-      if all(row.get(one.name, one.values[0]) in one.values for one in swept if one.is_listed):
+  for point, work in workdirs:
+    for row in work.shown:
+      if all(row.get(axis.name, axis.values[0]) in axis.values for axis in lists):
         rows.append({**row, **point})
-  console = next((at_point.console for _, at_point in found if at_point is not None), None)
-  if console is None:
-    return
-  listed = [one for one in swept if one.is_listed]
-  for values in itertools.product(*(one.values for one in listed)):
-    wanted = {one.name: value for one, value in zip(listed, values, strict=True)}
+  for values in itertools.product(*(axis.values for axis in lists)):
+    wanted = {axis.name: value for axis, value in zip(lists, values, strict=True)}
     if not any(all(row.get(name) == value for name, value in wanted.items()) for row in rows):
       console.print('No row has ' + ', '.join(f'{name}={wanted[name]}' for name in wanted))
   if not rows:
     return
-  settings = [one.setting for one in swept if not one.is_listed]
+  settings = [axis.setting for axis in swept if not axis.is_listed]
   names = [*paper.names, *paper.axes, *settings]
   columns = [report.Column(name, name, names_row=True) for name in names]
   columns += [report.Column(heading, field, form) for heading, field, form in paper.figures]
   table = report.Table('Sweep', columns).of(rows)
-  draw = functools.partial(_draw, rows, [one.name for one in swept], names, paper.figures[0])
+  draw = functools.partial(_draw, rows, [axis.name for axis in swept], names, paper.figures[0])
   report.write(path, console, [table], draw)
 
 
@@ -181,12 +177,13 @@ def _draw(
 
 def _leaves(config: ConfigDict, path: str = '') -> dict[str, Any]:
   """The settings of a config by their dotted names."""
-  found: dict[str, Any] = {}
+  leaves: dict[str, Any] = {}
   for name, value in config.items():
-    found |= (
-      _leaves(value, f'{path}{name}.') if isinstance(value, ConfigDict) else {path + name: value}
-    )
-  return found
+    if isinstance(value, ConfigDict):
+      leaves |= _leaves(value, f'{path}{name}.')
+    else:
+      leaves[path + name] = value
+  return leaves
 
 
 def _typed(like: Any, text: str, word: str) -> Any:

@@ -10,7 +10,7 @@ or a draft network.
     --config.base=out/base \\
     --config.data.own=out/own --workdir=out/eagle
 
-Killed or out of budget, it goes on where it was; the result is workdir/model, of a draft network
+Killed or out of budget, the same command continues; the result is workdir/model, of a draft network
 workdir/draft. On several devices: --config.mesh.data=8; from several processes, each started with
 --coordinator=host:port --processes=2
 --process=0 (1).
@@ -47,13 +47,13 @@ def main(_: list[str]) -> None:
     try:
       is_new = make(to_dataclass(settings, CONFIG.value), workdir)
       name = 'draft' if (workdir / 'draft').is_dir() else 'model'
-      said = f'The {name} is in {workdir}/{name}'
+      outcome = f'The {name} is in {workdir}/{name}'
       if not is_new:
-        said = f'{workdir} is finished: its {name} is in {workdir}/{name}'
+        outcome = f'{workdir} is finished: its {name} is in {workdir}/{name}'
     except stage.OutOfTime:
-      said = f'Out of budget: the same command goes on in {workdir}'
+      outcome = f'Out of budget: the same command goes on in {workdir}'
   if is_first():
-    print(said)
+    print(outcome)
 
 
 if __name__ == '__main__':

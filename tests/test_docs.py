@@ -21,8 +21,9 @@ SOURCES = [
 ]
 
 SHELL = re.compile(r'^```sh\n(.*?)^```', re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r'(?:^|\s)(python -m experiments\.|python benchmarks/|fastdec )([\w-]+)')
-ROOMS = {'python -m experiments.': 'experiments', 'python benchmarks/': 'benchmarks'}
+COMMAND = re.compile(r'(?:^|\s)(python -m experiments[. ]|python benchmarks/|fastdec )([\w-]+)')
+ROOMS = {'python -m experiments.': 'experiments', 'python -m experiments ': 'experiments'}
+ROOMS |= {'python benchmarks/': 'benchmarks'}
 SHARED = 'fastdec/cli/opening.py', 'experiments/lab/cli.py'
 
 LINK = re.compile(r'\]\(([^)\s]+)\)')

@@ -1,15 +1,8 @@
-"""Command-line manners of every launcher: one `--config`, mistakes answered in a sentence, Ctrl-C
-in a line. The command of a paper is a `Page`:
-
-  PAGE = cli.Page('lookahead')
-
-  def main(words: list[str]) -> None:  # heavy imports belong here
-    from experiments import fu2024
-
-    PAGE.run(fu2024.Lookahead, fu2024.lookahead)
+"""Shared command-line handling of all experiments: one `--config`, a mistake is one sentence,
+Ctrl-C is one line. The command of a paper names its settings and its function:
 
   if __name__ == '__main__':
-    cli.run(main)
+    cli.run_paper('lookahead', 'experiments.fu2024', 'Lookahead', 'lookahead')
 
 Exit codes: 0 done, or as much of it as the budget allowed, which the last line says then ('Out of
 budget: ...'); 1 some of it failed; 2 a mistake of the user (a sentence on stderr, no traceback);
@@ -21,7 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
-import json
+import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,10 +32,9 @@ from fastdec.errors import UserError
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
 
-ROW_SAYS_WHY = 3  # the exit code of a job whose failure is a row
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 ENGINES = ('local', 'processes', 'slurm')
-Make = Callable[[Any, Path, dict[str, Any]], Any]  # settings, workdir, conditions -> Rows
+Make = Callable[[Any, Any], None]  # of settings and a Workdir, which gets the rows
 
 
 def config_flag(*pages: str) -> flags.FlagHolder:
@@ -71,8 +63,8 @@ def budget_flag() -> flags.FlagHolder:
 
 
 def process_flags() -> Callable[[], None]:
-  """Defines `--coordinator=host:port --processes=2 --process=0`; what is returned makes this
-  process one of them."""
+  """Defines `--coordinator=host:port --processes=2 --process=0`; the function that it
+  returns makes this process one of them."""
   coordinator = flags.DEFINE_string(
     'coordinator', None, 'of several processes: host:port where process 0 listens; or cluster'
   )
@@ -121,7 +113,7 @@ def config_words() -> list[str]:
 
 
 def config_string() -> str:
-  """The config as it was asked for, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
+  """The config as the command line has it, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
   return ' '.join(config_words()).removeprefix('--config=')
 
 
@@ -149,7 +141,7 @@ class Paper:
 
   Attributes:
     settings: the dataclass of its config.
-    make: the page function: settings, workdir, conditions -> `Rows`.
+    make: the paper's function, of settings and a `Workdir`.
     axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
     figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
     names: fields that name a row too, and are no setting: the method, say.
@@ -163,7 +155,7 @@ class Paper:
 
 
 class Page:
-  """Flags of a command: --config (of these pages), --workdir, --budget, --engine."""
+  """Flags of a paper's command: --config (of these pages), --workdir, --budget, --engine."""
 
   def __init__(self, *pages: str) -> None:
     self.config = config_flag(*pages)
@@ -176,96 +168,76 @@ class Page:
     self.partition = flags.DEFINE_string('slurm.partition', '', 'of the cluster')
     self.gpus = flags.DEFINE_integer('slurm.gpus', 1, 'of each job', lower_bound=0)
     self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
-    self.only = flags.DEFINE_string('only', None, 'rows of a job, as JSON (engines give it)')
 
   def run(self, settings: type, make: Make) -> None:
     """Makes the page and ends the process: by 1 if a row failed, else by 0."""
     with self.budgeted():
-      rows = self.rows(to_dataclass(settings, self.config.value), make)
-    self.end([rows])
+      work = self.made(to_dataclass(settings, self.config.value), make)
+    self.end([work])
 
-  def budgeted(self) -> contextlib.AbstractContextManager[Any]:
-    """Limits the time of what is done within to the budget."""
+  def budgeted(self) -> contextlib.AbstractContextManager[None]:
+    """Limits the time of the block to the budget."""
     from experiments.lab import stage
 
     return stage.budget(seconds(self.budget.value))
 
-  def rows(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
-    """The rows of settings; None where the budget ended before there were any.
+  def made(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
+    """Calls make(c, workdir), which the budget may end; returns the `Workdir`.
 
     Args:
       c: the settings.
-      make: the page function.
-      overrides: flags that make these settings of the command's, for the jobs.
+      make: the paper's function.
+      overrides: flags that make these settings of the command's.
     """
-    from experiments.lab import rows, stage
+    from experiments.lab import engine, stage
+    from experiments.lab.workdir import Workdir
 
     root, here = Path(self.workdir.value), conditions()
     here['config'] = ' '.join([here['config'], *overrides])
-    only = None if self.only.value is None else json.loads(self.only.value)
+    jobs = None
+    if self.engine.value == 'processes':
+      jobs = engine.by_processes(root / 'jobs', self.jobs.value)
+    elif self.engine.value == 'slurm':
+      sizes = self.partition.value, self.gpus.value, self.minutes.value
+      jobs = engine.by_slurm(root / 'jobs', *sizes)
+    work = Workdir(root, here, jobs)
     try:
-      with rows.only(only):
-        if self.engine.value == 'local':
-          return make(c, root, here)
-        submit = self._submit(root, overrides)
-        submit([[]])  # what all rows need
-        with rows.as_jobs(lambda keys: submit([[key] for key in keys])):
-          return make(c, root, here)
-    except rows.JobDone as done:
-      return done.args[0]
+      make(c, work)
     except stage.OutOfTime:
-      return None
+      work.is_complete = False
+    return work
 
-  def end(self, found: Sequence[Any]) -> None:
+  def end(self, workdirs: Sequence[Any]) -> None:
     """Ends the process, see `run`. The last line says what failed, or that the budget ended
     first."""
-    goes_on = f'the same command goes on in {self.workdir.value}'
-    there = [rows for rows in found if rows is not None]
-    failed = sum(len(rows.failed) for rows in there)
+    root = self.workdir.value
+    failed = sum(len(work.failed) for work in workdirs)
     if failed:
-      folder = Path(self.workdir.value) / 'failures'
-      print(f'{failed} of the rows failed, see {folder}: mend that, and {goes_on}')
-      sys.exit(1 if self.only.value is None else ROW_SAYS_WHY)
-    if len(there) < len(found) or not all(rows.is_complete for rows in there):
-      print(f'Out of budget: {goes_on}')
+      print(
+        f'{failed} of the rows failed: the reasons are in {root}/failures, and the same command'
+        f' tries them again'
+      )
+      sys.exit(1)
+    if not all(work.is_complete for work in workdirs):
+      print(f'Out of budget: the same command goes on in {root}')
 
-  def _submit(self, root: Path, overrides: Sequence[str]) -> Callable[..., Any]:
-    """A function that runs a job for each of some lists of keys: this very command, with --only. It
-    returns the keys of those that failed, and why, and whether the budget sufficed for all."""
-    from experiments.lab import engine, rows, stage
 
-    folder, name = root / 'jobs', Path(sys.argv[0]).stem
-    command = [sys.executable, '-m', f'experiments.{name}', *config_words(), *overrides]
-    command.append(f'--workdir={root}')
-    start, at_once = engine.by_processes(folder), self.jobs.value
-    if self.engine.value == 'slurm':
-      sizes = self.partition.value, self.gpus.value, self.minutes.value
-      start, at_once = engine.by_slurm(folder, *sizes), None
+def run_paper(page: str, module: str, settings: str, function: str) -> None:
+  """The command of a paper, which needs no words but its flags.
 
-    def budget() -> list[str] | None:
-      try:
-        left = stage.seconds_left()
-      except stage.OutOfTime:
-        return None
-      return [] if left is None else [f'--budget={left:.0f}']
+  Args:
+    page: the name of its file in configs/.
+    module: where the next two are; it is imported once the flags are known to be right.
+    settings: the name of the dataclass of its config.
+    function: the name of the function that makes the page, of settings and a `Workdir`.
+  """
+  flags_of_paper = Page(page)
 
-    def submit(jobs: Sequence[list[Any]]) -> tuple[list[tuple[Any, str]], bool]:
-      keys_of = {f'job-{stage.digest({"keys": keys})}': keys for keys in jobs}
-      commands = {}
-      for name, keys in keys_of.items():
-        commands[name] = [*command, f'--only={json.dumps(rows.json_of(keys))}']
-      print(f'{len(commands)} jobs, whose output is in {folder}', flush=True)
-      codes = engine.run(commands, start, at_once, budget)
-      failed = []
-      for name, code in codes.items():
-        if code and not keys_of[name]:
-          raise UserError(f'the job that makes what all rows need failed: see {folder}')
-        if code:
-          reason = '' if code == ROW_SAYS_WHY else f'its job ended by {code}: see {folder}'
-          failed += [(key, reason) for key in keys_of[name]]
-      return failed, len(codes) == len(commands)
+  def main(_: list[str]) -> None:
+    paper = importlib.import_module(module)
+    flags_of_paper.run(getattr(paper, settings), getattr(paper, function))
 
-    return submit
+  run(main)
 
 
 def conditions() -> dict[str, Any]:

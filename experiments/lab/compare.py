@@ -20,7 +20,7 @@ from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
 Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
-# a second program decodes this many times more texts: the difference is free of what starting costs
+# The second program decodes MORE times as many texts; subtracting cancels the start-up cost.
 MORE = 3
 
 
@@ -114,13 +114,13 @@ class Comparison:
       for suffix, times in repeats.items():
         functions[f'{name}{suffix}'] = lambda *_, run=run, count=count * times: run(count)
     timings = measure(functions, rounds, self.batches)
-    # Hardly a program is of use twice, and a process has memory maps for some two hundred.
+    # Programs are rarely reused; drop them before memory maps run out (about 200 programs).
     jax.clear_caches()
-    found = {name: timings[name] for name in ('plain', 'ours')}
+    clock = {name: timings[name] for name in ('plain', 'ours')}
     for name in ('plain calls', 'ours calls', *calls):
       net = np.subtract(timings[f'{name}, many'].seconds, timings[f'{name}, few'].seconds)
-      found[name] = Timing(tuple((net / ((MORE - 1) * few)).tolist()), 0.0)
-    return found
+      clock[name] = Timing(tuple((net / ((MORE - 1) * few)).tolist()), 0.0)
+    return clock
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
     """The ratios of a cell. They are of times for one token, because the two sides' texts may
@@ -153,7 +153,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """Sums over batches of texts. A batch takes as many steps as its row that needs most."""
+  """Sums over batches of texts. A batch runs until its slowest row is done."""
 
   texts: int
   tokens: int
@@ -209,19 +209,18 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
   """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a
   batch are left out.
 
-  A batch is as wide as its own prompts ask for: a translator's encoder would work on the padding of
-  longer ones too.
+  A batch is as wide as its own prompts need: a translator's encoder would work on padding too.
   """
   lengths = lengths_of(prompts, pad_id)
   order = np.argsort(lengths, kind='stable')
   count = max(len(order) // batch, 1)
   chosen = np.resize(order, count * batch)
   keys = [None] * count if key is None else jax.random.split(key, count)
-  found = []
+  batches = []
   for rows, key in zip(chosen.reshape(count, batch), keys, strict=True):
     width = int(width_of(lengths[rows]).max())
-    found.append((prompts[np.sort(rows), :width], key))
-  return found
+    batches.append((prompts[np.sort(rows), :width], key))
+  return batches
 
 
 def lengths_of(prompts: np.ndarray, pad_id: int) -> np.ndarray:

@@ -35,20 +35,20 @@ def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> Any:
   values = {
     key: default[0] if isinstance(default, tuple) else default for key, default in defaults.items()
   }
-  given = set()
+  keys = set()
   for item in filter(None, (item.strip() for item in arg.split(','))):
     key, equals, text = (part.strip() for part in item.partition('='))
     if key not in defaults:
       raise UserError(
         f"the config's argument has no key '{key}': {known(defaults)} (given: '{arg}')"
       )
-    if key in given:
+    if key in keys:
       raise UserError(f"the config's argument sets '{key}' twice: give it once (given: '{arg}')")
     if not equals and not isinstance(defaults[key], bool):
       raise UserError(
         f"the config's key '{key}' needs a value: write {key}={values[key]}, for example"
       )
-    given.add(key)
+    keys.add(key)
     values[key] = parse_value(key, text if equals else 'true', defaults[key])
   return locked(**values)
 

@@ -1,79 +1,144 @@
-"""Engines of a command's jobs: a job is a command line, run by a process here or on a cluster.
+"""Engines: a function becomes a job, which a process here or a cluster runs, by submitit.
 
-A job that is killed is started again: what it had made is there, and it goes on from that.
+  engine = by_processes(root / 'jobs', at_once=2)
+  engine.call('base', stage, root, 'base', train.base, model=..., run=...)
+
+A job is a plain function with plain arguments: settings, folders, keys. What a killed job had made
+is in the workdir, so the job is started again and continues from there.
 """
 
-import asyncio
 import dataclasses
+import os
 import pathlib
-import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiments.lab.stage import OutOfTime, budget, reason_of, seconds_left
 from fastdec.errors import UserError
 
-# Runs a job of this name and command line to its end; its exit code, negative if it was killed.
-Start = Callable[[str, list[str]], Awaitable[int]]
-
 TRIES = 3  # of a job that is killed
+FOREVER = 1_000_000  # minutes: submitit would end a local job after two
 
 
-def run(
-  jobs: Mapping[str, list[str]],
-  start: Start,
-  at_once: int | None = None,
-  more: Callable[[], list[str] | None] = list,
-) -> dict[str, int]:
-  """Runs jobs to their ends; exit codes by name, of those that were started.
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """A function that may be stopped anywhere: called again, it continues.
 
-  Args:
-    jobs: command lines by name.
-    start: runs one.
-    at_once: the most that run at a time; None: as many as there are.
-    more: words to add when a job starts, such as its budget; None: no further job is to start.
+  Attributes:
+    function, args, inputs: what is called.
+    seconds: the budget; None is endless.
+    environment: variables that the job needs as they are here.
   """
-  codes: dict[str, int] = {}
 
-  async def one(name: str, free: asyncio.Semaphore) -> None:
-    async with free:
-      for _ in range(TRIES):
-        words = more()
-        if words is None:
-          return
-        codes[name] = await start(name, [*jobs[name], *words])
-        if codes[name] >= 0:
-          return
+  function: Callable[..., Any]
+  args: tuple[Any, ...]
+  inputs: Mapping[str, Any]
+  seconds: float | None
+  environment: Mapping[str, str]
 
-  async def every() -> None:
-    free = asyncio.Semaphore(at_once or len(jobs))
-    await asyncio.gather(*(one(name, free) for name in jobs))
-
-  asyncio.run(every())
-  return codes
-
-
-def by_processes(folder: pathlib.Path) -> Start:
-  """Runs processes on this machine; <folder>/<name>.log has what each prints."""
-
-  async def start(name: str, command: list[str]) -> int:
+  def __call__(self) -> tuple[Any, str]:
+    """The function's value, None where the budget ended first, and '' or why it failed."""
+    os.environ.update(self.environment)  # before JAX looks for devices
     try:
-      folder.mkdir(parents=True, exist_ok=True)
-      with open(folder / f'{name}.log', 'ab') as log:
-        job = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
-    except OSError as error:
-      raise UserError(f'cannot write {folder} ({error.strerror}): choose another workdir') from None
-    return await job.wait()
+      with budget(self.seconds):
+        return self.function(*self.args, **self.inputs), ''
+    except OutOfTime:
+      return None, ''
+    except Exception as error:
+      traceback.print_exc()
+      return None, reason_of(error)
 
-  return start
+  def checkpoint(self) -> Any:
+    """The job to queue when this one has to make room, or has met its time limit."""
+    from submitit.helpers import DelayedSubmission
+
+    return DelayedSubmission(self)
 
 
-def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> Start:
-  """Submits jobs to a SLURM cluster, by submitit (the extra `cluster`).
+class Engine:
+  """Runs functions as jobs of an executor of submitit's; several threads may call it.
 
-  A job that meets its time limit, or has to make room, is queued again and goes on.
+  Attributes:
+    folder: of the jobs' logs and of submitit's own files.
+    at_once: the most jobs at a time; None: as many as there are.
+  """
+
+  def __init__(
+    self,
+    executor: Any,
+    folder: pathlib.Path,
+    at_once: int | None,
+    environment: Mapping[str, str] | None = None,
+  ) -> None:
+    self.executor, self.folder, self.at_once = executor, folder, at_once
+    self._environment = dict(environment or {})
+    self._submitting = threading.Lock()  # executors are not made for threads
+    self._running: set[Any] = set()
+    self._is_cancelled = False
+
+  def call(self, name: str, function: Callable[..., Any], *args: Any, **inputs: Any) -> Any:
+    """The value of function(*args, **inputs), run as a job of this name within the budget; None
+    where the budget ended first.
+
+    Raises:
+      OutOfTime: the budget was over before the job began, or all jobs were cancelled.
+      UserError: the function failed, or its job was killed again and again.
+    """
+    from submitit.core.utils import UncompletedJobError
+
+    for _ in range(TRIES):
+      job = Job(function, args, inputs, seconds_left(), self._environment)
+      with self._submitting:
+        if self._is_cancelled:
+          raise OutOfTime
+        self.executor.update_parameters(name=name)
+        running = self.executor.submit(job)
+        self._running.add(running)
+      try:
+        value, reason = running.result()
+      except UncompletedJobError:  # it was killed
+        continue
+      except BaseException:  # Ctrl-C, say
+        running.cancel()
+        raise
+      finally:
+        self._running.discard(running)
+      if reason:
+        raise UserError(f'{reason} (its job is {running.job_id} in {self.folder})')
+      return value
+    raise UserError(f'the job of {name} was killed: see {self.folder}')
+
+  def cancel(self) -> None:
+    """Ends all jobs, and starts no more."""
+    with self._submitting:
+      self._is_cancelled = True
+      for job in list(self._running):
+        job.cancel()
+
+
+def by_processes(folder: pathlib.Path, at_once: int) -> Engine:
+  """Runs jobs as processes on this machine, at most `at_once` at a time."""
+  import submitit
+
+  try:
+    executor = submitit.LocalExecutor(folder)
+  except OSError as error:
+    raise UserError(f'cannot write {folder} ({error.strerror}): choose another workdir') from None
+  executor.update_parameters(timeout_min=FOREVER)
+  # submitit's local jobs see no GPU unless it hands them out
+  name = 'CUDA_VISIBLE_DEVICES'
+  every = ','.join(map(str, range(64)))
+  return Engine(executor, folder, at_once, {name: os.environ.get(name, every)})
+
+
+def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> Engine:
+  """Submits jobs to a SLURM cluster. A job that meets its time limit, or has to make room, is
+  queued again and continues.
 
   Args:
-    folder: of submitit's own files and the jobs' logs, where all nodes see it.
+    folder: where all nodes see it.
     partition: of the cluster; '': its default.
     gpus: of each node; 0: none.
     minutes: time limit of a job.
@@ -86,30 +151,6 @@ def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> S
     raise UserError(
       f'there is no SLURM to submit to here ({error}): use another --engine'
     ) from None
-  asked = {'timeout_min': minutes, 'gpus_per_node': gpus, 'slurm_partition': partition}
-  executor.update_parameters(**{name: value for name, value in asked.items() if value})
-
-  async def start(name: str, command: list[str]) -> int:
-    executor.update_parameters(name=name)
-    job = executor.submit(Job(command))
-    await job.awaitable().wait()
-    return job.result() if job.exception() is None else -1
-
-  return start
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """A command line that may be stopped anywhere: started again, it goes on."""
-
-  command: list[str]
-
-  def __call__(self) -> int:
-    """Runs the command; its exit code."""
-    return subprocess.run(self.command).returncode
-
-  def checkpoint(self) -> Any:
-    """The job to queue when this one has to make room."""
-    from submitit.helpers import DelayedSubmission
-
-    return DelayedSubmission(self)
+  sizes = {'timeout_min': minutes, 'gpus_per_node': gpus, 'slurm_partition': partition}
+  executor.update_parameters(**{name: value for name, value in sizes.items() if value})
+  return Engine(executor, folder, None)

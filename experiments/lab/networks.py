@@ -72,8 +72,8 @@ class NetworkConfig:
   @property
   def key(self) -> dict[str, Any]:
     """Settings that count in a stage's name: of a trained draft its content."""
-    found = {'is': type(self).__name__, **dataclasses.asdict(self)}
-    return found | ({'init': draft_content(self.init)} if self.begins_trained else {})
+    settings = {'is': type(self).__name__, **dataclasses.asdict(self)}
+    return settings | ({'init': draft_content(self.init)} if self.begins_trained else {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ def network(
     folder: of the stage. It gets draft/, and model/ where the base learns too.
     base: of the finished base.
     draft: settings of the network.
-    loss: what is learnt at a place.
+    loss: of a place in the text.
     run, data, seed, mesh: see `train.base`.
     order: draws the order of the batches.
     p1_share: share of the loss that is the base's own; 0: it stays as it is.
@@ -184,11 +184,11 @@ def network(
     return Bound(module, learnt | fixed), Bound(target.module, of_target)
 
   def evaluate(params: Params) -> dict[str, float]:
-    found = {}
+    figures = {}
     for name, some in looked_at.items():
       accuracy = draft_accuracy(*parts(params), some, draft.depth, loss.anchors)
-      found |= {f'{name} {what}': value for what, value in accuracy.items()}
-    return found
+      figures |= {f'{name} {figure}': value for figure, value in accuracy.items()}
+    return figures
 
   def save(params: Params) -> None:
     learnt, of_target = parts(params)
@@ -238,11 +238,14 @@ def begun_of(
   there, wanted = _shaping(known), _shaping(module)
   if there != wanted:
     other = ', '.join(name for name in wanted if there.get(name) != wanted[name])
-    given = f'{draft.init} holds another draft than config.draft means ({other})'
-    raise UserError(f'{given}: give its settings')
+    raise UserError(
+      f'{draft.init} holds another draft than config.draft means ({other}): give its settings'
+    )
   if ids is not None and not np.array_equal(params['ids'], ids):
-    given = f'{draft.init} drafts other words than those that are frequent in this text'
-    raise UserError(f'{given}: give the text it is of')
+    raise UserError(
+      f'{draft.init} drafts other words than those that are frequent in this text: give the text'
+      ' that it is of'
+    )
   return Bound(module, {name: x for name, x in params.items() if name != 'warmth'})
 
 
@@ -264,7 +267,7 @@ def settings_of(kind: str) -> type:
 
 
 def alone(c: Any, workdir: pathlib.Path) -> bool:
-  """Trains one drafter in a folder that the user names, or goes on; False: it was there.
+  """Trains one drafter in a folder that the user names, or continues; False if it was finished.
 
   Args:
     c: a HeadsOnBase or a NetworkOnBase.
@@ -303,8 +306,8 @@ def check_kind(base: pathlib.Path, task: str) -> Any:
   model = model.model if isinstance(model, Transformed) else model
   wanted = MODELS[task]
   if not isinstance(model, wanted):
-    given = f'task={task} means a base that is a {wanted.__name__}, and {base} holds a'
     raise UserError(
-      f'{given} {type(model).__name__}: give another base, or the task that it was trained for'
+      f'task={task} means a base that is a {wanted.__name__}, and {base} holds a'
+      f' {type(model).__name__}: give another base, or the task that it was trained for'
     )
   return model

@@ -62,7 +62,7 @@ class DistillConfig:
 
   beam: Count = 4
   length_penalty: float = 0.6
-  min_len: Count = 2  # tokens; with 1 a search finds nothing at all best for some sources
+  min_len: Count = 2  # tokens. With 1, beam search returns an empty translation for some sources.
   # (a, b): a * source + b tokens at most. The paper's b = 50 costs time where sentences are short.
   max_len: tuple[Annotated[float, Between(0, 1e6)], ...] = (1, 20)
   n_best: Count = 1  # outputs of a source
@@ -93,12 +93,12 @@ class DistillConfig:
 
   @property
   def key(self) -> dict[str, Any]:
-    """All that decides what is written, files of sources by their content."""
-    found = dataclasses.asdict(self)
+    """All that decides the text, files of sources by their content."""
+    settings = dataclasses.asdict(self)
     for path in listed(self.sources):
       if pathlib.Path(path).is_file():
-        found[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
-    return found
+        settings[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    return settings
 
   @property
   def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
@@ -132,9 +132,9 @@ def translations(
     text, (module, params) = data.open(), folders.load(model)
     text.check_base(model)
     record = {'teacher': author_of(module, params, text.tokenizer), 'beam': distill.beam}
-    for split, given, total in _sources(text, distill):
+    for split, sources, total in _sources(text, distill):
       make = functools.partial(_translated, module, params, text, distill, split)
-      outputs = _made(folder, split, given, distill.shard_size, total, 'sentence', make)
+      outputs = _made(folder, split, sources, distill.shard_size, total, 'sentence', make)
       record['counts'] = _save(folder, text, split, outputs)
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
@@ -160,7 +160,7 @@ def _translated(
   text: Text,
   distill: DistillConfig,
   split: str,
-  given: Sequence[Source],
+  sources: Sequence[Source],
   first: int,
 ) -> list[list[Output]]:
   """Each source's outputs, best first, or else the translation that it keeps.
@@ -170,16 +170,16 @@ def _translated(
     text: whose pieces and length of rows it is.
     distill: how it is translated.
     split: 'train' or 'dev'.
-    given: the sources.
+    sources: lines to translate.
     first: the place of the first of them in its split: with that, outputs are drawn anew.
   """
   tokenizer, positions = text.tokenizer, model.max_positions or np.inf
   longest = min(text.config.row_length, positions)  # longer pairs are left out of training
   a, b = distill.max_len
   max_len = max(int(min(a * longest + b, positions)), 1)
-  ids = tokenizer.encode_lines(line for line, _ in given)
-  found: dict[int, list[list[int]]] = {i: [] for i, one in enumerate(ids) if len(one) <= longest}
-  short = list(found)
+  ids = tokenizer.encode_lines(line for line, _ in sources)
+  short = [i for i, source in enumerate(ids) if len(source) <= longest]
+  written: dict[int, list[list[int]]] = {i: [] for i in short}
   for draw in range(max(distill.samples, 1)):
     key = None
     if distill.samples:
@@ -188,12 +188,12 @@ def _translated(
     inputs, strategy = [np.array(ids[i], np.int32) for i in short], distill.strategy
     for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
       for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
-        found[short[i]] += ranked
+        written[short[i]] += ranked
   outputs = []
-  for i, (source, translation) in enumerate(given):
-    why = '' if i in found else 'long'
+  for i, (source, translation) in enumerate(sources):
+    why = '' if i in written else 'long'
     lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best that reads so
-    for hypothesis in found.get(i, ()):
+    for hypothesis in written.get(i, ()):
       if line := tokenizer.decode(hypothesis):
         lines.setdefault(line, _ended(hypothesis))
     if not lines:
@@ -205,7 +205,7 @@ def _translated(
 
 
 def _ranked(decoded: Decoded) -> list[list[list[int]]]:
-  """The outputs of each row, best first: one, or those that a search has found."""
+  """The outputs of each row, best first: one, or the n best of a search."""
   if decoded.nbest_tokens is None or decoded.nbest_scores is None:
     return [[row] for row in decoded.tokens.tolist()]
   rows = zip(decoded.nbest_tokens, decoded.nbest_scores, strict=True)
@@ -230,7 +230,7 @@ def continuations(
   Args:
     folder: of the stage.
     model: the folder of a finished language model.
-    data: people's text, whose beginnings are gone on from.
+    data: people's text, whose beginnings the model continues.
     prompt: tokens of a beginning.
     max_len: tokens that the model writes at most.
   """
@@ -241,11 +241,12 @@ def continuations(
     make = functools.partial(_continued, module, params, text, max_len)
     splits: tuple[Split, ...] = 'dev', 'train'
     for split in splits:
-      given = list(map(tuple, prompts_of(text, split, prompt, module.config.bos_id).tolist()))
-      once = list(dict.fromkeys(given))  # many lines begin alike
+      beginnings = prompts_of(text, split, prompt, module.config.bos_id).tolist()
+      once = list(dict.fromkeys(map(tuple, beginnings)))  # many lines begin alike
       outputs = _made(folder, split, once, PART, len(once), 'beginning', make)
       written = dict(zip(once, outputs, strict=True))
-      record['counts'] = _save(folder, text, split, (written[one] for one in given))
+      in_order = (written[tuple(beginning)] for beginning in beginnings)
+      record['counts'] = _save(folder, text, split, in_order)
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
 
@@ -271,7 +272,7 @@ def _continued(
 def _made(
   folder: pathlib.Path,
   split: str,
-  given: Iterable[Any],
+  inputs: Iterable[Any],
   size: int,
   total: int,
   noun: str,
@@ -283,13 +284,13 @@ def _made(
   Args:
     folder: of the stage.
     split: whose inputs they are.
-    given: the inputs.
+    inputs: what the model reads, in order.
     size: of a part.
     total: how many inputs there are.
     noun: the name of one.
-    make: outputs of a part's inputs, given the place of the first one too.
+    make: outputs of a part's inputs, from them and the place of the first one.
   """
-  rest = iter(given)
+  rest = iter(inputs)
   with Progress(total, noun) as progress:
     for number in itertools.count():
       if not (part := list(itertools.islice(rest, size))):

@@ -3,7 +3,7 @@
   COLUMNS = Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', '×')
   markdown(Table('Speeds', COLUMNS).of(rows))
 
-Where several rows share a line, columns find theirs by what the line is given (`cell`). A figure
+Where several rows share a line, a column finds its own (`cell`). A figure
 that was not measured is a dash. A row that failed says why in the first column that asks for a
 figure of it.
 """
@@ -92,7 +92,7 @@ class Table:
     columns: from left to right.
     notes: what stands below it.
     conditions: the names of the conditions of cells that a last note gives.
-    sort: the key by which rows are ordered; None leaves them in the order that is given.
+    sort: the key by which rows are ordered; None leaves them as they come.
   """
 
   title: str
@@ -117,34 +117,34 @@ class Table:
       above, below: published rows, as text by heading; a heading that is left out is missing.
       notes: more of them, after the table's own.
     """
-    given = list(rows)
-    shown = given if self.sort is None else sorted(given, key=self.sort)
+    shown = list(rows)
+    noted = shown if cells is None else list(cells)
+    if self.sort is not None:
+      shown = sorted(shown, key=self.sort)
     texts = [*map(self._published, above), *map(self._entries, shown), *map(self._published, below)]
-    conditions = (
-      conditions_note(given if cells is None else cells, self.conditions) if self.conditions else ()
-    )
+    conditions = conditions_note(noted, self.conditions) if self.conditions else ()
     header = tuple(column.heading for column in self.columns)
     return Drawn(self.title, header, tuple(texts), (*self.notes, *notes, *conditions))
 
   def _entries(self, row: Any) -> tuple[Entry, ...]:
     entries: list[Entry] = []
-    told: list[Any] = []  # failed cells of this row whose reason already stands in it
+    failed: list[Any] = []  # cells of this row whose reason already stands in it
     for column in self.columns:
       cell = column.cell(row)
       error = None if column.names_row else field(cell, 'error')
       if cell is not None and error is None:
         ours = column.text(cell)
-      elif error is not None and not any(cell is one for one in told):
+      elif error is not None and not any(cell is one for one in failed):
         ours = f'failed: {" ".join(error.split())}'
-        told.append(cell)
+        failed.append(cell)
       else:
         ours = column.missing
       entries.append(Entry(ours, column.beside(row)))
     return tuple(entries)
 
   def _published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
-    found = [row.get(column.heading, column.missing) for column in self.columns]
-    return tuple(Entry(one) if isinstance(one, str) else one for one in found)
+    texts = [row.get(column.heading, column.missing) for column in self.columns]
+    return tuple(Entry(text) if isinstance(text, str) else text for text in texts)
 
 
 def field(row: Any, name: str) -> Any:
@@ -155,12 +155,12 @@ def field(row: Any, name: str) -> Any:
 def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
   """One note with the conditions of these names; all values where rows differ. Empty without
   rows."""
-  found: dict[str, dict[str, None]] = {name: {} for name in names}
+  values_of: dict[str, dict[str, None]] = {name: {} for name in names}
   for row in rows:
     for name in names if row.get('error') is None else ():
       if row.get(name) is not None:
-        found[name][str(row[name])] = None
-  note = '; '.join(f'{name} {", ".join(values)}' for name, values in found.items() if values)
+        values_of[name][str(row[name])] = None
+  note = '; '.join(f'{name} {", ".join(values)}' for name, values in values_of.items() if values)
   return [f'Conditions: {note}.'] if note else []
 
 
@@ -183,14 +183,14 @@ def write(
   """Writes <path>.md and, if there is a picture, <path>.png; prints the tables and says where they
   are."""
   drawn = '\n'.join(map(markdown, tables))
-  said = f'\nThe table is {path}.md'
+  places = f'\nThe table is {path}.md'
   console.print(drawn)
   if picture is not None:
     picture(path.with_suffix('.png'))
     drawn += f'\n![{tables[0].title}]({path.name}.png)\n'
-    said += f', the picture {path}.png'
+    places += f', the picture {path}.png'
   write_text(path.with_suffix('.md'), drawn)
-  console.print(f'{said}; every row is a line of {path.parent}/results.jsonl')
+  console.print(f'{places}; every row is a line of {path.parent}/results.jsonl')
 
 
 def markdown(table: Drawn) -> str:

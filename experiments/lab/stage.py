@@ -6,7 +6,7 @@
 In the root: base-3fa29c1d04/, with inputs.json, what `train.base` made, and DONE at the end; and
 base, a link to the newest folder of that name. Another input is another folder, so nothing is ever
 stale. An input that is itself a stage counts by its name, so digests chain, as in git. A process
-that is killed lets go of its lock, and the next one goes on from what is in the folder.
+that is killed lets go of its lock, and the next one continues from what is in the folder.
 """
 
 import contextlib
@@ -19,54 +19,42 @@ import pathlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.files import locked, read_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
-T = TypeVar('T')
 DIGITS = 10  # of a digest
-POLL_SECONDS = 0.5  # between two looks at what another process holds
+POLL_SECONDS = 0.5  # between two looks at a lock that another process holds
 
 
 class OutOfTime(Exception):
-  """The budget is over: the same command goes on from what there is."""
-
-
-class Busy(Exception):
-  """Another process is at it, and there is other work to do meanwhile."""
+  """The budget is over: the same command continues from what there is."""
 
 
 _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
-_waits: contextvars.ContextVar[bool] = contextvars.ContextVar('waits', default=True)
-_failed: contextvars.ContextVar[dict[pathlib.Path, str] | None]
-_failed = contextvars.ContextVar('failed', default=None)
 
 
 @contextlib.contextmanager
-def within(variable: contextvars.ContextVar[Any], value: T) -> Iterator[T]:
-  """Gives a variable a value, within."""
-  token = variable.set(value)
+def budget(seconds: float | None) -> Iterator[None]:
+  """Limits the time of the block; None is endless."""
+  token = _end.set(None if seconds is None else time.monotonic() + seconds)
   try:
-    yield value
+    yield
   finally:
-    variable.reset(token)
-
-
-def budget(seconds: float | None) -> contextlib.AbstractContextManager[Any]:
-  """Limits the time of what is done within; None is endless."""
-  return within(_end, None if seconds is None else time.monotonic() + seconds)
+    _end.reset(token)
 
 
 def seconds_left() -> float | None:
   """Seconds of the budget that are left; None is endless.
 
-  Of several processes that compute together the first one's clock counts: all go on, or none.
+  Of several processes that compute together the first one's clock counts, so that all continue, or
+  none.
 
   Raises:
-    OutOfTime: none are.
+    OutOfTime: none are left.
   """
   end = _end.get()
   if end is None:
@@ -77,20 +65,10 @@ def seconds_left() -> float | None:
   return max(left, 0.0)
 
 
-def without_waiting() -> contextlib.AbstractContextManager[Any]:
-  """Raises Busy within, where another process would have to be waited for."""
-  return within(_waits, False)
-
-
-def without_retries() -> contextlib.AbstractContextManager[Any]:
-  """Has a stage that failed within fail at once where it is asked for again."""
-  return within(_failed, {})
-
-
 def stage(
   root: pathlib.Path, name: str, make: Callable[..., object], **inputs: Any
 ) -> pathlib.Path:
-  """A folder made once: by `make(folder, **inputs)`, which goes on from what is in the folder.
+  """A folder made once: by `make(folder, **inputs)`, which continues from what is in the folder.
 
   Args:
     root: the workdir that it lies in.
@@ -100,36 +78,41 @@ def stage(
       devices, decides nothing but rounding.
 
   Raises:
-    OutOfTime, Busy: see there.
+    OutOfTime: the budget ended first.
     UserError: the root holds something else under this name, or cannot be written to.
   """
-  folder = root / f'{name}-{digest(inputs)}'
-  _check_name(root / name)
-  failed = _failed.get()
-  if failed and folder in failed:
-    raise UserError(failed[folder])
-  if not agreed((folder / 'DONE').exists()):
-    seconds_left()  # what is only looked for leaves no folder
+  folder = folder_of(root, name, inputs)
+  check_folder(root)
+  link = root / name
+  if link.exists() and not link.is_symlink():
+    raise UserError(
+      f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
+    )
+  if not is_made(folder):
+    seconds_left()  # checking the budget first avoids creating empty folders
     with exclusive(folder / 'lock'):
-      try:
-        _fill(folder, 'inputs.json', make, inputs)
-      except (Busy, OutOfTime):
-        raise
-      except Exception as error:
-        if failed is not None:
-          failed[folder] = f'{name}: {reason_of(error)}'
-        raise
+      _fill(folder, 'inputs.json', make, inputs)
   if is_first():
-    _link(root / name, folder.name)
+    _link(link, folder.name)
   wait(f'made {folder.name}')
   return folder
+
+
+def folder_of(root: pathlib.Path, name: str, inputs: Mapping[str, Any]) -> pathlib.Path:
+  """The folder of a stage, whether it is made or not."""
+  return root / f'{name}-{digest(inputs)}'
+
+
+def is_made(folder: pathlib.Path) -> bool:
+  """Whether a stage's folder is finished."""
+  return agreed((folder / 'DONE').exists())
 
 
 def _fill(
   folder: pathlib.Path, record: str, make: Callable[..., object], inputs: Mapping[str, Any]
 ) -> bool:
-  """Has a stage made in its folder, whose lock is held; False if it was whole before."""
-  if agreed((folder / 'DONE').exists()):
+  """Makes a stage in its folder, whose lock is held; False if another process has made it."""
+  if is_made(folder):
     return False
   seconds_left()
   if is_first():
@@ -141,25 +124,27 @@ def _fill(
 
 
 def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
-  """Fills a folder that the user names, or goes on; False if it was whole before.
+  """Fills a folder that the user names, or continues; False if it was whole before.
 
   Args:
     folder: made by one stage, which its settings.json describes.
     make, inputs: see `stage`.
 
   Raises:
-    OutOfTime, Busy: see there.
+    OutOfTime: the budget ended first.
     UserError: the folder holds something else, or cannot be written to.
   """
   check_folder(folder)
   record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
   with exclusive(folder / 'lock'):
-    files = (file.name for file in folder.iterdir() if file.suffix != '.partial')
-    others = set(files) - {'lock', record.name} if is_first() else ()
-    there = read_json(record) if record.is_file() else {}
-    if agreed(bool(others) and there != wanted):
-      names = [name for name, value in wanted.items() if there.get(name) != value]
-      made = f'with another {", ".join(names)}' if there else 'by an earlier version, or by hand'
+    files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
+    others = files - {'lock', record.name} if is_first() else set()
+    settings = read_json(record) if record.is_file() else {}
+    if agreed(bool(others) and settings != wanted):
+      names = [name for name, value in wanted.items() if settings.get(name) != value]
+      made = 'by an earlier version, or by hand'
+      if settings:
+        made = f'with another {", ".join(names)}'
       raise UserError(f'{folder} was made {made}: choose another workdir')
     try:
       is_new = _fill(folder, record.name, make, inputs)
@@ -171,17 +156,8 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   return is_new
 
 
-def if_made(stages: Callable[[], T]) -> T | None:
-  """Returns what `stages` returns, if all that it makes is there; else None."""
-  try:
-    with budget(0), without_waiting():  # what is there takes no time
-      return stages()
-  except (Busy, OutOfTime, UserError):
-    return None
-
-
 def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
-  """The inputs that a stage's folder was made from; {} where they are not told."""
+  """The inputs that a stage's folder was made from; {} where no file records them."""
   for name in ('inputs.json', 'settings.json'):
     if (folder / name).is_file():
       return read_json(folder / name)
@@ -194,8 +170,7 @@ def exclusive(lock: pathlib.Path) -> Iterator[None]:
   the first one holds it.
 
   Raises:
-    OutOfTime: the budget is over.
-    Busy: another process holds it, in `without_waiting`.
+    OutOfTime: the budget ended first.
   """
   while True:
     with locked(lock, wait=False) if is_first() else contextlib.nullcontext(False) as is_mine:
@@ -203,8 +178,6 @@ def exclusive(lock: pathlib.Path) -> Iterator[None]:
         yield
         return
     seconds_left()
-    if not _waits.get():
-      raise Busy(str(lock))
     time.sleep(POLL_SECONDS)
 
 
@@ -242,20 +215,11 @@ def plain(value: Any) -> Any:
   raise TypeError(f'{type(value).__name__} cannot be an input of a stage')
 
 
-def _check_name(link: pathlib.Path) -> None:
-  """Raises UserError where a plain name is no link, or its folder is no folder."""
-  check_folder(link.parent)
-  if link.exists() and not link.is_symlink():
-    raise UserError(
-      f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
-    )
-
-
 def check_folder(path: pathlib.Path) -> None:
   """Raises UserError where a folder, or one that it lies in, is a file."""
   for folder in (path, *path.parents):
     if folder.exists() and not folder.is_dir():
-      raise UserError(f'{folder} is a file, and is to be a folder: choose another workdir')
+      raise UserError(f'{folder} is a file, where a folder is needed: choose another workdir')
 
 
 def _link(link: pathlib.Path, target: str) -> None:

@@ -243,8 +243,10 @@ def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
   if not {'teacher', 'beam'} <= set(record):
     raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
   if is_greedy and record['beam'] != 1:
-    given = f'the text in {folder} was written by a search with beam={record["beam"]}, not greedily'
-    raise UserError(f'{given}: {WRITE_OWN}')
+    raise UserError(
+      f'the text in {folder} was written by a search with beam={record["beam"]}, not greedily:'
+      f' {WRITE_OWN}'
+    )
 
 
 def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
@@ -266,8 +268,11 @@ def check_sources(tokens: TokenPairs, limit: int | None, which: str = 'of the te
   """Raises UserError, naming the first, where sources are longer than the model's positions."""
   too_long = np.flatnonzero(tokens.source.lengths > (limit or np.inf))
   if too_long.size:
-    given = f'sentence {too_long[0] + 1} {which} has {tokens.source.lengths[too_long[0]]} tokens'
-    raise UserError(f'{given}, and the model has {limit} positions: shorten or split it')
+    length = tokens.source.lengths[too_long[0]]
+    raise UserError(
+      f'sentence {too_long[0] + 1} {which} has {length} tokens, and the model has {limit}'
+      ' positions: shorten or split it'
+    )
 
 
 def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
@@ -287,17 +292,19 @@ def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray
   check_sources(tokens, model.max_positions, which)
   width = -(-int(tokens.source.lengths.max()) // 16) * 16  # few programs serve all
   width = min(width, model.max_positions or width)
-  found = np.full((len(tokens), width), source_pad(model), np.int32)
+  padded = np.full((len(tokens), width), source_pad(model), np.int32)
   for i in range(len(tokens)):
-    found[i, : tokens.source.lengths[i]] = tokens.source[i]
-  return found
+    padded[i, : tokens.source.lengths[i]] = tokens.source[i]
+  return padded
 
 
 def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
   """The `first` id, BOS, and the first n of every caption that has more, its end being one."""
   tokens = text.tokens(split).target
-  found = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
-  if not found:
-    given = f'config.measure.prompt={n} tokens are too long'
-    raise UserError(f'{given}, no sentence of the {split} set has more: give fewer')
-  return np.array(found, np.int32)
+  prompts = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
+  if not prompts:
+    raise UserError(
+      f'config.measure.prompt={n} tokens are too long, no sentence of the {split} set has more:'
+      ' give fewer'
+    )
+  return np.array(prompts, np.int32)

@@ -4,7 +4,7 @@ together with it.
   base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
 
 The result is the stage's model/ (`folders.load` takes the stage itself). Data is text or images: a
-dataclass with a `key`, and `open()` for what is trained on.
+dataclass with a `key`, and `open()` that returns the material to train on.
 """
 
 import dataclasses
@@ -142,8 +142,10 @@ def spaced(total: int, most: int) -> np.ndarray:
 def check_anchors(anchors: int, draw: str) -> None:
   """Raises UserError where a sample of places is not for all heads at once."""
   if anchors and draw != 'all':
-    given = f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible'
-    raise UserError(f'{given}: give draw=all, or anchors=0')
+    raise UserError(
+      f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible: give'
+      ' draw=all, or anchors=0'
+    )
 
 
 def each_once(part: str, **values: tuple[Any, ...]) -> None:
@@ -172,7 +174,7 @@ def base(
     folder: of the stage.
     model: its settings, without the vocabulary, which the data gives.
     run: steps, rate and so on.
-    data: what is trained on.
+    data: the text or images to train on.
     seed: draws the first parameters and the dropout.
     start: the folder of a finished base; None: fresh parameters.
     order: draws the order of the batches; None: `seed`.
@@ -270,12 +272,12 @@ def carry_out(
   seed: int,
   mesh: MeshConfig,
 ) -> None:
-  """Trains in a folder, or goes on; at the end the mean of the last checkpoints is saved.
+  """Trains in a folder, or continues; at the end the mean of the last checkpoints is saved.
 
   Args:
     folder: of the stage.
     task, batches, run, seed, mesh: see `base`.
-    modules: all that compute: the base, and what is trained on it.
+    modules: all that compute: the base, and the heads or draft on it.
     evaluate: figures of parameters, to watch.
     save: writes the result.
 

@@ -87,9 +87,9 @@ QUALITY_NOTE = (
 
 def bicubic_note(rows: Iterable[Row]) -> list[str]:
   """Says what a bicubic enlargement of the same images comes to."""
-  found = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
-  shown = ' or '.join(f'{one:.2f}' for one in found)
-  return [f"A bicubic enlargement's PSNR: {shown}."] if found else []
+  figures = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
+  shown = ' or '.join(f'{figure:.2f}' for figure in figures)
+  return [f"A bicubic enlargement's PSNR: {shown}."] if figures else []
 
 
 # --- tables
@@ -97,13 +97,13 @@ def bicubic_note(rows: Iterable[Row]) -> list[str]:
 
 def table2(rows: Iterable[Row]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
-  found = {key: row for key, row in by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
-  run, shown = {key[1:] for key in found}, found.values()
+  cells = {key: row for key, row in by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
+  run, shown = {key[1:] for key in cells}, cells.values()
   ours = {column: name for column, name in FORECASTS.items() if column in run}
-  columns = beside_the_papers(found, COLUMNS | ours, BLOCK, _of_table2)
+  columns = beside_the_papers(cells, COLUMNS | ours, BLOCK, _of_table2)
   notes = (TABLE2_NOTE, *[FORECAST_NOTE] * bool(ours), *own_note(shown), *heads_notes(shown))
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
-  return table.of(sorted({k for k, _, _ in found}), cells=shown)
+  return table.of(sorted({k for k, _, _ in cells}), cells=shown)
 
 
 def _of_table2(k: int, regime: str, rule: str) -> str:
@@ -123,8 +123,7 @@ def image_rows(rows: Sequence[Row]) -> Drawn:
 
 
 def _to_greedy(row: Row) -> float | str | None:
-  """PSNR against greedy. A file holds no infinity, so that is told by the share of equal
-  outputs."""
+  """PSNR against greedy. A file holds no infinity: the share of equal outputs stands for it."""
   if row.get('psnr_to_greedy') is None and row.get('same_as_greedy') == 1:
     return '∞'
   return row.get('psnr_to_greedy')
@@ -182,24 +181,24 @@ def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
   A line is a regime and k: those with distances between and beyond the columns of Table 2, or all
   if none has.
   """
-  found = [row for row in finished(rows) if distance(row) is not None]
-  counts = collections.Counter((row['regime'], row['k']) for row in found)
-  found = [row for row in found if counts[row['regime'], row['k']] > 2] or found
+  measured = [row for row in finished(rows) if distance(row) is not None]
+  counts = collections.Counter((row['regime'], row['k']) for row in measured)
+  swept = [row for row in measured if counts[row['regime'], row['k']] > 2] or measured
   figure, (left, right) = drawing.panels(2)
-  _tau_panel(left, found, 'mean_block_size', drawing.BLOCKS)
-  _tau_panel(right, found, 'psnr', 'PSNR against the originals (dB)')
+  _tau_panel(left, swept, 'mean_block_size', drawing.BLOCKS)
+  _tau_panel(right, swept, 'psnr', 'PSNR against the originals (dB)')
   drawing.legend(figure, 4)
   drawing.save(figure, path)
 
 
-def _tau_panel(axes: Axes, found: Sequence[Row], name: str, meaning: str) -> None:
+def _tau_panel(axes: Axes, rows: Sequence[Row], name: str, meaning: str) -> None:
   drawing.dress(axes, '', meaning, 'distance τ that is accepted')
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-  if not found:
+  if not rows:
     axes.set(xticks=(), yticks=())
     drawing.nothing_yet(axes)
   lines: dict[tuple[str, int], list[tuple[float, float]]] = {}
-  for row in found:
+  for row in rows:
     points, tau = lines.setdefault((row['regime'], row['k']), []), distance(row)
     if tau is not None and row.get(name) is not None:
       points.append((tau, row[name]))

@@ -2,9 +2,11 @@
 accepting near ones costs.
 
 A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are trained on it, frozen
-(regular) or together with it (finetune), for each k. Each of these models is measured by each rule,
-beside greedy decoding. Results: results.jsonl, table2.md, pictures, and in images/ what each row
-made of the split.
+(regular) or together with it (finetune), for each k. `table2` is the page: `train_missing` trains
+the models that are missing, each a stage of the workdir; `measure_missing` measures the rows that
+are missing, one a model, k and rule (`figures` measures those of one model), beside greedy
+decoding; then tables and pictures are drawn. Results: results.jsonl, table2.md, pictures, and in
+images/ what each row made of the split. The same command continues where it was stopped.
 """
 
 import dataclasses
@@ -24,8 +26,8 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.rows import Row, Rows, beside_greedy
-from experiments.lab.stage import in_place, inputs_of, seconds_left, stage
+from experiments.lab.rows import Row, beside_greedy
+from experiments.lab.stage import in_place, inputs_of, seconds_left
 from experiments.lab.train import (
   TUNED,
   Count,
@@ -38,6 +40,7 @@ from experiments.lab.train import (
   spaced,
   without_heads,
 )
+from experiments.lab.workdir import Workdir
 from experiments.stern2018 import image_tables, runs, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
@@ -72,6 +75,8 @@ FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fit
 PART = 64  # images that a base writes at once, between two points to go on from
 WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
 COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
+Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
+Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
 Several = Annotated[int, Between(2, math.inf)]  # tokens of a block
 
 
@@ -109,14 +114,14 @@ class ImagesConfig:
     )
 
   def open(self) -> 'Pictures':
-    """Reads what is trained on."""
+    """Reads the images to train on."""
     own = open_own(pathlib.Path(self.own)) if self.own else None
     return Pictures(self, self.images, own)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """Rows of the table, and the images that they are measured on."""
+  """What to measure, and on which images."""
 
   ks: tuple[Several, ...] = (2, 4, 6, 8, 10)  # k = 1, the base, is always there
   regimes: tuple[Literal['regular', 'finetune'], ...] = ('regular', 'finetune')
@@ -168,18 +173,20 @@ class Table2:
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     small, large = self.model.source_size, self.model.size
     if (small, large) != (SMALL, self.data.side):
-      given = f'config.model makes {large} x {large} pixels of {small} x {small}'
       raise UserError(
-        f'{given}: leave source_size out, and let size be data.side, {self.data.side}'
+        f'config.model makes {large} x {large} pixels of {small} x {small}: leave source_size out,'
+        f' and let size be data.side, {self.data.side}'
       )
     if self.table.forecast and not self.model.forecast:
-      given = f'config.table.forecast={self.table.forecast} with config.model.forecast=False'
       raise UserError(
-        f'{given} is not possible: give forecast=(), or train a base with model.forecast=True'
+        f'config.table.forecast={self.table.forecast} with config.model.forecast=False is not'
+        ' possible: give forecast=(), or train a base with model.forecast=True'
       )
     if self.table.own and self.data.own:
-      given = f'config.table.own=True with config.data.own={self.data.own}'
-      raise UserError(f'{given} is not possible: give one of them')
+      raise UserError(
+        f'config.table.own=True with config.data.own={self.data.own} is not possible: give one of'
+        ' them'
+      )
 
   @property
   def photographs(self) -> ImagesConfig:
@@ -190,44 +197,66 @@ class Table2:
 # --- the page
 
 
-def table2(c: Table2, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def table2(c: Table2, work: Workdir) -> None:
   """Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
-  rows, data = Rows(root / 'results.jsonl', conditions), c.data
-  base = stage(root, 'base', **runs.base_run(c, c.photographs, c.seed))
+  import skimage  # noqa: F401  measures likeness: where it is missing, that shows before training
+
+  base = work.stage(
+    'base', train.base, model=c.model, run=c.train, data=c.photographs, seed=c.seed, mesh=c.mesh
+  )
+  data = c.data
   if c.table.own:
     images = c.distill.images
-    own = stage(root, 'own', write_own, base=base, data=data, images=images, mesh=c.mesh)
+    own = work.stage('own', write_own, base=base, data=data, images=images, mesh=c.mesh)
     data = dataclasses.replace(data, own=str(own))
-  bench = Bench(c, data, root / 'images', base)
-  if found := runs.filled(rows, bench, asked(c), functools.partial(model, c, root, base, data)):
-    image_tables.blocks(found, root / 'table2.png')
-    image_tables.tau_sweep(found, root / 'tau.png')
-    tables.figure4(found, root / 'figure4.png')
-    image_tables.samples(root / 'images', c.table.split, max(c.table.ks), found, root)
-    runs.write(root / 'table2', rows, [make(found) for make in image_tables.TABLES], 'table2.png')
-  return rows
+
+  cells = cells_of(c)
+  models = train_missing(c, work, base, data, cells)
+  split = Split(c, data, work.root / 'images', base)
+  rows = measure_missing(split, work, cells, models)
+
+  if rows:
+    image_tables.blocks(rows, work.root / 'table2.png')
+    image_tables.tau_sweep(rows, work.root / 'tau.png')
+    tables.figure4(rows, work.root / 'figure4.png')
+    image_tables.samples(split.folder, c.table.split, max(c.table.ks), rows, work.root)
+    runs.write(work, 'table2', [make(rows) for make in image_tables.TABLES], 'table2.png')
 
 
-def asked(c: Table2) -> list[runs.Asked]:
+def cells_of(c: Table2) -> list[Cell]:
   """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k (or of
   all) other distances too."""
   table = c.table
   of_others = table.ks if table.taus_of == 'all' else (max(table.ks),)
   others = [f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]
-  found: list[runs.Asked] = [(1, 'regular', ('exact',))]
+  cells: list[Cell] = [(1, 'regular', ('exact',))]
   forecasts = [FORECAST, FITTED] if table.own or c.data.own else [FORECAST]
   for regime in (*forecasts, *table.regimes):
     # a forecast has no likeliest window
     ks, rules = (table.forecast, COLUMNS[:2]) if regime in forecasts else (table.ks, COLUMNS)
-    found += [(k, regime, (*rules, *(others if k in of_others else ()))) for k in ks]
-  return found
+    cells += [(k, regime, (*rules, *(others if k in of_others else ()))) for k in ks]
+  return cells
 
 
 # --- the models, each a stage
 
 
+def train_missing(
+  c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, cells: Sequence[Cell]
+) -> Models:
+  """Trains the models of the cells that are missing; returns the folders of those that are there
+  then. A training that fails is a row that says why."""
+  keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
+  trained = work.each(keys, lambda key: model(c, work, base, data, key['k'], key['regime']))
+  models = {}
+  for key, folder in zip(keys, trained, strict=True):
+    if folder is not None:
+      models[key['k'], key['regime']] = folder
+  return models
+
+
 def model(
-  c: Table2, root: pathlib.Path, base: pathlib.Path, data: ImagesConfig, k: int, regime: str
+  c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, k: int, regime: str
 ) -> pathlib.Path:
   """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
   if k == 1 or regime in UNTRAINED:
@@ -237,8 +266,8 @@ def model(
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
   if c.table.one_run or (not is_tuned and are_nested):
     k = max(c.table.ks)
-  start = model(c, root, base, data, k, 'regular') if is_tuned else base
-  return stage(root, f'k{k}-{regime}', **runs.heads_run(c, start, k, regime, data))
+  start = model(c, work, base, data, k, 'regular') if is_tuned else base
+  return work.stage(f'k{k}-{regime}', train.heads, **runs.heads_inputs(c, start, k, regime, data))
 
 
 # --- one run: experiments.train and experiments.evaluate
@@ -248,24 +277,27 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
   """Fills a folder with the run that k, regime and base mean; False if it was there before."""
   runs.check_alone(c)
   if c.k == 1:
-    return in_place(folder, **runs.base_run(c, c.data, c.seed))
-  runs.check_model(pathlib.Path(c.base), folders.model_of(c.model))
-  return in_place(folder, **runs.heads_run(c, pathlib.Path(c.base), c.k, c.regime, c.data))
+    return in_place(
+      folder, train.base, model=c.model, run=c.train, data=c.data, seed=c.seed, mesh=c.mesh
+    )
+  base = pathlib.Path(c.base)
+  runs.check_model(base, folders.model_of(c.model))
+  return in_place(folder, train.heads, **runs.heads_inputs(c, base, c.k, c.regime, c.data))
 
 
-def evaluate(c: Table2, folder: pathlib.Path, conditions: dict[str, Any]) -> Rows:
-  """Measures the run in a folder alone, by the rules of the table."""
+def evaluate(c: Table2, work: Workdir) -> None:
+  """Measures the run in the workdir alone, by the rules of the table."""
+  folder = work.root
   runs.check_model(folder, folders.model_of(c.model))
   train.check_run(folder, c.k, c.regime, c.seed)
-  rows = Rows(folder / 'results.jsonl', conditions)
-  bench, rules = Bench(c, c.data, folder / 'images', folder), COLUMNS if c.k > 1 else COLUMNS[:1]
-  found = runs.filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: folder)
-  runs.show(rows, [make(found) for make in image_tables.TABLES])
-  return rows
+  cell = c.k, c.regime, COLUMNS if c.k > 1 else COLUMNS[:1]
+  split = Split(c, c.data, folder / 'images', folder)
+  rows = measure_missing(split, work, [cell], {(c.k, c.regime): folder})
+  runs.show(work, [make(rows) for make in image_tables.TABLES])
 
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
-  """Has a base write its own images; says what there is then."""
+  """Has a base write its own images; returns what is there then, in a sentence."""
   inputs = {'base': teacher, 'data': c.photographs, 'images': c.distill.images, 'mesh': c.mesh}
   in_place(workdir, write_own, **inputs)
   n, height, width, _ = open_own(workdir).written.shape
@@ -321,11 +353,11 @@ class Pictures:
         remedy = 'give a run of the same config, on the same images'
         raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
-      record, given = record_of(self.config.own), f'the images in {self.config.own} were written'
+      record, images = record_of(self.config.own), f'the images in {self.config.own} were written'
       if record.teacher != author_of(*without_heads(*folders.load(folder))):
-        raise UserError(f'{given} by another model than {folder}: {WRITE_OWN}')
+        raise UserError(f'{images} by another model than {folder}: {WRITE_OWN}')
       if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
-        raise UserError(f'{given} of other images than this config means: {WRITE_OWN}')
+        raise UserError(f'{images} of other images than this config means: {WRITE_OWN}')
 
 
 class Own(NamedTuple):
@@ -387,8 +419,8 @@ def write_own(
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
   content = hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
-  said = Record(teacher, pictures.images.key[:16], content, data.mirrored)
-  write_json(folder / 'images.json', dataclasses.asdict(said))
+  record = Record(teacher, pictures.images.key[:16], content, data.mirrored)
+  write_json(folder / 'images.json', dataclasses.asdict(record))
   shutil.rmtree(folder / 'parts')
 
 
@@ -423,7 +455,7 @@ def record_of(folder: str | pathlib.Path) -> Record:
 
 @functools.lru_cache(maxsize=1)
 def _opened(data: ImageData) -> Images:
-  """The images, kept: every stage asks for their hash."""
+  """The images, kept, because every stage needs their hash."""
   return open_images(data)
 
 
@@ -476,8 +508,8 @@ def pictures_of(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
 # --- measurement
 
 
-class Bench:
-  """Measures models on the first images of a split.
+class Split:
+  """The first images of a split, on which models are measured.
 
   Args:
     c: the settings.
@@ -491,7 +523,7 @@ class Bench:
     self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path
   ) -> None:
     self.c, self.data, self.folder, self.base = c, data, folder, base
-    self.split = c.table.split
+    self.name = c.table.split
     self.pictures = c.photographs.open()
     self.originals = self.pictures.images.array(c.table.split, c.table.images or None)
     self.inputs = shrink(self.originals)
@@ -499,67 +531,9 @@ class Bench:
     self.bicubic_psnr = psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
     self.greedy: dict[pathlib.Path, Decoded] = {}  # of a model, whose k have it in common
 
-  def key(self, model: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
-    """Fields that a row is found by; model None: it could not be trained."""
-    table, models = self.c.table, None if model is None else folders.content(model)
-    key = {'k': k, 'regime': regime, 'rule': rule, 'models': models}
-    key |= {'split': table.split, 'outputs': len(self.inputs), 'batch': table.rows}
-    key |= {'images': self.pictures.images.key[:16]}
-    key |= {'timing_batch': 1, 'timing_images': table.timed, 'timing_rounds': table.repeats}
-    if regime == FITTED:
-      key |= {'own_images': record_of(self.data.own).content}
-    return key | {'dtype': self.c.model.dtype, 'seed': self.c.seed}
-
-  def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
-    """A row for each rule, of a model with its first k heads, or of a forecast; k = 1 decodes
-    greedily. The table's columns are timed in turn with the same model's greedy decoding."""
-    target = pack_if_faster(*folders.load(folder))
-    if folder not in self.greedy:
-      self.greedy[folder] = decoded(*target, fd.Greedy(), self.inputs, self.rows_at_once)
-    greedy, plain = self.greedy[folder], pictures_of(self.greedy[folder].tokens)
-    same: Row = {'bits_per_dimension': self.bits(*target), 'bicubic_psnr': self.bicubic_psnr}
-    if k > 1 and regime not in UNTRAINED:
-      dev, own = self.pictures.dev_batches(), self.own_batches(plain)
-      same |= runs.accuracy(folder, k, dev, own) | self.c.heads.conditions
-      same |= {'heads_text': 'own'} if self.data.own else {}
-    strategies = self.strategies(folder, k, regime, rules)
-    timed = {rule: strategies[rule] for rule in rules if rule in COLUMNS}
-    times = self.times(target, timed if k > 1 else {}) if timed else {}
-    for rule, strategy in strategies.items():
-      out = greedy if k == 1 else decoded(*target, strategy, self.inputs, self.rows_at_once)
-      if rule == 'exact':
-        self.check_same(*target, out, greedy)
-      made, blocks = pictures_of(out.tokens), count_blocks(out.lengths, out.block_sizes)
-      self.keep(folder, f'k{k}-{regime}-{rule}', output=made, block_sizes=out.block_sizes)
-      row = {**self.key(folder, k, regime, rule), **same}
-      if rule in timed:
-        row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
-      yield row | {
-        'tolerance': image_tables.distance({'k': k, 'rule': rule}),
-        'mean_block_size': blocks.mean_block_size,
-        'calls_per_output': blocks.calls_per_output,
-        'psnr': psnr(made, self.originals),
-        'ssim': ssim(made, self.originals),
-        'psnr_to_greedy': psnr(made, plain),
-        'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
-      }
-
-  def summary(self, row: Row) -> str:
-    """A row in one line."""
-    block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
-    return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'
-
-  def strategies(
-    self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
-  ) -> dict[str, Any]:
-    """The strategy of each rule: greedy, by a forecast, or by heads."""
-    if k == 1:
-      return {rule: fd.Greedy() for rule in rules}
-    if regime in UNTRAINED:
-      weights = self.fitted if regime == FITTED else None
-      return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
-    heads = pack_if_faster(*folders.load_heads(folder))
-    return {rule: strategy_of(heads, k, rule) for rule in rules}
+  def __reduce__(self) -> Any:
+    """A job opens the images itself."""
+    return Split, (self.c, self.data, self.folder, self.base)
 
   @functools.cached_property
   def fitted(self) -> np.ndarray:
@@ -577,13 +551,15 @@ class Bench:
 
   def keep(self, folder: pathlib.Path, name: str, **arrays: Any) -> None:
     """Writes what a row made of the split, beside what it was made from and by."""
-    with whole_file(self.folder / f'{self.split}-{name}.npz') as file:
-      for author, one in {'models': folder, 'base': self.base}.items():
-        arrays[author] = np.frombuffer(bytes.fromhex(folders.content(one)), np.uint8)[None]
+    with whole_file(self.folder / f'{self.name}-{name}.npz') as file:
+      for author, path in {'models': folder, 'base': self.base}.items():
+        content = bytes.fromhex(folders.content(path))
+        arrays[author] = np.frombuffer(content, np.uint8)[None]
       np.savez_compressed(file, input=self.inputs, original=self.originals, **arrays)
 
   def check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
-    """Raises UserError where an image parts from greedy decoding's at what is no near tie."""
+    """Raises UserError where an image differs first from greedy decoding's at a place that is not a
+    near tie."""
     gaps = [np.zeros(0)]
     # one by one: scoring takes memory
     for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):
@@ -608,3 +584,99 @@ class Bench:
     rows = min(self.c.data.rows, few)
     written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
     return [written[i] for i in range(few // rows)]
+
+
+def measure_missing(
+  split: Split, work: Workdir, cells: Sequence[Cell], models: Models
+) -> list[Row]:
+  """Measures the rows of the cells that are missing; returns all that there are then, failures
+  too."""
+  groups, failed = [], []
+  for k, regime, rules in cells:
+    if (k, regime) in models:
+      groups.append([key_of(split, models[k, regime], k, regime, rule) for rule in rules])
+    else:
+      # a model that could not be trained has failed for every rule
+      for failure in work.failures([{'k': k, 'regime': regime}]):
+        failed += [{**failure, 'rule': rule} for rule in rules]
+  return work.fill(groups, functools.partial(figures, split, models), summary) + failed
+
+
+def key_of(split: Split, model: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+  """The key of a row: all that decides its figures."""
+  c, table = split.c, split.c.table
+  key: Row = {
+    'k': k,
+    'regime': regime,
+    'rule': rule,
+    'models': folders.content(model),
+    'split': table.split,
+    'outputs': len(split.inputs),
+    'batch': table.rows,
+    'images': split.pictures.images.key[:16],
+    'timing_batch': 1,
+    'timing_images': table.timed,
+    'timing_rounds': table.repeats,
+  }
+  if regime == FITTED:
+    key['own_images'] = record_of(split.data.own).content
+  return key | {'dtype': c.model.dtype, 'seed': c.seed}
+
+
+def figures(split: Split, models: Models, missing: list[Row]) -> Iterator[Row]:
+  """Measures one model with its first k heads, or a forecast: the figures of each rule that is
+  missing; k = 1 decodes greedily. The table's columns are timed in turn with the same model's
+  greedy decoding."""
+  k, regime = missing[0]['k'], missing[0]['regime']
+  rules, folder = [key['rule'] for key in missing], models[k, regime]
+  target = pack_if_faster(*folders.load(folder))
+  if folder not in split.greedy:
+    split.greedy[folder] = decoded(*target, fd.Greedy(), split.inputs, split.rows_at_once)
+  greedy, plain = split.greedy[folder], pictures_of(split.greedy[folder].tokens)
+  same: Row = {'bits_per_dimension': split.bits(*target), 'bicubic_psnr': split.bicubic_psnr}
+  if k > 1 and regime not in UNTRAINED:
+    dev, own = split.pictures.dev_batches(), split.own_batches(plain)
+    same |= runs.accuracy(folder, k, dev, own) | split.c.heads.conditions
+    same |= {'heads_text': 'own'} if split.data.own else {}
+
+  by_rule = strategies(split, folder, k, regime, rules)
+  timed = {rule: by_rule[rule] for rule in rules if rule in COLUMNS}
+  times = split.times(target, timed if k > 1 else {}) if timed else {}
+
+  for rule, strategy in by_rule.items():
+    out = greedy if k == 1 else decoded(*target, strategy, split.inputs, split.rows_at_once)
+    if rule == 'exact':
+      split.check_same(*target, out, greedy)
+    made, blocks = pictures_of(out.tokens), count_blocks(out.lengths, out.block_sizes)
+    split.keep(folder, f'k{k}-{regime}-{rule}', output=made, block_sizes=out.block_sizes)
+    row = dict(same)
+    if rule in timed:
+      row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
+    yield row | {
+      'tolerance': image_tables.distance({'k': k, 'rule': rule}),
+      'mean_block_size': blocks.mean_block_size,
+      'calls_per_output': blocks.calls_per_output,
+      'psnr': psnr(made, split.originals),
+      'ssim': ssim(made, split.originals),
+      'psnr_to_greedy': psnr(made, plain),
+      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
+    }
+
+
+def strategies(
+  split: Split, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+) -> dict[str, Any]:
+  """The strategy of each rule: greedy, by a forecast, or by heads."""
+  if k == 1:
+    return {rule: fd.Greedy() for rule in rules}
+  if regime in UNTRAINED:
+    weights = split.fitted if regime == FITTED else None
+    return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
+  heads = pack_if_faster(*folders.load_heads(folder))
+  return {rule: strategy_of(heads, k, rule) for rule in rules}
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
+  block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
+  return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'

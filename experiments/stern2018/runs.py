@@ -1,76 +1,36 @@
-"""Runs and rows of the paper's pages, text and images alike: the models that are missing are
-trained, the rows that are missing are measured.
-
-A half of the paper (text.py, images.py) brings `model(k, regime)`, which makes a model, and a
-`Bench`: `split`, the sentences or images; `key(folder, k, regime, rule)`, the fields that a row is
-found by; `rows(folder, k, regime, rules)`, which yields the rows of one model, measured;
-`summary(row)`, a row in one line.
-"""
+"""Parts that text.py and images.py share: the inputs of heads, their accuracy, the printing of
+tables, and which k, regime and base make one run of `experiments.train`."""
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from experiments.lab import train
 from experiments.lab.report import Drawn, markdown, terminal
-from experiments.lab.rows import Row, Rows, each, json_of
-from experiments.lab.stage import if_made, seconds_left
+from experiments.lab.rows import Row
 from experiments.lab.train import DISTILLED, TUNED, seed_of, without_heads
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.files import write_text
 from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
 
-Asked = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
 
-
-def base_run(c: Any, data: Any, seed: int) -> dict[str, Any]:
-  """A base from the first step on, as a stage."""
-  same = {'model': c.model, 'run': c.train, 'data': data, 'mesh': c.mesh}
-  return {'make': train.base, 'seed': seed, **same}
-
-
-def heads_run(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> dict[str, Any]:
-  """Heads on a base, which learns along with them in the tuned regimes, as a stage."""
-  is_tuned, order = regime in TUNED, seed_of(c.seed, f'k{k}-{regime}')
-  run = c.finetune if is_tuned else c.freeze
-  same = {'run': run, 'data': data, 'seed': c.seed, 'order': order, 'mesh': c.mesh}
-  heads = {'base': base, 'heads': c.heads, 'k': k, 'together': is_tuned}
-  return {'make': train.heads, **heads, **same}
-
-
-def filled(
-  rows: Rows, bench: Any, asked: Sequence[Asked], model: Callable[[int, str], pathlib.Path]
-) -> list[Row]:
-  """Trains and measures what is missing; the rows that there are then."""
-  model(1, 'regular')  # without the base there is nothing
-  rules_of = {(k, regime): rules for k, regime, rules in asked}
-
-  def work(k: int, regime: str, split: str) -> None:
-    folder = model(k, regime)
-    keys = [bench.key(folder, k, regime, rule) for rule in rules_of[k, regime]]
-    if there := len(rows.all(keys)):
-      rows.console.print(f'k={k} {regime}: {there} of {len(keys)} rows are there')
-
-    def measured(missing: list[Row]) -> Iterator[Row]:
-      for row in bench.rows(folder, k, regime, [key['rule'] for key in missing]):
-        rows.console.print(bench.summary(json_of(row)))
-        yield row
-        seconds_left()
-
-    rows.together(keys, measured)
-
-  each(rows, [{'k': k, 'regime': regime, 'split': bench.split} for k, regime in rules_of], work)
-  found = []
-  for k, regime, rules in asked:
-    folder = if_made(lambda k=k, regime=regime: model(k, regime))
-    for rule in rules:  # a model that could not be trained has failed for every rule
-      there = rows.all([bench.key(folder, k, regime, rule)])
-      found += [{**row, 'rule': rule} for row in there]
-  rows.shown = found
-  return found
+def heads_inputs(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> dict[str, Any]:
+  """Inputs of `train.heads`: heads on a base, which learns along with them in the tuned regimes."""
+  is_tuned = regime in TUNED
+  return {
+    'base': base,
+    'heads': c.heads,
+    'k': k,
+    'together': is_tuned,
+    'run': c.finetune if is_tuned else c.freeze,
+    'data': data,
+    'seed': c.seed,
+    'order': seed_of(c.seed, f'k{k}-{regime}'),
+    'mesh': c.mesh,
+  }
 
 
 def accuracy(folder: pathlib.Path, k: int, dev: Sequence[Any], own: Sequence[Any]) -> Row:
@@ -90,22 +50,23 @@ def accuracy(folder: pathlib.Path, k: int, dev: Sequence[Any], own: Sequence[Any
   return {'head_accuracy': right(dev), 'own_accuracy': right(own) if own else ()}
 
 
-def show(rows: Rows, tables: Sequence[Drawn]) -> None:
+def show(work: Workdir, tables: Sequence[Drawn]) -> None:
   """Prints tables, but empty ones."""
   for table in tables:
     if table.rows:
-      rows.console.print(terminal(table))
+      work.console.print(terminal(table))
 
 
-def write(path: pathlib.Path, rows: Rows, tables: Sequence[Drawn], picture: str) -> None:
-  """Writes <path>.md, which shows a picture; prints the tables and their places."""
+def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:
+  """Writes <name>.md in the workdir, which shows a picture; prints the tables and their places."""
   page = '\n'.join(markdown(table) for table in tables if table.rows)
-  if not rows.is_complete:
+  if not work.is_complete:
     page += '\nNot finished: the same command goes on.\n'
+  path = work.root / name
   write_text(path.with_suffix('.md'), f'{page}\n![The same as a picture]({picture})\n')
-  show(rows, tables)
+  show(work, tables)
   places = f'{path}.md, the picture {path.with_name(picture)}'
-  rows.console.print(f'\nThe table is {places}, every row a line of {rows.path}')
+  work.console.print(f'\nThe table is {places}, every row a line of {work.path}')
 
 
 def check_alone(c: Any) -> None:

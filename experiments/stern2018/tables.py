@@ -166,8 +166,8 @@ SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
   """The newest row of each k, regime and rule, without beam search, which is Table 4's."""
-  found = {(row['k'], row['regime'], row['rule']): row for row in latest(rows, *KEY)}
-  return {key: row for key, row in found.items() if not key[2].startswith('beam-')}
+  newest = {(row['k'], row['regime'], row['rule']): row for row in latest(rows, *KEY)}
+  return {key: row for key, row in newest.items() if not key[2].startswith('beam-')}
 
 
 def finished(rows: Iterable[Row]) -> list[Row]:
@@ -192,7 +192,7 @@ def bleu_and_block(row: Row) -> str:
 
 
 def beside_the_papers(
-  found: Mapping[Key, Row],
+  rows: Mapping[Key, Row],
   headings: Mapping[tuple[str, str], str],
   figure: Column,
   theirs: Callable[..., str],
@@ -200,7 +200,7 @@ def beside_the_papers(
   """Columns of a table whose lines are values of k.
 
   Args:
-    found: the rows.
+    rows: by k, regime and rule.
     headings: of each column, by regime and rule.
     figure: what each column shows of its row.
     theirs: the paper's figure of a k, regime and rule, to stand beside ours.
@@ -208,7 +208,7 @@ def beside_the_papers(
 
   def column(regime: str, rule: str, heading: str) -> Column:
     def ours(k: int) -> Row | None:
-      return found.get((k, regime, rule))
+      return rows.get((k, regime, rule))
 
     beside = functools.partial(theirs, regime=regime, rule=rule)
     return dataclasses.replace(figure, heading=heading, beside=beside, cell=ours)
@@ -225,8 +225,8 @@ def rows_table(rows: Iterable[Row], quality: Sequence[Column], notes: Sequence[s
 
 def heads_table(rows: Iterable[Row]) -> Drawn:
   """Shares of right guesses by each head, of every finished model with heads."""
-  found = finished(rows)
-  return HEADS.of(row for row in found if row['rule'] == 'exact' and row.get('head_accuracy'))
+  exact = (row for row in finished(rows) if row['rule'] == 'exact')
+  return HEADS.of(row for row in exact if row.get('head_accuracy'))
 
 
 def _top_1(heading: str, name: str) -> Column:
@@ -264,8 +264,8 @@ def heads_notes(rows: Iterable[Row]) -> list[str]:
   notes = [f"Heads see {one}, too; the paper's see a hidden state alone." for one in sorted(seen)]
   for (regime, _), several in ks.items():
     if len(several) > 1:
-      what = f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(several)))}'
-      notes.append(f'One model, decoded with its first heads, is behind {what}; {ONE_FOR_EACH}')
+      rows_of = f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(several)))}'
+      notes.append(f'One model, decoded with its first heads, is behind {rows_of}; {ONE_FOR_EACH}')
   return notes
 
 
@@ -279,17 +279,17 @@ def own_note(rows: Iterable[Row]) -> list[str]:
 
 def table1(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   """BLEU / mean accepted block size, by k and by regime, in the paper's layout; see `columns`."""
-  found = by_key(rows)
-  headings = {column: _heading(*column) for column in columns(found)}
+  cells = by_key(rows)
+  headings = {column: _heading(*column) for column in columns(cells)}
   below = [TABLE1_NOTE]
   if any(_is_footnoted(*column) for column in headings):
     below.append(TOP_N_NOTE)
   if any(rule == TREE for _, rule in headings):
     below.append(TREE_NOTE)
-  below += [*own_note(found.values()), *heads_notes(found.values()), *notes]
-  figures = beside_the_papers(found, headings, Column('', bleu_and_block), _of_table1)
+  below += [*own_note(cells.values()), *heads_notes(cells.values()), *notes]
+  figures = beside_the_papers(cells, headings, Column('', bleu_and_block), _of_table1)
   table = Table('Blockwise parallel decoding, Table 1', figures, below, CONDITIONS)
-  return table.of(sorted({k for k, _, _ in found}), cells=found.values())
+  return table.of(sorted({k for k, _, _ in cells}), cells=cells.values())
 
 
 def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
@@ -299,16 +299,16 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   them with top-n, which in the paper is Both, and on the tree of 32 nodes, which it does not have.
   """
   keys = list(keys)
-  there = {regime for _, regime, _ in keys}
-  run = [regime for regime in REGIMES if regime in there]
-  found = [(regime, 'exact') for regime in run]
+  measured = {regime for _, regime, _ in keys}
+  run = [regime for regime in REGIMES if regime in measured]
+  columns = [(regime, 'exact') for regime in run]
   more = {rule for _, regime, rule in keys if regime == run[-1]}
   if run and run[-1] != 'regular':
     top = [rule for rule in more if rule.startswith('top-')]
-    found += [(run[-1], rule) for rule in sorted(top, key=rank)]
+    columns += [(run[-1], rule) for rule in sorted(top, key=rank)]
   if TREE in more:
-    found.append((run[-1], TREE))
-  return found
+    columns.append((run[-1], TREE))
+  return columns
 
 
 def _heading(regime: str, rule: str) -> str:
@@ -402,10 +402,12 @@ def beside(rows: Iterable[Row]) -> Drawn:
   of_workdir: dict[str, list[Row]] = {}
   for row in rows:
     of_workdir.setdefault(row['workdir'], []).append(row)
-  found = [row for some in of_workdir.values() for row in finished(some)]
+  shown: list[Row] = []
+  for some in of_workdir.values():
+    shown += finished(some)
   columns = (WORKDIR, K, TRAINING, RULE, *TEXT_QUALITY, BLOCK, SPEED_UP, SAME)
   table = Table('Side by side', columns, ROWS_NOTES, CONDITIONS)
-  return table.of(sorted(found, key=place_of))
+  return table.of(sorted(shown, key=place_of))
 
 
 # --- the pictures
@@ -440,10 +442,10 @@ def style(regime: str, rule: str) -> Style:
 def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
   """Draws the columns of Table 1, BLEU against block size. A point is a row, its label k; lines
   join what differs in k only."""
-  found = by_key(rows)
-  wanted = columns(found)
+  cells = by_key(rows)
+  wanted = columns(cells)
   ours: dict[Key, tuple[float, float]] = {}
-  for key, row in found.items():
+  for key, row in cells.items():
     bleu, block = row.get('bleu'), row.get('mean_block_size')
     is_shown = key[1:] in wanted and row.get('error') is None
     if is_shown and bleu is not None and block is not None:
@@ -462,7 +464,7 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
       axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
     else:
       axes.set(yticks=())
-  right.yaxis.tick_right()  # another text's BLEU: no eye is to compare it with ours
+  right.yaxis.tick_right()  # a separate axis: BLEU on another corpus is not comparable
   right.yaxis.set_label_position('right')
   right.spines[['left', 'right']].set_visible([False, True])
   figure.draw_without_rendering()

@@ -1,17 +1,19 @@
 """Blockwise parallel decoding of translations (Stern et al. 2018), from the top: Tables 1 and 4,
 Figure 4, the worked example.
 
+A page such as `table1` does three things. `train_missing` trains the models that are missing, each
+a stage of the workdir (`model` says which is trained on which):
+
   base -> heads on it (regular) -> heads and base together (finetune)
   teacher (another seed) -> its translations of the training text (distilled)
   base, distilled -> base-distil -> heads on it (distil) -> heads and base together (both)
 
-Each is a stage in the workdir: base/, k8-finetune/ and so on. From every model come its rows, one a
-rule, in results.jsonl. Where heads are nested (none sees the others), one run for the largest k
-serves all that are trained on a frozen base; with `table.one_run` it does so in every regime.
+`measure_missing` measures the rows that are missing in results.jsonl, one a model, k and rule
+(`figures` measures those of one model). Then the tables are drawn from the rows. Killed, or out of
+budget, the same command continues: a stage from its last checkpoint, the rows after the last one.
 
-A page (`table1`) asks for rows: k, regime and rules of each model. `runs.filled` makes the `model`,
-if it is missing, and has `Bench` measure it. `conditions` (config, machine, commit) stand in every
-row.
+Where heads are nested (none sees the others), one run for the largest k serves all that are trained
+on a frozen base; with `table.one_run` it does so in every regime.
 """
 
 import dataclasses
@@ -20,7 +22,7 @@ import itertools
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,8 +31,8 @@ import fastdec as fd
 from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import text
-from experiments.lab.rows import Row, Rows, beside_greedy
-from experiments.lab.stage import in_place, stage
+from experiments.lab.rows import Row, beside_greedy
+from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
@@ -45,6 +47,7 @@ from experiments.lab.train import (
   seed_of,
   spaced,
 )
+from experiments.lab.workdir import Workdir
 from experiments.stern2018 import runs, tables
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
@@ -70,6 +73,8 @@ RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
 GROWN_ON = 400  # sentences of another split, at most, that trees are grown on
+Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
+Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
 TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares with no other text.'
 
 
@@ -78,7 +83,7 @@ TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares wi
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-  """Measurements, and the sentences that they are of."""
+  """What to measure, and on which sentences."""
 
   ks: tuple[Annotated[int, Between(2, math.inf)], ...]  # block sizes; k = 1 is always there
   max_len: Count  # tokens of a translation
@@ -122,7 +127,7 @@ class Translation:
   def __post_init__(self) -> None:
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    self.heads.module(folders.model_of(self.model), 2)  # any k says what cannot be
+    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     for name, length in lengths.items():
       if length > (limit := self.model.max_positions):
@@ -138,51 +143,50 @@ class Translation:
 # --- the pages
 
 
-def table1(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def table1(c: Translation, work: Workdir) -> None:
   """Table 1: every k and regime with every rule, beside the base."""
-  asked: list[runs.Asked] = []
+  cells: list[Cell] = []
   for regime in dict.fromkeys(('regular', *c.table.regimes)):
     if regime not in TUNED:
-      asked.append((1, regime, ('exact',)))
+      cells.append((1, regime, ('exact',)))
     if regime in c.table.regimes:
-      asked += [(k, regime, c.table.rules) for k in c.table.ks]
-  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, c.table.split)
-  if found := runs.filled(rows, bench, asked, functools.partial(model, c, root)):
-    drawn = [tables.table1(found, notes(c)), *(make(found) for make in tables.TABLES[1:])]
-    tables.scatter(found, root / 'table1.png')
-    runs.write(root / 'table1', rows, drawn, 'table1.png')
-    if said := fastest(found):
-      rows.console.print(said)
-  return rows
+      cells += [(k, regime, c.table.rules) for k in c.table.ks]
+
+  sentences = Sentences(c, c.table.split)  # a mistake in the text shows before any work
+  models = train_missing(c, work, cells)
+  rows = measure_missing(sentences, work, cells, models)
+
+  if rows:
+    drawn = [tables.table1(rows, notes(c)), *(make(rows) for make in tables.TABLES[1:])]
+    tables.scatter(rows, work.root / 'table1.png')
+    runs.write(work, 'table1', drawn, 'table1.png')
+    if best := fastest(rows):
+      work.console.print(best)
 
 
-def table4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def table4(c: Translation, work: Workdir) -> None:
   """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
-  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  asked = [(1, 'distil', ('exact', BEAM)), *of_figure4(c)]
-  if found := runs.filled(rows, bench, asked, functools.partial(model, c, root)):
-    tables.figure4(found, root / 'figure4.png')
-    runs.write(root / 'table4', rows, [tables.table4(found, notes(c))], 'figure4.png')
-  return rows
+  cells = [(1, 'distil', ('exact', BEAM)), *((k, 'both', ('exact',)) for k in c.table.ks)]
+  sentences = Sentences(c, 'test')
+  models = train_missing(c, work, cells)
+  rows = measure_missing(sentences, work, cells, models)
+  if rows:
+    tables.figure4(rows, work.root / 'figure4.png')
+    runs.write(work, 'table4', [tables.table4(rows, notes(c))], 'figure4.png')
 
 
-def figure4(c: Translation, root: pathlib.Path, conditions: dict[str, Any]) -> Rows:
+def figure4(c: Translation, work: Workdir) -> None:
   """Figure 4: speed-up against block size, on the test set."""
-  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  if found := runs.filled(rows, bench, of_figure4(c), functools.partial(model, c, root)):
-    tables.figure4(found, root / 'figure4.png')
-    rows.console.print(f'The picture is {root}/figure4.png, its points are in {rows.path}')
-  return rows
+  cells: list[Cell] = [(k, 'both', ('exact',)) for k in c.table.ks]
+  sentences = Sentences(c, 'test')
+  models = train_missing(c, work, cells)
+  rows = measure_missing(sentences, work, cells, models)
+  if rows:
+    tables.figure4(rows, work.root / 'figure4.png')
+    work.console.print(f'The picture is {work.root}/figure4.png, its points are in {work.path}')
 
 
-def of_figure4(c: Translation) -> list[runs.Asked]:
-  """The rows of Figure 4: every k."""
-  return [(k, 'both', ('exact',)) for k in c.table.ks]
-
-
-def example(
-  c: Translation, root: pathlib.Path, conditions: dict[str, Any], sentence: str | None = None
-) -> Rows:
+def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
   """The worked example (section 7.4): what each call accepted, of a sentence or of the one in the
   test set that takes the fewest calls for its length."""
   ks, regimes = c.table.ks, c.table.regimes
@@ -192,13 +196,15 @@ def example(
       f'the table has no cell k={k}, regime={regime}: give k in {ks} and regime in {regimes}, or'
       ' change the table by --config.table'
     )
-  rows, bench = Rows(root / 'results.jsonl', conditions), Bench(c, 'test')
-  tokenizer, tokens = bench.text.tokenizer, bench.tokens
+  sentences = Sentences(c, 'test')
+  tokenizer, tokens = sentences.text.tokenizer, sentences.tokens
   if sentence is not None:
     tokens = tokenise([(sentence, '')], tokenizer)
-  folder = model(c, root, k, regime)
+  folder = model(c, work, k, regime)
   target = Bound(*pack_if_faster(*folders.load(folder)))
-  out = bench.translate(target, bench.strategies(target, folder, k, ['exact'])['exact'], tokens)
+  strategy = strategies(sentences, target, folder, k, ['exact'])['exact']
+  out = sentences.translate(target, strategy, tokens)
+
   calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
   is_long = out.lengths >= np.median(out.lengths)
   chosen = int(np.where(is_long, out.lengths / calls, 0).argmax())
@@ -208,61 +214,84 @@ def example(
   # the first token comes with the prompt
   blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes[sizes > 0].tolist())]
   drawn = tables.example_text(source, blocks)
-  write_text(root / 'example.txt', drawn)
-  tables.example_picture(source, blocks, root / 'example.png')
-  rows.console.print(f'{drawn}\nIt is in {root}/example.txt, as a picture in {root}/example.png')
-  return rows
+  write_text(work.root / 'example.txt', drawn)
+  tables.example_picture(source, blocks, work.root / 'example.png')
+  work.console.print(
+    f'{drawn}\nIt is in {work.root}/example.txt, as a picture in {work.root}/example.png'
+  )
 
 
 # --- the models, each a stage
 
 
-def model(c: Translation, root: pathlib.Path, k: int, regime: str) -> pathlib.Path:
-  """The model of a k and a regime, made if it is not there; k = 1 is a base."""
-  base, data = stage(root, 'base', **runs.base_run(c, c.people, c.seed)), text_of(c, root, regime)
+def train_missing(c: Translation, work: Workdir, cells: Sequence[Cell]) -> Models:
+  """Trains the models of the cells that are missing; returns the folders of those that are there
+  then. A training that fails is a row that says why."""
+  model(c, work, 1, 'regular')  # without the base there is nothing
+  keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
+  trained = work.each(keys, lambda key: model(c, work, key['k'], key['regime']))
+  models = {}
+  for key, folder in zip(keys, trained, strict=True):
+    if folder is not None:
+      models[key['k'], key['regime']] = folder
+  return models
+
+
+def model(c: Translation, work: Workdir, k: int, regime: str) -> pathlib.Path:
+  """The model of a k and a regime, trained if it is missing; k = 1 is a base."""
+  base = work.stage(
+    'base', train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
+  )
+  data = text_of(c, work, regime)
+  if k == 1 and regime not in DISTILLED:
+    return base
   if k == 1:
-    return stage(root, 'base-distil', **retrained_run(c, base, data)) if data.distilled else base
+    return work.stage('base-distil', train.base, **retraining(c, base, data))
   is_tuned = regime in TUNED
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
   if c.table.one_run or (are_nested and not is_tuned):
     k = max(c.table.ks)
-  start = model(c, root, k if is_tuned else 1, 'distil' if data.distilled else 'regular')
-  return stage(root, f'k{k}-{regime}', **runs.heads_run(c, start, k, regime, data))
+  # heads that are tuned with the base begin at heads that were trained on it
+  start = model(c, work, k if is_tuned else 1, 'distil' if regime in DISTILLED else 'regular')
+  return work.stage(f'k{k}-{regime}', train.heads, **runs.heads_inputs(c, start, k, regime, data))
 
 
-def text_of(c: Translation, root: pathlib.Path, regime: str) -> TextConfig:
+def text_of(c: Translation, work: Workdir, regime: str) -> TextConfig:
   """The text of a regime: a teacher's translations, or people's; heads on the base may have its
   own."""
   if regime not in DISTILLED:
     return dataclasses.replace(c.data, distilled='')
   distilled = c.data.distilled
   if not distilled:
-    teacher = stage(root, 'teacher', **runs.base_run(c, c.people, seed_of(c.seed, 'teacher')))
-    distilled = str(stage(root, 'distilled', **translation_run(c, teacher)))
+    seed = seed_of(c.seed, 'teacher')
+    teacher = work.stage(
+      'teacher', train.base, model=c.model, run=c.train, data=c.people, seed=seed, mesh=c.mesh
+    )
+    distilled = str(
+      work.stage('distilled', own.translations, model=teacher, data=c.people, distill=c.distill)
+    )
   return dataclasses.replace(c.data, distilled=distilled, own='')
 
 
-def retrained_run(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
-  """A base trained on, on distilled text."""
+def retraining(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
+  """Inputs of a base that is trained further, on distilled text."""
+  order = seed_of(c.seed, 'k1-distil')
   same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
-  return {'make': train.base, 'start': base, 'order': seed_of(c.seed, 'k1-distil'), **same}
-
-
-def translation_run(c: Translation, teacher: pathlib.Path) -> dict[str, Any]:
-  """The training text as a model translates it."""
-  return {'make': own.translations, 'model': teacher, 'data': c.people, 'distill': c.distill}
+  return {'start': base, 'order': order, **same}
 
 
 # --- measurement
 
 
-class Bench:
-  """The sentences of a split, and how models are measured on them.
+class Sentences:
+  """The sentences of a split, opened.
 
   Attributes:
+    text: the text that they are of.
     tokens: their ids.
+    references: what people translated.
     timed: inputs of `fd.decode`, one sentence each: those that are timed.
-    greedy: its greedy translations, by the model; {} until something is measured.
+    greedy: greedy translations, by the model; {} until something is measured.
   """
 
   def __init__(self, c: Translation, split: str) -> None:
@@ -273,101 +302,28 @@ class Bench:
     check_sources(self.tokens, c.model.max_positions, f'of the {split} set')
     if not len(self.text.tokens('train', c.data.row_length)):
       raise UserError('there are no pairs to train on: give text, or longer rows')
-    chosen = spaced(len(pairs), c.table.timed)
-    self.timed = [(self.tokens.source[i][None],) for i in chosen]
+    self.timed = [(self.tokens.source[i][None],) for i in spaced(len(pairs), c.table.timed)]
     self.greedy: dict[str, Decoded] = {}
 
-  def key(self, folder: pathlib.Path | None, k: int, regime: str, rule: str) -> Row:
-    """Fields that a row is found by: what is measured, on which model (None: it could not be
-    trained) and which sentences."""
-    table = self.c.table
-    key: Row = {'k': k, 'regime': regime, 'rule': rule, 'split': self.split}
-    key |= {'outputs': len(self.references), 'max_len': table.max_len, 'batch': table.rows}
-    key |= {'timing_sentences': table.timed, 'timing_rounds': table.repeats}
-    models = None if folder is None else folders.content(folder)
-    return key | {'models': models, 'content': self.text.content}
-
-  def rows(self, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]) -> Iterator[Row]:
-    """A row for each rule, of a model with its first k heads; k = 1 decodes greedily ('exact') or
-    by beam search.
-
-    Rules of chains run in the same compiled programs, trees each in their own. All are timed in
-    turn with the same model's greedy decoding.
-    """
-    c = self.c
-    target = Bound(*pack_if_faster(*folders.load(folder)))
-    strategies = self.strategies(target, folder, k, rules)
-    decoded = {'greedy': fd.Greedy(), **strategies}
-    if k == 1:
-      decoded.pop('exact', None)  # which is greedy
-    functions = {}
-    for name, strategy in decoded.items():
-      how = {'strategy': strategy, 'max_len': c.table.max_len}
-      functions[name] = functools.partial(fd.decode, *target, **how)
-    times = measure(functions, c.table.repeats, self.timed)
-    models = folders.content(folder)
-    if models not in self.greedy:
-      self.greedy[models] = self.translate(target, fd.Greedy())
-    greedy = self.greedy[models]
-    same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
-    if k > 1:
-      dev, own = self.text.dev_batches(), self.own_batches(greedy)
-      same |= runs.accuracy(folder, k, dev, own) | c.heads.conditions
-      if regime not in DISTILLED and c.data.own:
-        same['heads_text'] = 'own'
-    for rule, strategy in strategies.items():
-      out = self.translate(target, strategy) if rule in decoded else greedy
-      row = {**self.key(folder, k, regime, rule), **self._quality(out), **same}
-      row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
-      row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
-      if tree_nodes(rule):
-        sources = {'tree_split': other_split(self.split), 'tree_sentences': len(self.tree_sources)}
-        row |= {'tree_nodes': strategy.drafter.nodes, **sources}
-      yield row
-
-  def strategies(
-    self, target: Bound, folder: pathlib.Path, k: int, rules: Sequence[str]
-  ) -> dict[str, Any]:
-    """The strategy of each rule. Trees are the best of their size for the first k heads, counted on
-    what the model itself writes for sources of another split."""
-    table = self.c.table
-    if k == 1:
-      search = fd.Beam(size=4, length_penalty=0.6)
-      return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
-    heads, found = Bound(*pack_if_faster(*folders.load_heads(folder))), {}
-    if any(map(tree_nodes, rules)):
-      drafting = Bound(*heads.module.drafting(heads.params, k - 1))
-      ranks = written_ranks(target, drafting, self.tree_sources, table.max_len, table.rows)
-    for rule in rules:
-      if nodes := tree_nodes(rule):
-        # a model that writes nothing has shown no guess to be right
-        found[rule] = fd.Medusa(heads, grow(ranks, nodes).choices or ((0,),))
-      else:
-        found[rule] = fd.Blockwise(heads, k=k, rule=rule_of(rule))
-    return found
+  def __reduce__(self) -> Any:
+    """A job opens them itself."""
+    return Sentences, (self.c, self.split)
 
   @functools.cached_property
   def tree_sources(self) -> list[list[int]]:
-    """Sources of another split, evenly spaced, that trees are grown on."""
+    """Sources of the other split, evenly spaced: trees are grown there and measured here."""
     pairs, limit = self.text.pairs(other_split(self.split)), self.c.model.max_positions
     some = [pairs[i] for i in spaced(len(pairs), GROWN_ON)]
     tokens = tokenise(some, self.text.tokenizer, limit)
     return [tokens.source[i].tolist() for i in range(len(tokens))]
 
   def translate(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Decoded:
-    """Translates every sentence of the split, or the ones given."""
+    """Translates every sentence of the split, or `tokens`."""
     table, tokens = self.c.table, self.tokens if tokens is None else tokens
     model, params = target.module, target.params
     check_sources(tokens, model.max_positions)
     sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
-
-  def summary(self, row: Row) -> str:
-    """A row in one line."""
-    block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
-    times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
-    name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
-    return f'{name}: BLEU {bleu}, mean block {block}, {times}'
 
   def own_batches(self, greedy: Decoded) -> list[Any]:
     """Batches of the sentences as the model itself translates them."""
@@ -376,23 +332,138 @@ class Bench:
     own = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
     return self.text.dev_batches(own) if len(own) else []
 
-  def _quality(self, out: Decoded) -> Row:
-    """BLEU and block sizes."""
-    language = self.c.data.target
-    lines = [self.text.tokenizer.decode(row.tolist()) for row in out.tokens]
-    bleu = corpus_bleu(lines, self.references, language)
-    blocks = count_blocks(out.lengths, out.block_sizes)
-    found: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
-    if language == 'de':  # Tensor2Tensor's script is about German
-      score, signature = split_compound_bleu(lines, self.references)
-      found |= {'compound_bleu': score, 'compound_bleu_signature': signature}
-    found['mean_block_size'] = blocks.mean_block_size
-    found['calls_per_output'] = blocks.calls_per_output
-    return found
+
+def measure_missing(
+  sentences: Sentences, work: Workdir, cells: Sequence[Cell], models: Models
+) -> list[Row]:
+  """Measures the rows of the cells that are missing; returns all that there are then, failures
+  too."""
+  groups, failed = [], []
+  for k, regime, rules in cells:
+    if (k, regime) in models:
+      folder = models[k, regime]
+      groups.append([key_of(sentences, folder, k, regime, rule) for rule in rules])
+    else:
+      # a model that could not be trained has failed for every rule
+      for failure in work.failures([{'k': k, 'regime': regime}]):
+        failed += [{**failure, 'rule': rule} for rule in rules]
+  rows = work.fill(groups, functools.partial(figures, sentences, models), summary)
+  return rows + failed
+
+
+def key_of(sentences: Sentences, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+  """The key of a row: all that decides its figures."""
+  table = sentences.c.table
+  return {
+    'k': k,
+    'regime': regime,
+    'rule': rule,
+    'split': sentences.split,
+    'outputs': len(sentences.references),
+    'max_len': table.max_len,
+    'batch': table.rows,
+    'timing_sentences': table.timed,
+    'timing_rounds': table.repeats,
+    'models': folders.content(folder),
+    'content': sentences.text.content,
+  }
+
+
+def figures(sentences: Sentences, models: Models, missing: list[Row]) -> Iterator[Row]:
+  """Measures one model with its first k heads: the figures of each rule that is missing, which are
+  timed in turn with the same model's greedy decoding. k = 1 decodes greedily, or by beam search.
+
+  Rules of chains run in the same compiled programs, trees each in their own.
+  """
+  c, k, regime = sentences.c, missing[0]['k'], missing[0]['regime']
+  rules, folder = [key['rule'] for key in missing], models[k, regime]
+  target = Bound(*pack_if_faster(*folders.load(folder)))
+  by_rule = strategies(sentences, target, folder, k, rules)
+
+  # Time some sentences one by one.
+  decoded = {'greedy': fd.Greedy(), **by_rule}
+  if k == 1:
+    decoded.pop('exact', None)  # which is greedy
+  functions = {}
+  for name, strategy in decoded.items():
+    functions[name] = functools.partial(
+      fd.decode, *target, strategy=strategy, max_len=c.table.max_len
+    )
+  times = measure(functions, c.table.repeats, sentences.timed)
+
+  # Translate all sentences greedily, and see how often heads guess what comes next.
+  content = folders.content(folder)
+  if content not in sentences.greedy:
+    sentences.greedy[content] = sentences.translate(target, fd.Greedy())
+  greedy = sentences.greedy[content]
+  same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
+  if k > 1:
+    dev, own = sentences.text.dev_batches(), sentences.own_batches(greedy)
+    same |= runs.accuracy(folder, k, dev, own) | c.heads.conditions
+    if regime not in DISTILLED and c.data.own:
+      same['heads_text'] = 'own'
+
+  # Translate all sentences by each rule.
+  for rule, strategy in by_rule.items():
+    out = sentences.translate(target, strategy) if rule in decoded else greedy
+    row = quality(sentences, out) | same
+    row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
+    row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
+    if tree_nodes(rule):
+      row['tree_nodes'] = strategy.drafter.nodes
+      row['tree_split'] = other_split(sentences.split)
+      row['tree_sentences'] = len(sentences.tree_sources)
+    yield row
+
+
+def strategies(
+  sentences: Sentences, target: Bound, folder: pathlib.Path, k: int, rules: Sequence[str]
+) -> dict[str, Any]:
+  """The strategy of each rule. Trees are the best of their size for the first k heads, counted on
+  what the model itself writes for sources of another split."""
+  table = sentences.c.table
+  if k == 1:
+    search = fd.Beam(size=4, length_penalty=0.6)
+    return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
+  heads = Bound(*pack_if_faster(*folders.load_heads(folder)))
+  if any(map(tree_nodes, rules)):
+    drafting = Bound(*heads.module.drafting(heads.params, k - 1))
+    ranks = written_ranks(target, drafting, sentences.tree_sources, table.max_len, table.rows)
+  by_rule: dict[str, Any] = {}
+  for rule in rules:
+    if nodes := tree_nodes(rule):
+      # If no text was written, there are no ranks: fall back to a tree of one guess.
+      by_rule[rule] = fd.Medusa(heads, grow(ranks, nodes).choices or ((0,),))
+    else:
+      by_rule[rule] = fd.Blockwise(heads, k=k, rule=rule_of(rule))
+  return by_rule
+
+
+def quality(sentences: Sentences, out: Decoded) -> Row:
+  """BLEU and block sizes."""
+  language = sentences.c.data.target
+  lines = [sentences.text.tokenizer.decode(row.tolist()) for row in out.tokens]
+  bleu = corpus_bleu(lines, sentences.references, language)
+  row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
+  if language == 'de':  # Tensor2Tensor's script is about German
+    score, signature = split_compound_bleu(lines, sentences.references)
+    row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
+  blocks = count_blocks(out.lengths, out.block_sizes)
+  row['mean_block_size'] = blocks.mean_block_size
+  row['calls_per_output'] = blocks.calls_per_output
+  return row
+
+
+def summary(row: Row) -> str:
+  """A row in one line."""
+  block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
+  times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
+  name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
+  return f'{name}: BLEU {bleu}, mean block {block}, {times}'
 
 
 def other_split(split: str) -> str:
-  """The split that trees are grown on which are measured on this one."""
+  """The other split: trees are grown there and measured here."""
   return 'dev' if split == 'test' else 'test'
 
 
@@ -400,7 +471,7 @@ def other_split(split: str) -> str:
 
 
 def train_run(c: Translation, workdir: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base say, or goes on; False if it was finished.
+  """Trains the one run that k, regime and base mean, or continues; False if it was finished.
 
   Raises:
     UserError: they do not fit each other, or the text.
@@ -414,41 +485,43 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
     )
   runs.check_alone(c)
   if c.k == 1 and not distils:
-    return in_place(workdir, **runs.base_run(c, c.people, c.seed))
+    return in_place(
+      workdir, train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
+    )
   base, material = pathlib.Path(c.base), c.data.open()
   material.check_base(base)
   runs.check_model(base, material.model_of(c.model))
   if c.k == 1:
-    return in_place(workdir, **retrained_run(c, base, c.data))
-  return in_place(workdir, **runs.heads_run(c, base, c.k, c.regime, c.data))
+    return in_place(workdir, train.base, **retraining(c, base, c.data))
+  return in_place(workdir, train.heads, **runs.heads_inputs(c, base, c.k, c.regime, c.data))
 
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
-  """Has a teacher translate the training text; says what there is then."""
-  in_place(workdir, **translation_run(c, teacher))
+  """Has a teacher translate the training text; returns what is there then, in a sentence."""
+  in_place(workdir, own.translations, model=teacher, data=c.people, distill=c.distill)
   counts = record_of(workdir)['counts']
   kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'
   kept += ' are left out' if c.distill.sources else ' keep their translation'
   return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({kept})'
 
 
-def evaluate(c: Translation, workdir: pathlib.Path, conditions: dict[str, Any]) -> Rows:
-  """Measures every rule of one finished run.
+def evaluate(c: Translation, work: Workdir) -> None:
+  """Measures every rule of one finished run, which the workdir holds.
 
   Raises:
     UserError: the folder holds no model, or not the one that k and regime mean.
   """
-  if not (workdir / 'model' / 'config.json').is_file():
+  folder = work.root
+  if not (folder / 'model' / 'config.json').is_file():
     raise UserError(
-      f'{workdir} holds no finished run: train it first, by experiments.train with the same config'
+      f'{folder} holds no finished run: train it first, by experiments.train with the same config'
     )
-  train.check_run(workdir, c.k, c.regime, c.seed)
-  rows, bench = Rows(workdir / 'results.jsonl', conditions), Bench(c, c.table.split)
-  bench.text.check_base(workdir)
-  rules = c.table.rules if c.k > 1 else ('exact',)
-  found = runs.filled(rows, bench, [(c.k, c.regime, rules)], lambda k, regime: workdir)
-  runs.show(rows, [make(found) for make in tables.TABLES])
-  return rows
+  train.check_run(folder, c.k, c.regime, c.seed)
+  sentences = Sentences(c, c.table.split)
+  sentences.text.check_base(folder)
+  cell = c.k, c.regime, c.table.rules if c.k > 1 else ('exact',)
+  rows = measure_missing(sentences, work, [cell], {(c.k, c.regime): folder})
+  runs.show(work, [make(rows) for make in tables.TABLES])
 
 
 # --- rules of acceptance, by name
@@ -493,14 +566,14 @@ def notes(c: Translation) -> list[str]:
 def fastest(rows: Sequence[Row]) -> str | None:
   """Says which exact decoding was the fastest; None where none was timed, or nothing was
   written."""
-  found = []
+  timed = []
   for row in tables.finished(rows):
     is_exact = row['k'] > 1 and (row['rule'] == 'exact' or tree_nodes(row['rule']))
     if is_exact and row.get('speedup') and row.get('mean_block_size'):
-      found.append(row)
-  if not found:
+      timed.append(row)
+  if not timed:
     return None
-  best = max(found, key=lambda row: row['speedup'])
+  best = max(timed, key=lambda row: row['speedup'])
   ratio, same = f'{best["speedup"]:.2f} times as fast', f'{best["same_as_greedy"]:.0%}'
   return (
     f'The fastest exact decoding here: {best["mean_block_size"]:.1f} tokens a call, {ratio} as'

@@ -32,7 +32,7 @@ def loaded(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
   Raises:
     UserError: there is no such run, it is not about images, or the rule is unknown.
   """
-  accepts = rule_of(rule)  # an unknown one is told before anything is loaded
+  accepts = rule_of(rule)  # an unknown one shows before anything is loaded
   folder = folders.open(workdir)
   if not isinstance(folder.model, ImageTransformer):
     raise UserError(
@@ -54,10 +54,10 @@ def enlarged(
   for first in bars.track(range(0, len(tiles), rows), 'Upscaling', transient=True):
     parts.append(decoded(model, params, strategy, tiles[first : first + rows], rows))
   made = jax.tree.map(lambda *each: np.concatenate(each), *parts)
-  found, large = count_blocks(made.lengths, made.block_sizes), model.config.size
+  blocks, large = count_blocks(made.lengths, made.block_sizes), model.config.size
   return joined(pictures_of(made.tokens), picture), (
-    f'{found.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
-    f' {found.calls_per_output:.0f} calls a tile, mean block {found.mean_block_size:.2f}'
+    f'{blocks.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
+    f' {blocks.calls_per_output:.0f} calls a tile, mean block {blocks.mean_block_size:.2f}'
   )
 
 

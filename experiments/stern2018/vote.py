@@ -75,8 +75,8 @@ class Study:
     for path in sorted(workdir.glob('images/*.npz')):
       if name := FILE.fullmatch(path.stem):
         try:
-          found = npz.read(path, SHAPES, 'images')
-          inputs, output, base = found['input'], found['output'], found['base'].tobytes()
+          arrays = npz.read(path, SHAPES, 'images')
+          inputs, output, base = arrays['input'], arrays['output'], arrays['base'].tobytes()
         except UserError as error:
           raise UserError(f'{path} cannot be read ({error}): remove it, and {remedy}') from None
         if not self.outputs:
@@ -94,7 +94,7 @@ class Study:
   def pairs(self, rater: str) -> dict[str, tuple[int, str, int, str]]:
     """Lists pairs in a rater's order: name -> k, rule, image, the fine-tuned model's side.
 
-    Order, sides and names are drawn from the pictures and the rater's word. The page is told
+    Order, sides and names are drawn from the pictures and the rater's word. The page gets
     names alone, from which nobody can work out sides.
     """
     pairs = {}
@@ -112,8 +112,8 @@ class Study:
     k, rule, image, tuned = self.pairs(rater)[pair]
     if side not in SIDES:
       raise ValueError(f'{side} is no side')
-    given = {'rater': rater, 'pair': pair, 'k': k, 'rule': rule, 'image': image}
-    return read(Vote, {**given, 'preferred': side == tuned, 'time': time.time()}, 'a vote')
+    vote = {'rater': rater, 'pair': pair, 'k': k, 'rule': rule, 'image': image}
+    return read(Vote, {**vote, 'preferred': side == tuned, 'time': time.time()}, 'a vote')
 
   def pictures(self, k: int, rule: str, image: int, side: str) -> dict[str, str]:
     """Gives the pictures of a pair as addresses."""
@@ -133,7 +133,7 @@ def _address(pixels: np.ndarray) -> str:
 def read_votes(path: Path) -> dict[str, Vote]:
   """Reads votes by the names of their pairs.
 
-  The fragment of a write that was killed is left out: nobody was told that this vote is kept.
+  The fragment of a write that was killed is left out: no rater has seen that this vote is kept.
   """
   votes = (read(Vote, line, f'a vote in {path}') for line in rows.read(path))
   return {vote.pair: vote for vote in votes}
@@ -166,15 +166,15 @@ class Handler(page.Handler):
   server: Server
 
   def do_GET(self) -> None:
-    asked = re.fullmatch(r'/(\?rater=([a-z0-9-]{0,40}))?', self.path)
-    if not asked:
+    query = re.fullmatch(r'/(\?rater=([a-z0-9-]{0,40}))?', self.path)
+    if not query:
       return self.send_error(404, 'there is no such page or rater')
-    study, rater = self.server.study, asked[2] or ''
+    study, rater = self.server.study, query[2] or ''
     pairs = study.pairs(rater) if rater else {}
     left = [name for name in pairs if name not in self.server.votes]
     shown = [{'pair': name} | study.pictures(*pairs[name]) for name in left[:PAGE_PAIRS]]
-    told = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
-    self.show(Path(__file__).with_name('vote.html'), told)
+    state = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
+    self.show(Path(__file__).with_name('vote.html'), state)
 
   def do_POST(self) -> None:
     sent = self.body('/vote', 999)
@@ -200,13 +200,13 @@ def table3(study: Study, votes: dict[str, Vote]) -> str:
     raise UserError('there are no votes on these pictures yet: collect them with --serve')
   lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
   for k, rule in sorted({(vote.k, vote.rule) for vote in counted}):
-    found = [vote for vote in counted if (vote.k, vote.rule) == (k, rule)]
-    ours = FIGURES.format(*preference([vote.preferred for vote in found]))
+    of_pair = [vote for vote in counted if (vote.k, vote.rule) == (k, rule)]
+    ours = FIGURES.format(*preference([vote.preferred for vote in of_pair]))
     paper = PAPERS_TABLE3.get((k, rule))
     theirs = FIGURES.format(*paper) if paper else '–'
     methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
-    raters = {vote.rater for vote in found}
-    lines.append(f'| {methods} | {ours} | {theirs} | {len(found)} | {len(raters)} |')
+    raters = {vote.rater for vote in of_pair}
+    lines.append(f'| {methods} | {ours} | {theirs} | {len(of_pair)} | {len(raters)} |')
   others = len(votes) - len(counted)
   note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'
   return '\n'.join([*lines, '', f'{note} Votes on other pictures, not counted: {others}.', ''])

@@ -11,7 +11,7 @@ from experiments import cai2024
 from experiments.cai2024 import FROZEN, SPEEDS, STAGES, TOGETHER, TREES, Medusa
 from experiments.lab import report, rows
 from experiments.lab.config import to_dataclass
-from fastdec import folders
+from experiments.lab.workdir import Workdir
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.evaluation.tree_calibration import Calibration
 from fastdec.evaluation.tree_growth import Tree
@@ -57,14 +57,14 @@ def test_the_rows():
 def test_the_trainings(tmp_path, monkeypatch, text):
   made = {}
 
-  def stage(root, name, make, **inputs):
+  def stage(work, name, make, **inputs):
     made[name] = inputs
-    return root / name
+    return work.root / name
 
-  monkeypatch.setattr(cai2024, 'stage', stage)
+  monkeypatch.setattr(Workdir, 'stage', stage)
   c, target, own = settings(text), tmp_path / 'target', tmp_path / 'own'
   data = dataclasses.replace(c.data, distilled='' if text == 'data' else str(own))
-  assert cai2024.heads(c, tmp_path, TOGETHER, target, data) == tmp_path / TOGETHER
+  assert cai2024.heads(c, Workdir(tmp_path), TOGETHER, target, data) == tmp_path / TOGETHER
   first, second = made[FROZEN], made[TOGETHER]
   assert (first['base'], first['together'], first['run']) == (target, False, c.freeze)
   assert (second['base'], second['together'], second['run']) == (
@@ -142,7 +142,7 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   assert 'failed' not in page
   lines = (folder / 'own' / 'train.de').read_text().splitlines()
   assert (folder / 'own' / 'train.en').read_text().splitlines() == lines and len(lines) <= 100
-  pieces = folders.load_tokenizer(folder / 'target')
+  pieces = fd.load_tokenizer(folder / 'target')
   (file,) = (folder / 'own').glob('train-*.npy')
   ids = TokenPairs.load(file)
   assert [pieces.decode(ids.target[i].tolist()) for i in range(len(ids))] == lines

@@ -14,14 +14,14 @@ import pytest
 import fastdec as fd
 from configs import drafts, presets
 from experiments import drafters
-from experiments.drafters import Bench, Drafters, measure, plans, speeds
+from experiments.drafters import Bench, Drafters, figures, plans, speeds
 from experiments.lab import networks, report, rows, stage, train
 from experiments.lab.config import to_dataclass
 from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig, translations
-from experiments.lab.rows import Rows
 from experiments.lab.text import TextConfig
 from experiments.lab.train import RunConfig
+from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.block import BlockNetwork
@@ -104,11 +104,11 @@ def test_what_can_be_swept_are_fields_of_the_rows():
 def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
   made = {}
   monkeypatch.setattr(
-    drafters, 'stage', lambda root, name, make, **given: made.update({name: given})
+    Workdir, 'stage', lambda work, name, make, **inputs: made.update({name: inputs})
   )
   c = settings()
   for name in (*drafters.HEADS, *drafters.NETWORKS):
-    drafters.trained(c, tmp_path, tmp_path / 'base', name)
+    drafters.trained(c, Workdir(tmp_path), tmp_path / 'base', name)
     assert (made[name]['run'], made[name]['base']) == (c.train, tmp_path / 'base')
   heads = [made[name]['heads'] for name in drafters.HEADS]
   assert [(one.rooted, one.markov) for one in heads] == [(False, 0), (True, 0), (True, 64)]
@@ -135,12 +135,12 @@ class Rehearsal(Bench):
 
 def test_what_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_path):
   c = settings()
-  found, bench = Rows(tmp_path / 'results.jsonl', {}), Rehearsal(c, 'block')
-  asked = [plan for plan in plans(c.table) if plan['drafter'] in ('block', 'lookup')]
-  found.fail({'drafter': 'eagle'}, fd.UserError('no such layer'))  # its training
-  rows.each(found, asked, lambda **plan: measure(bench, found, **plan))
-  assert len(found.failed) == 1 + 2 * 2
-  shown = found.all([bench.key(**plan) for plan in plans(c.table)])
+  work, bench = Workdir(tmp_path), Rehearsal(c, 'block')
+  work.fail({'drafter': 'eagle'}, fd.UserError('no such layer'))  # its training
+  some = [plan for plan in plans(c.table) if plan['drafter'] in ('block', 'lookup')]
+  shown = work.fill([bench.key(**plan) for plan in some], lambda key: figures(bench, key))
+  assert len(work.failed) == 1 + 2 * 2
+  shown += work.failures([{'drafter': 'eagle'}])
   table = report.markdown(speeds(shown))
   assert '| EAGLE | chain | – | – | failed: no such layer |' in table
   assert table.count('failed: MemoryError: too large') == 4

@@ -13,6 +13,7 @@ from configs import celeba, speculative
 from experiments import precision
 from experiments.lab import rows
 from experiments.lab.config import to_dataclass
+from experiments.lab.workdir import Workdir
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
 from fastdec import folders
@@ -52,7 +53,7 @@ def test_figures_are_those_of_the_texts_one_by_one(translator, tmp_path, monkeyp
   (model, params), (_, others) = load(translator), load(translator.parent / 'smaller')
   monkeypatch.setattr(fd, 'load', lambda _, dtype: (model, others if dtype == 'int8' else params))
   sample = precision.Sample('dev', sources, sources, targets, lengths, most, rows=4, scored=4)
-  results = rows.Rows(tmp_path / 'types.jsonl', {})
+  results = Workdir(tmp_path, file='types.jsonl')
   plain, other = precision.measure(translator, sample, ['int8'], results)
   written, own = (
     fd.decode(model, one, sources, fd.Greedy(), max_len=most) for one in (params, others)

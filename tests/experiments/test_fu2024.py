@@ -9,13 +9,14 @@ from experiments import fu2024
 from experiments.fu2024 import ABLATION, POOLS, SPEEDUPS, Ablated, Lookahead
 from experiments.lab import report, rows
 from experiments.lab.config import to_dataclass
+from experiments.lab.workdir import Workdir
 from tests.decoding.methods.test_lookup import Looping
 from tests.decoding.test_loop import some_prompts
 from tests.experiments.conftest import ROOT, with_settings
 
 
-def settings(task='lm', **given):
-  config = with_settings(lookahead.get_config(f'scale=smoke,task={task}'), given)
+def settings(task='lm', **changed):
+  config = with_settings(lookahead.get_config(f'scale=smoke,task={task}'), changed)
   return to_dataclass(Lookahead, config)
 
 
@@ -58,7 +59,7 @@ def test_the_rows():
 
 def test_a_base_that_the_config_names_is_looked_at_before_any_work(tmp_path):
   with pytest.raises(fd.UserError, match='there is not a folder'):
-    fu2024.lookahead(settings(base='there'), tmp_path, {})
+    fu2024.lookahead(settings(base='there'), Workdir(tmp_path))
   assert list(tmp_path.iterdir()) == []
 
 
@@ -91,8 +92,8 @@ def a_row(method='lookahead', pool='all', batch=1, **figures):
 
 
 def test_the_table_has_our_rows_in_order_and_then_the_papers(tmp_path):
-  found = [a_row('lookup'), a_row(batch=8), a_row(pool='corpus'), a_row()]
-  table = fu2024.speeds(found)
+  ours = [a_row('lookup'), a_row(batch=8), a_row(pool='corpus'), a_row()]
+  table = fu2024.speeds(ours)
   lines = [tuple(entry.ours for entry in row) for row in table.rows]
   assert [(line[0], line[4], line[5]) for line in lines[:4]] == [
     ('lookahead', POOLS['all'], '1'), ('lookahead', POOLS['corpus'], '1'),
@@ -100,14 +101,14 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers(tmp_path):
   ]  # fmt: skip
   assert lines[0][6:] == ('120', '1.75', '0.50×', '0.60×', '100.0')
   counted = fu2024.speeds([a_row(speedup=None, speedup_calls=None, spread=None)])
-  ours = tuple(entry.ours for entry in counted.rows[0])
-  assert ours[7:] == ('1.75', 'not measured', '–', '100.0')
+  counted_line = tuple(entry.ours for entry in counted.rows[0])
+  assert counted_line[7:] == ('1.75', 'not measured', '–', '100.0')
   assert len(lines) == 4 + len(ABLATION) + len(SPEEDUPS)
   assert lines[6][:4] == ('lookahead (paper)', '15', '5', '15')
   assert '12.5 % had stood before' in report.markdown(table)
   failed = fu2024.speeds([{**a_row(), 'error': 'no space left'}])
   assert failed.rows[0][6].ours == 'failed: no space left'
-  fu2024.picture(found, tmp_path / 'lookahead.png')
+  fu2024.picture(ours, tmp_path / 'lookahead.png')
   assert (tmp_path / 'lookahead.png').stat().st_size > 10_000
 
 
@@ -115,8 +116,8 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers(tmp_path):
 @pytest.mark.parametrize('task', ['lm', 'translation', 'code'])
 def test_all_of_it_at_toy_size(tmp_path, launch, task):
   words = [f'--config={ROOT}/configs/lookahead.py:scale=smoke,task={task}']
-  given = {'data.cache': tmp_path / 'cache', 'measure.batches': (1,), 'train.steps': 2}
-  words += [f'--config.{name}={value}' for name, value in given.items()]
+  changed = {'data.cache': tmp_path / 'cache', 'measure.batches': (1,), 'train.steps': 2}
+  words += [f'--config.{name}={value}' for name, value in changed.items()]
   words += [f'--workdir={tmp_path}/run']
   results = tmp_path / 'run' / 'results.jsonl'
   assert launch('lookahead', *words, '--config.measure.repeats=0').code == 0

@@ -8,15 +8,13 @@ import time
 import pytest
 import submitit
 
-from experiments.lab import engine, rows
+from experiments.lab import rows
 from tests.experiments.conftest import ROOT
 
 PAGE = """
-import dataclasses, os, pathlib, signal
+import dataclasses, functools, os, signal
 from experiments.lab.config import config_of
 from experiments.lab.cli import Paper
-from experiments.lab.rows import Rows, each
-from experiments.lab.stage import stage
 
 @dataclasses.dataclass(frozen=True)
 class Toy:
@@ -28,23 +26,18 @@ def train(folder, rate):
   with open(folder.parent / 'trained', 'a') as log:
     log.write(f'{rate}\\n')
 
-def make(c, root, conditions):
-  base = stage(root, 'base', train, rate=c.rate)
-  rows = Rows(root / 'results.jsonl', conditions)
+def figures(c, root, key):
+  if key['k'] == 4 and (root / 'kill').exists():
+    (root / 'kill').unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+  if key['k'] == 13:
+    raise ValueError('bad luck')
+  return {'tokens': key['k'] * c.rate, 'process': os.getpid()}
 
-  def measure(k, rule):
-    if k == 4 and (root / 'kill').exists():
-      (root / 'kill').unlink()
-      os.kill(os.getpid(), signal.SIGKILL)
-    if k == 13:
-      raise ValueError('bad luck')
-    key = {'k': k, 'rule': rule, 'models': base.name}
-    rows.measure(key, lambda: {'tokens': k * c.rate, 'process': os.getpid()})
-
-  keys = [{'k': k, 'rule': rule} for k in c.ks for rule in c.rules]
-  each(rows, keys, measure)
-  rows.all([{**key, 'models': base.name} for key in keys])
-  return rows
+def make(c, work):
+  base = work.stage('base', train, rate=c.rate)
+  keys = [{'k': k, 'rule': rule, 'models': base.name} for k in c.ks for rule in c.rules]
+  work.fill(keys, functools.partial(figures, c, work.root))
 
 PAPER = Paper(Toy, make, {'k': 'ks', 'rule': 'rules'}, (('Tokens', 'tokens', '.2f'),))
 
@@ -60,15 +53,15 @@ def sweep(tmp_path, launch):
   (tmp_path / 'run').mkdir()
 
   def sweep(*words):
-    given = [word if word.startswith('--') else f'--sweep={word}' for word in words]
-    return launch('sweep', f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', *given)
+    flags = [word if word.startswith('--') else f'--sweep={word}' for word in words]
+    return launch('sweep', f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', *flags)
 
   return sweep
 
 
 def measured(tmp_path):
-  found = rows.read(tmp_path / 'run' / 'results.jsonl')
-  return [(row['k'], row['rule'], row.get('tokens')) for row in found]
+  lines = rows.read(tmp_path / 'run' / 'results.jsonl')
+  return [(row['k'], row['rule'], row.get('tokens')) for row in lines]
 
 
 def test_a_sweep_is_a_product_and_one_table(sweep, tmp_path):
@@ -95,8 +88,8 @@ def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp
   assert not (tmp_path / 'run' / 'kill').exists()
   assert sorted(measured(tmp_path)) == [(4, 'exact', 4.0), (13, 'exact', None)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
-  found = [row.get('process') for row in rows.read(tmp_path / 'run' / 'results.jsonl')]
-  assert len(set(found)) == 2 and os.getpid() not in found
+  processes = [row.get('process') for row in rows.read(tmp_path / 'run' / 'results.jsonl')]
+  assert len(set(processes)) == 2 and os.getpid() not in processes
   table = (tmp_path / 'run' / 'sweep.md').read_text()
   assert 'failed: ValueError: bad luck' in table and '| 4 | exact | 4.00 |' in table
 
@@ -124,19 +117,6 @@ def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
   assert ended.code == 0, ended
   assert measured(tmp_path) == [(4, 'exact', 4.0)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
-
-
-def test_a_job_is_tried_again_only_if_it_was_killed(tmp_path):
-  log = tmp_path / 'log'
-  code = "import os, sys; open(sys.argv[1], 'a').write('x'); sys.exit(3)"
-  killed = "import os, sys; open(sys.argv[1], 'a').write('y'); os.kill(os.getpid(), 9)"
-  jobs = {
-    'ends': [sys.executable, '-c', code, str(log)],
-    'dies': [sys.executable, '-c', killed, str(log)],
-  }
-  codes = engine.run(jobs, engine.by_processes(tmp_path / 'jobs'), 1)
-  assert codes == {'ends': 3, 'dies': -9}
-  assert sorted(log.read_text()) == ['x', *'y' * engine.TRIES]
 
 
 @pytest.mark.parametrize('word, message', [

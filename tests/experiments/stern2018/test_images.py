@@ -14,6 +14,7 @@ from configs import celeba
 from experiments.lab import rows, stage
 from experiments.lab.config import to_dataclass
 from experiments.lab.train import seed_of
+from experiments.lab.workdir import Workdir
 from experiments.stern2018 import image_tables, images, tables
 from experiments.stern2018.images import Table2
 from fastdec import folders
@@ -95,7 +96,7 @@ def test_tolerances_can_be_swept():
 
 
 def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
-  found = {(regime, k): rules for k, regime, rules in images.asked(settings('faces32'))}
+  found = {(regime, k): rules for k, regime, rules in images.cells_of(settings('faces32'))}
   swept = [f'distance-{tau}' for tau in (1, 4, 6, 8)]
   for (regime, k), rules in found.items():
     centred = ['window-2'] if regime in ('regular', 'finetune') else []
@@ -103,7 +104,7 @@ def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
     assert list(rules) == columns + swept * (k == 10)
   assert [k for regime, k in found if regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
   assert not any(regime == 'fitted' for regime, _ in found)
-  own = images.asked(settings('faces32', **{'table.own': True}))
+  own = images.cells_of(settings('faces32', **{'table.own': True}))
   assert sum(len(rules) for _, regime, rules in own if regime == 'fitted') == 7 * 2 + 4
 
 
@@ -111,18 +112,17 @@ def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
 def test_frozen_heads_for_the_largest_k_serve_smaller_ones(tmp_path, monkeypatch, one_run):
   made, used = {}, {}
 
-  def record(root, name, make, **inputs):
+  def record(work, name, make, **inputs):
     made[name] = inputs.get('base', pathlib.Path()).name, inputs.get('order')
-    return root / name
+    return work.root / name
 
-  def measured(self, folder, k, regime, rules):
-    used[k, regime] = folder.name
+  def measure(split, work, cells, models):
+    used.update({cell: folder.name for cell, folder in models.items()})
     return []
 
-  monkeypatch.setattr(images, 'stage', record)
-  monkeypatch.setattr(images.Bench, 'rows', measured)
-  monkeypatch.setattr(images.Bench, 'key', lambda self, model, *key: {'rule': key[-1]})
-  images.table2(settings(**{'table.one_run': one_run}), tmp_path, {})
+  monkeypatch.setattr(Workdir, 'stage', record)
+  monkeypatch.setattr(images, 'measure_missing', measure)
+  images.table2(settings(**{'table.one_run': one_run}), Workdir(tmp_path))
   # batches come in the order in which they always have
   assert all(order in (None, seed_of(0, name)) for name, (_, order) in made.items())
   assert {name: base for name, (base, _) in made.items()} == {
@@ -234,7 +234,7 @@ def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
   run = dataclasses.replace(c, base=str(made / 'base'))
   assert images.train_run(run, tmp_path / 'heads')
   assert not images.train_run(run, tmp_path / 'heads')
-  images.evaluate(c, tmp_path / 'heads', {})
+  images.evaluate(c, Workdir(tmp_path / 'heads'))
   found = rows.read(tmp_path / 'heads' / 'results.jsonl')
   assert [row['rule'] for row in found] == ['exact', 'distance-2', 'window-2']
   for row in found:
@@ -258,14 +258,14 @@ def test_a_base_begins_with_the_forecast_of_its_photographs(made):
 def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_explains_it(
   made, tmp_path
 ):
-  bench = images.Bench(settings(**OWN), settings(**OWN).data, tmp_path, made / 'base')
+  split = images.Split(settings(**OWN), settings(**OWN).data, tmp_path, made / 'base')
   model, params = folders.load(made / 'base')
-  greedy = images.decoded(model, params, fd.Greedy(), bench.inputs, rows=1)
-  bench.check_same(model, params, greedy, greedy)
+  greedy = images.decoded(model, params, fd.Greedy(), split.inputs, rows=1)
+  split.check_same(model, params, greedy, greedy)
   wrong = np.array(greedy.tokens)
   wrong[0, 5] = 255 - wrong[0, 5]
   with pytest.raises(fd.UserError, match=r"1 of 1 outputs part from plain greedy decoding's"):
-    bench.check_same(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
+    split.check_same(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
 
 
 def test_mistakes_are_a_sentence(made, tmp_path):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from experiments.lab import report
-from experiments.lab.rows import Rows
+from experiments.lab.workdir import Workdir
 from experiments.stern2018 import runs, tables
 from fastdec.evaluation.labels import Label, place
 
@@ -249,7 +249,7 @@ def test_the_page_and_the_picture_are_written(tmp_path):
     for rule in ('exact', 'top-2')
   ]
   drawn = [tables.table1(run), tables.text_rows(run)]
-  runs.write(tmp_path / 'table1', Rows(tmp_path / 'results.jsonl', {}), drawn, 'table1.png')
+  runs.write(Workdir(tmp_path), 'table1', drawn, 'table1.png')
   tables.scatter(run, tmp_path / 'table1.png')
   names = sorted(path.name for path in tmp_path.iterdir())
   assert names == ['table1.md', 'table1.png']

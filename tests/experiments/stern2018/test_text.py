@@ -16,8 +16,9 @@ import fastdec as fd
 from configs import wmt14
 from experiments.lab import own, rows
 from experiments.lab.config import to_dataclass
+from experiments.lab.workdir import Workdir
 from experiments.stern2018 import tables, text
-from experiments.stern2018.text import Bench, Translation, tree_nodes
+from experiments.stern2018.text import Sentences, Translation, tree_nodes
 from fastdec import folders
 from fastdec.cli import main
 from fastdec.data.text.tokens import TokenPairs
@@ -35,8 +36,8 @@ KEYS = {
 }
 
 
-def settings(**given):
-  return to_dataclass(Translation, with_settings(wmt14.get_config('scale=smoke'), given))
+def settings(**changed):
+  return to_dataclass(Translation, with_settings(wmt14.get_config('scale=smoke'), changed))
 
 
 def read(workdir):
@@ -55,28 +56,28 @@ TABLE4 = [(1, 'distil'), (2, 'both'), (3, 'both')]
 
 
 @pytest.fixture
-def asked(monkeypatch):
-  """Inputs of the stages that were asked for, by their names; none of them is made."""
-  found = {}
+def stages(monkeypatch):
+  """Inputs of the stages that were called for, by their names; none of them is made."""
+  stages = {}
 
-  def noted(root, name, make, **inputs):
-    found[name] = inputs
-    return root / name
+  def record(work, name, make, **inputs):
+    stages[name] = inputs
+    return work.root / name
 
-  monkeypatch.setattr(text, 'stage', noted)
-  return found
+  monkeypatch.setattr(Workdir, 'stage', record)
+  return stages
 
 
 @pytest.fixture
-def todo(asked, tmp_path):
+def todo(stages, tmp_path):
   """todo(models) are the names of the stages that models need."""
 
-  def todo(models=TABLE1, **given):
-    asked.clear()
-    c = settings(**FOUR, **given)
+  def todo(models=TABLE1, **changed):
+    stages.clear()
+    c = settings(**FOUR, **changed)
     for k, regime in models:
-      text.model(c, tmp_path, k, regime)
-    return set(asked)
+      text.model(c, Workdir(tmp_path), k, regime)
+    return set(stages)
 
   return todo
 
@@ -90,15 +91,15 @@ def test_the_stages_of_table_1(todo):
 
 
 def test_the_stages_of_table_4(todo):
-  stages = {'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'}
-  assert todo(TABLE4) == stages
+  wanted = {'base', 'teacher', 'distilled', 'base-distil', 'k3-distil', 'k2-both', 'k3-both'}
+  assert todo(TABLE4) == wanted
 
 
 @pytest.mark.parametrize(
-  'given', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}, {'heads.markov': 4}], ids=str
+  'heads', [{'heads.layout': 'paper'}, {'heads.first': 'transformed'}, {'heads.markov': 4}], ids=str
 )
-def test_heads_that_know_of_each_other_have_a_run_for_each_k(todo, given):
-  assert {'k2-regular', 'k3-regular', 'k2-distil'} < todo(**given)
+def test_heads_that_know_of_each_other_have_a_run_for_each_k(todo, heads):
+  assert {'k2-regular', 'k3-regular', 'k2-distil'} < todo(**heads)
 
 
 def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(todo):
@@ -112,13 +113,13 @@ def test_distilled_text_of_ones_own_needs_no_teacher(todo):
   assert not {'teacher', 'distilled'} & found and 'base-distil' in found
 
 
-def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(todo, asked):
+def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(todo, stages):
   """The teacher is the base with another seed; the distilled base writes other text."""
   todo(**{'data.own': 'out/own', 'seed': 2**32 - 1})
-  trainings = {name: one for name, one in asked.items() if name != 'distilled'}
+  trainings = {name: one for name, one in stages.items() if name != 'distilled'}
   orders = [one.get('order', one['seed']) for one in trainings.values()]
   assert len(set(orders)) == len(orders)
-  teacher, base = asked['teacher'], asked['base']
+  teacher, base = stages['teacher'], stages['base']
   assert teacher['seed'] != base['seed'] and {**teacher, 'seed': base['seed']} == base
   has_own = {name for name, one in trainings.items() if one['data'].own}
   assert has_own == {'k3-regular', 'k2-finetune', 'k3-finetune'}
@@ -260,9 +261,11 @@ def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch, copy):
 
 def test_measuring_needs_no_command(table):
   c = settings(**SETTINGS, **{'data.cache': str(table.cache)})
-  (row,) = Bench(c, 'dev').rows(table.folder / 'base', 1, 'regular', ['exact'])
-  (there,) = (one for one in read(table.folder) if key_of(one) == key_of(row))
-  assert row['bleu'] == there['bleu'] and row['models'] == there['models']
+  sentences, base = Sentences(c, 'dev'), table.folder / 'base'
+  key = text.key_of(sentences, base, 1, 'regular', 'exact')
+  (row,) = text.figures(sentences, {(1, 'regular'): base}, [key])
+  (there,) = (one for one in read(table.folder) if key_of(one) == key_of(key))
+  assert row['bleu'] == there['bleu'] and key['models'] == there['models']
 
 
 # --- trees are never grown on what is measured
@@ -270,19 +273,19 @@ def test_measuring_needs_no_command(table):
 
 @pytest.mark.parametrize('split, other', [('dev', 'test'), ('test', 'dev')])
 def test_sources_of_trees_are_of_the_other_split_and_evenly_spaced(table, split, other):
-  bench = Bench(settings(**SETTINGS, **{'data.cache': str(table.cache)}), split)
-  everything = bench.text.tokens(other).source
+  sentences = Sentences(settings(**SETTINGS, **{'data.cache': str(table.cache)}), split)
+  everything = sentences.text.tokens(other).source
   places = np.linspace(0, len(everything) - 1, min(400, len(everything))).round().astype(int)
-  assert bench.tree_sources == [everything[i].tolist() for i in places]
+  assert sentences.tree_sources == [everything[i].tolist() for i in places]
 
 
 @pytest.mark.slow
 def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(table, translator):
-  bench = Bench(settings(**SETTINGS, **{'data.cache': str(table.cache)}), 'dev')
-  bench.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
+  sentences = Sentences(settings(**SETTINGS, **{'data.cache': str(table.cache)}), 'dev')
+  sentences.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
   target, depths = Bound(*folders.load(translator)), {}
   for k in (2, 3):  # the heads were made for k = 3
-    found = bench.strategies(target, translator, k, ['tree-2', 'tree-6'])
+    found = text.strategies(sentences, target, translator, k, ['tree-2', 'tree-6'])
     small, tree = (found[rule].choices for rule in ('tree-2', 'tree-6'))
     assert small.n == 2 < tree.n <= 6
     depths[k] = tree.max_depth
@@ -468,9 +471,9 @@ def test_a_failed_stage_is_shown_with_what_comes_from_it_and_the_rest_stands(
   ended = launch(*command)
   assert ended.code == 1 and 'Traceback' not in ended.err + ended.out
   reason = 'OSError: [Errno 28] No space left on device'
-  assert f'k=2-regime=distil-split=dev failed: distilled: {reason}' in ended.out
+  assert f'k=2-regime=distil failed: distilled: {reason}' in ended.out
   assert ended.out.splitlines()[-1].startswith('5 of the rows failed: the reasons are in ')
-  log = folder / 'failures' / 'k=1-regime=distil-split=dev.log'
+  log = folder / 'failures' / 'k=1-regime=distil.log'
   assert 'OSError' in log.read_text()
   drawn = (folder / 'table1.md').read_text().splitlines()
   lines = {line[:4]: line for line in reversed(drawn)}

@@ -1,0 +1,41 @@
+"""`python -m experiments`: the list of all experiments, and one by its name."""
+
+import re
+import subprocess
+import sys
+
+from tests.experiments.conftest import ROOT, run
+
+
+def start(*words):
+  """Runs `python -m experiments words` in this process; its exit code."""
+  return run('__main__', *words)
+
+
+def test_it_lists_every_experiment_with_a_sentence(capfd):
+  assert start() == 0
+  lines = capfd.readouterr().out.splitlines()
+  listed = dict(re.match(r'  (\w+) +(\S.*)', line).groups() for line in lines if line[:2] == '  ')
+  assert {'table1', 'lookahead', 'sweep', 'train', 'upscale', 'drafts'} <= set(listed)
+  assert listed['table1'].startswith('Table 1 of Stern et al. 2018: ')
+  for path in (ROOT / 'experiments').glob('*.py'):
+    is_command = re.search(r'^  cli\.run', path.read_text(), re.MULTILINE)
+    assert bool(is_command) == (path.stem in listed), path
+
+
+def test_a_name_that_is_not_known_is_a_sentence(capfd):
+  assert start('tabel1') == 2
+  assert capfd.readouterr().err == 'there is no experiment tabel1: did you mean table1?\n'
+  assert start('xyz') == 2 and 'known are attention, ' in capfd.readouterr().err
+
+
+def test_an_experiment_runs_by_its_name_and_by_its_old_one():
+  """As far as its first mistake."""
+  outcomes = []
+  for words in (['experiments', 'lookahead'], ['experiments.lookahead']):
+    command = [sys.executable, '-m', *words, '--workdir=w']
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    outcomes.append((ended.returncode, ended.stdout, ended.stderr))
+  assert (
+    outcomes[0] == outcomes[1] == (2, '', outcomes[0][2]) and 'config is missing' in outcomes[0][2]
+  )
