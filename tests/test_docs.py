@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import fastdec as fd
+from tests.pages import ADD, ROOT, blocks_of
 
-ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
   [*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md'), *(ROOT / 'notes').rglob('*.md')]
 )
@@ -56,8 +56,11 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
 
 @pytest.mark.parametrize('page', [page for page in PAGES if page.name != 'CHANGELOG.md'], ids=place)
 def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
-  """A name may leave out the folders at the beginning: methods/greedy.py."""
+  """A name may leave out the folders at the beginning: methods/greedy.py. A page of docs/add names
+  the files that it makes, too."""
   sources = ['/' + place(path) for path in SOURCES]
+  if page in ADD:
+    sources += ['/' + block.file for block in blocks_of(page)]
   missing = []
   for path in sorted(set(SOURCE.findall(page.read_text()))):
     if not any(source.endswith('/' + path.lstrip('/')) for source in sources):
