@@ -1,8 +1,9 @@
 """The pages of docs/add as what they are about: changes of this repository.
 
-A block of code belongs to the file that the paragraph before it names first. A block of Python is a
-new file, or more of one; a block of diff changes a file. Its hunks are separated by @@, and their
-lines are found by their text. A block whose paragraph names no file is code that uses the change.
+A block of code belongs to the file or module that the paragraph before it names first. A block of
+Python is a new file, or more of one; a block of diff changes a file. Its hunks are separated by @@,
+and their lines are found by their text. A block whose paragraph names no file is code that uses the
+change.
 """
 
 import dataclasses
@@ -11,11 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ADD = sorted((ROOT / 'docs' / 'add').glob('*.md'))
-# Pages whose blocks do not say yet which files they are: test_docs_code runs them as they stand.
-PENDING = ('experiment.md',)
 
 FENCE = re.compile(r'^```(python|py|diff)\n(.*?)^```', re.DOTALL | re.MULTILINE)
-FILE = re.compile(r'`((?:fastdec|experiments|configs|tests|docs)/[\w/.]+\.\w+)`')
+FILE = re.compile(r'`(?:fastdec|experiments|configs|tests|docs)/[\w/.]+\.\w+`')
+MODULE = re.compile(r'`((?:fastdec|experiments|configs|tests)\.[\w.]+)`')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,22 @@ def blocks_of(page: Path) -> list[Block]:
   blocks = []
   for fence in FENCE.finditer(text):
     paragraph = text[end : fence.start()].rstrip().split('\n\n')[-1]
-    named = FILE.search(paragraph)
-    blocks.append(Block(named[1] if named else '', fence[1] == 'diff', fence[2]))
+    blocks.append(Block(_file_in(paragraph), fence[1] == 'diff', fence[2]))
     end = fence.end()
   return blocks
+
+
+def _file_in(paragraph: str) -> str:
+  file = FILE.search(paragraph)
+  if file is not None:
+    return file[0].strip('`')
+  module = MODULE.search(paragraph)
+  return '' if module is None else f'{module[1].replace(".", "/")}.py'
+
+
+def is_change(page: Path) -> bool:
+  """True if the page says which files its code is."""
+  return any(block.file for block in blocks_of(page))
 
 
 def apply(page: Path, tree: Path) -> list[str]:

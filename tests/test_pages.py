@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.pages import ADD, PENDING, ROOT, apply, blocks_of
+from tests.pages import ADD, ROOT, apply, blocks_of, is_change
 
-PAGES = [page for page in ADD if page.name not in PENDING]
+PAGES = [page for page in ADD if is_change(page)]
 MOST_PLACES = 4  # files that a method or a sampling setting touches, beside docs
 COPIED = ('fastdec', 'experiments', 'configs', 'benchmarks', 'tests')
 
@@ -79,6 +79,13 @@ def test_the_method_of_the_page_has_the_properties_of_all_methods(tree):
   folder, _ = tree
   tests = [f'tests/decoding/test_{name}.py' for name in ('strategies', 'loop', 'pool')]
   run(folder, 'pytest', '-p', 'no:cacheprovider', '-q', '-k', 'follow', *tests)
+
+
+@pytest.mark.parametrize('page', ADD, ids=lambda page: page.stem)
+def test_a_page_says_which_files_its_code_is(page):
+  if page.stem == 'experiment' and not is_change(page):
+    pytest.skip('is being rewritten; until then test_docs_code runs it as it stands')
+  assert is_change(page)
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
