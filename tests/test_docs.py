@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import fastdec as fd
+from tests.pages import ADD, ROOT, blocks_of
 
-ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
   [*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md'), *(ROOT / 'notes').rglob('*.md')]
 )
@@ -57,8 +57,11 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
 
 @pytest.mark.parametrize('page', [page for page in PAGES if page.name != 'CHANGELOG.md'], ids=place)
 def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
-  """A name may leave out the folders at the beginning: methods/greedy.py."""
+  """A name may leave out the folders at the beginning: methods/greedy.py. A page of docs/add names
+  the files that it makes, too."""
   sources = ['/' + place(path) for path in SOURCES]
+  if page in ADD:
+    sources += ['/' + block.file for block in blocks_of(page)]
   missing = []
   for path in sorted(set(SOURCE.findall(page.read_text()))):
     if not any(source.endswith('/' + path.lstrip('/')) for source in sources):
@@ -88,6 +91,31 @@ def test_commands_of_a_page_exist_with_their_flags(page: pathlib.Path) -> None:
         if not re.search(rf"'(?:--)?{flag}'", source):
           missing.append(f'{name} --{flag}')
   assert missing == []
+
+
+def test_every_source_is_tested_where_the_table_of_docs_code_says() -> None:
+  """By the test of its name in the same place, or by one that the table names."""
+  text = (ROOT / 'docs' / 'code.md').read_text()
+  table = text.partition('## Where each source is tested')[2].partition('\n## ')[0]
+  tested, room = {}, ''
+  for line in table.replace('\\', '').splitlines():
+    cells = [cell.strip() for cell in line.strip('|').split('|')]
+    if len(cells) != 3 or cells[0] in ('folder', '---'):
+      continue
+    room = cells[0] or room
+    tests = [ROOT / 'tests' / f'{test}.py' for test in cells[2].split(', ')]
+    for name in cells[1].split(', '):
+      tested[f'{room}/{name}.py'] = tests
+  wrong = [source for source, tests in tested.items() if not all(map(pathlib.Path.exists, tests))]
+  assert wrong == [], 'the tests of these sources are elsewhere'
+  others = []
+  for path in SOURCES:
+    parts = path.relative_to(ROOT).parts
+    if parts[0] in ('fastdec', 'experiments') and path.name != '__init__.py':
+      folders = parts[parts[0] == 'fastdec' : -1]
+      if not ROOT.joinpath('tests', *folders, f'test_{path.name}').exists():
+        others.append(place(path))
+  assert sorted(others) == sorted(tested), 'write these sources into the table of docs/code.md'
 
 
 def test_every_public_name_has_an_entry() -> None:

@@ -4,16 +4,10 @@ the pages use."""
 import dataclasses
 import importlib.util
 import re
-import runpy
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import pytest
 
-import configs
-import experiments
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
@@ -23,14 +17,11 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from tests.test_imports import imports
+from tests.pages import ADD, ROOT, is_change
 
-ROOT = Path(__file__).parent.parent
-ADD = sorted((ROOT / 'docs' / 'add').glob('*.md'))
 BLOCK = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
-FILE = re.compile(r'^\d\. `([\w.]+)`[^\n]*\n\n```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 OWN_PROCESS = ('scale.md',)  # which needs eight devices: test_docs
-OF_FILES = 'experiment.md'  # whose code is files
+ELSEWHERE = [page for page in ADD if is_change(page)]  # test_pages
 TAKES_TIMES = 'fastest.md'
 NEEDS_MORE = 'constraints.md'  # the extra 'constraint'
 LINES = [
@@ -43,7 +34,7 @@ SIZES = dict(vocab_size=WORDS, d_model=8, d_ff=12, heads=2)
 
 def pages():
   for page in sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')]):
-    if page.name not in (*OWN_PROCESS, OF_FILES) and BLOCK.search(page.read_text()):
+    if page.name not in OWN_PROCESS and page not in ELSEWHERE and BLOCK.search(page.read_text()):
       marks = [pytest.mark.slow] if page.name == TAKES_TIMES else []
       is_bare = page.name == NEEDS_MORE and importlib.util.find_spec('outlines_core') is None
       marks += [pytest.mark.skip('outlines-core is not installed')] if is_bare else []
@@ -92,45 +83,9 @@ def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
     exec(compile(before + block[1], str(page), 'exec'), names)
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-  """The files that docs/add/experiment.md shows, where they would be in the repository."""
-  page, files = ROOT / 'docs' / 'add' / 'experiment.md', []
-  for module, code in FILE.findall(page.read_text()):
-    file = tmp_path / f'{module.replace(".", "/")}.py'
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(code)
-    files.append(file)
-  for package in (configs, experiments):
-    monkeypatch.setattr(package, '__path__', [*package.__path__, str(tmp_path / package.__name__)])
-  yield files
-  for name in ('configs.suffixes', 'experiments.suffixes'):
-    sys.modules.pop(name, None)
-
-
-def test_the_files_of_an_experiment_run_and_pass_the_linter_as_they_stand(files, tmp_path):
-  assert len(files) == 4
-  ours = 'lint.isort.known-first-party=["configs", "experiments", "fastdec", "tests"]'
-  settings = f'--config={ROOT}/pyproject.toml', f'--config={ours}'
-  for words in (['check', '--no-cache'], ['format', '--check', '--no-cache']):
-    command = [sys.executable, '-m', 'ruff', *words, *settings, *map(str, files)]
-    assert subprocess.run(command, cwd=tmp_path).returncode == 0
-  paper, _, command, _ = files
-  assert not any(name.startswith('configs') for file in (paper, command) for name in imports(file))
-  names = runpy.run_path(str(files[-1]))
-  (test,) = (value for name, value in names.items() if name.startswith('test_'))
-  test(tmp_path / 'run')
-
-
 @pytest.mark.parametrize('page', list(pages()))
 def test_a_page_uses_what_there_is(page):
   """Notices a name that has changed, without running all pages."""
   for code in BLOCK.findall(page.read_text()):
     compile(code, str(page), 'exec')
     assert all(hasattr(fd, used) for used in re.findall(r'\bfd\.(\w+)', code))
-
-
-@pytest.mark.parametrize('page', ADD, ids=name)
-def test_a_page_about_adding_asserts_what_its_code_does(page):
-  """Each defines its thing, and asserts that it decodes as greedy decoding does."""
-  assert any('assert ' in block for block in BLOCK.findall(page.read_text()))

@@ -60,8 +60,6 @@ def describe(strategy: Any) -> str:
 
   >>> describe(PromptLookup(k=5))
   'PromptLookup(ngram=3, k=5)'
-  >>> describe(PromptLookup(k=5, sampling=Sampling(0.5)))
-  'PromptLookup(ngram=3, k=5, temperature=0.5, top_k=0, top_p=1.0, min_p=0.0)'
 
   Raises:
     UserError: a strategy, rule or setting that is not fastdec's own, or a pool or weights.
@@ -80,6 +78,8 @@ def label(strategy: Any) -> str:
 
   >>> label(PromptLookup(k=5)), label(Greedy())
   ('PromptLookup(k=5)', 'Greedy')
+  >>> label(PromptLookup(k=5, sampling=Sampling(0.5)))
+  'PromptLookup(k=5, temperature=0.5)'
   """
   return _written(strategy, is_label=True).removesuffix('()')
 

@@ -55,3 +55,8 @@ def test_the_picture_has_a_panel_for_each_and_tells_old_from_new():
     np.testing.assert_array_equal(drawn > 0, mask.sees)
     assert (drawn[:, mask.committed] < 2).all() and (drawn[:, ~mask.committed] != 1).all()
     assert len(axes.lines) == len(mask.edges)
+
+
+def test_the_command_writes_the_picture(launch, tmp_path):
+  assert launch('masks', f'--out={tmp_path}/masks.png').code == 0
+  assert (tmp_path / 'masks.png').stat().st_size > 1000
