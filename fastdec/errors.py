@@ -16,7 +16,7 @@ class UserError(ValueError):
   def __init__(self, message: str) -> None:
     if len(message) > BEGINNING + END:
       message = f'{message[:BEGINNING]} ... {message[-END:]}'
-    super().__init__(UNSEEN.sub(lambda found: repr(found[0])[1:-1], message))
+    super().__init__(UNSEEN.sub(lambda match: repr(match[0])[1:-1], message))
 
 
 class UserNote(UserWarning):
