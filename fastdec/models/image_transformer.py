@@ -42,6 +42,7 @@ from fastdec.models.image_start import (
   ordered_intensities,
 )
 from fastdec.models.layers import Dense, look_up, sinusoids
+from fastdec.models.linen import LinenModel
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
 
@@ -210,7 +211,7 @@ class Network(Stacks):
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
   ) -> Features:
-    """Teacher-forced states; see `ImageTransformer.features`."""
+    """Teacher-forced states; see `LinenModel.features`."""
     pixels, places = _flat(batch['source'])
     source = self.encode(pixels, places, attend_to_all, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
@@ -250,11 +251,12 @@ class PictureMemory(Memory):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageTransformer:
+class ImageTransformer(LinenModel):
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
 
   config: ImageTransformerConfig
 
+  network = Network
   vocab_size = INTENSITIES
   eos_ids = ()
   pad_id = 0
@@ -285,9 +287,6 @@ class ImageTransformer:
     """Splits embeddings and logits by intensities, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
-  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
-    return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
-
   @unrun
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
@@ -304,38 +303,6 @@ class ImageTransformer:
       for name, start in looking_across(c.heads, c.d_model).items():
         params[f'decoder_{i}']['cross'][name] |= start
     return params
-
-  def hidden(
-    self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
-  ) -> Float[Array, 'b t d']:
-    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
-
-    Training and forced scoring use it.
-
-    Args:
-      params: the parameters.
-      batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most
-        `fixed_length`.
-      dropout_key: None switches dropout off.
-    """
-    return self.features(params, batch, (), dropout_key).hidden
-
-  def features(
-    self,
-    params: Params,
-    batch: Mapping[str, Array],
-    taps: tuple[int, ...] = (),
-    dropout_key: Array | None = None,
-  ) -> Features:
-    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
-
-    Raises:
-      UserError: layers that the model does not have.
-    """
-    check_taps(taps, self.layers)
-    train = dropout_key is not None
-    rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
 
   def encode(self, params: Params, inputs: Shaped[Array, '...']) -> Picture:
     """Encodes small pictures, uint8[b, 8, 8, 3] (8: the config's `source_size`).

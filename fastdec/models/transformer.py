@@ -1,28 +1,22 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's, or post-norm.
 
 One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right
-targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache).
-The modules are used as pure functions.
+targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache);
+see `encoder_decoder.py`. The modules are used as pure functions.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.memory import WithMemory
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
-from fastdec.models.api import Nodes, Params, check_special_ids, setting
-from fastdec.models.attention import attend, node_mask
-from fastdec.models.encoder_decoder import EncoderDecoder, Source
+from fastdec.models.api import Params, check_special_ids, setting
+from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
 from fastdec.models.layers import look_up, project, sinusoids
-from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
-from fastdec.models.taps import Features, check_taps
+from fastdec.models.stacks import PARTITION, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +58,7 @@ class TransformerConfig(StackConfig):
     return dataclasses.replace(self, heads=heads, d_ff=d_ff, decoder_heads=None, decoder_d_ff=None)
 
 
-class Network(Stacks):
+class Network(TextStacks):
   """All parameters, under one roof."""
 
   config: TransformerConfig
@@ -107,32 +101,6 @@ class Network(Stacks):
       x = (self.source_embedding_norm if side == 'source' else self.target_embedding_norm)(x)
     return self.drop(x, train)
 
-  def __call__(
-    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
-  ) -> Features:
-    """Teacher-forced states of packed rows; see `Transformer.features`."""
-    source, target = batch['source_segment'], batch['target_segment']
-
-    def same(query, key):
-      return query[:, :, None] == key[:, None, :]
-
-    def seeing(mask):
-      return functools.partial(attend, mask=mask)
-
-    hidden = self.encode(
-      batch['source'], batch['source_position'], seeing(same(source, source)), train
-    )
-    t = target.shape[1]
-    sees = Sees(
-      seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source))
-    )
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(batch['target_position'] == 0, self.config.start_id, shifted)
-    decoded, states, _ = self.decode(
-      inputs, batch['target_position'], sees, self.memory(hidden), train=train, taps=taps
-    )
-    return Features(decoded, states, hidden)
-
 
 @dataclasses.dataclass(frozen=True)
 class Transformer(EncoderDecoder):
@@ -148,34 +116,6 @@ class Transformer(EncoderDecoder):
   def partition(self, devices: int) -> Table:
     """Splits embeddings and logits by words, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
-
-  def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
-    """Encodes source ids padded with `pad_id`."""
-    inputs, mask = self.unpadded(inputs)
-    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-    sees = functools.partial(attend, mask=mask[:, None, :])
-    return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
-
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-    across: Attend = attend,
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
-    check_taps(taps, self.layers)
-    own, memory = cache.own, cache.memory
-    sees = Sees(
-      functools.partial(attend, mask=node_mask(nodes, own.length, own.slots)),
-      functools.partial(across, mask=memory.mask[:, None, :]),
-    )
-    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory.layers, own)
-    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
-    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the embedding, or by a matrix of their own."""
