@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import io
 import json
 import os
 import pathlib
@@ -30,7 +31,7 @@ SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')  # an escape that may be half a cha
 ROOM = 'make room, or give another folder'
 
 
-def open_file(path: PathLike) -> IO[bytes]:
+def open_file(path: PathLike) -> io.BufferedReader:
   """Opens a regular file to read.
 
   Raises:

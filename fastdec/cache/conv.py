@@ -46,9 +46,9 @@ class LayerConv:
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
-    # among committed inputs and path
+    # slots among the committed inputs, followed by those of the path
     slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]
-    # a negative count asks for older inputs than the cache holds: nobody reads these again
+    # A negative count would need older inputs than the cache has, but nothing reads these again.
     slots = jnp.maximum(slots, 0)
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)

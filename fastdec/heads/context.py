@@ -51,9 +51,9 @@ class Context:
         f'short={self.short} is not possible: give the words that heads guess among, or 0 for all'
       )
     if self.markov < 0 or (self.markov and not self.words):
-      given = f'markov={self.markov} with words={self.words}'
       raise UserError(
-        f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary'
+        f'markov={self.markov} with words={self.words} is not possible: give 0 for no bias, or a'
+        ' rank and the words of the vocabulary'
       )
 
   def check_whole(self) -> None:

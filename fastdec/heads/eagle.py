@@ -78,14 +78,12 @@ class Network(nn.Module):
   def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
     """Returns the first layer's input, and its attention's (None: the norm of the former)."""
     draft = self.draft
-    e, f = (
-      (self.embedding_norm(embedded), self.feature_norm(features))
-      if draft.norms_entry
-      else (embedded, features)
-    )
-    both = jnp.concatenate([e, f], axis=-1)
+    normed_embedded, normed = embedded, features
+    if draft.norms_entry:
+      normed_embedded, normed = self.embedding_norm(embedded), self.feature_norm(features)
+    both = jnp.concatenate([normed_embedded, normed], axis=-1)
     if draft.entry == 'beside':
-      return (f if draft.keeps_normed else features), both
+      return (normed if draft.keeps_normed else features), both
     x = self.join(both)
     return x, None if draft.norms_first else x
 

@@ -376,14 +376,14 @@ def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
   Raises:
     UserError: it has none.
   """
-  found = getattr(model, 'embedding', None)
-  if found is None:
+  embedding = getattr(model, 'embedding', None)
+  if embedding is None:
     raise UserError(
       f'{type(model).__name__} gives no embeddings of tokens, which rooted heads and draft networks'
       ' read: give it a method embedding(params, tokens), or take heads with rooted=False, or a'
       ' draft network with its own embedding'
     )
-  return found
+  return embedding
 
 
 def source_of(model: Model) -> Callable[[Any], Any]:

@@ -27,7 +27,7 @@ from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setti
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source, fed_tokens, same_segment
-from fastdec.models.layers import Dense, Dropout, look_up, project
+from fastdec.models.layers import Dense, Dropout, biased, look_up, project
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features
 
@@ -364,5 +364,5 @@ class FConv(EncoderDecoder):
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
-    y = project(hidden, params['output'] if 'output' in params else params['embedding'])
-    return y + params['output_bias'].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    logits = project(hidden, params['output'] if 'output' in params else params['embedding'])
+    return biased(logits, params['output_bias'])

@@ -154,8 +154,9 @@ def _normal_equations(
 ) -> tuple[Float[Array, 'p f f'], Float[Array, 'p f']]:
   places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
   own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
-  given, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
-  return jnp.einsum('bpmf,bpmg->pfg', given, given), jnp.einsum('bpmf,bpm->pf', given, wanted)
+  inputs, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
+  squares = jnp.einsum('bpmf,bpmg->pfg', inputs, inputs)
+  return squares, jnp.einsum('bpmf,bpm->pf', inputs, wanted)
 
 
 def _flat(pictures: UInt8[np.ndarray, 'b h h 3']) -> Int[Array, 'b t']:

@@ -47,8 +47,8 @@ from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
 
 MOST = 4096  # pixels a side, and tokens of a block
-PHASES = 6  # numbers that tell the channel, and the place within a source pixel
-TOLD = 2.0  # weight of a forecast; the embedding of the token before has 1
+PHASES = 6  # entries that encode the channel, and the place within a source pixel
+FORECAST_WEIGHT = 2.0  # the embedding of the token before has 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ class ImageTransformerConfig(StackConfig):
   source_size: int = 8  # pixels a side
   size: int = 32  # of the output
   block_length: int = 128  # of local attention: B
-  # the signal also tells channel and place within a source pixel, and self-attention starts at
-  # neighbours; T2T has neither
+  # The signal also encodes the channel and the place within a source pixel, and self-attention
+  # starts at neighbours; T2T has neither.
   grid: bool = False
   # each input also holds a linear forecast of the next token (`models.forecast`)
   forecast: bool = False
@@ -83,9 +83,9 @@ class ImageTransformerConfig(StackConfig):
         ' columns share half'
       )
     if self.head_width < 4:
-      given = f'd_model={self.d_model} with heads={self.heads}'
       raise UserError(
-        f'{given} is not possible: a head compares rows and columns by 4 numbers at least'
+        f'd_model={self.d_model} with heads={self.heads} is not possible: a head compares rows and'
+        ' columns by 4 numbers at least'
       )
     if self.grid and self.size % self.source_size:
       raise UserError(
@@ -146,10 +146,8 @@ class Network(Stacks):
     x = jnp.where((own >= 0)[..., None], x, 0)
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
-    signal = [
-      sinusoids(at, c.d_model // 4, LONGEST)
-      for at in (row, column * CHANNELS + channel.astype(column.dtype))
-    ]
+    along = column * CHANNELS + channel.astype(column.dtype)
+    signal = [sinusoids(place, c.d_model // 4, LONGEST) for place in (row, along)]
     before = c.d_model // 2
     if c.grid:
       ratio = c.size // c.source_size if side == 'target' else 1
@@ -173,10 +171,9 @@ class Network(Stacks):
     c = self.config
     forecast, read = self.forecast(around, places, pixels)
     waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
-    told = jnp.pad(
-      TOLD * c.d_model**0.5 * waves, ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
-    )
-    return told.astype(c.dtype) + read
+    wide = ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
+    embedded = jnp.pad(FORECAST_WEIGHT * c.d_model**0.5 * waves, wide)
+    return embedded.astype(c.dtype) + read
 
   def decode_seeing(
     self,
@@ -320,11 +317,10 @@ class ImageTransformer(LinenModel):
     """Raises UserError unless inputs are uint8[b, 8, 8, 3] (8: the config's `source_size`)."""
     side = self.config.source_size
     if inputs.dtype != jnp.uint8 or inputs.shape[1:] != (side, side, CHANNELS):
-      wanted, given = (
-        f'uint8[rows, {side}, {side}, {CHANNELS}]',
-        f'{inputs.dtype}{list(inputs.shape)}',
+      raise UserError(
+        f'pictures must be uint8[rows, {side}, {side}, {CHANNELS}], not'
+        f' {inputs.dtype}{list(inputs.shape)}: give RGB without alpha, 0 to 255'
       )
-      raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
   def source(self, memory: Picture) -> Source:
     """Returns the encoder's states for a draft's cross-attention; see `models.api.source_of`."""
@@ -373,13 +369,11 @@ class ImageTransformer(LinenModel):
   ) -> WithMemory:
     """Returns an empty ring over the small picture's keys and values."""
     c = self.config
-    # A plain number does not tell the width of a call: then the ring holds everything.
     is_known = isinstance(slots, Capacity)
-    size = (
-      ring_size(c.block_length, slots.nodes + slots.back)
-      if is_known
-      else max(slots, 2 * c.block_length)
-    )
+    if is_known:
+      size = ring_size(c.block_length, slots.nodes + slots.back)
+    else:  # calls may have any width, so the ring holds everything
+      size = max(slots, 2 * c.block_length)
     own = LocalCache.empty_ring(
       c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length
     )

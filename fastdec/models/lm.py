@@ -186,9 +186,8 @@ class Network(nn.Module):
     """Teacher-forced states of packed rows; see `LinenModel.features`."""
     segment, position = batch['target_segment'], batch['target_position']
     behind = position[:, :, None] - position[:, None, :]
-    sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[
-      None
-    ]
+    causal = jnp.tri(segment.shape[1], dtype=bool)[None]
+    sees = (segment[:, :, None] == segment[:, None, :]) & causal
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(position == 0, self.config.bos_id, shifted)
 

@@ -1,4 +1,4 @@
-"""Sizes and options of the decoder-only Transformer, `models/lm.py`: what tells families apart."""
+"""Sizes and options of the decoder-only Transformer, `models/lm.py`, by which families differ."""
 
 import dataclasses
 import functools

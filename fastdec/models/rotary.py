@@ -87,7 +87,7 @@ class Rope:
     return kept * plain + (1 - kept) * stretched
 
   def _pair_of(self, turns: float, dims: int) -> float:
-    """Returns the pair, between two perhaps, that turns so often within `original` positions."""
+    """Returns the pair (a fraction between two) that makes `turns` within `original` positions."""
     return dims * math.log(self.original / (2 * np.pi * turns)) / (2 * math.log(self.theta))
 
   def _dynamic(self, text: Int[Array, '*b #n'], dims: int) -> Float[Array, '*b #n p']:

@@ -15,7 +15,7 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids, setting
 from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
-from fastdec.models.layers import look_up, project, sinusoids
+from fastdec.models.layers import biased, look_up, project, sinusoids
 from fastdec.models.stacks import PARTITION, StackConfig
 
 
@@ -120,8 +120,4 @@ class Transformer(EncoderDecoder):
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the embedding, or by a matrix of their own."""
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
-    if not self.config.output_bias:
-      return logits
-    return logits + params['output_bias'].astype(logits.dtype).reshape(
-      (1,) * (logits.ndim - 1) + (-1,)
-    )
+    return biased(logits, params['output_bias']) if self.config.output_bias else logits

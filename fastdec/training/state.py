@@ -1,8 +1,8 @@
-"""The state of a training run, and the three things it can train.
+"""The state of a training run, and the three tasks that it can have.
 
-A `Task` says what is trained: the base model, prediction heads on a frozen trunk, or heads and
-trunk together (Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task
-starts with a fresh optimizer.
+A `Task` trains the base model, prediction heads on a frozen trunk, or heads and trunk together
+(Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task starts with a
+fresh optimizer.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class TrainState:
   """Everything that a step changes; step i draws from fold_in(key, i)."""
 
   step: Int[Array, '']  # updates done
-  params: Params  # what is trained
+  params: Params  # the ones that are trained
   opt_state: Any
   key: Key[Array, '']
 
@@ -48,7 +48,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-  """The subject of a training.
+  """The parameters to train, and their loss.
 
   Attributes:
     init: key -> the parameters to train.
@@ -92,13 +92,12 @@ def frozen_heads_task(
     trunk: its parameters.
     smoothing: of the labels.
     draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of
-      the heads' losses at the price of one), or 'all' (the mean itself; the trunk runs once).
-    decay: each later head counts `decay` times as much as the one before (1: all equally, as in the
-      paper).
-    start: what the heads begin at (None: fresh).
-    anchors: places of each row of a batch that all heads at once are learnt at, drawn anew in each
-      step: an unbiased estimate, at a share of the price (0: all places). p1 is learnt at all
-      places even so.
+      the heads' losses, for the cost of one), or 'all' (the mean itself; the trunk runs once).
+    decay: weight of each head relative to the one before (1: all equal, as in the paper).
+    start: parameters that the heads begin with (None: fresh ones).
+    anchors: number of places in each row at which all heads learn together, drawn anew in each
+      step: an unbiased estimate for a part of the cost (0: all places). p1 learns at all places
+      even so.
   """
   shares, loss_of = _shares(heads.offsets, 0.0, decay), _loss_of(draw, anchors)
 
@@ -124,11 +123,11 @@ def finetuned_heads_task(
 ) -> Task:
   """Trains heads together with the model, which starts from `trunk`.
 
-  Parameters: {'model': ..., 'heads': ...}. The heads begin at `start`, or fresh (None). A short run
-  wants heads that were trained on the frozen trunk first. Fresh ones are noise, and their gradients
-  drive the trunk away from what it knows. p1's loss counts too, also where p1 is the identity: it
-  keeps the trunk a good model. Its weight is `p1_share` (0: that of head 2, as in the paper);
-  `draw`, `decay` and `anchors` are as in `frozen_heads_task`.
+  Parameters: {'model': ..., 'heads': ...}. The heads begin with `start`, or fresh (None). For a
+  short run, train them on the frozen trunk first: fresh heads are noise, and their gradients make
+  the trunk worse. p1's loss counts too, even if p1 is the identity: it keeps the trunk a good
+  model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`, `decay` and
+  `anchors` are as in `frozen_heads_task`.
   """
   shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
 
@@ -139,28 +138,27 @@ def finetuned_heads_task(
       model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys)
     )
 
-  return Task(
-    lambda key: {
-      'model': copied(trunk),
-      'heads': heads.init(key) if start is None else copied(start),
-    },
-    loss,
-  )
+  def init(key: Array) -> Params:
+    head_params = heads.init(key) if start is None else copied(start)
+    return {'model': copied(trunk), 'heads': head_params}
+
+  return Task(init, loss)
 
 
 def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
-  """Returns the weight of each head's loss, by offset; together 1. Offset 0 is p1."""
-  raw = {offset: decay ** max(offset - 1, 0) for offset in offsets}
-  first = p1_share if p1_share and 0 in raw else 0.0
-  rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
-  return {
-    offset: first if first and offset == 0 else (1 - first) * value / rest
-    for offset, value in raw.items()
-  }
+  """Returns the weight of each head's loss, by offset (0: p1); the sum is 1.
+
+  With a `p1_share` the other heads have the rest; with 0, p1 counts as head 2.
+  """
+  shares = {offset: decay ** max(offset - 1, 0) for offset in offsets}
+  fixed = {0: p1_share} if p1_share and 0 in shares else {}
+  rest = sum(share for offset, share in shares.items() if offset not in fixed)
+  left = 1 - sum(fixed.values())
+  return {offset: left * share / rest for offset, share in shares.items()} | fixed
 
 
 def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
-  """Returns the loss of one head that is drawn, or of all."""
+  """Returns the loss of one drawn head, or of all heads."""
   if draw == 'all':
     return functools.partial(_all_heads, count=anchors)
   if anchors:
@@ -202,11 +200,11 @@ def _all_heads(
   keys: tuple[Array | None, Array],
   count: int,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Averages the losses of all heads, at some places of each row that are drawn (0: at all)."""
+  """Averages the losses of all heads, at `count` drawn places of each row (0: at all)."""
   anchors = anchors_of(batch, count, draw_key) if count else None
   return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys, anchors)
 
 
 def copied(tree: Params) -> Params:
-  """Copies parameters to start from, because a step reuses the memory of those it is given."""
+  """Copies parameters to start from, because a step reuses the memory of its arguments."""
   return jax.tree.map(jnp.array, tree)
