@@ -36,7 +36,7 @@ def betas(
   Args:
     target, draft: (model, params); a draft without an encoder sees the text alone.
     inputs: as in `decode`, prompts of one length.
-    texts: what the target wrote.
+    texts: the target's output.
     temperature: of both laws; 0 compares their most likely words.
   """
   prompt = prompt_of(target[0], inputs, None, None)

@@ -90,7 +90,7 @@ class Calls:
   ) -> 'Calls':
     """Runs the prompt; in the calls `drafter` proposes and `Exact` judges.
 
-    Arguments as of `fd.decode`. Caches begin with as many slots as there (`decoding.rooms`)."""
+    Arguments as of `fd.decode`, and caches with the same slots at first (`decoding.rooms`)."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
     prompt = with_room(target.module, strategy, prompt, max_len)
@@ -197,7 +197,7 @@ def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Ca
 @jax.jit
 def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Array) -> Any:
   def propose(_: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
-    # Without the barrier XLA would compute only once what is the same for each draft.
+    # Without the barrier XLA would compute the parts that all drafts share only once.
     inner, root, keys = jax.lax.optimization_barrier(carry)
     draft, inner = drafter.propose(target, inner, root, keys)
     return inner, draft.tokens[:, -1], keys

@@ -42,6 +42,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
   angles = 2 * np.pi * (np.arange(16) + 2) / 16  # above right comes first
   for label, point in zip(labels, points_n2, strict=True):
     half = np.array([ASPECT * len(label.text) + 0.4, 1.15]) * SIZE * scale / 2
+    # Of the boxes around the point, take the nearest of those that cover least.
     boxes = []
     for radius, angle in product(RADII, angles):
       way = np.array([np.cos(angle), np.sin(angle)])

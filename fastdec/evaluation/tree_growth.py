@@ -25,7 +25,7 @@ from fastdec.decoding.score import POSITIONS, forced
 from fastdec.heads.words import in_target_words
 from fastdec.struct import Bound
 
-NOTHING = -1  # rank of a token behind the end
+NOTHING = -1  # rank of a token after the end
 NEVER = 2**30  # rank of a token that a head cannot guess, so no tree can contain it
 TURNS = 4  # trees that are grown, each for the calls of the one before
 Ranks = Int[np.ndarray, '_ h']  # of a text: a row for each token but the last, a column a head
@@ -111,6 +111,7 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
     nodes: at least 1, the root included.
   """
   ranks = np.concatenate(texts)
+  # At first every token is taken for the beginning of a call.
   begins, best, rows, fewest = np.ones(len(ranks), bool), (), ranks, math.inf
   for _ in range(TURNS):
     choices = _most_frequent(ranks[begins], nodes)
@@ -140,6 +141,7 @@ def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool
     begins, place = np.zeros(len(ranks), bool), 0
     while place < len(ranks):
       begins[place] = True
+      # The call accepts the longest path of the tree that the text takes, and writes a bonus token.
       path: tuple[int, ...] = ()
       for rank in ranks[place].tolist():
         if (*path, rank) not in known:

@@ -54,7 +54,7 @@ class Timing:
     return statistics.median(self._ratios(other))
 
   def speedups_over(self, other: 'Timing') -> tuple[float, float]:
-    """Returns the least and the largest of the ratios of which `speedup_over` is the median."""
+    """Returns the least and the largest of the ratios whose median is `speedup_over`."""
     ratios = self._ratios(other)
     return min(ratios), max(ratios)
 
@@ -83,6 +83,7 @@ def measure(
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
     rests: seconds to sleep after a call of these functions, which do not count.
   """
+  # The first round compiles; only its excess over the others is kept.
   names = list(functions)
   first = _round(functions, names, inputs, rests)
   with alone():

@@ -99,7 +99,7 @@ class Network(nn.Module):
   def read(
     self, x: Float[Array, 'b n d'], view: View, train: bool = False
   ) -> Float[Array, 'b n d']:
-    """Returns the rows' states, behind the last norm."""
+    """Returns the rows' states, after the last norm."""
     return self.norm(self.tower(x, view, None, train)[0])
 
   def latent(
@@ -155,7 +155,7 @@ class BlockNetwork(DraftNetwork):
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
-    unknown_id: 'masks': the mask, a token whose embedding stands for unknown ones.
+    unknown_id: 'masks': the mask, a token whose embedding replaces unknown ones.
     drops_first: 'masks': rows predict their own positions; the root's row predicts nothing.
     markov: rank of the bias from the token guessed before; 0: none.
     markov_kind: one of `MARKOV`.
@@ -163,7 +163,7 @@ class BlockNetwork(DraftNetwork):
       chains are shorter, and a call with a large tree costs less.
     has_confidence: a head estimates the confidence of each row.
     confidence_sees_guess: it reads before[y] too.
-    causal: layers whose rows see no row behind them: 'none', 'windows' (those with one), 'all'.
+    causal: layers whose rows see no later row: 'none', 'windows' (those with one), 'all'.
     windows_follow: a window ends at each row. False: at the root, whose place it does not count.
   """
 
@@ -254,7 +254,7 @@ class BlockNetwork(DraftNetwork):
     positions: Int[Array, 'b n'],
     cache: DraftCache,
   ) -> DraftCache:
-    """Returns the cache with the keys and values of n features behind the committed ones."""
+    """Returns the cache with the keys and values of n features after the committed ones."""
     own, length = own_cache(cache), cache.length
     layers = []
     for layer, new in zip(
@@ -271,14 +271,14 @@ class BlockNetwork(DraftNetwork):
     last: Float[Array, 'b d'],
     cache: DraftCache,
   ) -> Float[Array, 'b g d']:
-    """Returns the states of the k - 1 rows that predict the tokens behind the root.
+    """Returns the states of the k - 1 rows that predict the tokens after the root.
 
     Args:
       params: the draft's parameters.
       target: its embeddings may be read.
       root: the newest token, at position cache.length.
       last: the feature at the position before.
-      cache: the features of all positions before the root, with free slots for the rows behind.
+      cache: the features of all positions before the root, with free slots for the rows.
     """
     embedded = self.embedded(params, target, root)
     unknown = None

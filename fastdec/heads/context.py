@@ -5,7 +5,7 @@ state must guess the root first. Rooted heads also read its embedding (Hydra's g
 al. 2024, section 3).
 
 A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y],
-where y is the token of the parent. So a guess behind another takes one more product, of r numbers
+where y is the token of the parent. So a guess after another takes one more product, of r numbers
 by the heads' words.
 """
 

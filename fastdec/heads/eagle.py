@@ -110,8 +110,8 @@ class EagleNetwork(DraftNetwork):
     norms_first: 'joined': the first layer norms its attention's input (EAGLE-1's does not).
     keeps_normed: 'beside': the residual is the normed feature (speculators'
       `norm_before_residual`).
-    norms_last: there is a norm before the projection to words.
-    recycles_normed: the next row reads the state behind that norm; False: before it.
+    norms_last: a norm comes before the projection to words.
+    recycles_normed: the next row reads the state after that norm; False: before it.
   """
 
   entry: str = 'joined'
@@ -149,7 +149,7 @@ class EagleNetwork(DraftNetwork):
 
     Args:
       params: the draft's parameters.
-      embedded: of the token behind each row's position, as `embedded` gives it.
+      embedded: embedding of the token after each row's position, from `embedded`.
       features: `features` of the target's states at that position, or the output of the row before.
       positions: of the rows.
       mask: slots of the cache that each row sees, its own among them.
@@ -161,9 +161,9 @@ class EagleNetwork(DraftNetwork):
       Each row's output, for `logits` and for the row of its guess; and the cache.
     """
     at = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] if at is None else at
-    behind = positions[:, :, None] - at[:, None]
+    distance = positions[:, :, None] - at[:, None]
     windows = tower.windows_of(self.layers)
-    masks = [mask & (behind < window) if window else mask for window in windows]
+    masks = [mask & (distance < window) if window else mask for window in windows]
     view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)

@@ -98,6 +98,8 @@ def build_pool(
     raise UserError(
       f'texts have ids from {span}, and known are 0 to {words - 1}: use the tokenizer of the model'
     )
+
+  # Count, order by key with the most frequent first, and keep the first values of each key.
   different, counts = np.unique(grams, axis=0, return_counts=True)
   different = different[np.lexsort((np.arange(len(counts)), -counts, different[:, 0]))]
   first = np.searchsorted(different[:, 0], np.arange(words))

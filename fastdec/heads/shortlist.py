@@ -48,6 +48,7 @@ def shortlist(
   model, model_params = bound(target, 'target')
   module, params = bound(drafter, 'drafter')
   _check(model, module, params, words)
+  # The words, and their places among those that the drafter has now.
   chosen = most_frequent(model, tokens, words)
   if 'ids' in params:
     known = np.asarray(params['ids'])
@@ -60,6 +61,8 @@ def shortlist(
       'the drafter has none of these words: give more words, or the text of the model'
       ' that it is for'
     )
+
+  # Keep the rows of these words in each matrix over words.
   short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
   if 'after' in params:
     short['after'] = params['after'][places]

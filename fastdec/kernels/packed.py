@@ -22,14 +22,14 @@ from fastdec.errors import UserError
 from fastdec.kernels.products import with_kernels
 
 WIDTH = 64  # outputs of a panel
-ROOM = 2**17  # most entries of a panel in int8, which has twice the width if that fits
+MOST_INT8 = 2**17  # entries of a panel in int8, which has twice the width if that fits
 
 
 @struct.pytree
 class Packed:
   """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape.
 
-  In a kernel in int8 (`quantized.Quantized`) it stands for the integers."""
+  In a kernel in int8 (`quantized.Quantized`) it has the place of the integers."""
 
   kernel: Num[Array, '*f d']
   panels: Num[Array, 'n d w']
@@ -96,7 +96,7 @@ def width_of(kernel: Num[Array, '*f d']) -> int | None:
     return None
   widths = (2 * WIDTH, WIDTH) if kernel.dtype == jnp.int8 else (WIDTH,)
   for width in widths:
-    fits = kernel.dtype != jnp.int8 or width * d <= ROOM
+    fits = kernel.dtype != jnp.int8 or width * d <= MOST_INT8
     if fits and width <= np.prod(outputs):
       return width
   return None
@@ -177,7 +177,7 @@ def _packed(leaf: Any) -> Any:
 
 
 def is_packed(params: Any) -> bool:
-  """True if there is a kernel with panels among parameters."""
+  """True if some kernel among the parameters has panels."""
   return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
 
 

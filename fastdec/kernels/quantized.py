@@ -130,7 +130,7 @@ def quantize(module: Any, params: Any, dtype: str = 'int8') -> Any:
 
 
 def is_quantized(params: Any, types: Sequence[str] = TYPES) -> bool:
-  """True if there is a kernel in one of these types among parameters."""
+  """True if some kernel among the parameters has one of these types."""
   for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized)):
     if isinstance(leaf, Quantized) and ('int8' if leaf.rounds_inputs else 'int8w') in types:
       return True

@@ -85,7 +85,7 @@ def under(name: str, table: Table) -> Table:
 
 
 def within(name: str, regex: str) -> str:
-  """Returns a regex for paths that contain `name/` and match `regex` behind it."""
+  """Returns a regex for paths that contain `name/`, and match `regex` after it."""
   return rf'(^|/)(?={name}/).*{regex}'
 
 
@@ -109,7 +109,7 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
 def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """Returns the sharding of each leaf of the tree; only its shape is read.
 
-  A vocabulary that does not divide is left whole, and a `UserNote` says so.
+  A vocabulary that does not divide is left whole, with a `UserNote`.
 
   Raises:
     UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.

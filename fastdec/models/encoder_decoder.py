@@ -86,8 +86,10 @@ class TextStacks(Stacks):
     self, tokens: Int[Array, 'b s'], mask: Bool[Array, 'b s']
   ) -> Float[Array, 'b s d']:
     """Encodes a source in each row; the mask is false on padding."""
-    positions = jnp.arange(tokens.shape[1])[None]
-    own = self._attend(mask[:, None, :], self.bias('encoder', positions, positions))
+    positions = jnp.arange(tokens.shape[1])
+    # All rows have the same positions, and so one bias.
+    bias = self.bias('encoder', positions[None], positions[None])
+    own = self._attend(mask[:, None, :], bias)
     return self.encode(tokens, jnp.broadcast_to(positions, tokens.shape), own, False)
 
   def decode_nodes(

@@ -115,17 +115,17 @@ class Network(Stacks):
 
   def setup(self) -> None:
     super().setup()
-    d, room = self.config.d_model, PHASES if self.config.grid else 0
+    d, reserved = self.config.d_model, PHASES if self.config.grid else 0
 
     def table(name):
-      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, room), (CHANNELS, 1)))
+      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, reserved), (CHANNELS, 1)))
 
     self.source_embedding, self.target_embedding = (
       table('source_embedding'),
       table('target_embedding'),
     )
     self.output = Dense(
-      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room)
+      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, reserved)
     )
     if self.config.forecast:
       self.forecast = Forecast(self.config.size, self.config.source_size, d, self.config.dtype)
@@ -138,12 +138,15 @@ class Network(Stacks):
     A target token is that of the position before, so position 0 has none: zero. A source pixel gets
     the signal of the output place that it covers, so the model need not learn where to look.
     """
+    # The intensity, by channel.
     c = self.config
     size = c.size if side == 'target' else c.source_size
     own = positions - 1 if side == 'target' else positions
     table = self.target_embedding if side == 'target' else self.source_embedding
     x = look_up(table, own % CHANNELS * INTENSITIES + tokens).astype(c.dtype) * c.d_model**0.5
     x = jnp.where((own >= 0)[..., None], x, 0)
+
+    # The place: row and column, and with `grid` the channel and the place within a source pixel.
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
     along = column * CHANNELS + channel.astype(column.dtype)

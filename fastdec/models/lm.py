@@ -185,14 +185,14 @@ class Network(nn.Module):
   ) -> Features:
     """Teacher-forced states of packed rows; see `LinenModel.features`."""
     segment, position = batch['target_segment'], batch['target_position']
-    behind = position[:, :, None] - position[:, None, :]
+    distance = position[:, :, None] - position[:, None, :]
     causal = jnp.tri(segment.shape[1], dtype=bool)[None]
     sees = (segment[:, :, None] == segment[:, None, :]) & causal
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     inputs = jnp.where(position == 0, self.config.bos_id, shifted)
 
     def within(window):
-      return sees & (behind < window) if window else sees
+      return sees & (distance < window) if window else sees
 
     attends = {
       window: functools.partial(attend, mask=within(window))
@@ -252,8 +252,8 @@ class LM(LinenModel):
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
     """Returns an empty cache; see `LMConfig.empty_cache`.
 
-    Longrope turns all of a text anew when it passes `rope_original`. So where the slots pass it,
-    each layer is there twice: for texts up to that length, and for longer ones.
+    Longrope turns all of a text anew when it becomes longer than `rope_original`. So if the slots
+    allow that, the cache has each layer twice: for texts up to that length, and for longer ones.
     """
     c = self.config
     most = operator.index(slots) + (slots.more if isinstance(slots, Capacity) else 0)

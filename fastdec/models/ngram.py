@@ -49,7 +49,7 @@ class NGram:
       raise UserError(f'successors={self.successors} is not possible: give {allowed}')
 
   def count(self, sentences: Sequence[Integer[np.ndarray, ' _']], first: int) -> Params:
-    """Returns the parameters: shares of words, of successors, and of the unigram law behind these.
+    """Returns the parameters: shares of words, of successors, and of the remaining unigram law.
 
     Args:
       sentences: ids, end tokens included.
@@ -84,7 +84,8 @@ class NGram:
     """Returns the lists of successors, by the frequency of bigrams."""
     v, m = self.vocab_size, self.successors
     pairs, counts = np.unique(before * v + words, return_counts=True)
-    order = np.lexsort((pairs, -counts, pairs // v))  # by the word before, the most frequent first
+    # Order by the word before, the most frequent first, and take the first m of each.
+    order = np.lexsort((pairs, -counts, pairs // v))
     first, second = np.divmod(pairs[order], v)
     types = np.bincount(first, minlength=v)
     rank = np.arange(len(first)) - np.repeat(np.cumsum(types) - types, types)

@@ -6,8 +6,8 @@ before any final norm. So tap k is the input of layer k, counted from 0, as in H
 `hidden_states[k]`. Only their state L is normed.
 
 Official drafts of EAGLE-3 do not name the layers that they read. Their code takes 2, L // 2 and
-L - 3, and so do SpecForge, speculators and vLLM by default. `RULE` stands for these; it becomes
-numbers once the target is known.
+L - 3, and so do SpecForge, speculators and vLLM by default. `RULE` means these; it becomes numbers
+once the target is known.
 """
 
 import functools

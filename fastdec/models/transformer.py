@@ -29,11 +29,11 @@ class TransformerConfig(StackConfig):
   positions: str = 'sinusoidal'  # or 'learned'
   first_position: int = 0  # of sinusoids
   max_positions: int = 1024
-  embedding_norm: bool = False  # behind embeddings and positions, before the first layer
+  embedding_norm: bool = False  # after embeddings and positions, before the first layer
   scales_embedding: bool = True  # times sqrt(d_model) where they come in
   is_tied: bool = True  # logits by the embedding
   output_bias: bool = False  # on the logits
-  decoder_heads: int | None = None  # None: as many as the encoder
+  decoder_heads: int | None = None  # None: the encoder's number
   decoder_d_ff: int | None = None  # None: as wide as the encoder's
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
@@ -88,7 +88,7 @@ class Network(TextStacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Returns tokens embedded, scaled, with positions and normed as the config says."""
+    """Embeds tokens, with scaling, positions and a norm by the config."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]

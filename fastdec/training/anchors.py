@@ -5,7 +5,7 @@ read all before it, and the draft guesses the tokens after it. So a draft learns
 that it has in decoding:
 
   target     a b c d . 0      segments   1 1 1 1 1 0
-  anchor     t = 1: the root is b; features of places 0 and 1 are there
+  anchor     t = 1: the root is b; features of places 0 and 1 are known
              (the target predicted b at place 1)
   guesses    c d .
 

@@ -62,6 +62,7 @@ class Checkpoints:
     path = self.folder / str(step)
     partial = path.with_name(f'{step}.partial')
     with whole_folder(path) if is_first() else contextlib.nullcontext():
+      # The first process has made the folder; each process writes its own parts of the arrays.
       wait(f'{partial} is there')
       _save_arrays(partial / 'params', state.params)
       _save_arrays(partial / 'rest', _rest(state))
@@ -80,6 +81,7 @@ class Checkpoints:
     Raises:
       UserError: a checkpoint of parameters with other names or shapes, or none that can be read.
     """
+    # Several processes read the one checkpoint that the first of them has checked.
     damages = {}
     for step in reversed(_steps(self.folder)):
       folder = self.folder / str(step)
@@ -140,7 +142,7 @@ def drop_checkpoints(workdir: PathLike) -> None:
 
 
 def _steps(folder: Path) -> list[int]:
-  """Lists the steps whose checkpoints are there, in order."""
+  """Lists the steps that have checkpoints, in order."""
   try:
     return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   except FileNotFoundError:

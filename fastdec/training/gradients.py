@@ -49,9 +49,10 @@ def gradients_of(
   def add(total: Any, part: Batch) -> tuple[Any, None]:
     return jax.tree.map(jnp.add, total, sums(part)), None
 
-  split = {
-    name: jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1) for name, x in batch.items()
-  }
+  # Add the parts' sums one after the other, then divide by all tokens.
+  split = {}
+  for name, x in batch.items():
+    split[name] = jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1)
   like = jax.eval_shape(sums, {name: x[0] for name, x in split.items()})
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
   total = jax.lax.scan(add, zeros, split)[0]

@@ -108,7 +108,7 @@ def train(
   """Trains, or continues the training found in `workdir`.
 
   Args:
-    task: what is trained.
+    task: the parameters to train, and their loss.
     data: endless packed batches.
     optimizer: the rate and its schedule.
     config: lengths and intervals.
@@ -127,12 +127,13 @@ def train(
   start = time.monotonic()
   mesh = mesh or make_mesh(MeshConfig())
   transform = optimizer.build()
-  placed = place(
-    {'state': TrainState.create(task, transform, key), 'frozen': task.frozen}, mesh, table
-  )
+  fresh = {'state': TrainState.create(task, transform, key), 'frozen': task.frozen}
+  placed = place(fresh, mesh, table)
   state, frozen = placed['state'], placed['frozen']
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
+
+  # Continue where the newest checkpoint stands, in the text too.
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
   checkpoints = Checkpoints(workdir, config.kept)
   state = checkpoints.restore(state, iterator)
@@ -142,7 +143,9 @@ def train(
       f'{workdir} is at step {done} already, after steps={config.steps}: choose more,'
       ' or another workdir'
     )
-  over, saved_at = done == config.steps, start  # a call makes at least one step
+
+  # After each step, log, evaluate and save what is due. A call makes at least one step.
+  over, saved_at = done == config.steps, start
   with TrainingLog(workdir, done, config.steps) as progress, using(mesh):
     while not over:
       state, metrics = step(state, frozen, place_rows(next(iterator), mesh, config.accumulate))

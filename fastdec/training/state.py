@@ -6,7 +6,6 @@ fresh optimizer.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -99,13 +98,15 @@ def frozen_heads_task(
       step: an unbiased estimate for a part of the cost (0: all places). p1 learns at all places
       even so.
   """
-  shares, loss_of = _shares(heads.offsets, 0.0, decay), _loss_of(draw, anchors)
+  heads_loss = _HeadsLoss(
+    model, heads, _shares(heads.offsets, 0.0, decay), smoothing, draw, anchors
+  )
 
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
   ) -> tuple[Float[Array, ''], Metrics]:
     draw_key, key = jax.random.split(key)
-    return loss_of(model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
+    return heads_loss(frozen, params, batch, draw_key, (None, key))
 
   return Task(heads.init if start is None else lambda key: copied(start), loss, trunk)
 
@@ -129,14 +130,12 @@ def finetuned_heads_task(
   model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`, `decay` and
   `anchors` are as in `frozen_heads_task`.
   """
-  shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
+  shares = _shares(range(heads.offsets[-1] + 1), p1_share, decay)
+  heads_loss = _HeadsLoss(model, heads, shares, smoothing, draw, anchors)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
-    head_params = params['heads']
-    return loss_of(
-      model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys)
-    )
+    return heads_loss(params['model'], params['heads'], batch, draw_key, tuple(keys))
 
   def init(key: Array) -> Params:
     head_params = heads.init(key) if start is None else copied(start)
@@ -157,52 +156,42 @@ def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, 
   return {offset: left * share / rest for offset, share in shares.items()} | fixed
 
 
-def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
-  """Returns the loss of one drawn head, or of all heads."""
-  if draw == 'all':
-    return functools.partial(_all_heads, count=anchors)
-  if anchors:
-    raise UserError(
-      f'anchors={anchors} with draw={draw} is not possible: one head learns at all'
-      ' places, give draw=all'
-    )
-  return _one_head
+@dataclasses.dataclass(frozen=True)
+class _HeadsLoss:
+  """The loss of one drawn head, or of all heads; fields as in `frozen_heads_task`."""
 
+  model: Any
+  heads: Any
+  shares: Mapping[int, float]
+  smoothing: float
+  draw: str
+  anchors: int
 
-def _one_head(
-  model: Any,
-  heads: Any,
-  params: Params,
-  head_params: Params,
-  batch: Batch,
-  shares: Mapping[int, float],
-  smoothing: float,
-  draw_key: Array,
-  keys: tuple[Array | None, Array],
-) -> tuple[Float[Array, ''], Metrics]:
-  """Computes the loss of one head, drawn with the probability of its share."""
-  offset = jax.random.choice(
-    draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values()))
-  )
-  loss, metrics = head_loss(model, heads, params, head_params, batch, offset, smoothing, keys)
-  return loss, metrics | {'head': offset + 1}  # counted as in the paper: head 1 is p1
+  def __post_init__(self) -> None:
+    if self.anchors and self.draw != 'all':
+      raise UserError(
+        f'anchors={self.anchors} with draw={self.draw} is not possible: one head learns at all'
+        ' places, give draw=all'
+      )
 
-
-def _all_heads(
-  model: Any,
-  heads: Any,
-  params: Params,
-  head_params: Params,
-  batch: Batch,
-  shares: Mapping[int, float],
-  smoothing: float,
-  draw_key: Array,
-  keys: tuple[Array | None, Array],
-  count: int,
-) -> tuple[Float[Array, ''], Metrics]:
-  """Averages the losses of all heads, at `count` drawn places of each row (0: at all)."""
-  anchors = anchors_of(batch, count, draw_key) if count else None
-  return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys, anchors)
+  def __call__(
+    self,
+    params: Params,
+    head_params: Params,
+    batch: Batch,
+    draw_key: Array,
+    keys: tuple[Array | None, Array],
+  ) -> tuple[Float[Array, ''], Metrics]:
+    """Computes the loss; `keys` are for the dropout of the trunk and of the heads."""
+    bound = self.model, self.heads, params, head_params, batch
+    if self.draw == 'all':
+      anchors = anchors_of(batch, self.anchors, draw_key) if self.anchors else None
+      return all_heads_loss(*bound, self.shares, self.smoothing, keys, anchors)
+    # A head is drawn with the probability of its share.
+    offsets, shares = list(self.shares), list(self.shares.values())
+    offset = jax.random.choice(draw_key, jnp.array(offsets, jnp.int32), p=jnp.array(shares))
+    loss, metrics = head_loss(*bound, offset, self.smoothing, keys)
+    return loss, metrics | {'head': offset + 1}  # numbered as in the paper: head 1 is p1
 
 
 def copied(tree: Params) -> Params:

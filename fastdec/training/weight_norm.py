@@ -55,9 +55,11 @@ def weight_normalised(
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WeightNormState]:
+    # The gradients of directions and lengths, by the chain rule.
     flat, gradients = _flat(params), _flat(updates)
     kernels, back = jax.vjp(_kernels, state.direction, state.length)
     of_parts = parts_of(gradients, *back({name: gradients[name] for name in kernels}))
+    # The inner optimizer moves directions and lengths; the model's kernels move with them.
     parts: Any = parts_of(flat, state.direction, state.length)
     steps: Any
     steps, inner_state = inner.update(of_parts, state.inner, parts)

@@ -72,7 +72,8 @@ def tune(
   check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
-  plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
+  samples = [strategy for strategy in strategies if isinstance(strategy, Sample)]
+  plain = samples[0] if samples else Greedy()
   candidates = _named(plain, strategies)
   may_draw = relaxed or isinstance(plain, Sample)
   batches = batches_of(model, inputs, rows, jax.random.key(0) if may_draw else None)
@@ -132,10 +133,10 @@ def _named(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
 
 def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
   """Explains why a candidate does not keep the plain strategy's promise; '' if it does."""
-  wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
-  if kept != wanted:
-    return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
-  if kept == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
+  wanted, promise = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
+  if promise != wanted:
+    return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[promise]}'
+  if promise == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
     return 'samples at other settings than the plain strategy'
   return ''
 

@@ -106,7 +106,7 @@ def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
   assert set(tuned.texts) == texts and len(tuned.texts) == len(PROMPTS)
 
 
-def test_where_all_take_as_long_greedy_is_kept_and_it_is_said(tune):
+def test_where_all_take_as_long_greedy_is_kept_and_the_reason_is_named(tune):
   tuned = tune([LOOKUP, LOOKUP])
   assert tuned.name == 'Greedy' and isinstance(tuned.strategy, fd.Greedy)
   assert tuned.why == 'Greedy is kept: nothing else was faster beyond noise'
@@ -114,7 +114,7 @@ def test_where_all_take_as_long_greedy_is_kept_and_it_is_said(tune):
   assert tuned.tokens_per_second == tuned.table[0].tokens_per_second
 
 
-def test_few_prompts_are_said_and_greedy_is_kept(tune):
+def test_with_few_prompts_greedy_is_kept_and_the_reason_is_named(tune):
   tuned = tune([LOOKUP], PROMPTS[:3] * 9)  # the same ones again tell nothing
   assert tuned.name == 'Greedy' and tuned.prompts == 3
   assert 'there are 3 batches of prompts, too few to tell candidates apart' in tuned.why

@@ -112,6 +112,7 @@ class _PackedSource:
 
   def __getitem__(self, index: int) -> Batch:
     epoch, batch = divmod(index, self.batches_per_epoch)
+    # Pairs of the batch, and the row and the number within it of each.
     order, starts = self._plan(epoch)
     starts = starts[batch * self._rows : (batch + 1) * self._rows + 1]
     pairs, counts = order[starts[0] : starts[-1]], np.diff(starts)
@@ -171,6 +172,7 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
   ids, opened = list(range(OPEN_ROWS)), OPEN_ROWS
   rows = np.empty(len(lengths), np.int64)
   for i, (source, target) in enumerate(lengths.tolist()):
+    # argmax finds the first row that fits
     fits = (free_source >= source) & (free_target >= target)
     place = int(fits.argmax())
     if not fits[place]:
@@ -192,6 +194,7 @@ def _lay_out(
   shape: tuple[int, int],
 ) -> Batch:
   """Lays out one side of a batch: tokens, segments and positions of the pairs of each row."""
+  # For each token: its position in the sentence, and its place in the flat array of rows.
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)
   position = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)

@@ -70,6 +70,7 @@ def fitted(
     accepted &= is_right[i]
     if not real.any():
       continue
+    # log loss of a path's confidence, for each temperature of its last guess
     odds = np.clip(product * confidence[:, i], 1e-6, 1 - 1e-6)[:, real]
     loss = -np.where(accepted[real], np.log(odds), np.log1p(-odds)).mean(-1)
     best = int(loss.argmin())
@@ -99,6 +100,7 @@ def _guessed(
     right.append((word == chosen.take(tokens, i + 1)).reshape(-1))
     return word, carry
 
+  # A block has all states before its first guess; EAGLE's next state reads the guess before.
   module: Any = draft.module
   if isinstance(module, BlockNetwork):
     states = block_rows(draft, target, batch, seen, chosen)

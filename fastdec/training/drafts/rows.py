@@ -68,6 +68,8 @@ def eagle_rows(
   """
   module: EagleNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
+
+  # Pass 0: every place reads its true feature.
   embedded = module.embedded(draft.params, target, places.target)
   causal = [functools.partial(attend, mask=places.causal)] * places.depth
   view = View(places.position, causal, places.across(None), places.memory)
@@ -75,6 +77,8 @@ def eagle_rows(
     draft.params, embedded, places.features, view, method='read', **_dropout(key, 0)
   )
   state = anchors.take(states)
+
+  # In each later pass an anchor has one row, which reads its own state of the pass before.
   rows, entries = [state], []
   mask, across = anchors.take(places.causal), places.across(anchors)
   for i in range(1, passes):
@@ -104,12 +108,16 @@ def block_rows(
   """Computes the states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
   module: BlockNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
+
+  # The features' keys and values, as decoding caches them; and the rows of each anchor's block.
   context = module.call(draft.params, places.features, places.position, method='own')
   root = module.embedded(draft.params, target, anchors.take(places.target))
   unknown = None
   if module.unknown_id is not None:
     unknown = module.embedded(draft.params, target, jnp.int32(module.unknown_id))
   x = module.call(draft.params, root, unknown, anchors.take(places.features), method='enter')
+
+  # One pass reads all anchors' rows, laid one after another.
   b, a, n, d = x.shape
   position = (
     anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
@@ -228,6 +236,7 @@ def _attend_both(
   groups, m = own.k.shape[1:3]
   anchors = own.k.shape[0] // b
   wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
+  # Scores of the shared keys and of the own ones have one softmax.
   split = q.reshape(b, n, groups, h // groups, p)
   by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
   common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * by

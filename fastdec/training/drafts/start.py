@@ -66,6 +66,7 @@ def begin(
       'tower': _last_layers(draft, target, params['network']['tower'])
     }
   if ids is not None:
+    # The matrix of the target's projection results from projecting the identity.
     project = vocabulary_projection(target.module)
     zero = jnp.zeros((1, draft.layers.d_model))
     output = project(target.params, jnp.eye(draft.layers.d_model)) - project(target.params, zero)
