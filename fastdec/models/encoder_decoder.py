@@ -20,7 +20,7 @@ from fastdec.models.api import NO_TOKEN, Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import look_up
-from fastdec.models.linen import LinenModel
+from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.stacks import Attend, Sees, Stacks
 from fastdec.models.taps import Features, check_taps
 
@@ -31,17 +31,6 @@ class Source:
 
   hidden: Float[Array, 'b s d']
   mask: Bool[Array, 'b s']
-
-
-def fed_tokens(batch: Mapping[str, Array], start_id: int) -> Int[Array, 'b t']:
-  """Returns the decoder's inputs: the targets shifted right, with the start at position 0."""
-  shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-  return jnp.where(batch['target_position'] == 0, start_id, shifted)
-
-
-def same_segment(query: Int[Array, 'b n'], key: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
-  """Mask of packed rows: a token sees those of its own sentence."""
-  return query[:, :, None] == key[:, None, :]
 
 
 class TextStacks(Stacks):
@@ -70,9 +59,13 @@ class TextStacks(Stacks):
     """Teacher-forced states of packed rows; see `LinenModel.features`."""
     source, target = batch['source_segment'], batch['target_segment']
     at_source, at_target = batch['source_position'], batch['target_position']
+
+    # The encoder reads each sentence whole.
     bias = self.bias('encoder', at_source, at_source)
     own = self._attend(same_segment(source, source), bias)
     hidden = self.encode(batch['source'], at_source, own, train)
+
+    # The decoder reads the target's tokens before each position, and its own source sentence.
     causal = same_segment(target, target) & jnp.tri(target.shape[1], dtype=bool)[None]
     bias = self.bias('decoder', at_target, at_target)
     sees = Sees(self._attend(causal, bias), self._attend(same_segment(target, source)))

@@ -26,8 +26,9 @@ from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
-from fastdec.models.encoder_decoder import EncoderDecoder, Source, fed_tokens, same_segment
+from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, biased, look_up, project
+from fastdec.models.linen import fed_tokens, same_segment
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features
 

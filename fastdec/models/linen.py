@@ -1,11 +1,12 @@
-"""Models whose parameters are those of one linen module."""
+"""Models whose parameters are those of one linen module, and what they share about packed rows."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.models.api import Params
 from fastdec.models.taps import Features, check_taps
@@ -56,3 +57,14 @@ class LinenModel:
     train = dropout_key is not None
     rngs = {'dropout': dropout_key} if train else {}
     return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
+
+
+def fed_tokens(batch: Mapping[str, Array], start_id: int) -> Int[Array, 'b t']:
+  """Returns the decoder's inputs: the targets shifted right, with the start at position 0."""
+  shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+  return jnp.where(batch['target_position'] == 0, start_id, shifted)
+
+
+def same_segment(query: Int[Array, 'b n'], key: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
+  """Mask of packed rows: a token sees those of its own sentence."""
+  return query[:, :, None] == key[:, None, :]

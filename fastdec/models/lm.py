@@ -25,7 +25,7 @@ from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
-from fastdec.models.linen import LinenModel
+from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
 from fastdec.models.rotary import Turns, rotate
 from fastdec.models.taps import Features, check_taps
@@ -186,10 +186,7 @@ class Network(nn.Module):
     """Teacher-forced states of packed rows; see `LinenModel.features`."""
     segment, position = batch['target_segment'], batch['target_position']
     distance = position[:, :, None] - position[:, None, :]
-    causal = jnp.tri(segment.shape[1], dtype=bool)[None]
-    sees = (segment[:, :, None] == segment[:, None, :]) & causal
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(position == 0, self.config.bos_id, shifted)
+    sees = same_segment(segment, segment) & jnp.tri(segment.shape[1], dtype=bool)[None]
 
     def within(window):
       return sees & (distance < window) if window else sees
@@ -198,6 +195,7 @@ class Network(nn.Module):
       window: functools.partial(attend, mask=within(window))
       for window in set(self.config.layer_windows)
     }
+    inputs = fed_tokens(batch, self.config.bos_id)
     hidden, states, _ = self.decode(inputs, position, attends, train=train, taps=taps)
     return Features(hidden, states, None)
 
