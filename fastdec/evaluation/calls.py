@@ -88,9 +88,9 @@ class Calls:
   def after_prompt(
     cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int
   ) -> 'Calls':
-    """Runs the prompt; in the calls `drafter` proposes and `Exact` judges.
+    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`.
 
-    Arguments as of `fd.decode`, and caches with the same slots at first (`decoding.rooms`)."""
+    Caches have the slots that `fd.decode` begins with (`decoding.rooms`)."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
     prompt = with_room(target.module, strategy, prompt, max_len)

@@ -1,4 +1,4 @@
-"""What the encoder-decoders over text share: settings, packed rows, calls over a cache.
+"""Common part of the encoder-decoders over text: settings, packed rows, calls over a cache.
 
 A model is its network's parameters and `unembed`. The network has `__call__` for packed rows of
 training text, `encode_source` for a batch of sources, and `decode_nodes` for the nodes of a call.

@@ -133,10 +133,10 @@ def _named(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
 
 def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
   """Explains why a candidate does not keep the plain strategy's promise; '' if it does."""
-  wanted, promise = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
-  if promise != wanted:
-    return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[promise]}'
-  if promise == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
+  wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
+  if kept != wanted:
+    return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
+  if kept == 'law' and sampling_of(strategy.effective_rule) != plain.rule:
     return 'samples at other settings than the plain strategy'
   return ''
 

@@ -75,11 +75,11 @@ def test_betas_foretell_what_rejection_accepts():
   model, prompts = NGram(4, eos_ids=()), np.zeros((2000, 1), np.int32)
   target, draft = ((model, {'unigram': jnp.asarray(law[0], jnp.float32)}) for law in (P, Q))
   strategy = fd.Speculative(draft, gamma=2, temperature=1.0)
-  out = fd.decode(*target, prompts, strategy, max_len=12, key=jax.random.key(0))
+  found = fd.decode(*target, prompts, strategy, max_len=12, key=jax.random.key(0))
   assert betas(
-    target, draft, prompts[:2], jax.tree.map(lambda x: x[:2], out), 1.0
+    target, draft, prompts[:2], jax.tree.map(lambda x: x[:2], found), 1.0
   ) == pytest.approx(0.6, abs=1e-5)
-  assert accepted_share(out, gamma=2) == pytest.approx(0.6, abs=0.02)
+  assert accepted_share(found, gamma=2) == pytest.approx(0.6, abs=0.02)
 
 
 def test_agreement_foretells_what_greedy_decoding_accepts():
