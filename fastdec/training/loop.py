@@ -127,8 +127,9 @@ def train(
   start = time.monotonic()
   mesh = mesh or make_mesh(MeshConfig())
   transform = optimizer.build()
-  fresh = {'state': TrainState.create(task, transform, key), 'frozen': task.frozen}
-  placed = place(fresh, mesh, table)
+  placed = place(
+    {'state': TrainState.create(task, transform, key), 'frozen': task.frozen}, mesh, table
+  )
   state, frozen = placed['state'], placed['frozen']
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
