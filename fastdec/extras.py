@@ -1,8 +1,8 @@
 """Packages beyond those of decoding, and advice to install them.
 
 `pip install fastdec` installs the packages that decoding needs. Others come by extras, such as
-`fastdec[train]`, which pyproject.toml lists. A file that imports such a package says so, and a user
-who lacks it reads what to install:
+`fastdec[train]`, which pyproject.toml lists. A file imports such a package within `explained`, so
+that a user who lacks it learns what to install:
 
   with extras.explained():
     import optax
@@ -40,7 +40,7 @@ EXTRA_OF = {  # the extra that brings a module
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns a failed import into a sentence that names the extra with the package.
+  """Turns a failed import into a UserError that names the extra with the package.
 
   Raises:
     UserError: a module of EXTRA_OF is not installed. Other missing modules raise as usual.

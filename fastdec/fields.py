@@ -36,14 +36,15 @@ Seed = Annotated[int, Between(0, 2**32 - 1)]
 
 
 def read(
-  cls: type[T], given: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False
+  cls: type[T], values: Mapping[str, Any], where: str, mark: str = '.', ignores: bool = False
 ) -> T:
   """Reads a dataclass from a mapping; nested mappings become the nested dataclasses.
 
   Args:
     cls: its fields hold plain values only: bool, int, float, str, None, dict, Literal, tuple, or
       such a dataclass, which may have been read before. Any may have a range (`Between`).
-    where: source of the mapping, for messages.
+    values: by the fields' names.
+    where: source of the values, for messages.
     mark: text between `where` and a field's name.
     ignores: unknown names are ignored; otherwise they are refused.
 
@@ -53,14 +54,16 @@ def read(
   described: Any = cls
   fields = {field.name: field for field in dataclasses.fields(described)}
   hints = typing.get_type_hints(cls, include_extras=True)
-  for name in given:
+  for name in values:
     if name not in fields and not ignores:
       raise UserError(f'{where} has no field {shown(name)}: {known(fields)}')
+  converted = {}
   for name, field in fields.items():
-    if name not in given and field.default is field.default_factory:  # both are MISSING
+    if name in values:
+      converted[name] = value_of(hints[name], values[name], f'{where}{mark}{name}')
+    elif field.default is field.default_factory:  # both are MISSING
       raise UserError(f"{where} lacks the field '{name}': set it to {a_value(hints[name])}")
-  there = (name for name in given if name in fields)
-  return cls(**{name: value_of(hints[name], given[name], f'{where}{mark}{name}') for name in there})
+  return cls(**converted)
 
 
 def value_of(hint: Any, value: Any, path: str) -> Any:
@@ -90,7 +93,7 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
 
 
 def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
-  """Converts to a tuple: tuple[int, ...] of one kind, tuple[int, int] of two, tuple of any."""
+  """Converts to tuple[int, ...], of any length, to tuple[int, int], or to tuple, of anything."""
   values, kinds = tuple(values), typing.get_args(kind)
   if not kinds:
     return values
@@ -98,14 +101,14 @@ def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
     kinds = kinds[:1] * len(values)
   if len(kinds) != len(values):
     raise UserError(f'{path}={shown(list(values))} is not possible: give {len(kinds)} values')
-  return tuple(
-    value_of(kind, value, f'{path}[{i}]')
-    for i, (kind, value) in enumerate(zip(kinds, values, strict=True))
-  )
+  entries = []
+  for i, (kind, value) in enumerate(zip(kinds, values, strict=True)):
+    entries.append(value_of(kind, value, f'{path}[{i}]'))
+  return tuple(entries)
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Between, ...]]:
-  """Returns the kind itself, and its ranges."""
+  """Splits a type into the type without its ranges, and the ranges."""
   if typing.get_origin(hint) is not Annotated:
     return hint, ()
   kind, *ranges = typing.get_args(hint)
@@ -126,14 +129,14 @@ def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-  """True if a dataclass has all fields of a mapping: of several, the mapping means this one."""
+  """True if a dataclass has a field for every name of a mapping."""
   if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
     return False
   return set(value) <= {field.name for field in dataclasses.fields(kind)}
 
 
 def shown(value: Any) -> str:
-  """Returns a value for a message, cut if it is long."""
+  """Returns a value as messages show it: cut if it is long."""
   try:
     text = repr(value)
   except RecursionError:
@@ -147,7 +150,7 @@ def known(names: Iterable[str]) -> str:
 
 
 def a_value(hint: Any) -> str:
-  """Returns a kind in words, for messages."""
+  """Describes the values that a type allows, for messages."""
   kind, ranges = _parts(hint)
   if typing.get_origin(kind) is typing.Literal:
     return f'one of {", ".join(map(str, typing.get_args(kind)))}'

@@ -46,7 +46,7 @@ def pytree(cls: type[T]) -> type[T]:
 
   children_of, statics_of = _getter(leaves), _getter(statics)
 
-  # called for every node of parameters at every start of a program
+  # JAX flattens every node of the parameters whenever a program starts, so this one is fast.
   def flatten(tree: Any) -> tuple[Any, Any]:
     return children_of(tree), statics_of(tree)
 
@@ -76,35 +76,34 @@ def assign(instance: Any, **values: Any) -> None:
     object.__setattr__(instance, name, value)
 
 
-def bound(given: Any, name: str) -> 'Bound':
+def bound(pair: Any, name: str) -> 'Bound':
   """Returns a module with its parameters, as one value.
 
   Args:
-    given: a pair of them, or a `Bound`.
-    name: of the argument, for the message.
+    pair: (module, params), or a `Bound`.
+    name: the caller's argument, for the message.
 
   Raises:
-    UserError: something else is given.
+    UserError: it is something else.
   """
-  if isinstance(given, Bound):
-    return given
-  if not (isinstance(given, tuple | list) and len(given) == 2):
-    what = (
-      repr(given)
-      if isinstance(given, str | os.PathLike)
-      else (f'a value of the kind {type(given).__name__}')
-    )
-    raise UserError(
-      f'{name} is a pair (module, params), as loading returns it, and {what} was given: give both'
-    )
-  return Bound(*given)
+  if isinstance(pair, Bound):
+    return pair
+  if isinstance(pair, tuple | list) and len(pair) == 2:
+    return Bound(*pair)
+  if isinstance(pair, str | os.PathLike):
+    value = repr(pair)
+  else:
+    value = f'a value of the kind {type(pair).__name__}'
+  raise UserError(
+    f'{name} is a pair (module, params), as loading returns it, and {value} was given: give both'
+  )
 
 
 @pytree
 class Bound:
   """A static module (a model, or heads) with its parameters, an argument for jit.
 
-  It unpacks as (module, params). A target has the changes of its law besides (`decoding.law`)."""
+  It unpacks as (module, params). `laws` change a target's law (`decoding.law`)."""
 
   module: Any = static()
   params: Any

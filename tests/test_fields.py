@@ -11,7 +11,7 @@ from fastdec.fields import Layers, Positive, Size, Token, read
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class Sizes:
   size: Size
   layers: Layers = 1
   epsilon: Positive | None = 1e-6
@@ -24,7 +24,7 @@ class Said:
 
 
 def test_values_of_the_right_kinds_are_read_and_other_names_are_left_aside():
-  given = {
+  values = {
     'size': 8,
     'epsilon': 1,
     'ends': [2, 3],
@@ -32,9 +32,9 @@ def test_values_of_the_right_kinds_are_read_and_other_names_are_left_aside():
     'rope': {'a': None},
     'more': object(),
   }
-  said = read(Said, given, 'config.json', ': ', ignores=True)
-  assert said == Said(8, epsilon=1.0, ends=(2, 3), pairs=((1, 2),), rope={'a': None})
-  assert type(said.epsilon) is float
+  sizes = read(Sizes, values, 'config.json', ': ', ignores=True)
+  assert sizes == Sizes(8, epsilon=1.0, ends=(2, 3), pairs=((1, 2),), rope={'a': None})
+  assert type(sizes.epsilon) is float
 
 
 HUGE, DEEP = 10**400, []
@@ -82,7 +82,7 @@ for _ in range(10**5):
 )
 def test_a_value_of_another_kind_is_named_with_what_is_allowed(name, value, words):
   with pytest.raises(UserError, match=f'^config: {words}'):
-    read(Said, {'size': 8, name: value}, 'config', ': ')
+    read(Sizes, {'size': 8, name: value}, 'config', ': ')
 
 
 def test_a_field_that_is_needed_is_named():
@@ -91,4 +91,4 @@ def test_a_field_that_is_needed_is_named():
     match=r"^config lacks the field 'size': set it to a whole number"
     r' from 1',
   ):
-    read(Said, {}, 'config')
+    read(Sizes, {}, 'config')

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -99,73 +100,60 @@ def content(path):
 
 
 @pytest.fixture
-def watched(monkeypatch):
-  """Calls a function before and after every step by which a folder could be lost; notes what is
-  done."""
-  done, watch = [], []
+def steps(monkeypatch):
+  """Records each step of writing: (function, file's name or inode, what `look` saw before and
+  after it)."""
+  steps = types.SimpleNamespace(done=[], look=lambda: None)
 
-  def watching(module, name, told):
-    does = getattr(module, name)
+  def record(module, name):
+    function = getattr(module, name)
 
     def step(path, *args, **kwargs):
-      for look in watch:
-        look()
-      result = does(path, *args, **kwargs)
-      done.append((name, told(path)))
-      for look in watch:
-        look()
+      which = os.fstat(path).st_ino if name == 'fsync' else os.path.basename(path)
+      before = steps.look()
+      result = function(path, *args, **kwargs)
+      steps.done.append((name, which, before, steps.look()))
       return result
 
     monkeypatch.setattr(module, name, step)
 
-  watching(os, 'rename', lambda path: os.path.basename(path))
-  watching(os, 'replace', lambda path: os.path.basename(path))
-  watching(os, 'fsync', lambda file: os.fstat(file).st_ino)
-  watching(shutil, 'rmtree', lambda path: os.path.basename(path))
-  return done, watch
+  for module, name in ((os, 'rename'), (os, 'replace'), (os, 'fsync'), (shutil, 'rmtree')):
+    record(module, name)
+  return steps
 
 
-def test_at_every_step_the_old_folder_or_the_new_is_whole(tmp_path, watched):
+def test_at_every_step_the_old_folder_or_the_new_is_whole(tmp_path, steps):
   """Whenever the process is killed."""
   fill(tmp_path / 'model', 'old')
-  _, watch = watched
-  places = [tmp_path / name for name in ('model', 'model.old')]
-  seen = []
-  watch.append(lambda: seen.append([content(place) for place in places]))
+  steps.done.clear()
+  steps.look = lambda: [content(tmp_path / name) for name in ('model', 'model.old')]
   fill(tmp_path / 'model', 'new')
-  assert all('old' in there or there[0] == 'new' for there in seen), seen
+  seen = [state for *_, before, after in steps.done for state in (before, after)]
+  assert all('old' in state or state[0] == 'new' for state in seen), seen
   assert [None, 'old'] in seen and seen[-1] == ['new', None]
   assert [path.name for path in tmp_path.iterdir()] == ['model']
 
 
-def test_what_is_renamed_is_on_the_disk_and_then_its_new_name_is(tmp_path, watched):
-  done, _ = watched
+def test_data_is_on_the_disk_before_its_new_name_is(tmp_path, steps):
   with whole_file(tmp_path / 'file') as file:
     inode = os.fstat(file.fileno()).st_ino
-  assert (
-    done[0] == ('fsync', inode)
-    and done[1][0] == 'replace'
-    and done[2:] == [('fsync', tmp_path.stat().st_ino)]
-  )
-  done.clear()
+  done = [step[:2] for step in steps.done]
+  folder = ('fsync', tmp_path.stat().st_ino)
+  assert done[0] == ('fsync', inode) and done[1][0] == 'replace' and done[2:] == [folder]
+  steps.done.clear()
   fill(tmp_path / 'model', 'new')
-  inodes = [
-    path.stat().st_ino for path in (tmp_path / 'model' / 'deep' / 'file', tmp_path / 'model')
-  ]
+  done = [step[:2] for step in steps.done]
   renamed = done.index(('rename', 'model.partial'))
-  assert all(('fsync', inode) in done[:renamed] for inode in inodes)
-  assert ('fsync', tmp_path.stat().st_ino) in done[renamed:]
-
-
-def killed_between_the_renames(tmp_path):
-  fill(tmp_path / 'model', 'old')
-  fill(tmp_path / 'other', 'new')
-  (tmp_path / 'model').rename(tmp_path / 'model.old')
-  (tmp_path / 'other').rename(tmp_path / 'model.partial')
+  for path in (tmp_path / 'model' / 'deep' / 'file', tmp_path / 'model'):
+    assert ('fsync', path.stat().st_ino) in done[:renamed]
+  assert folder in done[renamed:]
 
 
 def test_writing_again_after_a_kill_loses_nothing_whether_it_works_or_not(tmp_path):
-  killed_between_the_renames(tmp_path)
+  fill(tmp_path / 'model', 'old')
+  fill(tmp_path / 'other', 'new')
+  (tmp_path / 'model').rename(tmp_path / 'model.old')  # killed between the two renames
+  (tmp_path / 'other').rename(tmp_path / 'model.partial')
   with (
     pytest.raises(UserError, match=r'No space left on device\): make room'),
     whole_folder(tmp_path / 'model'),
@@ -173,9 +161,8 @@ def test_writing_again_after_a_kill_loses_nothing_whether_it_works_or_not(tmp_pa
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
   assert content(tmp_path / 'model') == 'old'
   fill(tmp_path / 'model', 'newer')
-  assert content(tmp_path / 'model') == 'newer' and [path.name for path in tmp_path.iterdir()] == [
-    'model'
-  ]
+  assert content(tmp_path / 'model') == 'newer'
+  assert [path.name for path in tmp_path.iterdir()] == ['model']
 
 
 def test_text_and_json_are_written_whole_and_read_back(tmp_path):
@@ -233,7 +220,7 @@ def test_a_byte_order_mark_and_empty_last_lines_do_not_count(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  ('content', 'says'),
+  ('content', 'message'),
   [
     (b'', 'is empty: give a prompt on each line'),
     (b'\xef\xbb\xbf\n', 'is empty: give a prompt on each line'),
@@ -242,36 +229,31 @@ def test_a_byte_order_mark_and_empty_last_lines_do_not_count(tmp_path, name):
     ('a\n'.encode('utf-16'), 'line 1 of .*lines.txt is not UTF-8'),
   ],
 )
-def test_lines_that_are_none_are_named(tmp_path, content, says):
+def test_lines_that_are_none_are_named(tmp_path, content, message):
   (tmp_path / 'lines.txt').write_bytes(content)
-  with pytest.raises(UserError, match=says):
+  with pytest.raises(UserError, match=message):
     read_prompts(tmp_path / 'lines.txt')
 
 
-def not_regular(tmp_path):
-  """Names that are no regular file: by what is said of them."""
+def test_only_regular_files_of_bounded_size_are_read(tmp_path):
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'sparse').touch()
   os.truncate(tmp_path / 'sparse', 2**40)
   with socket.socket(socket.AF_UNIX) as server:
     server.bind(os.path.relpath(tmp_path / 'socket'))
-  return {
+  for path, reason in {
     tmp_path / 'pipe': 'a pipe or a device',
     tmp_path / 'sparse': '1,099,511,627,776 bytes',
-    tmp_path / 'socket': 'No such device or address',
+    tmp_path / 'socket': 'a pipe or a device',
     pathlib.Path('/dev/zero'): 'a pipe or a device',
     tmp_path: 'Is a directory',
     tmp_path / ('x' * 5000): 'File name too long',
     tmp_path / 'a\0': 'no file can have this name',
     tmp_path / '\ud800': 'no file can have this name',
-  }
-
-
-def test_only_regular_files_of_bounded_size_are_read(tmp_path):
-  for path, reason in not_regular(tmp_path).items():
-    for reads in (read_json, read_prompts):
+  }.items():
+    for read in (read_json, read_prompts):
       with pytest.raises(UserError, match=f'cannot read .*{reason}'):
-        reads(path)
+        read(path)
   (tmp_path / 'link').symlink_to('file')
   (tmp_path / 'file').write_text('a')
   assert read_prompts(tmp_path / 'link') == ['a']
@@ -294,8 +276,8 @@ def test_a_message_is_cut_and_obeyed_by_no_terminal():
   assert (
     str(UserError('say\x1b[2J \ud800 \u202e so:\nöß')) == r'say\x1b[2J \ud800 \u202e so:' '\nöß'
   )
-  told = str(UserError(f'no field {"x" * 10**6}: known are a, b'))
-  assert len(told) < 2100 and told.endswith('x: known are a, b')
+  message = str(UserError(f'no field {"x" * 10**6}: known are a, b'))
+  assert len(message) < 2100 and message.endswith('x: known are a, b')
 
 
 @pytest.mark.parametrize('text', ['[' * 10**5, '{"a":' * 10**5, b'[' * 10**5, '{', '1' * 5000])

@@ -2,7 +2,7 @@
 
 A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps
 its last w - 1 committed inputs, oldest first. From `write` to `commit` the inputs of the call's n
-nodes stand behind them:
+nodes follow them:
 
     w = 3, nodes root, a, b, aa as in `models.api.Nodes`
     slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps slots 3 and 5
@@ -38,7 +38,7 @@ class LayerConv:
     return self.back + self.width - 1
 
   def write(self, x: Float[Array, 'b n c']) -> 'LayerConv':
-    """Puts the inputs of n nodes behind the committed ones."""
+    """Puts the inputs of n nodes after the committed ones."""
     committed = self.inputs[:, : self.past]
     return dataclasses.replace(
       self, inputs=jnp.concatenate([committed, x.astype(committed.dtype)], axis=1)
@@ -46,9 +46,9 @@ class LayerConv:
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
     """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
-    # among committed inputs and path
+    # slots among the committed inputs, followed by those of the path
     slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]
-    # a negative count asks for older inputs than the cache holds: nobody reads these again
+    # A negative count would need older inputs than the cache has, but nothing reads these again.
     slots = jnp.maximum(slots, 0)
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)

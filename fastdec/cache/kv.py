@@ -4,7 +4,7 @@ Rows are left-aligned. Slots at and after a row's length are garbage that every 
 puts n nodes there, and `commit` keeps a path of them by moving the length: a chain is not copied.
 The layers stay a tuple: a `lax.while_loop` would copy one stacked array whole at every step.
 
-A writer must leave room. `lax.dynamic_update_slice` clamps its start, so n entries at a slot later
+A writer needs free slots. `lax.dynamic_update_slice` clamps its start, so n entries at a slot later
 than slots - n would silently overwrite committed ones. Build the cache with slots >= padded prompt
 + max_len + n.
 """

@@ -39,10 +39,8 @@ class LayerRing(LayerKV):
       return super().write(k, v, start % self.slots)
     slots_bn = (start[:, None] + jnp.arange(k.shape[2], dtype=start.dtype)[None]) % self.slots
     put = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
-    k, v = (
-      put(self.k, k.astype(self.k.dtype), slots_bn),
-      put(self.v, v.astype(self.v.dtype), slots_bn),
-    )
+    k = put(self.k, k.astype(self.k.dtype), slots_bn)
+    v = put(self.v, v.astype(self.v.dtype), slots_bn)
     return dataclasses.replace(self, k=k, v=v)
 
   def moved(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> LayerKV:

@@ -1,4 +1,4 @@
-"""Sets that TFDS prepared as array records, read without TensorFlow.
+"""Data sets that TFDS prepared as array records, read without TensorFlow.
 
 TFDS is imported by the functions: it takes a second to load, and only these sets need it.
 """
@@ -19,11 +19,11 @@ def from_tfds(
   """Opens a set under a folder ('': TFDS's own).
 
   Args:
-    splits: our names, and those of TFDS.
-    remedy: what else the user may do where it is not prepared.
+    splits: TFDS's name of each split, by ours.
+    remedy: the end of the message for a set that is not prepared.
 
   Returns:
-    A hash of its name and sizes, its place, and the data source of each split.
+    A hash of its name and sizes, its folder, and the data source of each split.
 
   Raises:
     UserError: it is not prepared there, or not as array records.
@@ -35,31 +35,31 @@ def from_tfds(
   builder: Any = None
   try:
     builder = tfds.builder(name, data_dir=folder or None, file_format='array_record')
-    rows = {split: builder.as_data_source(named) for split, named in splits.items()}
-  # what TFDS says of what is not there
+    rows = {split: builder.as_data_source(theirs) for split, theirs in splits.items()}
+  # TFDS raises any of these for a missing set.
   except (KeyError, ValueError, NotImplementedError, AssertionError) as error:
     root = folder or constants.DATA_DIR
-    if builder is None:  # it is there in another format, which TFDS does not change
+    if builder is None:  # the set is in another format, which TFDS does not convert
       remedy = f', once {root}/{name.partition("/")[0]} is removed or elsewhere{remedy}'
     command = f'tfds build {name} --file_format=array_record --data_dir={root}'
-    given = f'{name} is not prepared as array records in {root}'
     raise UserError(
-      f"{given}: run `pip install 'fastdec[prepare]'` and `{command}`{remedy}"
+      f'{name} is not prepared as array records in {root}: run `pip install'
+      f" 'fastdec[prepare]'` and `{command}`{remedy}"
     ) from error
-  digest = hashlib.sha256(
-    f'{builder.info.full_name} {[len(source) for source in rows.values()]}'.encode()
-  )
-  for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none, where the data is mocked
+  sizes = [len(source) for source in rows.values()]
+  digest = hashlib.sha256(f'{builder.info.full_name} {sizes}'.encode())
+  for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none if tests mock the data
     digest.update(f'{file.name} {file.stat().st_size}\n'.encode())
   return digest.hexdigest(), pathlib.Path(builder.data_path), rows
 
 
 @contextlib.contextmanager
 def damage(folder: pathlib.Path, content: str) -> Iterator[None]:
-  """Says in our words what array_record and TFDS say of damaged files.
+  """Turns the errors of array_record and TFDS for damaged files into a UserError.
 
-  Raises:
-    UserError: the files in the folder, with this content ('text'), are damaged.
+  Args:
+    folder: the folder of the set.
+    content: 'text' or 'images', for the message.
   """
   with extras.explained():
     from google.protobuf import json_format
@@ -67,5 +67,6 @@ def damage(folder: pathlib.Path, content: str) -> Iterator[None]:
   try:
     yield
   except (RuntimeError, json_format.ParseError) as error:
-    given = f'the prepared {content} {folder} is damaged'
-    raise UserError(f'{given}: remove the folder, and let it be made again') from error
+    raise UserError(
+      f'the prepared {content} {folder} is damaged: remove the folder, and let it be made again'
+    ) from error

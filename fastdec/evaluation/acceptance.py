@@ -1,9 +1,9 @@
-"""Acceptance of a draft model by its target: alpha of Leviathan et al. 2022, found in two ways.
+"""Acceptance of a draft model by its target: alpha of Leviathan et al. 2022, measured in two ways.
 
   by beta         the mean over contexts of beta = sum_x min(p(x), q(x)), the chance that a token
-                  drawn from q is accepted (section 3.2); at temperature 0, whether both find the
-                  same word the most likely
-  by acceptance   of the drafted tokens that a call came to, the share that it accepted
+                  drawn from q is accepted (section 3.2); at temperature 0, 1 where both models have
+                  the same most likely word, else 0
+  by acceptance   the share of drafted tokens that calls accepted, of those that they reached
 
 The formulas of `fd.theory` take alpha as constant and independent. Where it is not, the two differ.
 """
@@ -35,11 +35,11 @@ def betas(
   Args:
     target, draft: (model, params); a draft without an encoder sees the text alone.
     inputs: as in `decode`, prompts of one length.
-    texts: what the target wrote.
+    texts: the target's output.
     temperature: of both laws; 0 compares their most likely words.
   """
   prompt = prompt_of(target[0], inputs, None, None)
-  found = _betas(
+  betas_bt = _betas(
     Bound(*target),
     Bound(*draft),
     prompt,
@@ -47,8 +47,8 @@ def betas(
     temperature or 1.0,
     temperature == 0,
   )
-  place = np.arange(found.shape[1])
-  return np.asarray(found)[(place > 0) & (place < np.asarray(texts.lengths)[:, None])]
+  place = np.arange(betas_bt.shape[1])
+  return np.asarray(betas_bt)[(place > 0) & (place < np.asarray(texts.lengths)[:, None])]
 
 
 @functools.partial(jax.jit, static_argnames='is_greedy')
@@ -65,23 +65,20 @@ def _betas(
   suppressed = target.module.suppressed_ids
 
   def at(hidden: tuple[Array, Array]) -> Float[Array, ' b']:
-    p, q = (
-      bound.module.unembed(bound.params, h)
-      for bound, h in zip((target, draft), hidden, strict=True)
-    )
+    target_hidden, draft_hidden = hidden
+    p = target.module.unembed(target.params, target_hidden)
+    q = draft.module.unembed(draft.params, draft_hidden)
     q = jnp.pad(q[:, :words], ((0, 0), (0, max(0, words - q.shape[1]))), constant_values=-jnp.inf)
     p, q = suppress(p, suppressed), suppress(q, suppressed)
     if is_greedy:
       return (argmax(p) == argmax(q)).astype(jnp.float32)
     return jnp.minimum(jnp.exp(sampling.law(p)), jnp.exp(sampling.law(q))).sum(-1)
 
-  hidden = tuple(
-    forced(
-      bound.module, bound.params, prompt, jnp.minimum(texts, bound.module.vocab_size - 1)
-    ).swapaxes(0, 1)
-    for bound in (target, draft)
-  )
-  return jax.lax.map(at, hidden, batch_size=min(texts.shape[1], POSITIONS)).T
+  hidden = []
+  for bound in (target, draft):
+    known = jnp.minimum(texts, bound.module.vocab_size - 1)
+    hidden.append(forced(bound.module, bound.params, prompt, known).swapaxes(0, 1))
+  return jax.lax.map(at, tuple(hidden), batch_size=min(texts.shape[1], POSITIONS)).T
 
 
 def accepted_share(texts: Decoded, gamma: int) -> float:
@@ -92,30 +89,35 @@ def accepted_share(texts: Decoded, gamma: int) -> float:
 
     gamma 3, blocks 4 2 2:   3 accepted, 1 accepted and 1 not, 1 accepted          5 of 6
   """
-  sizes = np.asarray(texts.block_sizes)
-  calls = np.asarray(texts.calls)[:, None]
-  is_call, is_last = np.arange(sizes.shape[1]) < calls, np.arange(sizes.shape[1]) == calls - 1
-  accepted = int((sizes - 1)[is_call].sum())
-  refused = int((is_call & ~is_last & (sizes <= gamma)).sum())
-  return accepted / (accepted + refused) if accepted + refused else float('nan')
+  accepted, rejected = _judged(texts, gamma)
+  judged = accepted.sum() + rejected.sum()
+  return float(accepted.sum() / judged) if judged else float('nan')
 
 
 def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
   """Computes, for each place of a chain, the share of drafts accepted where those before it are.
 
-  A place that no call came to has nan. The last call of a text counts as in `accepted_share`.
+  A place that no call reached has nan. The last call of a text counts as in `accepted_share`.
 
     chains of 3, blocks 4 2 2:   place 1: 3 of 3, place 2: 1 of 2, place 3: 1 of 1
   """
+  accepted, rejected = _judged(texts, places)
+  with np.errstate(invalid='ignore'):
+    return tuple((accepted / (accepted + rejected)).tolist())
+
+
+def _judged(
+  texts: Decoded, places: int
+) -> tuple[Int[np.ndarray, ' places'], Int[np.ndarray, ' places']]:
+  """Counts the drafts that calls accepted and rejected at each place of a chain, from 1 on."""
   sizes = np.asarray(texts.block_sizes)
   calls = np.asarray(texts.calls)[:, None]
-  is_call, is_last = np.arange(sizes.shape[1]) < calls, np.arange(sizes.shape[1]) == calls - 1
-  found = []
-  for place in range(1, places + 1):
-    accepted = int((is_call & (sizes > place)).sum())
-    refused = int((is_call & ~is_last & (sizes == place)).sum())
-    found.append(accepted / (accepted + refused) if accepted + refused else float('nan'))
-  return tuple(found)
+  number = np.arange(sizes.shape[1])
+  all_calls = sizes[number < calls]
+  all_but_last = sizes[number < calls - 1]
+  accepted = [(all_calls > place).sum() for place in range(1, places + 1)]
+  rejected = [(all_but_last == place).sum() for place in range(1, places + 1)]
+  return np.array(accepted), np.array(rejected)
 
 
 def repeated_share(texts: Decoded, n: int = 4) -> float:

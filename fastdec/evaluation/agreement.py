@@ -1,7 +1,7 @@
 """Agreement with plain greedy decoding: outputs part at near ties, or by mistake.
 
-A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). So of
-two tokens with nearly equal logits either may come out, and the outputs differ from there on. Any
+A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). If two
+tokens have nearly equal logits, either may be written, and the outputs differ from there on. Any
 other difference is a mistake.
 """
 
@@ -15,7 +15,7 @@ from fastdec.decoding.score import score
 from fastdec.errors import UserError
 
 NEAR_TIE = 1e-4  # between the logits of two tokens
-# half precision has no near ties to speak of: there, agreement is only counted
+# Half precision rounds too coarsely to tell near ties from mistakes, so only these are checked.
 EXACT = ('float32', 'float64')
 
 
@@ -33,17 +33,19 @@ def partings(
   Args:
     target: (model, params).
     inputs: as in `decode`, prompts of one length.
-    ours, plain: what was decoded from them.
+    ours, plain: the outputs to compare.
   """
   differ = np.asarray(ours.tokens) != np.asarray(plain.tokens)
   rows = np.flatnonzero(differ.any(axis=1))
   if not rows.size:
     return np.zeros(0)
   place = differ[rows].argmax(axis=1)
-  # All rows are scored, however few differ: one shape is compiled.
-  first, second = (
-    np.asarray(score(*target, inputs, one.tokens).tokens)[rows, place] for one in (ours, plain)
-  )
+
+  def logits(output: Decoded) -> np.ndarray:
+    # All rows are scored, however few differ, so that one shape is compiled.
+    return np.asarray(score(*target, inputs, output.tokens).tokens)[rows, place]
+
+  first, second = logits(ours), logits(plain)
   has_ended = place >= np.minimum(ours.lengths, plain.lengths)[rows]
   return np.where(
     has_ended | np.isinf(first) | np.isinf(second), np.inf, np.abs(first - second)
@@ -54,16 +56,14 @@ def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> N
   """Raises UserError where a parting is no near tie; half precision is not checked.
 
   Args:
-    gaps: of `partings`.
-    outputs: of how many.
-    dtype: that the target computes in.
+    gaps: from `partings`.
+    outputs: number of outputs compared.
+    dtype: type that the target computes in.
   """
   wrong = int((~(gaps < NEAR_TIE)).sum())
   if wrong and dtype in EXACT:
     raise UserError(
       f"{wrong} of {outputs} outputs part from plain greedy decoding's where one token leads by up"
-      f' to {gaps.max():.2g}'
-      f' in logits, and rounding explains less than {NEAR_TIE:g}: report it, or on an accelerator'
-      ' set'
-      ' JAX_DEFAULT_MATMUL_PRECISION=highest and run the same command again'
+      f' to {gaps.max():.2g} in logits, and rounding explains less than {NEAR_TIE:g}: report it, or'
+      ' on an accelerator set JAX_DEFAULT_MATMUL_PRECISION=highest and run the same command again'
     )

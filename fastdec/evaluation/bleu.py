@@ -1,4 +1,4 @@
-"""Corpus BLEU by sacreBLEU (Post 2018), always with the signature that says which BLEU it is.
+"""Corpus BLEU by sacreBLEU (Post 2018), always with the signature that names the variant.
 
 Papers on WMT14 English-German until about 2018, Vaswani et al. 2017 and Stern et al. 2018 among
 them, report another one, `split_compound_bleu`: a point or so above sacreBLEU's. Compare only
@@ -19,8 +19,8 @@ with extras.explained():
   from sacremoses.corpus import NonbreakingPrefixes
 
 
-# sacreBLEU's, by language, where 13a (mteval's) would take a whole sentence for a word. Without a
-# dictionary the words of Japanese, Thai and so on are not told apart: their characters are counted.
+# Languages without spaces between words, where 13a (mteval's) would take a sentence for one word.
+# Words of Japanese, Thai and so on cannot be split without a dictionary, so characters count.
 TOKENIZERS = {'zh': 'zh', 'ja': 'char', 'th': 'char', 'lo': 'char', 'km': 'char', 'my': 'char'}
 
 
@@ -40,7 +40,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
   """Computes BLEU of detokenised lines against one reference each.
 
   Args:
-    language: of the lines; those that write no spaces between words are tokenised in their own way.
+    language: of the lines; languages without spaces between words have tokenizers of their own.
 
   Raises:
     UserError: no lines, or not as many hypotheses as references.
@@ -65,22 +65,24 @@ def split_compound_bleu(
     UserError: no lines, not as many hypotheses as references, or a language that Moses does not
       know.
   """
-  if language not in (known := sorted({*NonbreakingPrefixes().available_langs.values()})):
+  known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+  if language not in known:
     raise UserError(
       f"Moses has no rules for the language '{language}': give one of {', '.join(known)}"
     )
   tokenizer = sacremoses.MosesTokenizer(language)
-  sides = [[_split(tokenizer, line) for line in composed(x)] for x in (hypotheses, references)]
-  score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), *sides)
+  ours = [_split(tokenizer, line) for line in composed(hypotheses)]
+  theirs = [_split(tokenizer, line) for line in composed(references)]
+  score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), ours, theirs)
   tokens = f'tok:moses-{language}-split-compounds|sacremoses:{sacremoses.__version__}'
   return Bleu(score, signature.replace('tok:none', tokens))
 
 
 def _split(tokenizer: sacremoses.MosesTokenizer, line: str) -> str:
-  """Splits in one pass, as the script: of 'a-b-c' only the first hyphen, as its 'b' is used up."""
-  return re.sub(
-    r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', str(tokenizer.tokenize(line, return_str=True))
-  )
+  """Returns a line's tokens, with its compounds split."""
+  tokens = str(tokenizer.tokenize(line, return_str=True))
+  # In one pass, as the script: of 'a-b-c' it splits only the first hyphen, which uses up the b.
+  return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', tokens)
 
 
 def _score(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:

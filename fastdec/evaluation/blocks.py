@@ -15,7 +15,7 @@ class Blocks:
   """Tokens that the target's calls emitted over a set of outputs, sentences or images."""
 
   outputs: int
-  histogram: tuple[int, ...]  # entry i: how many calls emitted i + 1 tokens
+  histogram: tuple[int, ...]  # entry i: number of calls that emitted i + 1 tokens
 
   @property
   def calls(self) -> int:
@@ -37,16 +37,16 @@ class Blocks:
 def count_blocks(
   lengths: Int[Array | np.ndarray, ' b'], block_sizes: Int[Array | np.ndarray, 'b t']
 ) -> Blocks:
-  """Counts what `fastdec.decode` returned.
+  """Counts the blocks of a `fastdec.decode`.
 
   "Once | upon a | time , in": length 6, block sizes 2, 3, 0, ...: two calls, mean block size 2.5.
 
   Args:
-    lengths: tokens generated per output, end token included.
+    lengths: tokens of each output, end token included.
     block_sizes: tokens emitted by each call, 0 where there was none.
 
   Raises:
-    ValueError: where lengths is not 1 + the sum of the block sizes.
+    ValueError: a length is not 1 + the sum of its block sizes.
   """
   lengths_b, sizes_bt = np.asarray(lengths), np.asarray(block_sizes)
   wrong = np.flatnonzero(lengths_b != 1 + sizes_bt.sum(axis=1))

@@ -1,4 +1,4 @@
-"""Decoding call by call, for whoever times it: a strategy goes on from the state after the prompt.
+"""Decoding call by call, to time it: a strategy continues from the state after the prompt.
 
 `repeated` makes any number of calls in one program; everything else here prepares its arguments.
 """
@@ -31,7 +31,7 @@ from fastdec.kernels.products import kernels_of
 from fastdec.kernels.quantized import TYPES, quantized_kernel
 from fastdec.struct import Bound
 
-DECODER = ('decoder', 'layer', 'norm')  # how the parameters begin that every call reads
+DECODER = ('decoder', 'layer', 'norm')  # beginnings of the names of parameters that a call reads
 
 
 @struct.pytree
@@ -67,16 +67,16 @@ class FreeDraft:
 class Drafted(LoopStrategy):
   """A strategy of any drafter and any rule."""
 
-  drafter: Any = None  # the default, a plain attribute, takes the place of the base's property
+  drafter: Any = None  # needs a default: a plain attribute replaces the base's property
   rule: Any = Exact()
 
 
 @dataclasses.dataclass
 class Calls:
-  """Decoding that goes on for `calls` calls each time that it is called.
+  """A function that decodes `calls` more calls.
 
-  A call takes as long when a row has finished, so there is no end to heed. The state is overwritten
-  in place: a long cache is not copied.
+  A call takes the same time after a row has finished, so ends are ignored. The state is overwritten
+  in place, so that a long cache is not copied.
   """
 
   target: Bound
@@ -98,15 +98,15 @@ class Calls:
     return cls(target, strategy, state, calls)
 
   def __call__(self) -> Any:
-    self.state = _go_on(self.target, self.strategy, self.state, self.calls)
+    self.state = _continue(self.target, self.strategy, self.state, self.calls)
     return self.state
 
   @property
   def bytes(self) -> int:
     """The bytes that one call must read.
 
-    These are the decoder's weights without those that project the memory once, the vocabulary
-    projection, the heads, and the cache; of experts, those of a single token.
+    It reads the decoder's weights, except those that project the memory once, the vocabulary
+    projection, the heads and the cache. Of experts it reads as many as one token needs.
     """
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
@@ -120,14 +120,14 @@ class Calls:
 
 
 def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 0.0) -> list[Row]:
-  """Times calls: the rows with milliseconds, the ratio to greedy's, and to the floor.
+  """Times calls; returns rows with milliseconds, and their ratios to greedy's and to the floor.
 
-  The floor is the time to read what a call must read.
+  The floor is the time to read the bytes that a call must read.
 
   Args:
-    variants: what is timed in turn, 'greedy' among them.
-    rounds: how often.
-    bytes_per_second: the memory's bandwidth; 0: it is measured.
+    variants: the calls to time in turn, 'greedy' among them.
+    rounds: number of rounds.
+    bytes_per_second: the memory's bandwidth; 0 measures it.
   """
   timings, greedy = measure(variants, rounds), variants['greedy']
   bytes_per_second = bytes_per_second or bandwidth(greedy.bytes)
@@ -149,7 +149,7 @@ def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 
 
 
 def bandwidth(size: int) -> float:
-  """Measures the bytes a second that matrix-vector products read, by the fastest of seven runs.
+  """Measures how many bytes a second matrix-vector products read, by the fastest of seven runs.
 
   The matrix has about `size` bytes, 2^30 at most.
   """
@@ -157,7 +157,7 @@ def bandwidth(size: int) -> float:
 
   @jax.jit
   def products(matrix: Array) -> Array:
-    # Eight in one program, so that starting it hardly counts.
+    # Eight in one program, so that the time to start it hardly counts.
     return jax.lax.fori_loop(0, 8, lambda _, v: v + 1e-30 * (matrix @ v).sum(), matrix[0])
 
   timing = measure({'products': lambda: products(matrix)}, 7)['products']
@@ -168,9 +168,9 @@ def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
   return fori_loop(0, calls, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
 
 
-# the state after `calls` more calls; `calls` is data, so one program serves every number
+# The state after `calls` more calls. Here `calls` is data, so one program serves every number.
 repeated = jax.jit(_calls)
-_go_on = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
+_continue = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
 
 
 def wide_calls(
@@ -197,7 +197,7 @@ def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Ca
 @jax.jit
 def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Array) -> Any:
   def propose(_: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
-    # Without the barrier XLA computes only once what one draft does not change for the next.
+    # Without the barrier XLA would compute the parts that all drafts share only once.
     inner, root, keys = jax.lax.optimization_barrier(carry)
     draft, inner = drafter.propose(target, inner, root, keys)
     return inner, draft.tokens[:, -1], keys
@@ -226,7 +226,7 @@ def _texts(
   target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:
   def again(_: Array, last: DecodeState) -> DecodeState:
-    # No length is below 0, but XLA does not know that, and so decodes each time anew.
+    # No length is below 0. XLA does not know that, so it decodes the text each time anew.
     begun = dataclasses.replace(state, root=state.root + (last.length < 0))
     return while_loop(
       lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes
@@ -237,9 +237,9 @@ def _texts(
 
 
 def computing_in(dtype: str) -> str:
-  """Returns the type between products for a type that `random_params` takes.
+  """Returns the type of activations for a type of `random_params`.
 
-  In int8 it is float32; in int8w bfloat16, where the machine has units for it."""
+  For int8 it is float32; for int8w bfloat16, if the machine has units for it."""
   if dtype == 'int8w' and computes_bfloat16():
     return 'bfloat16'
   return 'float32' if dtype in TYPES else dtype
@@ -248,21 +248,21 @@ def computing_in(dtype: str) -> str:
 def random_params(module: Any, seed: int, dtype: str) -> Any:
   """Draws matrices for a model, heads or a draft network; scales are one and biases zero.
 
-  Each tensor is made in `dtype`, so that no other copy of a large model is ever there. In int8 and
-  int8w they are those of `computing_in`, quantized one by one.
+  Each tensor is made in `dtype`, so memory never holds a second copy of a large model. For int8 and
+  int8w each is drawn in the type of `computing_in`, then quantized.
   """
   leaves, tree = jax.tree.flatten_with_path(jax.eval_shape(module.init, jax.random.key(0)))
   keys, wide = jax.random.split(jax.random.key(seed), len(leaves)), computing_in(dtype)
   is_kernel = kernels_of(module) if dtype in TYPES else lambda name: False
-  made = []
+  params = []
   for (path, leaf), key in zip(leaves, keys, strict=True):
     if path[-1].key in ('scale', 'bias'):
-      made.append(jnp.full(leaf.shape, path[-1].key == 'scale', wide))
+      params.append(jnp.full(leaf.shape, path[-1].key == 'scale', wide))
       continue
     matrix = _matrix(key, leaf.shape, wide)
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    made.append(quantized_kernel(matrix, dtype) if is_kernel(name) else matrix)
-  return tree.unflatten(made)
+    params.append(quantized_kernel(matrix, dtype) if is_kernel(name) else matrix)
+  return tree.unflatten(params)
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
@@ -271,5 +271,5 @@ def _matrix(key: Array, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def _size(trees: Iterable[Any]) -> int:
-  """Returns the bytes; a packed kernel is read once, in one of its two forms."""
+  """Counts the bytes of some trees; a packed kernel is read once, in one of its two forms."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(unpacked(tuple(trees))))

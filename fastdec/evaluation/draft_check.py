@@ -1,8 +1,8 @@
-"""A check that a draft fits its target: the share of the target's tokens that it guesses first.
+"""Checks that a draft fits its target, by the share of the target's tokens that it guesses first.
 
-A draft that does not fit is still correct, only slow. A draft of EAGLE-3 or DFlash that is loaded
-right guesses 60 to 85 % of its target's tokens. With a layer off by one, a norm too many or another
-base of rotations it guesses less than 30 %.
+A draft that does not fit is still correct, only slow. A correctly loaded draft of EAGLE-3 or DFlash
+guesses 60 to 85 % of its target's tokens. With a layer off by one, a norm too many or another base
+of rotations it guesses less than 30 %.
 """
 
 import warnings
@@ -27,7 +27,7 @@ from fastdec.models.taps import apply_with
 from fastdec.struct import Bound
 
 TOKENS = 64
-LEAST = 0.3  # below it something is wrong, or the draft has hardly been trained
+LEAST = 0.3  # a lower share means a mistake in loading, or hardly any training
 
 
 def check_draft(
@@ -38,46 +38,43 @@ def check_draft(
   prompt_lengths: Any = None,
   tokens: int = TOKENS,
 ) -> float:
-  """Returns the share of the target's greedy tokens that the draft guesses from all before them.
+  """Returns the share of the target's greedy tokens that the draft guesses from the text before.
 
-  Below `LEAST` a warning, a `UserNote`, names the usual causes.
+  If it is below `LEAST`, a warning (`UserNote`) names the usual causes.
 
   Args:
     model, params: the target.
-    draft: (module, params), as `load_draft` gives it.
-    inputs, prompt_lengths: what the target writes from, as in `decode`; the longer its texts, the
-      surer the share.
-    tokens: how many it writes for each row.
+    draft: (module, params), from `load_draft`.
+    inputs, prompt_lengths: the prompts, as in `decode`; longer texts make the share more certain.
+    tokens: number of tokens that the target writes for each row.
 
   Returns:
-    The share; nan where the target writes fewer than two tokens in every row.
+    The share; nan if no row has two tokens or more.
 
   Raises:
-    UserError: the draft is one of another target, as far as sizes say; inputs that cannot be
-      decoded.
+    UserError: the draft's sizes do not fit the target, or the inputs cannot be decoded.
   """
   check_target(Bound(*draft), model)
   max_len, prompt, _ = checked(model, inputs, prompt_lengths, None, tokens, None)
   out = decode(model, params, inputs, Greedy(), prompt_lengths, max_len=max_len)
-  before, wrote = np.asarray(prompt.length), np.asarray(out.lengths)
+  before, written = np.asarray(prompt.length), np.asarray(out.lengths)
   text = np.full((len(before), prompt.tokens.shape[1] + max_len), model.pad_id, np.int32)
-  for row, (n, m) in enumerate(zip(before, wrote, strict=True)):
+  for row, (n, m) in enumerate(zip(before, written, strict=True)):
     text[row, :n] = prompt.tokens[row, :n]
     text[row, n : n + m] = out.tokens[row, :m]
   guesses = np.asarray(_first_guesses(Bound(model, params), Bound(*draft), prompt.inputs, text))
   places = np.arange(text.shape[1])[None]
-  # the first one comes from the prompt
-  is_asked = (places > before[:, None]) & (places < (before + wrote)[:, None])
-  if not is_asked.any():
+  # A draft never guesses the first token, which comes from the prompt.
+  is_guessed = (places > before[:, None]) & (places < (before + written)[:, None])
+  if not is_guessed.any():
     return float('nan')
-  share = float((guesses == text)[is_asked].mean())
+  share = float((guesses == text)[is_guessed].mean())
   if share < LEAST:
     warnings.warn(
-      f'this draft guesses {share:.0%} of {is_asked.sum()} tokens that its target wrote, where a'
-      ' right one guesses 60 %'
-      ' and more: if it is trained, its layers may be numbered otherwise (taps), a norm be missing'
-      ' or one too many, or'
-      ' the base of its rotations (rope_theta) be another one',
+      f'this draft guesses {share:.0%} of {is_guessed.sum()} tokens that its target wrote, where a'
+      ' right one guesses 60 % and more: if it is trained, its layers may be numbered otherwise'
+      ' (taps), a norm be missing or one too many, or the base of its rotations (rope_theta) be'
+      ' another one',
       UserNote,
       stacklevel=2,
     )
@@ -105,7 +102,7 @@ def _first_guesses(
 def _of_eagle(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b t w']:
-  """Returns the logits of the row at each position, which reads the token behind it."""
+  """Returns the logits at each position, whose row also reads the token after it."""
   module: EagleNetwork = draft.module
   params, (b, t) = draft.params, text.shape
   cache = module.init_cache(params, source, b, t)
@@ -120,7 +117,7 @@ def _of_eagle(
 def _of_block(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b m w']:
-  """Returns the logits of a block's first guess, its root behind each position but the last."""
+  """Returns the logits of a block's first guess, with its root at each position but the first."""
   module: BlockNetwork = draft.module
   params, (b, t) = draft.params, text.shape
   cache = module.init_cache(params, source, b, t + module.rows)

@@ -1,4 +1,4 @@
-"""The one style of all charts: colours, markers, panels, curves, legend, and a whole file."""
+"""The style of all charts: colours, markers, panels, curves and a legend; writes them whole."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,12 +14,10 @@ with extras.explained():
   from matplotlib.figure import Figure
 
 
-BLOCKS, SPEED = (
-  'mean accepted block size (tokens per call)',
-  ('wall-clock speed-up over greedy decoding'),
-)
-# Okabe and Ito's colours, which colour-blind readers tell apart too; curves differ in marker and
-# line as well.
+BLOCKS = 'mean accepted block size (tokens per call)'
+SPEED = 'wall-clock speed-up over greedy decoding'
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Curves also differ in marker
+# and line.
 COLOURS = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9',
 )  # fmt: skip
@@ -29,7 +27,7 @@ SIDE, DPI = 6.0, 150  # inches of a panel, and pixels of an inch
 
 
 class Style(NamedTuple):
-  """The look of a curve; line '' draws its points alone."""
+  """The look of a curve; line '' draws only its points."""
 
   colour: str
   marker: str = 'o'
@@ -39,10 +37,7 @@ class Style(NamedTuple):
 def panels(
   count: int, width: float = SIDE, height: float = SIDE, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-  """Makes a figure with panels of this many inches side by side.
-
-  `shared` is that of `Figure.subplots`.
-  """
+  """Makes a figure with panels side by side; sizes in inches, `shared` as in `Figure.subplots`."""
   figure = Figure(figsize=(width * count, height), dpi=DPI, layout='constrained')
   return figure, list(figure.subplots(1, count, squeeze=False, **shared)[0])
 
@@ -62,7 +57,7 @@ def curve(
   points: Iterable[tuple[float | int, float | int]],
   style: Style,
   name: str | None = None,
-  **more: Any,
+  **settings: Any,
 ) -> None:
   """Draws points (x, y), joined in their order.
 
@@ -76,7 +71,7 @@ def curve(
     'linewidth': 1,
     'markersize': 6,
   }
-  axes.plot(xs, ys, label=name, **look, **more)
+  axes.plot(xs, ys, label=name, **look, **settings)
 
 
 def legend(figure: Figure, columns: int) -> None:

@@ -1,4 +1,4 @@
-"""Likeness of images to others: PSNR and SSIM by scikit-image. The paper gives neither.
+"""Similarity of images to their originals: PSNR and SSIM by scikit-image.
 
 scikit-image and Pillow are imported where they are used: commands for text load this module too.
 """
@@ -13,14 +13,14 @@ Images = Shaped[Array | np.ndarray, '...']
 
 
 def psnr(images: Images, originals: Images) -> float:
-  """Computes the peak signal-to-noise ratio in dB, of the mean squared error over all images.
+  """Computes the peak signal-to-noise ratio in dB, from the mean squared error over all images.
 
-  The mean of single ratios would be infinite as soon as one image equals its original. This one is
-  infinite only where all do.
+  The mean of the images' own ratios would be infinite as soon as one image equals its original.
+  This ratio is infinite only if all images do.
 
   Args:
     images: uint8[n, h, w, 3].
-    originals: as many.
+    originals: one for each.
 
   Raises:
     UserError: other shapes or dtypes, or no image.
@@ -40,7 +40,7 @@ def ssim(images: Images, originals: Images) -> float:
 
   Args:
     images: uint8[n, h, w, 3].
-    originals: as many.
+    originals: one for each.
 
   Raises:
     UserError: other shapes or dtypes, or no image.
@@ -48,11 +48,12 @@ def ssim(images: Images, originals: Images) -> float:
   with extras.explained():
     import skimage.metrics
 
-  pairs = zip(*_checked(images, originals), strict=True)
-  similarity = skimage.metrics.structural_similarity
-  return float(
-    np.mean([similarity(theirs, ours, channel_axis=-1, data_range=255) for ours, theirs in pairs])
-  )
+  values = []
+  for ours, theirs in zip(*_checked(images, originals), strict=True):
+    values.append(
+      skimage.metrics.structural_similarity(theirs, ours, channel_axis=-1, data_range=255)
+    )
+  return float(np.mean(values))
 
 
 def bicubic(images: Images, side: int) -> UInt8[np.ndarray, 'n {side} {side} 3']:
@@ -60,26 +61,25 @@ def bicubic(images: Images, side: int) -> UInt8[np.ndarray, 'n {side} {side} 3']
   with extras.explained():
     import PIL.Image
 
-  large = (side, side)
-  made = [
-    PIL.Image.fromarray(image).resize(large, PIL.Image.Resampling.BICUBIC)
-    for image in np.asarray(images)
-  ]
-  return np.stack([np.asarray(image) for image in made])
+  enlarged = []
+  for image in np.asarray(images):
+    picture = PIL.Image.fromarray(image).resize((side, side), PIL.Image.Resampling.BICUBIC)
+    enlarged.append(np.asarray(picture))
+  return np.stack(enlarged)
 
 
 def _checked(images: Images, originals: Images) -> tuple[np.ndarray, np.ndarray]:
   ours, theirs = np.asarray(images), np.asarray(originals)
-  for given in (ours, theirs):
-    if given.dtype != np.uint8 or given.ndim != 4 or given.shape[-1] != 3 or not len(given):
+  for batch in (ours, theirs):
+    if batch.dtype != np.uint8 or batch.ndim != 4 or batch.shape[-1] != 3 or not len(batch):
       raise UserError(
-        f'images to compare are {given.dtype}{list(given.shape)}: give uint8[n, h, w, 3], n from 1'
+        f'images to compare are {batch.dtype}{list(batch.shape)}: give uint8[n, h, w, 3], n from 1'
       )
   if ours.shape[1:] != theirs.shape[1:]:
-    sizes = ' with originals of '.join(
-      f'{image.shape[1]} x {image.shape[2]}' for image in (ours, theirs)
+    raise UserError(
+      f'images of {ours.shape[1]} x {ours.shape[2]} with originals of {theirs.shape[1]} x'
+      f' {theirs.shape[2]} pixels cannot be compared: give originals of the same size'
     )
-    raise UserError(f'images of {sizes} pixels cannot be compared: give originals of the same size')
   if len(ours) != len(theirs):
     raise UserError(
       f'{len(ours)} images cannot be compared with {len(theirs)} originals: give one for each'

@@ -1,4 +1,4 @@
-"""Labels beside points, where they cover neither each other nor a point."""
+"""Places labels beside points so that they cover neither each other nor a point."""
 
 from collections.abc import Sequence
 from itertools import pairwise, product
@@ -16,9 +16,9 @@ with extras.explained():
 
 SIZE = 7.5  # points
 ASPECT = 0.62  # a character's mean width over its height
-MARKER = 5.0  # pixels from a point that its marker takes
+MARKER = 5.0  # pixels: half the side of the square that a point's marker covers
 RADII = (9, 15, 22, 32, 44, 58, 74)  # pixels from the point to the label
-LED = 18  # pixels from which on a line leads to the label
+LED = 18  # pixels; farther labels are joined to their point by a line
 
 
 class Label(NamedTuple):
@@ -42,6 +42,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
   angles = 2 * np.pi * (np.arange(16) + 2) / 16  # above right comes first
   for label, point in zip(labels, points_n2, strict=True):
     half = np.array([ASPECT * len(label.text) + 0.4, 1.15]) * SIZE * scale / 2
+    # Of the boxes around the point, take the nearest of those that cover least.
     boxes = []
     for radius, angle in product(RADII, angles):
       way = np.array([np.cos(angle), np.sin(angle)])
@@ -70,13 +71,12 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def _along(line: Line2D) -> Float[np.ndarray, 'n 2']:
-  """Returns the pixels that a line of the axes goes through."""
+  """Returns the pixels along a line of the axes."""
   corners_n2 = line.get_transform().transform(line.get_xydata())
-  pieces = [
-    np.linspace(start, end, max(2, int(np.abs(end - start).max())))
-    for start, end in pairwise(corners_n2)
-  ]
-  return np.concatenate([np.empty((0, 2)), *pieces])
+  pieces = [np.empty((0, 2))]
+  for start, end in pairwise(corners_n2):
+    pieces.append(np.linspace(start, end, max(2, int(np.abs(end - start).max()))))
+  return np.concatenate(pieces)
 
 
 def _overlap(box: Float[np.ndarray, ' 4'], others: Float[np.ndarray, 'm 4']) -> float:

@@ -1,4 +1,4 @@
-"""The machine that a figure was taken on, as far as figures depend on it."""
+"""Description of the machine that a figure was measured on."""
 
 import dataclasses
 import os
@@ -11,11 +11,11 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """The conditions that must be the same for a time to mean the same."""
+  """The conditions under which times can be compared: they must be equal."""
 
   processor: str
-  cpus: int  # that this process may use
-  device: str  # as JAX calls its kind
+  cpus: int  # number that this process may use
+  device: str  # JAX's name of its kind
 
   def __str__(self) -> str:
     where = '' if self.device == 'cpu' else f'{self.device} beside '
@@ -24,7 +24,7 @@ class Machine:
 
 def here() -> Machine:
   """Describes the machine of this process."""
-  # Only Linux says which CPUs a process may use.
+  # Only Linux lists the CPUs that a process may use.
   cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
   return Machine(processor(), cpus, jax.devices()[0].device_kind)
 
@@ -41,7 +41,7 @@ def processor() -> str:
 
 
 def computes_bfloat16() -> bool:
-  """Says if there are units for products in bfloat16: an accelerator's, or a CPU's by its flags."""
+  """True if the machine has units for bfloat16: every accelerator, or a CPU with these flags."""
   if jax.default_backend() != 'cpu':
     return True
   try:

@@ -1,4 +1,4 @@
-"""Rows of measurements: JSON lines with all their conditions, drawn as pipe tables."""
+"""Rows of measurements: JSON lines with all their conditions, and pipe tables of them."""
 
 import datetime
 import errno
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def conditions() -> Row:
-  """Returns machine, versions, commit and day of this process."""
+  """Returns the machine, versions, commit and day of this process."""
   here, flags = machine.here(), os.environ.get('XLA_FLAGS')
   return {
     'platform': jax.default_backend(),
@@ -47,12 +47,12 @@ def commit() -> str:
 
 
 def append(file: pathlib.Path, row: Row) -> None:
-  """Adds a whole line to a file, on the disk before this returns."""
+  """Appends a whole line to a file, and waits until it is on the disk."""
   file.parent.mkdir(parents=True, exist_ok=True)
   # Machines that share a file system append one after the other.
   with locked(file.parent / 'locks' / file.name), open(file, 'a+b', buffering=0) as out:
     out.seek(max(0, out.seek(0, os.SEEK_END) - 1))
-    is_cut = out.read(1) not in (b'', b'\n')  # by a write that was killed
+    is_cut = out.read(1) not in (b'', b'\n')  # the last line, by a killed write
     line = ('\n' * is_cut + json.dumps(row, ensure_ascii=False) + '\n').encode()
     if out.write(line) < len(line):
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
@@ -60,7 +60,7 @@ def append(file: pathlib.Path, row: Row) -> None:
 
 
 def table(rows: Iterable[Row], hidden: Iterable[str] = ()) -> str:
-  """Draws a pipe table of what the rows have, without the entries that are hidden."""
+  """Draws a pipe table of the rows' entries, without the `hidden` ones."""
   rows, hidden = list(rows), set(hidden)
   names = []
   for name in dict.fromkeys(itertools.chain(*rows)):

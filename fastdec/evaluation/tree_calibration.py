@@ -1,4 +1,4 @@
-"""Calibration of prediction heads on text that their model writes: accuracies, best tree, cost."""
+"""Calibration of prediction heads on text that their model writes: accuracy, best tree, cost."""
 
 import dataclasses
 import json
@@ -30,14 +30,14 @@ from fastdec.files import read_json, whole_file
 from fastdec.models.api import source_pad
 from fastdec.struct import Bound
 
-WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # nodes that are timed
-CALLS = 16  # of a round
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # numbers of nodes to time
+CALLS = 16  # in a round
 TOPS = (1, 5)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-  """The content of a file of `Calibration.save`."""
+  """The content of a file that `Calibration.save` writes."""
 
   choices: tuple[tuple[Token, ...], ...]
   rates: tuple[float, ...]
@@ -50,14 +50,14 @@ class _Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """The findings, and the tree to use."""
+  """Figures of heads on their model's texts, and the tree to use."""
 
-  tree: Tree  # as large as was allowed
-  # by n: how often each head has the token among its first n choices
+  tree: Tree  # the largest allowed
+  # by n: the share of tokens that are among each head's first n choices
   right: Mapping[int, tuple[float, ...]]
-  positions: int  # tokens after which there was something to guess
-  tokens: Mapping[int, float]  # by nodes: tokens per call, where decoding writes these texts
-  milliseconds: Mapping[int, float]  # by nodes: the time of a call; {} if not timed
+  positions: int  # number of tokens that heads could guess from
+  tokens: Mapping[int, float]  # by number of nodes: tokens per call when these texts are decoded
+  milliseconds: Mapping[int, float]  # by number of nodes: time of a call; {} if not timed
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Calibration':
@@ -67,13 +67,11 @@ class Calibration:
       UserError: there is no such file, or it is damaged.
     """
     try:
-      there = read(_Stored, read_json(path), path.name, mark=': ', ignores=True)
-      by_nodes = (
-        {int(n): value_of(float, value, name) for n, value in getattr(there, name).items()}
-        for name in ('tokens_per_call', 'milliseconds')
-      )
-      tree = Tree(there.choices, there.rates)
-      return cls(tree, {1: there.top_1, 5: there.top_5}, there.positions, *by_nodes)
+      stored = read(_Stored, read_json(path), path.name, mark=': ', ignores=True)
+      tokens = _by_nodes(stored.tokens_per_call, 'tokens_per_call')
+      milliseconds = _by_nodes(stored.milliseconds, 'milliseconds')
+      tree, right = Tree(stored.choices, stored.rates), {1: stored.top_1, 5: stored.top_5}
+      return cls(tree, right, stored.positions, tokens, milliseconds)
     except ValueError as error:
       reason = ' '.join(str(error).split())
       raise UserError(
@@ -81,34 +79,37 @@ class Calibration:
       ) from None
 
   def save(self, path: pathlib.Path, **more: str) -> None:
-    """Writes a JSON file, whose "choices" are what decoding takes.
+    """Writes a JSON file; decoding takes its "choices".
 
     Args:
-      more: what else it is to say.
+      more: further entries.
     """
-    right = {f'top_{top}': values for top, values in self.right.items()}
     record = {
       'choices': self.tree.choices,
       'rates': self.tree.rates,
       'tokens_per_call': self.tokens,
     }
-    record |= {**right, 'positions': self.positions, 'milliseconds': self.milliseconds, **more}
+    record |= {f'top_{top}': shares for top, shares in self.right.items()}
+    record |= {'positions': self.positions, 'milliseconds': self.milliseconds, **more}
     with whole_file(path) as file:
       file.write(json.dumps(record, indent=1).encode() + b'\n')
 
   @property
   def nodes(self) -> int:
-    """The nodes of the tree to use: those with the most tokens a second; all, if none is timed."""
-    return (
-      best_nodes(self.tokens, self.milliseconds)
-      if self.milliseconds
-      else len(self.tree.choices) + 1
-    )
+    """Number of nodes of the tree to use: that with the most tokens a second; if not timed, all."""
+    if not self.milliseconds:
+      return len(self.tree.choices) + 1
+    return best_nodes(self.tokens, self.milliseconds)
 
   @property
   def chosen(self) -> Tree:
     """The tree to use."""
     return self.tree.cut(self.nodes)
+
+
+def _by_nodes(figures: dict, name: str) -> dict[int, float]:
+  """Converts stored figures, whose keys JSON made strings; `name` is for messages."""
+  return {int(nodes): value_of(float, figure, name) for nodes, figure in figures.items()}
 
 
 def calibrate(
@@ -118,19 +119,22 @@ def calibrate(
   nodes: int,
   max_len: int,
   rows: int,
-  said: Callable[[int], None] = lambda count: None,
+  progress: Callable[[int], None] = lambda count: None,
 ) -> Calibration:
-  """Has the model write greedily, and grows a tree of at most `nodes` nodes; nothing is timed.
+  """Decodes the prompts greedily, and grows a tree for the heads along the texts; times nothing.
 
   Args:
     target, heads: the model, and heads on it.
     prompts: ids, of sources if the model has an encoder.
     nodes: the most nodes of the tree, the root included.
     max_len: the most tokens of a text.
-    rows: how many prompts are decoded at once.
-    said: called with how many more prompts are done.
+    rows: number of prompts decoded at once.
+    progress: called with the number of prompts that each batch adds.
+
+  Raises:
+    UserError: no text has a token to guess.
   """
-  ranks = written_ranks(target, heads, prompts, max_len, rows, said)
+  ranks = written_ranks(target, heads, prompts, max_len, rows, progress)
   positions = sum(map(len, ranks))
   if not positions:
     raise UserError(
@@ -148,42 +152,43 @@ def written_ranks(
   prompts: Sequence[Sequence[int]],
   max_len: int,
   rows: int,
-  said: Callable[[int], None] = lambda count: None,
+  progress: Callable[[int], None] = lambda count: None,
 ) -> list[Ranks]:
-  """Finds the heads' ranks (see `head_ranks`) along the model's greedy text.
+  """Returns the heads' ranks (`head_ranks`) along the model's greedy texts.
 
   Arguments as of `calibrate`.
   """
-  parts = []
+  ranks = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
-    parts += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
-    said(int((texts.lengths > 0).sum()))
-  return parts
+    ranks += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
+    progress(int((texts.lengths > 0).sum()))
+  return ranks
 
 
 def widths_of(tree: Tree) -> list[int]:
-  """Lists the numbers of nodes to consider: `WIDTHS`, and all."""
+  """Lists numbers of nodes to try: those of `WIDTHS` that the tree has, and all its nodes."""
   most = len(tree.choices) + 1
-  return [*(n for n in WIDTHS if n < most), most]
+  return [n for n in WIDTHS if n < most] + [most]
 
 
 def timed(
-  found: Calibration, target: Bound, heads: Bound, prompt: Sequence[int], max_len: int, rounds: int
+  calibration: Calibration,
+  target: Bound,
+  heads: Bound,
+  prompt: Sequence[int],
+  max_len: int,
+  rounds: int,
 ) -> Calibration:
-  """Adds the time of a call at batch 1, for each of `WIDTHS` and for all nodes."""
-  widths = widths_of(found.tree)
-  drafters = {
-    n: Medusa(heads, Topology.from_choices(found.tree.cut(n).choices)).drafter for n in widths
-  }
+  """Adds the time of a call at batch 1, for each number of nodes of `widths_of`."""
   inputs = np.array([prompt], np.int32)
-  calls = {
-    n: Calls.after_prompt(target, drafter, inputs, max_len, CALLS)
-    for n, drafter in drafters.items()
-  }
+  calls = {}
+  for nodes in widths_of(calibration.tree):
+    topology = Topology.from_choices(calibration.tree.cut(nodes).choices)
+    drafter = Medusa(heads, topology).drafter
+    calls[nodes] = Calls.after_prompt(target, drafter, inputs, max_len, CALLS)
   timings = measure(calls, rounds)
-  return dataclasses.replace(
-    found, milliseconds={n: timings[n].milliseconds / CALLS for n in widths}
-  )
+  milliseconds = {nodes: timing.milliseconds / CALLS for nodes, timing in timings.items()}
+  return dataclasses.replace(calibration, milliseconds=milliseconds)
 
 
 def _texts(
@@ -191,20 +196,19 @@ def _texts(
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None, Decoded]]:
   """Yields inputs, prompt lengths and greedy texts, `rows` at once, all of one shape.
 
-  Rows that only pad have length 0.
+  The last batch repeats its last prompt to be full; its texts there have length 0.
   """
-  model, width = target.module, max(map(len, prompts))
-  rows = min(rows, len(prompts))
+  model, params = target
+  width, rows = max(map(len, prompts)), min(rows, len(prompts))
   for start in range(0, len(prompts), rows):
-    chosen = list(prompts[start : start + rows])
-    missing = rows - len(chosen)
-    chosen += chosen[-1:] * missing
-    inputs = np.array(
-      [[*ids, *[source_pad(model)] * (width - len(ids))] for ids in chosen], np.int32
-    )
-    lengths = None if model.start_id is not None else np.array(list(map(len, chosen)), np.int32)
-    texts = decode(
-      target.module, target.params, inputs, Greedy(), lengths, max_len=max_len
-    ).checked()
-    kept = jnp.where(jnp.arange(rows) < rows - missing, texts.lengths, 0)
+    batch = prompts[start : start + rows]
+    inputs = np.full((rows, width), source_pad(model), np.int32)
+    lengths = np.zeros(rows, np.int32)
+    for row in range(rows):
+      prompt = batch[min(row, len(batch) - 1)]
+      inputs[row, : len(prompt)] = prompt
+      lengths[row] = len(prompt)
+    lengths = None if model.start_id is not None else lengths
+    texts = decode(model, params, inputs, Greedy(), lengths, max_len=max_len).checked()
+    kept = jnp.where(jnp.arange(rows) < len(batch), texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)

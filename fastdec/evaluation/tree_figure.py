@@ -1,4 +1,4 @@
-"""The picture of a tree: every node with the rate at which it is accepted."""
+"""Draws a tree: every node with the share of calls that accept it."""
 
 from pathlib import Path
 
@@ -16,11 +16,12 @@ SLOT = 0.42  # inches for a leaf
 def draw(tree: Tree, title: str, path: Path) -> None:
   """Draws a tree as a PNG: the root on top, siblings by rank from left to right.
 
-  In a node stands its rate in percent.
+  Each node shows its rate in per cent.
   """
   rates = {(): 1.0, **dict(zip(tree.choices, tree.rates, strict=True))}
   places = _places(rates)
-  deepest, leaves = max(map(len, rates)), 1 + max(x for x, _ in places.values())
+  deepest = max(map(len, rates))
+  leaves = 1 + max(x for x, _ in places.values())
   figure = Figure(
     figsize=(max(6.0, SLOT * leaves + 1), 1.1 * deepest + 1.6), dpi=150, layout='constrained'
   )
@@ -53,12 +54,12 @@ def draw(tree: Tree, title: str, path: Path) -> None:
 
 
 def _places(nodes: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], tuple[float, float]]:
-  """Puts leaves side by side, every other node above the middle of its children."""
-  found: dict[tuple[int, ...], tuple[float, float]] = {}
+  """Places leaves side by side, and every other node above the middle of its children."""
+  places: dict[tuple[int, ...], tuple[float, float]] = {}
   children: dict[tuple[int, ...], list[tuple[int, ...]]] = {node: [] for node in nodes}
   for node in sorted(filter(None, nodes)):
     children[node[:-1]].append(node)
-  used = 0
+  used = 0  # columns taken by leaves
 
   def put(node: tuple[int, ...]) -> float:
     nonlocal used
@@ -67,8 +68,8 @@ def _places(nodes: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], tuple[
       x = (xs[0] + xs[-1]) / 2
     else:
       x, used = float(used), used + 1
-    found[node] = (x, float(-len(node)))
+    places[node] = (x, float(-len(node)))
     return x
 
   put(())
-  return found
+  return places

@@ -1,10 +1,10 @@
-"""Trees for one's own heads, grown from the ranks of their guesses (Cai et al. 2024, 2.3.3).
+"""Grows trees for one's own heads from the ranks of their guesses (Cai et al. 2024, 2.3.3).
 
 The paper multiplies the accuracies of single heads over all tokens. Here accepted paths are
-counted. The ranks of all heads are kept together, token by token, along texts that the model has
-written. They tell which path of a tree a call accepts at a token, and where the next call begins.
-Heads err in clusters, so calls begin at hard tokens more often. Counted over all tokens, a tree
-promises more than decoding keeps.
+counted, because heads err in clusters, and calls begin at hard tokens more often: counted over all
+tokens, a tree promises more than decoding keeps. The ranks of all heads are kept together, token by
+token, along texts that the model has written. From them follows which path of a tree a call accepts
+at a token, and where the next call begins.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ from fastdec.decoding.score import POSITIONS, forced
 from fastdec.heads.words import in_target_words
 from fastdec.struct import Bound
 
-NOTHING = -1  # the rank of a token behind the end
-NEVER = 2**30  # the rank of a token that a head cannot guess, so that no tree can hold it
-TURNS = 4  # of growing a tree and finding where its calls begin
-Ranks = Int[np.ndarray, '_ h']  # of one text: tokens but the last, heads
+NOTHING = -1  # rank of a token after the end
+NEVER = 2**30  # rank of a token that a head cannot guess, so no tree can contain it
+TURNS = 4  # trees that are grown, each for the calls of the one before
+Ranks = Int[np.ndarray, '_ h']  # of a text: a row for each token but the last, a column a head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Tree:
   """
 
   choices: tuple[tuple[int, ...], ...]
-  rates: tuple[float, ...]  # the share of calls on the whole tree that accept a path: falling
+  rates: tuple[float, ...]  # share of calls on the whole tree that accept each path; falling
 
   def cut(self, nodes: int) -> 'Tree':
     """Cuts the tree to at most this many nodes, the root included."""
@@ -53,27 +53,24 @@ def head_ranks(
   texts: Decoded,
   prompt_lengths: Any = None,
 ) -> list[Ranks]:
-  """Finds the rank that each head gave to the token that came.
+  """Returns the ranks that the heads gave to the tokens of each text, one array for each text.
 
-  Each text has an array, with a row for each of its tokens but the last. A row is about a call
-  whose root is that token: head i (from 0) guesses the token i + 1 after it. Rank 0 is the head's
-  first choice; `NOTHING` stands where the text ends before, `NEVER` for a token that it cannot
-  draft.
+  An array has a row for each token but the last, for a call whose root is that token: head i (from
+  0) guesses the token i + 1 after it. Rank 0 is the head's first choice. `NOTHING` means that the
+  text ends before, `NEVER` that the head cannot draft the token.
 
   Args:
     target, heads: (module, params).
     inputs, prompt_lengths: as in `decode`.
-    texts: what the target wrote: greedily, to know what exact acceptance would take.
+    texts: the target's output; greedy output shows what exact acceptance would take.
   """
   prompt = prompt_of(target[0], inputs, prompt_lengths, None)
   ranks = np.asarray(_ranks(Bound(*target), Bound(*heads), prompt, jnp.asarray(texts.tokens)))
   lengths = np.asarray(texts.lengths)
   place = np.arange(ranks.shape[1])[:, None]
   known = place + 1 + np.arange(ranks.shape[2]) < lengths[:, None, None]
-  return [
-    row[: max(int(length) - 1, 0)]
-    for row, length in zip(np.where(known, ranks, NOTHING), lengths, strict=True)
-  ]
+  rows = np.where(known, ranks, NOTHING)
+  return [row[: max(int(length) - 1, 0)] for row, length in zip(rows, lengths, strict=True)]
 
 
 @jax.jit
@@ -85,10 +82,10 @@ def _ranks(
   after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)[None]
   wanted = texts[:, after.clip(0, t - 1)]  # b t h
 
-  def at(one: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
-    hidden_bd, root_b, wanted_bh = one
+  def ranks_at(place: tuple[Array, Array, Array]) -> Int[Array, 'b h']:
+    hidden_bd, root_b, wanted_bh = place
     logits = head_logits(heads, target, hidden_bd, root_b)
-    # each guess comes behind what was written, since only so may it be accepted
+    # A guess is accepted only after correct ones, so each head follows the tokens of the text.
     if heads.module.markov:
       before_bh = jnp.concatenate([root_b[:, None], wanted_bh[:, :-1]], axis=1)
       logits += heads.module.bias(heads.params, before_bh).astype(logits.dtype)
@@ -98,25 +95,23 @@ def _ranks(
     is_before = (logits > own) | ((logits == own) & (index < wanted_bh[..., None]))  # as top_k
     return jnp.where(own[..., 0] == -jnp.inf, NEVER, is_before.sum(-1))
 
-  found = jax.lax.map(
-    at, (hidden.swapaxes(0, 1), texts.T, wanted.swapaxes(0, 1)), batch_size=min(t, POSITIONS)
-  )
-  return found.swapaxes(0, 1)
+  places = (hidden.swapaxes(0, 1), texts.T, wanted.swapaxes(0, 1))
+  return jax.lax.map(ranks_at, places, batch_size=min(t, POSITIONS)).swapaxes(0, 1)
 
 
 def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
-  """Grows the best tree of `nodes` nodes, the root included.
+  """Grows the best tree of `nodes` nodes, or a smaller one if no other guess was ever right.
 
-  It is smaller where no other guess was ever right. A path is right at most as often as its
-  beginning. So for given calls it is best to take the most frequent path next, again and again. The
-  places where calls begin depend on the tree. So it is grown a few times, each time for the calls
-  of the last. The best of these trees is kept.
+  For fixed calls it is best to take the most frequent path next, again and again, because a path is
+  right at most as often as its beginning. But the places where calls begin depend on the tree. So
+  trees are grown a few times, each for the calls of the one before, and the best is kept.
 
   Args:
-    texts: of `head_ranks`.
-    nodes: at least 1.
+    texts: from `head_ranks`.
+    nodes: at least 1, the root included.
   """
   ranks = np.concatenate(texts)
+  # At first every token is taken for the beginning of a call.
   begins, best, rows, fewest = np.ones(len(ranks), bool), (), ranks, math.inf
   for _ in range(TURNS):
     choices = _most_frequent(ranks[begins], nodes)
@@ -124,13 +119,13 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
     if begins.sum() < fewest:
       best, rows, fewest = choices, ranks[begins], begins.sum()
   rates = {path: float((rows[:, : len(path)] == path).all(1).mean()) for path in best}
-  # a path stays behind its beginning
+  # Of equal rates the shorter path comes first, so that each path follows its beginning.
   order = sorted(best, key=lambda path: (-rates[path], len(path), path))
   return Tree(tuple(order), tuple(rates[path] for path in order))
 
 
 def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
-  """Counts tokens after the first by calls, if exact acceptance on the tree writes these texts."""
+  """Returns tokens after the first per call, if exact acceptance on the tree writes these texts."""
   calls = calls_of(texts, tree.choices)
   return len(calls) / calls.sum()
 
@@ -138,30 +133,31 @@ def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
 def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, ' n']:
   """Marks the tokens at which calls begin, if the tree of these paths decodes these texts.
 
-  One entry for each token but the last, text by text.
+  It has an entry for each token but the last, text by text.
   """
   known = set(choices)
-  found = []
+  marks = []
   for ranks in texts:
     begins, place = np.zeros(len(ranks), bool), 0
     while place < len(ranks):
       begins[place] = True
+      # The call accepts the longest path of the tree that the text takes, and writes a bonus token.
       path: tuple[int, ...] = ()
       for rank in ranks[place].tolist():
         if (*path, rank) not in known:
           break
         path = (*path, rank)
       place += len(path) + 1
-    found.append(begins)
-  return np.concatenate(found)
+    marks.append(begins)
+  return np.concatenate(marks)
 
 
 def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -> int:
   """Returns the number of nodes that writes the most tokens a second.
 
   Args:
-    tokens: per call, by nodes.
-    milliseconds: of a call, by nodes.
+    tokens: tokens per call, by number of nodes.
+    milliseconds: time of a call, by number of nodes.
   """
   return max(milliseconds, key=lambda n: tokens[n] / milliseconds[n])
 
@@ -175,12 +171,9 @@ def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
 
 
 def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
-  """Takes the paths that are right most often, each after the path it extends.
-
-  With the root they are `nodes` nodes.
-  """
-  found: list[tuple[int, ...]] = []
-  # -count, depth, path, the rows where it is right
+  """Returns the `nodes` - 1 paths that are right most often, each after the path it extends."""
+  paths: list[tuple[int, ...]] = []
+  # a heap of (-count, depth, path, rows where it is right)
   waiting: list[tuple[int, int, tuple[int, ...], Any]] = []
 
   def add_children(path: tuple[int, ...], where: Int[np.ndarray, ' m']) -> None:
@@ -192,8 +185,8 @@ def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int
       heapq.heappush(waiting, (-len(right), len(path) + 1, (*path, int(rank)), right))
 
   add_children((), np.arange(len(ranks)))
-  while waiting and len(found) < nodes - 1:
+  while waiting and len(paths) < nodes - 1:
     _, _, path, where = heapq.heappop(waiting)
-    found.append(path)
+    paths.append(path)
     add_children(path, where)
-  return tuple(found)
+  return tuple(paths)

@@ -22,7 +22,7 @@ from fastdec.errors import UserError
 from fastdec.files import locked
 
 TOGETHER = 8  # inputs of one function in a row
-SILENT = 1.0  # seconds that are waited without a word
+SILENT = 1.0  # seconds of waiting before a message
 
 Name = TypeVar('Name', bound=Hashable)
 
@@ -32,8 +32,7 @@ class Timing:
   """Seconds per input of one function, one entry a round."""
 
   seconds: tuple[float, ...]
-  # by how much the first round, not among `seconds`, exceeded the median one
-  compile_seconds: float
+  compile_seconds: float  # excess of the first round, not among `seconds`, over the median one
 
   @property
   def median(self) -> float:
@@ -55,7 +54,7 @@ class Timing:
     return statistics.median(self._ratios(other))
 
   def speedups_over(self, other: 'Timing') -> tuple[float, float]:
-    """Returns the least and the largest of the ratios of which `speedup_over` is the median."""
+    """Returns the least and the largest of the ratios whose median is `speedup_over`."""
     ratios = self._ratios(other)
     return min(ratios), max(ratios)
 
@@ -82,8 +81,9 @@ def measure(
       of them.
     repeats: rounds, at least 1.
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
-    rests: seconds, in no function's time, that pass after a call of these functions.
+    rests: seconds to sleep after a call of these functions, which do not count.
   """
+  # The first round compiles; only its excess over the others is kept.
   names = list(functions)
   first = _round(functions, names, inputs, rests)
   with alone():

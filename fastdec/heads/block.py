@@ -99,7 +99,7 @@ class Network(nn.Module):
   def read(
     self, x: Float[Array, 'b n d'], view: View, train: bool = False
   ) -> Float[Array, 'b n d']:
-    """Returns the rows' states, behind the last norm."""
+    """Returns the rows' states, after the last norm."""
     return self.norm(self.tower(x, view, None, train)[0])
 
   def latent(
@@ -155,15 +155,15 @@ class BlockNetwork(DraftNetwork):
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
-    unknown_id: 'masks': the mask, a token whose embedding stands for unknown ones.
+    unknown_id: 'masks': the mask, a token whose embedding replaces unknown ones.
     drops_first: 'masks': rows predict their own positions; the root's row predicts nothing.
     markov: rank of the bias from the token guessed before; 0: none.
     markov_kind: one of `MARKOV`.
     candidates: words of each row that the bias may reorder. None: all, as in training. With few,
       chains are shorter, and a call with a large tree costs less.
-    has_confidence: a head tells the confidence of each row.
+    has_confidence: a head estimates the confidence of each row.
     confidence_sees_guess: it reads before[y] too.
-    causal: layers whose rows see no row behind them: 'none', 'windows' (those with one), 'all'.
+    causal: layers whose rows see no later row: 'none', 'windows' (those with one), 'all'.
     windows_follow: a window ends at each row. False: at the root, whose place it does not count.
   """
 
@@ -186,8 +186,7 @@ class BlockNetwork(DraftNetwork):
     super().__post_init__()
     if self.k < 2:
       raise UserError(f'a block of k={self.k} has nothing to draft: give k >= 2')
-    choices_of = (('entry', ENTRIES), ('markov_kind', MARKOV), ('causal', CAUSAL))
-    for name, choices in choices_of:
+    for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV), ('causal', CAUSAL)):
       if getattr(self, name) not in choices:
         raise UserError(
           f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
@@ -204,8 +203,10 @@ class BlockNetwork(DraftNetwork):
         "drops_first=True is for entry='masks': joined rows all predict what comes after the root"
       )
     if self.markov < 0 or (self.candidates is not None and self.candidates < 1):
-      given = f'markov={self.markov} with candidates={self.candidates}'
-      raise UserError(f'{given} is not possible: give a rank of 0 or more, and 1 candidate or more')
+      raise UserError(
+        f'markov={self.markov} with candidates={self.candidates} is not possible: give a rank of 0'
+        ' or more, and 1 candidate or more'
+      )
 
   @property
   def rows(self) -> int:
@@ -218,7 +219,7 @@ class BlockNetwork(DraftNetwork):
     return tower.windows_of(self.layers)
 
   def sight(self, window: int) -> tuple[bool, int, bool]:
-    """Returns what tells a layer's `block_mask`: causality, its window, and that it follows."""
+    """Returns the last arguments of a layer's `block_mask`: causal, window and follows."""
     causal = self.causal == 'all' or (self.causal == 'windows' and window > 0)
     return causal, window, self.windows_follow
 
@@ -241,10 +242,8 @@ class BlockNetwork(DraftNetwork):
     """Returns fresh float32 parameters; the bias does nothing yet."""
     params = super().init(key)
     if self.markov:
-      before = (
-        jax.random.normal(jax.random.fold_in(key, 0), (self.vocab_size, self.markov))
-        * self.markov**-0.5
-      )
+      shape = (self.vocab_size, self.markov)
+      before = jax.random.normal(jax.random.fold_in(key, 0), shape) * self.markov**-0.5
       params |= {'before': before, 'after': jnp.zeros((self.words or self.vocab_size, self.markov))}
     return params
 
@@ -255,13 +254,14 @@ class BlockNetwork(DraftNetwork):
     positions: Int[Array, 'b n'],
     cache: DraftCache,
   ) -> DraftCache:
-    """Returns the cache with the keys and values of n features behind the committed ones."""
+    """Returns the cache with the keys and values of n features after the committed ones."""
     own, length = own_cache(cache), cache.length
-    made = self.call(params, features, positions, method='own')
-    return with_layers(
-      cache,
-      tuple(old.write(new.k, new.v, length) for old, new in zip(own.layers, made, strict=True)),
-    )
+    layers = []
+    for layer, new in zip(
+      own.layers, self.call(params, features, positions, method='own'), strict=True
+    ):
+      layers.append(layer.write(new.k, new.v, length))
+    return with_layers(cache, tuple(layers))
 
   def read(
     self,
@@ -271,14 +271,14 @@ class BlockNetwork(DraftNetwork):
     last: Float[Array, 'b d'],
     cache: DraftCache,
   ) -> Float[Array, 'b g d']:
-    """Returns the states of the k - 1 rows that predict the tokens behind the root.
+    """Returns the states of the k - 1 rows that predict the tokens after the root.
 
     Args:
       params: the draft's parameters.
       target: its embeddings may be read.
       root: the newest token, at position cache.length.
       last: the feature at the position before.
-      cache: the features of all positions before the root, with free slots for the rows behind.
+      cache: the features of all positions before the root, with free slots for the rows.
     """
     embedded = self.embedded(params, target, root)
     unknown = None
@@ -320,15 +320,15 @@ class BlockNetwork(DraftNetwork):
       state: of the row that guesses now.
       carry: zeros for the first row, then the carry that the row before returned.
     """
-    made, carry = self.call(params, params['before'][before], state, carry, method='latent')
+    latent, carry = self.call(params, params['before'][before], state, carry, method='latent')
     if after is None:
-      return project(made, params['after']), carry
-    return jnp.einsum('...r,...mr->...m', made, after), carry
+      return project(latent, params['after']), carry
+    return jnp.einsum('...r,...mr->...m', latent, after), carry
 
   def confidence(
     self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']
   ) -> Float[Array, '*b']:
-    """Returns the confidence in each row's guess, given the token before, before the sigmoid."""
+    """Returns the confidence in each row's guess after a token, before the sigmoid."""
     seen = params['before'][before] if self.confidence_sees_guess else None
     return self.call(params, states, seen, method='confident')
 

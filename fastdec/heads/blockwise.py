@@ -161,11 +161,9 @@ class BlockwiseHeads(Context):
     """Returns the heads that draft `depth` tokens below the root, without p1 and later heads."""
     start = self.offsets.index(1)
     chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
-    units = (
-      slice(start * self.d_ff, (start + depth) * self.d_ff)
-      if self.layout == 'separate'
-      else slice(None)
-    )
+    units = slice(None)
+    if self.layout == 'separate':
+      units = slice(start * self.d_ff, (start + depth) * self.d_ff)
     chosen |= {name: params[name][units] for name in ('w1', 'b1')}
     return dataclasses.replace(self, k=depth + 1, first='identity'), chosen | self.shared(params)
 
@@ -210,10 +208,9 @@ class BlockwiseHeads(Context):
     def one(x):
       return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key, root)
 
-    logits = project(
-      one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden)
-    )
-    return self.corrected(params, logits, offset, before)
+    # without a learned p1 the trunk's own state, at offset 0
+    state = one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden)
+    return self.corrected(params, project(state), offset, before)
 
   def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
     return x if key is None or not self.dropout else dropout(x, self.dropout, key)

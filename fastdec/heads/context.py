@@ -5,7 +5,7 @@ state must guess the root first. Rooted heads also read its embedding (Hydra's g
 al. 2024, section 3).
 
 A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y],
-where y is the token of the parent. So a guess behind another takes one more product, of r numbers
+where y is the token of the parent. So a guess after another takes one more product, of r numbers
 by the heads' words.
 """
 
@@ -51,9 +51,9 @@ class Context:
         f'short={self.short} is not possible: give the words that heads guess among, or 0 for all'
       )
     if self.markov < 0 or (self.markov and not self.words):
-      given = f'markov={self.markov} with words={self.words}'
       raise UserError(
-        f'{given} is not possible: give 0 for no bias, or a rank and the words of the vocabulary'
+        f'markov={self.markov} with words={self.words} is not possible: give 0 for no bias, or a'
+        ' rank and the words of the vocabulary'
       )
 
   def check_whole(self) -> None:

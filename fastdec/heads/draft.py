@@ -126,11 +126,9 @@ class DraftNetwork:
     states = list(taps) if self.taps else [hidden]
     for x in states:
       if x.shape[-1] != self.d_target:
-        given = (
-          f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}"
-        )
         raise UserError(
-          f'{given}: give a draft of this model, or taps of layers that are all as wide'
+          f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}:"
+          ' give a draft of this model, or taps of layers that are all as wide'
         )
     return self.call(params, states, method='features')
 
@@ -142,16 +140,15 @@ class DraftNetwork:
     Raises:
       UserError: there are none, or they have another width than the draft was made for.
     """
-    own, wanted = params.get('embedding'), self.d_embed or self.d_target
-    rows = (
-      embedding_of(target.module)(target.params, tokens) if own is None else look_up(own, tokens)
-    )
-    if rows.shape[-1] != wanted:
-      given = (
-        f'this draft reads embeddings of {wanted}, and those that it is given have {rows.shape[-1]}'
-      )
+    if 'embedding' in params:
+      rows = look_up(params['embedding'], tokens)
+    else:
+      rows = embedding_of(target.module)(target.params, tokens)
+    width, wanted = rows.shape[-1], self.d_embed or self.d_target
+    if width != wanted:
       raise UserError(
-        f'{given}: load the two together, or train a draft with d_embed={rows.shape[-1]}'
+        f'this draft reads embeddings of {wanted}, and those that it is given have {width}: load'
+        f' the two together, or train a draft with d_embed={width}'
       )
     return rows.astype(self.layers.dtype)
 
@@ -182,10 +179,10 @@ class DraftNetwork:
     memory = None
     if self.reads_source:
       assert source is not None  # by `check_target`
-      wanted, given = self.d_source or self.d_target, source.hidden.shape[-1]
-      if given != wanted:
+      width, wanted = source.hidden.shape[-1], self.d_source or self.d_target
+      if width != wanted:
         raise UserError(
-          f'this draft reads an encoder of width {wanted}, and this model has one of {given}'
+          f'this draft reads an encoder of width {wanted}, and this model has one of {width}'
         )
       states = source.hidden.astype(self.layers.dtype)
       memory = Memory(self.call(params, states, method='memory'), source.mask)
@@ -200,9 +197,8 @@ class DraftNetwork:
     source = jnp.zeros((1, 1, self.d_source or self.d_target)) if self.reads_source else None
     params = {'network': self.network(self).init(net_key, embedded, states, source)['params']}
     if self.words is not None:
-      params['output'] = (
-        jax.random.normal(out_key, (self.words, self.layers.d_model)) * self.layers.d_model**-0.5
-      )
+      d = self.layers.d_model
+      params['output'] = jax.random.normal(out_key, (self.words, d)) * d**-0.5
       params['ids'] = jnp.arange(self.words, dtype=jnp.int32)
     return params
 
@@ -219,8 +215,10 @@ def check_target(draft: Bound, target: Any) -> None:
   module, params = draft
   words, d = target.vocab_size, getattr(target, 'd_model', module.d_target)
   if module.d_target != d:
-    given = f'this draft is for hidden states of {module.d_target}, and this model has {d}'
-    raise UserError(f'{given}: load the two together')
+    raise UserError(
+      f'this draft is for hidden states of {module.d_target}, and this model has {d}: load the two'
+      ' together'
+    )
   if module.vocab_size != words:
     raise UserError(
       f'this draft is for {module.vocab_size} words, and this model has {words}: load'
@@ -238,10 +236,10 @@ def check_target(draft: Bound, target: Any) -> None:
   if 'embedding' not in params:
     embedding_of(target)
   if 'output' not in params and module.layers.d_model != d:
-    given = (
-      f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}'
+    raise UserError(
+      f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}:'
+      ' give the draft an output of its own'
     )
-    raise UserError(f'{given}: give the draft an output of its own')
   apply_with(target, module.taps)  # raises
   layers = getattr(target, 'layers', None)
   if layers is not None:

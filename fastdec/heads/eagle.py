@@ -78,14 +78,12 @@ class Network(nn.Module):
   def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
     """Returns the first layer's input, and its attention's (None: the norm of the former)."""
     draft = self.draft
-    e, f = (
-      (self.embedding_norm(embedded), self.feature_norm(features))
-      if draft.norms_entry
-      else (embedded, features)
-    )
-    both = jnp.concatenate([e, f], axis=-1)
+    normed_embedded, normed = embedded, features
+    if draft.norms_entry:
+      normed_embedded, normed = self.embedding_norm(embedded), self.feature_norm(features)
+    both = jnp.concatenate([normed_embedded, normed], axis=-1)
     if draft.entry == 'beside':
-      return (f if draft.keeps_normed else features), both
+      return (normed if draft.keeps_normed else features), both
     x = self.join(both)
     return x, None if draft.norms_first else x
 
@@ -112,8 +110,8 @@ class EagleNetwork(DraftNetwork):
     norms_first: 'joined': the first layer norms its attention's input (EAGLE-1's does not).
     keeps_normed: 'beside': the residual is the normed feature (speculators'
       `norm_before_residual`).
-    norms_last: there is a norm before the projection to words.
-    recycles_normed: the next row reads the state behind that norm; False: before it.
+    norms_last: a norm comes before the projection to words.
+    recycles_normed: the next row reads the state after that norm; False: before it.
   """
 
   entry: str = 'joined'
@@ -151,7 +149,7 @@ class EagleNetwork(DraftNetwork):
 
     Args:
       params: the draft's parameters.
-      embedded: of the token behind each row's position, as `embedded` gives it.
+      embedded: embedding of the token after each row's position, from `embedded`.
       features: `features` of the target's states at that position, or the output of the row before.
       positions: of the rows.
       mask: slots of the cache that each row sees, its own among them.
@@ -163,9 +161,9 @@ class EagleNetwork(DraftNetwork):
       Each row's output, for `logits` and for the row of its guess; and the cache.
     """
     at = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] if at is None else at
-    behind = positions[:, :, None] - at[:, None]
+    distance = positions[:, :, None] - at[:, None]
     windows = tower.windows_of(self.layers)
-    masks = [mask & (behind < window) if window else mask for window in windows]
+    masks = [mask & (distance < window) if window else mask for window in windows]
     view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)

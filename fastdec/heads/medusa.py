@@ -26,7 +26,7 @@ from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, float_type, vocabulary_projection
-from fastdec.models.layers import affine, unit_scaling
+from fastdec.models.layers import affine, biased, unit_scaling
 from fastdec.models.layers import project as product
 
 Project = Callable[[Array], Array]
@@ -81,10 +81,8 @@ class MedusaHeads(Context):
     if self.vocab_size is None:
       return self._blocks(jnp.float32) | self.fresh_bias(key) | self.fresh_words()
 
-    def kernel(key):
-      return unit_scaling(key, (self.vocab_size, self.d_model))
-
-    kernels = [kernel(one) for one in jax.random.split(key, self.depth)]
+    shape = (self.vocab_size, self.d_model)
+    kernels = [unit_scaling(own_key, shape) for own_key in jax.random.split(key, self.depth)]
     words = {'ids': jnp.arange(self.short, dtype=jnp.int32)} if self.short else {}
     return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key) | words
 
@@ -119,9 +117,8 @@ class MedusaHeads(Context):
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
     """Returns the first `depth` heads."""
-    return dataclasses.replace(self, depth=depth), {
-      name: params[name] for name in _names(depth)
-    } | self.shared(params)
+    own = {name: params[name] for name in _names(depth)}
+    return dataclasses.replace(self, depth=depth), own | self.shared(params)
 
   def logits(
     self,
@@ -138,9 +135,8 @@ class MedusaHeads(Context):
       project: the model's vocabulary projection, for heads without their own.
       root: the root's embedding, for rooted heads.
     """
-    outputs = jnp.stack(
-      [self._output(params[name], hidden, root) for name in _names(self.depth)], axis=1
-    )
+    heads = [self._output(params[name], hidden, root) for name in _names(self.depth)]
+    outputs = jnp.stack(heads, axis=1)
     return project(outputs) if self.vocab_size is None else outputs
 
   def logits_at(
@@ -178,11 +174,7 @@ class MedusaHeads(Context):
     if self.vocab_size is None:
       return hidden
     logits = product(hidden, own['projection']['kernel'])
-    if not self.output_bias:
-      return logits
-    return logits + own['projection']['bias'].astype(logits.dtype).reshape(
-      (1,) * (logits.ndim - 1) + (-1,)
-    )
+    return biased(logits, own['projection']['bias']) if self.output_bias else logits
 
   def _blocks(self, dtype: DTypeLike) -> Params:
     """Returns residual blocks that change nothing yet."""
@@ -192,22 +184,20 @@ class MedusaHeads(Context):
       return {'kernel': jnp.zeros((d, inputs), dtype), 'bias': jnp.zeros(d, dtype)}
 
     def head() -> Params:
-      return {
-        name: block(d if i else d + self.beside)
-        for i, name in enumerate(_names(self.layers, 'block'))
-      }
+      first, *others = _names(self.layers, 'block')
+      return {first: block(d + self.beside)} | {name: block(d) for name in others}
 
     return {name: head() for name in _names(self.depth)}
 
   def _projecting(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:
     """Returns `_blocks`, and own projections."""
-    biases = {'bias': bias} if self.output_bias else {}
-    own = self._blocks(bias.dtype)
-    return {
-      name: own[name] | {'projection': {'kernel': k, **biases}}
-      for name, k in zip(own, kernels, strict=True)
-    }
+    heads = self._blocks(bias.dtype)
+    for head, kernel in zip(heads.values(), kernels, strict=True):
+      head['projection'] = {'kernel': kernel}
+      if self.output_bias:
+        head['projection']['bias'] = bias
+    return heads
 
 
-def _names(count: int, of: str = 'head') -> list[str]:
-  return [f'{of}_{i}' for i in range(count)]
+def _names(count: int, part: str = 'head') -> list[str]:
+  return [f'{part}_{i}' for i in range(count)]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.errors import UserError
 
-MOST_WORDS = 2**24  # of a pool without a model: its table has an entry a word
+MOST_WORDS = 2**24  # ids of a pool without a model, whose table has an entry for each
 
 
 @struct.pytree
@@ -28,7 +28,7 @@ class NGramPool:
   values: Int[Array, 'l c']  # key after key
   # the index of each key's first value; one more entry for the end of the last key's
   starts: Int[Array, ' _']
-  # of the model whose ids these are, if given
+  # size of the vocabulary of the model whose ids these are; None: unknown
   vocab_size: int | None = struct.static(default=None)
 
   @property
@@ -98,6 +98,8 @@ def build_pool(
     raise UserError(
       f'texts have ids from {span}, and known are 0 to {words - 1}: use the tokenizer of the model'
     )
+
+  # Count, order by key with the most frequent first, and keep the first values of each key.
   different, counts = np.unique(grams, axis=0, return_counts=True)
   different = different[np.lexsort((np.arange(len(counts)), -counts, different[:, 0]))]
   first = np.searchsorted(different[:, 0], np.arange(words))

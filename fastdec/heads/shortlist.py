@@ -48,6 +48,7 @@ def shortlist(
   model, model_params = bound(target, 'target')
   module, params = bound(drafter, 'drafter')
   _check(model, module, params, words)
+  # The words, and their places among those that the drafter has now.
   chosen = most_frequent(model, tokens, words)
   if 'ids' in params:
     known = np.asarray(params['ids'])
@@ -60,13 +61,14 @@ def shortlist(
       'the drafter has none of these words: give more words, or the text of the model'
       ' that it is for'
     )
+
+  # Keep the rows of these words in each matrix over words.
   short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
   if 'after' in params:
     short['after'] = params['after'][places]
   if isinstance(module, MedusaHeads) and module.vocab_size is not None:
-    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), _cut_projections(
-      short, places
-    )
+    module = dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen))
+    return module, _cut_projections(short, places)
   if 'output' in params:
     short['output'] = params['output'][places]
   else:
@@ -119,16 +121,15 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   dtype = np.result_type(np.float32, float_type(params))
   project = vocabulary_projection(model)
   with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
-    found = project(params, jnp.eye(d, dtype=dtype)).T
+    output = project(params, jnp.eye(d, dtype=dtype)).T
     all_ones = project(params, jnp.full((1, d), 8, dtype))[0]
-  # products in int8 are rounded
-  if not jnp.allclose(all_ones, 8 * found.sum(axis=1), rtol=0.05, atol=0.05):
-    what = f'{type(model).__name__} adds to its logits, or bends them'
+  # with a tolerance, because products in int8 are rounded
+  if not jnp.allclose(all_ones, 8 * output.sum(axis=1), rtol=0.05, atol=0.05):
     raise UserError(
-      f'{what}: a shortlist is for models whose logits are a product of the hidden'
-      ' state with a matrix'
+      f'{type(model).__name__} adds to its logits, or bends them: a shortlist is for models whose'
+      ' logits are a product of the hidden state with a matrix'
     )
-  return found
+  return output
 
 
 def _check(model: Model, module: Any, params: Params, words: int) -> None:
@@ -142,9 +143,10 @@ def _check(model: Model, module: Any, params: Params, words: int) -> None:
     raise UserError(
       f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them'
     )
-  for is_so, what, after in ((is_packed, 'packed', 'pack'), (is_quantized, 'in int8', 'quantize')):
-    if is_so(params):
-      raise UserError(f'this drafter is {what}: shorten it first, and {after} what comes out')
+  if is_packed(params):
+    raise UserError('this drafter is packed: shorten it first, and pack what comes out')
+  if is_quantized(params):
+    raise UserError('this drafter is in int8: shorten it first, and quantize what comes out')
   _check_target(model, module, params)
 
 

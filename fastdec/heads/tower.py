@@ -75,11 +75,9 @@ class View:
   ) -> 'View':
     """Returns the view of n rows that see one another and the source, to make fresh parameters."""
     sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * layers
-    across = (
-      None
-      if source is None
-      else functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
-    )
+    across = None
+    if source is not None:
+      across = functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
     return cls(jnp.zeros((1, n), jnp.int32), sees, across, memory)
 
   def cached_of(self, layer: int) -> LayerKV | None:
@@ -198,11 +196,10 @@ def empty_cache(
   config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None
 ) -> DraftCache:
   """Returns an empty cache, over the source's keys and values if the layers read them."""
-  heads, width = (
-    (config.heads, config.head_width)
-    if isinstance(config, StackConfig)
-    else (config.kv_heads, config.width)
-  )
+  if isinstance(config, StackConfig):
+    heads, width = config.heads, config.head_width
+  else:
+    heads, width = config.kv_heads, config.width
   own = KVCache.empty(depth_of(config), rows, heads, slots, width, config.dtype)
   return own if memory is None else WithMemory(own, memory)
 
@@ -213,7 +210,7 @@ def own_cache(cache: DraftCache) -> KVCache:
 
 
 def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
-  """Returns the cache with `layers` for entries."""
+  """Returns the cache with other entries."""
   own = dataclasses.replace(own_cache(cache), layers=layers)
   return dataclasses.replace(cache, own=own) if isinstance(cache, WithMemory) else own
 

@@ -22,14 +22,14 @@ from fastdec.errors import UserError
 from fastdec.kernels.products import with_kernels
 
 WIDTH = 64  # outputs of a panel
-ROOM = 2**17  # most entries of a panel in int8, which has twice the width if that fits
+MOST_INT8 = 2**17  # entries of a panel in int8, which has twice the width if that fits
 
 
 @struct.pytree
 class Packed:
   """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape.
 
-  In a kernel in int8 (`quantized.Quantized`) it stands for the integers."""
+  In a kernel in int8 (`quantized.Quantized`) it has the place of the integers."""
 
   kernel: Num[Array, '*f d']
   panels: Num[Array, 'n d w']
@@ -62,24 +62,17 @@ class Packed:
 
     It is one entry of the first axis, perhaps by a traced number, or a slice."""
     kernel = self.kernel[index]
-    each, width = int(np.prod(self.shape[1:-1])), self.width
+    count, each, width = len(self.kernel), int(np.prod(self.shape[1:-1])), self.width
     if not isinstance(index, slice):
       if np.ndim(index) or each % width:
         return kernel
-      return Packed(
-        kernel, self.panels.reshape(len(self.kernel), -1, *self.panels.shape[1:])[index]
-      )
-    first, end, step = index.indices(len(self.kernel))
-    is_whole = (
-      step == 1
-      and first * each % width == 0
-      and (end * each % width == 0 or end == len(self.kernel))
-    )
-    return (
-      Packed(kernel, self.panels[first * each // width : -(-end * each // width)])
-      if is_whole
-      else kernel
-    )
+      return Packed(kernel, self.panels.reshape(count, -1, *self.panels.shape[1:])[index])
+    first, end, step = index.indices(count)
+    begins = first * each % width == 0  # with a panel
+    ends = end * each % width == 0 or end == count
+    if step != 1 or not begins or not ends:
+      return kernel
+    return Packed(kernel, self.panels[first * each // width : -(-end * each // width)])
 
   def rows(self, ids: Int[Array, '*b']) -> Num[Array, '*b d']:
     """Returns some of its rows: the embeddings of tokens."""
@@ -103,7 +96,7 @@ def width_of(kernel: Num[Array, '*f d']) -> int | None:
     return None
   widths = (2 * WIDTH, WIDTH) if kernel.dtype == jnp.int8 else (WIDTH,)
   for width in widths:
-    fits = kernel.dtype != jnp.int8 or width * d <= ROOM
+    fits = kernel.dtype != jnp.int8 or width * d <= MOST_INT8
     if fits and width <= np.prod(outputs):
       return width
   return None
@@ -133,12 +126,8 @@ def panel_product_each(
   x: Num[Array, 'r h d'], kernels: Packed, wide: DTypeLike
 ) -> Num[Array, 'r h f']:
   """Returns x[:, i] @ kernels[i]^T for each i, as `panel_product`."""
-  y = _by_panels(
-    x.swapaxes(0, 1),
-    kernels.panels.reshape(len(kernels.kernel), -1, *kernels.panels.shape[1:]),
-    wide,
-  )
-  return y.swapaxes(0, 1)
+  panels = kernels.panels.reshape(len(kernels.kernel), -1, *kernels.panels.shape[1:])
+  return _by_panels(x.swapaxes(0, 1), panels, wide).swapaxes(0, 1)
 
 
 def _by_panels(
@@ -147,12 +136,11 @@ def _by_panels(
   """Multiplies by panels; one row goes in twice, as XLA's loop for a one-row product is slower."""
   h, rows, d = x.shape
   twice = jnp.concatenate([x, x], axis=1) if rows == 1 else x
-  x_hnrd = jnp.broadcast_to(twice[:, None], (h, panels.shape[1], twice.shape[1], d)).reshape(
-    -1, *twice.shape[1:]
-  )
+  x_hnrd = jnp.broadcast_to(twice[:, None], (h, panels.shape[1], twice.shape[1], d))
+  x_crd = x_hnrd.reshape(-1, *twice.shape[1:])
   panels_cdw = panels.reshape(-1, *panels.shape[2:]).astype(x.dtype)
   y_crw = jax.lax.dot_general(
-    x_hnrd, panels_cdw, (((2,), (1,)), ((0,), (0,))), preferred_element_type=wide
+    x_crd, panels_cdw, (((2,), (1,)), ((0,), (0,))), preferred_element_type=wide
   )
   y = y_crw.reshape(h, panels.shape[1], *y_crw.shape[1:]).swapaxes(1, 2)
   return y.reshape(h, twice.shape[1], -1)[:, :rows]
@@ -189,7 +177,7 @@ def _packed(leaf: Any) -> Any:
 
 
 def is_packed(params: Any) -> bool:
-  """True if there is a kernel with panels among parameters."""
+  """True if some kernel among the parameters has panels."""
   return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
 
 

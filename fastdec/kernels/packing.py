@@ -1,4 +1,4 @@
-"""Packing of parameters where it makes decoding faster."""
+"""Packs parameters if that makes decoding faster."""
 
 import os
 from typing import Any
@@ -17,8 +17,8 @@ WIDE = 512
 def pack_if_faster(module: Any, params: Any) -> tuple[Any, Any]:
   """Returns (module, params), the parameters packed (`fd.pack`) if that makes decoding faster.
 
-  It does on a CPU, at widths that gain on the cores of this process, for modules that say which
-  parameters are kernels. On a mesh and in int8w the parameters stay as they are.
+  It does on a CPU, at widths that gain on the cores of this process, for modules that name their
+  kernels. On a mesh and in int8w the parameters stay as they are.
   """
   is_on_cpu = jax.default_backend() == 'cpu' and mesh_of(params) is None
   if not (is_on_cpu and getattr(module, 'products', ())) or is_quantized(params, ['int8w']):

@@ -37,14 +37,14 @@ def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any
       done[id(leaf)] = convert(leaf)
     return done[id(leaf)]
 
-  made = jax.tree.map_with_path(converted, params)
+  result = jax.tree.map_with_path(converted, params)
   if not done:
     name = type(module).__name__
     raise UserError(
       f'none of these parameters is a kernel of {name}: give a module together with'
       ' its own parameters'
     )
-  return made
+  return result
 
 
 def kernels_of(module: Any) -> Callable[[str], bool]:

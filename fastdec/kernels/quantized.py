@@ -36,9 +36,9 @@ class Quantized:
   It has the kernel's shape, and is cut along outputs only. Packed, its values have panels.
 
   Attributes:
-    values: whole numbers.
-    scale: of each output.
-    rounds_inputs: what is multiplied with it becomes int8 too.
+    values: the integers.
+    scale: one for each output.
+    rounds_inputs: rows that are multiplied with it become int8 too.
   """
 
   values: Int8[Array, '*f d'] | Packed
@@ -63,14 +63,16 @@ class Quantized:
     return values.astype(self.scale.dtype) * self.scale[ids][..., None]
 
 
-def whole(
+def to_int8(
   x: Float[Array, '*f d'], dtype: DTypeLike = jnp.float32
 ) -> tuple[Int8[Array, '*f d'], Float[Array, '*f']]:
-  """Returns (values, scale): each row over its scale, max |x| / 127, rounded; of zeros, scale 0.
+  """Returns (values, scale): each row divided by its scale, max |x| / 127, and rounded.
+
+  A row of zeros has scale 0.
 
   Args:
     x: a kernel, or the rows that are multiplied with one.
-    dtype: of the scales, and of the computation before rounding.
+    dtype: type of the scales, and of the computation before rounding.
   """
   wide = x.astype(dtype)
   scale = jnp.abs(wide).max(axis=-1) / LARGEST
@@ -79,19 +81,20 @@ def whole(
 
 
 def quantized(kernel: Float[Array, '*f d']) -> Quantized:
-  """Returns the kernel in int8; see `whole`."""
-  return Quantized(*whole(kernel))
+  """Returns the kernel in int8; see `to_int8`."""
+  return Quantized(*to_int8(kernel))
 
 
 def quantized_kernel(kernel: Float[Array, '*f d'], dtype: str = 'int8') -> Quantized:
   """Returns the kernel in one of `TYPES`, on the same devices; the scales lie along its outputs."""
-  made, sharding = jax.eval_shape(quantized, kernel), kernel.sharding
-  lies = lying(made, sharding) if isinstance(sharding, NamedSharding) else None
-  found = jax.jit(quantized, out_shardings=lies)(kernel)
-  return dataclasses.replace(found, rounds_inputs=dtype == 'int8')
+  shardings = None
+  if isinstance(kernel.sharding, NamedSharding):
+    shardings = sharding_of(jax.eval_shape(quantized, kernel), kernel.sharding)
+  in_int8 = jax.jit(quantized, out_shardings=shardings)(kernel)
+  return dataclasses.replace(in_int8, rounds_inputs=dtype == 'int8')
 
 
-def lying(leaf: Any, sharding: NamedSharding) -> Any:
+def sharding_of(leaf: Any, sharding: NamedSharding) -> Any:
   """Returns a parameter's sharding; the scales of a kernel in int8 lie along its outputs."""
   if not isinstance(leaf, Quantized):
     return sharding
@@ -100,7 +103,7 @@ def lying(leaf: Any, sharding: NamedSharding) -> Any:
 
 
 def scale_lying(ndim: int, sharding: NamedSharding) -> NamedSharding:
-  """Returns the sharding of the scales of a kernel of so many axes."""
+  """Returns the sharding of the scales of a kernel with `ndim` axes."""
   return NamedSharding(sharding.mesh, P(*sharding.spec[: ndim - 1]))
 
 
@@ -127,7 +130,8 @@ def quantize(module: Any, params: Any, dtype: str = 'int8') -> Any:
 
 
 def is_quantized(params: Any, types: Sequence[str] = TYPES) -> bool:
-  """True if there is a kernel in one of these types among parameters."""
-  leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
-  found = [leaf.rounds_inputs for leaf in leaves if isinstance(leaf, Quantized)]
-  return any(TYPES[not rounds_inputs] in types for rounds_inputs in found)
+  """True if some kernel among the parameters has one of these types."""
+  for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Quantized)):
+    if isinstance(leaf, Quantized) and ('int8' if leaf.rounds_inputs else 'int8w') in types:
+      return True
+  return False

@@ -6,10 +6,10 @@
 
 Place the parameters, and the rest follows. Decoding finds their mesh, lays its rows along 'data',
 and creates the cache along both axes (`constrain`). A table lays out parameters by rows (regex,
-PartitionSpec). The first regex found in a parameter's path decides; without a match the parameter
-is on every device. Each model and each kind of heads has its own table (`partition`, beside its
-parameters). The paths in optimizer states contain those of their parameters, so the same table
-places a whole training state.
+PartitionSpec). The first regex that matches a parameter's path decides; without a match the
+parameter is on every device. Each model and each kind of heads has its own table (`partition`,
+beside its parameters). The paths in optimizer states contain those of their parameters, so the same
+table places a whole training state.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from jaxtyping import Array, PyTree
 
 from fastdec.errors import UserError, UserNote
 from fastdec.kernels.packed import is_packed
-from fastdec.kernels.quantized import Quantized, lying
+from fastdec.kernels.quantized import Quantized, sharding_of
 
 AXES = ('data', 'model')
 AUTO = AxisType.Auto  # today's default, Explicit, refuses embeddings and scattered updates
@@ -61,11 +61,11 @@ def make_mesh(config: MeshConfig) -> Mesh:
   Raises:
     UserError: there are fewer devices, or several processes and more devices.
   """
-  wanted, there = config.data * config.model, jax.device_count()
-  if wanted > there or (wanted < there and jax.process_count() > 1):
+  wanted, count = config.data * config.model, jax.device_count()
+  if wanted > count or (wanted < count and jax.process_count() > 1):
     raise UserError(
       f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there'
-      f' are {there}: give two numbers whose product is {there}'
+      f' are {count}: give two numbers whose product is {count}'
     )
   shape = (config.data, config.model)
   return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
@@ -85,7 +85,7 @@ def under(name: str, table: Table) -> Table:
 
 
 def within(name: str, regex: str) -> str:
-  """Returns a regex for paths that contain `name/` and match `regex` behind it."""
+  """Returns a regex for paths that contain `name/`, and match `regex` after it."""
   return rf'(^|/)(?={name}/).*{regex}'
 
 
@@ -109,7 +109,7 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
 def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   """Returns the sharding of each leaf of the tree; only its shape is read.
 
-  A vocabulary that does not divide is left whole, and a `UserNote` says so.
+  A vocabulary that does not divide is left whole, with a `UserNote`.
 
   Raises:
     UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.
@@ -140,7 +140,7 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
         stacklevel=2,
       )
     _check_divides(name, leaf.shape, mesh, spec)
-    shardings.append(lying(leaf, NamedSharding(mesh, spec)))
+    shardings.append(sharding_of(leaf, NamedSharding(mesh, spec)))
   return jax.tree.unflatten(structure, shardings)
 
 
@@ -192,10 +192,9 @@ def constrain(x: Array, *axes: str | None) -> Array:
 
   Without a mesh it returns x."""
   sizes = axes_in_use()
-  spec = [
-    axis if axis in sizes and n % sizes[axis] == 0 else None
-    for n, axis in zip(x.shape, axes, strict=False)
-  ]
+  spec = []
+  for n, axis in zip(x.shape, axes, strict=False):
+    spec.append(axis if axis in sizes and n % sizes[axis] == 0 else None)
   return jax.lax.with_sharding_constraint(x, P(*spec)) if any(spec) else x
 
 

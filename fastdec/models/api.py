@@ -63,7 +63,7 @@ NO_TOKEN = -1  # padding where no id is free for it
 
 @struct.pytree
 class Nodes:
-  """The tokens of one call, as a tree behind the cache; NumPy where the draft's shape is static.
+  """The tokens of one call, a tree that follows the cache; NumPy if the draft's shape is static.
 
   A node sees every cached position, its ancestors and itself. Node j stands at position
   cache.length + depths[j].
@@ -124,14 +124,14 @@ def causal(
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-  """Room that a decode needs in a cache.
+  """The slots that a decode needs in a cache.
 
   The loop hands it to `Model.init_cache` as `slots`. A cache that remembers every token needs
   `total` slots. A ring overwrites tokens out of sight, so `nodes` and `back` are enough for it.
-  As a size (in the shape of an array, say) a Capacity stands for `total`.
+  As a size, such as in the shape of an array, a Capacity means `total`.
   """
 
-  total: int  # tokens of the padded prompt, of its output for now, and of one draft behind it
+  total: int  # tokens of the padded prompt, of its output for now, and of one draft after it
   nodes: int  # tokens of the widest call: on the prompt, or on a draft
   # committed tokens that may be taken back: by draft models, which read their own guesses
   back: int = 0
@@ -145,7 +145,7 @@ class Capacity:
 class Cache(Protocol):
   """A model's memory of earlier tokens: a frozen pytree with one length per row.
 
-  `Model.apply` writes the n nodes of a call behind each row's `length` tokens, and leaves the
+  `Model.apply` writes the n nodes of a call after each row's `length` tokens, and leaves the
   length as it is. Then `commit` keeps some of them. A new call overwrites the uncommitted ones.
   The kinds in `fastdec/cache` follow this; a model may have its own.
   """
@@ -163,7 +163,7 @@ class Cache(Protocol):
         for a chain, whose nodes already stand in order, so nothing need be moved.
       count: nodes to keep in each row, 0 to m. 0 leaves a row as it was. With path None it may be
         negative: -c takes the last c committed tokens back. A row never goes back more than
-        `Capacity.back` tokens behind its greatest length. Targets have `back` 0: only draft models
+        `Capacity.back` tokens below its greatest length. Targets have `back` 0: only draft models
         read tokens that may be wrong.
 
     Returns:
@@ -215,7 +215,7 @@ class Model(Protocol):
 
   @property
   def pad_id(self) -> int:
-    """The token behind the end of an output, and of a source."""
+    """The token after the end of an output, and of a source."""
     ...
 
   @property
@@ -260,7 +260,7 @@ class Model(Protocol):
       params: the model's parameters.
       memory: as `encode` returned it.
       rows: sequences of the batch.
-      slots: tokens that a row must have room for. The loop gives a `Capacity`, which also bounds
+      slots: the most tokens of a row. The loop gives a `Capacity`, which also bounds
         the width of a call and the tokens to take back: so a ring may be smaller. For a plain
         number, calls may have any width, and no tokens are taken back.
 
@@ -285,7 +285,7 @@ class Model(Protocol):
         never committed.
       nodes: their tree. Node j of row b stands at position cache.length[b] + depths[j], and sees
         the committed tokens, its ancestors and itself.
-      cache: with room for n tokens behind each row's length.
+      cache: with free slots for n tokens after each row's length.
       taps: layers whose states a drafter reads. k stands for the residual stream after k decoder
         layers: 0 is the input of the first layer (embeddings, with positions if they are added
         there), L the output of the last, before any final norm. A model may leave this argument
@@ -293,7 +293,7 @@ class Model(Protocol):
 
     Returns:
       hidden: a state for each node, from which `unembed` makes the law of the token after it.
-      taps: the states of these layers, in the order asked for; () if the drafter asks for none.
+      taps: the states of these layers, in the order of the argument; () if it is empty.
       cache: with the nodes written, and not yet committed.
 
     Raises:
@@ -376,14 +376,14 @@ def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
   Raises:
     UserError: it has none.
   """
-  found = getattr(model, 'embedding', None)
-  if found is None:
+  embedding = getattr(model, 'embedding', None)
+  if embedding is None:
     raise UserError(
       f'{type(model).__name__} gives no embeddings of tokens, which rooted heads and draft networks'
       ' read: give it a method embedding(params, tokens), or take heads with rooted=False, or a'
       ' draft network with its own embedding'
     )
-  return found
+  return embedding
 
 
 def source_of(model: Model) -> Callable[[Any], Any]:

@@ -49,8 +49,9 @@ def ring_mask(
   nodes: Nodes, length: Int[Array, ' b'], slots: int, first_bn: Int[Array, 'b n']
 ) -> Bool[Array, 'b n s']:
   """Returns `node_mask` for a ring: a node sees positions from `first_bn` on, which are from 0."""
+  # A slot holds a node of this call (0..n-1 ahead of the length), else a token of the round before.
   n = nodes.n
-  ahead_bs = _beyond(length, slots) % slots  # 0..n-1: a node; else a token of the round before
+  ahead_bs = _beyond(length, slots) % slots
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
   position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)

@@ -23,7 +23,7 @@ def packed_frames(
 
   Args:
     x: the layer's inputs.
-    segment: several sentences a row, told apart by numbers; 0 is padding.
+    segment: numbers of the sentences in a row; 0 is padding.
     offsets: (-2, -1, 0) for a causal convolution of width 3, (-1, 0, 1) for a centred one.
   """
   return jnp.concatenate([_shifted(x, segment, offset) for offset in offsets], axis=-1)

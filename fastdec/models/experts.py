@@ -1,4 +1,4 @@
-"""Mixtures of experts: many MLPs, of which each token is read by the few that a router chooses.
+"""Mixtures of experts: many MLPs; a router chooses the few that read each token.
 
 Mixtral (Jiang et al. 2024), Qwen3-MoE and gpt-oss are settings of it. Over a cache, a loop turns
 once for each expert that a call has chosen, so the weights of the others are not read: a call on
@@ -174,7 +174,7 @@ class Experts(nn.Module):
     weights: Float[Array, 'b n k'],
     ids: Int[Array, 'b n k'],
   ) -> Float[Array, 'b n d']:
-    """Returns the part of the sums that is due to these experts, of which `own` is the first.
+    """Returns these experts' part of the sums; `own` is the number of the first one.
 
     The pairs of a row and its expert are sorted by experts, and cut into blocks of one expert each.
     A block's last places may hold the next expert's pairs, which the next block writes again.
@@ -184,6 +184,7 @@ class Experts(nn.Module):
     x_rd, ids = x.reshape(-1, d), ids.reshape(-1) - own
     rows, pairs = len(x_rd), len(ids)
     size = min(rows, max(FEW, 2 * -(-pairs // self.config.count)), MANY)
+    # Sort the pairs by expert; those of other devices' experts come last.
     is_here = (ids >= 0) & (ids < count)
     ids = jnp.where(is_here, ids, count)
     order = jnp.argsort(ids)
@@ -198,6 +199,7 @@ class Experts(nn.Module):
       inner = self.gated(gate_up.one(jax.lax.dynamic_slice_in_dim(x_pd, start, size), expert))
       return jax.lax.dynamic_update_slice_in_dim(y_pd, down.one(inner, expert), start, 0)
 
+    # Run the blocks, then bring the outputs back into the order of rows, and weigh them.
     y_pd = jax.lax.fori_loop(0, ends[-1], block, jnp.zeros_like(x_pd))
     y_pd = jnp.where(is_here[:, None], y_pd[jnp.argsort(order)], 0).astype(weights.dtype)
     y_rkd = y_pd.reshape(rows, k, d)

@@ -9,6 +9,7 @@ Weight normalisation belongs to training (`training/weight_norm.py`): the model 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -26,9 +27,10 @@ from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setti
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import Dense, Dropout, look_up, project
+from fastdec.models.layers import Dense, Dropout, biased, look_up, project
+from fastdec.models.linen import fed_tokens, same_segment
 from fastdec.models.stacks import CHOICES, Attend
-from fastdec.models.taps import Features, check_taps
+from fastdec.models.taps import Features
 
 # keeps the variance of a sum of two (Gehring et al. 2017, section 3.4)
 HALF = math.sqrt(0.5)
@@ -258,19 +260,42 @@ class Network(nn.Module):
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
   ) -> Features:
-    """Teacher-forced states of packed rows; see `FConv.features`."""
+    """Teacher-forced states of packed rows; see `LinenModel.features`."""
     c = self.config
     source, target = batch['source_segment'], batch['target_segment']
     memory = self.encode(batch['source'], batch['source_position'], source, train)
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(batch['target_position'] == 0, c.start_id, shifted)
 
     def causal(i, x):
       return (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
 
-    reads = Reads(causal, memory, target[:, :, None] == source[:, None, :], attend)
+    reads = Reads(causal, memory, same_segment(target, source), attend)
+    inputs = fed_tokens(batch, c.start_id)
     hidden, states, _ = self.decode(inputs, batch['target_position'], reads, train, taps)
     return Features(hidden, states, source_states(memory))
+
+  def encode_source(self, tokens: Int[Array, 'b s'], mask: Bool[Array, 'b s']) -> LayerKV:
+    """Encodes a source in each row; the mask is false on padding."""
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return self.encode(tokens, positions, mask.astype(jnp.int32), False)
+
+  def decode_nodes(
+    self,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: WithMemory,
+    taps: tuple[int, ...],
+    across: Attend,
+  ) -> Any:
+    """Reads the nodes of a call; see `TextStacks.decode_nodes`."""
+    own, memory = cache.own, cache.memory
+
+    def cached(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
+      layer = own.layers[i].write(x)
+      return node_frames(layer, nodes), layer
+
+    reads = Reads(cached, memory.layers[0], memory.mask[:, None, :], across)
+    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
+    return self.decode(tokens, positions, reads, taps=taps)
 
   def _embed(
     self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool
@@ -283,18 +308,6 @@ def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
 
   Like the states of a Transformer's encoder, they tell the token and its context; keys do not."""
   return memory.v[:, 0]
-
-
-def cached_reads(
-  nodes: Nodes, cache: ConvCache, memory: LayerKV, mask: Bool[Array, 'b s'], across: Attend
-) -> Reads:
-  """Returns the sources of decoding: the nodes' frames come from the cache."""
-
-  def frames(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
-    layer = cache.layers[i].write(x)
-    return node_frames(layer, nodes), layer
-
-  return Reads(frames, memory, mask[:, None, :], across)
 
 
 def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
@@ -336,10 +349,7 @@ class FConv(EncoderDecoder):
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Memory:
     """Encodes source ids padded with `pad_id`: one entry for all decoder layers."""
     inputs, mask = self.unpadded(inputs)
-    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-    return Memory(
-      (self._call(params, inputs, positions, mask.astype(jnp.int32), False, method='encode'),), mask
-    )
+    return Memory((self._call(params, inputs, mask, method='encode_source'),), mask)
 
   def source(self, memory: Memory) -> Source:
     """Returns the input of a draft's cross-attention; see `models.api.source_of`."""
@@ -353,26 +363,7 @@ class FConv(EncoderDecoder):
     back = slots.back if isinstance(slots, Capacity) else 0
     return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype, back), memory)
 
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-    across: Attend = attend,
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; `across` attends to the memory."""
-    check_taps(taps, self.layers)
-    own, memory = cache.own, cache.memory
-    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    reads = cached_reads(nodes, own, memory.layers[0], memory.mask, across)
-    hidden, states, layers = self._call(
-      params, tokens, positions, reads, method='decode', taps=taps
-    )
-    return hidden, states, WithMemory(ConvCache(layers, own.length), memory)
-
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
-    y = project(hidden, params['output'] if 'output' in params else params['embedding'])
-    return y + params['output_bias'].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    logits = project(hidden, params['output'] if 'output' in params else params['embedding'])
+    return biased(logits, params['output_bias'])

@@ -60,19 +60,20 @@ class Surroundings:
     pixel, channel = place // CHANNELS, place % CHANNELS
     row, column = pixel // size, pixel % size
     ratio = size // source_size
+    # Places written before, by channel: the pixels near it, then its own pixel.
     index = []
     for down, along in near(ratio):
       at_row, at_column = row + down, column + along
       inside = (at_row >= 0) & (at_column >= 0) & (at_column < size)
       for other in range(CHANNELS):
         index.append(np.where(inside, (at_row * size + at_column) * CHANNELS + other, -1))
-    for other in range(CHANNELS - 1):  # of the pixel itself
+    for other in range(CHANNELS - 1):
       index.append(np.where(other < channel, pixel * CHANNELS + other, -1))
+    # Pixels of the small picture; at the edges the last one stands for those outside.
     small = []
     for down, along in SMALL:
-      at_row, at_column = (
-        (at // ratio + step).clip(0, source_size - 1) for at, step in ((row, down), (column, along))
-      )
+      at_row = (row // ratio + down).clip(0, source_size - 1)
+      at_column = (column // ratio + along).clip(0, source_size - 1)
       small += [(at_row * source_size + at_column) * CHANNELS + other for other in range(CHANNELS)]
     phase = (row % ratio * ratio + column % ratio) * CHANNELS + channel
     joined = np.stack(index, axis=1), np.stack(small, axis=1), phase
@@ -154,8 +155,9 @@ def _normal_equations(
 ) -> tuple[Float[Array, 'p f f'], Float[Array, 'p f']]:
   places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
   own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
-  given, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
-  return jnp.einsum('bpmf,bpmg->pfg', given, given), jnp.einsum('bpmf,bpm->pf', given, wanted)
+  inputs, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
+  squares = jnp.einsum('bpmf,bpmg->pfg', inputs, inputs)
+  return squares, jnp.einsum('bpmf,bpm->pf', inputs, wanted)
 
 
 def _flat(pictures: UInt8[np.ndarray, 'b h h 3']) -> Int[Array, 'b t']:
@@ -186,7 +188,7 @@ class Forecast(nn.Module):
     own, differences = self.surroundings.differences(around, places, small)
     phase = jnp.asarray(self.surroundings.phase)[places]
     # The weights of all phases are applied, then one result is taken. With a look-up of weights,
-    # one program of XLA's CPU backend (jax 0.10.2, batches of two, sines behind) mixed up the rows.
+    # a program of XLA's CPU backend (jax 0.10.2, batches of two, followed by sines) mixed up rows.
     wide = np.promote_types(self.weights.dtype, np.float32)
     changes = jnp.einsum(
       'bnf,pf->bnp', differences.astype(wide), self.weights.astype(wide), precision='highest'

@@ -14,20 +14,20 @@ def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
   """Decorates a method `init(self, key)` that calls linen's: the same parameters, bit for bit.
 
   linen makes parameters by running the network, and compiles each operation at its first run: over
-  a hundred small programs. Here the network is traced, and only the operations behind parameters
-  run. They run one by one, so a program belongs to a shape. One program of all would take longer to
-  compile with every layer, and XLA would round some of them differently.
+  a hundred small programs. Here the network is traced, and only the operations that make
+  parameters run. They run one by one, so each shape has a program. One program of all would take
+  longer to compile with every layer, and XLA would round some of them differently.
   """
 
   @functools.wraps(init)
-  def made(self: Any, key: Array) -> Any:
+  def initialised(self: Any, key: Array) -> Any:
     traced, shapes = jax.make_jaxpr(functools.partial(init, self), return_shape=True)(key)
     needed = traced.replace(jaxpr=traced.jaxpr.replace(eqns=_needed(traced.jaxpr)))
     # the trace may hold NumPy arrays
     leaves = map(jnp.asarray, jaxpr_as_fun(needed)(key))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
-  return made
+  return initialised
 
 
 def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:

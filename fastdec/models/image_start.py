@@ -24,13 +24,13 @@ NEIGHBOURS = (
 LONGEST = 100.0  # wavelength of the position signal, over 2 pi: an image is no larger
 
 
-def ordered_intensities(d: int, room: int = 0) -> Float[Array, 'v d']:
+def ordered_intensities(d: int, reserved: int = 0) -> Float[Array, 'v d']:
   """Returns the start of embeddings and output: sines and cosines of the intensity, of unit norm.
 
-  Their periods are 8 to 1,024. They take the first half of the width, less `room`; the position
+  Their periods are 8 to 1,024. They take the first half of the width, less `reserved`; the position
   signal has the other half. So near intensities are alike from the first step.
   """
-  values = as_waves(np.arange(INTENSITIES, dtype=np.float32), (d // 2 - room) // 2)
+  values = as_waves(np.arange(INTENSITIES, dtype=np.float32), (d // 2 - reserved) // 2)
   return jnp.pad(values, ((0, 0), (0, d - values.shape[-1])))
 
 

@@ -42,12 +42,13 @@ from fastdec.models.image_start import (
   ordered_intensities,
 )
 from fastdec.models.layers import Dense, look_up, sinusoids
+from fastdec.models.linen import LinenModel
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
 from fastdec.models.taps import Features, check_taps
 
 MOST = 4096  # pixels a side, and tokens of a block
-PHASES = 6  # numbers that tell the channel, and the place within a source pixel
-TOLD = 2.0  # weight of a forecast; the embedding of the token before has 1
+PHASES = 6  # entries that encode the channel, and the place within a source pixel
+FORECAST_WEIGHT = 2.0  # the embedding of the token before has 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +63,8 @@ class ImageTransformerConfig(StackConfig):
   source_size: int = 8  # pixels a side
   size: int = 32  # of the output
   block_length: int = 128  # of local attention: B
-  # the signal also tells channel and place within a source pixel, and self-attention starts at
-  # neighbours; T2T has neither
+  # The signal also encodes the channel and the place within a source pixel, and self-attention
+  # starts at neighbours; T2T has neither.
   grid: bool = False
   # each input also holds a linear forecast of the next token (`models.forecast`)
   forecast: bool = False
@@ -82,9 +83,9 @@ class ImageTransformerConfig(StackConfig):
         ' columns share half'
       )
     if self.head_width < 4:
-      given = f'd_model={self.d_model} with heads={self.heads}'
       raise UserError(
-        f'{given} is not possible: a head compares rows and columns by 4 numbers at least'
+        f'd_model={self.d_model} with heads={self.heads} is not possible: a head compares rows and'
+        ' columns by 4 numbers at least'
       )
     if self.grid and self.size % self.source_size:
       raise UserError(
@@ -114,17 +115,17 @@ class Network(Stacks):
 
   def setup(self) -> None:
     super().setup()
-    d, room = self.config.d_model, PHASES if self.config.grid else 0
+    d, reserved = self.config.d_model, PHASES if self.config.grid else 0
 
     def table(name):
-      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, room), (CHANNELS, 1)))
+      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, reserved), (CHANNELS, 1)))
 
     self.source_embedding, self.target_embedding = (
       table('source_embedding'),
       table('target_embedding'),
     )
     self.output = Dense(
-      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, room)
+      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, reserved)
     )
     if self.config.forecast:
       self.forecast = Forecast(self.config.size, self.config.source_size, d, self.config.dtype)
@@ -137,18 +138,19 @@ class Network(Stacks):
     A target token is that of the position before, so position 0 has none: zero. A source pixel gets
     the signal of the output place that it covers, so the model need not learn where to look.
     """
+    # The intensity, by channel.
     c = self.config
     size = c.size if side == 'target' else c.source_size
     own = positions - 1 if side == 'target' else positions
     table = self.target_embedding if side == 'target' else self.source_embedding
     x = look_up(table, own % CHANNELS * INTENSITIES + tokens).astype(c.dtype) * c.d_model**0.5
     x = jnp.where((own >= 0)[..., None], x, 0)
+
+    # The place: row and column, and with `grid` the channel and the place within a source pixel.
     pixel, channel = positions // CHANNELS, positions % CHANNELS
     row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
-    signal = [
-      sinusoids(at, c.d_model // 4, LONGEST)
-      for at in (row, column * CHANNELS + channel.astype(column.dtype))
-    ]
+    along = column * CHANNELS + channel.astype(column.dtype)
+    signal = [sinusoids(place, c.d_model // 4, LONGEST) for place in (row, along)]
     before = c.d_model // 2
     if c.grid:
       ratio = c.size // c.source_size if side == 'target' else 1
@@ -172,10 +174,9 @@ class Network(Stacks):
     c = self.config
     forecast, read = self.forecast(around, places, pixels)
     waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
-    told = jnp.pad(
-      TOLD * c.d_model**0.5 * waves, ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
-    )
-    return told.astype(c.dtype) + read
+    wide = ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
+    embedded = jnp.pad(FORECAST_WEIGHT * c.d_model**0.5 * waves, wide)
+    return embedded.astype(c.dtype) + read
 
   def decode_seeing(
     self,
@@ -210,7 +211,7 @@ class Network(Stacks):
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
   ) -> Features:
-    """Teacher-forced states; see `ImageTransformer.features`."""
+    """Teacher-forced states; see `LinenModel.features`."""
     pixels, places = _flat(batch['source'])
     source = self.encode(pixels, places, attend_to_all, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
@@ -250,11 +251,12 @@ class PictureMemory(Memory):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageTransformer:
+class ImageTransformer(LinenModel):
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
 
   config: ImageTransformerConfig
 
+  network = Network
   vocab_size = INTENSITIES
   eos_ids = ()
   pad_id = 0
@@ -285,9 +287,6 @@ class ImageTransformer:
     """Splits embeddings and logits by intensities, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
-  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
-    return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
-
   @unrun
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
@@ -305,38 +304,6 @@ class ImageTransformer:
         params[f'decoder_{i}']['cross'][name] |= start
     return params
 
-  def hidden(
-    self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
-  ) -> Float[Array, 'b t d']:
-    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
-
-    Training and forced scoring use it.
-
-    Args:
-      params: the parameters.
-      batch: 'source' uint8[b, 8, 8, 3], 'target' int[b, t]: intensities in raster scan, t at most
-        `fixed_length`.
-      dropout_key: None switches dropout off.
-    """
-    return self.features(params, batch, (), dropout_key).hidden
-
-  def features(
-    self,
-    params: Params,
-    batch: Mapping[str, Array],
-    taps: tuple[int, ...] = (),
-    dropout_key: Array | None = None,
-  ) -> Features:
-    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
-
-    Raises:
-      UserError: layers that the model does not have.
-    """
-    check_taps(taps, self.layers)
-    train = dropout_key is not None
-    rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
-
   def encode(self, params: Params, inputs: Shaped[Array, '...']) -> Picture:
     """Encodes small pictures, uint8[b, 8, 8, 3] (8: the config's `source_size`).
 
@@ -353,11 +320,10 @@ class ImageTransformer:
     """Raises UserError unless inputs are uint8[b, 8, 8, 3] (8: the config's `source_size`)."""
     side = self.config.source_size
     if inputs.dtype != jnp.uint8 or inputs.shape[1:] != (side, side, CHANNELS):
-      wanted, given = (
-        f'uint8[rows, {side}, {side}, {CHANNELS}]',
-        f'{inputs.dtype}{list(inputs.shape)}',
+      raise UserError(
+        f'pictures must be uint8[rows, {side}, {side}, {CHANNELS}], not'
+        f' {inputs.dtype}{list(inputs.shape)}: give RGB without alpha, 0 to 255'
       )
-      raise UserError(f'pictures must be {wanted}, not {given}: give RGB without alpha, 0 to 255')
 
   def source(self, memory: Picture) -> Source:
     """Returns the encoder's states for a draft's cross-attention; see `models.api.source_of`."""
@@ -406,13 +372,11 @@ class ImageTransformer:
   ) -> WithMemory:
     """Returns an empty ring over the small picture's keys and values."""
     c = self.config
-    # A plain number does not tell the width of a call: then the ring holds everything.
     is_known = isinstance(slots, Capacity)
-    size = (
-      ring_size(c.block_length, slots.nodes + slots.back)
-      if is_known
-      else max(slots, 2 * c.block_length)
-    )
+    if is_known:
+      size = ring_size(c.block_length, slots.nodes + slots.back)
+    else:  # calls may have any width, so the ring holds everything
+      size = max(slots, 2 * c.block_length)
     own = LocalCache.empty_ring(
       c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length
     )

@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
 
 from fastdec.kernels.packed import Packed, panel_product, panel_product_each
-from fastdec.kernels.quantized import Quantized, whole
+from fastdec.kernels.quantized import Quantized, to_int8
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of
 # the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
-FEW = 64  # rows of a decoding call, at most
-FEW_WHOLE = 16  # the same in int8
+FEW = 64  # the most rows of a decoding call
+FEW_INT8 = 16  # the same in int8
 # entries of the largest product that is worth transposing; half of it in int8
 TURNED = 2**19
 PART = 2**19  # entries of a kernel in int8 that become floats at once
@@ -39,7 +39,7 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
   if not isinstance(kernel, Quantized):
     y = product(x_rd, kernel, wide)
   elif kernel.rounds_inputs:
-    values, scale = whole(x_rd, wide)
+    values, scale = to_int8(x_rd, wide)
     y = product(values, kernel.values, jnp.int32).astype(wide)
     y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   else:
@@ -98,11 +98,11 @@ def product(
 def product_in_parts(
   x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'] | Packed, wide: DTypeLike
 ) -> Float[Array, 'r *f']:
-  """Returns `product` with a kernel in int8, which becomes x's type a part after the other.
+  """Returns `product` with a kernel in int8, which becomes x's type part by part.
 
-  XLA's CPU backend would write the whole kernel in x's type in every call, which takes ten times
-  as long as reading it so. Accelerators convert as they read. A part is every n-th of the last axis
-  of outputs, so that on a mesh all devices have some of each.
+  XLA's CPU backend would write the whole kernel in x's type in every call, which takes ten times as
+  long. Accelerators convert as they read. A part has every n-th of the last axis of outputs, so
+  that on a mesh all devices have some of each part.
   """
   kernel = kernel.kernel if isinstance(kernel, Packed) else kernel
   *lead, outputs, _ = kernel.shape
@@ -132,7 +132,7 @@ def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
     return kernel.ndim > 2 and rows <= FEW
   entries = rows * len(kernel)
   if kernel.dtype.itemsize == 1:
-    return rows <= FEW_WHOLE and entries <= TURNED // 2
+    return rows <= FEW_INT8 and entries <= TURNED // 2
   return rows <= FEW and entries <= TURNED
 
 
@@ -142,11 +142,13 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
   if not isinstance(kernels, Quantized):
     return product_each(x, kernels, wide)
   if kernels.rounds_inputs:
-    values, scale = whole(x, wide)
+    values, scale = to_int8(x, wide)
     y = product_each(values, kernels.values, jnp.int32).astype(wide)
     return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
-  found = [product_in_parts(x[:, i], kernels.values[i], wide) for i in range(len(kernels.scale))]
-  return rounded(jnp.stack(found, axis=1) * kernels.scale.astype(wide)[None])
+  products = []
+  for i in range(len(kernels.scale)):
+    products.append(product_in_parts(x[:, i], kernels.values[i], wide))
+  return rounded(jnp.stack(products, axis=1) * kernels.scale.astype(wide)[None])
 
 
 def product_each(
@@ -182,12 +184,16 @@ def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   return table.rows(ids) if isinstance(table, Quantized | Packed) else table[ids]
 
 
+def biased(y: Float[Array, '*b'], bias: Float[Array, '*f']) -> Float[Array, '*b']:
+  """Returns y plus a bias over its last axes, in y's dtype."""
+  return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
+
+
 def affine(
   x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']
 ) -> Float[Array, '*b f']:
   """Returns x @ kernel^T + bias, in x's dtype."""
-  y = project(x, kernel).astype(x.dtype)
-  return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+  return biased(project(x, kernel).astype(x.dtype), bias)
 
 
 class Dense(nn.Module):
@@ -209,10 +215,9 @@ class Dense(nn.Module):
       return jnp.asarray(self.init(key, (outputs, inputs))).reshape(*self.features, inputs)
 
     y = project(x.astype(self.dtype), self.param('kernel', init)).astype(self.dtype)
-    if self.use_bias:
-      bias = self.param('bias', nn.initializers.zeros, self.features)
-      y = y + bias.astype(self.dtype).reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-    return y
+    if not self.use_bias:
+      return y
+    return biased(y, self.param('bias', nn.initializers.zeros, self.features))
 
 
 def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*b d']:

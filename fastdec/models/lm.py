@@ -25,6 +25,7 @@ from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
+from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
 from fastdec.models.rotary import Turns, rotate
 from fastdec.models.taps import Features, check_taps
@@ -182,34 +183,35 @@ class Network(nn.Module):
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
   ) -> Features:
-    """Teacher-forced states of packed rows; see `LM.features`."""
+    """Teacher-forced states of packed rows; see `LinenModel.features`."""
     segment, position = batch['target_segment'], batch['target_position']
-    behind = position[:, :, None] - position[:, None, :]
-    sees = (segment[:, :, None] == segment[:, None, :]) & jnp.tri(segment.shape[1], dtype=bool)[
-      None
-    ]
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(position == 0, self.config.bos_id, shifted)
+    distance = position[:, :, None] - position[:, None, :]
+    sees = same_segment(segment, segment) & jnp.tri(segment.shape[1], dtype=bool)[None]
 
     def within(window):
-      return sees & (behind < window) if window else sees
+      return sees & (distance < window) if window else sees
 
     attends = {
       window: functools.partial(attend, mask=within(window))
       for window in set(self.config.layer_windows)
     }
+    inputs = fed_tokens(batch, self.config.bos_id)
     hidden, states, _ = self.decode(inputs, position, attends, train=train, taps=taps)
     return Features(hidden, states, None)
 
 
 @dataclasses.dataclass(frozen=True)
-class LM:
-  """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict."""
+class LM(LinenModel):
+  """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict.
+
+  In packed rows (`hidden`, `features`) the first token of a segment is predicted from `bos_id`: a
+  model trained so decodes prompts that begin with it. They need no 'source'."""
 
   config: LMConfig
   # settings of `generate` that came with it, for `fd.Processors.of`; no program reads them
   generation: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
+  network = Network
   start_id = None  # the prompt is the input
   fixed_length = None
   products = (KERNELS, r'(^|/)(embedding|output)$')  # see `kernels.products`
@@ -228,9 +230,6 @@ class LM:
     """True if states depend on the length of the prompt that they are a part of."""
     return self.config.rope in ('dynamic', 'longrope')
 
-  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
-    return Network(self.config).apply({'params': params}, *args, method=method, **kwargs)
-
   def partition(self, devices: int) -> Table:
     """Splits embeddings and logits by words, pairs of products as `models.stacks`.
 
@@ -245,47 +244,14 @@ class LM:
     batch = {'target': ones, 'target_segment': ones, 'target_position': ones}
     return Network(self.config).init(key, batch, train=False)['params']
 
-  def hidden(
-    self, params: Params, batch: Mapping[str, Int[Array, 'b _']], dropout_key: Array | None = None
-  ) -> Float[Array, 'b t d']:
-    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
-
-    Training and forced scoring use it. The first token of a segment is predicted from `bos_id`: a
-    model trained so decodes prompts that begin with it.
-
-    Args:
-      params: the parameters.
-      batch: 'target', 'target_segment' (several texts a row; 0 is padding), 'target_position';
-        others are not read.
-      dropout_key: None switches dropout off.
-    """
-    return self.features(params, batch, (), dropout_key).hidden
-
-  def features(
-    self,
-    params: Params,
-    batch: Mapping[str, Int[Array, 'b _']],
-    taps: tuple[int, ...] = (),
-    dropout_key: Array | None = None,
-  ) -> Features:
-    """Returns the states that drafts learn from: hidden (see `hidden`), and of the layers `taps`.
-
-    Raises:
-      UserError: layers that the model does not have.
-    """
-    check_taps(taps, self.layers)
-    train = dropout_key is not None
-    rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
-
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Returns None: there is no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
     """Returns an empty cache; see `LMConfig.empty_cache`.
 
-    Longrope turns all of a text anew when it passes `rope_original`. So where the slots pass it,
-    each layer is there twice: for texts up to that length, and for longer ones.
+    Longrope turns all of a text anew when it becomes longer than `rope_original`. So if the slots
+    allow that, the cache has each layer twice: for texts up to that length, and for longer ones.
     """
     c = self.config
     most = operator.index(slots) + (slots.more if isinstance(slots, Capacity) else 0)

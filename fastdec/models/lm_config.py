@@ -1,4 +1,4 @@
-"""Sizes and options of the decoder-only Transformer, `models/lm.py`: what tells families apart."""
+"""Sizes and options of the decoder-only Transformer, `models/lm.py`, by which families differ."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ class LMConfig:
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
   joined_qk_norm: bool = False  # the same on those of all heads at once (OLMo 2)
   sinks: bool = False  # each head may look at nothing: a learned score beside the slots' (gpt-oss)
-  experts: ExpertsConfig | None = None  # in the place of the MLPs
+  experts: ExpertsConfig | None = None  # instead of the MLPs
   embedding_scale: float = 1.0
   residual_scale: float = 1.0  # of what each sublayer adds
   score_scale: float | None = None  # of queries times keys; None: 1 / sqrt(width)

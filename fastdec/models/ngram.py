@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
@@ -48,7 +49,7 @@ class NGram:
       raise UserError(f'successors={self.successors} is not possible: give {allowed}')
 
   def count(self, sentences: Sequence[Integer[np.ndarray, ' _']], first: int) -> Params:
-    """Returns the parameters: shares of words, of successors, and of the unigram law behind these.
+    """Returns the parameters: shares of words, of successors, and of the remaining unigram law.
 
     Args:
       sentences: ids, end tokens included.
@@ -59,30 +60,22 @@ class NGram:
     """
     sentences = [sentence for sentence in sentences if len(sentence)]
     words = np.concatenate([np.zeros(0, np.int32), *sentences])
-    if (
-      not words.size
-      or words.min() < 0
-      or words.max() >= self.vocab_size
-      or not 0 <= first < self.vocab_size
-    ):
-      given = (
-        f'{words.size} words'
-        if not words.size
-        else (f'ids from {words.min()} to {words.max()}, {first} first')
-      )
+    ids = np.append(words, first)
+    if not words.size or ids.min() < 0 or ids.max() >= self.vocab_size:
+      counted = '0 words'
+      if words.size:
+        counted = f'ids from {words.min()} to {words.max()}, {first} first'
       raise UserError(
-        f'there are {given} to count: give at least one, all of them from 0 to'
+        f'there are {counted} to count: give at least one, all of them from 0 to'
         f' {self.vocab_size - 1}'
       )
-    # one is added to each count: no word is impossible
+    # One is added to each count, so that no word is impossible.
     unigram = np.bincount(words, minlength=self.vocab_size) + 1.0
     unigram[list(self.suppressed_ids)] = 0
     params = {'unigram': jnp.asarray(unigram / unigram.sum(), jnp.float32)}
     if self.successors:
       before = np.concatenate([[first, *sentence[:-1]] for sentence in sentences]).astype(np.int64)
-      params |= {
-        name: jnp.asarray(value) for name, value in self._successors(before, words).items()
-      }
+      params |= jax.tree.map(jnp.asarray, self._successors(before, words))
     return params
 
   def _successors(
@@ -91,7 +84,8 @@ class NGram:
     """Returns the lists of successors, by the frequency of bigrams."""
     v, m = self.vocab_size, self.successors
     pairs, counts = np.unique(before * v + words, return_counts=True)
-    order = np.lexsort((pairs, -counts, pairs // v))  # by the word before, the most frequent first
+    # Order by the word before, the most frequent first, and take the first m of each.
+    order = np.lexsort((pairs, -counts, pairs // v))
     first, second = np.divmod(pairs[order], v)
     types = np.bincount(first, minlength=v)
     rank = np.arange(len(first)) - np.repeat(np.cumsum(types) - types, types)

@@ -87,7 +87,7 @@ class Rope:
     return kept * plain + (1 - kept) * stretched
 
   def _pair_of(self, turns: float, dims: int) -> float:
-    """Returns the pair, between two perhaps, that turns so often within `original` positions."""
+    """Returns the pair (a fraction between two) that makes `turns` within `original` positions."""
     return dims * math.log(self.original / (2 * np.pi * turns)) / (2 * math.log(self.theta))
 
   def _dynamic(self, text: Int[Array, '*b #n'], dims: int) -> Float[Array, '*b #n p']:
@@ -98,14 +98,14 @@ class Rope:
 
 
 def _alone(x: np.ndarray, before: int) -> np.ndarray:
-  """Returns x in float32 behind axes of 1."""
+  """Returns x in float32, with `before` axes of 1 in front."""
   return x.astype(np.float32).reshape((1,) * before + (-1,))
 
 
 def rotate(x: Float[Array, 'b n h w'], turns: Turns | None) -> Float[Array, 'b n h w']:
   """Turns the entries i and i + p of each head by angle i, in float32 at least.
 
-  Entries behind the p pairs stay as they are; None turns nothing.
+  Entries after the p pairs stay as they are; None turns nothing.
   """
   if turns is None:
     return x

@@ -7,7 +7,6 @@ nothing beyond the lengths of training.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -17,19 +16,13 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
-from fastdec.models.api import Nodes, Params, check_special_ids
-from fastdec.models.attention import attend, node_mask, slot_positions
-from fastdec.models.encoder_decoder import EncoderDecoder, Source
+from fastdec.models.api import Params, check_special_ids
+from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
 from fastdec.models.layers import Dense, Dropout, look_up, project
-from fastdec.models.stacks import ACTIVATIONS, PARTITION, Attend, Sees, StackConfig, Stacks
-from fastdec.models.taps import Features, check_taps
-
-# Queries are not scaled; the initialisation is instead (`T5.init`).
-attend_unscaled = functools.partial(attend, scale=1.0)
+from fastdec.models.stacks import ACTIVATIONS, PARTITION, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +144,11 @@ def relative_bias(
   return jnp.moveaxis(by_distance[ahead + max_distance], -1, 1)
 
 
-class T5Network(Stacks):
+class T5Network(TextStacks):
   """All parameters, under one roof."""
 
   config: T5Config
+  scale = 1.0  # queries are not scaled; the initialisation is instead (`T5.init`)
 
   def setup(self) -> None:
     super().setup()
@@ -175,31 +169,12 @@ class T5Network(Stacks):
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
     return self.drop(super().leave(x, stack, train), train)
 
-  def __call__(
-    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
-  ) -> Features:
-    """Teacher-forced states of packed rows; see `T5.features`."""
-    c = self.config
-    source, target = batch['source_segment'], batch['target_segment']
-    at_source, at_target = batch['source_position'], batch['target_position']
-
-    def same(query, key):
-      return query[:, :, None] == key[:, None, :]
-
-    def seeing(mask, bias=None):
-      return functools.partial(attend_unscaled, mask=mask, bias=bias)
-
-    bias = relative_bias(self.encoder_bias, at_source, at_source, c.max_distance, is_causal=False)
-    hidden = self.encode(batch['source'], at_source, seeing(same(source, source), bias), train)
-    bias = relative_bias(self.decoder_bias, at_target, at_target, c.max_distance, is_causal=True)
-    causal = same(target, target) & jnp.tri(target.shape[1], dtype=bool)[None]
-    sees = Sees(seeing(causal, bias), seeing(same(target, source)))
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(at_target == 0, c.start_id, shifted)
-    decoded, states, _ = self.decode(
-      inputs, at_target, sees, self.memory(hidden), train=train, taps=taps
-    )
-    return Features(decoded, states, hidden)
+  def bias(
+    self, stack: str, queries: Int[Array, 'b n'], keys: Int[Array, 'b s']
+  ) -> Float[Array, 'b h n s']:
+    is_causal = stack == 'decoder'
+    table = self.decoder_bias if is_causal else self.encoder_bias
+    return relative_bias(table, queries, keys, self.config.max_distance, is_causal)
 
 
 def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
@@ -233,41 +208,6 @@ class T5(EncoderDecoder):
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
     return unscaled_queries(super().init(key), self.config.d_kv)
-
-  def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
-    """Encodes source ids padded with `pad_id`."""
-    inputs, mask = self.unpadded(inputs)
-    positions = jnp.arange(inputs.shape[1])[None]
-    bias = relative_bias(
-      params['encoder_bias'], positions, positions, self.config.max_distance, is_causal=False
-    )
-    sees = functools.partial(attend_unscaled, mask=mask[:, None, :], bias=bias)
-    return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
-
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-    across: Attend = attend,
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
-    check_taps(taps, self.layers)
-    own, memory = cache.own, cache.memory
-    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    keys = slot_positions(nodes, own.length, own.slots)
-    bias = relative_bias(
-      params['decoder_bias'], positions, keys, self.config.max_distance, is_causal=True
-    )
-    sees = Sees(
-      functools.partial(attend_unscaled, mask=node_mask(nodes, own.length, own.slots), bias=bias),
-      functools.partial(across, mask=memory.mask[:, None, :], scale=1.0),
-    )
-    args = (tokens, positions, sees, memory.layers, own)
-    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
-    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'lm_head' if the parameters have one, else by the embedding."""

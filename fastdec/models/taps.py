@@ -6,8 +6,8 @@ before any final norm. So tap k is the input of layer k, counted from 0, as in H
 `hidden_states[k]`. Only their state L is normed.
 
 Official drafts of EAGLE-3 do not name the layers that they read. Their code takes 2, L // 2 and
-L - 3, and so do SpecForge, speculators and vLLM by default. `RULE` stands for these; it becomes
-numbers once the target is known.
+L - 3, and so do SpecForge, speculators and vLLM by default. `RULE` means these; it becomes numbers
+once the target is known.
 """
 
 import functools
@@ -31,7 +31,7 @@ class Features:
   """States that a draft learns from, of packed batches, all positions at once."""
 
   hidden: Float[Array, 'b t d']  # its `unembed` predicts batch['target']
-  taps: tuple[Float[Array, 'b t _'], ...]  # in the order asked for
+  taps: tuple[Float[Array, 'b t _'], ...]  # in the order of the argument
   # the encoder's states, as `source(memory).hidden`; None without an encoder
   source: Float[Array, 'b s e'] | None
 
@@ -58,33 +58,33 @@ def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
   Raises:
     UserError: layers of the rule coincide, or cannot be known.
   """
-  told = 'this draft names no layers, and those of its rule (2, L // 2, L - 3)'
+  rule = 'this draft names no layers, and those of its rule (2, L // 2, L - 3)'
   advice = 'set them explicitly, as load_draft(..., taps=(1, 2, 3)) does'
   by_rule = {} if layers is None else {'low': 2, 'middle': layers // 2, 'high': layers - 3}
   numbers = []
   for tap in taps:
     if isinstance(tap, str) and layers is None:
       raise UserError(
-        f'{told} are not known, since the model does not say how many `layers` it has: {advice}'
+        f'{rule} are not known, since the model does not say how many `layers` it has: {advice}'
       )
     numbers.append(by_rule[tap] if isinstance(tap, str) else tap)
   if tuple(numbers) != taps and sorted(set(numbers)) != numbers:
     raise UserError(
-      f'{told} coincide on a target of {layers}: {advice}, by numbers from 0 to {layers}'
+      f'{rule} coincide on a target of {layers}: {advice}, by numbers from 0 to {layers}'
     )
   return tuple(numbers)
 
 
 def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
-  """Returns the model's `apply`, asked for these taps if there are any.
+  """Returns the model's `apply` with these taps, if there are any.
 
   Raises:
     UserError: the model's `apply` takes no `taps`, or the layers of a rule coincide.
   """
   if not taps:
     return model.apply
-  takes = inspect.signature(model.apply).parameters.values()
-  if not any(one.name == 'taps' or one.kind is one.VAR_KEYWORD for one in takes):
+  parameters = inspect.signature(model.apply).parameters.values()
+  if not any(each.name == 'taps' or each.kind is each.VAR_KEYWORD for each in parameters):
     raise UserError(
       f'{type(model).__name__} gives no states of its layers, and taps={taps} ask for them: let its'
       ' `apply` take taps=() and return them, or take a draft that reads none'

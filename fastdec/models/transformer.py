@@ -1,28 +1,22 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's, or post-norm.
 
 One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right
-targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache).
-The modules are used as pure functions.
+targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache);
+see `encoder_decoder.py`. The modules are used as pure functions.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.memory import WithMemory
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
-from fastdec.models.api import Nodes, Params, check_special_ids, setting
-from fastdec.models.attention import attend, node_mask
-from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import look_up, project, sinusoids
-from fastdec.models.stacks import PARTITION, Attend, Sees, StackConfig, Stacks
-from fastdec.models.taps import Features, check_taps
+from fastdec.models.api import Params, check_special_ids, setting
+from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
+from fastdec.models.layers import biased, look_up, project, sinusoids
+from fastdec.models.stacks import PARTITION, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +29,11 @@ class TransformerConfig(StackConfig):
   positions: str = 'sinusoidal'  # or 'learned'
   first_position: int = 0  # of sinusoids
   max_positions: int = 1024
-  embedding_norm: bool = False  # behind embeddings and positions, before the first layer
+  embedding_norm: bool = False  # after embeddings and positions, before the first layer
   scales_embedding: bool = True  # times sqrt(d_model) where they come in
   is_tied: bool = True  # logits by the embedding
   output_bias: bool = False  # on the logits
-  decoder_heads: int | None = None  # None: as many as the encoder
+  decoder_heads: int | None = None  # None: the encoder's number
   decoder_d_ff: int | None = None  # None: as wide as the encoder's
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
@@ -64,7 +58,7 @@ class TransformerConfig(StackConfig):
     return dataclasses.replace(self, heads=heads, d_ff=d_ff, decoder_heads=None, decoder_d_ff=None)
 
 
-class Network(Stacks):
+class Network(TextStacks):
   """All parameters, under one roof."""
 
   config: TransformerConfig
@@ -94,7 +88,7 @@ class Network(Stacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Returns tokens embedded, scaled, with positions and normed as the config says."""
+    """Embeds tokens, with scaling, positions and a norm by the config."""
     c = self.config
     if c.positions == 'learned':
       signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
@@ -106,32 +100,6 @@ class Network(Stacks):
     if c.embedding_norm:
       x = (self.source_embedding_norm if side == 'source' else self.target_embedding_norm)(x)
     return self.drop(x, train)
-
-  def __call__(
-    self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
-  ) -> Features:
-    """Teacher-forced states of packed rows; see `Transformer.features`."""
-    source, target = batch['source_segment'], batch['target_segment']
-
-    def same(query, key):
-      return query[:, :, None] == key[:, None, :]
-
-    def seeing(mask):
-      return functools.partial(attend, mask=mask)
-
-    hidden = self.encode(
-      batch['source'], batch['source_position'], seeing(same(source, source)), train
-    )
-    t = target.shape[1]
-    sees = Sees(
-      seeing(same(target, target) & jnp.tri(t, dtype=bool)[None]), seeing(same(target, source))
-    )
-    shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
-    inputs = jnp.where(batch['target_position'] == 0, self.config.start_id, shifted)
-    decoded, states, _ = self.decode(
-      inputs, batch['target_position'], sees, self.memory(hidden), train=train, taps=taps
-    )
-    return Features(decoded, states, hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,39 +117,7 @@ class Transformer(EncoderDecoder):
     """Splits embeddings and logits by words, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'(^|/)((source_)?embedding|output)$', P('model')), *PARTITION)
 
-  def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Source:
-    """Encodes source ids padded with `pad_id`."""
-    inputs, mask = self.unpadded(inputs)
-    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-    sees = functools.partial(attend, mask=mask[:, None, :])
-    return Source(self._call(params, inputs, positions, sees, False, method='encode'), mask)
-
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-    across: Attend = attend,
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
-    check_taps(taps, self.layers)
-    own, memory = cache.own, cache.memory
-    sees = Sees(
-      functools.partial(attend, mask=node_mask(nodes, own.length, own.slots)),
-      functools.partial(across, mask=memory.mask[:, None, :]),
-    )
-    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory.layers, own)
-    hidden, states, layers = self._call(params, *args, method='decode', taps=taps)
-    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
-
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the embedding, or by a matrix of their own."""
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
-    if not self.config.output_bias:
-      return logits
-    return logits + params['output_bias'].astype(logits.dtype).reshape(
-      (1,) * (logits.ndim - 1) + (-1,)
-    )
+    return biased(logits, params['output_bias']) if self.config.output_bias else logits

@@ -1,16 +1,16 @@
-"""The places of packed sentences that drafts and heads are learnt at.
+"""Anchors: the places of packed sentences at which drafts and heads learn.
 
-An anchor is a place t whose token is taken for the root. Decoding has accepted it, the target has
-read all before it, and the draft guesses the tokens behind it. So a draft learns the very task that
-decoding gives it there:
+An anchor is a place t whose token is the root of a call: decoding has accepted it, the target has
+read all before it, and the draft guesses the tokens after it. So a draft learns exactly the task
+that it has in decoding:
 
   target     a b c d . 0      segments   1 1 1 1 1 0
-  anchor     t = 1: the root is b; features of places 0 and 1 are there
+  anchor     t = 1: the root is b; features of places 0 and 1 are known
              (the target predicted b at place 1)
   guesses    c d .
 
-A place is no anchor where nothing follows in its sentence. Of the others all are taken, or a
-sample: the logits of a guess cost more than the rest of a training step.
+The last place of a sentence is no anchor, because nothing follows it. The others are anchors, or a
+sample of them is: the logits of a guess cost more than the rest of a training step.
 """
 
 import dataclasses
@@ -30,26 +30,25 @@ class Anchors:
   """Some places of each row of a batch."""
 
   place: Int[Array, 'b a']
-  is_real: Bool[Array, 'b a']  # false: fewer places are anchors than were asked for
-  # how many anchors of its row each of them stands for: 1 where none was left out
-  weight: Float[Array, ' b']
+  is_real: Bool[Array, 'b a']  # false fills up rows that have fewer anchors
+  weight: Float[Array, ' b']  # a row's number of anchors, over the number in the sample
 
   def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
-    """Takes the entries of x [b, t, ...] that lie `ahead` places behind the anchors.
+    """Returns the entries of x [b, t, ...] that lie `ahead` places after the anchors.
 
-    Beyond the end of a row it takes the last place's.
+    Beyond the end of a row it takes the last place.
     """
     place = jnp.minimum(self.place + ahead, x.shape[1] - 1)
     return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
 
   def follows(self, segments: Int[Array, 'b t'], ahead: int) -> Bool[Array, 'b a']:
-    """Marks the anchors with a token `ahead` places behind them in their sentence."""
+    """Marks the anchors whose sentence has a token `ahead` places after them."""
     is_inside = self.place + ahead < segments.shape[1]
     return self.is_real & is_inside & (self.take(segments, ahead) == self.take(segments))
 
 
 def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = None) -> Anchors:
-  """Takes all anchors of a batch, or draws `count` of each row (0: all) without replacement."""
+  """Returns all anchors of a batch, or a sample of `count` in each row (0: all)."""
   segments = jnp.asarray(batch['target_segment'])
   b, t = segments.shape
   place = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), segments.shape)
@@ -61,10 +60,10 @@ def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = Non
   lots = jnp.where(everywhere.is_real, jax.random.uniform(key, segments.shape), -1.0)
 
   def draw(lots: Float[Array, 'b t']) -> tuple[Float[Array, 'b a'], Int[Array, 'b a']]:
-    found, place = jax.lax.top_k(lots, count)
-    return found, place
+    lot, place = jax.lax.top_k(lots, count)
+    return lot, place
 
-  found, place = by_rows(draw)(lots)
-  is_real = found >= 0
+  lot, place = by_rows(draw)(lots)
+  is_real = lot >= 0
   weight = everywhere.is_real.sum(1) / jnp.maximum(is_real.sum(1), 1)
   return Anchors(place, is_real, weight.astype(everywhere.weight.dtype))

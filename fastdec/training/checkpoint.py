@@ -6,9 +6,9 @@
 
 Orbax writes the arrays, and checks little when it reads them. So a checkpoint is filled under a
 temporary name, sums included, then renamed. It is compared with its sums before it is read. Saving
-blocks: a step reuses the memory being saved. Several processes share one workdir: each writes its
-parts of the arrays, the first does all else. A checkpoint fits any number of processes, on any
-mesh.
+blocks, because a step reuses the memory being saved. Several processes share one workdir: each
+writes its parts of the arrays, and the first does everything else. A checkpoint fits any number of
+processes, on any mesh.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ class Checkpoints:
 
   Args:
     workdir: the folder of the run.
-    kept: the steps that are averaged in the end. Their checkpoints stay, and the newest two: a run
-      goes on from the second newest where the newest is damaged.
+    kept: the steps that are averaged in the end. Their checkpoints stay, and so do the newest two:
+      if the newest is damaged, a run continues from the second newest.
   """
 
   def __init__(self, workdir: PathLike, kept: Sequence[int]) -> None:
@@ -62,6 +62,7 @@ class Checkpoints:
     path = self.folder / str(step)
     partial = path.with_name(f'{step}.partial')
     with whole_folder(path) if is_first() else contextlib.nullcontext():
+      # The first process has made the folder; each process writes its own parts of the arrays.
       wait(f'{partial} is there')
       _save_arrays(partial / 'params', state.params)
       _save_arrays(partial / 'rest', _rest(state))
@@ -80,6 +81,7 @@ class Checkpoints:
     Raises:
       UserError: a checkpoint of parameters with other names or shapes, or none that can be read.
     """
+    # Several processes read the one checkpoint that the first of them has checked.
     damages = {}
     for step in reversed(_steps(self.folder)):
       folder = self.folder / str(step)
@@ -103,7 +105,7 @@ class Checkpoints:
   def _remove_others(self, step: int) -> None:
     """Removes the checkpoints that are not kept, and those after this step, which were damaged.
 
-    Leftovers of a process that was killed while saving go too.
+    It also removes leftovers of a process that was killed while saving.
     """
     steps = _steps(self.folder)
     newest = [other for other in steps if other <= step][-2:]
@@ -116,22 +118,22 @@ class Checkpoints:
 def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
   """Averages the parameters of the checkpoints after these steps, as NumPy arrays.
 
-  Checkpoints that are gone are left out.
+  Checkpoints that were removed are left out.
 
   Raises:
-    UserError: none of them is there, or one of them is damaged.
+    UserError: all of them are missing, or one of them is damaged.
   """
   folder = _folder(workdir)
-  there = [step for step in _steps(folder) if step in steps]
-  if not there:
+  averaged = [step for step in _steps(folder) if step in steps]
+  if not averaged:
     raise UserError(
       f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first'
     )
   total = None
-  for step in there:
+  for step in averaged:
     params = _read_params(folder / str(step))
     total = params if total is None else jax.tree.map(np.add, total, params)
-  return jax.tree.map(lambda x: (x / len(there)).astype(np.float32), total)
+  return jax.tree.map(lambda x: (x / len(averaged)).astype(np.float32), total)
 
 
 def drop_checkpoints(workdir: PathLike) -> None:
@@ -140,7 +142,7 @@ def drop_checkpoints(workdir: PathLike) -> None:
 
 
 def _steps(folder: Path) -> list[int]:
-  """Lists the steps whose checkpoints are there, in order."""
+  """Lists the steps that have checkpoints, in order."""
   try:
     return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   except FileNotFoundError:
@@ -155,14 +157,14 @@ def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> Train
   """Reads the state in an undamaged checkpoint, laid out as `fresh`."""
   try:
     with _arrays() as arrays:
-      there: Any = arrays.metadata(folder / 'params').item_metadata
-      _check_shapes(there.tree, fresh.params, folder)
+      saved: Any = arrays.metadata(folder / 'params').item_metadata
+      _check_shapes(saved.tree, fresh.params, folder)
       params = arrays.restore(folder / 'params', args=ocp.args.StandardRestore(fresh.params))
       rest: Any = arrays.restore(folder / 'rest', args=ocp.args.StandardRestore(_rest(fresh)))
     data.set_state(read_json(folder / 'data.json'))
   except UserError:
     raise
-  except Exception as error:  # Orbax, TensorStore and Grain each have theirs
+  except Exception as error:  # Orbax, TensorStore and Grain have their own kinds
     words = ' '.join(str(error).split())[:120]
     raise UserError(
       f'{folder} is whole, but of another optimizer, text or version ({words}): choose another'
@@ -172,28 +174,28 @@ def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> Train
 
 
 def _read_params(folder: Path) -> Params:
-  """Reads parameters in float64, whatever mesh they were on: a sum of them is exact enough."""
+  """Reads parameters in float64, so that sums are exact enough, whatever mesh they were on."""
   if damage := _damage(folder):
     raise UserError(f'{folder} is damaged ({damage}): average fewer checkpoints')
   with _arrays() as arrays:
-    there: Any = arrays.metadata(folder / 'params').item_metadata
-    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), there.tree)
+    saved: Any = arrays.metadata(folder / 'params').item_metadata
+    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved.tree)
     params = arrays.restore(folder / 'params', args=ocp.args.StandardRestore(like))
   return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
 
 def _damage(folder: Path) -> str | None:
-  """Says why the files of a checkpoint differ from those that were written; None if they do not."""
+  """Explains how the files of a checkpoint differ from those written; None if they do not."""
   try:
     expected = read_json(folder / SUMS)
-    found = _sums(folder)
+    actual = _sums(folder)
   except UserError:
     return f'{SUMS} is missing or damaged'
   except OSError as error:
     return str(error)
   for name, value in expected.items():
-    if found.get(name) != value:
-      return f'{name} is damaged' if name in found else f'{name} is missing'
+    if actual.get(name) != value:
+      return f'{name} is damaged' if name in actual else f'{name} is missing'
   return None
 
 
@@ -211,24 +213,21 @@ def _sums(folder: Path) -> dict[str, int]:
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
-  """Names the first parameter whose shape differs; Orbax would say the same in a page."""
+  """Raises UserError with the first parameter whose shape differs; Orbax would print a page."""
 
-  def named(tree):
-    return {
-      '/'.join(str(getattr(key, 'key', key)) for key in path): tuple(leaf.shape)
-      for path, leaf in jax.tree.leaves_with_path(tree)
-    }
+  def shapes_of(tree):
+    shapes = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+      name = '/'.join(str(getattr(key, 'key', key)) for key in path)
+      shapes[name] = f'shape {tuple(leaf.shape)}'
+    return shapes
 
-  there, here = named(saved), named(wanted)
+  there, here = shapes_of(saved), shapes_of(wanted)
   for name in {**here, **there}:
     if there.get(name) != here.get(name):
-
-      def shape(shapes, name=name):
-        return f'shape {shapes[name]}' if name in shapes else 'no counterpart'
-
       raise UserError(
-        f'{folder} is of another model: parameter {name} has {shape(there)} there and {shape(here)}'
-        ' here;'
+        f'{folder} is of another model: parameter {name} has'
+        f' {there.get(name, "no counterpart")} there and {here.get(name, "no counterpart")} here;'
         ' choose another workdir, or the config of that run'
       )
 
@@ -244,7 +243,7 @@ def _save_arrays(folder: Path, tree: PyTree) -> None:
   try:
     with _arrays() as arrays:
       arrays.save(folder, args=ocp.args.StandardSave(tree))
-  except ValueError as error:  # TensorStore's, which ends in the system's words
+  except ValueError as error:  # TensorStore's, which ends with the system's message
     if 'os_error_code' not in str(error):
       raise
     raise OSError(str(error).rpartition(': ')[2]) from error
@@ -252,7 +251,7 @@ def _save_arrays(folder: Path, tree: PyTree) -> None:
 
 @contextlib.contextmanager
 def _arrays() -> Iterator[ocp.Checkpointer]:
-  """Opens Orbax without its log, which repeats in pages what is raised anyway."""
+  """Opens Orbax without its log, which repeats raised errors in pages."""
   log = logging.getLogger('absl')
   level = log.level
   log.setLevel(logging.CRITICAL)

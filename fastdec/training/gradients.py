@@ -1,4 +1,4 @@
-"""The gradient of a batch, in the memory of a part of it."""
+"""The gradient of a batch, computed in parts to save memory."""
 
 from typing import Any
 
@@ -17,17 +17,17 @@ from fastdec.training.state import Task
 def gradients_of(
   task: Task, params: Params, frozen: Params, batch: Batch, key: Array, parts: int = 1
 ) -> tuple[Params, Metrics]:
-  """Computes gradients and metrics of a batch: means over its tokens, whatever its parts.
+  """Computes gradients and metrics of a batch: means over its tokens, however many parts it has.
 
-  Part i has the rows i, i + parts, ..., so that each device along 'data' has some of every part.
-  All parts draw from the same key: they train the same head. Where all heads are trained at once, a
-  part counts by the first one's tokens.
+  Part i has the rows i, i + parts, ..., so that each device along 'data' has rows of every part.
+  All parts draw from the same key, so they train the same head. When all heads are trained at once,
+  the first head's tokens are a part's weight.
 
   Args:
-    parts: computed one after the other; a divisor of the batch's rows.
+    parts: number of parts, computed one after the other; a divisor of the batch's rows.
 
   Raises:
-    UserError: there are parameters in int8, through which no gradient passes, or packed ones.
+    UserError: some parameters are in int8, which has no gradient, or packed.
   """
   if is_quantized((params, frozen)):
     raise UserError(
@@ -37,29 +37,32 @@ def gradients_of(
     raise UserError(
       'packed parameters are not trained, nor trained on: give those that they were packed from'
     )
-  slope = jax.grad(task.loss, has_aux=True)
+  gradient = jax.grad(task.loss, has_aux=True)
   if parts == 1:
-    return slope(params, frozen, batch, key)
+    return gradient(params, frozen, batch, key)
 
   def sums(part: Batch) -> tuple[Params, Metrics]:
     """Sums over the tokens of a part."""
-    gradients, metrics = slope(params, frozen, part, key)
+    gradients, metrics = gradient(params, frozen, part, key)
     return _floats(lambda x: x * metrics['tokens'].astype(x.dtype), (gradients, metrics))
 
   def add(total: Any, part: Batch) -> tuple[Any, None]:
     return jax.tree.map(jnp.add, total, sums(part)), None
 
-  split = {
-    name: jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1) for name, x in batch.items()
-  }
+  # Add the parts' sums one after the other, then divide by all tokens.
+  split = {}
+  for name, x in batch.items():
+    split[name] = jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1)
   like = jax.eval_shape(sums, {name: x[0] for name, x in split.items()})
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
   total = jax.lax.scan(add, zeros, split)[0]
   tokens = jnp.maximum(total[1]['tokens'], 1)
   gradients, metrics = _floats(lambda x: x / tokens.astype(x.dtype), total)
-  return gradients, metrics | ({'head': metrics['head'] // parts} if 'head' in metrics else {})
+  if 'head' in metrics:  # a number, which the sum has counted in every part
+    metrics |= {'head': metrics['head'] // parts}
+  return gradients, metrics
 
 
 def _floats(f: Any, tree: Any) -> Any:
-  """Applies f to the means, and leaves counts as they are."""
+  """Applies f to the means, which are floats, and leaves counts as they are."""
   return jax.tree.map(lambda x: f(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

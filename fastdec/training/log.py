@@ -3,7 +3,7 @@
   workdir/metrics.jsonl   {"step": 50, "train": {"loss": 3.21, ...}}, {"step": 100, "eval": {...}}
   workdir/tb/             the same for TensorBoard
 
-A run that goes on removes what was told of later steps than its checkpoint's: it comes again.
+A run that continues from a checkpoint removes the lines of later steps, which it will write again.
 """
 
 import json
@@ -29,14 +29,14 @@ with extras.explained():
 
 
 class TrainingLog:
-  """The metrics of every step, collected on the device and fetched together when asked to log.
+  """The metrics of every step, collected on the device and fetched together by `log`.
 
-  Of several processes the first alone shows and writes them. All stop where a number is not finite.
+  Only the first of several processes shows and writes them. All stop if a number is not finite.
   """
 
   def __init__(self, workdir: str | os.PathLike[str], step: int, steps: int) -> None:
     self._step, self._steps = step, steps
-    self._since: float | None = None  # of the steps in the window; None: they compile
+    self._since: float | None = None  # start of the window's steps; None while they compile
     self._window: list[Metrics] = []
     self._progress = Progress(steps, 'step', step, quiet=not is_first())
     self._writer = SummaryWriter(
@@ -58,7 +58,7 @@ class TrainingLog:
     self._writer.close()
 
   def add(self, metrics: Metrics, ahead: int) -> None:
-    """Adds a step, of which the device may have `ahead` still to do."""
+    """Adds a step, and waits until the device has at most `ahead` steps left to do."""
     self._step += 1
     self._window.append(metrics)
     if len(self._window) > ahead:
@@ -66,16 +66,16 @@ class TrainingLog:
     self._progress.add()
 
   def log(self) -> None:
-    """Tells the means since the last call.
+    """Logs the means since the last call.
 
     Raises:
       UserError: a loss or a gradient was no finite number, or the disk is full.
     """
-    rows = [
-      {name: value.item() for name, value in row.items()} for row in jax.device_get(self._window)
-    ]
-    if not rows:
+    if not self._window:
       return
+    rows = []
+    for metrics in jax.device_get(self._window):
+      rows.append({name: value.item() for name, value in metrics.items()})
     self._check_finite(rows)
     means, words = _means(rows), ''
     if self._since is not None:
@@ -88,7 +88,7 @@ class TrainingLog:
     self._window, self._since = [], time.monotonic()
 
   def evaluated(self, values: dict[str, float]) -> None:
-    """Tells the numbers of an evaluation; the time it took is not training's."""
+    """Logs the numbers of an evaluation, whose time does not count as training."""
     self._write('eval', values)
     words = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
     self._progress.note(f'step {self._step}/{self._steps}  evaluation: {words}')
@@ -119,9 +119,9 @@ class TrainingLog:
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """Reads the lines of `metrics.jsonl`, in order; none without the file.
+  """Reads the lines of `metrics.jsonl`, in order; [] without the file.
 
-  A line that was cut short is left out.
+  A line that a killed process has cut short is left out.
   """
   rows = (row for _, row in json_lines(_path(workdir)))
   return [row for row in rows if isinstance(row, dict) and isinstance(row.get('step'), int)]
@@ -132,7 +132,7 @@ def _path(workdir: str | os.PathLike[str]) -> Path:
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
-  """Averages over steps; where steps draw a head, the loss of each head too."""
+  """Averages over steps; if each step draws a head, also the loss by head."""
   values = defaultdict(list)
   for row in rows:
     for name, value in row.items():
@@ -140,4 +140,4 @@ def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
         values[name].append(value)
     if 'head' in row:
       values[f'loss_head_{row["head"]}'].append(row['loss'])
-  return {name: float(np.mean(of_name)) for name, of_name in values.items()}
+  return {name: float(np.mean(steps)) for name, steps in values.items()}

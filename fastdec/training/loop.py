@@ -5,7 +5,7 @@ same dropout, same parameters bit for bit.
 
 It runs on a mesh of devices (`kernels.sharding`), of one process or several, which all call `train`
 with the same arguments. Each makes the whole batch, and uploads the rows of its own devices. So the
-batches, and the position in the data, do not depend on how many there are.
+batches, and the position in the data, do not depend on the number of processes.
 """
 
 import dataclasses
@@ -43,23 +43,23 @@ with extras.explained():
   import grain
   import optax
 
-AHEAD = 2  # steps given to the device before the host waits for one
+AHEAD = 2  # steps queued on the device before the host waits for one
 Evaluate = Callable[[Params], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-  """The length of a run and its intervals, in steps unless said otherwise."""
+  """The length of a run and its intervals, in steps if no other unit is named."""
 
   steps: int
   log_every: int = 50
   eval_every: int = 1000
   checkpoint_every: int = 1000
-  checkpoint_seconds: float = 300.0  # of work that a kill may cost
-  keep: int = 5  # checkpoints, whose mean is the result
-  # the share of the run over which they stand; 0: they stand checkpoint_every apart
+  checkpoint_seconds: float = 300.0  # the most work that a kill may cost
+  keep: int = 5  # number of checkpoints whose mean is the result
+  # the share of the run that they span, at equal distances; 0: they are checkpoint_every apart
   span: float = 0.0
-  accumulate: int = 1  # parts of a batch that are computed one after the other, to save memory
+  accumulate: int = 1  # parts of a batch, computed one after the other to save memory
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -73,20 +73,14 @@ class LoopConfig:
     """The steps whose checkpoints stay to the end: the last one, and `keep - 1` before it."""
     if self.span:
       apart = max(1, round(self.span * self.steps / self.keep))
-      steps = range(self.steps, 0, -apart)
+      steps = list(range(self.steps, 0, -apart))
     else:
-      steps = (
-        self.steps,
-        *range(
-          (self.steps - 1) // self.checkpoint_every * self.checkpoint_every,
-          0,
-          -self.checkpoint_every,
-        ),
-      )
+      last_multiple = (self.steps - 1) // self.checkpoint_every * self.checkpoint_every
+      steps = [self.steps, *range(last_multiple, 0, -self.checkpoint_every)]
     return tuple(sorted(steps[: self.keep]))
 
   def saves_after(self, step: int) -> bool:
-    """Returns True if a checkpoint is due after this step, whatever the clock says."""
+    """True if a checkpoint is due after this step, at whatever time."""
     return step % self.checkpoint_every == 0 or step in self.kept
 
 
@@ -114,7 +108,7 @@ def train(
   """Trains, or continues the training found in `workdir`.
 
   Args:
-    task: what is trained.
+    task: the parameters to train, and their loss.
     data: endless packed batches.
     optimizer: the rate and its schedule.
     config: lengths and intervals.
@@ -139,6 +133,8 @@ def train(
   state, frozen = placed['state'], placed['frozen']
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
+
+  # Continue where the newest checkpoint stands, in the text too.
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
   checkpoints = Checkpoints(workdir, config.kept)
   state = checkpoints.restore(state, iterator)
@@ -148,7 +144,9 @@ def train(
       f'{workdir} is at step {done} already, after steps={config.steps}: choose more,'
       ' or another workdir'
     )
-  over, saved_at = done == config.steps, start  # a call makes at least one step
+
+  # After each step, log, evaluate and save what is due. A call makes at least one step.
+  over, saved_at = done == config.steps, start
   with TrainingLog(workdir, done, config.steps) as progress, using(mesh):
     while not over:
       state, metrics = step(state, frozen, place_rows(next(iterator), mesh, config.accumulate))
@@ -174,9 +172,9 @@ def train(
 
 
 def _passed(since: float, limit: float | None, may_ask: bool) -> bool:
-  """Returns True if more than `limit` seconds have passed.
+  """True if more than `limit` seconds have passed, by the first process's clock.
 
-  Several processes ask the first one, at the cost of a wait.
+  Several processes wait for its answer, so they ask only where `may_ask` is true.
   """
   if limit is None or not (may_ask or jax.process_count() == 1):
     return False
@@ -193,12 +191,11 @@ def make_step(
   """Compiles (state, frozen parameters, batch) -> (state, metrics); it reuses the state's memory.
 
   Args:
-    task: what is trained.
+    task: the task to train.
     transform: the optimizer.
-    learning_rate: of the optimizer, to report.
+    learning_rate: its schedule, to report the rate.
     accumulate: parts of a batch; see `gradients.gradients_of`.
-    shardings: a state of shardings, those of the state given: the new state's (None: the compiler's
-      choice).
+    shardings: the new state's shardings, a tree like the state (None: the compiler chooses).
   """
 
   @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, None))
@@ -217,12 +214,11 @@ def make_step(
 
 
 def _check_finite(state: TrainState) -> None:
-  """Checks the parameters to save: the losses tell only about those before the step."""
+  """Raises UserError for parameters that are not finite; losses show only those before the step."""
   if not _all_finite(state.params):
     raise UserError(
       f'a parameter is no finite number after step {int(state.step)}: the last good checkpoint is'
-      ' kept; lower the'
-      ' learning rate in another workdir'
+      ' kept; lower the learning rate in another workdir'
     )
 
 

@@ -1,7 +1,7 @@
 """Training losses, and the accuracy of every head.
 
-Batches are packed (`models.transformer.Transformer.hidden`): several sentences a row, told apart by
-segment ids, 0 for padding. A loss is a mean over real target tokens, in nats.
+Batches are packed (`models.linen.LinenModel.hidden`): several sentences a row, which segment ids
+distinguish; 0 is padding. A loss is a mean over real target tokens, in nats.
 """
 
 import functools
@@ -21,7 +21,7 @@ from fastdec.training.anchors import Anchors
 Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
 Ids = Integer[Array | np.ndarray, 'b t']
 Metrics = dict[str, Array]
-KEPT = 2**25  # logits of a training step, in numbers
+KEPT = 2**25  # the most logits that a training step keeps for its gradient
 
 
 def cross_entropy(
@@ -32,9 +32,9 @@ def cross_entropy(
   As in T2T, the entropy of the smoothed target is subtracted: a perfect prediction has loss 0.
 
   Returns:
-    The loss in nats per token, and 'loss', 'nll' (of the target, unsmoothed), 'accuracy' (of the
-    argmax, 0..1), all
-    means over `mask`, and 'tokens', the number of tokens in it. Without any token the means are 0.
+    The loss in nats per token; and metrics, means over `mask`: 'loss', 'nll' (of the target,
+    unsmoothed), 'accuracy' (of the argmax, 0..1), and the number of 'tokens' in the mask. Without
+    any token the means are 0.
   """
   return _means(_each(logits, targets, smoothing), mask, mask.sum())
 
@@ -60,17 +60,17 @@ def _means(
   tokens: Int[Array, ''],
   weight: Float[Array, 'b 1'] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Sums over a mask, where rows may have a weight, divided by a number of tokens.
+  """Sums each term over a mask, where rows may have a weight, and divides by a number of tokens.
 
-  Returns that number too.
+  Returns the mean loss, and all means with that number.
   """
 
   def mean(x_bt):
     weighed_bt = x_bt if weight is None else x_bt * weight.astype(x_bt.dtype)
     return jnp.where(mask, weighed_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
 
-  found = {name: mean(x_bt) for name, x_bt in each.items()}
-  return found['loss'], found | {'tokens': tokens}
+  metrics = {name: mean(x_bt) for name, x_bt in each.items()}
+  return metrics['loss'], metrics | {'tokens': tokens}
 
 
 def model_loss(
@@ -102,7 +102,7 @@ def head_loss(
     heads: a module with `logits_at` and `offsets` (see `heads.blockwise`, `heads.medusa`), with
       parameters `head_params`.
     batch: packed sentences.
-    offset: 0 is p1 (the trunk itself where the heads leave it the identity), up to the last of
+    offset: 0 is p1 (the trunk itself if the heads leave it the identity), up to the last of
       `heads.offsets`.
     smoothing: see `cross_entropy`.
     keys: for the dropout of the trunk and of the head; None switches it off.
@@ -126,40 +126,40 @@ def all_heads_loss(
 ) -> tuple[Float[Array, ''], Metrics]:
   """Averages the losses of several heads by `shares` (offset -> weight, in sum 1); see `head_loss`.
 
-  The trunk runs once. Logits of more than `KEPT` words in all are computed again for the gradient,
-  so the memory is that of one head. Metrics are the weighted means, 'tokens' those of the first
-  head, and each head's own loss.
+  The trunk runs once. If the heads have more than `KEPT` logits together, they are computed again
+  for the gradient, so the memory is that of one head. Metrics are the weighted means, the first
+  head's 'tokens', and each head's own loss.
 
   Args:
-    anchors: a sample of places that stands for all: expectations of the losses and of their
-      gradients are those of all places. p1 learns at all places even so, as the trunk does without
-      heads. None: all do.
+    anchors: a sample of places at which heads learn; the losses and gradients have the same
+      expectations as at all places. p1 learns at all places even so, as the trunk does without
+      heads. None: all heads do.
   """
   hidden_btd = model.hidden(params, batch, keys[0])
   each_key = jax.random.split(keys[1], len(shares))
 
-  def one(offset_key: tuple[Array, Array], places: Anchors | None = anchors) -> Metrics:
+  def one_head(offset_key: tuple[Array, Array], places: Anchors | None = anchors) -> Metrics:
     offset, key = offset_key
     return _on_hidden(
       model, heads, params, head_params, batch, hidden_btd, offset, smoothing, key, places
     )[1]
 
-  # heads that learn at other places than the rest
-  first = 1 if anchors is not None and 0 in shares else 0
   offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
   places = batch['target'] if anchors is None else anchors.place
   small = places.size * len(shares) * model.vocab_size <= KEPT
-  found = jax.lax.map(one if small else jax.checkpoint(one), (offsets[first:], each_key[first:]))
+  # p1 learns at other places than the rest, so it is computed apart.
+  first = 1 if anchors is not None and 0 in shares else 0
+  by_head = jax.lax.map(
+    one_head if small else jax.checkpoint(one_head), (offsets[first:], each_key[first:])
+  )
   if first:
-    found = jax.tree.map(
-      lambda x, rest: jnp.concatenate([x[None], rest]), one((offsets[0], each_key[0]), None), found
-    )
-  metrics = {
-    name: (found[name] * weights.astype(found[name].dtype)).sum()
-    for name in ('loss', 'nll', 'accuracy')
-  }
-  each = {f'loss_head_{offset + 1}': found['loss'][i] for i, offset in enumerate(shares)}
-  return metrics['loss'], metrics | each | {'tokens': found['tokens'][0]}
+    p1 = one_head((offsets[0], each_key[0]), None)
+    by_head = jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), p1, by_head)
+  metrics = {}
+  for name in ('loss', 'nll', 'accuracy'):
+    metrics[name] = (by_head[name] * weights.astype(by_head[name].dtype)).sum()
+  each = {f'loss_head_{offset + 1}': by_head['loss'][i] for i, offset in enumerate(shares)}
+  return metrics['loss'], metrics | each | {'tokens': by_head['tokens'][0]}
 
 
 def _on_hidden(
@@ -176,7 +176,7 @@ def _on_hidden(
 ) -> tuple[Float[Array, ''], Metrics]:
   """Computes the loss of one head on the trunk's hidden states, at all places or at a sample."""
   longest = heads.offsets[-1]
-  # at position t p1 predicts target t, which is then the root
+  # At position t p1 predicts target t, which then is the root of the other heads.
   root_bt = jnp.asarray(batch['target'])
   before_bt = shifted(
     batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest
@@ -235,41 +235,42 @@ def head_accuracy(
   Raises:
     UserError: there are no tokens at all.
   """
-  found = jax.device_get(
+  by_batch = jax.device_get(
     [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
   )
-
-  def accuracy(offset: int) -> float:
-    of_head = [{name: values[offset] for name, values in metrics.items()} for metrics in found]
-    if offset and not any(metrics['tokens'] for metrics in of_head):
-      return math.nan
-    return _over_tokens(of_head)['accuracy']
-
-  return tuple(map(accuracy, range(heads.offsets[-1] + 1)))
+  accuracies = []
+  for offset in range(heads.offsets[-1] + 1):
+    rows = []
+    for metrics in by_batch:
+      rows.append({name: by_head[offset] for name, by_head in metrics.items()})
+    if offset and not any(row['tokens'] for row in rows):
+      accuracies.append(math.nan)
+    else:
+      accuracies.append(_over_tokens(rows)['accuracy'])
+  return tuple(accuracies)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _heads_batch(
   model: Any, heads: Any, params: Params, head_params: Params, batch: Batch
 ) -> Metrics:
-  """Computes the metrics of p1 .. pk on a batch, one behind the other; the trunk runs once."""
+  """Computes the metrics of p1 .. pk on a batch, one after the other; the trunk runs once."""
   hidden_btd = model.hidden(params, batch)
 
-  def one(offset: Int[Array, '']) -> Metrics:
+  def one_head(offset: Int[Array, '']) -> Metrics:
     return _on_hidden(model, heads, params, head_params, batch, hidden_btd, offset, 0.0, None)[1]
 
-  return jax.lax.map(one, jnp.arange(heads.offsets[-1] + 1, dtype=jnp.int32))
+  return jax.lax.map(one_head, jnp.arange(heads.offsets[-1] + 1, dtype=jnp.int32))
 
 
 def _over_tokens(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   """Averages over all tokens, from the means of every batch."""
-  rows = [
-    {name: float(value) for name, value in metrics.items()}
-    for metrics in jax.device_get(list(batches))
-  ]
-  tokens = sum(row['tokens'] for row in rows)
+  tokens = nll = accuracy = 0.0
+  for metrics in jax.device_get(list(batches)):
+    count = float(metrics['tokens'])
+    tokens += count
+    nll += float(metrics['nll']) * count
+    accuracy += float(metrics['accuracy']) * count
   if not tokens:
     raise UserError('there are no sentences to evaluate on: give a dev set that is not empty')
-  return {
-    name: sum(row[name] * row['tokens'] for row in rows) / tokens for name in ('nll', 'accuracy')
-  }
+  return {'nll': nll / tokens, 'accuracy': accuracy / tokens}

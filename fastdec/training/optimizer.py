@@ -16,7 +16,7 @@ from fastdec.training.weight_norm import weight_normalised
 with extras.explained():
   import optax
 
-# paths of what weight normalisation is for
+# paths of the kernels that weight normalisation trains: not those of heads
 NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')
 
 
@@ -32,14 +32,12 @@ class OptimizerConfig:
       `steps`.
     constant: T2T's learning_rate_constant (rsqrt) or learning_rate (noam); the peak rate (linear,
       cosine).
-    warmup: steps.
-    steps: of the whole run; only 'linear' and 'cosine' ask for it.
+    warmup: number of steps in which the rate rises.
+    steps: length of the whole run; only 'linear' and 'cosine' read it.
     b1, b2, epsilon: Adam's.
-    clip: gradients longer than this are shortened to it (their norm over all parameters); 0: none
-      is.
+    clip: longest gradient (norm over all parameters), to which longer ones are shortened; 0: any.
     heads_rate: heads that train together with the model learn at this many times its rate.
-    weight_norm: the model's kernels, those of heads excepted, are trained as directions and
-      lengths.
+    weight_norm: trains the model's kernels, except those of heads, as directions and lengths.
   """
 
   d_model: int
@@ -87,7 +85,7 @@ class OptimizerConfig:
     parts = [adam]
     if self.clip:
       parts.insert(0, optax.clip_by_global_norm(self.clip))
-    if self.heads_rate != 1:  # after Adam, which forgets a gradient's scale
+    if self.heads_rate != 1:  # behind Adam, whose updates do not depend on a gradient's scale
 
       def of_heads(params):
         return {name: name == 'heads' for name in params}
@@ -126,7 +124,7 @@ def _noam(config: OptimizerConfig) -> optax.Schedule:
 
 
 def _linear(config: OptimizerConfig) -> optax.Schedule:
-  """Rises to the peak in `warmup` updates, from rate 0; falls to 0 after `steps`."""
+  """Rises from rate 0 to the peak in `warmup` updates; falls to 0 after `steps`."""
   up = optax.linear_schedule(0.0, config.constant, config.warmup)
   down = optax.linear_schedule(config.constant, 0.0, config.steps - config.warmup)
   return optax.join_schedules([up, down], [config.warmup])

@@ -1,8 +1,8 @@
 """Several processes that train together (`jax.distributed`): meeting, writing and agreeing.
 
-All of them run the same program. All that decides what is computed next must be the same in each,
-or they wait for each other for ever. Parameters and losses are the same. Clocks and files are asked
-in the first process, for all.
+All of them run the same program, and must make the same decisions, or they wait for each other for
+ever. Parameters and losses are the same in all. Clocks and files may differ, so the first process
+reads them for all.
 """
 
 import jax
@@ -17,11 +17,11 @@ def connect(coordinator: str, processes: int, process: int) -> None:
 
   Args:
     coordinator: 'host:port', where process 0 listens.
-    processes: how many there are.
-    process: which one this is, from 0.
+    processes: number of processes.
+    process: number of this one, from 0.
 
   Raises:
-    UserError: no such process, or they did not all come.
+    UserError: a number out of range, or not all processes came.
   """
   if not 0 <= process < processes:
     raise UserError(
@@ -49,7 +49,7 @@ def connect_by_cluster() -> None:
   JAX finds their number and the first one's address by itself.
 
   Raises:
-    UserError: no cluster has started it, or they did not all come.
+    UserError: no cluster has started it, or not all processes came.
   """
   try:
     jax.distributed.initialize()
@@ -61,22 +61,22 @@ def connect_by_cluster() -> None:
 
 
 def is_first() -> bool:
-  """Returns True in the process that prints, logs and writes for all."""
+  """True in the process that prints, logs and writes for all."""
   return jax.process_index() == 0
 
 
 def agreed(answer: bool) -> bool:
   """Returns the first process's answer, in all of them."""
-  return answer if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(answer))
+  if jax.process_count() == 1:
+    return answer
+  return bool(multihost_utils.broadcast_one_to_all(answer))
 
 
 def everywhere(fact: bool) -> bool:
-  """Returns True if it holds in all processes."""
-  return (
-    fact
-    if jax.process_count() == 1
-    else bool(multihost_utils.process_allgather(np.array(fact)).all())
-  )
+  """True if the fact holds in all processes."""
+  if jax.process_count() == 1:
+    return fact
+  return bool(multihost_utils.process_allgather(np.array(fact)).all())
 
 
 def wait(place: str) -> None:

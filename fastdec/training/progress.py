@@ -11,13 +11,12 @@ from rich.console import Console
 class Progress:
   """Items done and the time left.
 
-  The first piece of work compiles, so it is not timed. Nothing is said of the time left before two
-  others are.
+  The first piece of work compiles, so it is not timed. The time left is shown once two others are.
 
   Args:
-    total: the number of items.
-    noun: the name of one, such as 'sentence'.
-    done: items that were there before.
+    total: number of items.
+    noun: name of one, such as 'sentence'.
+    done: number of items that are done already.
     quiet: shows nothing.
   """
 
@@ -47,7 +46,7 @@ class Progress:
     self._bar.stop()
 
   def add(self, count: int = 1) -> None:
-    """Counts a piece of work: items that this process made."""
+    """Counts a piece of work, of `count` items that this process made."""
     if self._pieces:
       self._timed += count
     else:
@@ -57,7 +56,7 @@ class Progress:
     self._bar.update(self._task, completed=self._done, description=self._words())
 
   def reset(self, done: int) -> None:
-    """Sets the number of items that are done, whoever made them."""
+    """Sets the number of items done, by any process."""
     self._done = done
     self._bar.update(self._task, completed=done)
 

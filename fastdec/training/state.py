@@ -1,12 +1,11 @@
-"""The state of a training run, and the three things it can train.
+"""The state of a training run, and the three tasks that it can have.
 
-A `Task` says what is trained: the base model, prediction heads on a frozen trunk, or heads and
-trunk together (Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task
-starts with a fresh optimizer.
+A `Task` trains the base model, prediction heads on a frozen trunk, or heads and trunk together
+(Stern et al. 2018, section 6 and table 1: 'regular' and 'fine tuning'). Every task starts with a
+fresh optimizer.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -32,7 +31,7 @@ class TrainState:
   """Everything that a step changes; step i draws from fold_in(key, i)."""
 
   step: Int[Array, '']  # updates done
-  params: Params  # what is trained
+  params: Params  # the ones that are trained
   opt_state: Any
   key: Key[Array, '']
 
@@ -48,7 +47,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-  """The subject of a training.
+  """The parameters to train, and their loss.
 
   Attributes:
     init: key -> the parameters to train.
@@ -92,21 +91,22 @@ def frozen_heads_task(
     trunk: its parameters.
     smoothing: of the labels.
     draw: 'one' head a minibatch, drawn at random (section 6: an unbiased estimate of the mean of
-      the heads' losses at the price of one), or 'all' (the mean itself; the trunk runs once).
-    decay: each later head counts `decay` times as much as the one before (1: all equally, as in the
-      paper).
-    start: what the heads begin at (None: fresh).
-    anchors: places of each row of a batch that all heads at once are learnt at, drawn anew in each
-      step: an unbiased estimate, at a share of the price (0: all places). p1 is learnt at all
-      places even so.
+      the heads' losses, for the cost of one), or 'all' (the mean itself; the trunk runs once).
+    decay: weight of each head relative to the one before (1: all equal, as in the paper).
+    start: parameters that the heads begin with (None: fresh ones).
+    anchors: number of places in each row at which all heads learn together, drawn anew in each
+      step: an unbiased estimate for a part of the cost (0: all places). p1 learns at all places
+      even so.
   """
-  shares, loss_of = _shares(heads.offsets, 0.0, decay), _loss_of(draw, anchors)
+  heads_loss = _HeadsLoss(
+    model, heads, _shares(heads.offsets, 0.0, decay), smoothing, draw, anchors
+  )
 
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
   ) -> tuple[Float[Array, ''], Metrics]:
     draw_key, key = jax.random.split(key)
-    return loss_of(model, heads, frozen, params, batch, shares, smoothing, draw_key, (None, key))
+    return heads_loss(frozen, params, batch, draw_key, (None, key))
 
   return Task(heads.init if start is None else lambda key: copied(start), loss, trunk)
 
@@ -124,89 +124,76 @@ def finetuned_heads_task(
 ) -> Task:
   """Trains heads together with the model, which starts from `trunk`.
 
-  Parameters: {'model': ..., 'heads': ...}. The heads begin at `start`, or fresh (None). A short run
-  wants heads that were trained on the frozen trunk first. Fresh ones are noise, and their gradients
-  drive the trunk away from what it knows. p1's loss counts too, also where p1 is the identity: it
-  keeps the trunk a good model. Its weight is `p1_share` (0: that of head 2, as in the paper);
-  `draw`, `decay` and `anchors` are as in `frozen_heads_task`.
+  Parameters: {'model': ..., 'heads': ...}. The heads begin with `start`, or fresh (None). For a
+  short run, train them on the frozen trunk first: fresh heads are noise, and their gradients make
+  the trunk worse. p1's loss counts too, even if p1 is the identity: it keeps the trunk a good
+  model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`, `decay` and
+  `anchors` are as in `frozen_heads_task`.
   """
-  shares, loss_of = _shares(range(heads.offsets[-1] + 1), p1_share, decay), _loss_of(draw, anchors)
+  shares = _shares(range(heads.offsets[-1] + 1), p1_share, decay)
+  heads_loss = _HeadsLoss(model, heads, shares, smoothing, draw, anchors)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
-    head_params = params['heads']
-    return loss_of(
-      model, heads, params['model'], head_params, batch, shares, smoothing, draw_key, tuple(keys)
-    )
+    return heads_loss(params['model'], params['heads'], batch, draw_key, tuple(keys))
 
-  return Task(
-    lambda key: {
-      'model': copied(trunk),
-      'heads': heads.init(key) if start is None else copied(start),
-    },
-    loss,
-  )
+  def init(key: Array) -> Params:
+    head_params = heads.init(key) if start is None else copied(start)
+    return {'model': copied(trunk), 'heads': head_params}
+
+  return Task(init, loss)
 
 
 def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
-  """Returns the weight of each head's loss, by offset; together 1. Offset 0 is p1."""
-  raw = {offset: decay ** max(offset - 1, 0) for offset in offsets}
-  first = p1_share if p1_share and 0 in raw else 0.0
-  rest = sum(value for offset, value in raw.items() if not (first and offset == 0))
-  return {
-    offset: first if first and offset == 0 else (1 - first) * value / rest
-    for offset, value in raw.items()
-  }
+  """Returns the weight of each head's loss, by offset (0: p1); the sum is 1.
+
+  With a `p1_share` the other heads have the rest; with 0, p1 counts as head 2.
+  """
+  shares = {offset: decay ** max(offset - 1, 0) for offset in offsets}
+  fixed = {0: p1_share} if p1_share and 0 in shares else {}
+  rest = sum(share for offset, share in shares.items() if offset not in fixed)
+  left = 1 - sum(fixed.values())
+  return {offset: left * share / rest for offset, share in shares.items()} | fixed
 
 
-def _loss_of(draw: str, anchors: int) -> Callable[..., tuple[Float[Array, ''], Metrics]]:
-  """Returns the loss of one head that is drawn, or of all."""
-  if draw == 'all':
-    return functools.partial(_all_heads, count=anchors)
-  if anchors:
-    raise UserError(
-      f'anchors={anchors} with draw={draw} is not possible: one head learns at all'
-      ' places, give draw=all'
-    )
-  return _one_head
+@dataclasses.dataclass(frozen=True)
+class _HeadsLoss:
+  """The loss of one drawn head, or of all heads; fields as in `frozen_heads_task`."""
 
+  model: Any
+  heads: Any
+  shares: Mapping[int, float]
+  smoothing: float
+  draw: str
+  anchors: int
 
-def _one_head(
-  model: Any,
-  heads: Any,
-  params: Params,
-  head_params: Params,
-  batch: Batch,
-  shares: Mapping[int, float],
-  smoothing: float,
-  draw_key: Array,
-  keys: tuple[Array | None, Array],
-) -> tuple[Float[Array, ''], Metrics]:
-  """Computes the loss of one head, drawn with the probability of its share."""
-  offset = jax.random.choice(
-    draw_key, jnp.array(list(shares), jnp.int32), p=jnp.array(list(shares.values()))
-  )
-  loss, metrics = head_loss(model, heads, params, head_params, batch, offset, smoothing, keys)
-  return loss, metrics | {'head': offset + 1}  # counted as in the paper: head 1 is p1
+  def __post_init__(self) -> None:
+    if self.anchors and self.draw != 'all':
+      raise UserError(
+        f'anchors={self.anchors} with draw={self.draw} is not possible: one head learns at all'
+        ' places, give draw=all'
+      )
 
-
-def _all_heads(
-  model: Any,
-  heads: Any,
-  params: Params,
-  head_params: Params,
-  batch: Batch,
-  shares: Mapping[int, float],
-  smoothing: float,
-  draw_key: Array,
-  keys: tuple[Array | None, Array],
-  count: int,
-) -> tuple[Float[Array, ''], Metrics]:
-  """Averages the losses of all heads, at some places of each row that are drawn (0: at all)."""
-  anchors = anchors_of(batch, count, draw_key) if count else None
-  return all_heads_loss(model, heads, params, head_params, batch, shares, smoothing, keys, anchors)
+  def __call__(
+    self,
+    params: Params,
+    head_params: Params,
+    batch: Batch,
+    draw_key: Array,
+    keys: tuple[Array | None, Array],
+  ) -> tuple[Float[Array, ''], Metrics]:
+    """Computes the loss; `keys` are for the dropout of the trunk and of the heads."""
+    bound = self.model, self.heads, params, head_params, batch
+    if self.draw == 'all':
+      anchors = anchors_of(batch, self.anchors, draw_key) if self.anchors else None
+      return all_heads_loss(*bound, self.shares, self.smoothing, keys, anchors)
+    # A head is drawn with the probability of its share.
+    offsets, shares = list(self.shares), list(self.shares.values())
+    offset = jax.random.choice(draw_key, jnp.array(offsets, jnp.int32), p=jnp.array(shares))
+    loss, metrics = head_loss(*bound, offset, self.smoothing, keys)
+    return loss, metrics | {'head': offset + 1}  # numbered as in the paper: head 1 is p1
 
 
 def copied(tree: Params) -> Params:
-  """Copies parameters to start from, because a step reuses the memory of those it is given."""
+  """Copies parameters to start from, because a step reuses the memory of its arguments."""
   return jax.tree.map(jnp.array, tree)

@@ -2,7 +2,7 @@
 
 Each output's row of a kernel is w = g v / |v|. The inner optimizer's parameters are v and g. Its
 gradients come by the chain rule; the model gets the new w less the old one. So models, caches and
-checkpoints of models know nothing of it, and decoding multiplies by w as it is. A training starts
+checkpoints of models have plain kernels, and decoding multiplies by w as it is. A training starts
 with v = w, g = |w|.
 """
 
@@ -39,7 +39,7 @@ def weight_normalised(
 
   Args:
     inner: any optimizer; clipping within it sees the gradients of directions and lengths.
-    is_normalised: whether the parameter of a path, 'decoder_0/conv/kernel', is normalised.
+    is_normalised: chooses the kernels by their path, such as 'decoder_0/conv/kernel'.
   """
 
   def parts_of(flat: Flat, direction: Flat, length: Flat) -> Parts:
@@ -55,19 +55,20 @@ def weight_normalised(
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WeightNormState]:
+    # The gradients of directions and lengths, by the chain rule.
     flat, gradients = _flat(params), _flat(updates)
     kernels, back = jax.vjp(_kernels, state.direction, state.length)
     of_parts = parts_of(gradients, *back({name: gradients[name] for name in kernels}))
+    # The inner optimizer moves directions and lengths; the model's kernels move with them.
     parts: Any = parts_of(flat, state.direction, state.length)
     steps: Any
     steps, inner_state = inner.update(of_parts, state.inner, parts)
     parts = optax.apply_updates(parts, steps)
-    moved = {
-      name: new - flat[name] for name, new in _kernels(parts['direction'], parts['length']).items()
-    }
-    both = steps['plain'] | moved
+    steps = dict(steps['plain'])
+    for name, kernel in _kernels(parts['direction'], parts['length']).items():
+      steps[name] = kernel - flat[name]
     return (
-      jax.tree.unflatten(jax.tree.structure(params), [both[name] for name in flat]),
+      jax.tree.unflatten(jax.tree.structure(params), [steps[name] for name in flat]),
       WeightNormState(parts['direction'], parts['length'], inner_state),
     )
 

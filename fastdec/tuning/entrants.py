@@ -1,4 +1,4 @@
-"""Candidates that take part in a race, and the figures that come of it."""
+"""Candidates as a race runs them, and the figures of each after the race."""
 
 import dataclasses
 
@@ -17,15 +17,15 @@ from fastdec.tuning.tuned import Figures
 
 @dataclasses.dataclass
 class Entrant:
-  """A candidate that keeps the promise: it decodes batches, and remembers what it wrote.
+  """A candidate that keeps the promise: it decodes batches, and keeps each batch's first output.
 
   Attributes:
     target: the model.
     strategy: how it decodes.
     batches: the prompts.
     max_len: as of `decode`.
-    texts: what was written, by batches.
-    compile_seconds: the time of the first batch.
+    texts: the outputs, by the number of their batch.
+    compile_seconds: time of the first batch, which compiles the program.
   """
 
   target: Bound
@@ -36,8 +36,9 @@ class Entrant:
   compile_seconds: float = 0.0
 
   def __call__(self, number: int) -> int:
-    """Decodes a batch. Returns the tokens of all its rows."""
-    (model, params), batch = self.target, self.batches[number]
+    """Decodes the batch of this number; returns the number of tokens in all its rows."""
+    model, params = self.target
+    batch = self.batches[number]
     out = decode(
       model,
       params,
@@ -63,17 +64,20 @@ class Entrant:
 
 def figures_of(name: str, entrants: dict[str, Entrant], race: Race) -> Figures:
   """Computes the figures of a candidate that was in the race."""
-  entrant, texts = entrants[name], list(entrants[name].texts.values())
+  entrant = entrants[name]
+  texts = list(entrant.texts.values())
+  # A batch runs until its slowest row is done.
   steps = float(np.mean([out.calls.max() for out in texts]))
-  later = sum(int((out.lengths - 1).sum()) for out in texts)
-  called = sum(int(out.calls.sum()) for out in texts)
+  # The prompt's call writes the first token of a row; the calls that are counted write the others.
+  tokens = sum(int((out.lengths - 1).sum()) for out in texts)
+  calls = sum(int(out.calls.sum()) for out in texts)
   ratio = race.ratio(name, race.plain)
-  # that of all batches, also for those that saw some
+  # Candidates saw different batches, so a speed is the plain one's times the ratio on common ones.
   speed = race.tokens_per_second(race.plain) * ratio.value
   rounds = len(race.seconds[name])
   return Figures(
     name,
-    tokens_per_call=later / called if called else None,
+    tokens_per_call=tokens / calls if calls else None,
     ms_per_call=1e3 * race.seconds_per_batch(name) / steps if steps else None,
     ms_per_token=1e3 / speed,
     tokens_per_second=speed,
@@ -83,5 +87,5 @@ def figures_of(name: str, entrants: dict[str, Entrant], race: Race) -> Figures:
     same=entrant.same_as(entrants[race.plain]),
     rounds=rounds,
     compile_seconds=entrant.compile_seconds,
-    said='' if name in race.running else f'dropped after {rounds} rounds',
+    note='' if name in race.running else f'dropped after {rounds} rounds',
   )

@@ -10,7 +10,7 @@
 Two candidates are compared by the ratio of their tokens per second. A candidate's time for a batch
 is the median of its visits there, so that a moment in which the machine was busy does not count.
 The interval holds 95 % of 1000 samples that draw the batches anew (a bootstrap): it is as wide as
-texts differ. A candidate is a function here, and nothing more is known of it.
+texts differ. A race knows a candidate only as a function that decodes a batch.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from jaxtyping import Float
 
-# Batches before anyone is dropped or wins. To lead on all of fewer by chance is likelier than 5 %.
+# Batches before anyone is dropped or wins: leading on all of fewer has a chance above 5 %.
 LEAST = 5
-VISITS = 10  # of each batch, after which more rounds would tell nothing new
+VISITS = 10  # of each batch; more rounds would add nothing
 SAMPLES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """The speed of one candidate in that of another, with its interval."""
+  """One candidate's speed divided by another's, with the ends of its interval."""
 
   value: float
   low: float
@@ -37,13 +37,14 @@ class Ratio:
 
 @dataclasses.dataclass
 class Race:
-  """The times that were taken so far.
+  """The times measured so far.
 
   Attributes:
-    plain: the candidate that never leaves: one token a call.
-    batches: how many there are; round r is about batch r % batches.
-    seconds, tokens: of each candidate, by the rounds that it was in.
-    running: those that are still in the race.
+    plain: name of the candidate that never leaves: one token a call.
+    batches: their number; round r decodes batch r % batches.
+    seconds, tokens: for each candidate's name, by the rounds that it was in.
+    running: names of the candidates still in the race.
+    rounds: their number so far.
   """
 
   plain: str
@@ -54,7 +55,7 @@ class Race:
   rounds: int = 0
 
   def join(self, names: Iterable[str]) -> None:
-    """Lets candidates in, at the beginning or later."""
+    """Lets candidates join, at the beginning or later."""
     for name in names:
       self.seconds[name], self.tokens[name] = {}, {}
       self.running.append(name)
@@ -64,11 +65,11 @@ class Race:
     entrants: Mapping[str, Callable[[int], int]],
     clock: Callable[[], float] = time.perf_counter,
   ) -> None:
-    """Times one round of those that are running, and drops those that have fallen behind.
+    """Times the running candidates on one batch, and drops those that have fallen behind.
 
     Args:
-      entrants: by name, a function that decodes the batch of a number, and returns its tokens.
-      clock: seconds.
+      entrants: for each name, a function from a batch's number to the number of tokens decoded.
+      clock: returns seconds.
     """
     turn = self.rounds % len(self.running)
     for name in self.running[turn:] + self.running[:turn]:
@@ -85,12 +86,14 @@ class Race:
     ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
     count = ours.shape[1]
     drawn = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
-    # the batches as they are, then the samples
+    # row 0: the batches as they are
     chosen = np.concatenate([np.arange(count)[None], drawn])
-    speed, other_speed = (
-      tokens[chosen].sum(-1) / seconds[chosen].sum(-1) for seconds, tokens in (ours, theirs)
-    )
-    ratios = speed / other_speed
+
+    def speeds(batches: Float[np.ndarray, '2 n']) -> np.ndarray:
+      seconds, tokens = batches
+      return tokens[chosen].sum(-1) / seconds[chosen].sum(-1)
+
+    ratios = speeds(ours) / speeds(theirs)
     low, high = np.percentile(ratios[1:], (2.5, 97.5))
     return Ratio(float(ratios[0]), float(low), float(high))
 
@@ -111,12 +114,13 @@ class Race:
   def is_over(self) -> bool:
     """True if more rounds would change nothing.
 
-    The plain one alone is left, or one beside it that has seen every batch, or those that are left
-    have seen each batch often enough.
+    The plain candidate is left alone, or with one other and both have seen every batch, or all that
+    are left have seen each batch `VISITS` times.
     """
-    fewest = min(len(self.seconds[name]) for name in self.running)
-    often = 1 if len(self.running) == 2 else VISITS
-    return len(self.running) == 1 or fewest >= often * self.batches
+    if len(self.running) == 1:
+      return True
+    visits = 1 if len(self.running) == 2 else VISITS
+    return min(len(self.seconds[name]) for name in self.running) >= visits * self.batches
 
   def winner(self) -> tuple[str, str]:
     """Returns the fastest that beats the plain one beyond noise, else the plain one; and why."""
@@ -124,11 +128,16 @@ class Race:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
     seen = self.seen(self.plain)
     if seen < LEAST:
-      why = 'there are' if self.batches < LEAST else 'the budget was enough for'
-      few = f'{seen} batches of prompts, too few to tell candidates apart, which takes {LEAST}'
-      return self.plain, f'{self.plain} is kept: {why} {few}'
-    known = [name for name in self.running if self.seen(name) >= LEAST]
-    ahead = {name: ratio for name in known if (ratio := self.ratio(name, self.plain)).low > 1}
+      reason = 'there are' if self.batches < LEAST else 'the budget was enough for'
+      return self.plain, (
+        f'{self.plain} is kept: {reason} {seen} batches of prompts, too few to tell candidates'
+        f' apart, which takes {LEAST}'
+      )
+    ahead = {}
+    for name in self.running:
+      ratio = self.ratio(name, self.plain)
+      if self.seen(name) >= LEAST and ratio.low > 1:
+        ahead[name] = ratio
     if not ahead:
       return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
     name = max(ahead, key=lambda name: ahead[name].value)
@@ -139,13 +148,13 @@ class Race:
     )
 
   def _is_behind(self, name: str, fastest: str) -> bool:
-    """True if a candidate has fallen behind, as far as is known."""
+    """True if a candidate is slower than the fastest beyond noise."""
     if name in (fastest, self.plain) or self.seen(name) < LEAST or self.seen(fastest) < LEAST:
       return False
     return self.ratio(name, fastest).high < 1
 
   def _by_batch(self, name: str, rounds: Iterable[int]) -> Float[np.ndarray, '2 n']:
-    """Returns seconds and tokens of the batches that were visited in these rounds."""
+    """Returns the median seconds and mean tokens of each batch visited in these rounds."""
     visits: dict[int, list[int]] = {}
     for number in sorted(rounds):
       visits.setdefault(number % self.batches, []).append(number)

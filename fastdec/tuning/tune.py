@@ -1,11 +1,11 @@
-"""The search for the strategy that is fastest on this machine, for a model and texts.
+"""The search for the strategy that is fastest on this machine, for a model and prompts.
 
-Candidates that keep the promise are compiled in the order given, for at most half of the budget.
-Then they race (`tuning.race`) for half of the rest. In what is left those are compiled, and join,
-for which there was no time. One token a call, `Greedy` or `Sample`, always takes part, and is kept
+Candidates that keep the promise are compiled in their order, for at most half of the budget. Then
+they race (`tuning.race`) for half of the rest. In the remaining time the other candidates are
+compiled, and join the race. One token a call, `Greedy` or `Sample`, always takes part, and is kept
 unless something is faster beyond noise: the answer is never slower.
 
-What goes on is logged, as 'fastdec.tuning'.
+Progress is logged as 'fastdec.tuning'.
 """
 
 import logging
@@ -54,12 +54,12 @@ def tune(
 
   Args:
     model, params, max_len: as of `decode`.
-    strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. A `Sample`
-      among them says that tokens are drawn from its law; without one they are `Greedy`'s.
-    inputs: prompts such as will be decoded: ids of each, without padding, or pictures. Five batches
-      of different ones at least; a few that are much longer than all others are left out.
+    strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. If a
+      `Sample` is among them, tokens are drawn from its law; otherwise they are `Greedy`'s.
+    inputs: prompts like those to decode later: ids of each, without padding, or pictures. At least
+      five batches of different ones; the few that are much longer than the others are left out.
     rows: prompts decoded at once.
-    relaxed: lets candidates take part that write other text than the model would.
+    relaxed: also races candidates that write other text than the model would.
     budget: seconds for everything, compiling included.
 
   Raises:
@@ -71,62 +71,67 @@ def tune(
   check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
-  plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
+  samples = [strategy for strategy in strategies if isinstance(strategy, Sample)]
+  plain = samples[0] if samples else Greedy()
   candidates = _named(plain, strategies)
-  name = label(plain)
-  is_drawn = relaxed or isinstance(plain, Sample)
-  batches = batches_of(model, inputs, rows, jax.random.key(0) if is_drawn else None)
-  entrants, left_out = {}, {}
-  for other, one in candidates.items():
-    left_out[other] = '' if relaxed else _breaks(one, plain)
-    if not left_out[other]:
-      entrants[other] = Entrant(Bound(model, params), one, batches, max_len)
-  race = Race(name, len(batches))
-  for late in _race(race, entrants, begun + budget):
-    left_out[late] = 'not run: the budget was not enough to compile it'
-  chosen, why = race.winner()
+  may_draw = relaxed or isinstance(plain, Sample)
+  batches = batches_of(model, inputs, rows, jax.random.key(0) if may_draw else None)
+
+  # Candidates that break the promise are left out, and so are those compiled too late.
+  entrants, notes = {}, {}
+  for name, strategy in candidates.items():
+    notes[name] = '' if relaxed else _broken_promise(strategy, plain)
+    if not notes[name]:
+      entrants[name] = Entrant(Bound(model, params), strategy, batches, max_len)
+  race = Race(label(plain), len(batches))
+  for name in _compile_and_race(race, entrants, begun + budget):
+    notes[name] = 'not run: the budget was not enough to compile it'
+
+  fastest, why = race.winner()
   table = []
-  for other in candidates:
-    if other in race.seconds:
-      table.append(figures_of(other, entrants, race))
+  for name in candidates:
+    if name in race.seconds:
+      table.append(figures_of(name, entrants, race))
     else:
-      table.append(Figures(other, said=left_out[other]))
-  texts = [row for i in sorted(entrants[name].texts) for row in entrants[name].texts[i].tokens]
+      table.append(Figures(name, note=notes[name]))
+  texts = []
+  for _, out in sorted(entrants[race.plain].texts.items()):
+    texts.extend(out.tokens)
   return Tuned(
-    name=chosen,
+    name=fastest,
     why=why,
-    plain=name,
+    plain=race.plain,
     promise='relaxed' if relaxed else promise_of(plain.effective_rule),
     rows=rows,
     max_len=len(texts[0]),
     prompts=rows * min(race.rounds, len(batches)),
     seconds=clock() - begun,
-    compile_seconds=sum(one.compile_seconds for one in entrants.values()),
+    compile_seconds=sum(entrant.compile_seconds for entrant in entrants.values()),
     machine=machine.here(),
     table=tuple(table),
-    strategy=candidates[chosen],
+    strategy=candidates[fastest],
     texts=tuple(tuple(row.tolist()) for row in texts),
   )
 
 
 def _named(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
-  """Names the plain strategy and the others by their labels; those of one label are numbered."""
-  found = {label(plain): plain}
-  for one in strategies:
-    check_strategy(one)
-    if not isinstance(one, LoopStrategy):
-      raise UserError(f'{type(one).__name__} ranks whole outputs: leave it out, tune cannot')
-    name = text = label(one)
-    number = 2
-    while name in found:
-      name, number = f'{text} {number}', number + 1
-    if one is not plain and not (isinstance(one, Greedy) and isinstance(plain, Greedy)):
-      found[name] = one
-  return found
+  """Names the plain strategy and the others by their labels; repeated labels get a number."""
+  candidates = {label(plain): plain}
+  for strategy in strategies:
+    check_strategy(strategy)
+    if not isinstance(strategy, LoopStrategy):
+      raise UserError(f'{type(strategy).__name__} ranks whole outputs: leave it out, tune cannot')
+    if strategy is plain or (isinstance(strategy, Greedy) and isinstance(plain, Greedy)):
+      continue
+    name, number = label(strategy), 2
+    while name in candidates:
+      name, number = f'{label(strategy)} {number}', number + 1
+    candidates[name] = strategy
+  return candidates
 
 
-def _breaks(strategy: LoopStrategy, plain: Any) -> str:
-  """Says why a candidate does not keep the plain strategy's promise; '' if it does."""
+def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
+  """Explains why a candidate does not keep the plain strategy's promise; '' if it does."""
   wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
   if kept != wanted:
     return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
@@ -135,21 +140,26 @@ def _breaks(strategy: LoopStrategy, plain: Any) -> str:
   return ''
 
 
-def _race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
+def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
   """Compiles candidates for half of the time left, times them for half of the rest, and so on.
 
-  Returns the names of those for which there was no time.
+  Returns the names of those that there was no time to compile.
 
   Raises:
-    OutOfTime: there was none for the first round.
+    OutOfTime: no time was left for the first round.
     UserError: a candidate cannot decode the prompts.
   """
-  late, least = list(entrants), 2
-  while late and (least or clock() + max(e.compile_seconds for e in entrants.values()) < ends):
-    number = _compile(late, entrants, (clock() + ends) / 2, least)
+  waiting = list(entrants)
+  while waiting:
+    # The plain candidate and another are compiled in any case, more only while time is left.
+    least = 0 if race.rounds else 2
+    slowest = max(entrant.compile_seconds for entrant in entrants.values())
+    if not least and clock() + slowest >= ends:
+      break
+    number = _compile(waiting, entrants, (clock() + ends) / 2, least)
     if not number:
       break
-    joining, late, least = late[:number], late[number:], 0
+    joining, waiting = waiting[:number], waiting[number:]
     if clock() >= ends and not race.rounds:
       seconds = sum(entrants[name].compile_seconds for name in joining)
       raise OutOfTime(
@@ -160,13 +170,13 @@ def _race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
     log.info(f'{number} candidates are compiled; {len(race.running)} are timed in turn')
     begun = clock()
     with alone():
-      ends += clock() - begun  # waiting for others is no part of the budget
-      _run(race, entrants, (clock() + ends) / 2 if late else ends)
-  return late
+      ends += clock() - begun  # waiting for other programs is no part of the budget
+      _run(race, entrants, (clock() + ends) / 2 if waiting else ends)
+  return waiting
 
 
 def _compile(names: list[str], entrants: dict[str, Entrant], until: float, least: int) -> int:
-  """Compiles candidates in their order until the clock says so, `least` in any case.
+  """Compiles candidates in their order until the time is up, but at least `least`.
 
   Returns their number.
   """
@@ -184,12 +194,12 @@ def _compile(names: list[str], entrants: dict[str, Entrant], until: float, least
 
 
 def _run(race: Race, entrants: dict[str, Entrant], ends: float) -> None:
-  """Runs rounds until more would change nothing, or not fit into the time; one at least."""
-  rounds, took = race.rounds, 0.0
-  while race.rounds == rounds or (not race.is_over and clock() + took <= ends):
+  """Runs at least one round, and more until they change nothing or do not fit into the time."""
+  is_first, last_round = True, 0.0  # seconds
+  while is_first or (not race.is_over and clock() + last_round <= ends):
     started, before = clock(), list(race.running)
     race.run(entrants, clock)
-    took = clock() - started
-    for gone in before:
-      if gone not in race.running:
-        log.info(f'{gone} is dropped after {len(race.seconds[gone])} rounds')
+    is_first, last_round = False, clock() - started
+    for name in before:
+      if name not in race.running:
+        log.info(f'{name} is dropped after {len(race.seconds[name])} rounds')

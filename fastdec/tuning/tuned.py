@@ -1,9 +1,9 @@
 """The result of `tune`: a strategy and the figures that chose it, kept beside the model.
 
 tuned.json    strategy   in words (`decoding.description`), without heads or draft
-              part       heads or draft: the folder that they are in, and a hash of its content
-              model      a hash of the model that the figures are of
-              figures    the table, the machine, and what was asked for
+              part       heads or draft: their folder, and a hash of its content
+              model      a hash of the model that was measured
+              figures    the table, the machine, and the arguments of `tune`
 """
 
 import dataclasses
@@ -26,20 +26,20 @@ Kind = Literal['heads', 'draft network', 'draft model']
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-  """A candidate's row of the table. What was not measured is None, and `said` says why."""
+  """A candidate's row of the table; None was not measured, and `note` gives the reason."""
 
   name: str
   tokens_per_call: float | None = None
-  ms_per_call: float | None = None  # the whole time of the texts, prompts included, by their calls
+  ms_per_call: float | None = None  # time of a whole batch, its prompts included, over its calls
   ms_per_token: float | None = None
   tokens_per_second: float | None = None  # of all rows together
   speedup: float | None = None  # over the plain strategy, with the interval
   low: float | None = None
   high: float | None = None
-  same: float | None = None  # share of texts that are the greedy ones; None where tokens are drawn
+  same: float | None = None  # share of texts equal to the greedy ones; None if tokens are drawn
   rounds: int = 0
   compile_seconds: float | None = None
-  said: str = ''
+  note: str = ''
 
   @property
   def cells(self) -> list[str]:
@@ -55,7 +55,7 @@ class Figures:
       _number(self.tokens_per_second, '.0f'),
       ratio,
       _number(same, '.1f'),
-      self.said,
+      self.note,
     ]
 
 
@@ -67,18 +67,18 @@ class Tuned:
   """The fastest strategy that keeps a promise, and the figures behind it.
 
   Attributes:
-    name: the candidate that was chosen.
-    why: a sentence.
-    plain: the name of one token a call, which is kept unless something is faster beyond noise.
-    promise: what the output keeps, of one token a call by the same model.
+    name: the chosen candidate.
+    why: the reason for the choice, a sentence.
+    plain: name of the strategy of one token a call, kept unless something is faster beyond noise.
+    promise: how the output relates to that of one token a call by the same model.
     rows: texts decoded at once.
     max_len: the most tokens of a text.
-    prompts: their number.
-    seconds: the time of tuning; compile_seconds of them were compiling.
-    machine: where the figures were taken.
+    prompts: number of prompts.
+    seconds: time of tuning, `compile_seconds` of it for compiling.
+    machine: the machine that was measured.
     table: all candidates, in their order.
-    dtype: the type that `fd.load` is to load the model in; None: its own.
-    strategy: for `decode`.
+    dtype: type in which `fd.load` loads the model; None: its own.
+    strategy: the chosen candidate, for `decode`.
     texts: tokens that the plain strategy wrote, prompt by prompt; not saved.
   """
 
@@ -99,8 +99,8 @@ class Tuned:
 
   @property
   def tokens_per_second(self) -> float:
-    """Speed of the candidate that was chosen."""
-    chosen = next(one for one in self.table if one.name == self.name)
+    """Speed of the chosen candidate."""
+    chosen = next(figures for figures in self.table if figures.name == self.name)
     return chosen.tokens_per_second or 0.0
 
   def save(
@@ -121,10 +121,10 @@ class Tuned:
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None, texts=()))
     del figures['strategy'], figures['texts']
     description = describe(self.strategy)
-    place = _part_of(self.strategy, model, part)
+    described_part = _part_of(self.strategy, model, part)
     content = {
       'strategy': description,
-      'part': None if place is None else dataclasses.asdict(place),
+      'part': None if described_part is None else dataclasses.asdict(described_part),
       'model': folders.content(folder),
       'figures': figures,
     }
@@ -135,24 +135,24 @@ class Tuned:
   def __str__(self) -> str:
     """Writes the table, with the choice marked."""
     lines = [['', *COLUMNS]]
-    for one in self.table:
-      mark = '> ' if one.name == self.name else '  '
-      lines.append([mark + one.name, *one.cells])
+    for figures in self.table:
+      mark = '> ' if figures.name == self.name else '  '
+      lines.append([mark + figures.name, *figures.cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = []
-    for name, *figures, said in lines:
-      padded = (f'{cell:>{width}}' for cell, width in zip(figures, widths[1:], strict=False))
-      text.append('  '.join([f'{name:<{widths[0]}}', *padded, said]).rstrip())
+    for name, *numbers, note in lines:
+      padded = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=False)]
+      text.append('  '.join([name.ljust(widths[0]), *padded, note]).rstrip())
     return '\n'.join(text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Heads or a draft, as tuned.json names them."""
+  """Heads or a draft, as tuned.json describes them."""
 
   kind: Kind
   content: str  # a hash
-  folder: str | None = None  # where it was; None: the model's own
+  folder: str | None = None  # absolute path; None: the model's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Saved:
 
 
 def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | None:
-  """Describes the heads or the draft of a strategy; `folder` is the user's."""
+  """Describes the heads or the draft of a strategy; `folder`: where the user says that they are."""
   if not strategy.part:
     return None
   module = Bound(*getattr(strategy, strategy.part)).module
@@ -175,12 +175,12 @@ def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | 
     kind = 'heads' if isinstance(module, Heads) else 'draft network'
   elif folder is None:
     raise UserError('this strategy drafts with a model of its own: give its folder as part')
-  place = model if folder is None else folder
-  found = pathlib.Path(place).resolve()
-  is_own = found == pathlib.Path(model).resolve()
+  folder = model if folder is None else folder
+  resolved = pathlib.Path(folder).resolve()
+  is_own = resolved == pathlib.Path(model).resolve()
   if kind == 'heads':
-    is_own = folders.model_folder(place) == folders.model_folder(model)
-  return Part(kind, content_of_part(kind, place), None if is_own else str(found))
+    is_own = folders.model_folder(folder) == folders.model_folder(model)
+  return Part(kind, content_of_part(kind, folder), None if is_own else str(resolved))
 
 
 def content_of_part(kind: Kind, folder: PathLike) -> str:

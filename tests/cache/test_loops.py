@@ -35,10 +35,10 @@ def test_a_state_comes_back_as_it_is(loop, nodes):
   for _ in range(5):
     expected = grown(expected)
   if loop == 'while':
-    found = jax.jit(lambda s: while_loop(lambda s: s[1] < 5, grown, s, nodes))(begin())
+    looped = jax.jit(lambda s: while_loop(lambda s: s[1] < 5, grown, s, nodes))(begin())
   else:
-    found = jax.jit(lambda s: fori_loop(0, 5, lambda _, s: grown(s), s, nodes))(begin())
-  for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    looped = jax.jit(lambda s: fori_loop(0, 5, lambda _, s: grown(s), s, nodes))(begin())
+  for one, other in zip(jax.tree.leaves(looped), jax.tree.leaves(expected), strict=True):
     assert one.dtype == other.dtype
     if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
       one, other = jax.random.key_data(one), jax.random.key_data(other)

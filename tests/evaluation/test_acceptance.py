@@ -41,34 +41,34 @@ def texts(*rows, block_sizes=None):
 
 def test_beta_is_what_the_laws_have_in_common_after_each_word_of_the_text():
   written = texts([2, 3, 0, 1], [3, 1])
-  found = betas((MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[0], [2]]), written, 1.0)
+  shares = betas((MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[0], [2]]), written, 1.0)
   overlap = np.minimum(P, Q).sum(1)
-  np.testing.assert_allclose(found, [overlap[2], overlap[3], overlap[0], overlap[3]], rtol=1e-5)
+  np.testing.assert_allclose(shares, [overlap[2], overlap[3], overlap[0], overlap[3]], rtol=1e-5)
 
 
 def test_at_temperature_0_beta_says_whether_the_most_likely_words_agree():
-  found = betas(
+  shares = betas(
     (MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[0], [2]]), texts([2, 3, 0, 1], [2, 1]), 0.0
   )
-  np.testing.assert_array_equal(found, (P.argmax(1) == Q.argmax(1))[[2, 3, 0, 2]])
+  np.testing.assert_array_equal(shares, (P.argmax(1) == Q.argmax(1))[[2, 3, 0, 2]])
 
 
 def test_a_temperature_is_of_both_laws():
-  found = betas((MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[1]]), texts([3, 1]), 0.5)
+  shares = betas((MODEL, bigram(P)), (MODEL, bigram(Q)), np.array([[1]]), texts([3, 1]), 0.5)
   sharp = lambda law: law**2 / (law**2).sum()
-  np.testing.assert_allclose(found, [np.minimum(sharp(P[3]), sharp(Q[3])).sum()], rtol=1e-5)
+  np.testing.assert_allclose(shares, [np.minimum(sharp(P[3]), sharp(Q[3])).sum()], rtol=1e-5)
 
 
 def test_a_model_is_always_of_its_own_opinion():
-  found = betas((MODEL, bigram(P)), (MODEL, bigram(P)), np.array([[0]]), texts([2, 3, 0, 1]), 1.0)
-  np.testing.assert_allclose(found, 1, rtol=1e-5)
+  shares = betas((MODEL, bigram(P)), (MODEL, bigram(P)), np.array([[0]]), texts([2, 3, 0, 1]), 1.0)
+  np.testing.assert_allclose(shares, 1, rtol=1e-5)
 
 
 def test_a_draft_of_fewer_words_finds_the_others_impossible():
   small = NGram(3)
   law = {'unigram': jnp.asarray([0.2, 0.3, 0.5], jnp.float32)}
-  found = betas((MODEL, bigram(P)), (small, law), np.array([[0]]), texts([2, 1]), 1.0)
-  np.testing.assert_allclose(found, [0.0 + 0.1 + 0.2], rtol=1e-5)
+  shares = betas((MODEL, bigram(P)), (small, law), np.array([[0]]), texts([2, 1]), 1.0)
+  np.testing.assert_allclose(shares, [0.0 + 0.1 + 0.2], rtol=1e-5)
 
 
 def test_betas_foretell_what_rejection_accepts():
@@ -85,9 +85,9 @@ def test_betas_foretell_what_rejection_accepts():
 def test_agreement_foretells_what_greedy_decoding_accepts():
   prompts = np.random.default_rng(0).integers(2, 14, (64, 5))
   draft = Imitation(), {'lies': jnp.int32(4)}
-  found = fd.decode(HashLM(), {}, prompts, fd.Speculative(draft, gamma=1), max_len=32)
-  alpha = betas((HashLM(), {}), draft, prompts, found, 0.0).mean()
-  assert 0.6 < alpha < 0.9 and accepted_share(found, gamma=1) == pytest.approx(alpha, abs=0.06)
+  out = fd.decode(HashLM(), {}, prompts, fd.Speculative(draft, gamma=1), max_len=32)
+  alpha = betas((HashLM(), {}), draft, prompts, out, 0.0).mean()
+  assert 0.6 < alpha < 0.9 and accepted_share(out, gamma=1) == pytest.approx(alpha, abs=0.06)
 
 
 def test_the_share_that_blocks_tell():

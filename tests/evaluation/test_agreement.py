@@ -15,8 +15,8 @@ PROMPTS = np.array([[0], [2], [3]])
 
 def test_the_gap_is_that_of_the_two_tokens_where_a_row_parts():
   plain, ours = texts([2, 3, 0, 1], [3, 1], [0, 3, 3, 1]), texts([2, 2, 3, 3], [3, 1], [0, 3, 0, 1])
-  found = partings((MODEL, bigram(P)), PROMPTS, ours, plain)
-  np.testing.assert_allclose(found, [np.log(0.7 / 0.2), np.log(0.5 / 0.1)], rtol=1e-5)
+  gaps = partings((MODEL, bigram(P)), PROMPTS, ours, plain)
+  np.testing.assert_allclose(gaps, [np.log(0.7 / 0.2), np.log(0.5 / 0.1)], rtol=1e-5)
   assert partings((MODEL, bigram(P)), PROMPTS, plain, plain).shape == (0,)
 
 

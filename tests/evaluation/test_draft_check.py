@@ -46,7 +46,7 @@ DRAFTS = {
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
-def asked(model, params, module, draft, inputs, text):
+def guess_after(model, params, module, draft, inputs, text):
   """What the draft guesses behind a text, all of which it has just been given."""
   target = Bound(model, params)
   n = text.shape[1] - 1  # the newest token, the root, is not in the cache
@@ -91,7 +91,7 @@ def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
   assert guesses.shape == text.shape and len(np.unique(guesses)) > 2
   for row, place in ((0, 2), (1, 6)):
     alone = None if inputs is None else inputs[row : row + 1]
-    assert guesses[row, place] == asked(
+    assert guesses[row, place] == guess_after(
       model, params, module, draft, alone, text[row : row + 1, :place]
     )
 

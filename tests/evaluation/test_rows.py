@@ -9,9 +9,9 @@ from fastdec.evaluation import rows
 
 
 def test_conditions_name_the_machine_and_the_commit():
-  found = rows.conditions()
-  assert found['platform'] == 'cpu' and found['cpus'] >= 1
-  assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', found['commit'])
+  conditions = rows.conditions()
+  assert conditions['platform'] == 'cpu' and conditions['cpus'] >= 1
+  assert re.fullmatch(r'[0-9a-f]{12}(-dirty)?|unknown', conditions['commit'])
 
 
 def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypatch):
@@ -33,11 +33,11 @@ def test_a_line_does_not_join_the_fragment_of_a_killed_write(tmp_path):
 
 
 def test_a_table_has_dashes_for_gaps_and_no_column_without_entries():
-  found = [
+  measured = [
     {'name': 'a|b', 'to_greedy': 2.0, 'spread': (1.0, 3.123), 'gap': None, 'jax': 1},
     {'name': 'c', 'to_greedy': 1234.5, 'steps': 12345, 'jax': 1},
   ]
-  assert rows.table(found, hidden={'jax'}).splitlines() == [
+  assert rows.table(measured, hidden={'jax'}).splitlines() == [
     '| name | to greedy | spread | steps |',
     '| --- | --- | --- | --- |',
     r'| a\|b | 2 | 1 .. 3.12 | – |',

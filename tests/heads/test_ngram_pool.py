@@ -62,12 +62,12 @@ def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
   """The pool is what greedy decoding has written for the same prompts, read back from its file."""
   model = Looping(vocab_size=400, eos_ids=())
   prompts, lengths = some_prompts(3, rows=8)
-  given = {'prompt_lengths': lengths, 'max_len': 12}
-  greedy = np.asarray(fd.decode(model, {}, prompts, fd.Greedy(), **given).tokens)
+  settings = {'prompt_lengths': lengths, 'max_len': 12}
+  greedy = np.asarray(fd.decode(model, {}, prompts, fd.Greedy(), **settings).tokens)
   fd.save_pool(fd.build_pool(list(greedy), model), tmp_path / 'pool.safetensors')
   pool = fd.load_pool(tmp_path / 'pool.safetensors')
   assert pool.vocab_size == 400
-  alone, out = (fd.decode(model, {}, prompts, make(which), **given) for which in (None, pool))
+  alone, out = (fd.decode(model, {}, prompts, make(which), **settings) for which in (None, pool))
   np.testing.assert_array_equal(out.tokens, greedy)
   assert out.mean_block_size > 3 and out.mean_block_size > alone.mean_block_size + 0.5
 

@@ -134,9 +134,11 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
 def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
   drafter, texts = fresh(name), decoded(params, fd.Greedy())
   short = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), 12)
-  found = head_ranks((MODEL, params), short, PROMPTS, texts)
+  restricted = head_ranks((MODEL, params), short, PROMPTS, texts)
   whole = head_ranks((MODEL, params), drafter, PROMPTS, texts)
-  for ranks, before, tokens, length in zip(found, whole, texts.tokens, texts.lengths, strict=True):
+  for ranks, before, tokens, length in zip(
+    restricted, whole, texts.tokens, texts.lengths, strict=True
+  ):
     for place in range(int(length) - 2):
       known = int(tokens[place + 1]) in short[1]['ids'].tolist()
       assert (ranks[place, 0] == NEVER) != known

@@ -78,8 +78,8 @@ def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
   expected = np.einsum('rhd,hfd->rhf', x, kernels)
   np.testing.assert_allclose(project_each(x, packed(kernels)), expected, rtol=0, atol=1e-12)
   whole = quantized(kernels)
-  found = project_each(x, dataclasses.replace(whole, values=packed(whole.values)))
-  np.testing.assert_array_equal(found, project_each(x, whole))
+  product = project_each(x, dataclasses.replace(whole, values=packed(whole.values)))
+  np.testing.assert_array_equal(product, project_each(x, whole))
 
 
 def test_a_part_keeps_the_panels_that_it_is_made_of():
@@ -116,9 +116,9 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
   wider, read."""
   kernel = jnp.ones((70, 24))
   wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
-  found = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
-  assert found.dtype == jnp.float32
-  assert (found == 24).all()
+  result = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
+  assert result.dtype == jnp.float32
+  assert (result == 24).all()
   halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), MODEL.init(jax.random.key(0)))
   assert not is_packed(fd.pack(MODEL, halves))
 

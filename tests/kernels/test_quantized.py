@@ -118,7 +118,7 @@ def test_what_stands_in_the_tree_twice_stays_one_array():
   assert made['head_0']['projection']['kernel'] is made['head_1']['projection']['kernel']
 
 
-def test_the_parameters_given_stay_as_they_are():
+def test_quantizing_leaves_its_argument_as_it_is():
   params = fresh('transformer')
   made = fd.quantize(TRANSFORMER, params)
   assert is_quantized(made) and not is_quantized(params)

@@ -111,10 +111,10 @@ def test_losses_and_gradients_are_those_of_one_device(rest, what):
 
 @pytest.mark.slow
 def test_draft_networks_learn_and_draft_on_eight_devices_as_on_one():
-  found = on_eight_devices('drafts')
-  assert found['decoding'] == {'EagleNetwork': True, 'BlockNetwork': True, 'BlockwiseHeads': True}
-  assert set(found['losses']) == {'EagleNetwork', 'BlockNetwork'}
-  for of_kind in found['losses'].values():
+  results = on_eight_devices('drafts')
+  assert results['decoding'] == {'EagleNetwork': True, 'BlockNetwork': True, 'BlockwiseHeads': True}
+  assert set(results['losses']) == {'EagleNetwork', 'BlockNetwork'}
+  for of_kind in results['losses'].values():
     np.testing.assert_allclose(of_kind['4 x 2'], of_kind['1'], rtol=1e-5)
 
 
@@ -188,8 +188,8 @@ HALVES = {  # what each of two devices has of what is split
 def test_each_of_two_devices_has_half_of_the_matrices(families):
   for name, parts in HALVES.items():
     assert families['parts'][name] == parts
-  found = families['parts']['one key head']
-  assert not any('kv' in name for name in found) and found['layer_0/q/kernel'] == [2, 4, 16]
+  table = families['parts']['one key head']
+  assert not any('kv' in name for name in table) and table['layer_0/q/kernel'] == [2, 4, 16]
 
 
 @pytest.fixture(scope='module')
@@ -212,8 +212,8 @@ def specs(tree):
 
 
 def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, params):
-  found = specs(place(params, mesh, TABLE))
-  assert found == {
+  laid_out = specs(place(params, mesh, TABLE))
+  assert laid_out == {
     'embedding': P('model'),
     'decoder_0/attention/qkv/kernel': P(None, 'model'),  # [3, heads, width, inputs]
     'decoder_0/attention/out/kernel': P(None, 'model'),  # [outputs, heads * width]
@@ -233,19 +233,22 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
 
 
 def test_a_kernel_in_int8_lies_as_it_would_and_its_scales_along_its_outputs(mesh, params):
-  found = specs(place(fd.quantize(MODEL, params), mesh, TABLE))
-  assert found == specs(fd.quantize(MODEL, place(params, mesh, TABLE)))
+  laid_out = specs(place(fd.quantize(MODEL, params), mesh, TABLE))
+  assert laid_out == specs(fd.quantize(MODEL, place(params, mesh, TABLE)))
   of_kernels = {
     name: spec
     for name, spec in specs(place(params, mesh, TABLE)).items()
     if not name.endswith('bias')
   }
   assert {
-    name.removesuffix('/values'): spec for name, spec in found.items() if name.endswith('/values')
+    name.removesuffix('/values'): spec
+    for name, spec in laid_out.items()
+    if name.endswith('/values')
   } == of_kernels
-  assert found['decoder_0/attention/qkv/kernel/scale'] == P(None, 'model')  # [3, heads, width]
+  assert laid_out['decoder_0/attention/qkv/kernel/scale'] == P(None, 'model')  # [3, heads, width]
   assert (
-    found['embedding/scale'] == P('model') and 'decoder_0/feed_forward/w2/kernel/scale' not in found
+    laid_out['embedding/scale'] == P('model')
+    and 'decoder_0/feed_forward/w2/kernel/scale' not in laid_out
   )
 
 
@@ -267,25 +270,25 @@ def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
     .build()
     .init(jax.tree.map(jnp.asarray, shapes(model)))
   )
-  found = specs(place(state, mesh, model.partition(2)))
-  assert [spec for name, spec in found.items() if name.endswith(f'decoder_0/{kernel}/kernel')] == [
-    P(None, 'model')
-  ] * 3
+  laid_out = specs(place(state, mesh, model.partition(2)))
+  assert [
+    spec for name, spec in laid_out.items() if name.endswith(f'decoder_0/{kernel}/kernel')
+  ] == [P(None, 'model')] * 3
   # of directions also Adam's two moments
-  assert not any(name.endswith('/length') for name in found)
+  assert not any(name.endswith('/length') for name in laid_out)
 
 
 def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
   model = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
-  found = specs(place(shapes(model), mesh, model.partition(2)))
+  laid_out = specs(place(shapes(model), mesh, model.partition(2)))
   assert (
-    found['decoder_0/feed_forward/w1/kernel'] == found['embedding'] == P('model')
-    and 'lm_head' not in found
+    laid_out['decoder_0/feed_forward/w1/kernel'] == laid_out['embedding'] == P('model')
+    and 'lm_head' not in laid_out
   )
   model = LM(LMConfig(**sizes, layers=1))
-  found = specs(place(shapes(model), mesh, model.partition(2)))
-  assert found == {
+  laid_out = specs(place(shapes(model), mesh, model.partition(2)))
+  assert laid_out == {
     'embedding': P('model'),
     'layer_0/q/kernel': P('model'),
     'layer_0/kv/kernel': P(None, 'model'),
@@ -317,8 +320,8 @@ def test_heads_have_tables_by_their_layout(mesh, layout):
   BlockNetwork(layers=layers_like(MODEL, 1), vocab_size=30, d_target=16, k=3, markov=2),
 ], ids=lambda module: type(module).__name__)  # fmt: skip
 def test_a_markov_bias_lies_by_words(mesh, module):
-  found = specs(place(shapes(module), mesh, module.partition(2)))
-  assert found['before'] == found['after'] == P('model')
+  laid_out = specs(place(shapes(module), mesh, module.partition(2)))
+  assert laid_out['before'] == laid_out['after'] == P('model')
 
 
 @pytest.mark.parametrize(
@@ -326,12 +329,12 @@ def test_a_markov_bias_lies_by_words(mesh, module):
 )
 def test_medusa_heads_lie_by_their_outputs(mesh, own):
   heads = MedusaHeads(depth=2, d_model=16, layers=2, **own)
-  found = specs(place(shapes(heads), mesh, heads.partition(2)))
+  laid_out = specs(place(shapes(heads), mesh, heads.partition(2)))
   parts = ('block_0', 'block_1', *(['projection'] if own else []))
   names = {
     f'head_{i}/{part}/{name}' for i in range(2) for part in parts for name in ('kernel', 'bias')
   }
-  assert found == dict.fromkeys(names, P('model'))
+  assert laid_out == dict.fromkeys(names, P('model'))
 
 
 def test_key_heads_that_cannot_be_divided_stay_whole(mesh):
@@ -346,16 +349,16 @@ def test_a_model_of_models_has_the_tables_of_its_parts(mesh):
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, layers=1, heads=4)
   one_key, plain = LM(LMConfig(**sizes, key_heads=1)), LM(LMConfig(**sizes))
   both = fd.Ensemble((one_key, plain))
-  found = specs(place((shapes(one_key), shapes(plain)), mesh, both.partition(2)))
+  laid_out = specs(place((shapes(one_key), shapes(plain)), mesh, both.partition(2)))
   alone = specs(place(shapes(plain), mesh, plain.partition(2)))
   expected = {f'{i}/{name}': spec for i in (0, 1) for name, spec in alone.items()}
   del expected['0/layer_0/kv/kernel']
-  assert found == expected
+  assert laid_out == expected
 
   heads = BlockwiseHeads(k=3, d_model=16, d_ff=8, first='transformed')
   tree = {'model': shapes(plain), 'heads': shapes(heads)}
-  found = specs(place(tree, mesh, Transformed(plain, heads).partition(2)))
-  assert found == {f'model/{name}': spec for name, spec in alone.items()} | {
+  laid_out = specs(place(tree, mesh, Transformed(plain, heads).partition(2)))
+  assert laid_out == {f'model/{name}': spec for name, spec in alone.items()} | {
     'heads/w2': P(None, None, 'model')
   }
 
@@ -396,9 +399,9 @@ EIGHT = jax.sharding.Mesh(np.array(jax.devices() * 8).reshape(4, 2), ('data', 'm
 def test_a_vocabulary_that_cannot_be_divided_stays_whole_with_a_note():
   model = LM(LMConfig(vocab_size=31, d_model=16, d_ff=24, heads=2, layers=1))
   with pytest.warns(fd.UserNote, match=r'31 words cannot be divided over mesh.model=2 devices'):
-    found = shardings_of(shapes(model), EIGHT, model.partition(2))
-  assert found['embedding'].spec == P()
-  assert found['layer_0']['out']['kernel'].spec == P(None, 'model')
+    shardings = shardings_of(shapes(model), EIGHT, model.partition(2))
+  assert shardings['embedding'].spec == P()
+  assert shardings['layer_0']['out']['kernel'].spec == P(None, 'model')
 
 
 @pytest.mark.parametrize(

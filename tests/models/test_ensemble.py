@@ -151,9 +151,9 @@ def test_members_may_have_no_encoder(strategy):
 
 @pytest.mark.parametrize(('count', 'words'), [(1, 'not 1'), (3, 'not 3'), (None, 'not a dict')])
 def test_each_member_needs_its_parameters(count, words):
-  given = {} if count is None else ({},) * count
+  params = {} if count is None else ({},) * count
   with pytest.raises(fd.UserError, match=f'2 models takes a tuple of as many parameters, {words}'):
-    fd.decode(fd.Ensemble((HashLM(), HashLM())), given, SOURCES, fd.Greedy(), max_len=3)
+    fd.decode(fd.Ensemble((HashLM(), HashLM())), params, SOURCES, fd.Greedy(), max_len=3)
 
 
 def test_the_least_number_of_positions_holds():

@@ -87,9 +87,9 @@ def test_a_mixture_is_trained():
   def slope(params):
     return jax.nn.logsumexp(model.unembed(params, model.hidden(params, batch))).sum()
 
-  found = slope(params)
+  gradients = slope(params)
   assert 'gate_up' in params['layer_1'] and 'gate_up' not in params['layer_0']
-  for leaf in jax.tree.leaves(found['layer_0']['experts']):
+  for leaf in jax.tree.leaves(gradients['layer_0']['experts']):
     assert (jnp.abs(leaf).reshape(3, -1).max(1) > 0).all()
 
 

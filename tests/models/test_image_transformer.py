@@ -127,7 +127,7 @@ def test_sizes_without_room_are_refused(sizes, words):
 
 
 @pytest.mark.parametrize('room', [0, PHASES])
-def test_an_intensity_that_is_found_is_the_one_that_is_written(room):
+def test_the_intensity_of_a_written_embedding_is_read_back(room):
   """Embeddings and output start alike: what attention carries unchanged has the largest logit."""
   table = ordered_intensities(128, room)
   np.testing.assert_allclose((table**2).sum(-1), 1, rtol=1e-5)
@@ -293,15 +293,15 @@ def test_distance_keeps_drafts_within_tau_of_the_argmax_of_what_was_kept_before(
     assert (np.asarray(out.block_sizes)[:, 0] == 5).all()  # everything passes
 
 
-@pytest.mark.parametrize('inputs, given', [
+@pytest.mark.parametrize('inputs, shape', [
   (np.zeros((2, 2, 2), np.uint8), r'uint8\[2, 2, 2\]'),
   (np.zeros((2, 2, 2, 4), np.uint8), 'uint8.2, 2, 2, 4'),
   (np.zeros((2, 2, 2, 1), np.uint8), 'uint8.2, 2, 2, 1'),
   (np.zeros((2, 3, 2, 3), np.uint8), 'uint8.2, 3, 2, 3'),
   (np.zeros((2, 2, 2, 3)), 'float'),
 ])  # fmt: skip
-def test_what_is_no_small_picture_is_refused(inputs, given):
-  with pytest.raises(fd.UserError, match=given):
+def test_what_is_no_small_picture_is_refused(inputs, shape):
+  with pytest.raises(fd.UserError, match=shape):
     fd.decode(MODEL, params(), inputs, fd.Greedy())
 
 

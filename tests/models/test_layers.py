@@ -103,14 +103,14 @@ def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
     ]
 
 
-def test_the_largest_of_a_product_in_int8_with_a_bias_is_found():
+def test_argmax_sees_the_largest_of_a_product_in_int8_with_a_bias():
   """Whatever XLA computes twice: the maximum, and what is compared with it."""
   keys = jax.random.split(jax.random.key(0), 3)
   x, bias = jax.random.normal(keys[0], (48, 8)), 0.1 * jax.random.normal(keys[1], (256,))
   kernel = quantized(jax.random.normal(keys[2], (256, 8)))
-  found = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
+  largest = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
   np.testing.assert_array_equal(
-    found, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1)
+    largest, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1)
   )
 
 

@@ -135,9 +135,9 @@ def test_stretched_waves():
     else:
       smooth = (64 / wavelength - 1) / (4 - 1)
       expected.append((1 - smooth) * frequency / 8 + smooth * frequency)
-  found = Rope('llama3', 1e4, 8.0, 1.0, 4.0, 64).frequencies(16)
-  np.testing.assert_allclose(found, expected)
-  assert ((found < plain * 0.99) & (found > plain / 8 * 1.01)).any()
+  frequencies = Rope('llama3', 1e4, 8.0, 1.0, 4.0, 64).frequencies(16)
+  np.testing.assert_allclose(frequencies, expected)
+  assert ((frequencies < plain * 0.99) & (frequencies > plain / 8 * 1.01)).any()
 
 
 def test_it_trains_without_a_source():

@@ -79,9 +79,9 @@ def test_it_drafts_for_another_model():
   sentences = [row[:n] for row, n in zip(np.asarray(plain.tokens), plain.lengths, strict=True)]
   model = NGram(target.vocab_size, successors=target.vocab_size)
   draft = model, model.count(sentences, first=0)
-  found = fd.decode(target, {}, prompts, fd.Speculative(draft, gamma=3), max_len=24)
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-  assert int(found.calls.sum()) < int(plain.calls.sum())
+  drafted = fd.decode(target, {}, prompts, fd.Speculative(draft, gamma=3), max_len=24)
+  np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+  assert int(drafted.calls.sum()) < int(plain.calls.sum())
   sampled = fd.decode(
     target,
     {},

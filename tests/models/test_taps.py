@@ -107,7 +107,7 @@ def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
 
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.wide('lm with windows')
-def test_taps_come_in_the_order_asked_for_and_leave_the_hidden_states_as_they_are(name):
+def test_taps_come_in_their_order_and_leave_the_hidden_states_as_they_are(name):
   case = made(name)
   batch, every = batch_of(case.model), every_tap(case.model)
   alone = features_of(case.model, case.params, batch)
@@ -128,9 +128,11 @@ def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
   case = made(name)
   packed = features_of(case.model, case.params, a_batch(PACKED), every_tap(case.model))
   for source, at_source, target, at_target in ALONE.values():
-    found = read_source(case.model, case.params, jnp.array(source, jnp.int32))
-    np.testing.assert_allclose(packed.source[:, at_source], found.hidden, rtol=1e-9, atol=1e-12)
-    assert found.mask.all() and found.mask.shape == found.hidden.shape[:2]
+    source_states = read_source(case.model, case.params, jnp.array(source, jnp.int32))
+    np.testing.assert_allclose(
+      packed.source[:, at_source], source_states.hidden, rtol=1e-9, atol=1e-12
+    )
+    assert source_states.mask.all() and source_states.mask.shape == source_states.hidden.shape[:2]
     alone = {}
     for side, ids in (('source', source), ('target', target)):
       places = list(range(len(ids[0])))
@@ -143,16 +145,16 @@ def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
 def test_padding_is_masked_in_the_source():
   for name in TRANSLATORS:
     case = made(name)
-    found = read_source(case.model, case.params, jnp.array([[3, 4, 0, 0]], jnp.int32))
-    assert found.mask.tolist() == [[True, True, False, False]]
+    source_states = read_source(case.model, case.params, jnp.array([[3, 4, 0, 0]], jnp.int32))
+    assert source_states.mask.tolist() == [[True, True, False, False]]
 
 
 def test_a_picture_s_source_is_all_of_it():
   case = made('image')
   features = features_of(case.model, case.params, batch_of(case.model))
-  found = read_source(case.model, case.params, jnp.asarray(PICTURES[:1]))
-  np.testing.assert_allclose(features.source, found.hidden, rtol=1e-9)
-  assert found.mask.shape == (1, 3) and found.mask.all()
+  source_states = read_source(case.model, case.params, jnp.asarray(PICTURES[:1]))
+  np.testing.assert_allclose(features.source, source_states.hidden, rtol=1e-9)
+  assert source_states.mask.shape == (1, 3) and source_states.mask.all()
 
 
 def test_a_model_without_an_encoder_has_no_source():
@@ -166,13 +168,13 @@ def test_a_convolution_s_source_tells_tokens_apart_that_stand_in_one_place():
   of a half."""
   case = made('fconv')
   params = jax.tree.map(jnp.zeros_like, case.params) | {'embedding': case.params['embedding']}
-  found = read_source(case.model, params, jnp.array([[3, 4]], jnp.int32))
+  source_states = read_source(case.model, params, jnp.array([[3, 4]], jnp.int32))
   np.testing.assert_allclose(
-    found.hidden[0], 0.5**0.5 * params['embedding'][jnp.array([3, 4])], rtol=1e-9
+    source_states.hidden[0], 0.5**0.5 * params['embedding'][jnp.array([3, 4])], rtol=1e-9
   )
 
 
-def test_features_have_dropout_where_they_are_given_a_key():
+def test_features_have_dropout_with_a_key():
   """A target may be trained together with its draft, which then reads what the target's own loss
   has seen."""
   case, key = made('transformer'), jax.random.key(0)

@@ -174,7 +174,9 @@ def test_another_optimizer_is_a_sentence(saved):
 @pytest.mark.parametrize(
   ('steps', 'mean'), [((6,), 6), ((4, 6), 5), ((2, 4, 6), 4), ((2, 3, 6), 4)]
 )
-def test_an_average_is_the_mean_of_those_asked_for_that_are_there(saved, steps, mean):
+def test_an_average_is_the_mean_of_the_checkpoints_of_these_steps_that_are_there(
+  saved, steps, mean
+):
   w = average_checkpoints(saved, steps)['layer']['w']
   assert w.dtype == np.float32 and np.array_equal(w, np.full((2, 3), mean))
 

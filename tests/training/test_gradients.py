@@ -120,7 +120,7 @@ def trained():
   sizes = TransformerConfig(
     vocab_size=30, d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1
   )
-  optimizer, found = OptimizerConfig(d_model=16, warmup=10, constant=0.2), {}
+  optimizer, by_type = OptimizerConfig(d_model=16, warmup=10, constant=0.2), {}
   for dtype in ('float32', 'bfloat16'):
     model = Transformer(dataclasses.replace(sizes, dtype=dtype))
     task = base_task(model)
@@ -131,8 +131,8 @@ def trained():
     for i in range(10):
       state, of_step = step(state, {}, pairs(i, rows=8))
       metrics.append(of_step)
-    found[dtype] = model, state, metrics
-  return found
+    by_type[dtype] = model, state, metrics
+  return by_type
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_what_was_trained_in_half_precision_loads_in_either(trained, tmp_path):
     30,
   )
   folders.save(model, state.params, tmp_path / 'model', tokenizer=tmp_path / 'pieces.model')
-  for asked, dtype in ((None, 'bfloat16'), ('float32', 'float32'), ('bfloat16', 'bfloat16')):
-    loaded, params = folders.load(tmp_path / 'model', asked)
+  for loaded_as, dtype in ((None, 'bfloat16'), ('float32', 'float32'), ('bfloat16', 'bfloat16')):
+    loaded, params = folders.load(tmp_path / 'model', loaded_as)
     assert loaded.config.dtype == dtype and {
       leaf.dtype.name for leaf in jax.tree.leaves(params)
     } == {dtype}

@@ -21,7 +21,7 @@ def evaluations(workdir):
   return {row['step']: row['eval'] for row in read_metrics(workdir) if 'eval' in row}
 
 
-def test_no_time_left_is_told_before_two_pieces_of_work_are_timed(capsys):
+def test_no_time_left_is_shown_before_two_pieces_of_work_are_timed(capsys):
   with Progress(10, 'step', 4) as progress:
     for piece in range(4):
       progress.add()

@@ -97,7 +97,7 @@ def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_grad
   params, shares = IDENTITY.init(jax.random.key(2)), {1: 0.5, 2: 0.3, 3: 0.2}
 
   @jax.jit
-  def found(params, anchors=None):
+  def gradient(params, anchors=None):
     keys = None, jax.random.key(0)
     loss = lambda params: losses.all_heads_loss(
       MODEL, IDENTITY, PARAMS, params, batch, shares, 0.1, keys, anchors
@@ -108,10 +108,10 @@ def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_grad
   samples = jnp.array(list(itertools.product(*pairs)))
   assert samples.shape == (15 * 3, 2, 2)
   weight, is_real = jnp.array([6 / 2, 3 / 2]), jnp.ones((2, 2), bool)
-  each = jax.vmap(lambda places: found(params, Anchors(places, is_real, weight)))(samples)
+  each = jax.vmap(lambda places: gradient(params, Anchors(places, is_real, weight)))(samples)
   mean = jax.tree.map(lambda x: x.mean(0), each)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, found(params)
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, gradient(params)
   )
   assert each[0].std() > 0.01  # a sample of its own is another loss
 

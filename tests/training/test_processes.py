@@ -38,13 +38,13 @@ def start(workdir):
 def finish(processes):
   """What each has written on stdout."""
   try:
-    said = [process.communicate(timeout=240) for process in processes]
+    outputs = [process.communicate(timeout=240) for process in processes]
   finally:
     for process in processes:
       process.kill()
-  for process, (_, errors) in zip(processes, said, strict=True):
+  for process, (_, errors) in zip(processes, outputs, strict=True):
     assert process.returncode == 0, errors[-3000:]
-  return [[line for line in out.splitlines() if '[Gloo]' not in line] for out, _ in said]
+  return [[line for line in out.splitlines() if '[Gloo]' not in line] for out, _ in outputs]
 
 
 @pytest.mark.slow

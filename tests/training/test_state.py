@@ -146,9 +146,9 @@ def test_anchors_that_leave_out_no_place_are_all_places(heads, make, trunk):
     params, trunk, on_device(0), jax.random.key(4)
   )
   everywhere, *sampled = map(of_task, tasks)
-  for found in sampled:
+  for gradients in sampled:
     jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, everywhere
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, everywhere
     )
 
 

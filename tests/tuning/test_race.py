@@ -69,15 +69,15 @@ def test_a_lead_within_noise_is_none():
   assert race.winner() == ('greedy', 'greedy is kept: nothing else was faster beyond noise')
 
 
-@pytest.mark.parametrize('batches, rounds, said', [
+@pytest.mark.parametrize('batches, rounds, reason', [
   (4, 12, 'there are 4 batches of prompts, too few to tell candidates apart, which takes 5'),
   (9, 4, 'the budget was enough for 4 batches of prompts, too few to tell candidates apart, which'
          ' takes 5'),
 ])  # fmt: skip
-def test_few_batches_tell_nothing(batches, rounds, said):
+def test_few_batches_tell_nothing(batches, rounds, reason):
   assert raced({'greedy': 3.0, 'fast': 1.0}, batches, rounds).winner() == (
     'greedy',
-    f'greedy is kept: {said}',
+    f'greedy is kept: {reason}',
   )
 
 

@@ -1,4 +1,4 @@
-"""Tuning on models without weights: who takes part, what is counted, and what is said."""
+"""Tuning on models without weights: who takes part, what is counted, and what the table notes."""
 
 import logging
 
@@ -66,63 +66,63 @@ def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
     'winner',
     lambda race: ran.extend(race.seconds) or (list(race.seconds)[-1], 'of this test'),
   )
-  found = tune([*RELAXED, DRAWN, LOOKUP])
-  assert ran == ['Greedy', 'PromptLookup(ngram=2, k=4)'] and found.promise == 'exact'
-  assert len(found.table) == 8
-  for one in found.table[1:-1]:
-    assert one.said.startswith('not exact: its rule is ') and one.rounds == 0
-  assert found.name == ran[-1] and found.strategy is LOOKUP
+  tuned = tune([*RELAXED, DRAWN, LOOKUP])
+  assert ran == ['Greedy', 'PromptLookup(ngram=2, k=4)'] and tuned.promise == 'exact'
+  assert len(tuned.table) == 8
+  for one in tuned.table[1:-1]:
+    assert one.note.startswith('not exact: its rule is ') and one.rounds == 0
+  assert tuned.name == ran[-1] and tuned.strategy is LOOKUP
 
 
 def test_what_samples_takes_those_that_draw_from_the_same_law_alone(tune):
   same = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.7, top_k=5))
   hotter = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.8, top_k=5))
   plain = fd.Sample(0.7, top_k=5)
-  found = tune([same, hotter, LOOKUP, DRAWN, *RELAXED, plain, fd.Greedy()])
-  assert found.promise == 'law' and found.plain == 'Sample(temperature=0.7, top_k=5)'
-  ran = [one.name for one in found.table if one.rounds]
-  assert ran == [found.plain, 'PromptLookup(ngram=2, k=4, temperature=0.7, top_k=5)']
-  said = [one.said for one in found.table[2:5]]
-  assert said[0] == said[2] == 'samples at other settings than the plain strategy'
-  assert said[1] == found.table[-1].said == 'not for sampling: its rule is exact'
-  assert all(one.same is None for one in found.table)
+  tuned = tune([same, hotter, LOOKUP, DRAWN, *RELAXED, plain, fd.Greedy()])
+  assert tuned.promise == 'law' and tuned.plain == 'Sample(temperature=0.7, top_k=5)'
+  ran = [one.name for one in tuned.table if one.rounds]
+  assert ran == [tuned.plain, 'PromptLookup(ngram=2, k=4, temperature=0.7, top_k=5)']
+  notes = [one.note for one in tuned.table[2:5]]
+  assert notes[0] == notes[2] == 'samples at other settings than the plain strategy'
+  assert notes[1] == tuned.table[-1].note == 'not for sampling: its rule is exact'
+  assert all(one.same is None for one in tuned.table)
 
 
 @pytest.mark.slow
 def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
   strategies = [fd.Greedy(), LOOKUP, RELAXED[0]]
-  found = tune(strategies[1:], relaxed=True)
-  assert found.promise == 'relaxed' and all(one.rounds for one in found.table)
+  tuned = tune(strategies[1:], relaxed=True)
+  assert tuned.promise == 'relaxed' and all(one.rounds for one in tuned.table)
   plain = [fd.decode(MODEL, PARAMS, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
-  for one, strategy in zip(found.table, strategies, strict=True):
+  for one, strategy in zip(tuned.table, strategies, strict=True):
     rows = [fd.decode(MODEL, PARAMS, [prompt], strategy, max_len=8) for prompt in PROMPTS]
     calls = sum(int(out.calls[0]) for out in rows)
     later = sum(int(out.lengths[0]) - 1 for out in rows)
     assert one.tokens_per_call == pytest.approx(later / calls)
     same = [(a.tokens == b.tokens).all() for a, b in zip(rows, plain, strict=True)]
     assert one.same == np.mean(same)
-  assert found.table[0].same == found.table[1].same == 1 and found.table[2].same < 1
+  assert tuned.table[0].same == tuned.table[1].same == 1 and tuned.table[2].same < 1
   texts = {tuple(out.tokens[0].tolist()) for out in plain}
-  assert set(found.texts) == texts and len(found.texts) == len(PROMPTS)
+  assert set(tuned.texts) == texts and len(tuned.texts) == len(PROMPTS)
 
 
-def test_where_all_take_as_long_greedy_is_kept_and_it_is_said(tune):
-  found = tune([LOOKUP, LOOKUP])
-  assert found.name == 'Greedy' and isinstance(found.strategy, fd.Greedy)
-  assert found.why == 'Greedy is kept: nothing else was faster beyond noise'
-  assert '> Greedy' in str(found) and '  PromptLookup(ngram=2, k=4) 2' in str(found)
-  assert found.tokens_per_second == found.table[0].tokens_per_second
+def test_where_all_take_as_long_greedy_is_kept_and_the_reason_is_named(tune):
+  tuned = tune([LOOKUP, LOOKUP])
+  assert tuned.name == 'Greedy' and isinstance(tuned.strategy, fd.Greedy)
+  assert tuned.why == 'Greedy is kept: nothing else was faster beyond noise'
+  assert '> Greedy' in str(tuned) and '  PromptLookup(ngram=2, k=4) 2' in str(tuned)
+  assert tuned.tokens_per_second == tuned.table[0].tokens_per_second
 
 
-def test_few_prompts_are_said_and_greedy_is_kept(tune):
-  found = tune([LOOKUP], PROMPTS[:3] * 9)  # the same ones again tell nothing
-  assert found.name == 'Greedy' and found.prompts == 3
-  assert 'there are 3 batches of prompts, too few to tell candidates apart' in found.why
+def test_with_few_prompts_greedy_is_kept_and_the_reason_is_named(tune):
+  tuned = tune([LOOKUP], PROMPTS[:3] * 9)  # the same ones again tell nothing
+  assert tuned.name == 'Greedy' and tuned.prompts == 3
+  assert 'there are 3 batches of prompts, too few to tell candidates apart' in tuned.why
 
 
 def test_rows_are_decoded_together(tune):
-  found = tune([LOOKUP], rows=2)
-  assert found.rows == 2 and found.prompts == 12 and found.table[1].same == 1
+  tuned = tune([LOOKUP], rows=2)
+  assert tuned.rows == 2 and tuned.prompts == 12 and tuned.table[1].same == 1
 
 
 def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race(ticks):
@@ -138,25 +138,25 @@ def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race(ticks
   log.addHandler(slow)
   log.setLevel(logging.INFO)
   try:
-    given = [fd.PromptLookup(2, k) for k in (2, 3, 4)]
-    found = fd.tune(MODEL, PARAMS, given, PROMPTS, max_len=8, budget=39)
+    strategies = [fd.PromptLookup(2, k) for k in (2, 3, 4)]
+    tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=39)
   finally:
     log.removeHandler(slow)
     log.setLevel(level)
-  greedy, first, second, third = (one.rounds for one in found.table)
+  greedy, first, second, third = (one.rounds for one in tuned.table)
   assert greedy == first > second >= len(PROMPTS) and third == 0
-  assert found.table[-1].said == 'not run: the budget was not enough to compile it'
-  assert found.compile_seconds == pytest.approx(30, abs=1)
+  assert tuned.table[-1].note == 'not run: the budget was not enough to compile it'
+  assert tuned.compile_seconds == pytest.approx(30, abs=1)
 
 
 def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ticks(1.0)
-  said = r'the budget ended before one round: compiling 2 candidates took \d+ s, so give'
-  with pytest.raises(fd.UserError, match=said):
+  message = r'the budget ended before one round: compiling 2 candidates took \d+ s, so give'
+  with pytest.raises(fd.UserError, match=message):
     fd.tune(MODEL, PARAMS, [LOOKUP], PROMPTS, max_len=8, budget=2)
 
 
-@pytest.mark.parametrize('settings, said', [
+@pytest.mark.parametrize('settings, message', [
   ({'budget': 0}, 'budget=0 is not possible'),
   ({'budget': float('nan')}, 'budget=nan is not possible'),
   ({'rows': 0}, 'rows=0 is not possible'),
@@ -168,6 +168,6 @@ def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ({'strategies': [fd.Greedy]}, 'is no strategy'),
   ({'strategies': [fd.LinearForecast()]}, r'^LinearForecast: this model makes no forecasts'),
 ])  # fmt: skip
-def test_mistakes_are_one_sentence(tune, settings, said):
-  with pytest.raises(fd.UserError, match=said):
+def test_mistakes_are_one_sentence(tune, settings, message):
+  with pytest.raises(fd.UserError, match=message):
     tune(settings.pop('strategies', []), **settings)

@@ -15,7 +15,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.tuning.tuned import Figures, Tuned
 
 GREEDY = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
-FOUND = Tuned(
+TUNED = Tuned(
   'Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here(), (GREEDY,),
   strategy=fd.Greedy(),
 )  # fmt: skip
@@ -31,16 +31,16 @@ def run(tmp_path_factory):
     key = jax.random.key(seed)
     folders.save(model, model.init(key), place / name, (heads, heads.init(key)))
   strategy = fd.Blockwise(fd.load_heads(place / 'model'), 2)
-  return place, dataclasses.replace(FOUND, strategy=strategy)
+  return place, dataclasses.replace(TUNED, strategy=strategy)
 
 
 def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
-  place, found = run
-  file = found.save(place / 'model')
+  place, tuned = run
+  file = tuned.save(place / 'model')
   assert file == place / 'model' / 'tuned.json'
   assert json.loads(file.read_text())['strategy'] == 'Blockwise(k=2, rule=Exact(), window=0)'
   again = fd.load_tuned(place / 'model')
-  assert dataclasses.replace(again, strategy=None) == dataclasses.replace(found, strategy=None)
+  assert dataclasses.replace(again, strategy=None) == dataclasses.replace(tuned, strategy=None)
   model, params = fd.load(place / 'model')
   ours = fd.decode(model, params, [[2, 3]], again.strategy, max_len=6)
   greedy = fd.decode(model, params, [[2, 3]], fd.Greedy(), max_len=6)
@@ -48,8 +48,8 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
 
 
 def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
-  table = (GREEDY, Figures('Jacobi(k=2)', said='not run: no time'))
-  lines = str(dataclasses.replace(FOUND, table=table)).splitlines()
+  table = (GREEDY, Figures('Jacobi(k=2)', note='not run: no time'))
+  lines = str(dataclasses.replace(TUNED, table=table)).splitlines()
   assert lines[1].split() == [
     '>',
     'Greedy',
@@ -63,36 +63,36 @@ def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'llama'}))
   for name in ('model-00001-of-00001.safetensors', 'tokenizer.json'):
     (tmp_path / name).write_bytes(b'weights, or words')
-  before = folders.content(tmp_path)
-  FOUND.save(tmp_path)
+  content = folders.content(tmp_path)
+  TUNED.save(tmp_path)
   (tmp_path / 'out.jsonl.settings.json').write_text('{}')
-  assert folders.content(tmp_path) == before
+  assert folders.content(tmp_path) == content
   assert isinstance(fd.load_tuned(tmp_path).strategy, fd.Greedy)
   for name in ('config.json', 'model-00001-of-00001.safetensors', 'tokenizer.json'):
-    said = (tmp_path / name).read_text()
-    (tmp_path / name).write_text(f'{said} ')
+    before = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(f'{before} ')
     with pytest.raises(fd.UserError, match='was made with another model'):
       fd.load_tuned(tmp_path)
-    (tmp_path / name).write_text(said)
+    (tmp_path / name).write_text(before)
 
 
 def test_a_folder_of_heads_elsewhere_is_named_again(run, tmp_path):
-  place, found = run
-  file = found.save(place / 'model', place / 'other', tmp_path / 'mine.json')
+  place, tuned = run
+  file = tuned.save(place / 'model', place / 'other', tmp_path / 'mine.json')
   again = fd.load_tuned(place / 'model', part=place / 'other', file=file)
   wanted = jax.tree.leaves(fd.Blockwise(fd.load_heads(place / 'other'), 2))
   ours = jax.tree.leaves(again.strategy)
   assert all(np.array_equal(a, b) for a, b in zip(ours, wanted, strict=True))
   with pytest.raises(fd.UserError, match=r"the heads of '.*/other': name that folder too, as part"):
     fd.load_tuned(place / 'model', file=file)
-  said = 'was made with another heads than is in .*model now: make it again by'
-  with pytest.raises(fd.UserError, match=said):
+  message = 'was made with another heads than is in .*model now: make it again by'
+  with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'model', part=place / 'model', file=file)
 
 
 def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
-  place, found = run
-  drafted = dataclasses.replace(found, strategy=fd.Speculative(fd.load(place / 'other'), gamma=2))
+  place, tuned = run
+  drafted = dataclasses.replace(tuned, strategy=fd.Speculative(fd.load(place / 'other'), gamma=2))
   with pytest.raises(fd.UserError, match='drafts with a model of its own: give its folder as part'):
     drafted.save(place / 'model', file=tmp_path / 'mine.json')
   file = drafted.save(place / 'model', place / 'other', tmp_path / 'mine.json')
@@ -100,28 +100,28 @@ def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
 
 
 def test_heads_are_prepared_as_the_caller_says(run):
-  place, found = run
-  found.save(place / 'model')
+  place, tuned = run
+  tuned.save(place / 'model')
   zero = lambda module, params: (module, jax.tree.map(np.zeros_like, params))
   again = fd.load_tuned(place / 'model', prepare=zero)
   assert not any(leaf.any() for leaf in jax.tree.leaves(again.strategy))
 
 
 def test_a_file_of_another_model_is_refused(run):
-  place, found = run
-  file = found.save(place / 'model')
-  said = r'was made with another model than is in .*other now: make it again by fastdec tune'
-  with pytest.raises(fd.UserError, match=said):
+  place, tuned = run
+  file = tuned.save(place / 'model')
+  message = r'was made with another model than is in .*other now: make it again by fastdec tune'
+  with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'other', file=file)
-  said = r'other/tuned.json is not there: make it by fastdec tune'
-  with pytest.raises(fd.UserError, match=said):
+  message = r'other/tuned.json is not there: make it by fastdec tune'
+  with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'other')
 
 
 PASSWORDS = "Medusa(choices='/etc/passwd')"
 
 
-@pytest.mark.parametrize('change, said', [
+@pytest.mark.parametrize('change, message', [
   ({'figures': {}}, "lacks the field 'name'"),
   ({'figures': 3}, 'figures=3 is not possible'),
   ({'strategy': None}, 'strategy=None is not possible: give a word'),
@@ -136,16 +136,18 @@ PASSWORDS = "Medusa(choices='/etc/passwd')"
   ({'part': 'a word'}, 'part=.* is not possible'),
   ({'part': None}, 'Blockwise drafts with heads'),
 ])  # fmt: skip
-def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, said):
-  place, found = run
-  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, message):
+  place, tuned = run
+  file = tuned.save(place / 'model', file=tmp_path / 'tuned.json')
   file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-  with pytest.raises(fd.UserError, match=rf'tuned.json is damaged \(.*{said}.*: make it') as raised:
+  with pytest.raises(
+    fd.UserError, match=rf'tuned.json is damaged \(.*{message}.*: make it'
+  ) as raised:
     fd.load_tuned(place / 'model', file=file)
   assert len(str(raised.value)) < 1000
 
 
-@pytest.mark.parametrize('folder, said', [
+@pytest.mark.parametrize('folder, message', [
   (5, 'part.folder=5 is not possible'),
   (['x'], 'part.folder=.* is not possible'),
   (True, 'part.folder=True is not possible'),
@@ -154,21 +156,21 @@ def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, said):
   ('a\0', 'name that folder too'),
   ('other', 'name that folder too'),
 ])  # fmt: skip
-def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, said):
-  place, found = run
-  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, message):
+  place, tuned = run
+  file = tuned.save(place / 'model', file=tmp_path / 'tuned.json')
   content = json.loads(file.read_text())
   content['part']['folder'] = folder
   file.write_text(json.dumps(content))
-  with pytest.raises(fd.UserError, match=said) as raised:
+  with pytest.raises(fd.UserError, match=message) as raised:
     fd.load_tuned(place / 'model', file=file)
   assert len(str(raised.value)) < 1000
 
 
 def test_a_file_of_another_machine_is_used_with_a_note(run, tmp_path):
-  place, found = run
-  elsewhere = dataclasses.replace(found.machine, processor='Another CPU', cpus=64)
-  found = dataclasses.replace(found, machine=elsewhere)
-  file = found.save(place / 'model', file=tmp_path / 'tuned.json')
+  place, tuned = run
+  elsewhere = dataclasses.replace(tuned.machine, processor='Another CPU', cpus=64)
+  tuned = dataclasses.replace(tuned, machine=elsewhere)
+  file = tuned.save(place / 'model', file=tmp_path / 'tuned.json')
   with pytest.warns(fd.UserNote, match=r'figures of another machine \(Another CPU, 64 CPUs\)'):
     assert fd.load_tuned(place / 'model', file=file).strategy.k == 2

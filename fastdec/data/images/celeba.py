@@ -3,10 +3,10 @@
 There are 162,770 to train on, 19,867 for dev and 19,962 to test.
 
 TFDS prepares them, which needs TensorFlow, once:  tfds build celeb_a --file_format=array_record
-Where Google Drive refuses the download, `--manual_dir` names a folder with the five files from
+If Google Drive refuses the download, `--manual_dir` names a folder with the five files from
 https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html: img_align_celeba.zip, list_eval_partition.txt,
-list_attr_celeba.txt, list_landmarks_align_celeba.txt, identity_CelebA.txt. They are for research
-that is not commercial.
+list_attr_celeba.txt, list_landmarks_align_celeba.txt, identity_CelebA.txt. They are for
+non-commercial research.
 
 Pictures of 218 x 178 are cropped to 138 x 138 and shrunk by area, as in tensor2tensor's
 `img2img_celeba`.
@@ -25,8 +25,8 @@ from fastdec.data import prepared
 from fastdec.data.images.resizing import SIDE, area_resize, shrink
 
 NAME = 'celeb_a'
-SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names, and those of TFDS
-TOP, LEFT = 40, 20  # pixels cut off at the top and at the bottom, on the left and on the right
+SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names: those of TFDS
+TOP, LEFT = 40, 20  # pixels cut off at the top and the bottom, and at the left and the right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Faces(Sequence[UInt8[np.ndarray, 'h h 3']]):
 
   Fields:
     rows: a TFDS data source.
-    size: the number of its rows that are read.
+    size: number of its rows to read.
     side: pixels a side of a face.
-    folder: its place, for messages.
+    folder: the folder of the set, for messages.
   """
 
   rows: Any
@@ -76,7 +76,7 @@ def from_tfds(folder: str, max_train: int | None, side: int) -> tuple[str, dict[
     if split == 'train' and max_train is not None:
       size = min(size, max_train)
     splits[split] = Faces(source, size, side, place)
-    splits[split][0]  # files are opened when they are read: damage shows now, not in hours
+    splits[split][0]  # reads a face, so that damaged files are noticed now, not in hours
   return key, splits
 
 

@@ -57,8 +57,8 @@ class Images:
 
   Fields:
     key: a hash of the content.
-    splits: by name, images by index; one may be missing. CelebA's are read when they are asked for,
-      all others are an array.
+    splits: by name, the images by index; one may be missing. CelebA's images are read one by one
+      when they are needed; all others are an array.
   """
 
   key: str
@@ -70,7 +70,7 @@ class Images:
     return {name: len(split) for name, split in self.splits.items()}
 
   def split(self, name: str) -> Split:
-    """Finds the images of a split, by index.
+    """Returns the images of a split, by index.
 
     Raises:
       UserError: there is no such split.
@@ -99,8 +99,8 @@ def open_images(data: ImageData) -> Images:
   """Reads the images into memory, or opens CelebA.
 
   Raises:
-    UserError: a description that makes no sense; a file that is not an npz, is damaged, or lacks
-      the arrays; arrays of another dtype or shape, or empty; CelebA where TFDS has not prepared it.
+    UserError: fields that contradict each other; a file that is not an npz, is damaged, or lacks
+      the arrays; arrays of another dtype or shape, or empty; CelebA is not prepared by TFDS.
   """
   _check(data)
   if data.kind == 'tfds':
@@ -112,7 +112,7 @@ def open_images(data: ImageData) -> Images:
   for split, images in arrays.items():
     if split == 'train':
       images = images[: data.max_train]
-    if data.side != SIDE:  # one by one: sums of all at once would take eight times the memory
+    if data.side != SIDE:  # one by one, because sums of all would take eight times the memory
       images = np.stack([shrink(image, data.side) for image in images])
     arrays[split] = images
     digest.update(f'{split} {images.shape}\n'.encode())
@@ -128,9 +128,9 @@ def image_batches(
   Every epoch is a new shuffle, in which each image comes once. An epoch may end inside a batch. A
   batch has:
 
-    source          uint8[r, 8, 8, 3]     the image that is read
+    source          uint8[r, 8, 8, 3]     the small image, which the model reads
     target          int32[r, h * h * 3]   the intensities to write in raster scan, a pixel's red,
-                                          green and blue behind one another
+                                          green and blue one after another
     target_segment  int32[r, h * h * 3]   ones, for each row is one example
 
   Args:
@@ -206,8 +206,10 @@ def _check(data: ImageData) -> None:
       ' npz, or leave path out'
     )
   if data.folder and data.kind != 'tfds':
-    given = f"images of kind '{data.kind}' were given the folder {data.folder}"
-    raise UserError(f'{given}: set kind to tfds, or leave folder out')
+    raise UserError(
+      f"images of kind '{data.kind}' were given the folder {data.folder}: set kind to tfds, or"
+      ' leave folder out'
+    )
   if data.max_train is not None and data.max_train < 1:
     raise UserError(f'max_train is {data.max_train}: give at least 1, or None for all')
   if not data.black_corners and data.kind != 'npz':

@@ -1,7 +1,7 @@
 """Small images that come with scikit-image: windows of four of its photographs.
 
-They stand in for faces where there are none. They are enough to run everything and to compare
-methods, but not to compare with the paper: they are smoother than faces, so blocks come out larger.
+They replace the faces of CelebA. They are enough to run everything and to compare methods, but not
+to compare with the paper: they are smoother than faces, so blocks become larger.
 The photographs (an astronaut, a cat, a cup of coffee, a rocket) are in the public domain or
 CC0, and lie in scikit-image's wheel, so that nothing is downloaded. Each is cut into three bands,
 from left to right: windows of train, of dev and of test do not overlap.
@@ -19,10 +19,10 @@ with extras.explained():
   import skimage.data
 
 PHOTOGRAPHS = ('astronaut', 'chelsea', 'coffee', 'rocket')
-SIZES = {'train': 2000, 'dev': 64, 'test': 64}  # windows, as many of each photograph
-BAND = 128  # pixels: the width of the band for dev, and of that for test; the rest is for train
+SIZES = {'train': 2000, 'dev': 64, 'test': 64}  # windows, the same number of each photograph
+BAND = 128  # pixels: width of the bands for dev and for test; the rest is for train
 WINDOW = (96, 128)  # pixels: the smallest and the largest side of a window
-FLAT = 8.0  # standard deviation of grey values under which a window shows next to nothing
+FLAT = 8.0  # windows with a smaller standard deviation of grey values show almost nothing
 SEED = 2018
 
 Image = UInt8[np.ndarray, '32 32 3']
@@ -38,7 +38,7 @@ def generate(split: str) -> UInt8[np.ndarray, 'n 32 32 3']:
 
 
 def band(width: int, split: str) -> tuple[int, int]:
-  """Finds the columns of a split in a photograph: the first, and the one after the last."""
+  """Returns a split's columns in a photograph: the first, and the one after the last."""
   return {
     'train': (0, width - 2 * BAND),
     'dev': (width - 2 * BAND, width - BAND),
@@ -47,7 +47,7 @@ def band(width: int, split: str) -> tuple[int, int]:
 
 
 def _windows(name: str, split: str) -> list[Image]:
-  """Cuts different squares out of one photograph, each with something to see in it."""
+  """Cuts different squares out of one photograph, and leaves out flat ones."""
   picture = _photograph(name)
   first, end = band(picture.shape[1], split)
   rng = np.random.default_rng((SEED, PHOTOGRAPHS.index(name), list(SIZES).index(split)))

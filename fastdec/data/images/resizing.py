@@ -7,9 +7,9 @@ every machine.
 import numpy as np
 from jaxtyping import Int64, Integer, UInt8
 
-SIDE = 32  # of images as they are stored, and of those that are written where nothing else is said
-SIDES = (16, SIDE)  # ... that there may be
-SMALL = 8  # of those that are read
+SIDE = 32  # pixels a side of stored images, and of a model's output by default
+SIDES = (16, SIDE)  # possible sides of a model's output
+SMALL = 8  # side of a model's input
 
 
 def shrink(
@@ -17,10 +17,10 @@ def shrink(
 ) -> UInt8[np.ndarray, '*b {side} {side} 3']:
   """Takes the mean of each block of pixels, rounded (halves up).
 
-  `side` divides the images' own. Without it, the result is a model's input.
+  `side` divides the images' own side; the default gives a model's input.
 
-  Of four pixels every fourth mean is a half. To even, five of eight means would be even, and a
-  model of them would always choose an even intensity.
+  A quarter of the means of four pixels are halves. Rounded to even, five of eight means would be
+  even, and a model of them would always choose an even intensity.
   """
   factor = images.shape[-2] // side
   blocks = images.reshape(*images.shape[:-3], side, factor, side, factor, 3)
@@ -41,14 +41,13 @@ def area_resize(
 def covered(values: Integer[np.ndarray, 'n *rest'], side: int) -> Int64[np.ndarray, '{side} *rest']:
   """Sums the values that each of `side` equal parts of the first axis covers, in units of 1 / side.
 
-  [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40], for the value in the middle belongs to
-  both.
+  [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40]; half of the middle value belongs to each.
 
-  Differences of cumulative sums: a product with a matrix of these weights took BLAS, whose threads
-  wait for one another, 16 ms of a busy machine's time, and this 0.8 ms.
+  It takes differences of cumulative sums. A product with a matrix of these weights would be slower:
+  BLAS, whose threads wait for one another, took 16 ms on a busy machine, and this takes 0.8 ms.
   """
   zero = np.zeros_like(values[:1], np.int64)
   before = np.concatenate([zero, np.cumsum(values, axis=0, dtype=np.int64)])
-  value, part = np.divmod(np.arange(side + 1) * len(values), side)  # where the parts begin and end
+  value, part = np.divmod(np.arange(side + 1) * len(values), side)  # borders of the parts
   part = part.reshape(-1, *[1] * (values.ndim - 1))
   return np.diff(side * before[value] + part * np.concatenate([values, zero])[value], axis=0)

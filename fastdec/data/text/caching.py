@@ -1,12 +1,11 @@
 """The tokenizer of a corpus and the ids of its splits, made once and kept.
 
-The files are named after all that decides their content. So a launch neither reads nor hashes the
-text, and maps the ids into memory. Several runs share the files.
+A file's name is a hash of everything that decides its content. So a launch neither reads nor hashes
+the text, and maps the ids into memory. Several runs share the files.
 """
 
 import contextlib
 import hashlib
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -15,19 +14,21 @@ from fastdec.data.text.packing import tokenise
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
+from fastdec.files import PathLike
 
-PathLike = str | os.PathLike[str]
-SAMPLE = 1_000_000  # pairs that a tokenizer is learnt from; more teach it nothing, and take an hour
-# of characters, where there are more: text from the web has thousands that occur a few times
+SAMPLE = (
+  1_000_000  # pairs that a tokenizer learns from; more would not improve it, and take an hour
+)
+# Share of characters that become pieces in a larger text: the web has thousands of rare ones.
 COVERAGE = 0.9999
 
 
 def tokenizer_of(
   corpus: Corpus, vocab_size: int, cache_dir: PathLike
 ) -> tuple[Tokenizer, pathlib.Path]:
-  """Learns a tokenizer from the training pairs, and names its file; see `Tokenizer.train`."""
+  """Returns a tokenizer of the training pairs, and its file; learns it once (`Tokenizer.train`)."""
   path = pathlib.Path(cache_dir) / f'tokenizer-{_digest(corpus.key, vocab_size)}.model'
-  # missing or damaged: the same lines give the same file again
+  # A missing or damaged file is made again: the same lines give the same file.
   with contextlib.suppress(UserError):
     return Tokenizer.load(path), path
   lines = (line for pair in corpus.pairs('train', SAMPLE) for line in pair)
@@ -40,27 +41,27 @@ def tokens_of(
 ) -> TokenPairs:
   """Tokenises a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
-  path = (
-    pathlib.Path(cache_dir) / f'tokens-{_digest(corpus.key, split, model, max_length)}-{split}.npy'
-  )
+  digest = _digest(corpus.key, split, model, max_length)
+  path = pathlib.Path(cache_dir) / f'tokens-{digest}-{split}.npy'
   return _kept(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
 
 
 def union_of(
   parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike
 ) -> TokenPairs:
-  """Joins ids by `TokenPairs.union`; `decisive` identifies them."""
+  """Joins ids by `TokenPairs.union`; `decisive` values identify them."""
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(*decisive)}-union.npy'
   return _kept(path, lambda: TokenPairs.union(parts))
 
 
 def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
-  """Loads the pairs in a file, which is made if need be."""
-  if (stored := TokenPairs.load(path)) is not None:
+  """Loads the pairs in a file, or makes and saves them."""
+  stored = TokenPairs.load(path)
+  if stored is not None:
     return stored
   fresh = make()
   fresh.save(path)
-  # a file's pages come as they are read, and leave when memory is short
+  # Loaded again, because the system reads a mapped file page by page, and can drop pages.
   return TokenPairs.load(path) or fresh
 
 

@@ -1,16 +1,15 @@
 """Parallel text as pairs of lines, from files, archives or a set that TFDS prepared.
 
-Lines are read where they are, a few at a time, so that the text of WMT fits. A text is known by a
-hash of its *content*: when a file has changed, `fastdec.data.text.caching` makes all anew that it
-has kept of it.
+Lines are read from their files, a few at a time, so that memory can hold the text of WMT. A hash of
+its *content* identifies a text: when a file has changed, `fastdec.data.text.caching` makes its
+tokenizer and ids anew.
 """
 
 import dataclasses
 import functools
 import hashlib
-import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,10 +18,10 @@ from fastdec.data import prepared
 from fastdec.data.text import embedded, wmt14
 from fastdec.data.text.lines import LinePair, Lines, Pair, content_of, read_pairs
 from fastdec.errors import UserError
+from fastdec.files import PathLike
 
-PathLike = str | os.PathLike[str]
 SPLITS = ('train', 'dev', 'test')
-CHUNK = 10_000  # rows read at once of a set that TFDS prepared
+CHUNK = 10_000  # rows read at once from a set that TFDS prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +33,10 @@ class TextData:
       English-German (see `fastdec.data.text.wmt14`), from the original 'archives' or as prepared by
       'tfds'.
     train, dev, test: of kind 'files', the paths of source and target, () for a missing split. Line
-      i of one translates line i of the other. A file is gzipped where its name ends in .gz, and has
-      segments where it ends in .sgm.
-    folder: of kind 'archives', where they are; of kind 'tfds', its data_dir ('': TFDS's default).
-    source, target: of WMT14, the languages: 'en' and 'de', or the other way round.
+      i of one translates line i of the other. A file whose name ends in .gz is gzipped, and one in
+      .sgm has segments.
+    folder: of kind 'archives', their folder; of kind 'tfds', its data_dir ('': TFDS's default).
+    source, target: the languages of WMT14: 'en' and 'de', or 'de' and 'en'.
     max_train: reads at most this many lines of training text (None: all).
   """
 
@@ -56,9 +55,9 @@ class Corpus(NamedTuple):
 
   Fields:
     key: a hash of the content, and of max_train.
-    counts: for each split, the number of pairs that are read. Pairs of train with an empty side are
-      then left out.
-    read: for each split, a function that reads the pairs with given indices, which ascend.
+    counts: for each split, the number of pairs to read. `pairs` then leaves out those of train with
+      an empty side.
+    read: for each split, a function that reads the pairs with some indices, which ascend.
   """
 
   key: str
@@ -69,7 +68,7 @@ class Corpus(NamedTuple):
     """Reads the (source, target) lines of a split in order, a few thousand at a time.
 
     Args:
-      sample: reads only this many pairs where there are more, always the same ones.
+      sample: the most pairs to read, always the same ones (None: all).
 
     Raises:
       UserError: there is no such split, or the text is damaged.
@@ -86,7 +85,7 @@ class Corpus(NamedTuple):
 
 
 def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
-  """Opens and checks a text; a file that has changed since the last time is read once for that.
+  """Opens a text and checks it; reads a file once after each change.
 
   Lines are as in the files, without their ends. Pairs with an empty side stay in dev and test (an
   empty line is a sentence to translate) and are left out of train.
@@ -140,18 +139,15 @@ def _files(data: TextData, cache: pathlib.Path) -> Corpus:
 
 def _of_files(splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path) -> Corpus:
   key, counts = content_of(splits, cache / 'scans')
-  read = {
-    split: functools.partial(_picked, functools.partial(read_pairs, files))
-    for split, files in splits.items()
-  }
+  read = {split: functools.partial(_picked, files) for split, files in splits.items()}
   return Corpus(key, counts, read)
 
 
-def _picked(pairs: Callable[[], Iterable[Pair]], indices: Sequence[int]) -> Iterator[Pair]:
-  """Picks the pairs with these indices, which ascend; reads nothing behind the last of them."""
+def _picked(files: Sequence[LinePair], indices: Sequence[int]) -> Iterator[Pair]:
+  """Yields the pairs with these indices, which ascend; reads nothing after the last of them."""
   wanted = iter(indices)
   following = next(wanted, None)
-  for index, pair in enumerate(pairs()):
+  for index, pair in enumerate(read_pairs(files)):
     if index == following:
       yield pair
       following = next(wanted, None)
@@ -164,7 +160,7 @@ def _tfds(data: TextData, cache: pathlib.Path) -> Corpus:
   read = {split: functools.partial(_rows, source, folder, data) for split, source in rows.items()}
   counts = {split: len(source) for split, source in rows.items()}
   for split, count in counts.items():
-    # files are opened when they are read: damage shows now
+    # reads a pair, so that damaged files are noticed now
     next(read[split](range(min(count, 1))), None)
   return Corpus(key, counts, read)
 

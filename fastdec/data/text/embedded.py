@@ -1,8 +1,8 @@
 """An English-German corpus of 21,000 simple sentences that comes with the package.
 
-English lines are all different, and so are German ones: what is in dev or test is nowhere else.
+All English lines differ, and so do the German ones, so no sentence is in two splits.
 
-Licence: a grammar of ours wrote the sentences; they are Apache-2.0 as the code is. Their names of
+Licence: a grammar of ours wrote the sentences; they are Apache-2.0, like the code. Their names of
 countries, languages, currencies, units, days and months are from Unicode's CLDR 47, by way of Babel
 2.18. Unicode's licence for these, Unicode-3.0, lies in the archive as LICENSE.unicode.
 """

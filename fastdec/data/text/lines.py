@@ -1,7 +1,7 @@
-"""Lines of text in files and archives, and the content that one pass over them finds.
+"""Lines of text in files and archives; their hash and number, kept from one pass over them.
 
-A pass over the text of WMT takes minutes. Its result is kept under path, size and time of change,
-so that the same file is not read again.
+A pass over the text of WMT takes minutes. Its result is kept for a file's path, size and time of
+change, so that the same file is not read again.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from fastdec.files import MARK, open_file, read_json, write_json
 
 Pair = tuple[str, str]
 LONGEST = 2**24  # bytes of a line
-# the ampersand last
+# the ampersand last, because it could begin another entity
 ENTITIES = {b'&quot;': b'"', b'&apos;': b"'", b'&lt;': b'<', b'&gt;': b'>', b'&amp;': b'&'}
 
 
@@ -33,10 +33,10 @@ class Lines:
   """The lines of a file, or of one in an archive, without their ends.
 
   Only a newline ends a line, as for `wc -l`. A name in .sgm is a test set in WMT's format: its
-  lines are the segments, without white space at the ends, entities undone.
+  lines are the segments, without white space at the ends, and with entities decoded.
 
   Fields:
-    path: the file, gzipped where the name ends in .gz.
+    path: the file, gzipped if its name ends in .gz.
     member: the name of a file in it, if it is a gzipped tar archive; else ''.
   """
 
@@ -56,8 +56,11 @@ class Lines:
       for line in self._member() if self.member else self._file():
         if not (self.member or self.path).endswith('.sgm'):
           yield line.removesuffix(b'\n').removesuffix(b'\r')
-        elif found := re.search(rb'<seg[^>]*>(.*)</seg>', line):
-          yield _plain(found[1].strip())
+        elif segment := re.search(rb'<seg[^>]*>(.*)</seg>', line):
+          text = segment[1].strip()
+          for entity, character in ENTITIES.items():
+            text = text.replace(entity, character)
+          yield text
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
       reason = getattr(error, 'strerror', None) or error
       wanted = 'the whole archive' if self.member else 'a text file, or a gzipped one named .gz'
@@ -100,14 +103,14 @@ LinePair = tuple[Lines, Lines]
 
 
 class Content(NamedTuple):
-  """A hash of what all files of a text hold, and the number of lines of each split."""
+  """A hash of all files of a text, and the number of lines of each split."""
 
   key: str
   counts: dict[str, int]
 
 
 def read_pairs(files: Sequence[LinePair]) -> Iterator[Pair]:
-  """Reads the pairs of several files of source and target, one file behind the other."""
+  """Reads the pairs of several files of source and target, one file after the other."""
   for source_lines, target_lines in files:
     for source, target in zip(source_lines, target_lines, strict=True):
       yield source.decode(), target.decode()
@@ -129,8 +132,10 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
     for source, target in files:
       ours, theirs = _remembered(source, memory), _remembered(target, memory)
       if ours.lines != theirs.lines:
-        given = f'{source} has {ours.lines} lines and {target} has {theirs.lines} lines'
-        raise UserError(f'{given}: give files whose lines translate each other, one by one')
+        raise UserError(
+          f'{source} has {ours.lines} lines and {target} has {theirs.lines} lines: give files whose'
+          ' lines translate each other, one by one'
+        )
       counts[split] += ours.lines
       digest.update(f'{split} {ours.digest} {theirs.digest}\n'.encode())
   return Content(digest.hexdigest(), counts)
@@ -153,13 +158,13 @@ def _remembered(place: Lines, memory: pathlib.Path) -> _Scan:
   with contextlib.suppress(UserError):  # no note, or a damaged one
     return read(_Scan, read_json(note), note.name)
   scan = _scan(place)
-  with contextlib.suppress(UserError):  # where nothing can be written, only time is lost
+  with contextlib.suppress(UserError):  # without a note the next run only takes longer
     write_json(note, dataclasses.asdict(scan))
   return scan
 
 
 def _scan(place: Lines) -> _Scan:
-  """Reads a whole file once, so that what is wrong with it shows before any work."""
+  """Reads a whole file once, so that its mistakes show before any work."""
   digest, lines, has_text = hashlib.sha256(), 0, False
   try:
     for line in place:
@@ -174,9 +179,3 @@ def _scan(place: Lines) -> _Scan:
   if not has_text:
     raise UserError(f'the text file {place} is empty: give a file with a sentence on each line')
   return _Scan(lines, digest.hexdigest())
-
-
-def _plain(text: bytes) -> bytes:
-  for entity, character in ENTITIES.items():
-    text = text.replace(entity, character)
-  return text

@@ -1,7 +1,7 @@
 """Pairs of sentences to batches of one fixed shape: tokenised once, packed several to a row.
 
-One shape means one compilation. A first-fit plan made once for each (seed, epoch) says which pairs
-share a row (Krell et al. 2021, section 3); batches are then read by index, so a training run
+One shape means one compilation. A first-fit plan, made once for each (seed, epoch), decides which
+pairs share a row (Krell et al. 2021, section 3). Batches are then read by index, so a training run
 resumes at any batch by this index alone. In a row, source segment i and target segment i are a
 pair:
 
@@ -31,43 +31,46 @@ with extras.explained():
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
 CHUNK = 10_000  # pairs tokenised at once
-OPEN_ROWS = 256  # rows that first fit looks at; four times as many fill half a per cent more
+OPEN_ROWS = 256  # rows that first fit considers; with four times as many they are 0.5 % fuller
 
 
 def tokenise(
   pairs: Iterable[tuple[str, str]], tokenizer: Any, max_length: int | None = None
 ) -> TokenPairs:
-  """The ids of all pairs, EOS appended to both sides, some thousand pairs at a time.
+  """Returns the ids of all pairs, EOS appended to both sides.
 
   Args:
+    pairs: lines of source and target; they are encoded some thousand at a time.
     tokenizer: of any kind; its `encode_lines` ends each line.
     max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
   """
-  pairs, parts, dropped = iter(pairs), ([], []), 0
-  sides = (tokenizer, getattr(tokenizer, 'target', tokenizer))  # dictionaries are two
+  pairs, sources, targets, dropped = iter(pairs), [], [], 0
+  target_tokenizer = getattr(tokenizer, 'target', tokenizer)  # a pair of dictionaries has another
   while chunk := list(itertools.islice(pairs, CHUNK)):
-    lines = zip(sides, zip(*chunk, strict=True), strict=True)
-    encoded = zip(*(side.encode_lines(part) for side, part in lines), strict=True)
-    kept = [pair for pair in encoded if max_length is None or max(map(len, pair)) <= max_length]
+    source_ids = tokenizer.encode_lines([source for source, _ in chunk])
+    target_ids = target_tokenizer.encode_lines([target for _, target in chunk])
+    kept = []
+    for pair in zip(source_ids, target_ids, strict=True):
+      if max_length is None or max(map(len, pair)) <= max_length:
+        kept.append(pair)
     dropped += len(chunk) - len(kept)
-    # nothing kept has no sides
-    for part, side in zip(parts, zip(*kept, strict=True), strict=False):
-      part.append(Ragged.of(side))
-  source, target = map(Ragged.joined, parts)
-  return TokenPairs(source, target, dropped)
+    sources.append(Ragged.of([source for source, _ in kept]))
+    targets.append(Ragged.of([target for _, target in kept]))
+  return TokenPairs(Ragged.joined(sources), Ragged.joined(targets), dropped)
 
 
 def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:
-  """Training batches without end: int32[rows, length] arrays named as in the table above, by index.
+  """Makes training batches without end, by index: int32[rows, length] arrays named as above.
 
   Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the
-  first epoch's plan, rounded up). Places for rows that a plan does not need lie scattered and
-  empty; the few rows that a later plan may need more than there are places are left out of that
-  epoch.
+  first epoch's plan, rounded up). If a plan needs fewer rows than the batches have, the empty ones
+  are scattered; if it needs a few more, these are left out of that epoch.
 
   Args:
+    tokens: the pairs.
     rows: rows in a batch.
     length: tokens in a row, for source and for target.
+    seed: of the shuffles.
 
   Raises:
     UserError: no rows, no pairs, or a pair longer than a row.
@@ -87,7 +90,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
 
 
 class _Plan(NamedTuple):
-  """Pairs of each row: row i of the epoch holds order[starts[i]:starts[i + 1]], in this order."""
+  """The pairs of each row: row i of the epoch has order[starts[i]:starts[i + 1]], in this order."""
 
   order: Int[np.ndarray, ' n']
   starts: Int[np.ndarray, ' rows_plus_1']
@@ -109,6 +112,7 @@ class _PackedSource:
 
   def __getitem__(self, index: int) -> Batch:
     epoch, batch = divmod(index, self.batches_per_epoch)
+    # Pairs of the batch, and the row and the number within it of each.
     order, starts = self._plan(epoch)
     starts = starts[batch * self._rows : (batch + 1) * self._rows + 1]
     pairs, counts = order[starts[0] : starts[-1]], np.diff(starts)
@@ -121,35 +125,35 @@ class _PackedSource:
     }
 
   def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
-    """The epoch's shuffle, and the row of each of its pairs."""
+    """Returns the epoch's shuffle, and the row of each of its pairs."""
     pairs = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
     return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
   def _plan(self, epoch: int) -> _Plan:
-    """The plan of an epoch. While its batches are read, that of the next one is made."""
-    plan = self._begun(epoch).result()
-    self._begun(epoch + 1)
+    """Returns an epoch's plan. The next one is made while this one's batches are read."""
+    plan = self._begin_plan(epoch).result()
+    self._begin_plan(epoch + 1)
     return plan
 
-  def _begun(self, epoch: int) -> 'Future[_Plan]':
+  def _begin_plan(self, epoch: int) -> 'Future[_Plan]':
     with self._lock:
       if epoch not in self._plans:
-        # readers run ahead
+        # Some readers are ahead of others, so the plans of two epochs before are kept.
         self._plans = {e: plan for e, plan in self._plans.items() if epoch - 2 <= e <= epoch}
         self._plans[epoch] = Future()
+        # A daemon, so that a process can end without waiting for the plan.
         threading.Thread(target=self._make, args=(epoch, self._plans[epoch]), daemon=True).start()
       return self._plans[epoch]
 
   def _make(self, epoch: int, plan: 'Future[_Plan]') -> None:
-    """Makes a plan, which takes half a minute for the pairs of WMT; nobody waits for it at the end
-    of the process."""
+    """Makes a plan, which takes half a minute for the pairs of WMT."""
     try:
       plan.set_result(self._scatter(epoch, *self._assign(epoch)))
     except BaseException as error:
       plan.set_exception(error)
 
   def _scatter(self, epoch: int, pairs: Int[np.ndarray, ' n'], row: Int[np.ndarray, ' n']) -> _Plan:
-    """Scatters the rows over the places that the epoch's batches have."""
+    """Assigns the rows to random places in the epoch's batches."""
     places = self.batches_per_epoch * self._rows
     rng = np.random.default_rng((self._seed, epoch, 1))
     place = rng.permutation(max(places, row.max() + 1))[row]
@@ -158,8 +162,9 @@ class _PackedSource:
 
 
 def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, ' n']:
-  """The row of each pair: the first open one with room on both sides, else a new one for the
-  fullest.
+  """Returns the row of each pair: the first open row in which both sides fit.
+
+  If none fits, a new row takes the place of the fullest one.
 
   (3, 2), (2, 2), (1, 1) with length 4 -> rows 0, 1, 0
   """
@@ -167,6 +172,7 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
   ids, opened = list(range(OPEN_ROWS)), OPEN_ROWS
   rows = np.empty(len(lengths), np.int64)
   for i, (source, target) in enumerate(lengths.tolist()):
+    # argmax finds the first row that fits
     fits = (free_source >= source) & (free_target >= target)
     place = int(fits.argmax())
     if not fits[place]:
@@ -187,12 +193,12 @@ def _lay_out(
   segment: Int[np.ndarray, ' n'],
   shape: tuple[int, int],
 ) -> Batch:
-  """One side of a batch: its pairs' tokens, segments and positions, one behind the other in each
-  row."""
+  """Lays out one side of a batch: tokens, segments and positions of the pairs of each row."""
+  # For each token: its position in the sentence, and its place in the flat array of rows.
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)
   position = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-  # tokens of the batch ahead of the row
+  # tokens of the batch in earlier rows
   rows_before = np.concatenate([[0], ends])[np.searchsorted(row, row)]
   flat = np.repeat(row * shape[1] - rows_before, lengths) + np.arange(lengths.sum())
   tokens = side.tokens[np.repeat(side.offsets[pairs], lengths) + position]

@@ -1,13 +1,12 @@
 """A SentencePiece BPE tokenizer for both languages (Kudo and Richardson 2018).
 
-Ids: 0 pads, 1 ends a sentence, 2 stands for a character never seen in training. A start token is
-not needed, as models shift their targets themselves. Output must compare with raw references, so
-text is normalised little: NFC, and any run of whitespace becomes one space. SentencePiece's own
-NFKC, which makes three dots of '…', is off.
+Ids: 0 pads, 1 ends a sentence, 2 is any character that was not in the training text. A start token
+is not needed, because models shift their targets themselves. Output is compared with raw
+references, so text is normalised little: NFC, and any run of whitespace becomes one space.
+SentencePiece's own NFKC, which makes three dots of '…', is off.
 """
 
 import io
-import os
 import pathlib
 import re
 import textwrap
@@ -16,18 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import check_text, damaged, read_bytes, whole_file
+from fastdec.files import PathLike, check_text, damaged, read_bytes, whole_file
 
 with extras.explained():
   import sentencepiece
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
-SIGN = '\x1f'  # in the place of '▁', by which SentencePiece writes a space
+SIGN = '\x1f'  # stands for '▁', which is a space to SentencePiece
 LONGEST = 4192  # bytes of a line that SentencePiece learns from
-PathLike = str | os.PathLike[str]
 
 
-# Characters that SentencePiece has a use of its own for, by separators, which are whitespace to us.
+# SentencePiece uses these characters for itself. Separators, whitespace to us, stand for them.
 OURS = str.maketrans({'▁': SIGN, '▅': '\x1e', '\0': '\x1d'})
 THEIRS = {new: chr(old) for old, new in OURS.items()}
 
@@ -38,16 +36,16 @@ def normalise(text: str) -> str:
 
 
 def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
-  """Returns the model of a file's content.
+  """Reads a SentencePiece model from a file's content.
 
   Raises:
-    RuntimeError, ValueError: it is none, or has a piece that is not UTF-8.
+    RuntimeError, ValueError: it is no model, or has a piece that is not UTF-8.
   """
   if not model_proto:
     raise ValueError('the file is empty')
-  found = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
-  found.id_to_piece(list(range(found.vocab_size())))
-  return found
+  processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
+  processor.id_to_piece(list(range(processor.vocab_size())))  # raises for damaged pieces
+  return processor
 
 
 def _escaped(text: str) -> str:
@@ -87,12 +85,12 @@ class Tokenizer:
 
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
-      path: the file to write (by way of a temporary one); its folder is made if need be.
-      vocab_size: pieces in all, the three special ones and that of '▁' included.
+      path: the file to write (by way of a temporary one); makes its folder.
+      vocab_size: number of pieces, including the three special ones and that of '▁'.
       character_coverage: share of characters that become pieces; the rarest become the unknown one.
 
     Raises:
-      UserError: more pieces than the text has (the message gives its number), fewer than it has
+      UserError: more pieces than the text has (the message gives the number), fewer than it has
         characters, or no text at all; a file that cannot be written.
     """
     model = io.BytesIO()
@@ -127,11 +125,6 @@ class Tokenizer:
     """
     try:
       tokenizer = cls(read_bytes(path))
-      ids = (
-        tokenizer._processor.pad_id(),
-        tokenizer._processor.eos_id(),
-        tokenizer._processor.unk_id(),
-      )
     except OSError as error:
       raise UserError(
         f'cannot read the tokenizer {path} ({error.strerror}): give one of fastdec'
@@ -140,9 +133,13 @@ class Tokenizer:
       raise damaged(
         pathlib.Path(path), 'is corrupt, or no SentencePiece model', 'give one of fastdec'
       ) from None
+    processor = tokenizer._processor
+    ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
     if ids != (PAD_ID, EOS_ID, UNK_ID):
-      special = f'has pad, eos, unk = {ids}, not {(PAD_ID, EOS_ID, UNK_ID)}'
-      raise UserError(f'the tokenizer {path} {special}: give one that fastdec trained')
+      raise UserError(
+        f'the tokenizer {path} has pad, eos, unk = {ids}, not {(PAD_ID, EOS_ID, UNK_ID)}: give one'
+        ' that fastdec trained'
+      )
     return tokenizer
 
   def save(self, folder: pathlib.Path) -> None:
@@ -155,7 +152,7 @@ class Tokenizer:
     return self._processor.vocab_size()
 
   def encode(self, text: str, special: bool = True) -> list[int]:
-    """Returns the ids of a line, without an end in any case; an empty line has none."""
+    """Returns the ids of a line, always without an end; an empty line has none."""
     return self._processor.encode(_escaped(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
@@ -164,7 +161,9 @@ class Tokenizer:
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids up to the first end of sentence, without padding and ids beyond."""
-    known = [one for one in _content(ids) if one < self.vocab_size]
+    ids = [int(token) for token in ids]
+    end = ids.index(EOS_ID) if EOS_ID in ids else len(ids)
+    known = [token for token in ids[:end] if token != PAD_ID and token < self.vocab_size]
     return _unescaped(self._processor.decode(known))
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -172,33 +171,32 @@ class Tokenizer:
 
     Ids beyond the pieces are '<unk>'.
     """
-    known = (int(token) if int(token) < self.vocab_size else UNK_ID for token in ids)
-    return [_unescaped(self._processor.id_to_piece(token)) for token in known]
+    pieces = []
+    for token in map(int, ids):
+      known = token if token < self.vocab_size else UNK_ID
+      pieces.append(_unescaped(self._processor.id_to_piece(known)))
+    return pieces
 
   def token_bytes(self) -> list[bytes]:
     """Returns the bytes that each id writes; b'' for special ones."""
-    pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
-    found = [_unescaped(piece.replace('▁', ' ')).encode() for piece in pieces]
-    return [b'' if token in (PAD_ID, EOS_ID, UNK_ID) else x for token, x in enumerate(found)]
-
-
-def _content(ids: Sequence[int]) -> list[int]:
-  ids = [int(token) for token in ids]
-  end = ids.index(EOS_ID) if EOS_ID in ids else len(ids)
-  return [token for token in ids[:end] if token != PAD_ID]
+    written = []
+    for token, piece in enumerate(self._processor.id_to_piece(list(range(self.vocab_size)))):
+      is_special = token in (PAD_ID, EOS_ID, UNK_ID)
+      written.append(b'' if is_special else _unescaped(piece.replace('▁', ' ')).encode())
+    return written
 
 
 def _training_error(message: str, vocab_size: int) -> UserError:
-  """Returns SentencePiece's complaint in our words."""
-  given = f'vocab_size={vocab_size} is not possible'
-  if found := re.search(r'value <= (\d+)', message):
-    return UserError(f'{given}: the training text has {found[1]} pieces, set it to that or less')
-  if found := re.search(r'required_chars\. \d+ vs (\d+)', message):
+  """Turns SentencePiece's message into a UserError."""
+  mistake = f'vocab_size={vocab_size} is not possible'
+  if most := re.search(r'value <= (\d+)', message):
+    return UserError(f'{mistake}: the training text has {most[1]} pieces, set it to that or less')
+  if least := re.search(r'required_chars\. \d+ vs (\d+)', message):
     return UserError(
-      f'{given}: the training text needs {found[1]} for its characters alone, set it to more'
+      f'{mistake}: the training text needs {least[1]} for its characters alone, set it to more'
     )
   if 'sentences_.empty()' in message:
     return UserError(
       'there is no line of text to train a tokenizer on: give text files that are not empty'
     )
-  return UserError(f'{given}: give a whole number such as 4000 (SentencePiece says: {message})')
+  return UserError(f'{mistake}: give a whole number such as 4000 (SentencePiece says: {message})')

@@ -1,6 +1,6 @@
 """Tokenised pairs as a few integer arrays, in memory and in one file.
 
-The file is one .npy of int32, so that it can be mapped into memory rather than read:
+The file is one .npy of int32, so that it can be mapped into memory instead of read:
 
     number of pairs, number dropped, lengths of sources, lengths of targets, tokens of sources,
     tokens of targets
@@ -17,12 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Int, Int32
 
-from fastdec.files import whole_file
+from fastdec.files import PathLike, whole_file
 
-# what NumPy raises of files that are no .npy, or a damaged one
+# NumPy raises any of these for a file that is no .npy, or a damaged one.
 WRONG = (OSError, EOFError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 WRONG += (SyntaxError, RuntimeError, tokenize.TokenError)
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Ragged:
 
   @classmethod
   def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
-    """Joins the sequences of all parts, one behind the other."""
+    """Joins the sequences of all parts, one after the other."""
     empty = cls.of([])
     tokens = np.concatenate([empty.tokens, *(part.tokens for part in parts)])
     return cls(tokens, np.cumsum(np.concatenate([[0], *(part.lengths for part in parts)])))
@@ -82,7 +81,7 @@ class TokenPairs:
     return np.stack([self.source.lengths, self.target.lengths], axis=1)
 
   def at_most(self, max_length: int) -> 'TokenPairs':
-    """Drops the pairs with a longer side, and counts them; the same object where there is none."""
+    """Drops the pairs with a longer side, and counts them; returns itself if there are none."""
     is_kept = self.lengths.max(1, initial=0) <= max_length
     if is_kept.all():
       return self
@@ -93,18 +92,19 @@ class TokenPairs:
   def union(cls, parts: 'Sequence[TokenPairs]') -> 'TokenPairs':
     """Joins the pairs of all parts, without those that are in an earlier part.
 
-    A pair that comes twice in a part stays twice.
+    A pair that is twice in a part stays twice.
     """
-    kept: list[TokenPairs] = []
+    sources, targets = [], []
     seen: set[bytes] = set()
     for part in parts:
-      # a source ends in EOS
-      found = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]
-      is_new = np.array([pair not in seen for pair in found], bool)
-      kept.append(cls(part.source.chosen(is_new), part.target.chosen(is_new), part.dropped))
-      seen.update(found)
-    sources, targets = ([one.source for one in kept], [one.target for one in kept])
-    return cls(Ragged.joined(sources), Ragged.joined(targets), sum(one.dropped for one in kept))
+      # A source ends in EOS, so the joined bytes identify a pair.
+      pairs = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]
+      is_new = np.array([pair not in seen for pair in pairs], bool)
+      sources.append(part.source.chosen(is_new))
+      targets.append(part.target.chosen(is_new))
+      seen.update(pairs)
+    dropped = sum(part.dropped for part in parts)
+    return cls(Ragged.joined(sources), Ragged.joined(targets), dropped)
 
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
@@ -116,14 +116,12 @@ class TokenPairs:
       if stored.dtype != np.int32 or stored.ndim != 1:
         return None
       count, dropped = map(int, stored[:2])
-      sides = [
-        np.cumsum(np.concatenate([[0], part]))
-        for part in stored[2 : 2 + 2 * count].reshape(2, count)
-      ]
-      source, target = np.split(stored[2 + 2 * count :], [sides[0][-1]])
-      if len(target) != sides[1][-1]:
+      lengths = stored[2 : 2 + 2 * count].reshape(2, count)
+      sources, targets = (np.cumsum(np.concatenate([[0], side])) for side in lengths)
+      source, target = np.split(stored[2 + 2 * count :], [sources[-1]])
+      if len(target) != targets[-1]:
         return None
-      return cls(Ragged(source, sides[0]), Ragged(target, sides[1]), dropped)
+      return cls(Ragged(source, sources), Ragged(target, targets), dropped)
     except WRONG:
       return None
 
@@ -133,12 +131,9 @@ class TokenPairs:
     Raises:
       UserError: it cannot be written.
     """
-    sides = self.source, self.target
-    parts = [
-      np.array([len(self), self.dropped]),
-      *(side.lengths for side in sides),
-      *(side.tokens for side in sides),
-    ]
+    source, target = self.source, self.target
+    counts = np.array([len(self), self.dropped])
+    parts = [counts, source.lengths, target.lengths, source.tokens, target.tokens]
     header = {'descr': '<i4', 'fortran_order': False, 'shape': (sum(map(len, parts)),)}
     with whole_file(pathlib.Path(path)) as file:
       np.lib.format.write_array_header_1_0(file, header)

@@ -4,7 +4,7 @@
   dev    newstest2013                                    3,000
   test   newstest2014                                    3,003
 
-There are two ways to it:
+There are two ways to get it:
 
   prepared by TFDS, which needs TensorFlow, once:
     tfds build wmt14_translate/de-en --file_format=array_record
@@ -27,8 +27,8 @@ from fastdec.data.text.lines import LinePair, Lines
 from fastdec.errors import UserError
 
 NAME = 'wmt14_translate/de-en'
-SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names, and those of TFDS
-ARCHIVES = {  # of each split: archive, its German file, its English one
+SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names: those of TFDS
+ARCHIVES = {  # for each split: archives, each with its German file and its English one
   'train': (
     (
       'training-parallel-europarl-v7.tgz',
@@ -73,7 +73,7 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
   """Opens the set that TFDS prepared under a folder ('': its own).
 
   Returns:
-    A hash of the set, its place, and the data source of each split; rows have 'de' and 'en'.
+    A hash of the set, its folder, and the data source of each split; rows have 'de' and 'en'.
 
   Raises:
     UserError: it is not prepared there, or not as array records, or the languages are not English

@@ -1,10 +1,9 @@
-"""Calibration of drafts: a temperature for each guess, so that of guesses at .7 seven in ten are
-right.
+"""Calibration of drafts: a temperature for each guess, so that 70 % of guesses at 0.7 are right.
 
-Trees branch by the products of confidences along a path. So the temperatures are fitted one behind
+Trees branch by the products of confidences along a path. So the temperatures are fitted one after
 the other, each on the product of its guess's confidence and those before it (sequential temperature
-scaling). The text is held out and written by the target. As in decoding, the draft goes on behind
-its own guesses there.
+scaling). The text is held out and written by the target. As in decoding, each guess follows the
+draft's own guesses.
 """
 
 import functools
@@ -33,24 +32,22 @@ def warmth_of(
 ) -> Float[np.ndarray, ' n']:
   """Fits a temperature for each guess of a draft.
 
-  Logits are divided by it before their softmax is taken for confidences.
+  Decoding divides logits by it before their softmax, which gives confidences.
 
   Args:
     draft: the draft network and its parameters.
     target: the model and its parameters.
-    batches: packed sentences, which the draft has not been trained on.
+    batches: packed sentences that the draft was not trained on.
     passes: guesses of an autoregressive draft.
-    anchors: places of each row looked at; 0: all.
+    anchors: number of places in each row to use; 0: all.
   """
   parts = []
   for batch in batches:
     parts.append(jax.device_get(_guessed(draft, target, batch, passes, anchors)))
   if not parts:
     raise UserError('a draft is calibrated on held-out text, and there is none: give some')
-  confidence, is_right, is_real = (
-    np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)
-  )
-  return fitted(confidence, is_right, is_real)
+  joined = [np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True)]
+  return fitted(*joined)
 
 
 def fitted(
@@ -60,12 +57,12 @@ def fitted(
 ) -> Float[np.ndarray, ' n']:
   """Picks, for each guess, the temperature of GRID with the least log loss.
 
-  The loss is of its confidences times those of the guesses before.
+  The loss is that of its confidence times those of the guesses before.
 
   Args:
     confidence: of each guess at each temperature, at m places.
-    is_right: whether the guess is.
-    is_real: whether there is a token to guess.
+    is_right: true if the guess is right.
+    is_real: true if the text has a token there.
   """
   chosen = np.ones(is_right.shape[0], np.float32)
   product, accepted = np.ones(is_right.shape[1]), np.ones(is_right.shape[1], bool)
@@ -73,6 +70,7 @@ def fitted(
     accepted &= is_right[i]
     if not real.any():
       continue
+    # log loss of a path's confidence, for each temperature of its last guess
     odds = np.clip(product * confidence[:, i], 1e-6, 1 - 1e-6)[:, real]
     loss = -np.where(accepted[real], np.log(odds), np.log1p(-odds)).mean(-1)
     best = int(loss.argmin())
@@ -84,24 +82,25 @@ def fitted(
 def _guessed(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Float[Array, 'g n m'], Bool[Array, 'n m'], Bool[Array, 'n m']]:
-  """Lets a draft guess behind its own guesses.
+  """Lets a draft guess after its own guesses.
 
-  Returns confidences at each temperature, which guesses are right, and which are real.
+  Returns confidences at each temperature, and masks of the right guesses and of the real ones.
   """
   seen = target.module.features(target.params, batch, draft.module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
-  found, right = [], []
+  confidences, right = [], []
 
   def guess(
     i: int, state: Float[Array, 'b a d'], before: Array, carry: Array
   ) -> tuple[Array, Array]:
     logits, carry = _as_decoded(draft, target, state, before, carry)
     word: Int[Array, 'b a'] = draft.module.ids(draft.params, logits.argmax(-1).astype(jnp.int32))
-    found.append(_confidences(logits))
+    confidences.append(_confidences(logits))
     right.append((word == chosen.take(tokens, i + 1)).reshape(-1))
     return word, carry
 
+  # A block has all states before its first guess; EAGLE's next state reads the guess before.
   module: Any = draft.module
   if isinstance(module, BlockNetwork):
     states = block_rows(draft, target, batch, seen, chosen)
@@ -116,7 +115,7 @@ def _guessed(
     states = eagle_rows(draft, target, batch, seen, chosen, passes, guess=own)
     own(len(states) - 1, states[-1])
   real = [chosen.follows(segments, i + 1).reshape(-1) for i in range(len(states))]
-  return jnp.stack(found, axis=1), jnp.stack(right), jnp.stack(real)
+  return jnp.stack(confidences, axis=1), jnp.stack(right), jnp.stack(real)
 
 
 def _as_decoded(
@@ -126,7 +125,7 @@ def _as_decoded(
   before: Int[Array, 'b a'],
   carry: Float[Array, 'b a r'],
 ) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
-  """Returns the logits that grow trees: those of a block's candidates, if it lacks words."""
+  """Returns the logits by which trees grow; a block that keeps few candidates has no others."""
   module, params = draft
   logits = suppress_words(
     params, module.logits(params, target, state), target.module.suppressed_ids
@@ -143,10 +142,9 @@ def _as_decoded(
 
 
 def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:
-  """Returns the odds of the best word at each temperature of GRID."""
+  """Returns the best word's probability at each temperature of GRID."""
 
   def at(warmth: Float[Array, '']) -> Float[Array, 'b a']:
     return jnp.exp((logits.max(-1) / warmth) - jax.nn.logsumexp(logits / warmth, axis=-1))
 
-  found = jax.lax.map(at, jnp.asarray(GRID))
-  return found.reshape(len(GRID), -1)
+  return jax.lax.map(at, jnp.asarray(GRID)).reshape(len(GRID), -1)

@@ -1,9 +1,9 @@
 """Losses of draft networks, and their accuracy.
 
 A draft learns the token that the target wrote (CE), or the target's whole law. KL is the divergence
-of its own law from it. TV is the share of either that the other lacks: 1 - TV is the rate at which
-guesses drawn from the draft's law are accepted. A loss is a mean over real guesses at each position
-behind the anchors, and over positions by weights.
+of its own law from the target's. TV is the total variation between them: 1 - TV is the rate at
+which guesses drawn from the draft's law are accepted. A loss is the mean over real guesses at each
+position after the anchors, and then the weighted mean over positions.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ class DraftLoss:
   """Settings of a draft's loss.
 
   Attributes:
-    passes: guesses of an autoregressive draft that its training unrolls; a block's are its k - 1.
-    anchors: places of a row of the batch that guesses are learnt at, drawn anew in each step; 0:
+    passes: number of guesses that training unrolls for an autoregressive draft; a block has k - 1.
+    anchors: number of places in each row at which the draft learns, drawn anew in each step; 0:
       all.
     ce, kl, tv: weights of the kinds of loss.
-    decay: each later guess counts this many times the one before.
+    decay: weight of each guess relative to the one before.
   """
 
   passes: int = 4
@@ -66,20 +66,20 @@ class DraftLoss:
 
   @property
   def reads_law(self) -> bool:
-    """True if the loss needs the target's law, and not only its tokens."""
+    """True if the loss needs the target's law, not only its tokens."""
     return bool(self.kl or self.tv)
 
 
 class Rows(NamedTuple):
-  """The guesses that a draft makes behind its anchors, one after another."""
+  """The guesses that a draft makes after its anchors, one after another."""
 
   states: Float[Array, 'n b a d']
   before: Int[Array, 'n b a']  # the token before each guess
   token: Int[Array, 'n b a']  # the one that the target wrote
-  is_real: Bool[Array, 'n b a']  # whether its sentence is that long
+  is_real: Bool[Array, 'n b a']  # true if the sentence is long enough
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
   """The outcome of one guess at each anchor."""
 
   loss: Float[Array, '']
@@ -100,24 +100,24 @@ def draft_loss(
   Args:
     draft: an `EagleNetwork` or a `BlockNetwork`, and its parameters.
     target: the model and its parameters.
-    batch: packed sentences, best of the target's own writing.
+    batch: packed sentences, preferably the target's own output.
     seen: `target.module.features` of them.
-    settings: what it is trained by.
-    key: draws anchors; not read where all are taken.
+    settings: the kinds of loss and their weights.
+    key: draws anchors; not read if all are used.
     dropout_key: for the draft's dropout; None switches it off.
 
   Returns:
-    The loss in nats a guess; and metrics: 'loss', 'accuracy_1', 'accuracy_2', ...: how often each
-    guess is right when
-    those before it are; 'tokens', the number of anchors.
+    The loss in nats a guess; and metrics: 'loss', the share of right guesses at each position,
+    'accuracy_1', 'accuracy_2', ..., when those before it are right, and the number of anchors,
+    'tokens'.
   """
   anchors = anchors_of(batch, settings.anchors, key)
   rows = rows_of(draft, target, batch, seen, anchors, settings.passes, dropout_key)
-  found = _over_rows(draft, target, seen, anchors, rows, settings)
+  outcome = _over_rows(draft, target, seen, anchors, rows, settings)
   n = len(rows.token)
-  weights = settings.decay ** jnp.arange(n, dtype=found.loss.dtype)
-  loss = (found.loss * weights).sum() / weights.sum()
-  accuracy = _share(found.is_right, rows.is_real)
+  weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
+  loss = (outcome.loss * weights).sum() / weights.sum()
+  accuracy = _share(outcome.is_right, rows.is_real)
   metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
   return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
 
@@ -131,16 +131,13 @@ def rows_of(
   passes: int,
   dropout_key: Array | None = None,
 ) -> Rows:
-  """Returns the guesses of either kind of draft, behind the tokens that the target wrote."""
+  """Returns the guesses of either kind of draft, after the tokens that the target wrote."""
   if isinstance(draft.module, BlockNetwork):
     states = block_rows(draft, target, batch, seen, anchors, dropout_key)
   else:
     states = eagle_rows(draft, target, batch, seen, anchors, passes, dropout_key)
-  tokens, segments, n = (
-    jnp.asarray(batch['target']),
-    jnp.asarray(batch['target_segment']),
-    len(states),
-  )
+  tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
+  n = len(states)
   path = jnp.stack([anchors.take(tokens, i) for i in range(n + 1)])
   is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
   return Rows(states, path[:-1], path[1:], is_real)
@@ -153,9 +150,10 @@ def logits_of(
   before: Int[Array, '*b'],
   carry: Float[Array, '*b r'],
 ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
-  """Computes the logits of a guess over the draft's words, behind the token before it.
+  """Returns the logits of a guess over the draft's words, and the carry for the next guess.
 
-  Returns with them the state for the next guess.
+  Args:
+    before: the token before the guess, which only Markov drafts read, as the carry.
   """
   module: Any = draft.module
   logits = module.logits(draft.params, target, state)
@@ -166,20 +164,19 @@ def logits_of(
 
 
 def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
-  """Returns the state for the first guess."""
+  """Returns the carry for the first guess."""
   return jnp.zeros((*state.shape[:-1], getattr(draft.module, 'markov', 0)), state.dtype)
 
 
 def _over_rows(
   draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss
-) -> Found:
+) -> Outcome:
   """Computes the outcome of each guess, [n].
 
-  Logits of more than `KEPT` words in all are computed again for the gradient, so the memory is that
-  of one guess.
+  More than `KEPT` logits are computed again for the gradient, so the memory is that of one guess.
   """
 
-  def one(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Found]:
+  def one_guess(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Outcome]:
     number, row = numbered
     logits, carry = logits_of(draft, target, row.states, row.before, carry)
     law = None
@@ -188,9 +185,9 @@ def _over_rows(
     return carry, _one_row(draft, logits, law, row, settings)
 
   if rows.token.size * (draft.module.words or draft.module.vocab_size) > KEPT:
-    one = jax.checkpoint(one)
+    one_guess = jax.checkpoint(one_guess)
   numbers = jnp.arange(len(rows.token), dtype=jnp.int32)
-  return jax.lax.scan(one, no_carry(draft, rows.states[0]), (numbers, rows))[1]
+  return jax.lax.scan(one_guess, no_carry(draft, rows.states[0]), (numbers, rows))[1]
 
 
 def _law(draft: Bound, target: Bound, hidden: Float[Array, 'b a d']) -> Float[Array, 'b a w']:
@@ -208,7 +205,7 @@ def _one_row(
   law: Float[Array, 'b a w'] | None,
   row: Rows,
   settings: DraftLoss,
-) -> Found:
+) -> Outcome:
   """Computes the loss of one guess, over the anchors whose next word the draft has."""
   word, has_word = _word(draft, row.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
@@ -220,11 +217,11 @@ def _one_row(
     loss += settings.kl * (xlogy(law, law) - law * log_q).sum(-1)
   if law is not None and settings.tv:
     loss += settings.tv * 0.5 * jnp.abs(law - jnp.exp(log_q)).sum(-1)
-  return Found(_share(loss, row.is_real & has_word), is_right)
+  return Outcome(_share(loss, row.is_real & has_word), is_right)
 
 
 def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
-  """Returns the number of a token among the draft's words, and whether it is there."""
+  """Returns the number of a token among the draft's words, and a mask of those that it has."""
   if 'ids' not in draft.params:
     return token, jnp.ones(token.shape, bool)
   ids = draft.params['ids']
@@ -234,7 +231,7 @@ def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool
 
 
 def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
-  """Averages x over the mask, of the last two axes; 0 where it is empty."""
+  """Averages x over a mask of the last two axes; 0 where the mask is empty."""
   count = jnp.maximum(mask.sum((-2, -1)), 1)
   total = jnp.where(mask, x, 0).sum((-2, -1))
   dtype = jnp.result_type(float) if total.dtype == jnp.int32 else total.dtype
@@ -244,31 +241,28 @@ def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
 def draft_accuracy(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> dict[str, float]:
-  """Counts how often drafts are right on some text.
+  """Measures how often a draft's guesses are right on some text.
 
   Args:
     draft: the draft network and its parameters.
     target: the model and its parameters.
     batches: packed sentences.
     passes: guesses of an autoregressive draft.
-    anchors: places of each row looked at, always the same; 0: all.
+    anchors: number of places in each row to use, always the same ones; 0: all.
 
   Returns:
-    'tokens a call': what a call would write on average at an anchor, by a chain; 'accuracy 1',
-    'accuracy 2', ...: how
-    often each guess is right when those before it are given, 0..1.
+    'tokens a call': mean number of tokens that a call on a chain would write at an anchor; and
+    'accuracy 1', 'accuracy 2', ...: the share of right guesses after the text's tokens, 0..1.
   """
   counts = [jax.device_get(_counts(draft, target, batch, passes, anchors)) for batch in batches]
   if not sum(int(calls) for _, _, calls, _ in counts):
     raise UserError(
       'there is nothing to guess in the text that a draft is looked at on: give longer sentences'
     )
-  right, real, calls, written = (
-    sum(np.asarray(part) for part in parts) for parts in zip(*counts, strict=True)
-  )
-  accuracy = {
-    f'accuracy {i}': float(value) for i, value in enumerate(right / np.maximum(real, 1), start=1)
-  }
+  right, real, calls, written = (np.sum(parts, axis=0) for parts in zip(*counts, strict=True))
+  accuracy = {}
+  for i, share in enumerate(right / np.maximum(real, 1), start=1):
+    accuracy[f'accuracy {i}'] = float(share)
   return {'tokens a call': float(1 + written / calls), **accuracy}
 
 
@@ -276,10 +270,7 @@ def draft_accuracy(
 def _counts(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
-  """Counts, for each guess, the right and the real ones.
-
-  Counts the anchors too, and right guesses up to a wrong one.
-  """
+  """Counts right guesses, real guesses, anchors, and right guesses before the first wrong one."""
   model, params = target
   module: DraftNetwork = draft.module
   seen = model.features(params, batch, module.taps)

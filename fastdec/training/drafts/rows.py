@@ -1,14 +1,13 @@
 """The rows of draft networks in training: all anchors at once, each with the view of decoding.
 
-The guesses behind an anchor are those that the target wrote (teacher forcing). A draft's states
-there are those of decoding whenever all of its guesses before were right. Behind a wrong guess they
-do not matter.
+After an anchor a draft reads the tokens that the target wrote (teacher forcing). Its states are
+those of decoding as long as its guesses are right; after a wrong guess they are ignored.
 
   EAGLE   One pass of the network for each guess ("training-time test", Li et al. 2025). In pass 0
           every place of the batch reads its true feature, under the causal mask. In pass j the row
           of an anchor at place t stands at t + j. It reads token t + j and its own state of pass
           j - 1, and sees the rows of pass 0 up to t, and its own of the passes 1 ... j. So each
-          pass has one key more for an anchor, and not another square of them.
+          pass adds one key for an anchor, not another square of keys.
   block   One pass for all guesses: the rows of an anchor at place t stand at t + 1, t + 2, ...
           They see the features of places up to t, and one another.
 
@@ -38,7 +37,7 @@ from fastdec.struct import Bound
 from fastdec.training.anchors import Anchors
 from fastdec.training.losses import Batch
 
-# number and state of a row -> the token guessed
+# (number of a row, its state) -> the guessed token
 Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]
 
 
@@ -54,21 +53,23 @@ def eagle_rows(
 ) -> Float[Array, 'n b a d']:
   """Computes the states of `passes` rows for each anchor.
 
-  Row i predicts the token i + 1 places behind the anchor.
+  Row i predicts the token i + 1 places after the anchor.
 
   Args:
     draft: an `EagleNetwork` and its parameters.
     target: the model whose embeddings it may read.
     batch: packed sentences.
     seen: the target's states of them.
-    anchors: where drafts begin.
+    anchors: places where drafts begin.
     passes: guesses of a draft.
     key: for the draft's dropout; None switches it off.
-    guess: what each row's state has guessed, for drafts that go on behind their own guesses (None:
-      behind the tokens that the target wrote).
+    guess: returns the token that a row guesses, which the next row reads (None: rows read the
+      tokens that the target wrote).
   """
   module: EagleNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
+
+  # Pass 0: every place reads its true feature.
   embedded = module.embedded(draft.params, target, places.target)
   causal = [functools.partial(attend, mask=places.causal)] * places.depth
   view = View(places.position, causal, places.across(None), places.memory)
@@ -76,17 +77,16 @@ def eagle_rows(
     draft.params, embedded, places.features, view, method='read', **_dropout(key, 0)
   )
   state = anchors.take(states)
+
+  # In each later pass an anchor has one row, which reads its own state of the pass before.
   rows, entries = [state], []
   mask, across = anchors.take(places.causal), places.across(anchors)
   for i in range(1, passes):
     tokens = anchors.take(places.target, i) if guess is None else guess(i - 1, state)
     sees = []
     for layer, shared in enumerate(first):
-      sees.append(
-        functools.partial(
-          _sees_own, shared=shared, mask=mask, before=[entry[layer] for entry in entries]
-        )
-      )
+      before = [entry[layer] for entry in entries]
+      sees.append(functools.partial(_sees_own, shared=shared, mask=mask, before=before))
     embedded = module.embedded(draft.params, target, tokens)
     view = View(anchors.take(places.position) + i, sees, across, places.memory)
     state, entry = module.call(
@@ -108,12 +108,16 @@ def block_rows(
   """Computes the states of the k - 1 rows of a `BlockNetwork` for each anchor; as `eagle_rows`."""
   module: BlockNetwork = draft.module
   places = _Places(draft, batch, seen, anchors)
+
+  # The features' keys and values, as decoding caches them; and the rows of each anchor's block.
   context = module.call(draft.params, places.features, places.position, method='own')
   root = module.embedded(draft.params, target, anchors.take(places.target))
   unknown = None
   if module.unknown_id is not None:
     unknown = module.embedded(draft.params, target, jnp.int32(module.unknown_id))
   x = module.call(draft.params, root, unknown, anchors.take(places.features), method='enter')
+
+  # One pass reads all anchors' rows, laid one after another.
   b, a, n, d = x.shape
   position = (
     anchors.take(places.position)[..., None] + 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
@@ -129,7 +133,7 @@ def block_rows(
 
 
 class _Places:
-  """The part of a batch that both kinds of drafts read."""
+  """The inputs that both kinds of drafts read from a batch."""
 
   def __init__(self, draft: Bound, batch: Batch, seen: Features, anchors: Anchors) -> None:
     module: DraftNetwork = draft.module
@@ -161,10 +165,10 @@ class _Places:
 
 
 def _dropout(key: Array | None, number: int) -> dict[str, Any]:
-  """Returns the arguments of a pass."""
-  return (
-    {} if key is None else {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
-  )
+  """Returns a pass's arguments for dropout."""
+  if key is None:
+    return {}
+  return {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
 
 
 def _sees_own(
@@ -177,20 +181,15 @@ def _sees_own(
   scale: float | None = None,
   cap: float | None = None,
 ) -> Float[Array, 'b a h p']:
-  """Marks the keys that a row of EAGLE sees.
-
-  These are the shared ones under the mask, its anchor's of the passes before, and itself.
-  """
+  """Attends as a row of EAGLE: to shared keys under the mask, its anchor's earlier rows, itself."""
   b, a = q.shape[:2]
 
   def own(parts: Sequence[Float[Array, 'b g a p']]) -> Float[Array, 'c g j p']:
     stacked = jnp.stack(parts).transpose(1, 3, 2, 0, 4)
     return stacked.reshape(b * a, *stacked.shape[2:])
 
-  keys, values = (
-    own([*(entry.k for entry in before), kv.k]),
-    own([*(entry.v for entry in before), kv.v]),
-  )
+  keys = own([*(entry.k for entry in before), kv.k])
+  values = own([*(entry.v for entry in before), kv.v])
   return _attend_both(q, LayerKV(keys, values), shared, mask, drop, scale, cap)
 
 
@@ -204,15 +203,12 @@ def _sees_block(
   scale: float | None = None,
   cap: float | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Marks the keys that rows of a block see: the shared ones under the mask, and one another."""
+  """Attends as rows of a block: to shared keys under the mask, and to one another."""
 
   def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
     b, g, n, p = x.shape
-    return (
-      x.reshape(b, g, anchors, n // anchors, p)
-      .swapaxes(1, 2)
-      .reshape(b * anchors, g, n // anchors, p)
-    )
+    by_anchor = x.reshape(b, g, anchors, n // anchors, p).swapaxes(1, 2)
+    return by_anchor.reshape(b * anchors, g, n // anchors, p)
 
   return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop, scale, cap)
 
@@ -226,13 +222,13 @@ def _attend_both(
   scale: float | None,
   cap: float | None,
 ) -> Float[Array, 'b n h p']:
-  """Attends as `models.attention`, to keys that all rows share and to the own ones of each anchor.
+  """Attends as `models.attention`, to keys that all rows share and to each anchor's own keys.
 
   Args:
     q: the queries of all rows, those of an anchor together.
-    own: keys and values [b * anchors, g, m, p], all of which the rows of the anchor see.
+    own: keys and values [b * anchors, g, m, p]; the rows of an anchor see all of its own.
     shared: keys and values [b, g, t, p].
-    mask: which of the shared ones a row sees.
+    mask: true on the shared ones that a row sees.
     drop: dropout on the weights.
     scale, cap: as of `attend`.
   """
@@ -240,6 +236,7 @@ def _attend_both(
   groups, m = own.k.shape[1:3]
   anchors = own.k.shape[0] // b
   wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
+  # Scores of the shared keys and of the own ones have one softmax.
   split = q.reshape(b, n, groups, h // groups, p)
   by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
   common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * by

@@ -1,6 +1,7 @@
-"""The start of a draft's training: fresh layers or the target's last ones, and its words."""
+"""Parameters at the start of a draft's training: fresh layers or the target's last ones."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -22,16 +23,20 @@ INITS = ('target', 'fresh')
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
-  """Makes layers of the target's own kind and sizes; a model of another kind has none."""
+  """Returns the config of layers like the target's.
+
+  Raises:
+    UserError: the target is neither a `Transformer` nor an `LM`.
+  """
   if isinstance(model, LM):
     plain: dict[str, Any] = {'windows': (), 'unrotated': (), 'sinks': False, 'experts': None}
     return dataclasses.replace(model.config, layers=layers, **plain)
   if isinstance(model, Transformer):
     own = model.config.of_decoder
-    names = [field.name for field in dataclasses.fields(StackConfig)]
-    return dataclasses.replace(
-      StackConfig(**{name: getattr(own, name) for name in names}), decoder_layers=layers
-    )
+    settings: dict[str, Any] = {'decoder_layers': layers}
+    for field in dataclasses.fields(StackConfig):
+      settings.setdefault(field.name, getattr(own, field.name))
+    return StackConfig(**settings)
   raise UserError(
     f'drafts have layers of a Transformer or an LM, and this model is a {type(model).__name__}'
   )
@@ -40,15 +45,15 @@ def layers_like(model: Model, layers: int) -> LayersConfig:
 def begin(
   draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np.ndarray, ' w'] | None
 ) -> Params:
-  """Makes the parameters to begin at.
+  """Makes the parameters to begin with.
 
   Args:
     draft: the draft network.
     target: the model and its parameters.
-    key: draws what is fresh.
+    key: draws fresh parameters.
     init: 'target': the layers are copies of the target's last ones; or 'fresh'.
-    ids: the target's ids of the draft vocabulary, which then has the target's projection of these
-      words; None: it drafts all words.
+    ids: the target's ids of the draft's words, whose projection is copied from the target; None: it
+      drafts all words.
 
   Raises:
     UserError: the target's layers are not of the draft's kind and sizes.
@@ -61,6 +66,7 @@ def begin(
       'tower': _last_layers(draft, target, params['network']['tower'])
     }
   if ids is not None:
+    # The matrix of the target's projection results from projecting the identity.
     project = vocabulary_projection(target.module)
     zero = jnp.zeros((1, draft.layers.d_model))
     output = project(target.params, jnp.eye(draft.layers.d_model)) - project(target.params, zero)
@@ -71,13 +77,7 @@ def begin(
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   """Returns the target's last layers under the draft's names."""
   name = 'decoder' if tower.reads_source(draft.layers) else 'layer'
-  depth = len(
-    [
-      part
-      for part in target.params
-      if part.startswith(f'{name}_') and part[len(name) + 1 :].isdigit()
-    ]
-  )
+  depth = sum(re.fullmatch(rf'{name}_\d+', part) is not None for part in target.params)
   wanted = tower.depth_of(draft.layers)
   if wanted > depth:
     raise UserError(

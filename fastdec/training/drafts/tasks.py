@@ -1,6 +1,6 @@
 """Tasks of draft training: a draft on a frozen target, or both; see `training.state`.
 
-The draft's vocabulary (`ids`) is chosen before, and no optimizer moves it.
+The draft's vocabulary (`ids`) is chosen before, and stays fixed.
 """
 
 import jax
@@ -12,21 +12,21 @@ from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import Batch, Metrics, cross_entropy
 from fastdec.training.state import Task, copied
 
-FIXED = ('ids', 'warmth')  # of a draft's parameters
+FIXED = ('ids', 'warmth')  # parameters of a draft that are not trained
 
 
 def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   """Trains a draft on a model that stays as it is, and runs without dropout.
 
-  Parameters: the draft's, but `FIXED`.
+  Parameters: the draft's, without `FIXED`.
 
   Args:
     target: the model and its parameters.
-    draft: an `EagleNetwork` or a `BlockNetwork`, and what it begins at.
-    settings: what it is trained by.
+    draft: an `EagleNetwork` or a `BlockNetwork`, and the parameters that it begins with.
+    settings: its loss.
   """
   model, module = target.module, draft.module
-  learnt, fixed = split(draft.params)
+  learned, fixed = split(draft.params)
 
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
@@ -36,7 +36,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
     seen = model.features(bound.params, batch, module.taps)
     return draft_loss(whole, bound, batch, seen, settings, *keys)
 
-  return Task(lambda key: copied(learnt), loss, {'model': target.params, 'fixed': fixed})
+  return Task(lambda key: copied(learned), loss, {'model': target.params, 'fixed': fixed})
 
 
 def finetuned_draft_task(
@@ -44,17 +44,18 @@ def finetuned_draft_task(
 ) -> Task:
   """Trains a draft together with its model.
 
-  Parameters: {'model': ..., 'heads': the draft's, but `FIXED`}.
+  Parameters: {'model': ..., 'heads': the draft's, without `FIXED`}.
 
   Args:
-    target: the model and what it begins at.
-    draft: the draft and what it begins at, best one that was trained on the frozen model.
-    settings: what the draft is trained by.
-    p1_share: the weight of the model's own loss; the draft's has the rest.
+    target: the model, and the parameters that it begins with.
+    draft: the draft, and the parameters that it begins with, preferably trained on the frozen
+      model.
+    settings: the draft's loss.
+    p1_share: weight of the model's own loss; the draft's has the rest.
     smoothing: of the labels of the model's own loss.
   """
   model, module = target.module, draft.module
-  learnt, fixed = split(draft.params)
+  learned, fixed = split(draft.params)
 
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
@@ -63,22 +64,23 @@ def finetuned_draft_task(
     bound, whole = Bound(model, params['model']), Bound(module, params['heads'] | frozen['fixed'])
     seen = model.features(bound.params, batch, module.taps, model_key)
     logits, is_real = model.unembed(bound.params, seen.hidden), batch['target_segment'] != 0
-    own, of_model = cross_entropy(logits, batch['target'], is_real, smoothing)
+    model_loss, model_metrics = cross_entropy(logits, batch['target'], is_real, smoothing)
     of_draft, metrics = draft_loss(whole, bound, batch, seen, settings, *keys)
-    total = p1_share * own + (1 - p1_share) * of_draft
+    total = p1_share * model_loss + (1 - p1_share) * of_draft
     return total, metrics | {
       'loss': total,
       'loss_draft': of_draft,
-      'loss_model': own,
-      'nll': of_model['nll'],
+      'loss_model': model_loss,
+      'nll': model_metrics['nll'],
     }
 
-  return Task(
-    lambda key: {'model': copied(target.params), 'heads': copied(learnt)}, loss, {'fixed': fixed}
-  )
+  def init(key: Array) -> Params:
+    return {'model': copied(target.params), 'heads': copied(learned)}
+
+  return Task(init, loss, {'fixed': fixed})
 
 
 def split(params: Params) -> tuple[Params, Params]:
-  """Splits a draft's parameters into those that are learnt and those that are `FIXED`."""
-  learnt = {name: value for name, value in params.items() if name not in FIXED}
-  return learnt, {name: value for name, value in params.items() if name in FIXED}
+  """Splits a draft's parameters into those that are trained and those that are `FIXED`."""
+  learned = {name: value for name, value in params.items() if name not in FIXED}
+  return learned, {name: value for name, value in params.items() if name in FIXED}

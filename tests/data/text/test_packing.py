@@ -89,9 +89,9 @@ def test_later_epochs_are_shuffled_anew_and_all_but_whole():
     for epoch in range(3)
   ]
   for batches in epochs:
-    found = sum(map(unpacked, batches), Counter())
-    assert found <= pairs_of(tokens)
-    assert found.total() >= 0.97 * len(tokens)
+    counts = sum(map(unpacked, batches), Counter())
+    assert counts <= pairs_of(tokens)
+    assert counts.total() >= 0.97 * len(tokens)
   assert not np.array_equal(epochs[0][0]['source'], epochs[1][0]['source'])
 
 
@@ -119,9 +119,9 @@ def test_an_iterator_resumes_exactly_through_orbax(tmp_path):
     resumed = new_iterator()
     manager.restore(50, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(resumed)))
   for _ in range(50):
-    expected, found = next(iterator), next(resumed)
+    expected, batch = next(iterator), next(resumed)
     for name, array in expected.items():
-      np.testing.assert_array_equal(found[name], array)
+      np.testing.assert_array_equal(batch[name], array)
 
 
 def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):

@@ -70,18 +70,18 @@ def seen_by(target, batch, taps=()):
 def apart(batch):
   """The same sentences, each in a row of its own; and where in the packed batch each begins: (row,
   place)."""
-  found = []
+  sentences = []
   segments = np.asarray(batch['target_segment'])
   for row, of_row in enumerate(segments):
     for segment in range(1, of_row.max() + 1):
-      found.append((row, segment, int((of_row == segment).argmax())))
-  alone = {name: np.zeros((len(found), x.shape[1]), np.int32) for name, x in batch.items()}
-  for i, (row, segment, _) in enumerate(found):
+      sentences.append((row, segment, int((of_row == segment).argmax())))
+  alone = {name: np.zeros((len(sentences), x.shape[1]), np.int32) for name, x in batch.items()}
+  for i, (row, segment, _) in enumerate(sentences):
     for side in ('source', 'target'):
       inside = np.asarray(batch[f'{side}_segment'][row]) == segment
       for part, own in (('', None), ('_segment', 1), ('_position', None)):
         values = np.asarray(batch[f'{side}{part}'][row])[inside]
         alone[f'{side}{part}'][i, : inside.sum()] = values if own is None else own
   return {name: jnp.asarray(x) for name, x in alone.items()}, [
-    (row, place) for row, _, place in found
+    (row, place) for row, _, place in sentences
   ]

@@ -8,7 +8,7 @@ from fastdec.training.drafts.calibration import GRID, fitted, warmth_of
 from tests.training.drafts.small import MODELS, batch_of, bound, network
 
 
-def test_each_temperature_is_found_behind_those_before():
+def test_each_temperature_is_fitted_after_those_before():
   """Guesses of two words whose logits x are right as often as x / 2, then x / 0.5, says; the third
   is never there."""
   rng, true = np.random.default_rng(0), (2.0, 0.5)
@@ -19,8 +19,8 @@ def test_each_temperature_is_found_behind_those_before():
   )
   is_real = np.ones((3, 40_000), bool)
   is_real[2] = False
-  found = fitted(np.stack([odds(x, warmth) for warmth in GRID]), is_right, is_real)
-  np.testing.assert_allclose(found, [*true, 1.0], rtol=0.1)
+  warmth = fitted(np.stack([odds(x, warmth) for warmth in GRID]), is_right, is_real)
+  np.testing.assert_allclose(warmth, [*true, 1.0], rtol=0.1)
 
 
 def test_places_without_a_token_to_guess_do_not_count():
@@ -36,7 +36,7 @@ def test_places_without_a_token_to_guess_do_not_count():
 @pytest.mark.wide('block-settings1')
 def test_a_draft_has_a_temperature_for_each_guess(kind, settings):
   target, draft = bound(MODELS['lm']), bound(network(kind, 'lm', **settings), 3)
-  found = warmth_of(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)
-  assert found.shape == (3,) and np.isin(found, GRID).all()
+  warmth = warmth_of(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)
+  assert warmth.shape == (3,) and np.isin(warmth, GRID).all()
   with pytest.raises(UserError, match='calibrated on held-out text, and there is none'):
     warmth_of(draft, target, [], passes=3)

@@ -49,7 +49,7 @@ def eagle_steps(draft, target, alone, t):
     draft.params, embedded, features, alone['target_position'], causal, cache, start
   )
   state = states[:, t][:, None]
-  found = [module.logits(draft.params, target, state[:, 0])]
+  logits = [module.logits(draft.params, target, state[:, 0])]
   for j in range(1, PASSES):
     word, place = (
       embedded[:, jnp.minimum(t + j, n - 1)][:, None],
@@ -57,8 +57,8 @@ def eagle_steps(draft, target, alone, t):
     )
     mask = jnp.broadcast_to(slots[None, None] <= t + j, (b, 1, n + PASSES))
     state, cache = module.read(draft.params, word, state, place, mask, cache, place[:, 0])
-    found.append(module.logits(draft.params, target, state[:, 0]))
-  return jnp.stack(found)
+    logits.append(module.logits(draft.params, target, state[:, 0]))
+  return jnp.stack(logits)
 
 
 def block_steps(draft, target, alone, t):
@@ -70,12 +70,12 @@ def block_steps(draft, target, alone, t):
   cache = module.remember(draft.params, features, alone['target_position'], cache)
   cache = cache.commit(None, jnp.full(len(features), t + 1, jnp.int32))
   states = module.read(draft.params, target, alone['target'][:, t], features[:, t], cache)
-  found, carry = [], jnp.zeros((len(features), module.markov))
+  decoded, carry = [], jnp.zeros((len(features), module.markov))
   for i in range(module.depth):
     before = alone['target'][:, jnp.minimum(t + i, n - 1)]
     bias, carry = module.bias(draft.params, before, None, states[:, i], carry)
-    found.append(module.logits(draft.params, target, states[:, i]) + bias)
-  return jnp.stack(found)
+    decoded.append(module.logits(draft.params, target, states[:, i]) + bias)
+  return jnp.stack(decoded)
 
 
 @jax.jit
@@ -83,11 +83,11 @@ def trained_logits(draft, target, batch, anchors):
   """The guesses behind the anchors, and their logits [passes, b, a, v]."""
   seen = seen_by(target, batch, draft.module.taps)
   rows = rows_of(draft, target, batch, seen, anchors, PASSES)
-  found, carry = [], no_carry(draft, rows.states[0])
+  by_row, carry = [], no_carry(draft, rows.states[0])
   for i in range(len(rows.token)):
     logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
-    found.append(logits)
-  return rows, jnp.stack(found)
+    by_row.append(logits)
+  return rows, jnp.stack(by_row)
 
 
 def check(draft, target, batch, steps):
@@ -151,8 +151,8 @@ def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
   rows = lambda guess=None: jax.jit(
     lambda draft: eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=guess)
   )(draft)
-  given, written = rows(), lambda i, state: anchors.take(batch['target'], i + 1)
-  np.testing.assert_array_equal(rows(written), given)
+  forced, written = rows(), lambda i, state: anchors.take(batch['target'], i + 1)
+  np.testing.assert_array_equal(rows(written), forced)
   other = rows(lambda i, state: written(i, state) * 0 + 5)
-  np.testing.assert_array_equal(other[0], given[0])
-  assert not np.allclose(other[1], given[1])
+  np.testing.assert_array_equal(other[0], forced[0])
+  assert not np.allclose(other[1], forced[1])

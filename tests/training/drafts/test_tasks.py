@@ -46,11 +46,11 @@ def run(task, batch, steps=20):
   transform = OPTIMIZER.build()
   state = TrainState.create(task, transform, jax.random.key(1))
   step = make_step(task, transform, OPTIMIZER.learning_rate)
-  found = []
+  history = []
   for _ in range(steps):
     state, metrics = step(state, task.frozen, batch)
-    found.append(metrics)
-  return state, found
+    history.append(metrics)
+  return state, history
 
 
 def same(a, b):
@@ -71,8 +71,8 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
     module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10]))
   )
   task = frozen_draft_task(target, draft, LOSSES[loss])
-  state, found = run(task, batch)
-  loss = [float(metrics['loss']) for metrics in found]
+  state, history = run(task, batch)
+  loss = [float(metrics['loss']) for metrics in history]
   assert np.mean(loss[-3:]) < 0.9 * np.mean(loss[:3])
   assert all(same(target.params, before)) and 'ids' not in state.params
   assert same(state.params['output'], draft.params['output']) == [False]
@@ -82,11 +82,11 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
 def guesses_of(draft, target, batch, seen, anchors, passes):
   """The rows, and the logits of each guess."""
   rows = rows_of(draft, target, batch, seen, anchors, passes)
-  carry, found = no_carry(draft, rows.states[0]), []
+  carry, by_row = no_carry(draft, rows.states[0]), []
   for i in range(len(rows.token)):
     logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
-    found.append(logits)
-  return rows, found
+    by_row.append(logits)
+  return rows, by_row
 
 
 def by_hand(draft, target, batch, settings):
@@ -173,7 +173,7 @@ def test_a_sample_of_all_places_is_all_of_them(target):
 
 def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
-  found = draft_accuracy(draft, target, [batch, batch], passes=3)
+  accuracy = draft_accuracy(draft, target, [batch, batch], passes=3)
   seen, anchors = seen_by(target, batch), anchors_of(batch)
   rows, guessed = guesses_of(draft, target, batch, seen, anchors, 3)
   guesses = jnp.stack(guessed).argmax(-1)
@@ -182,9 +182,9 @@ def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(
     next((i for i in range(3) if not right[i, r, c]), 3)
     for r, c in np.argwhere(np.asarray(anchors.is_real))
   ]
-  np.testing.assert_allclose(found['tokens a call'], 1 + np.mean(lengths), rtol=1e-6)
+  np.testing.assert_allclose(accuracy['tokens a call'], 1 + np.mean(lengths), rtol=1e-6)
   np.testing.assert_allclose(
-    found['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6
+    accuracy['accuracy 2'], right[1].sum() / np.asarray(rows.is_real[1]).sum(), rtol=1e-6
   )
 
 

@@ -1,0 +1,70 @@
+"""Models whose parameters are those of one linen module, and what they share about packed rows."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec.models.api import Params
+from fastdec.models.taps import Features, check_taps
+
+
+@dataclasses.dataclass(frozen=True)
+class LinenModel:
+  """The part of a model (protocol: `models/api.py`) that runs its network."""
+
+  config: Any
+
+  # made from the config; its `__call__` reads a batch, and other methods the nodes of a call
+  network: ClassVar[type[nn.Module]]
+  layers: ClassVar[Any]  # number of layers whose states can be tapped
+
+  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+    return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)
+
+  def hidden(
+    self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
+  ) -> Float[Array, 'b t d']:
+    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
+
+    Training and forced scoring use it.
+
+    Args:
+      params: the parameters.
+      batch: 'target' int[b, t], and 'source' if the model has an encoder. Of text also their
+        '_segment' (several sentences a row; 0 is padding) and '_position'. Pictures are 'source'
+        uint8[b, 8, 8, 3], and 'target' has their intensities in raster scan.
+      dropout_key: None switches dropout off.
+    """
+    return self.features(params, batch, (), dropout_key).hidden
+
+  def features(
+    self,
+    params: Params,
+    batch: Mapping[str, Array],
+    taps: tuple[int, ...] = (),
+    dropout_key: Array | None = None,
+  ) -> Features:
+    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
+
+    Raises:
+      UserError: layers that the model does not have.
+    """
+    check_taps(taps, self.layers)
+    train = dropout_key is not None
+    rngs = {'dropout': dropout_key} if train else {}
+    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
+
+
+def fed_tokens(batch: Mapping[str, Array], start_id: int) -> Int[Array, 'b t']:
+  """Returns the decoder's inputs: the targets shifted right, with the start at position 0."""
+  shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
+  return jnp.where(batch['target_position'] == 0, start_id, shifted)
+
+
+def same_segment(query: Int[Array, 'b n'], key: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
+  """Mask of packed rows: a token sees those of its own sentence."""
+  return query[:, :, None] == key[:, None, :]
