@@ -57,7 +57,7 @@ def read_bytes(path: PathLike, most: int = MOST) -> bytes:
 
 
 @contextlib.contextmanager
-def _explained(action: str, path: pathlib.Path, remedy: str) -> Iterator[None]:
+def explained(action: str, path: pathlib.Path, remedy: str) -> Iterator[None]:
   """Turns the system's errors within the block into a UserError."""
   try:
     yield
@@ -91,7 +91,7 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   """
   prefix = f'{path.name}.{platform.node()}'
   partial = path.with_name(f'{prefix}.{os.getpid()}.partial')
-  with _explained('write', path, ROOM):
+  with explained('write', path, ROOM):
     try:
       if path.exists() and not path.is_file():  # os.replace would replace a device
         raise OSError(errno.EINVAL, 'it is there, and no regular file')
@@ -139,7 +139,7 @@ def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     if old.is_dir() and not path.exists():  # the process stopped between the two renames below
       old.rename(path)
 
-  with _explained('write', path, ROOM):
+  with explained('write', path, ROOM):
     try:
       restore()
       shutil.rmtree(partial, ignore_errors=True)
@@ -189,12 +189,12 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
   Raises:
     UserError: the file cannot be made or locked.
   """
-  with _explained('lock', path, ROOM):
+  with explained('lock', path, ROOM):
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, 'a')  # noqa: SIM115
   with file:
     is_mine = True
-    with _explained('lock', path, ROOM):
+    with explained('lock', path, ROOM):
       try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
       except BlockingIOError:
@@ -223,7 +223,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object; raises UserError if the file is missing, unreadable, or something else."""
-  with _explained('read', file, 'restore the file'):
+  with explained('read', file, 'restore the file'):
     try:
       data = read_bytes(file, MOST_JSON)
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def json_lines(file: pathlib.Path) -> Iterator[tuple[int, Any]]:
   file cannot be read.
   """
   lines = []
-  with _explained('read', file, 'use another workdir'), contextlib.suppress(FileNotFoundError):
+  with explained('read', file, 'use another workdir'), contextlib.suppress(FileNotFoundError):
     lines = read_bytes(file).split(b'\n')
   for number, line in enumerate(lines, start=1):
     with contextlib.suppress(ValueError):
@@ -283,49 +283,3 @@ def damaged(file: pathlib.Path, reason: str, advice: str = 'copy it again') -> U
         f' {file.parent}, or download the file'
       )
   return UserError(f'{file} {reason}: {advice}')
-
-
-def read_lines(path: pathlib.Path, content: str = 'a prompt') -> list[str]:
-  """Reads the lines of a text file; empty ones at its end do not count.
-
-  Raises:
-    UserError: it cannot be read, is empty or not UTF-8, or has an empty line before others. The
-      message names the `content` of a line.
-  """
-  with _explained('read', path, f'give a text file with {content} on each line'):
-    data = read_bytes(path)
-  text = text_of(data, path)
-  if not text.strip():
-    raise UserError(f'{path} is empty: give {content} on each line')
-  lines = text.split('\n')  # only a newline ends a line, as for `wc -l`
-  while not lines[-1].strip():
-    lines.pop()
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      raise UserError(f'line {number} of {path} is empty: give {content} on each line')
-  return [line.removesuffix('\r') for line in lines]
-
-
-def read_prompts(path: pathlib.Path) -> list[str]:
-  """Reads a file's prompts: its lines, or "prompt" of each line of a .jsonl file.
-
-  Raises:
-    UserError: as `read_lines`, or a line has no prompt.
-  """
-  prompts = read_lines(path)
-  if path.suffix != '.jsonl':
-    return prompts
-  for i, line in enumerate(prompts):
-    reason = ''
-    try:
-      record = parse_json(line)
-    except ValueError as error:
-      record, reason = None, f' (no JSON: {error})'
-    prompt = record.get('prompt') if isinstance(record, dict) else None
-    if not isinstance(prompt, str) or not prompt.strip():
-      raise UserError(
-        f'line {i + 1} of {path} has no prompt{reason}: give {{"prompt": "..."}} on each line, or'
-        ' a .txt file'
-      )
-    prompts[i] = prompt
-  return prompts

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from fastdec import files
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
+from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import columns
 from fastdec.errors import UserError
 from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, timed
-from fastdec.files import read_prompts
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text.load import open_folder

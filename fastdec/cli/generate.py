@@ -45,12 +45,13 @@ import rich.console
 import fastdec as fd
 from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
+from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, counted, plain_console
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import place, read_prompts
+from fastdec.files import place
 from fastdec.text.reader import Reader
 
 

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import fastdec as fd
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
+from fastdec.cli.prompts import read_lines
 from fastdec.errors import UserError
-from fastdec.files import parse_json, read_lines
+from fastdec.files import parse_json
 from fastdec.text.load import open_folder, tokenizer_of
 
 

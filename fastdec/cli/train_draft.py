@@ -30,10 +30,11 @@ from fastdec import folders
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, one_of, whole
 from fastdec.cli.prompt_file import hashed
+from fastdec.cli.prompts import read_prompts
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.files import place, read_json, read_prompts, write_json
+from fastdec.files import place, read_json, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork

@@ -39,12 +39,13 @@ from typing import Any, NamedTuple
 import fastdec as fd
 from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, one_of, seconds, wholes
+from fastdec.cli.prompts import read_prompts
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.strategy import TREES, in_turn, lengths, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
-from fastdec.files import place, read_prompts
+from fastdec.files import place
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text.drafting import draft_of

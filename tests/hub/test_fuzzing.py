@@ -20,12 +20,12 @@ from safetensors.numpy import save_file
 import fastdec as fd
 from experiments.lab.config import to_dataclass
 from fastdec import folders
+from fastdec.cli.prompts import read_prompts
 from fastdec.data.images import npz
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.evaluation import machine
 from fastdec.evaluation.tree_calibration import Calibration
 from fastdec.evaluation.tree_growth import Tree
-from fastdec.files import read_prompts
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
