@@ -1,7 +1,7 @@
 """All kinds of models in one table, as small as they can be: what a cache must hold is tried on
 each of them.
 
-They have no ends, so that every row is as long as asked for; their parameters are random, away from
+They have no end tokens, so every row has max_len tokens. Their parameters are random, away from
 what is neutral, so that outputs vary. Text has six words, the first of which is suppressed: the law
 of a few tokens can be written down.
 """

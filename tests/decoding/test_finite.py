@@ -1,5 +1,5 @@
-"""Logits that say nothing are told of, whoever decodes; rows beside them, and drafts that nobody
-took, are not."""
+"""Strategies report rows whose logits are NaN or infinite. They do not report the rows beside them,
+nor drafts that were not accepted."""
 
 import dataclasses
 
@@ -92,13 +92,13 @@ def test_a_row_breaks_midway():
     (row[: length - 1] == POISON).any()
     for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)
   ]
-  assert out.finite.tolist() == [not found for found in wrote] and 0 < sum(wrote) < 10
+  assert out.finite.tolist() == [not is_poisoned for is_poisoned in wrote] and 0 < sum(wrote) < 10
 
 
 def test_what_is_written_down_is_checked_before():
   out = fd.decode(Fragile(), {}, PROMPTS, fd.Greedy(), max_len=MAX_LEN)
-  said = r'logits of \d of 6 rows were NaN or infinite.*check the weights'
-  with pytest.raises(fd.UserError, match=said):
+  message = r'logits of \d of 6 rows were NaN or infinite.*check the weights'
+  with pytest.raises(fd.UserError, match=message):
     out.checked()
 
 

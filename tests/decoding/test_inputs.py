@@ -32,8 +32,8 @@ def _types_are_not_checked():
   jaxtyping.config.update('jaxtyping_disable', False)
 
 
-def given(prompt):
-  """The arrays of a prompt, as lists."""
+def lists(prompt):
+  """Inputs, tokens, lengths and empty rows of a prompt, as lists."""
   inputs = None if prompt.inputs is None else prompt.inputs.tolist()
   return inputs, prompt.tokens.tolist(), prompt.length.tolist(), prompt.empty.tolist()
 
@@ -44,16 +44,16 @@ def given(prompt):
 ], ids=['lists', 'tuples', 'arrays'])  # fmt: skip
 def test_rows_of_several_lengths_are_padded(rows):
   tokens, lengths = [[3, 4, 0], [5, 0, 0], [6, 7, 8]], [2, 1, 3]
-  assert given(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
-  assert given(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
+  assert lists(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
+  assert lists(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
   sources = [[3, 4, 2], [5, 2, 2], [6, 7, 8]]  # with the model's own pad id
-  assert given(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
+  assert lists(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
 
 
 def test_prefixes_of_several_lengths_are_padded():
   """Behind the start token, 0; a prefix may be empty, and so may a source."""
   prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
-  assert given(prompt) == (
+  assert lists(prompt) == (
     [[3, 4], [5, 6], [2, 2]],
     [[0, 7, 2], [0, 2, 2], [0, 8, 9]],
     [2, 1, 3],
@@ -127,28 +127,27 @@ def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
     np.testing.assert_allclose(totals, fd.score(model, params, padded, alone).total, rtol=1e-5)
 
 
-LM_TOLD = LM(
-  LMConfig(vocab_size=14, pad_id=0, bos_id=1, eos_ids=(2,), **TINY)
-)  # no text has its pad
+# It begins texts with a token of its own, so no text contains the pad.
+LM_WITH_BOS = LM(LMConfig(vocab_size=14, pad_id=0, bos_id=1, eos_ids=(2,), **TINY))
 LEFT = [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 4]]
 
 
-@pytest.mark.parametrize('given_as', [list, np.array])
-def test_rows_padded_on_the_left_are_read_without_padding(given_as):
+@pytest.mark.parametrize('kind', [list, np.array])
+def test_rows_padded_on_the_left_are_read_without_padding(kind):
   rows = ([[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 4, 0]], [4, 2, 3])
-  assert given(prompt_of(LM_TOLD, given_as(LEFT), None, None))[1:3] == rows
-  assert given(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
+  assert lists(prompt_of(LM_WITH_BOS, kind(LEFT), None, None))[1:3] == rows
+  assert lists(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
     [5, 6, 7, 8], [9, 10, 2, 2], [11, 12, 4, 2],
   ]  # fmt: skip
-  _, tokens, lengths, _ = given(prompt_of(ENDLESS, [[3]] * 2, None, given_as([[5, 6], [2, 7]])))
+  _, tokens, lengths, _ = lists(prompt_of(ENDLESS, [[3]] * 2, None, kind([[5, 6], [2, 7]])))
   assert (tokens, lengths) == ([[0, 5, 6], [0, 7, 2]], [3, 2])
   # with prompt_lengths all of them is text
   rows = [[5, 6, 7, 8], [0, 0, 9, 0], [0, 11, 12, 4]]
-  assert given(prompt_of(LM_TOLD, given_as(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
+  assert lists(prompt_of(LM_WITH_BOS, kind(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
 
 
 def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_many():
-  assert given(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
+  assert lists(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
   for model, pad in ((MODEL, 0), (SAME, 2)):
     for rows in ([[5, 6, 7], [pad, pad, 7]], [[5, 6], [pad, pad, 7]]):
       with pytest.raises(fd.UserError, match=f'1 begins with 2 pad ids .{pad}., which may be text'):
@@ -156,17 +155,17 @@ def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_
       with pytest.raises(fd.UserError, match='1 begins with 2 pad ids'):
         decode_each(model, {}, rows, fd.Greedy(), 4)
   with pytest.raises(fd.UserError, match='prompt 1 is padded on the left by 2 ids'):
-    prompt_of(LM_TOLD, LEFT, [4, 2, 3], None)
+    prompt_of(LM_WITH_BOS, LEFT, [4, 2, 3], None)
   assert prompt_of(MODEL, [[5, 6], [0, 7]], [2, 1], None).length.tolist() == [2, 1]
 
 
 def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():
-  class Told(HashLM):
-    bos_id = 3  # so that no text has its pad
+  class WithBos(HashLM):
+    bos_id = 3  # so that no text contains the pad
 
-  given = Told(), {}, LEFT, fd.Greedy()
   out = fd.decode(MODEL, {}, [[5, 6, 7, 8], [9, 10], [11, 12, 4]], fd.Greedy(), max_len=5)
-  assert fd.decode_all(*given, max_len=5).tokens.tolist() == out.tokens.tolist()
+  pooled = fd.decode_all(WithBos(), {}, LEFT, fd.Greedy(), max_len=5)
+  assert pooled.tokens.tolist() == out.tokens.tolist()
 
 
 @pytest.mark.parametrize('kind', ['rbg', 'unsafe_rbg'])

@@ -37,8 +37,8 @@ from tests.laws.test_processors import OfTheRoot
 def of_the_root(monkeypatch):
   """Makes laws wrong, once it is called."""
 
-  def wrong(*given):
-    return tuple(map(OfTheRoot, laws_of(*given)))
+  def wrong(*args):
+    return tuple(map(OfTheRoot, laws_of(*args)))
 
   return lambda: monkeypatch.setattr(request, 'laws_of', wrong)
 
@@ -60,15 +60,15 @@ LAWS = [*PROCESSORS, 'constraint', 'both']
 
 @functools.cache
 def law(name):
-  """Settings of `fd.decode`; a constraint allows few words at every third place."""
-  found, settings = {}, PROCESSORS.get({'both': 'counts'}.get(name, name))
+  """Arguments of `fd.decode`. A constraint allows few words at every third place."""
+  arguments, settings = {}, PROCESSORS.get({'both': 'counts'}.get(name, name))
   if settings is not None:
-    found['processors'] = fd.Processors(**{'min_new_tokens': MAX_LEN - 1} | settings)
+    arguments['processors'] = fd.Processors(**{'min_new_tokens': MAX_LEN - 1} | settings)
   if name in ('constraint', 'both'):
     pytest.importorskip('outlines_core')
     words = Spelt([b'', b'', *(bytes([ord('a') + i]) for i in range(VOCAB - 2))])
-    found['constraint'] = fd.Constraint.regex('([a-k]{2}[a-d])*[a-k]{0,2}', words)
-  return found
+    arguments['constraint'] = fd.Constraint.regex('([a-k]{2}[a-d])*[a-k]{0,2}', words)
+  return arguments
 
 
 def decoded(strategy, name):

@@ -103,10 +103,14 @@ def test_scores_are_of_the_text_as_it_is_written(name):
 
 
 def long_prompts():
-  """Three texts that `HashLM` goes on with for 40 tokens and more."""
-  rng = np.random.default_rng(0)
-  found = (rng.integers(2, 14, n).tolist() for n in itertools.cycle((5, 16, 2)))
-  return list(itertools.islice((row for row in found if len(oracle(HashLM(), row, 48)) > 40), 3))
+  """Three prompts that `HashLM` continues for more than 40 tokens."""
+  rng, prompts = np.random.default_rng(0), []
+  for length in itertools.cycle((5, 16, 2)):
+    prompt = rng.integers(2, 14, length).tolist()
+    if len(oracle(HashLM(), prompt, 48)) > 40:
+      prompts.append(prompt)
+    if len(prompts) == 3:
+      return prompts
 
 
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)
@@ -148,11 +152,11 @@ def test_every_model_s_cache_grows(name, monkeypatch):
 
 def test_slots_are_doubled():
   prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
-  prompt, found = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
+  prompt, slots = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
   while prompt.slots is not None:
-    found.append(prompt.slots)
+    slots.append(prompt.slots)
     prompt = prefill.with_more_slots(prompt, 640)
-  assert found == [64, 160, 352]
+  assert slots == [64, 160, 352]
   assert prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 64).slots is None
 
 

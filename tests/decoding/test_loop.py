@@ -329,7 +329,7 @@ def test_no_key_is_used_twice():
     return (jax.vmap(jax.random.bits)(keys) >> 12).astype(jnp.int32)  # as token ids
 
   @struct.pytree
-  class Said(NoDraft):
+  class KeyAsDraft(NoDraft):
     """Drafts its key."""
 
     nodes = 2
@@ -338,7 +338,7 @@ def test_no_key_is_used_twice():
       return Draft(jnp.stack([root, bits(keys)], axis=1), Topology.chain(2)), state
 
   @struct.pytree
-  class Taken(Exact):
+  class KeyAsBonus(Exact):
     """Accepts all that it may, and its bonus is its key."""
 
     def __call__(self, keys, draft, logits, acceptable):
@@ -347,7 +347,7 @@ def test_no_key_is_used_twice():
   prompt = as_prompt(*some_prompts(0))
   target = Bound(HashLM(vocab_size=2**20, eos_ids=(), suppressed_ids=()), {})
   row_keys = jax.random.split(jax.random.key(4), ROWS)
-  state = jax.jit(lambda: decoded(target, Said(), Taken(), prompt, MAX_LEN, row_keys))()
+  state = jax.jit(lambda: decoded(target, KeyAsDraft(), KeyAsBonus(), prompt, MAX_LEN, row_keys))()
   fold = jax.vmap(jax.random.fold_in, (0, None))
   expected = [bits(fold(row_keys, 0))]
   for length in range(1, MAX_LEN, 2):

@@ -138,8 +138,8 @@ def test_a_draft_with_another_pad_id_gets_its_own_padding():
 
 @struct.pytree
 class Misled:
-  """A rule that is told another q than drafts were drawn from, the nearer to a uniform law the
-  larger `share` is."""
+  """Passes a wrong q to its rule: the law that drafts were drawn from, mixed with a `share` of the
+  uniform law."""
 
   rule: fd.Rejection | fd.BlockVerification
   share: Any
@@ -182,8 +182,9 @@ def law_by_scores(name):
   scores = fd.score(case.model, case.params, inputs.pop('inputs'), TEXTS, **inputs).tokens
   warmed = np.exp(scores / KINDS[name]).reshape((WORDS - 1,) * 3 + (3,))  # not normalised
   first, second, third = np.moveaxis(warmed, -1, 0)
-  given = [x / x.sum(-1, keepdims=True) for x in (first[:, 0, 0], second[:, :, 0], third)]
-  law = given[0][:, None, None] * given[1][:, :, None] * given[2]
+  weights = first[:, 0, 0], second[:, :, 0], third
+  p1, p2, p3 = (x / x.sum(-1, keepdims=True) for x in weights)  # each behind the tokens before it
+  law = p1[:, None, None] * p2[:, :, None] * p3
   return dict(zip(map(tuple, TEXTS.tolist()), law.reshape(-1).tolist(), strict=True))
 
 

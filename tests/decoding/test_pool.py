@@ -111,10 +111,10 @@ def test_fillers_cost_no_calls_of_a_model_without_ends(strategy):
 
 
 def test_lists_and_arrays_of_any_lengths_are_inputs():
-  given = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
-  decode = lambda given: decode_all(MODEL, {}, given, fd.Greedy(), 9, rows=8)
-  expected = decode([np.array(one, np.int32) for one in given])
-  assert same(decode(given), expected)
+  rows = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
+  decode = lambda inputs: decode_all(MODEL, {}, inputs, fd.Greedy(), 9, rows=8)
+  expected = decode([np.array(row, np.int32) for row in rows])
+  assert same(decode(rows), expected)
   assert same(decode(np.array([[3, 4, 5]])), jax.tree.map(lambda x: x[:1], expected))
 
 
@@ -142,7 +142,7 @@ def test_groups(lengths, least, groups):
 ])  # fmt: skip
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
   monkeypatch.setattr(pool, '_exchange', None)
-  given = {
+  arguments = {
     'model': MODEL,
     'params': {},
     'inputs': prompts(3),
@@ -150,4 +150,4 @@ def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, w
     'max_len': 5,
   } | change
   with pytest.raises(fd.UserError, match=words):
-    decode_all(**given)
+    decode_all(**arguments)

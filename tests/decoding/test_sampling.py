@@ -61,11 +61,11 @@ def test_a_window_adds_up_what_is_near(reach):
   near = np.array(
     [[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law]
   )
-  found = np.asarray(centred(jnp.asarray(logits), reach))
+  sums = np.asarray(centred(jnp.asarray(logits), reach))
   if reach:
-    np.testing.assert_allclose(np.exp(found), near + 1e-3 * law, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(sums), near + 1e-3 * law, rtol=1e-5)
   else:
-    np.testing.assert_array_equal(found, logits.astype(found.dtype))
+    np.testing.assert_array_equal(sums, logits.astype(sums.dtype))
   sure = jnp.full(12, -100.0).at[7].set(0.0)
   assert int(centred(sure, reach).argmax()) == 7
 
@@ -223,12 +223,14 @@ def test_tokens_are_drawn_from_the_warped_law_and_not_from_another():
 
 
 def first_logits() -> np.ndarray:
-  def said():
+  """The logits behind the first prompt."""
+
+  def logits():
     cache = MODEL.init_cache({}, None, 1, 8)
     hidden, _, _ = MODEL.apply({}, jnp.asarray(PROMPTS[:1]), causal(3), cache)
     return MODEL.unembed({}, hidden)[0, -1]
 
-  return np.asarray(jax.jit(said)())
+  return np.asarray(jax.jit(logits)())
 
 
 def test_a_batch_draws_what_its_rows_draw_alone():

@@ -44,9 +44,9 @@ def of_loop(hlo: str) -> list[tuple[str, str]]:
   computations = {}
   for line in hlo.splitlines():
     if head := re.match(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$', line):
-      found = computations[head[1]] = []
+      instructions = computations[head[1]] = []
     elif opcode := re.match(r'\s+(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(', line):
-      found.append((opcode[1], line))
+      instructions.append((opcode[1], line))
 
   def launched(name):
     for opcode, line in computations[name]:
@@ -61,10 +61,10 @@ def of_loop(hlo: str) -> list[tuple[str, str]]:
 
 
 def shape(line: str) -> tuple[int, ...]:
-  """That of an instruction's result, of several the first."""
-  found = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
-  assert found, line
-  return tuple(int(size) for size in found[1].split(',') if size)
+  """The shape of an instruction's result; of several results, of the first."""
+  sizes = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
+  assert sizes, line
+  return tuple(int(size) for size in sizes[1].split(',') if size)
 
 
 @pytest.mark.parametrize('name', STRATEGIES)

@@ -222,8 +222,8 @@ def kit(kind, family='transformer'):
 def decoded(name, kind, family='transformer', source=SOURCE, **more):
   """What a method of the table writes."""
   strategy = LOSSLESS[name](kit(kind, family))
-  given = {'max_len': MAX_LEN} | more
-  return fd.decode(MODELS[family], params_made(kind, family), source, strategy, **given)
+  settings = {'max_len': MAX_LEN} | more
+  return fd.decode(MODELS[family], params_made(kind, family), source, strategy, **settings)
 
 
 # that read the root's embedding, whose width differs, or take back tokens in another way
@@ -339,8 +339,8 @@ FORCED = ('blockwise', 'two-calls', 'tree', 'speculative', 'lookahead', *GROWN)
 @pytest.mark.wide('eagle-transformer', 'speculative-transformer')
 def test_a_forced_prefix_is_continued(name, family):
   expected, lengths = greedy_text('trained', family), np.array([2, 1, 0, 2, 1, 0, 0])
-  given = {'prefix': expected[:, :2], 'prompt_lengths': lengths, 'max_len': 6}
-  out = decoded(name, 'trained', family, **given)
+  prefix = expected[:, :2]
+  out = decoded(name, 'trained', family, prefix=prefix, prompt_lengths=lengths, max_len=6)
   for row, n, tokens in zip(expected, lengths, np.asarray(out.tokens), strict=True):
     if 1 not in row[:n]:
       np.testing.assert_array_equal(tokens, row[n : n + 6])

@@ -160,7 +160,7 @@ def a_batch(prompt, state):
 ])  # fmt: skip
 @pytest.mark.wide('lm of many options-tree', 'fconv-chain')
 def test_a_drafter_gets_the_states_that_a_teacher_forced_forward_gives(name, tree):
-  """At the prompt and at each call, in the order asked for."""
+  """At the prompt and at each call, in the order of `taps`."""
   model, params = a_model(name)
   prompt, taps = a_prompt(model), tuple(range(model.layers, -1, -1))
   knows_nothing = Watching(taps, TREES[tree], jnp.zeros((3, MAX_LEN), jnp.int32))
@@ -192,29 +192,28 @@ def test_what_is_asked_for_costs_no_operation(name):
   model, params = a_model(name)
   prompt = a_prompt(model)
 
-  def program(**asked):
+  def program(**taps):
     def run(params, prompt):
       cache = model.init_cache(params, model.encode(params, prompt.inputs), 3, 20)
-      return model.apply(params, prompt.tokens, TREES['chain'].nodes, cache, **asked)
+      return model.apply(params, prompt.tokens, TREES['chain'].nodes, cache, **taps)
 
     return run
 
   prompt = dataclasses.replace(prompt, tokens=jnp.zeros((3, 4), jnp.int32))
   every = tuple(range(model.layers + 1))
-  alone, asked = (operations(program(**how), params, prompt) for how in ({}, {'taps': every}))
-  assert alone == asked
-  nothing, _ = (jax.eval_shape(program(**how), params, prompt)[1] for how in ({}, {'taps': every}))
-  assert nothing == ()
+  without_taps = operations(program(), params, prompt)
+  assert without_taps == operations(program(taps=every), params, prompt)
+  assert jax.eval_shape(program(), params, prompt)[1] == ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Layered(HashLM):
   """A user's model: three layers, each of which doubles."""
 
-  def apply(self, params, tokens, nodes, cache, **asked):
-    assert asked != {'taps': ()}  # where nobody asks, the keyword is not there
+  def apply(self, params, tokens, nodes, cache, **keywords):
+    assert keywords != {'taps': ()}  # without taps the keyword is left out
     hidden, _, cache = super().apply(params, tokens, nodes, cache)
-    return hidden, tuple(hidden * 2**k for k in asked.get('taps', ())), cache
+    return hidden, tuple(hidden * 2**k for k in keywords.get('taps', ())), cache
 
 
 def test_a_model_is_asked_only_by_drafters_that_read_its_layers():

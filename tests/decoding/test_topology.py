@@ -156,8 +156,8 @@ def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path,
     (tmp_path / name).write_text(json.dumps(content))
   assert fd.medusa_choices('list') == fd.medusa_choices(tmp_path / 'object') == choices
   assert len(fd.medusa_choices('zephyr_stage2')) == 63
-  for given in ('list', tmp_path / 'object'):
-    assert fd.Medusa((HashHeads(depth=4), {}), given).choices == Topology.from_choices(choices)
+  for file in ('list', tmp_path / 'object'):
+    assert fd.Medusa((HashHeads(depth=4), {}), file).choices == Topology.from_choices(choices)
 
 
 NO_LIST = 'tree holds no list of paths of ranks: give'

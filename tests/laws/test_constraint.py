@@ -133,7 +133,7 @@ SCHEMAS = {
     ['{"of": null}', '{"of": {"of": {"of": {"of": {}}}}}'],
   ),
   'a day': ({'format': 'date'}, ['"2024-12-31"'], ['"2024-13-01"', '"2024-04-31"']),
-  'told apart': ({'enum': ['a.b', 'é"\\'], 'type': 'string'}, ['"a.b"'], ['"axb"', '"a.b" ']),
+  'a literal dot': ({'enum': ['a.b', 'é"\\'], 'type': 'string'}, ['"a.b"'], ['"axb"', '"a.b" ']),
 }
 
 
@@ -185,7 +185,7 @@ def test_whole_numbers_between_bounds(low, high):
   ({'type': 'array', 'minItems': -1}, 'whole number'),
   ({'properties': {'a': True}, 'minProperties': 1}, 'minProperties and maxProperties'),
 ])  # fmt: skip
-def test_a_schema_that_cannot_be_met_or_held_is_told(schema, message):
+def test_a_schema_that_cannot_be_met_or_held_is_refused(schema, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Constraint.json_schema(schema, Spelt(LETTERS))
 
@@ -195,7 +195,7 @@ def test_a_schema_that_cannot_be_met_or_held_is_told(schema, message):
   (3, 'is no regular expression'), ('(a|b)*a(a|b){12}', 'an automaton of more than'),
   pytest.param('(a|b)*a(a|b){60}', 'or much time', marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_an_expression_that_cannot_be_met_or_held_is_told(pattern, message):
+def test_an_expression_that_cannot_be_met_or_held_is_refused(pattern, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Constraint.regex(pattern, Spelt(LETTERS))
 
@@ -215,9 +215,11 @@ def constraint():
   return fd.Constraint.regex(PATTERN, Spelt(OF_MODEL))
 
 
-def decoded(strategy, made=None, model=MODEL, **given):
-  given = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN} | given
-  return fd.decode(model, {}, PROMPTS, strategy, **given, constraint=made or constraint())
+def decoded(strategy, law=None, model=MODEL, processors=None):
+  """Decodes the prompts under a constraint, that of PATTERN unless another is passed."""
+  lengths = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN}
+  laws = {'processors': processors, 'constraint': law or constraint()}
+  return fd.decode(model, {}, PROMPTS, strategy, **lengths, **laws)
 
 
 def texts_of(out):
@@ -263,7 +265,7 @@ def test_forced_tokens_are_free():
     fd.decode(MODEL, {}, PROMPTS, fd.Forced(), max_len=4)
 
 
-def test_a_constraint_of_another_vocabulary_is_told():
+def test_a_constraint_of_another_vocabulary_is_refused():
   other = fd.Constraint.regex('a|ab', Spelt([*OF_MODEL, b'?']))
   with pytest.raises(fd.UserError, match='of 15 tokens, and the model has 14'):
     decoded(fd.Greedy(), other)

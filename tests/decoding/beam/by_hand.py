@@ -69,8 +69,12 @@ def by_hand(model, prompt, beam: Beam, max_len, law=law):
         group['over'] = is_over(group, beam, each, n, limit, penalty)
       for total, words in group['running']:
         chosen[words[-1]] += len(words) == n and total > -math.inf
-  found = sorted((c for group in groups for c in group['finished']), key=lambda c: -c[0])
-  return [c for i, c in enumerate(found) if c[1] not in [words for _, words in found[:i]]]
+  finished = [hypothesis for group in groups for hypothesis in group['finished']]
+  distinct = []
+  for score, words in sorted(finished, key=lambda hypothesis: -hypothesis[0]):
+    if words not in [other for _, other in distinct]:
+      distinct.append((score, words))
+  return distinct
 
 
 def is_over(group, beam, each, n, limit, penalty):

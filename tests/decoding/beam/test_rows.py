@@ -97,8 +97,9 @@ def test_caches_follow_their_beams(made):
 
   def afresh(source):
     def law(_, words):
-      found = laws(source, np.array([words + [0] * (MAX_LEN - len(words))], np.int32))[len(words)]
-      return [-math.inf, *np.asarray(found)[1:].tolist()]
+      padded = np.array([words + [0] * (MAX_LEN - len(words))], np.int32)
+      logprobs = np.asarray(laws(source, padded)[len(words)])
+      return [-math.inf, *logprobs[1:].tolist()]
 
     return law
 

@@ -354,7 +354,7 @@ def test_drafts_that_cannot_read_their_target(of, change, message):
   if of in MODELS:
     model, params, inputs = MODELS[of], made(of).params, made(of).rows()
   network = EagleNetwork(**SIZES.get(of, SIZES[OF]) | change)
-  # the others are told without a look at parameters
+  # the others are refused before parameters are looked at
   own = bound(network).params if 'd_embed' in change else {}
   with pytest.raises(fd.UserError, match=message):
     fd.decode(model, params, **inputs, strategy=fd.Eagle((network, own), 2), max_len=3)

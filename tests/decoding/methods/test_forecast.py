@@ -96,7 +96,7 @@ def test_weights_are_fitted_by_least_squares():
     jnp.arange(PLACES, dtype=jnp.int32)[None],
     jnp.asarray(pictures.reshape(400, -1), jnp.int32),
   )
-  found = fd.fit_forecast(MODEL, pictures, images)
+  fitted = fd.fit_forecast(MODEL, pictures, images)
   wanted = images.reshape(400, -1) - np.asarray(own)
   written = SURROUNDINGS.index.shape[1]
   for phase in range(SURROUNDINGS.phases):
@@ -108,7 +108,7 @@ def test_weights_are_fitted_by_least_squares():
     off = np.ones(SURROUNDINGS.width)
     off[:written] = np.sqrt(MOVED * len(x))
     ridge = np.concatenate([x, np.diag(off)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
-    np.testing.assert_allclose(found[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fitted[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -96,10 +96,10 @@ def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
       laws.append(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
       names.append(np.tile(candidates(row, i), (WORDS, 1)))
     laws[0][0] = laws[0][ROOT[row]]  # `by_hand` begins at token 0
-    found, kept, _ = by_hand(laws, names, width, nodes)
-    assert tokens[row].tolist() == [int(ROOT[row]), *(int(found[number][1]) for number in kept[1:])]
-    parents = [kept.index(found[number][2]) for number in kept[1:]]
-    assert below[row].tolist() == [-1, *parents]
+    candidate_nodes, kept, _ = by_hand(laws, names, width, nodes)
+    expected = [candidate_nodes[number] for number in kept[1:]]  # without the root
+    assert tokens[row].tolist() == [int(ROOT[row]), *(int(node.token) for node in expected)]
+    assert below[row].tolist() == [-1, *(kept.index(node.parent) for node in expected)]
 
 
 def by_path(row, path):
@@ -168,8 +168,8 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
   )
   tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
   for make, sizes in ((fill, (ROOT, tree)), (grown_tree, (3, 16))):
-    found, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    made, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
+    jax.tree.map(np.testing.assert_array_equal, made, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
   # so cold that the best is drawn
   tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).law, keys, WORDS)

@@ -84,10 +84,8 @@ def test_the_log_remembers_what_a_dictionary_would(calls):
   for key in range(WORDS):
     values, known = newest(log, np.full(2, key, np.int32))
     for row, pool in enumerate(pools):
-      found = [
-        tuple(value) for value, ok in zip(values[row].tolist(), known[row], strict=True) if ok
-      ]
-      assert found == pool.values[key][::-1]
+      logged = [tuple(value) for value in values[row][known[row]].tolist()]
+      assert logged == pool.values[key][::-1]
 
 
 def test_n_grams_of_a_text():
@@ -133,27 +131,27 @@ class Reference:
   filled by the first N - 2 calls, in which nothing is verified, and a full match emits no bonus.
 
   Args:
-    say: the model: a list of texts -> the most likely token after each.
+    predict: the model, as a function: a list of texts -> the likeliest token after each.
   """
 
   def __init__(
-    self, say: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool
+    self, predict: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool
   ) -> None:
-    self.say, self.text, self.w, self.n = say, list(prompt), window, ngram
+    self.predict, self.text, self.w, self.n = predict, list(prompt), window, ngram
     self.pool, self.learns_text = Pool(guesses), learns_text
     if learns_text:
       for i in range(len(prompt) - ngram + 1):
         self.pool.add(tuple(prompt[i : i + ngram]))
     words = np.random.default_rng(0).choice(prompt, window + ngram - 3).tolist()
-    said = say([self.text + words[:i] for i in range(len(words) + 1)])
-    self.emit(said[:1])
-    self.rows = [words[1:], said[1:]]  # row 0 without its first column, which is the newest token
+    choices = predict([self.text + words[:i] for i in range(len(words) + 1)])
+    self.emit(choices[:1])
+    # row 0 without its first column, which is the newest token
+    self.rows = [words[1:], choices[1:]]
     while len(self.rows) < ngram - 1:
-      said = say(
-        [self.text, *(self.above(len(self.rows) - 1, j) for j in range(len(self.rows[-1])))]
-      )
-      self.rows = [row[1:] for row in [*self.rows, said[1:]]]
-      self.emit(said[:1])
+      last = len(self.rows) - 1
+      choices = predict([self.text, *(self.above(last, j) for j in range(len(self.rows[last])))])
+      self.rows = [row[1:] for row in [*self.rows, choices[1:]]]
+      self.emit(choices[:1])
 
   def emit(self, tokens: list[int]) -> None:
     for token in tokens:
@@ -166,23 +164,23 @@ class Reference:
     return self.text + self.rows[0][:column] + [self.rows[r][column] for r in range(1, row + 1)]
 
   def call(self) -> int:
-    """One call; how many tokens it emits."""
+    """Makes one call, and returns how many tokens it emits."""
     root, last = self.text[-1], self.n - 2
     chains = self.pool.values[root]
     texts = [
       self.text,
       *(self.text + list(chain[:d]) for chain in chains for d in range(1, self.n)),
     ]
-    said = self.say(texts + [self.above(last, j) for j in range(self.w)])
+    choices = self.predict(texts + [self.above(last, j) for j in range(self.w)])
     hits: list[int] = []
     for i, chain in enumerate(chains):
-      own = [said[0], *said[1 + i * (self.n - 1) :][: self.n - 2]]
+      own = [choices[0], *choices[1 + i * (self.n - 1) :][: self.n - 2]]
       same = next((d for d in range(self.n - 1) if chain[d] != own[d]), self.n - 1)
       if same > len(hits):
-        hits, after = list(chain[:same]), said[1 + i * (self.n - 1) + same - 1]
+        hits, after = list(chain[:same]), choices[1 + i * (self.n - 1) + same - 1]
     if len(hits) < self.n - 1:
-      hits.append(after if hits else said[0])
-    row = said[-self.w :]
+      hits.append(after if hits else choices[0])
+    row = choices[-self.w :]
     for j in range(self.w):
       key = self.rows[0][j - 1] if j else root
       self.pool.add((key, *(self.rows[r][j] for r in range(1, self.n - 1)), row[j]))
@@ -212,7 +210,7 @@ class NoBonus(Exact):
 
 @struct.pytree
 class Filled(LookaheadDrafter):
-  """Begins with a window and a pool that are given."""
+  """Begins with the window `rows_before` and the pool `grams_before`."""
 
   rows_before: Any = None
   grams_before: Any = None
@@ -248,7 +246,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
   settings = {'window': window, 'ngram': ngram, 'guesses': guesses}
   max_len = 60
 
-  def say(texts: list[list[int]]) -> list[int]:
+  def predict(texts: list[list[int]]) -> list[int]:
     rows = np.ones((20, 96), np.int32)  # one program for all calls of the tests
     for row, text in zip(rows, texts, strict=False):
       row[: len(text)] = text
@@ -256,7 +254,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
     out = fd.decode(model, params, rows, fd.Greedy(), lengths, max_len=1)
     return np.asarray(out.tokens)[: len(texts), 0].tolist()
 
-  reference = Reference(say, prompt, **settings, learns_text=learns_text)
+  reference = Reference(predict, prompt, **settings, learns_text=learns_text)
   drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
   target, rule = Bound(model, params), NoBonus(ngram - 1)
   _, begun, _ = checked(model, [reference.text[:-1]], None, None, max_len, None)
@@ -280,8 +278,8 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
       token for row in reference.rows for token in row
     ]
     for key, values in reference.pool.values.items():
-      found, known = newest(state.drafter.log, np.array([key], np.int32))
-      assert [tuple(value) for value in found[0][known[0]].tolist()] == values[::-1]
+      logged, known = newest(state.drafter.log, np.array([key], np.int32))
+      assert [tuple(value) for value in logged[0][known[0]].tolist()] == values[::-1]
   assert len(sizes) > 12 and {1, ngram - 1} <= set(sizes)
 
 
@@ -354,15 +352,15 @@ def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
 @pytest.mark.wide('transformer')
 def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeypatch):
   model = MODELS[name]
-  words = {}
+  calls = []
   first_words = lookahead.first_words
 
-  def seen(target, prefill, length):
-    found = first_words(target, prefill, length)
-    jax.debug.callback(lambda found: words.update(found=found.tolist()), found)
-    return found
+  def recorded(target, prefill, length):
+    words = first_words(target, prefill, length)
+    jax.debug.callback(lambda words: calls.append(words.tolist()), words)
+    return words
 
-  monkeypatch.setattr(lookahead, 'first_words', seen)
+  monkeypatch.setattr(lookahead, 'first_words', recorded)
   with jax.enable_x64(True):
     params = model.init(jax.random.key(0))
   inputs = np.zeros((1, 1, 1, 3), np.uint8) if name == 'image' else [[3, 2, 4]]
@@ -370,9 +368,9 @@ def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeyp
     fd.decode(model, params, inputs, fd.Lookahead(3, 3, 1), max_len=2 if name != 'image' else None)
   jax.effects_barrier()
   if name == 'image':
-    assert len(set(words['found'][0])) == 4
+    assert len(set(calls[-1][0])) == 4
   else:
-    assert words['found'] == [[3, 2, 4, 3]]
+    assert calls[-1] == [[3, 2, 4, 3]]
 
 
 def test_a_window_wider_than_the_model_s_positions():

@@ -46,8 +46,8 @@ def propose(state, root):
   return draft.tokens, jnp.broadcast_to(draft.topology.acceptable, draft.tokens.shape)
 
 
-def found(rows):
-  """What the drafter drafts for rows of (source, text)."""
+def drafted(rows):
+  """The drafts for rows of (source, text)."""
   tokens = np.full((len(rows), SOURCE + SLOTS), 2, np.int32)  # a word, where nothing is known
   for row, (source, text) in zip(tokens, rows, strict=True):
     row[: len(source)], row[SOURCE : SOURCE + len(text)] = source, text
@@ -70,7 +70,7 @@ rows = st.tuples(st.lists(words, max_size=SOURCE), st.lists(words, min_size=1, m
 @hypothesis.given(rows=st.lists(rows, min_size=8, max_size=8))
 @hypothesis.settings(max_examples=150)
 def test_it_finds_what_a_plain_search_finds(rows):
-  assert found(rows) == [search(source, text, NGRAM, K - 1) for source, text in rows]
+  assert drafted(rows) == [search(source, text, NGRAM, K - 1) for source, text in rows]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_it_finds_what_a_plain_search_finds(rows):
   ],
 )
 def test_by_hand(source, text, draft):
-  assert found([(source, text)]) == [draft]
+  assert drafted([(source, text)]) == [draft]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +211,11 @@ def joint_law(model, last, temperature, top_p):
   """Of the three tokens after `last`; pads follow an end."""
   logits = np.asarray(model.unembed({}, model.hidden(jnp.arange(5))), np.float64)
   law = np.zeros((5, 5))
-  for given in range(5):
-    weights = np.exp(logits[given] / temperature) * (np.arange(5) > 0)
+  for before in range(5):
+    weights = np.exp(logits[before] / temperature) * (np.arange(5) > 0)
     order = np.argsort(-weights, kind='stable')
-    before = np.cumsum(weights[order]) / weights.sum() - weights[order] / weights.sum()
-    law[given, order] = np.where(before < top_p, weights[order], 0)
+    likelier = np.cumsum(weights[order]) / weights.sum() - weights[order] / weights.sum()
+    law[before, order] = np.where(likelier < top_p, weights[order], 0)
   law /= law.sum(axis=1, keepdims=True)
   law[:2] = np.eye(5)[0]  # after an end, or a pad
   return np.einsum('a,ab,bc->abc', law[last], law, law)

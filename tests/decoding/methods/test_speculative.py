@@ -49,11 +49,12 @@ def test_greedy_is_lossless(gamma, adaptive):
 def test_a_row_draws_among_others_what_it_draws_among_its_equals(adaptive):
   strategy = fd.Speculative(DRAFTS['fair'], 4, sampling=fd.Sampling(2.0), adaptive=adaptive)
   keys = jax.random.split(jax.random.key(3), 6)
-  given = {'strategy': strategy, 'max_len': MAX_LEN}
-  together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **given)
+  settings = {'strategy': strategy, 'max_len': MAX_LEN}
+  together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **settings)
   for i in range(6):
     row = np.array([i] * 6)  # six times, as the program is there
-    alone = fd.decode(MODEL, {}, PROMPTS[row], prompt_lengths=LENGTHS[row], key=keys[row], **given)
+    prompts, lengths = PROMPTS[row], LENGTHS[row]
+    alone = fd.decode(MODEL, {}, prompts, prompt_lengths=lengths, key=keys[row], **settings)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls', 'draft_calls'):
       np.testing.assert_array_equal(
         getattr(alone, field)[0], getattr(together, field)[i], err_msg=field

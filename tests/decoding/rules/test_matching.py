@@ -30,8 +30,8 @@ def judged(rule, tokens, logits, acceptable, topology):
 
 def verdict(rule, tokens=TOKENS, logits=LOGITS, topology=CHAIN, acceptable=None):
   acceptable = np.ones((1, topology.n), bool) if acceptable is None else acceptable
-  given = np.array([tokens], np.int32), np.asarray(logits, np.float32), acceptable
-  return tuple(map(int, judged(rule, *given, topology)))
+  tokens, logits = np.array([tokens], np.int32), np.asarray(logits, np.float32)
+  return tuple(map(int, judged(rule, tokens, logits, acceptable, topology)))
 
 
 @pytest.mark.parametrize('rule, expected', [

@@ -28,7 +28,7 @@ PROMISES = [
 
 
 @pytest.mark.parametrize(
-  'rule, promise', PROMISES, ids=[f'{type(rule).__name__} {said}' for rule, said in PROMISES]
+  'rule, promise', PROMISES, ids=[f'{type(rule).__name__} {promise}' for rule, promise in PROMISES]
 )
 def test_what_a_rule_promises(rule, promise):
   assert promise_of(rule) == promise
