@@ -1,4 +1,4 @@
-"""Strategies in words: written and read again, and what is no strategy."""
+"""Descriptions of strategies: written, read again, and refused where they are no strategy."""
 
 import jax
 import numpy as np
@@ -120,7 +120,7 @@ def test_what_is_no_strategy_is_one_short_sentence(text, message):
   assert len(str(raised.value)) < 400
 
 
-def test_sizes_are_those_of_the_drafter_unless_others_are_asked_for():
+def test_sizes_are_those_of_the_drafter_unless_others_are_passed():
   chain = lambda strategies: [one.k for one in strategies]
   assert chain(fd.PromptLookup().sizes()) == [10, 3, 5]
   assert chain(fd.PromptLookup().sizes((2,))) == [3]

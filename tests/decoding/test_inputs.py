@@ -1,4 +1,4 @@
-"""What decode takes: rows of any lengths, checked; and every mistake has its sentence."""
+"""The inputs of decode: rows of any lengths, and a message for every mistake."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ PICTURES = np.zeros((2, 2, 2, 3), np.uint8)
 
 @pytest.fixture(autouse=True)
 def _types_are_not_checked():
-  """Users have no checks of types at every call, as tests have."""
+  """Turns off the type checks of the tests, which users do not have."""
   jaxtyping.config.update('jaxtyping_disable', True)
   yield
   jaxtyping.config.update('jaxtyping_disable', False)
@@ -51,7 +51,7 @@ def test_rows_of_several_lengths_are_padded(rows):
 
 
 def test_prefixes_of_several_lengths_are_padded():
-  """Behind the start token, 0; a prefix may be empty, and so may a source."""
+  """They follow the start token, 0. A prefix may be empty, and so may a source."""
   prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
   assert lists(prompt) == (
     [[3, 4], [5, 6], [2, 2]],
@@ -75,7 +75,7 @@ def test_a_ragged_list_is_decoded_as_its_rows_alone():
   )
 
 
-# The pad ends texts too: 2.
+# Its pad id, 2, is also its end.
 SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SIZES))
 
 
@@ -91,7 +91,7 @@ SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SI
   ],
 )
 def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
-  """Whole rows of lists count; of an array, what follows a row's end is padding."""
+  """In a list all ids of a row count. In an array the ids behind a row's end are padding."""
   prompt = prompt_of(SAME, sources, None, None)
   assert prompt.inputs.tolist() == read
   assert prompt.empty.tolist() == [max(row) <= 2 for row in read]
@@ -101,7 +101,7 @@ def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2), 'draft', 'ensemble'])
 @pytest.mark.wide('strategy0')
 def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
-  """In a list, in an array, in a pool, and each by itself; the end ends them."""
+  """In a list, in an array, in a pool and each by itself. Texts stop at the end."""
   model, params = SAME, jax.tree.map(lambda x: 3 * np.asarray(x), SAME.init(jax.random.key(2)))
   if strategy == 'draft':
     strategy = fd.Speculative((SAME, SAME.init(jax.random.key(5))), gamma=2)
@@ -141,7 +141,7 @@ def test_rows_padded_on_the_left_are_read_without_padding(kind):
   ]  # fmt: skip
   _, tokens, lengths, _ = lists(prompt_of(ENDLESS, [[3]] * 2, None, kind([[5, 6], [2, 7]])))
   assert (tokens, lengths) == ([[0, 5, 6], [0, 7, 2]], [3, 2])
-  # with prompt_lengths all of them is text
+  # where prompt_lengths are passed, zeros are text
   rows = [[5, 6, 7, 8], [0, 0, 9, 0], [0, 11, 12, 4]]
   assert lists(prompt_of(LM_WITH_BOS, kind(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
 
@@ -337,7 +337,7 @@ def test_whole_numbers_of_any_kind_are_taken():
 
 
 def test_a_model_that_writes_nothing_has_its_ends_and_no_figures():
-  """In a batch and in a pool: no call, no block, nothing to speed up."""
+  """In a batch and in a pool: no call is made, so there are no blocks and no speed-up."""
   model, rows, ends = Silent(), [[3, 4], [5, 6, 7]], [[1, 0, 0], [1, 0, 0]]
   for strategy, decode in ((fd.PromptLookup(), fd.decode_all), (fd.Beam(2), fd.decode)):
     out = decode(model, {}, rows, strategy, max_len=3)

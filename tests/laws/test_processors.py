@@ -1,4 +1,4 @@
-"""Processors of the target's law: what transformers computes, and the same law at every node."""
+"""Processors: the laws that transformers computes, at every node."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ def test_every_method_writes_what_plain_decoding_writes(name):
 
 
 def test_the_processors_of_the_root_are_wrong_behind_it():
-  """Behind guesses of the right text, of which the right law accepts all."""
+  """The guesses are the right text: the right law accepts all of them."""
   plain = np.asarray(decoded(fd.Greedy()).tokens)
   guesses = Drafted(Scripted(plain, 0, nodes=4, chain=True, skill=1.0))
   right = decoded(guesses)
@@ -114,7 +114,7 @@ def test_a_stream_decodes_with_processors():
 @pytest.mark.slow  # test_law.py has drafted ones by default
 @pytest.mark.parametrize('is_drafted', [False, True])
 def test_each_row_draws_by_its_own_settings(is_drafted):
-  """As alone; a row of temperature 0 is greedy. In a pool too."""
+  """As it does alone, in a pool too. A row of temperature 0 is greedy."""
   own = [
     {'temperature': 0.0}, {'temperature': 2.0, 'top_k': 3},
     {'temperature': 1.5, 'top_p': 0.7, 'min_p': 0.1},
@@ -131,7 +131,7 @@ def test_each_row_draws_by_its_own_settings(is_drafted):
   for i, settings in enumerate(own):
     if i and is_drafted:
       continue  # drafts use other draws
-    # three times, as the program is there
+    # three times, to use the same program
     same = {name: [value] * 3 for name, value in (plain | settings).items()}
     alone = fd.Sample(**same) if i else fd.Greedy()
     numbers = {name: np.broadcast_to(getattr(ALL, name), 3)[[i] * 3] for name in NUMBERS}
@@ -179,7 +179,7 @@ TINY = ('llama_tiny', 'marian2_tiny', 't5_tiny')
 @pytest.mark.filterwarnings('ignore::fastdec.UserNote')  # the test passes the processors itself
 @pytest.mark.parametrize('folder', [pytest.param(name, marks=pytest.mark.slow) for name in TINY])
 def test_texts_are_those_of_transformers(folder, shared):
-  """Each case of a model; greedy texts by logits, beams by log-probabilities."""
+  """In each case of a model: greedy texts by logits, beams by log-probabilities."""
   place = shared / f'reference/generation/{folder}'
   own = shared / f'reference/hf/{folder}'
   model, params = fd.load(own)
@@ -216,7 +216,7 @@ def test_rows_of_several_lengths_are_those_of_transformers(shared):
 
 @pytest.mark.slow
 def test_scores_of_the_first_steps_are_those_of_transformers(shared):
-  """At the nodes of a chain of the right tokens, all four steps at once."""
+  """All four steps at once, at the nodes of a chain of the right tokens."""
   model, params = fd.load(shared / 'reference/hf/llama_tiny')
   for name, settings in cases('llama_tiny', shared).items():
     expected = np.load(shared / f'reference/generation/llama_tiny/expected_{name}.npz')
@@ -231,7 +231,7 @@ def test_scores_of_the_first_steps_are_those_of_transformers(shared):
 
 
 def scores_of(model, params, text, settings):
-  """Processed logits of the four places behind the first ten tokens of each text."""
+  """Processed logits of the places where the last four tokens of each text stand."""
   b, t = text.shape
   cache = model.init_cache(params, None, b, t)
   hidden = model.apply(params, jnp.asarray(text), causal(t), cache)[0]

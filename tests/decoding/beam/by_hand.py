@@ -1,12 +1,12 @@
-"""Beam search written with lists, one hypothesis at a time, and a model for it: what `fd.Beam` is
-compared with."""
+"""Beam search written with lists, one hypothesis at a time, and a model for it: `fd.Beam` is
+compared with them."""
 
 import math
 
 import jax.numpy as jnp
 
 from fastdec.decoding.beam.search import Beam
-from tests.decoding.fakes import PRIME, HashLM
+from tests.decoding.fakes import PRIME, HashLM, hash_of
 
 
 class SmoothLM(HashLM):
@@ -20,11 +20,8 @@ class SmoothLM(HashLM):
 
 
 def law(model, tokens):
-  """Log-probabilities of the next token, -inf for what is suppressed, in plain Python."""
-  code = (
-    sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens))
-    % PRIME
-  )
+  """Log-probabilities of the next token in plain Python: -inf for suppressed tokens."""
+  code = hash_of(tokens)
   logits = [
     (code * (v * v + 3) + v * 17) % 101 / 25 + math.sin(code * 0.37 + v * 1.7)
     for v in range(model.vocab_size)

@@ -1,4 +1,4 @@
-"""What one more token makes of beams and hypotheses, on cases written out by hand."""
+"""How one more token changes beams and hypotheses, on cases written out by hand."""
 
 import dataclasses
 

@@ -1,5 +1,4 @@
-"""Trees that grow: EAGLE-2's algorithm against one in plain Python, and the trees that its authors'
-code grew."""
+"""Trees that grow: EAGLE-2's algorithm against one in plain Python."""
 
 import functools
 from typing import NamedTuple
@@ -22,8 +21,8 @@ from fastdec.decoding.topology import Topology
 
 ROWS, WORDS, CANDIDATES = 3, 20, 8
 RNG = np.random.default_rng(1)
-# Which tokens a law is over: those with its own indices, a draft vocabulary, or other ones behind
-# each token.
+# The tokens of a law's entries: its own indices, those of a draft vocabulary, or other tokens
+# behind each token.
 NAMES = {
   'own': np.tile(np.arange(CANDIDATES), (WORDS, 1)),
   'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
@@ -153,8 +152,8 @@ def test_a_small_tree_reads_fewer_rows():
 
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])
 def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
-  """As `Topology` has it of the parents alone; a law that is NaN in places may guess anything, and
-  still on a tree."""
+  """The tree is the one that `Topology` makes of its parents. A law with NaN may guess any tokens,
+  but they still are a tree."""
   for seed, (depth, width, nodes) in enumerate(SIZES):
     laws = random_laws(kind, depth, seed)
     if kind == 'nan':

@@ -18,9 +18,9 @@ K, MAX_LEN = 4, 14
 
 
 @pytest.mark.slow
-def test_guesses_are_what_the_model_said_in_the_call_before():
-  """By the definition: the model's own greedy continuation by one token of every beginning of the
-  last draft."""
+def test_guesses_are_the_model_s_choices_in_the_call_before():
+  """By the definition: each guess is the model's greedy token behind a beginning of the last
+  draft."""
   with jax.enable_x64(True):
     case = made('lm with windows')
     target = Bound(case.model, case.params)
@@ -47,8 +47,7 @@ def test_guesses_are_what_the_model_said_in_the_call_before():
 
 
 def test_a_model_that_looks_at_the_position_alone_is_right_at_once():
-  """What it says of a position does not depend on the guesses, so that all are right a call
-  later."""
+  """Its choice for a position does not depend on the guesses, so all are right a call later."""
   source = np.array([[5, 6, 7, 8, 9, 10, 11, 12, 13, 1]], np.int32)
   out = fd.decode(Copier(), {}, source, fd.Jacobi(K), max_len=12)
   np.testing.assert_array_equal(out.tokens[:, :10], source)

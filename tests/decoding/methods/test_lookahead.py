@@ -34,11 +34,10 @@ WORDS, GUESSES, N = 4, 3, 3
 
 
 class Pool:
-  """The authors' pool: for each key the values that were added last, as many as it has room for,
-  oldest first."""
+  """The authors' pool: for each key the `size` values that were added last, oldest first."""
 
-  def __init__(self, room: int) -> None:
-    self.room = room
+  def __init__(self, size: int) -> None:
+    self.size = size
     self.values: dict[int, list[tuple[int, ...]]] = collections.defaultdict(list)
 
   def add(self, gram: tuple[int, ...]) -> None:
@@ -46,7 +45,7 @@ class Pool:
     if gram[1:] in values:
       values.remove(gram[1:])
     values.append(gram[1:])
-    del values[: -self.room]
+    del values[: -self.size]
 
 
 @jax.jit
@@ -69,7 +68,7 @@ gram = st.tuples(*[st.integers(0, WORDS - 1)] * N)
 )
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_the_log_remembers_what_a_dictionary_would(calls):
-  """Two rows, to which a call adds none to four n-grams each."""
+  """There are two rows, and a call adds up to four n-grams to each."""
   log, pools = (
     Log.of(jnp.full((2, N, 1), NONE, jnp.int32), slots=24),
     [Pool(GUESSES), Pool(GUESSES)],
@@ -95,8 +94,8 @@ def test_n_grams_of_a_text():
 
 
 def test_a_trie_by_hand():
-  """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see
-  each other."""
+  """The example of `merge`: chains a b c, a d e and an unknown one, and which nodes see each
+  other."""
   chains = np.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]])
   merged = jax.jit(merge)(chains, np.array([[True, True, False]]))
   assert merged.parents[0, :2].tolist() == [[-1, 0, 1], [-1, 0, 4]]
@@ -127,8 +126,9 @@ def test_a_trie_has_each_beginning_once(chains, known):
 
 
 class Reference:
-  """Lookahead decoding by the paper and its authors' code, batch 1, greedy, in lists: the window is
-  filled by the first N - 2 calls, in which nothing is verified, and a full match emits no bonus.
+  """Greedy lookahead decoding of one text, in lists, as in the paper and its authors' code.
+
+  The first N - 2 calls fill the window and verify nothing. A full match emits no bonus.
 
   Args:
     predict: the model, as a function: a list of texts -> the likeliest token after each.
@@ -160,7 +160,7 @@ class Reference:
         self.pool.add(tuple(self.text[-self.n :]))
 
   def above(self, row: int, column: int) -> list[int]:
-    """All that window node (row, column) sees, itself included."""
+    """The tokens that window node (row, column) sees, itself included."""
     return self.text + self.rows[0][:column] + [self.rows[r][column] for r in range(1, row + 1)]
 
   def call(self) -> int:
@@ -191,8 +191,7 @@ class Reference:
 
 @struct.pytree
 class NoBonus(Exact):
-  """After a full match its last token is the next root, as in the authors' code: the bonus is not
-  emitted."""
+  """As in the authors' code, no bonus follows a full match: its last token is the next root."""
 
   depth: int = struct.static()
 
@@ -238,7 +237,7 @@ def filled(reference: Reference, **settings: Any) -> Filled:
 @pytest.mark.parametrize('sizes', [(5, 3, 2), (4, 5, 3)], ids=['ngram 3', 'ngram 5'])
 @pytest.mark.wide('ngram 5-text too')
 def test_calls_are_those_of_the_paper(sizes, learns_text):
-  """Tokens, window and pool after each call, on the tiny Llama."""
+  """On the tiny Llama, tokens, window and pool are equal after each call."""
   model, params = fd.load(REFERENCE / 'llama_tiny')
   model = dataclasses.replace(model, config=dataclasses.replace(model.config, eos_ids=()))
   prompt = np.load(REFERENCE / 'llama_tiny' / 'expected.npz')['prompt'][0].tolist()
@@ -304,7 +303,7 @@ SAMPLING = {
 
 
 def sampled(name='lookahead', rows=40_000):
-  """The model, the counts of the first three tokens, and the mean block."""
+  """The model, the counts of the first three tokens, and the mean block size."""
   model = Looping(vocab_size=5)
   prompts = np.repeat(np.array([[4, 2, 3, 4, 2, 2, 4, 2, 4, 3, 2, 4]], np.int32), rows, axis=0)
   out = fd.decode(model, {}, prompts, SAMPLING[name], max_len=4, key=jax.random.key(7))
@@ -322,8 +321,8 @@ def p_value_of(counts, law):
 @pytest.mark.slow  # test_lookup.py has this rule's law
 @pytest.mark.parametrize('name', SAMPLING)
 def test_sampling_keeps_the_law(name):
-  """The first three tokens follow the model's own law. Guesses come from the prompt, where words
-  are followed by the same word and then by different ones: siblings, if they were not merged."""
+  """The first three tokens follow the model's own law. In the prompt words are followed by the same
+  word and then by different ones, so guesses would be equal siblings if they were not merged."""
   model, counts, mean = sampled(name)
   assert mean > {'lookahead': 1.3, 'jacobi': 1.2}[name]  # guesses were accepted
   assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
@@ -332,12 +331,12 @@ def test_sampling_keeps_the_law(name):
 
 @pytest.mark.slow
 def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
-  """The model's choice would be drawn below each of several equal tokens, and the luckier one
+  """Below each of several equal tokens the model's choice is drawn, and the luckiest one is
   kept."""
 
   def side_by_side(chains, known):
     g, c = known.shape[1], chains.shape[2]
-    # as if all were different
+    # as if all tokens were different
     merged = merge(jnp.arange(g * c).reshape(1, g, c) + jnp.zeros_like(chains), known)
     return dataclasses.replace(merged, is_kept=jnp.broadcast_to(known[:, :, None], chains.shape))
 

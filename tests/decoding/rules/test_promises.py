@@ -1,5 +1,4 @@
-"""What each rule promises; `fd.tune` lets nothing take part that promises less than was asked
-for."""
+"""The promise of each rule: `fd.tune` leaves out strategies that promise too little."""
 
 import jax.numpy as jnp
 import pytest

@@ -1,4 +1,4 @@
-"""Typical acceptance against the formula written out node by node, and in the loop."""
+"""Typical acceptance, against the formula node by node, and in the loop."""
 
 import math
 
@@ -31,7 +31,7 @@ def law(logits, temperature):
 
 
 def by_hand(epsilon, delta, temperature, parents, tokens, logits, acceptable):
-  """(last accepted node, bonus, how far the nearest decision was from being another)."""
+  """(last accepted node, bonus, margin of the closest decision)."""
   alive, score, depth, margin = {0}, {0: 0.0}, {0: 0}, 1.0
   for node in range(1, len(parents)):  # parents come before children
     p = law(logits[parents[node]], temperature)
@@ -120,9 +120,8 @@ def test_suppressed_tokens_do_not_spoil_the_entropy():
     assert int(verdict(fd.Typical(), CHAIN, np.array(tokens, np.int32), logits, YES)[0]) == expected
 
 
-def test_equally_long_paths_are_told_apart_at_the_temperature():
-  """Two paths whose order by likelihood turns with the temperature: 0.55 * 0.3 against 0.35 *
-  0.5."""
+def test_equally_long_paths_are_compared_at_the_temperature():
+  """Which of two paths is likelier depends on the temperature: 0.55 * 0.3 against 0.35 * 0.5."""
   parents = np.array([-1, 0, 0, 1, 2], np.int32)
   laws = np.array(
     [[0.55, 0.35, 0.10], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3], [0.4, 0.3, 0.3]]
