@@ -137,7 +137,7 @@ def transformers(model: Any, params: Any, tokens: int) -> Ways:
     vocab_size=c.vocab_size, d_model=c.d_model, scale_embedding=c.scales_embedding,
     encoder_layers=c.encoder_layers, encoder_attention_heads=c.heads, encoder_ffn_dim=c.d_ff,
     decoder_layers=c.decoder_layers, decoder_attention_heads=c.heads, decoder_ffn_dim=c.d_ff,
-    activation_function={'gelu': 'gelu_new'}.get(c.activation, c.activation),
+    activation_function='gelu_new' if c.activation == 'gelu' else c.activation,
     decoder_start_token_id=c.start_id, max_position_embeddings=c.max_positions,
   )).eval()  # fmt: skip
   for side, _, names, name, value in weights(model, params):

@@ -25,9 +25,15 @@ def model(request):
   return made, tree.unflatten(noisy)
 
 
-@pytest.mark.parametrize('peer', ['ctranslate2', 'transformers'])
+# transformers is an extra of its own, and decodes with PyTorch
+NEEDS = {'ctranslate2': ('ctranslate2',), 'transformers': ('transformers', 'torch')}
+
+
+@pytest.mark.parametrize('peer', NEEDS)
 def test_a_random_model_writes_the_same_tokens_in_a_peer(model, peer):
-  pytest.importorskip(peer, reason=f"{peer} is not installed (pip install 'fastdec[benchmark]')")
+  for package in NEEDS[peer]:
+    reason = f"{package} is not installed (pip install 'fastdec[benchmark]')"
+    pytest.importorskip(package, reason=reason)
   sources = np.random.default_rng(0).integers(2, 300, (16, 9), np.int32)
   sources[0, 5:] = 0  # padding
   out = fd.decode(*model, sources, fd.Greedy(), max_len=TOKENS)
