@@ -1,14 +1,16 @@
-"""Costs of a call of the target, by its width and by its drafter, beside our own greedy call.
+"""Times a call of the target, by its width and by its drafter, beside a greedy call.
 
-The floor is the time to read weights, heads and cache once, at the bandwidth measured here.
+The floor of a call is the time to read weights, heads and cache once, at the bandwidth that is
+measured here.
 
   python benchmarks/calls.py --out=out/calls.jsonl
   python benchmarks/calls.py --shapes transformer_base --drafts heads eagle block --packed
   python benchmarks/calls.py --shapes wordy --drafts free --widths 1 8 --laws processors constraint
   python benchmarks/calls.py --shapes 1b 8b --dtypes bfloat16 int8 --calls=32     # on a GPU
 
-Weights are random, and drafts hardly ever right: only calls are timed, all variants in turn. A tree
-of n nodes is the root and the first n - 1 nodes of Medusa's mc_sim_7b_63, shortest paths first.
+Weights are random, so drafts are hardly ever right: only calls are timed, all variants in turn. The
+nodes of a tree are the root and the first n - 1 nodes of Medusa's mc_sim_7b_63, shortest paths
+first.
 """
 
 import argparse
@@ -54,7 +56,7 @@ SHAPES: dict[str, Any] = {
   'toy': LMConfig(vocab_size=500, d_model=32, d_ff=64, layers=1, heads=2, eos_ids=()),
 }
 DRAFTS = ('free', 'heads', 'paper', 'eagle', 'block')
-# all on, but for those that force tokens
+# All processors but those that force tokens.
 PROCESSORS = fd.Processors(
   repetition_penalty=1.2,
   presence_penalty=0.5,
@@ -71,7 +73,7 @@ PROCESSORS = fd.Processors(
 
 
 def constraint(model: Any, rows: int) -> tuple[fd.Constraint]:
-  """Makes one of the size of a JSON schema's: behind any text half of the words may follow."""
+  """Makes a random constraint as large as a JSON schema's: half of all words may follow a text."""
   rng = np.random.default_rng(0)
   after = rng.integers(-512, 512, (512, 128), np.int32).clip(-1)
   kind = rng.integers(0, 128, model.vocab_size, np.int32)
@@ -80,56 +82,78 @@ def constraint(model: Any, rows: int) -> tuple[fd.Constraint]:
 
 
 LAWS = {'processors': PROCESSORS.laws, 'constraint': constraint}
-LONG = 4096  # tokens of a text, whose first calls should cost as a short one's
-K, NODES = 8, 32  # of drafts that are there: the length of chains, and the nodes of trees
+LONG = 4096  # tokens of a long text, whose first calls should cost what a short text's cost
+K, NODES = (
+  8,
+  32,
+)  # how long the chains of heads and networks are, and how many nodes their trees have
 
 
 def drafters(model: Any, dtype: str, args: argparse.Namespace, packs: bool) -> dict[str, Any]:
-  """Makes what is timed, by the names of rows; heads and drafts are packed, or not."""
-  found: dict[str, Any] = {'greedy': NoDraft()}
+  """Makes the drafters to time.
 
-  def of(kind: Any, **sizes: Any) -> Bound:
-    module = kind(**sizes)
+  Args:
+    model: the target.
+    dtype: type of the heads' and networks' parameters.
+    args: the command line: which drafts and which widths.
+    packs: whether heads and networks are packed.
+
+  Returns:
+    The drafters by the names of their rows.
+  """
+  made: dict[str, Any] = {'greedy': NoDraft()}
+
+  def bound(module: Any) -> Bound:
     params = random_params(module, 1, dtype)
     return Bound(module, fd.pack(module, params) if packs else params)
 
-  for n in args.widths if 'free' in args.drafts else ():
-    if n > 1:
-      found[f'width {n}'] = FreeDraft(fd.Topology.chain(n))
-    if 16 <= n <= 64 and isinstance(model.config, LMConfig):
-      nodes = fd.medusa_choices('mc_sim_7b_63')[: n - 1]
-      found[f'tree {n}'] = FreeDraft(fd.Topology.from_choices(nodes))
-  for name, layout in (('heads', 'separate'), ('paper', 'paper')):
-    if name in args.drafts:
-      width = model.d_model
-      heads = of(BlockwiseHeads, k=K, d_model=width, d_ff=4 * width, layout=layout)
-      found[f'k = {K}, {layout} heads'] = fd.Blockwise(heads).drafter
-  if {'eagle', 'block'} & {*args.drafts}:
-    layers, width = layers_like(model, 1), model.d_model
-    sizes: Any = {'layers': layers, 'vocab_size': model.vocab_size, 'd_target': width}
-    if 'eagle' in args.drafts:
-      eagle = of(EagleNetwork, **sizes)
-      found[f'EAGLE, chain of {K - 1}'] = fd.Eagle(eagle, K - 1).drafter
-      found[f'EAGLE, tree of {NODES}'] = fd.Eagle(eagle, K - 1, 8, NODES).drafter
-    if 'block' in args.drafts:
-      block = of(BlockNetwork, **sizes, k=K, markov=64)
-      found[f'block, chain of {K - 1}'] = fd.BlockDraft(block).drafter
-      found[f'block, tree of {NODES}'] = fd.BlockDraft(block, choices=NODES).drafter
-  return found
+  if 'free' in args.drafts:
+    for n in args.widths:
+      if n > 1:
+        made[f'width {n}'] = FreeDraft(fd.Topology.chain(n))
+      if 16 <= n <= 64 and isinstance(model.config, LMConfig):
+        choices = fd.medusa_choices('mc_sim_7b_63')[: n - 1]
+        made[f'tree {n}'] = FreeDraft(fd.Topology.from_choices(choices))
+
+  for draft, layout in (('heads', 'separate'), ('paper', 'paper')):
+    if draft in args.drafts:
+      heads = bound(BlockwiseHeads(K, model.d_model, 4 * model.d_model, layout))
+      made[f'k = {K}, {layout} heads'] = fd.Blockwise(heads).drafter
+
+  if 'eagle' in args.drafts:
+    eagle = bound(EagleNetwork(**network_sizes(model)))
+    made[f'EAGLE, chain of {K - 1}'] = fd.Eagle(eagle, K - 1).drafter
+    made[f'EAGLE, tree of {NODES}'] = fd.Eagle(eagle, K - 1, 8, NODES).drafter
+  if 'block' in args.drafts:
+    block = bound(BlockNetwork(**network_sizes(model), k=K, markov=64))
+    made[f'block, chain of {K - 1}'] = fd.BlockDraft(block).drafter
+    made[f'block, tree of {NODES}'] = fd.BlockDraft(block, choices=NODES).drafter
+  return made
 
 
-def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
-  """Times a model in a type: all variants in turn."""
-  config, rng, variants = SHAPES[shape], np.random.default_rng(0), {}
+def network_sizes(model: Any) -> dict[str, Any]:
+  """Sizes of a draft network of one layer, which is like the target's."""
+  layers = layers_like(model, 1)
+  return {'layers': layers, 'vocab_size': model.vocab_size, 'd_target': model.d_model}
+
+
+def time_model(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
+  """Times all variants of one model in one type, in turn."""
+  config, rng = SHAPES[shape], np.random.default_rng(0)
   model: Any = folders.model_of(dataclasses.replace(config, dtype=computing_in(dtype)))
   if isinstance(config, ImageTransformerConfig):
     inputs = rng.integers(0, 256, (args.batch, 8, 8, 3), np.uint8)
   else:
     inputs = rng.integers(2, model.vocab_size, (args.batch, args.prompt), np.int32)
-  # One length for all, so that all caches have about the same slots.
+  # All variants have one length, so that their caches have about the same number of slots.
   max_len = model.fixed_length or args.calls + max(*args.widths, NODES) + 1
   params = random_params(model, 0, dtype)
-  for packs in (False, True) if args.packed and dtype != 'int8w' and most_rows(dtype) else (False,):
+  forms = [False]
+  if args.packed and dtype != 'int8w' and most_rows(dtype):
+    forms.append(True)
+
+  variants = {}
+  for packs in forms:
     target = Bound(model, fd.pack(model, params) if packs else params)
     for name, drafter in drafters(model, dtype, args, packs).items():
       calls = Calls.after_prompt(target, drafter, inputs, max_len, args.calls)
@@ -138,13 +162,14 @@ def measured(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
         changed = dataclasses.replace(target, laws=LAWS[law](model, args.batch))
         calls = Calls.after_prompt(changed, drafter, inputs, max_len, args.calls)
         variants[f'{name}, {law}'] = calls
-    if not model.fixed_length and not packs:  # first steps of a long text
+    if not model.fixed_length and not packs:
+      # The first calls of a long text: a large limit should cost nothing.
       most = min(LONG, (model.max_positions or LONG) - args.prompt)
-      variants[f'greedy, max_len={most}'] = Calls.after_prompt(
-        target, NoDraft(), inputs, most, args.calls
-      )
-  row = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
-  return [row | one for one in costs(variants, args.rounds)]
+      calls = Calls.after_prompt(target, NoDraft(), inputs, most, args.calls)
+      variants[f'greedy, max_len={most}'] = calls
+
+  of_model = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
+  return [of_model | row for row in costs(variants, args.rounds)]
 
 
 def main() -> None:
@@ -154,21 +179,24 @@ def main() -> None:
   parser.add_argument('--drafts', nargs='+', choices=DRAFTS, default=['free', 'heads'])
   parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'])
   parser.add_argument('--widths', nargs='+', type=int, default=[1, 2, 4, 8, 16])
-  parser.add_argument('--packed', action='store_true', help='packed models too (fd.pack)')
-  parser.add_argument('--laws', nargs='+', choices=LAWS, default=[], help='beside these')
+  parser.add_argument('--packed', action='store_true', help='also time packed models (fd.pack)')
+  parser.add_argument(
+    '--laws', nargs='+', choices=LAWS, default=[], help='also time calls under these laws'
+  )
   parser.add_argument('--batch', type=int, default=1)
   parser.add_argument('--prompt', type=int, default=32, help='tokens of a source or prompt')
-  parser.add_argument('--calls', type=int, default=16, help='of a round')
+  parser.add_argument('--calls', type=int, default=16, help='how many a round makes')
   parser.add_argument('--rounds', type=int, default=5)
-  args, found = parser.parse_args(), []
+  args = parser.parse_args()
   conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  table = []
   for shape in args.shapes:
     for dtype in args.dtypes:
       print(f'{shape}, {dtype}: compiling and timing', flush=True)
-      for row in measured(args, shape, dtype):
-        found.append(row | conditions)
-        rows.append(args.out, found[-1])
-  print(rows.table(found, {'megabytes', 'compile_seconds', *conditions}))
+      for row in time_model(args, shape, dtype):
+        table.append(row | conditions)
+        rows.append(args.out, table[-1])
+  print(rows.table(table, {'megabytes', 'compile_seconds', *conditions}))
 
 
 if __name__ == '__main__':

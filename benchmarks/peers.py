@@ -1,12 +1,14 @@
-"""Our decoder beside CTranslate2 and Hugging Face's transformers, whichever are installed: the same
-weights and token ids, greedily and by beam search, single texts and several at once.
+"""Times our decoder beside CTranslate2 and Hugging Face's transformers, if they are installed.
+
+All have the same weights and token ids. They decode greedily and by beam search, one text at a time
+and several at once.
 
   python benchmarks/peers.py --out=out/peers.jsonl      # random weights of the quickstart's sizes
   python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=dev.en --cores=1 --packed
 
-What `fastdec tune` found for a model takes part. In float32 all engines write our greedy
-decoding's texts, but for near ties; they are timed in turn. CT2_USE_MKL=0 makes
-CTranslate2 use its other library, which is the faster one on some processors.
+If `fastdec tune` has chosen a strategy for the model, it is timed too. In float32 all engines write
+the same greedy texts, but for near ties. They are timed in turn. CT2_USE_MKL=0 makes CTranslate2
+use its other library, which is faster on some processors.
 """
 
 import argparse
@@ -31,10 +33,10 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text.load import open_folder, tokenizer_of
 
 Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
-REST = 0.02  # seconds after a peer: its threads spin on, and the next call would pay for it
+REST = 0.02  # seconds after a peer, whose threads spin on and would slow the next call
 RANDOM = TransformerConfig(vocab_size=2000, d_model=256, d_ff=1024, heads=4, encoder_layers=1,
   eos_ids=(), suppressed_ids=(0, 1))  # fmt: skip
-PARTS = {  # of a layer: CTranslate2's and Pegasus' names
+PARTS = {  # our name of a part of a layer: CTranslate2's and Pegasus' names
   'attention/qkv': (
     'self_attention.linear.0',
     'self_attn.q_proj self_attn.k_proj self_attn.v_proj',
@@ -54,13 +56,14 @@ PARTS = {  # of a layer: CTranslate2's and Pegasus' names
 def weights(model: Any, params: Any) -> list[tuple[str, str, list[str], str, np.ndarray]]:
   """Lists all weights but the embedding.
 
-  Each is the side, CTranslate2's name and Pegasus' names of the part, our name of the array, and
-  the array with all outputs on one axis.
+  Returns:
+    For each array: the side, CTranslate2's name and Pegasus' names of its part, our name of the
+    array, and its values with all outputs on one axis.
   """
   parts = []
-  for side, of in (('encoder', 'source'), ('decoder', 'target')):
-    every = jnp.arange(model.config.max_positions)
-    signal = params.get(f'{of}_positions', sinusoids(every, model.d_model))
+  for side, text in (('encoder', 'source'), ('decoder', 'target')):
+    positions = jnp.arange(model.config.max_positions)
+    signal = params.get(f'{text}_positions', sinusoids(positions, model.d_model))
     parts.append((side, 'position_encodings', ['embed_positions'], {'encodings': signal}))
     parts.append((side, 'layer_norm', ['layer_norm'], params[f'{side}_norm']))
     for i in range(getattr(model.config, f'{side}_layers')):
@@ -68,18 +71,22 @@ def weights(model: Any, params: Any) -> list[tuple[str, str, list[str], str, np.
       for path, (ours, theirs) in PARTS.items():
         group, name = path.split('/')
         if group in layer:
-          names = [f'layers.{i}.{one}' for one in theirs.split()]
+          names = [f'layers.{i}.{part}' for part in theirs.split()]
           parts.append((side, f'layer.{i}.{ours}', names, layer[group][name]))
-  found = []
+
+  listed = []
   for *part, arrays in parts:
     for name, value in arrays.items():
       shape = (-1, value.shape[-1]) if name in ('kernel', 'encodings') else (-1,)
-      found.append((*part, name, np.array(value, np.float32).reshape(shape)))
-  return found
+      listed.append((*part, name, np.array(value, np.float32).reshape(shape)))
+  return listed
 
 
 def ctranslate2(model: Any, params: Any, tokens: int) -> Ways:
-  """Makes CTranslate2 by one thread and by all, in float32 and in int8; its pieces are our ids."""
+  """Makes CTranslate2, with one thread and with all, in float32 and in int8.
+
+  The pieces of its vocabulary are our token ids as text.
+  """
   from ctranslate2 import Translator, specs
 
   c, names = model.config, [str(token) for token in range(model.vocab_size)]
@@ -107,8 +114,8 @@ def ctranslate2(model: Any, params: Any, tokens: int) -> Ways:
 
   def decode(translator: Any, sources: Any, beams: int) -> list[list[int]]:
     pieces = [[names[token] for token in row if token] for row in sources]
-    found = translator.translate_batch(pieces, beam_size=beams, **options)
-    return [[int(piece) for piece in one.hypotheses[0]] for one in found]
+    translated = translator.translate_batch(pieces, beam_size=beams, **options)
+    return [list(map(int, text.hypotheses[0])) for text in translated]
 
   ways: Ways = {}
   with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +128,7 @@ def ctranslate2(model: Any, params: Any, tokens: int) -> Ways:
 
 
 def transformers(model: Any, params: Any, tokens: int) -> Ways:
-  """Makes transformers on PyTorch: its Pegasus is our pre-norm Transformer."""
+  """Makes transformers on PyTorch: its Pegasus has the layers of our pre-norm Transformer."""
   import torch
   from transformers import PegasusConfig, PegasusForConditionalGeneration
 
@@ -130,14 +137,14 @@ def transformers(model: Any, params: Any, tokens: int) -> Ways:
     vocab_size=c.vocab_size, d_model=c.d_model, scale_embedding=c.scales_embedding,
     encoder_layers=c.encoder_layers, encoder_attention_heads=c.heads, encoder_ffn_dim=c.d_ff,
     decoder_layers=c.decoder_layers, decoder_attention_heads=c.heads, decoder_ffn_dim=c.d_ff,
-    activation_function={'gelu': 'gelu_new'}.get(c.activation, c.activation),
+    activation_function='gelu_new' if c.activation == 'gelu' else c.activation,
     decoder_start_token_id=c.start_id, max_position_embeddings=c.max_positions,
   )).eval()  # fmt: skip
   for side, _, names, name, value in weights(model, params):
     for own, part in zip(names, np.split(value, len(names)), strict=True):
       state[f'model.{side}.{own}.{"bias" if name == "bias" else "weight"}'] = part
   with torch.no_grad():
-    for name, value in theirs.named_parameters():  # ours may have no biases
+    for name, value in theirs.named_parameters():  # our model may have no biases
       value.copy_(torch.from_numpy(state.get(name, np.zeros(value.shape, np.float32))))
   for part in theirs.modules():
     if isinstance(part, torch.nn.LayerNorm):
@@ -156,47 +163,78 @@ def transformers(model: Any, params: Any, tokens: int) -> Ways:
 
 
 def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
-  """Opens the model, its parameters, sources, and our ways to decode with it."""
+  """Opens the model, its parameters, sources, and our own ways to decode with it."""
 
   def ready(module: Any, params: Any) -> tuple[Any, Any]:
     return module, (fd.pack(module, params) if args.packed else params)
 
-  def decode(bound: Any, strategy: Any, sources: Any, beams: int) -> list[list[int]]:
+  def decode(model: Any, params: Any, strategy: Any, sources: Any, beams: int) -> list[list[int]]:
     search = fd.Beam(beams) if beams > 1 else strategy
-    out = fd.decode(bound[0], bound[1], sources, search, max_len=args.tokens)
-    both = zip(np.asarray(out.tokens), out.lengths, strict=True)
-    return [row[:length].tolist() for row, length in both]
+    out = fd.decode(model, params, sources, search, max_len=args.tokens)
+    texts = zip(np.asarray(out.tokens), out.lengths, strict=True)
+    return [tokens[:length].tolist() for tokens, length in texts]
 
-  found, ways = {}, {}
+  ways: Ways = {}
   if args.model is None:
     model: Any = Transformer(RANDOM)
     params, rng = random_params(model, 0, 'float32'), np.random.default_rng(0)
     sources = rng.integers(2, model.vocab_size, (args.texts, 16), np.int32)
-  else:
-    there, lines = open_folder(args.model), args.prompts.read_text().splitlines()[: args.texts]
-    model, params = there.model, there.params()
-    if not isinstance(model, Transformer) or model.config.norm != 'pre':
-      sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
-    tokenizer = tokenizer_of(there)
-    ids = tokenizer.encode_lines(lines)
-    sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
-    generator = fd.Generator(*ready(model, params), tokenizer, rows=max(args.batches))
-    line_of = dict(zip(map(tuple, sources.tolist()), lines, strict=True))
+    ways['fastdec'] = functools.partial(decode, *ready(model, params), fd.Greedy())
+    return model, params, sources, ways
 
-    def written(sources: Any, _: int) -> list[list[int]]:
-      prompts = [line_of[tuple(source)] for source in sources.tolist()]
-      return [one.tokens for one in generator(prompts, max_new_tokens=args.tokens)]
+  folder, lines = open_folder(args.model), args.prompts.read_text().splitlines()[: args.texts]
+  model, params = folder.model, folder.params()
+  if not isinstance(model, Transformer) or model.config.norm != 'pre':
+    sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
+  tokenizer = tokenizer_of(folder)
+  ids = tokenizer.encode_lines(lines)
+  sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
+  generator = fd.Generator(*ready(model, params), tokenizer, rows=max(args.batches))
+  line_of = dict(zip(map(tuple, sources.tolist()), lines, strict=True))
 
-    ways['fastdec, as fd.Generator'] = written
-    if (there.path / 'tuned.json').is_file():
-      tuned = fd.load_tuned(there.path, prepare=ready)
-      again = open_folder(there.path, tuned.dtype)
-      bound = ready(again.model, again.params())
-      name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
-      found[f'fastdec, as tuned: {name}'] = bound, tuned.strategy
-  found = {'fastdec': (ready(model, params), fd.Greedy()), **found}
-  ways |= {name: functools.partial(decode, *one) for name, one in found.items()}
+  def generate(sources: Any, _: int) -> list[list[int]]:
+    prompts = [line_of[tuple(source)] for source in sources.tolist()]
+    return [text.tokens for text in generator(prompts, max_new_tokens=args.tokens)]
+
+  ways['fastdec, as fd.Generator'] = generate
+  ways['fastdec'] = functools.partial(decode, *ready(model, params), fd.Greedy())
+  if (folder.path / 'tuned.json').is_file():
+    tuned = fd.load_tuned(folder.path, prepare=ready)
+    in_dtype = open_folder(folder.path, tuned.dtype)
+    parts = ready(in_dtype.model, in_dtype.params())
+    name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
+    ways[f'fastdec, as tuned: {name}'] = functools.partial(decode, *parts, tuned.strategy)
   return model, params, sources, ways
+
+
+def time_ways(
+  ways: Ways, sources: Any, beams: int, batch: int, rounds: int
+) -> list[dict[str, Any]]:
+  """Times all ways in turn, by one search and at one batch size."""
+  if beams > 1:  # by beams only plain fastdec and the peers
+    ways = {name: way for name, way in ways.items() if not name.startswith('fastdec,')}
+  inputs = [(part, beams) for part in np.split(sources, range(batch, len(sources), batch))]
+  texts = {}
+  for name, way in ways.items():
+    texts[name] = list(itertools.chain.from_iterable(way(*args) for args in inputs))
+  rests = {name: REST for name in ways if 'threads' in name}
+  times = wallclock.measure(ways, rounds, inputs, rests)
+
+  plain, table = texts['fastdec'], []
+  tokens_of_plain = sum(map(len, plain))
+  for name, written in texts.items():
+    seconds, tokens = times[name].median, sum(map(len, written))
+    same = np.mean([text == other for text, other in zip(written, plain, strict=True)])
+    # an engine that writes more tokens may take longer
+    ratio = tokens / tokens_of_plain
+    table.append({
+      'search': f'beam {beams}' if beams > 1 else 'greedy', 'batch': batch, 'engine': name,
+      'same_as_greedy': float(same) if beams == 1 else None, 'ms_a_text': 1e3 * seconds / batch,
+      'ms_a_token': 1e3 * seconds * len(inputs) / tokens,
+      'times_ours': ratio * times[name].speedup_over(times['fastdec']),
+      'spread': [ratio * speedup for speedup in times[name].speedups_over(times['fastdec'])],
+    })  # fmt: skip
+  return table
 
 
 def main() -> None:
@@ -206,15 +244,15 @@ def main() -> None:
   parser.add_argument('--out', type=pathlib.Path, default='out/peers.jsonl', help='file of rows')
   parser.add_argument('--batches', type=int, nargs='+', default=[1, 16], help='texts at once')
   parser.add_argument('--beams', type=int, nargs='+', default=[1, 4], help='1 is greedy')
-  parser.add_argument('--tokens', type=int, default=32, help='of a text, at most')
-  parser.add_argument('--texts', type=int, default=16, help='that are decoded')
+  parser.add_argument('--tokens', type=int, default=32, help='most tokens of a text')
+  parser.add_argument('--texts', type=int, default=16, help='how many are decoded')
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--cores', type=int, help='of this process, at most')
+  parser.add_argument('--cores', type=int, help='most cores of this process')
   parser.add_argument('--packed', action='store_true', help='our weights packed (fd.pack)')
-  args, found = parser.parse_args(), []
+  args = parser.parse_args()
   if (args.model is None) != (args.prompts is None):
     parser.error('--model and --prompts go together: give both, or none for random weights')
-  # Before JAX looks how many there are.
+  # Set before JAX counts the cores.
   os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
   model, params, sources, ways = opened(args)
   for peer in (ctranslate2, transformers):
@@ -223,25 +261,12 @@ def main() -> None:
     except ImportError as error:
       print(f"{error.name} is not installed: pip install -e '.[benchmark]' brings it")
   conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  table = []
   for beams, batch in itertools.product(args.beams, args.batches):
-    own = {name: way for name, way in ways.items() if beams == 1 or not name.startswith('fastdec,')}
-    inputs = [(one, beams) for one in np.split(sources, range(batch, len(sources), batch))]
-    texts = {name: [*itertools.chain(*(way(*one) for one in inputs))] for name, way in own.items()}
-    rests = {name: REST for name in own if 'threads' in name}
-    times, plain = wallclock.measure(own, args.rounds, inputs, rests), texts['fastdec']
-    for name, written in texts.items():
-      seconds, ratio = times[name].median, sum(map(len, written)) / sum(map(len, plain))
-      same = np.mean([a == b for a, b in zip(written, plain, strict=True)])
-      row = {
-        'search': f'beam {beams}' if beams > 1 else 'greedy', 'batch': batch, 'engine': name,
-        'same_as_greedy': float(same) if beams == 1 else None, 'ms_a_text': 1e3 * seconds / batch,
-        'ms_a_token': 1e3 * seconds * len(inputs) / sum(map(len, written)),
-        'times_ours': ratio * times[name].speedup_over(times['fastdec']),
-        'spread': [ratio * x for x in times[name].speedups_over(times['fastdec'])],
-      }  # fmt: skip
-      found.append(row | conditions)
-      rows.append(args.out, found[-1])
-  print(rows.table(found, conditions))
+    for row in time_ways(ways, sources, beams, batch, args.rounds):
+      table.append(row | conditions)
+      rows.append(args.out, table[-1])
+  print(rows.table(table, conditions))
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def script():
-  """script('gpu.py', '--smoke') -> the finished process."""
+  """A function: script('gpu.py', '--smoke') returns the finished process."""
 
   def script(name, *words):
     environment = os.environ | {

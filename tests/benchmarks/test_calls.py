@@ -8,8 +8,8 @@ import pytest
 def test_calls_of_a_chain_beside_greedy_ones(script, tmp_path):
   words = ['--shapes', 'toy', '--drafts', 'free', '--widths', 4, '--dtypes', 'int8']
   words += ['--calls=2', '--rounds=1', '--prompt=4']
-  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
-  assert ended.returncode == 0, ended.stderr
+  process = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
+  assert process.returncode == 0, process.stderr
   greedy, chain, long = map(json.loads, (tmp_path / 'calls.jsonl').read_text().splitlines())
   assert greedy['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= greedy.keys()
   assert (chain['variant'], long['variant']) == ('width 4', 'greedy, max_len=4092')
@@ -19,8 +19,8 @@ def test_calls_of_a_chain_beside_greedy_ones(script, tmp_path):
 def test_a_row_for_each_draft_and_type(script, tmp_path):
   words = ['--shapes', 'toy', '--drafts', 'free', 'heads', '--widths', 1, 16]
   words += ['--dtypes', 'float32', 'int8', '--packed', '--calls=2', '--rounds=1', '--prompt=4']
-  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
-  assert ended.returncode == 0, ended.stderr
+  process = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)
+  assert process.returncode == 0, process.stderr
   rows = [json.loads(line) for line in (tmp_path / 'calls.jsonl').read_text().splitlines()]
   variants = ['greedy', 'width 16', 'tree 16', 'k = 8, separate heads']
   forms = [*variants, *(f'{variant}, packed' for variant in variants)]
@@ -29,12 +29,12 @@ def test_a_row_for_each_draft_and_type(script, tmp_path):
   assert named == [(dtype, form) for dtype in ('float32', 'int8') for form in forms]
   assert rows[0]['to_greedy'] == 1 and {'shape', 'batch', 'config', 'commit'} <= rows[0].keys()
   half = len(forms)
-  assert rows[half]['megabytes'] < rows[0]['megabytes']  # a call reads kernels in int8
-  assert rows[5]['megabytes'] == rows[0]['megabytes']  # and of a packed one a single form
-  assert '| toy | float32 | 1 | tree 16 |' in ended.stdout
+  assert rows[half]['megabytes'] < rows[0]['megabytes']  # kernels are in int8
+  assert rows[5]['megabytes'] == rows[0]['megabytes']  # a call reads one of a packed kernel's forms
+  assert '| toy | float32 | 1 | tree 16 |' in process.stdout
 
 
-def test_what_is_unknown_is_a_sentence(script, tmp_path):
-  ended = script('calls.py', f'--out={tmp_path}/calls.jsonl', '--shapes', '2b')
-  assert ended.returncode == 2 and "invalid choice: '2b'" in ended.stderr
+def test_an_unknown_shape_is_a_sentence(script, tmp_path):
+  process = script('calls.py', f'--out={tmp_path}/calls.jsonl', '--shapes', '2b')
+  assert process.returncode == 2 and "invalid choice: '2b'" in process.stderr
   assert not list(tmp_path.iterdir())

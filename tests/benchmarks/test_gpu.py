@@ -1,4 +1,4 @@
-"""The benchmark for a GPU, on a CPU: all parts run, what fails is a row, and the rest goes on."""
+"""The GPU benchmark on a CPU: all parts run; a failure is a row, and the next piece runs."""
 
 import json
 import sys
@@ -16,41 +16,41 @@ def rows_of(folder):
 
 @pytest.mark.slow
 def test_every_part_has_its_rows_at_smoke_size(script, tmp_path):
-  ended = script('gpu.py', f'--out={tmp_path}', '--smoke', '--budget=3600s')
-  assert ended.returncode == 0, ended.stdout + ended.stderr
+  process = script('gpu.py', f'--out={tmp_path}', '--smoke', '--budget=3600s')
+  assert process.returncode == 0, process.stdout + process.stderr
   rows = rows_of(tmp_path)
   assert [row for row in rows if 'error' in row] == []
-  assert {'device', 'jax', 'jaxlib', 'python', 'commit', 'dtype'} <= set.intersection(
-    *map(set, rows)
-  )
-  found = {part: [row for row in rows if row['part'] == part] for part in gpu.PARTS}
-  assert all(row['nats_apart'] < 1e-3 for row in found['parity'])
-  assert [row['same_texts'] for row in found['exact']] == [1, 1, 1]
-  assert {row['dtype'] for row in found['widths']} == {'bfloat16', 'int8'}
-  assert all(row['to_floor'] > 0 and row['to_greedy'] > 0 for row in found['widths'])
-  base, draft, clock = found['translator']
+  for row in rows:
+    assert {'device', 'jax', 'jaxlib', 'python', 'commit', 'dtype'} <= row.keys()
+  by_part = {part: [row for row in rows if row['part'] == part] for part in gpu.PARTS}
+  assert all(row['nats_apart'] < 1e-3 for row in by_part['parity'])
+  assert [row['same_texts'] for row in by_part['exact']] == [1, 1, 1]
+  assert {row['dtype'] for row in by_part['widths']} == {'bfloat16', 'int8'}
+  assert all(row['to_floor'] > 0 and row['to_greedy'] > 0 for row in by_part['widths'])
+  base, draft, clock = by_part['translator']
   assert base['steps'] == draft['steps'] == 2 and clock['times_greedy'] > 0
-  assert len(found['growth']) == 1
+  assert len(by_part['growth']) == 1
   report = (tmp_path / 'report.md').read_text()
-  assert report in ended.stdout
+  assert report in process.stdout
   assert all(f'## {part.title()}' in report for part in gpu.PARTS)
 
 
 def test_a_part_as_a_user_runs_it(script, tmp_path):
-  ended = script('gpu.py', f'--out={tmp_path}', '--smoke', '--parts=growth')
-  assert ended.returncode == 0, ended.stdout + ended.stderr
+  process = script('gpu.py', f'--out={tmp_path}', '--smoke', '--parts=growth')
+  assert process.returncode == 0, process.stdout + process.stderr
   (row,) = rows_of(tmp_path)
   assert row['part'] == 'growth' and row['to_floor'] > 0 and row['to_greedy'] > 0
   report = (tmp_path / 'report.md').read_text()
-  assert report in ended.stdout and '## Growth' in report
+  assert report in process.stdout and '## Growth' in report
 
 
 def run(monkeypatch, tmp_path, pieces, *words):
+  """Runs the benchmark on these pieces, and returns its exit code."""
   monkeypatch.setattr(gpu, 'pieces', lambda *_: pieces)
   monkeypatch.setattr(sys, 'argv', ['gpu.py', f'--out={tmp_path}', '--smoke', *words])
-  with pytest.raises(SystemExit) as ended:
+  with pytest.raises(SystemExit) as exited:
     gpu.main()
-  return ended.value.code
+  return exited.value.code
 
 
 def broken():
@@ -58,7 +58,7 @@ def broken():
   raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 
 
-def test_what_fails_is_a_row_and_the_rest_goes_on(monkeypatch, tmp_path):
+def test_a_failure_is_a_row_and_the_next_piece_runs(monkeypatch, tmp_path):
   pieces = [('widths', 'large', 0, broken()), ('growth', 'small', 0, iter([{'figure': 2.5}]))]
   assert run(monkeypatch, tmp_path, pieces) == 1
   rows = rows_of(tmp_path)
@@ -69,7 +69,7 @@ def test_what_fails_is_a_row_and_the_rest_goes_on(monkeypatch, tmp_path):
   assert '| small | 2.5 |' in report
 
 
-def test_a_budget_that_is_over_is_no_failure(monkeypatch, tmp_path):
+def test_an_exhausted_budget_is_no_failure(monkeypatch, tmp_path):
   pieces = [('widths', 'late', 0, broken())]
   assert run(monkeypatch, tmp_path, pieces, '--budget=0s') == 0
   (row,) = rows_of(tmp_path)
@@ -83,8 +83,8 @@ def test_parts_may_be_chosen(monkeypatch, tmp_path):
 
 
 def test_real_sizes_are_not_for_a_cpu(script, tmp_path):
-  ended = script('gpu.py', f'--out={tmp_path}')
-  assert ended.returncode == 2 and 'JAX sees the CPU alone' in ended.stderr
+  process = script('gpu.py', f'--out={tmp_path}')
+  assert process.returncode == 2 and 'JAX sees the CPU alone' in process.stderr
 
 
 def test_real_sizes_have_all_pieces_in_their_order(tmp_path):

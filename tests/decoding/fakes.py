@@ -53,29 +53,34 @@ class HashLM:
 
 @dataclasses.dataclass(frozen=True)
 class Imitation(HashLM):
-  """Predicts what `HashLM` does after most prefixes, and something else after one in
-  params['lies']."""
+  """Predicts what `HashLM` does, but after one prefix in params['lies'] it predicts something
+  else."""
 
   def unembed(self, params, hidden):
     lie = hidden.astype(jnp.int32) % params['lies'] == params['lies'] - 1
     return super().unembed(params, jnp.where(lie, hidden + 1, hidden))
 
 
-NEVER = 10**6  # lies: more than any hidden state
+NEVER = 10**6  # as params['lies']: larger than any hidden state
+
+
+def hash_of(tokens: list[int]) -> int:
+  """The hidden state of `HashLM` behind a prefix, in plain Python."""
+  return sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(tokens)) % PRIME
+
+
+def logits_by_hand(tokens: list[int], vocab_size: int) -> np.ndarray:
+  """The logits of `HashLM` behind a prefix, in plain Python; no token is suppressed."""
+  code = hash_of(tokens)
+  return np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(vocab_size)])
 
 
 def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
-  """Greedy decoding by the definition, in plain Python, one prefix at a time."""
-  tokens, emitted = list(prompt), []
+  """Greedy decoding by its definition, in plain Python, one prefix at a time."""
+  emitted = []
   while len(emitted) < max_len and (not emitted or emitted[-1] != EOS):
-    code = (
-      sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens))
-      % PRIME
-    )
-    logits = [(code * (v * v + 3) + v * 17) % 101 for v in range(model.vocab_size)]
-    best = max(range(1, model.vocab_size), key=lambda v: (logits[v], -v))
-    tokens.append(best)
-    emitted.append(best)
+    logits = logits_by_hand([*prompt, *emitted], model.vocab_size)
+    emitted.append(1 + int(np.argmax(logits[1:])))  # id 0 is suppressed
   return emitted
 
 
@@ -89,20 +94,20 @@ class Silent(HashLM):
 
 @struct.pytree
 class Scripted:
-  """Drafts trees with per-row random parents (data), some nodes of which are scored and never
+  """Drafts trees whose parents are random data of each row. Some nodes are scored but never
   acceptable.
 
-  It knows the right continuation, and lies: a node on the truth's path is right with probability
-  `skill`. State: how many tokens each row has emitted.
+  It knows the right continuation: a node on the right path is right with probability `skill`. Its
+  state is the number of tokens that each row has emitted.
   """
 
   truth: Any  # int32[b, t]
   seed: Any
   skill: Any = 0.7
   nodes: int = struct.static(default=6)
-  window: int = struct.static(default=0)  # the last so many nodes are never acceptable
+  window: int = struct.static(default=0)  # number of last nodes that are never acceptable
   chain: bool = struct.static(default=False)
-  reach: int = struct.static(default=99)  # a parent is at most so many nodes before
+  reach: int = struct.static(default=99)  # a parent is at most this many nodes before its child
 
   def init(self, target, prefill):
     return jnp.ones(prefill.root.shape, jnp.int32)
@@ -134,7 +139,7 @@ class Scripted:
     return Draft(tokens, topology), state
 
   def rows(self, b):
-    # a row's own number, whatever batch it stands in
+    # a row's own number, in whatever batch it is
     return self.truth[:, 0] * 1000 + self.truth[:, 1]
 
   def observe(self, target, state, step):
@@ -143,8 +148,8 @@ class Scripted:
 
 @dataclasses.dataclass(frozen=True)
 class HashHeads:
-  """Heads for `HashLM`: each a hash of the hidden state, right by luck, which trees of many ranks
-  often have."""
+  """Heads for `HashLM`: each is a hash of the hidden state, and right by luck, as trees of many
+  ranks often are."""
 
   depth: int = 9
   d_model: int = 1
@@ -169,7 +174,7 @@ def truths(model: HashLM, prompts: np.ndarray, lengths: np.ndarray, max_len: int
 
 @struct.pytree
 class RecordedState:
-  """A drafter's state, and what it has drafted last."""
+  """A drafter's state, and its last draft."""
 
   state: Any
   drafted: Any  # int32[b, n]

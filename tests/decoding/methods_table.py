@@ -1,8 +1,7 @@
-"""All methods of decoding in one table: the door through which a method meets the properties that
-tests/decoding holds.
+"""All methods of decoding in one table, from which the tests in tests/decoding take them.
 
 Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts
-that fit the model to be decoded. Every entry is then held to write what greedy decoding writes:
+that fit the model to be decoded. The tests then check that it writes what greedy decoding writes:
 
   test_strategies.py   on a Transformer and an FConv, random and trained, in float64; beside any
                        rows; after any prefix
@@ -11,10 +10,10 @@ that fit the model to be decoded. Every entry is then held to write what greedy 
   test_pool.py         in a pool of rows that come and go
   folders/             what `transformers` writes, on mixtures of experts and encoder-decoders
 
-`VARIANTS` are further settings of the same methods, held to be lossless. `NETWORKS` are held to it
-too; methods/test_draft_networks.py has what they remember. `OTHERS` do not write the greedy text:
-only test_pool.py holds them, beside tests of their own. `DEEP` and `DRAWN` are for drafts that are
-right often, which test_deep.py trains: the former write the greedy text, the latter texts of the
+`VARIANTS` are further settings of the same methods, and lossless too. So are `NETWORKS`;
+methods/test_draft_networks.py tests what they remember. `OTHERS` do not write the greedy text:
+test_pool.py has them, and they have tests of their own. `DEEP` and `DRAWN` are for the drafts of
+test_deep.py, which are often right: the former write the greedy text, the latter sample from the
 model's law.
 """
 
@@ -42,14 +41,14 @@ TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 1]]
 
 @dataclasses.dataclass(frozen=True)
 class Kit:
-  """What methods are made of, for one model to be decoded."""
+  """The parts that methods are made of, for one model to be decoded."""
 
   # (module, params) by kind: 'separate', 'paper', 'medusa', 'rooted', ...
   heads: Callable[[str], tuple[Any, Any]]
   draft: tuple[Any, Any]  # (model, params) of a draft model
   # (module, params) of a draft network by kind: 'eagle', 'block' (of 4)
   network: Callable[[str], tuple[Any, Any]]
-  words: int  # of the vocabulary
+  words: int  # size of the vocabulary
   pool: Any = None  # n-grams of DEEPEST tokens
 
 
@@ -80,7 +79,7 @@ VARIANTS: dict[str, Make] = {
   'tree rooted': lambda kit: fd.Medusa(kit.heads('rooted'), TREE),
   'two calls, centred': lambda kit: fd.BlockwiseTwoCalls(kit.heads('separate'), 4, window=2),
   'two calls rooted': lambda kit: fd.BlockwiseTwoCalls(kit.heads('rooted'), 4),
-  # pads too
+  # all ids, the pad included
   'every id separate': lambda kit: fd.Medusa(
     kit.heads('separate'), [[rank] for rank in range(kit.words)]
   ),
@@ -153,8 +152,8 @@ LOSSLESS = METHODS | VARIANTS | NETWORKS
 
 
 def fresh_kit(model: Any, params: Any) -> Kit:
-  """Parts for any model of text, in float64: heads and draft networks that nobody has trained, and
-  a draft model that is often right."""
+  """Parts for any model of text, in float64: untrained heads and draft networks, and a draft model
+  that is often right."""
   d, words = model.d_model, model.vocab_size
   rng = np.random.default_rng(0)
   noisy = jax.tree.map(lambda x: x * rng.normal(1, 0.05, x.shape), params)
@@ -180,7 +179,7 @@ def fresh_kit(model: Any, params: Any) -> Kit:
 @functools.cache
 def hash_kit() -> Kit:
   """Parts for `HashLM`: heads and draft networks that are right by luck, and a draft model that is
-  half the time."""
+  right half the time."""
   words = HashLM().vocab_size
   medusa = MedusaHeads(depth=9, d_model=1, vocab_size=words)
 
@@ -192,8 +191,8 @@ def hash_kit() -> Kit:
 
 @functools.cache
 def hash_network(kind: str) -> tuple[Any, Any]:
-  """A draft network for `HashLM`, which has no embeddings and no vocabulary projection that it
-  could use."""
+  """A draft network for `HashLM`. It has an embedding and a projection of its own, as `HashLM` has
+  none."""
   words, width = HashLM().vocab_size, 4
   layers = LMConfig(d_model=width, d_ff=4, layers=1, heads=1, key_heads=1)
   sizes = {'layers': layers, 'vocab_size': words, 'd_target': 1, 'd_embed': width, 'fuses': True}

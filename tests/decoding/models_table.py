@@ -1,9 +1,8 @@
-"""All kinds of models in one table, as small as they can be: what a cache must hold is tried on
-each of them.
+"""All kinds of models in one table, as small as possible: tests of caches run on each of them.
 
-They have no ends, so that every row is as long as asked for; their parameters are random, away from
-what is neutral, so that outputs vary. Text has six words, the first of which is suppressed: the law
-of a few tokens can be written down.
+They have no end tokens, so every row has max_len tokens. Their parameters are random and far from
+neutral values, so that outputs vary. Text has six words, of which the first is suppressed, so the
+law of a few tokens can be written down.
 """
 
 import dataclasses
@@ -51,7 +50,7 @@ MODELS = {
   'lm with windows': LM(
     LMConfig(**TEXT, d_model=8, d_ff=12, layers=2, heads=2, key_heads=1, windows=(0, 3))
   ),
-  # both pass the length after which they turn otherwise
+  # Texts are longer than the length at which these two change their rotations.
   'lm of dynamic rope': LM(LMConfig(**TEXT, **SMALL, **DYNAMIC)),
   'lm of many options': LM(LMConfig(**TEXT, **SMALL, **OPTIONS)),
   'lm of longrope': LM(LMConfig(**TEXT, **SMALL, **LONGROPE)),
@@ -103,7 +102,7 @@ class Case:
     )
 
   def rows(self) -> dict[str, Any]:
-    """What `fd.decode` takes."""
+    """The inputs of `fd.decode`."""
     if self.model.fixed_length is not None:
       return {'inputs': PICTURES}
     return (
@@ -113,12 +112,11 @@ class Case:
     )
 
   def greedy_after(self, known: list[tuple[int, list[int]]], count: int) -> list[list[int]]:
-    """What the noisy parameters write greedily, from a prompt that has all that is known, and so
-    from fresh caches.
+    """The noisy parameters' greedy text behind all known tokens, which it reads as a prompt.
 
     Args:
-      known: a row and what it has emitted, for each continuation wanted.
-      count: tokens of each.
+      known: (row, the tokens that it has emitted) for each continuation.
+      count: number of tokens of each continuation.
     """
     rows = np.array([row for row, _ in known])
     begun = [self.rows().get('prompt_lengths', np.zeros(3, int))[row] for row in rows]
@@ -138,7 +136,7 @@ class Case:
 
 @functools.cache
 def made(name: str) -> Case:
-  """A case of the table; to be called in float64."""
+  """A case of the table. Call it in float64."""
   model = MODELS[name]
   members = model.models if isinstance(model, fd.Ensemble) else (model,)
   params = tuple(_random(member, seed) for seed, member in enumerate(members))

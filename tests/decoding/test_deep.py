@@ -1,11 +1,11 @@
-"""Exactness where drafts are right often: paths of four tokens and more are accepted, in chains,
+"""Exactness where drafts are often right: paths of four tokens and more are accepted, in chains,
 growing trees, lattices and blocks.
 
 Nothing is trained. The target is a random network whose embedding and projection make a word's
-successor likely, and every draft knows these successors; its layers lead it off them, at places
-that depend on the whole text. In float32 an output may part from greedy decoding's at a near tie
-only. The laws of samples are held beside a rule that is wrong in one place. The slow tests take ten
-thousand rows of each kind, and print the margins.
+successor likely, and every draft knows these successors. The target's layers lead it off them, at
+places that depend on the whole text. In float32 an output may part from that of greedy decoding
+only at a near tie. Each law of samples is also tested with a rule that is wrong in one place. The
+slow tests take ten thousand rows of each kind, and print the margins.
 """
 
 import functools
@@ -36,13 +36,13 @@ from tests.decoding.methods_table import DEEP, DEEPEST, DRAWN, LAW, Kit
 from tests.decoding.rules.test_rejection import p_value
 from tests.decoding.test_sampling import law_by_hand
 
-# The words follow one another in a ring. A word five places on is the next likeliest, and behind
-# one of them the end is.
+# The words follow one another in a ring. A word five places on is the next likeliest; behind one
+# word it is the end.
 END, WORDS, PROMPT, MAX_LEN = 1, 18, 4, 32
 VOCAB, WIDTH = 2 + WORDS, 32
 ROWS = 250  # of a program
-LEAD, SECOND, LAST = 8.0, 0.6, 0.85  # logits of the next word; the others' are shares of it
-CALM = 0.9  # what the target's layers add to the ring, as a share of what fresh ones add
+LEAD, SECOND, LAST = 8.0, 0.6, 0.85  # logit of the next word; the other two are shares of it
+CALM = 0.9  # how much the target's layers add to the ring, as a share of what fresh layers add
 LAYERS = {'d_model': WIDTH, 'd_ff': 64, 'heads': 2}
 MODEL = LM(
   LMConfig(VOCAB, **LAYERS, layers=2, key_heads=1, windows=(0, 5), suppressed_ids=(0,), tied=False)
@@ -58,7 +58,7 @@ DRAFTS = {
 
 
 def ring() -> np.ndarray:
-  """follows[x, y]: how likely x is behind y."""
+  """follows[x, y]: how likely word x is behind word y."""
   order, follows = 2 + np.random.default_rng(0).permutation(WORDS), np.zeros((VOCAB, VOCAB))
   follows[np.roll(order, -1), order] = 1
   follows[np.roll(order, -5), order] = SECOND
@@ -77,7 +77,7 @@ def calmed(params: Any, share: float) -> Any:
 
 @functools.cache
 def target() -> Bound:
-  """The ring, and random layers that lead off it."""
+  """The target: the ring, and random layers that lead off it."""
   params = calmed(MODEL.init(jax.random.key(0)), CALM)
   words = np.linalg.qr(np.random.default_rng(1).normal(size=(WIDTH, VOCAB)))[0].T
   likely = LEAD * WIDTH**-0.5 * ring() @ words  # as hidden states have a root mean square of 1
@@ -119,9 +119,10 @@ def greedy(seed: int) -> fd.Decoded:
 
 
 def compared(name: str, chunks: int) -> tuple[int, np.ndarray]:
-  """How many outputs a method wrote, and by how much greedy decoding's word leads where they part.
+  """Counts a method's outputs, and where they part from greedy ones: by how much the greedy word
+  leads.
 
-  Its drafts must be right often, and its outputs of many kinds."""
+  Its drafts must often be right, and its outputs must vary."""
   strategy, gaps, blocks, outputs = DEEP[name](kit()), [], [], set()
   for seed in range(chunks):
     inputs = prompts(seed, ROWS)
@@ -150,8 +151,8 @@ def test_ten_thousand_outputs_part_at_near_ties_only(name):
   assert (gaps < NEAR_TIE).all()
 
 
-BEHIND = prompts(0, 1)  # what samples are drawn behind
-TOKENS = 6  # whose joint law is looked at
+BEHIND = prompts(0, 1)  # the prompt of all samples
+TOKENS = 6  # number of tokens whose joint law is tested
 
 
 @functools.cache
@@ -178,7 +179,7 @@ def exact_law() -> dict[tuple[int, ...], float]:
 
 @struct.pytree
 class Redrawn:
-  """Wrong: what follows the accepted path is drawn from the law, whatever was refused there."""
+  """Wrong: the token behind the accepted path is drawn from the law, whatever was refused there."""
 
   rule: Any
 
@@ -204,7 +205,7 @@ class Careless(LoopStrategy):
 
 
 def drawn(strategy: Any, chunks: int) -> np.ndarray:
-  """How often each text of the law is written, and no other."""
+  """Counts how often each text of the law is written. Other texts raise a KeyError."""
   law, blocks = exact_law(), []
   places = {text: i for i, text in enumerate(law)}
   seen, inputs = np.zeros(len(law)), np.repeat(BEHIND, 2500, axis=0)

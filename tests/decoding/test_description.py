@@ -1,4 +1,4 @@
-"""Strategies in words: written and read again, and what is no strategy."""
+"""Descriptions of strategies: written, read again, and refused where they are no strategy."""
 
 import jax
 import numpy as np
@@ -81,7 +81,7 @@ def test_what_is_someone_elses_is_not_described():
     describe(fd.Blockwise(HEADS, 3, Lax()))
 
 
-@pytest.mark.parametrize('text, said', [
+@pytest.mark.parametrize('text, message', [
   ('', 'is no strategy: write one as in Python'),
   ('3', "'' is no strategy: known are Greedy"),
   ('beam(size=2)', "'beam' is no strategy"),
@@ -113,14 +113,14 @@ def test_what_is_someone_elses_is_not_described():
   ('jacobi(k=' + '9' * 60_000 + ')', 'is no'),
   ('a' + '.a' * 30_000, 'is no strategy'),
 ])  # fmt: skip
-def test_what_is_no_strategy_is_one_short_sentence(text, said):
+def test_what_is_no_strategy_is_one_short_sentence(text, message):
   part = HEADS if text.startswith('medusa') else KIT.draft if text.startswith('spec') else None
-  with pytest.raises(fd.UserError, match=said) as raised:
+  with pytest.raises(fd.UserError, match=message) as raised:
     parse(text, part)
   assert len(str(raised.value)) < 400
 
 
-def test_sizes_are_those_of_the_drafter_unless_others_are_asked_for():
+def test_sizes_are_those_of_the_drafter_unless_others_are_passed():
   chain = lambda strategies: [one.k for one in strategies]
   assert chain(fd.PromptLookup().sizes()) == [10, 3, 5]
   assert chain(fd.PromptLookup().sizes((2,))) == [3]

@@ -1,8 +1,7 @@
-"""What is given to strategies in place of a draft, a rule, a tree or a pool: each slip has its
-sentence.
+"""Wrong arguments in place of a draft, a rule, a tree or a pool: each mistake has its own message.
 
-Most are values of another type, which the tests' own checks of annotations would refuse first: so
-they are tried in a process without these, as users call fastdec.
+Most of them have another type, and the tests' own type checks would refuse them first. So they run
+in a process without these checks, as users call fastdec.
 """
 
 import json
@@ -17,7 +16,7 @@ import fastdec as fd
 from fastdec.decoding.rules.sampling import Drawn
 from tests.decoding.fakes import HashHeads, HashLM
 
-GIVEN = """
+PARTS = """
 import jax, numpy as np
 import fastdec as fd
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -68,24 +67,24 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.load_draft(".", taps=3)': 'taps=3 is not possible: give the numbers of layers, such as',
   'fd.load_draft(".", taps="deep")': "taps='deep' is not possible",
 }
-TRIED = """
+TRIALS = """
 import json
-said = {}
+messages = {}
 for call in json.loads(sys.argv[1]):
   try:
-    said[call] = f'nothing, but {eval(call)}'
+    messages[call] = f'nothing, but {eval(call)}'
   except fd.UserError as error:
-    said[call] = str(error)
+    messages[call] = str(error)
   except Exception as error:
-    said[call] = f'a traceback: {error!r}'
-print(json.dumps(said))
+    messages[call] = f'a traceback: {error!r}'
+print(json.dumps(messages))
 """
 
 
 @pytest.fixture(scope='module')
-def said(tmp_path_factory):
-  """What each slip is told."""
-  command = [sys.executable, '-c', f'import sys{GIVEN}{TRIED}', json.dumps(list(SLIPS))]
+def messages(tmp_path_factory):
+  """The message that each slip raises."""
+  command = [sys.executable, '-c', f'import sys{PARTS}{TRIALS}', json.dumps(list(SLIPS))]
   run = subprocess.run(
     command, cwd=tmp_path_factory.mktemp('empty'), capture_output=True, text=True, check=True
   )
@@ -93,8 +92,8 @@ def said(tmp_path_factory):
 
 
 @pytest.mark.parametrize('call', SLIPS)
-def test_a_slip_is_a_sentence(said, call):
-  assert re.search(SLIPS[call], said[call]), said[call]
+def test_a_slip_is_a_sentence(messages, call):
+  assert re.search(SLIPS[call], messages[call]), messages[call]
 
 
 def test_a_least_block_of_one_draws_where_its_rule_draws():

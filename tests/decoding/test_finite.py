@@ -1,5 +1,5 @@
-"""Logits that say nothing are told of, whoever decodes; rows beside them, and drafts that nobody
-took, are not."""
+"""Strategies report rows whose logits are NaN or infinite. They do not report the rows beside them,
+nor drafts that were not accepted."""
 
 import dataclasses
 
@@ -56,7 +56,8 @@ class Fragile(HashLM):
 
 
 def chosen_by_nothing(out):
-  """Rows in which a token was written behind the poison, from prompt or output."""
+  """Marks rows in which a token was written behind the poison, be it in the prompt or the
+  output."""
   read = [
     [*prompt, *row[: length - 1]]
     for prompt, row, length in zip(PROMPTS, out.tokens, out.lengths, strict=True)
@@ -70,9 +71,9 @@ def chosen_by_nothing(out):
 )
 @pytest.mark.wide('speculative-nan', 'beam-nan')
 def test_a_row_is_finite_where_its_own_tokens_were_chosen_by_numbers(name, how):
-  """Also midway: a row that writes 13 is well up to there, and as its last token 13 does no
+  """Also midway: a row that writes 13 is finite up to there, and a last token of 13 does no
   harm."""
-  # beams that are left count too
+  # beams that do not win count too
   model = Fragile(suppressed_ids=(0, POISON)) if name == 'beam' else Fragile(how=how)
   out = fd.decode(model, {}, PROMPTS, STRATEGIES[name], max_len=MAX_LEN, key=jax.random.key(2))
   expected = ~chosen_by_nothing(jax.device_get(out))
@@ -92,13 +93,13 @@ def test_a_row_breaks_midway():
     (row[: length - 1] == POISON).any()
     for row, length in zip(np.asarray(out.tokens), out.lengths, strict=True)
   ]
-  assert out.finite.tolist() == [not found for found in wrote] and 0 < sum(wrote) < 10
+  assert out.finite.tolist() == [not is_poisoned for is_poisoned in wrote] and 0 < sum(wrote) < 10
 
 
 def test_what_is_written_down_is_checked_before():
   out = fd.decode(Fragile(), {}, PROMPTS, fd.Greedy(), max_len=MAX_LEN)
-  said = r'logits of \d of 6 rows were NaN or infinite.*check the weights'
-  with pytest.raises(fd.UserError, match=said):
+  message = r'logits of \d of 6 rows were NaN or infinite.*check the weights'
+  with pytest.raises(fd.UserError, match=message):
     out.checked()
 
 

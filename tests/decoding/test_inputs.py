@@ -1,4 +1,4 @@
-"""What decode takes: rows of any lengths, checked; and every mistake has its sentence."""
+"""The inputs of decode: rows of any lengths, and a message for every mistake."""
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,14 @@ PICTURES = np.zeros((2, 2, 2, 3), np.uint8)
 
 @pytest.fixture(autouse=True)
 def _types_are_not_checked():
-  """Users have no checks of types at every call, as tests have."""
+  """Turns off the type checks of the tests, which users do not have."""
   jaxtyping.config.update('jaxtyping_disable', True)
   yield
   jaxtyping.config.update('jaxtyping_disable', False)
 
 
-def given(prompt):
-  """The arrays of a prompt, as lists."""
+def lists(prompt):
+  """Inputs, tokens, lengths and empty rows of a prompt, as lists."""
   inputs = None if prompt.inputs is None else prompt.inputs.tolist()
   return inputs, prompt.tokens.tolist(), prompt.length.tolist(), prompt.empty.tolist()
 
@@ -44,16 +44,16 @@ def given(prompt):
 ], ids=['lists', 'tuples', 'arrays'])  # fmt: skip
 def test_rows_of_several_lengths_are_padded(rows):
   tokens, lengths = [[3, 4, 0], [5, 0, 0], [6, 7, 8]], [2, 1, 3]
-  assert given(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
-  assert given(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
+  assert lists(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
+  assert lists(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
   sources = [[3, 4, 2], [5, 2, 2], [6, 7, 8]]  # with the model's own pad id
-  assert given(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
+  assert lists(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
 
 
 def test_prefixes_of_several_lengths_are_padded():
-  """Behind the start token, 0; a prefix may be empty, and so may a source."""
+  """They follow the start token, 0. A prefix may be empty, and so may a source."""
   prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
-  assert given(prompt) == (
+  assert lists(prompt) == (
     [[3, 4], [5, 6], [2, 2]],
     [[0, 7, 2], [0, 2, 2], [0, 8, 9]],
     [2, 1, 3],
@@ -75,7 +75,7 @@ def test_a_ragged_list_is_decoded_as_its_rows_alone():
   )
 
 
-# The pad ends texts too: 2.
+# Its pad id, 2, is also its end.
 SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SIZES))
 
 
@@ -91,7 +91,7 @@ SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SI
   ],
 )
 def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
-  """Whole rows of lists count; of an array, what follows a row's end is padding."""
+  """In a list all ids of a row count. In an array the ids behind a row's end are padding."""
   prompt = prompt_of(SAME, sources, None, None)
   assert prompt.inputs.tolist() == read
   assert prompt.empty.tolist() == [max(row) <= 2 for row in read]
@@ -101,7 +101,7 @@ def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2), 'draft', 'ensemble'])
 @pytest.mark.wide('strategy0')
 def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
-  """In a list, in an array, in a pool, and each by itself; the end ends them."""
+  """In a list, in an array, in a pool and each by itself. Texts stop at the end."""
   model, params = SAME, jax.tree.map(lambda x: 3 * np.asarray(x), SAME.init(jax.random.key(2)))
   if strategy == 'draft':
     strategy = fd.Speculative((SAME, SAME.init(jax.random.key(5))), gamma=2)
@@ -127,28 +127,27 @@ def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
     np.testing.assert_allclose(totals, fd.score(model, params, padded, alone).total, rtol=1e-5)
 
 
-LM_TOLD = LM(
-  LMConfig(vocab_size=14, pad_id=0, bos_id=1, eos_ids=(2,), **TINY)
-)  # no text has its pad
+# It begins texts with a token of its own, so no text contains the pad.
+LM_WITH_BOS = LM(LMConfig(vocab_size=14, pad_id=0, bos_id=1, eos_ids=(2,), **TINY))
 LEFT = [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 4]]
 
 
-@pytest.mark.parametrize('given_as', [list, np.array])
-def test_rows_padded_on_the_left_are_read_without_padding(given_as):
+@pytest.mark.parametrize('kind', [list, np.array])
+def test_rows_padded_on_the_left_are_read_without_padding(kind):
   rows = ([[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 4, 0]], [4, 2, 3])
-  assert given(prompt_of(LM_TOLD, given_as(LEFT), None, None))[1:3] == rows
-  assert given(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
+  assert lists(prompt_of(LM_WITH_BOS, kind(LEFT), None, None))[1:3] == rows
+  assert lists(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
     [5, 6, 7, 8], [9, 10, 2, 2], [11, 12, 4, 2],
   ]  # fmt: skip
-  _, tokens, lengths, _ = given(prompt_of(ENDLESS, [[3]] * 2, None, given_as([[5, 6], [2, 7]])))
+  _, tokens, lengths, _ = lists(prompt_of(ENDLESS, [[3]] * 2, None, kind([[5, 6], [2, 7]])))
   assert (tokens, lengths) == ([[0, 5, 6], [0, 7, 2]], [3, 2])
-  # with prompt_lengths all of them is text
+  # where prompt_lengths are passed, zeros are text
   rows = [[5, 6, 7, 8], [0, 0, 9, 0], [0, 11, 12, 4]]
-  assert given(prompt_of(LM_TOLD, given_as(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
+  assert lists(prompt_of(LM_WITH_BOS, kind(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
 
 
 def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_many():
-  assert given(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
+  assert lists(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
   for model, pad in ((MODEL, 0), (SAME, 2)):
     for rows in ([[5, 6, 7], [pad, pad, 7]], [[5, 6], [pad, pad, 7]]):
       with pytest.raises(fd.UserError, match=f'1 begins with 2 pad ids .{pad}., which may be text'):
@@ -156,17 +155,17 @@ def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_
       with pytest.raises(fd.UserError, match='1 begins with 2 pad ids'):
         decode_each(model, {}, rows, fd.Greedy(), 4)
   with pytest.raises(fd.UserError, match='prompt 1 is padded on the left by 2 ids'):
-    prompt_of(LM_TOLD, LEFT, [4, 2, 3], None)
+    prompt_of(LM_WITH_BOS, LEFT, [4, 2, 3], None)
   assert prompt_of(MODEL, [[5, 6], [0, 7]], [2, 1], None).length.tolist() == [2, 1]
 
 
 def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():
-  class Told(HashLM):
-    bos_id = 3  # so that no text has its pad
+  class WithBos(HashLM):
+    bos_id = 3  # so that no text contains the pad
 
-  given = Told(), {}, LEFT, fd.Greedy()
   out = fd.decode(MODEL, {}, [[5, 6, 7, 8], [9, 10], [11, 12, 4]], fd.Greedy(), max_len=5)
-  assert fd.decode_all(*given, max_len=5).tokens.tolist() == out.tokens.tolist()
+  pooled = fd.decode_all(WithBos(), {}, LEFT, fd.Greedy(), max_len=5)
+  assert pooled.tokens.tolist() == out.tokens.tolist()
 
 
 @pytest.mark.parametrize('kind', ['rbg', 'unsafe_rbg'])
@@ -338,7 +337,7 @@ def test_whole_numbers_of_any_kind_are_taken():
 
 
 def test_a_model_that_writes_nothing_has_its_ends_and_no_figures():
-  """In a batch and in a pool: no call, no block, nothing to speed up."""
+  """In a batch and in a pool: no call is made, so there are no blocks and no speed-up."""
   model, rows, ends = Silent(), [[3, 4], [5, 6, 7]], [[1, 0, 0], [1, 0, 0]]
   for strategy, decode in ((fd.PromptLookup(), fd.decode_all), (fd.Beam(2), fd.decode)):
     out = decode(model, {}, rows, strategy, max_len=3)

@@ -1,6 +1,7 @@
-"""Changes of the target's law at every node: on trained models in float64, and in samples.
+"""Processors and constraints change the target's law at every node: on trained models in float64,
+and in samples.
 
-Beside each right law stands a wrong one that must fail: all nodes have the law of the root.
+Each test also runs a wrong law, which must fail: there all nodes have the law of the root.
 """
 
 import functools
@@ -35,17 +36,17 @@ from tests.laws.test_processors import OfTheRoot
 
 @pytest.fixture
 def of_the_root(monkeypatch):
-  """Makes laws wrong, once it is called."""
+  """A function that makes all laws wrong."""
 
-  def wrong(*given):
-    return tuple(map(OfTheRoot, laws_of(*given)))
+  def wrong(*args):
+    return tuple(map(OfTheRoot, laws_of(*args)))
 
   return lambda: monkeypatch.setattr(request, 'laws_of', wrong)
 
 
 # Texts on trained models -----------------------------------------------------------------------
 
-# each changes what is written by what stands before it; texts become longer than those learnt
+# Each changes the text by what stands before; texts become longer than those that were learnt.
 PROCESSORS = {
   'repetition': {'repetition_penalty': np.linspace(2, 4, len(SOURCE))},
   'counts': {'presence_penalty': 4.0, 'frequency_penalty': 3.0},
@@ -60,15 +61,15 @@ LAWS = [*PROCESSORS, 'constraint', 'both']
 
 @functools.cache
 def law(name):
-  """Settings of `fd.decode`; a constraint allows few words at every third place."""
-  found, settings = {}, PROCESSORS.get({'both': 'counts'}.get(name, name))
+  """Arguments of `fd.decode`. A constraint allows few words at every third place."""
+  arguments, settings = {}, PROCESSORS.get({'both': 'counts'}.get(name, name))
   if settings is not None:
-    found['processors'] = fd.Processors(**{'min_new_tokens': MAX_LEN - 1} | settings)
+    arguments['processors'] = fd.Processors(**{'min_new_tokens': MAX_LEN - 1} | settings)
   if name in ('constraint', 'both'):
     pytest.importorskip('outlines_core')
     words = Spelt([b'', b'', *(bytes([ord('a') + i]) for i in range(VOCAB - 2))])
-    found['constraint'] = fd.Constraint.regex('([a-k]{2}[a-d])*[a-k]{0,2}', words)
-  return found
+    arguments['constraint'] = fd.Constraint.regex('([a-k]{2}[a-d])*[a-k]{0,2}', words)
+  return arguments
 
 
 def decoded(strategy, name):
@@ -102,7 +103,7 @@ def test_every_variant_writes_what_plain_decoding_writes(method):
 @pytest.mark.parametrize('name', LAWS)
 @pytest.mark.wide('both')
 def test_the_law_of_the_root_is_wrong_behind_it(name, of_the_root):
-  """Behind guesses of the right text, of which the right law accepts all."""
+  """The guesses are the right text: the right law accepts all of them."""
   guesses = Drafted(Scripted(plain(name), 0, nodes=4, chain=True, skill=1.0))
   right = decoded(guesses, name)
   np.testing.assert_array_equal(right.tokens, plain(name))
@@ -122,7 +123,7 @@ NEUTRAL = {'repetition_penalty': 1.0, 'frequency_penalty': 0.0, 'min_new_tokens'
 
 
 def changed_by_hand(settings):
-  """A function of the text so far and the logits of the next token: each processor's definition."""
+  """A function of the text so far and the next token's logits, by each processor's definition."""
 
   def change(known, logits):
     text = known[PROMPT.size :]
@@ -165,7 +166,7 @@ SAMPLED = {
 
 @functools.cache
 def sampled(name, is_wrong=False):
-  """Texts of rows of both kinds in turn."""
+  """Samples texts in rows of both kinds, in turn."""
   both = [NEUTRAL | one for one in KINDS]
   each = {setting: np.tile([one[setting] for one in both], ROWS) for setting in both[0]}
   warps = {name: each.pop(name) for name in ('temperature', 'top_k', 'top_p')}
@@ -179,7 +180,7 @@ def sampled(name, is_wrong=False):
 
 
 def fits(texts, law):
-  """The p-value of texts under a law; 0 if one of them is impossible."""
+  """The p-value of texts under a law: 0 if one of them is impossible."""
   try:
     return p_value(seen_in(texts, law), law)
   except KeyError:

@@ -1,7 +1,6 @@
-"""Long texts: what is read in parts is what is read at once, in float64.
+"""Long texts: in float64, a text read in parts gives the states of a text read at once.
 
-Models and methods are those of the tables; a few run by default, all of them where time is no
-matter.
+Models and methods are those of the tables. A few run by default, and all of them as slow tests.
 """
 
 import functools
@@ -35,7 +34,7 @@ def chunks_of(monkeypatch, width):
 @pytest.mark.parametrize('name', MODELS)
 @pytest.mark.wide('lm with windows')
 def test_a_text_read_in_chunks_is_read_as_at_once(name, monkeypatch):
-  """Rows of ragged lengths; then a tree of nodes sees the same memory, in rings too."""
+  """Rows have different lengths. Then a tree of nodes sees the same memory, in rings too."""
   case, length = made(name), jnp.array([T, 6, 1], jnp.int32)
   words = case.model.vocab_size
   tokens = jnp.asarray(np.random.default_rng(1).integers(1, words, (3, T + 4)), jnp.int32)
@@ -95,7 +94,8 @@ def test_methods_write_the_same_in_as_many_calls(name, monkeypatch):
 @pytest.mark.parametrize('name', MODELS)
 @pytest.mark.slow
 def test_scores_are_of_the_text_as_it_is_written(name):
-  """Longrope and dynamic rope turn by the length of the prompt, then by that of the text so far."""
+  """Longrope and dynamic rope rotate by the prompt's length, then by the length of the text so
+  far."""
   case = made(name)
   out = case.decode(fd.Greedy(), 12)
   scores = fd.score(case.model, case.params, **case.rows(), targets=out.tokens)
@@ -103,10 +103,14 @@ def test_scores_are_of_the_text_as_it_is_written(name):
 
 
 def long_prompts():
-  """Three texts that `HashLM` goes on with for 40 tokens and more."""
-  rng = np.random.default_rng(0)
-  found = (rng.integers(2, 14, n).tolist() for n in itertools.cycle((5, 16, 2)))
-  return list(itertools.islice((row for row in found if len(oracle(HashLM(), row, 48)) > 40), 3))
+  """Three prompts that `HashLM` continues for more than 40 tokens."""
+  rng, prompts = np.random.default_rng(0), []
+  for length in itertools.cycle((5, 16, 2)):
+    prompt = rng.integers(2, 14, length).tolist()
+    if len(oracle(HashLM(), prompt, 48)) > 40:
+      prompts.append(prompt)
+    if len(prompts) == 3:
+      return prompts
 
 
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)
@@ -124,7 +128,7 @@ def test_caches_that_grow_hold_what_full_ones_hold(name, monkeypatch):
 
 
 def test_caches_grow_in_streams_and_pools(monkeypatch):
-  """Two rows of three in a pool, so that one comes when the caches have grown."""
+  """Three texts in a pool of two rows, so that one enters when the caches have grown."""
   prompts = long_prompts()
   expected = [oracle(HashLM(), row, 48) for row in prompts]
   monkeypatch.setattr(prefill, 'FIRST', 4)
@@ -148,11 +152,11 @@ def test_every_model_s_cache_grows(name, monkeypatch):
 
 def test_slots_are_doubled():
   prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
-  prompt, found = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
+  prompt, slots = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
   while prompt.slots is not None:
-    found.append(prompt.slots)
+    slots.append(prompt.slots)
     prompt = prefill.with_more_slots(prompt, 640)
-  assert found == [64, 160, 352]
+  assert slots == [64, 160, 352]
   assert prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 64).slots is None
 
 
@@ -179,7 +183,8 @@ def test_a_beginning_that_all_rows_share_is_read_once(name):
 
 
 def anew(shapes):
-  """A `HashLM` without programs: names of one strategy share none. It notes shapes of its calls."""
+  """A `HashLM` of a new class, so that no compiled program is shared. It notes the shapes of its
+  calls."""
 
   class Anew(HashLM):
     def apply(self, params, tokens, nodes, cache):
@@ -218,7 +223,7 @@ def test_beginnings_are_cut_to_few_lengths(lengths, same, shared):
 
 @pytest.mark.usefixtures('in_float64')
 def test_samples_of_one_source_encode_it_once():
-  """And write what others write behind that source."""
+  """They write what they would write beside another source."""
   case = made('transformer')
   row, other = case.rows()['inputs'][:1], case.rows()['inputs'][1:2]
   same, mixed = np.repeat(row, 3, axis=0), np.concatenate([row, row, other])

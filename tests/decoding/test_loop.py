@@ -1,5 +1,5 @@
-"""The loop's contract, for every kind of draft: chains, trees, trees as data, nodes that may never
-be accepted."""
+"""The loop's contract for every kind of draft: chains, trees, trees as data, and nodes that are
+never acceptable."""
 
 import dataclasses
 import functools
@@ -180,8 +180,8 @@ def test_stream_yields_the_blocks_of_decode():
 )
 @pytest.mark.wide('n')
 def test_no_rule_emits_a_suppressed_token(rule):
-  """Drafts of id 0 alone, which these rules take where they may: the loop lets them only if 0 is
-  not suppressed."""
+  """All drafts are id 0, and these rules accept them where they may. The loop lets them only if 0
+  is not suppressed."""
   prompts, lengths = some_prompts(4)
   zeros = Scripted(jnp.zeros((ROWS, MAX_LEN), jnp.int32), 0, nodes=4, chain=True, skill=1.0)
   emits_zero = {}
@@ -196,8 +196,8 @@ def test_no_rule_emits_a_suppressed_token(rule):
 
 
 def test_a_good_drafter_needs_fewer_calls():
-  """Guards the tests above: blocks longer than one do occur, on chains and on trees; some rows end,
-  and some do not."""
+  """Guards the tests above: blocks longer than one occur on chains and on trees, and some rows end
+  while others do not."""
   mean, ends = {}, []
   for name in SCRIPTED:
     emitted = calls = 0
@@ -217,7 +217,7 @@ def test_a_good_drafter_needs_fewer_calls():
   fd.MinBlock(fd.TopN(3), 1), fd.MinBlock(fd.TopN(1), 5), fd.MinBlock(fd.Distance(2), 1),
 ], ids=['n', 'size', 'tau'])  # fmt: skip
 def test_relaxed_rules_write_other_text_in_longer_blocks(rule):
-  """So that a rule that silently became exact would be noticed."""
+  """Otherwise a rule that became exact would go unnoticed."""
   prompts, lengths = some_prompts(0, rows=12)
   exact, out = (
     fd.decode(MODEL, {}, prompts, fd.Blockwise((HashHeads(), {}), 7, one), lengths, max_len=MAX_LEN)
@@ -228,13 +228,13 @@ def test_relaxed_rules_write_other_text_in_longer_blocks(rule):
 
 
 def test_pinned_counting_example():
-  """'Once | upon a | time , in': the prompt gives Once, the calls emit 2 and 3 tokens
-  (docs/loop.md)."""
+  """The example of docs/loop.md, 'Once | upon a | time , in': the prompt gives Once, and the calls
+  emit 2 and 3 tokens."""
   truth = np.array([[4, 5, 6, 7, 8, 9]], np.int32)
 
   @dataclasses.dataclass(frozen=True)
   class Parrot(HashLM):
-    """Says truth[position], whatever it reads."""
+    """Writes truth[position], whatever it reads."""
 
     def apply(self, params, tokens, nodes, cache):
       _, taps, cache = super().apply(params, tokens, nodes, cache)
@@ -285,9 +285,9 @@ def test_max_len_one_needs_no_call():
 ], ids=['chain', 'tree', 'speculative', 'adaptive', 'two calls', 'eagle', 'block'])  # fmt: skip
 @pytest.mark.wide('eagle', 'two calls')
 def test_no_write_is_clamped(monkeypatch, make):
-  """`dynamic_update_slice` would silently move a late write onto committed entries: the caches have
-  room for all, the drafter's own too, and to the end of the longest row, when others have finished
-  long since."""
+  """`dynamic_update_slice` would silently move a late write onto committed entries. So all caches,
+  the drafter's own included, have slots to the end of the longest row, when other rows are long
+  done."""
   from fastdec.cache.kv import LayerKV
 
   room, write = [], LayerKV.write
@@ -322,15 +322,15 @@ def test_rows_have_limits_of_their_own():
 
 
 def test_no_key_is_used_twice():
-  """A row's key is folded with its length, 0 before the first token, and split into the drafter's
-  and the rule's."""
+  """A row's key is folded with its length (0 before the first token), and split into the drafter's
+  key and the rule's key."""
 
   def bits(keys):
     return (jax.vmap(jax.random.bits)(keys) >> 12).astype(jnp.int32)  # as token ids
 
   @struct.pytree
-  class Said(NoDraft):
-    """Drafts its key."""
+  class KeyAsDraft(NoDraft):
+    """Its draft is its key."""
 
     nodes = 2
 
@@ -338,8 +338,8 @@ def test_no_key_is_used_twice():
       return Draft(jnp.stack([root, bits(keys)], axis=1), Topology.chain(2)), state
 
   @struct.pytree
-  class Taken(Exact):
-    """Accepts all that it may, and its bonus is its key."""
+  class KeyAsBonus(Exact):
+    """Accepts all acceptable nodes, and its bonus is its key."""
 
     def __call__(self, keys, draft, logits, acceptable):
       return Accepted(acceptable.sum(1, dtype=jnp.int32) - 1, bits(keys))
@@ -347,7 +347,7 @@ def test_no_key_is_used_twice():
   prompt = as_prompt(*some_prompts(0))
   target = Bound(HashLM(vocab_size=2**20, eos_ids=(), suppressed_ids=()), {})
   row_keys = jax.random.split(jax.random.key(4), ROWS)
-  state = jax.jit(lambda: decoded(target, Said(), Taken(), prompt, MAX_LEN, row_keys))()
+  state = jax.jit(lambda: decoded(target, KeyAsDraft(), KeyAsBonus(), prompt, MAX_LEN, row_keys))()
   fold = jax.vmap(jax.random.fold_in, (0, None))
   expected = [bits(fold(row_keys, 0))]
   for length in range(1, MAX_LEN, 2):

@@ -1,7 +1,7 @@
-"""Drafts on every kind of model: caches keep what was accepted, and take back what was not.
+"""Drafts on every kind of model: caches keep accepted tokens and take back the others.
 
-So greedy drafts are what the draft model would write, and samples have the law that the target's
-own whole-sequence scores give, which can be written down for three tokens of five words.
+So greedy drafts are what the draft model would write. Samples have the law that the target's scores
+of whole sequences give; for three tokens of five words it can be written down.
 """
 
 import dataclasses
@@ -31,7 +31,8 @@ GAMMA, MAX_LEN = 4, 16
 
 
 def programs(case):
-  """Begins to decode with a draft of these parameters, and makes a step; each is compiled once."""
+  """Two compiled functions: the first begins to decode with a draft of some parameters, the second
+  makes a step."""
   rows, target = case.rows(), Bound(case.model, case.params)
   _, prompt, _ = checked(
     case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None
@@ -48,7 +49,7 @@ def programs(case):
 
 
 def wanting(state, gamma):
-  """The state in which the rows want so many drafts."""
+  """The state, but with rows that want `gamma` drafts each."""
   reading = dataclasses.replace(state.drafter.state, gamma=jnp.asarray(gamma, jnp.int32))
   return dataclasses.replace(state, drafter=dataclasses.replace(state.drafter, state=reading))
 
@@ -56,8 +57,8 @@ def wanting(state, gamma):
 @pytest.mark.parametrize('name', MODELS)
 @pytest.mark.wide('lm with windows', 'fconv')
 def test_what_is_drafted_is_what_the_draft_model_would_write(name):
-  """Where rows accept all, some and none of the drafts before, side by side. A model that drafts
-  for itself is accepted whole, by rows that want 1, 2 and 4 drafts, and more from call to call."""
+  """Rows accept all, some and none of the drafts before, side by side. Where a model drafts for
+  itself, rows that want 1, 2 and 4 drafts accept them all, and want more from call to call."""
   case = made(name)
   begin, step = programs(case)
   state = wanting(begin(case.params), [1, 2, 4])
@@ -94,7 +95,7 @@ class Known(LoopStrategy):
 @pytest.mark.parametrize('name', ['lm with windows', 'fconv', 'image'])
 @pytest.mark.wide('fconv')  # test_deep.py has windows
 def test_deep_paths_of_trees_are_kept(name):
-  """The text is known, and each row's tree is another one, six deep."""
+  """The drafter knows the text, and each row has another tree, six deep."""
   case = made(name)
   greedy = case.decode(fd.Greedy(), MAX_LEN).tokens
   out = case.decode(Known(Scripted(greedy, 0, nodes=12, skill=0.97, reach=2)), MAX_LEN)
@@ -114,7 +115,7 @@ GUESSING = {
 @pytest.mark.parametrize('strategy', GUESSING)
 @pytest.mark.wide('lookahead-lm with windows')
 def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name):
-  """Rows of ragged lengths; some guesses are accepted, so that caches keep more than one token of a
+  """Rows have different lengths. Some guesses are accepted, so caches keep several tokens of a
   call."""
   case = made(name)
   out = case.decode(GUESSING[strategy], MAX_LEN)
@@ -138,8 +139,8 @@ def test_a_draft_with_another_pad_id_gets_its_own_padding():
 
 @struct.pytree
 class Misled:
-  """A rule that is told another q than drafts were drawn from, the nearer to a uniform law the
-  larger `share` is."""
+  """Passes a wrong q to its rule: the law that drafts were drawn from, mixed with a `share` of the
+  uniform law."""
 
   rule: fd.Rejection | fd.BlockVerification
   share: Any
@@ -161,7 +162,7 @@ TEXTS = np.array(list(itertools.product(range(1, WORDS), repeat=3)), np.int32)
 
 
 def sampled(name, draft, rule, share, rows):
-  """Rows of the first prompt."""
+  """Samples behind the first prompt."""
   case, key = made(name), jax.random.key(1)
   strategy = fd.Speculative(
     (case.model, draft),
@@ -175,15 +176,16 @@ def sampled(name, draft, rule, share, rows):
 
 @functools.cache
 def law_by_scores(name):
-  """{text: probability} of the first three tokens after the first prompt: each text is scored in
+  """{text: probability} of the first three tokens behind the first prompt. Each text is scored in
   one call."""
   case = made(name)
   inputs = {k: np.repeat(x[:1], len(TEXTS), axis=0) for k, x in case.rows().items()}
   scores = fd.score(case.model, case.params, inputs.pop('inputs'), TEXTS, **inputs).tokens
   warmed = np.exp(scores / KINDS[name]).reshape((WORDS - 1,) * 3 + (3,))  # not normalised
   first, second, third = np.moveaxis(warmed, -1, 0)
-  given = [x / x.sum(-1, keepdims=True) for x in (first[:, 0, 0], second[:, :, 0], third)]
-  law = given[0][:, None, None] * given[1][:, :, None] * given[2]
+  weights = first[:, 0, 0], second[:, :, 0], third
+  p1, p2, p3 = (x / x.sum(-1, keepdims=True) for x in weights)  # each behind the tokens before it
+  law = p1[:, None, None] * p2[:, :, None] * p3
   return dict(zip(map(tuple, TEXTS.tolist()), law.reshape(-1).tolist(), strict=True))
 
 

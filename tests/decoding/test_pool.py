@@ -1,5 +1,5 @@
-"""A data set decoded in a pool is decoded as in one batch: by every strategy, in few programs, in
-fewer calls."""
+"""A pool decodes a data set as one batch would: by every strategy, in few programs, in fewer
+calls."""
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +54,8 @@ def test_a_pool_writes_what_one_batch_writes(name):
   batch = fd.decode(
     MODEL, {}, padded(sources), strategy, [len(s) for s in sources], max_len=MAX_LEN, key=key
   )
-  assert len(set(np.asarray(batch.lengths).tolist())) > 4  # or nothing would leave before others
-  # 9: two leave at a time, eight are there
+  assert len(set(np.asarray(batch.lengths).tolist())) > 4  # rows leave at different times
+  # of 9 rows two leave at a time, and eight are left
   for rows in (1, 9) if name in ('greedy', 'tree') else (9,):
     assert same(decode_all(MODEL, {}, sources, strategy, MAX_LEN, rows, key), batch)
 
@@ -63,7 +63,7 @@ def test_a_pool_writes_what_one_batch_writes(name):
 @pytest.mark.parametrize('strategy', WITH_SOURCES.values(), ids=WITH_SOURCES)
 @pytest.mark.slow
 def test_a_translator_s_sources_of_many_widths(strategy):
-  """The memory moves with its rows; a source that is empty ends at once."""
+  """The memory moves with its rows. An empty source ends at once."""
   with jax.enable_x64(True):
     fresh = TRANSLATOR.init(jax.random.key(0))
     params = jax.tree.map(lambda x: jnp.asarray(3 * np.asarray(x, float)), fresh)
@@ -103,18 +103,17 @@ def test_rows_that_end_early_make_room():
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2)], ids=['greedy', 'beam'])
 @pytest.mark.wide('beam')
 def test_fillers_cost_no_calls_of_a_model_without_ends(strategy):
-  """Eight inputs in eight rows: each takes 19 calls behind its first token, and the fillers
-  none."""
+  """Eight inputs in eight rows: each takes 19 calls behind its first token. Fillers take none."""
   parts = list(decode_each(HashLM(eos_ids=()), {}, prompts(8), strategy, 20, rows=8))
   assert sum(part.row_calls for part in parts) == 8 * 19
   assert all((part.decoded.lengths == 20).all() for part in parts)
 
 
 def test_lists_and_arrays_of_any_lengths_are_inputs():
-  given = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
-  decode = lambda given: decode_all(MODEL, {}, given, fd.Greedy(), 9, rows=8)
-  expected = decode([np.array(one, np.int32) for one in given])
-  assert same(decode(given), expected)
+  rows = [[3, 4, 5], np.array([6]), (7, 8), jnp.array([9, 2, 3, 4])]
+  decode = lambda inputs: decode_all(MODEL, {}, inputs, fd.Greedy(), 9, rows=8)
+  expected = decode([np.array(row, np.int32) for row in rows])
+  assert same(decode(rows), expected)
   assert same(decode(np.array([[3, 4, 5]])), jax.tree.map(lambda x: x[:1], expected))
 
 
@@ -142,7 +141,7 @@ def test_groups(lengths, least, groups):
 ])  # fmt: skip
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
   monkeypatch.setattr(pool, '_exchange', None)
-  given = {
+  arguments = {
     'model': MODEL,
     'params': {},
     'inputs': prompts(3),
@@ -150,4 +149,4 @@ def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, w
     'max_len': 5,
   } | change
   with pytest.raises(fd.UserError, match=words):
-    decode_all(**given)
+    decode_all(**arguments)

@@ -1,4 +1,4 @@
-"""What is compiled: how large a program is, and how many there are for inputs of many lengths."""
+"""Programs: how large one is, and how many are compiled for inputs of many lengths."""
 
 import jax
 import jax.numpy as jnp
@@ -40,14 +40,14 @@ def prompts():
 
 
 def lowered(tokens):
-  """The program for a prompt of so many tokens."""
+  """The program for a prompt of `tokens` tokens."""
   params = jax.eval_shape(TINY.init, jax.random.key(0))
   max_len, prompt, _ = checked(TINY, np.full((1, tokens), 2), None, None, 4, None)
   return _decode.lower(Bound(TINY, params), fd.Greedy(), prompt, None, max_len)
 
 
 def test_a_long_prompt_s_mask_is_not_in_the_program():
-  """32,768 x 32,768 entries would be a GiB of constant, and twice as much text."""
+  """A constant of 32,768 x 32,768 entries would take one GiB, and its text two."""
   assert len(lowered(32768).as_text()) < 2**20
 
 
@@ -71,7 +71,7 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
   )
 
 
-# that read the prompt in ways of their own
+# These read the prompt in different ways.
 @pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
 @pytest.mark.wide('greedy', 'speculative')
 def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
@@ -162,7 +162,7 @@ def test_the_pool_s_widths_are_not_the_longest_source_s():
 
 
 def test_sources_of_ten_lengths_compile_two_programs():
-  """A row alone is decoded as among longer ones, whose padding it has."""
+  """A row alone is decoded as it is in a batch of longer ones, where it is padded."""
   params = jax.tree.map(lambda x: 3 * np.asarray(x), TRANSLATOR.init(jax.random.key(1)))
   sources = [[*prompt[:31], 1] for prompt in prompts()]
   together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)
@@ -193,8 +193,8 @@ def test_pictures_keep_their_shape_and_length():
 
 
 def test_widths_and_buckets():
-  """Room costs time at every call, so that it is at most a quarter more than was asked for; small
-  ones aside."""
+  """Slots cost time at every call. So a bucket is at most a quarter larger than its length, unless
+  it is small."""
   some = np.arange(1, 5000)
   buckets = np.array([bucket_of(MODEL, n) for n in some.tolist()])
   assert sorted(set(buckets.tolist()))[:12] == [

@@ -1,4 +1,4 @@
-"""Sampling: the warped law against NumPy, what is drawn against the law, rows and keys."""
+"""Sampling: the warped law against NumPy, samples against the law, rows and keys."""
 
 import hypothesis
 import jax
@@ -19,7 +19,7 @@ PROMPTS = np.array([[3, 4, 5], [6, 7, 8], [2, 9, 9]], np.int32)
 
 
 def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
-  """The definition, one token after the other, in float64."""
+  """The law by its definition, one token after the other, in float64."""
   scaled = logits.astype(np.float64) / temperature
   order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))
   if top_k:
@@ -40,8 +40,8 @@ def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float
 @pytest.mark.parametrize('v', [5, 2 * BLOCK * 5 - 1, 2 * BLOCK * 5, 1000])
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
 def test_the_best_few_are_those_of_the_definition(kind, v):
-  """Of equal entries the lowest index, whether all are ranked or blocks of them; nothing but minus
-  infinity too."""
+  """Of equal entries the one with the lowest index comes first, whether all are ranked or blocks of
+  them. Entries may all be minus infinity."""
   rng = np.random.default_rng(0)
   x = rng.normal(0, 3, (4, 3, v)).astype(np.float32)
   x = x.round() + 0 if kind == 'tied' else x  # without -0
@@ -55,17 +55,17 @@ def test_the_best_few_are_those_of_the_definition(kind, v):
 
 @pytest.mark.parametrize('reach', [0, 1, 3, 20])
 def test_a_window_adds_up_what_is_near(reach):
-  """By the definition, at the ends too; of equal windows the one with the likelier middle."""
+  """By its definition, at the ends too. Of equal windows the one with the likelier middle leads."""
   logits = np.random.default_rng(0).normal(0, 2, (3, 12))
   law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   near = np.array(
     [[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law]
   )
-  found = np.asarray(centred(jnp.asarray(logits), reach))
+  sums = np.asarray(centred(jnp.asarray(logits), reach))
   if reach:
-    np.testing.assert_allclose(np.exp(found), near + 1e-3 * law, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(sums), near + 1e-3 * law, rtol=1e-5)
   else:
-    np.testing.assert_array_equal(found, logits.astype(found.dtype))
+    np.testing.assert_array_equal(sums, logits.astype(sums.dtype))
   sure = jnp.full(12, -100.0).at[7].set(0.0)
   assert int(centred(sure, reach).argmax()) == 7
 
@@ -98,8 +98,8 @@ def test_warp_is_temperature_then_top_k_then_top_p(seed, temperature, top_k, top
 
 
 def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-  """Which tokens of a law are left, by a full sort: as many of the ranking's first as are within k,
-  with those that are as likely as the last of them, and within p."""
+  """Marks the tokens that a full sort leaves: the first k of the ranking, and those that are as
+  likely as the last of them; of these, the ones within p."""
   ranking = np.argsort(-logits, kind='stable')  # of equal ones the lowest id first
   count = len(logits)
   if top_k:
@@ -113,7 +113,7 @@ def kept_by_sorting(logits: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
   return kept & (logits > -np.inf)
 
 
-# more than are ranked at first, so that both ways to find what is kept are needed
+# More words than are ranked at first, so that both ways of cutting are needed.
 WORDS = 2 * FEW + 88
 LAWS = {
   'peaked': lambda random: 5 * random.normal(size=WORDS),
@@ -139,7 +139,7 @@ LAWS = {
 )
 @hypothesis.settings(max_examples=200, deadline=None)
 def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
-  """Two laws at once, of which one may need to be searched as a whole and the other not."""
+  """Two laws at once: one may need a search of the whole vocabulary while the other does not."""
   random = np.random.default_rng(seed)
   logits = np.array([LAWS[kind](random) for kind in kinds], np.float32)
   logits[:, 17] = np.maximum(logits[:, 17], -1)  # something is possible
@@ -158,8 +158,8 @@ def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
 
 
 def test_a_flat_law_is_cut_by_ids():
-  """Nothing is left to rounding: probabilities of 1/1024, and top_p a sum of them. top_k keeps all
-  that are as likely as the last."""
+  """Rounding decides nothing: all probabilities are 1/1024, and top_p is a sum of them. top_k keeps
+  all tokens that are as likely as the last."""
   for top_k, top_p, count in (
     (0, 0.75, 768),
     (512, 0.75, 768),
@@ -223,12 +223,14 @@ def test_tokens_are_drawn_from_the_warped_law_and_not_from_another():
 
 
 def first_logits() -> np.ndarray:
-  def said():
+  """The logits behind the first prompt."""
+
+  def logits():
     cache = MODEL.init_cache({}, None, 1, 8)
     hidden, _, _ = MODEL.apply({}, jnp.asarray(PROMPTS[:1]), causal(3), cache)
     return MODEL.unembed({}, hidden)[0, -1]
 
-  return np.asarray(jax.jit(said)())
+  return np.asarray(jax.jit(logits)())
 
 
 def test_a_batch_draws_what_its_rows_draw_alone():
@@ -245,7 +247,7 @@ def test_a_batch_draws_what_its_rows_draw_alone():
 
 
 def test_the_smallest_top_p_is_greedy():
-  """Where tokens are equally likely too; top_k of one keeps them all."""
+  """Also where tokens are equally likely; top_k=1 would keep them all."""
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), max_len=9)
   key = jax.random.key(0)
   out = fd.decode(MODEL, {}, PROMPTS, fd.Sample(top_p=1e-30), max_len=9, key=key)

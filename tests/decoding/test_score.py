@@ -1,4 +1,4 @@
-"""Forced scoring, against decoding step by step and against sums written out."""
+"""Scores of known texts, against decoding step by step and against sums in plain Python."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.score import _score
-from tests.decoding.fakes import PRIME, HashLM
+from tests.decoding.fakes import HashLM, logits_by_hand
 from tests.decoding.methods_table import LOSSLESS, hash_kit
 
 MODEL = HashLM()
@@ -15,19 +15,16 @@ PROMPTS = np.array([[3, 4, 5], [6, 0, 0]], np.int32)
 LENGTHS = np.array([3, 1])
 
 
-def logits_by_hand(prompt, target):
-  """Those that predict each token of the target: one prefix after the other, in plain Python."""
-  v, prefix = np.arange(MODEL.vocab_size), list(prompt)
-  for token in target:
-    code = sum((word + 7) * (i * 31 + 5) * 13 % PRIME for i, word in enumerate(prefix)) % PRIME
-    yield (code * (v * v + 3) + v * 17) % 101 / 8
-    prefix.append(token)
+def logits_of(prompt, target):
+  """The logits that predict each token of the target, by one prefix after the other."""
+  return [logits_by_hand([*prompt, *target[:i]], MODEL.vocab_size) for i in range(len(target))]
 
 
 def by_hand(prompt, target):
+  """The log-probability of each token of the target."""
   return [
     logits[token] - np.logaddexp.reduce(logits)
-    for token, logits in zip(target, logits_by_hand(prompt, target), strict=True)
+    for token, logits in zip(target, logits_of(prompt, target), strict=True)
   ]
 
 
@@ -43,15 +40,15 @@ def test_each_token_is_scored_given_all_before_it():
 
 
 def test_which_tokens_greedy_decoding_would_write_there():
-  """All that it writes itself, and of other tokens those that lead after what stands before
-  them."""
+  """All tokens of its own text; of other texts those that are the likeliest behind the tokens
+  before."""
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), LENGTHS, max_len=6)
   own = fd.score(MODEL, {}, PROMPTS, greedy.tokens, greedy.lengths, LENGTHS)
   assert (own.best == (np.arange(6) < np.asarray(greedy.lengths)[:, None])).all()
   targets = np.random.default_rng(0).integers(2, 14, (2, 24)).astype(np.int32)
   best = fd.score(MODEL, {}, PROMPTS, targets, prompt_lengths=LENGTHS).best
   # 0 is suppressed
-  leading = [int(logits[1:].argmax()) + 1 for logits in logits_by_hand([6], targets[1].tolist())]
+  leading = [int(logits[1:].argmax()) + 1 for logits in logits_of([6], targets[1].tolist())]
   assert best[1].tolist() == (targets[1] == leading).tolist() and 0 < best[1].sum() < 24
 
 
@@ -74,7 +71,7 @@ WIDE = (pytest.param(name, marks=pytest.mark.slow) for name in LOSSLESS if name 
 
 @pytest.mark.parametrize('name', [*NARROW, *WIDE])
 def test_what_is_noted_while_decoding_is_what_scoring_gives(name):
-  """By the model's own law, whatever processors change; and in a pool."""
+  """Log-probabilities are of the model's own law, whatever processors change. Also in a pool."""
   how = {'max_len': 12, 'logprobs': 3, 'processors': fd.Processors(repetition_penalty=1.5)}
   strategy = LOSSLESS[name](hash_kit())
   out = fd.decode(MODEL, {}, PROMPTS, strategy, LENGTHS, **how)
@@ -86,7 +83,7 @@ def test_what_is_noted_while_decoding_is_what_scoring_gives(name):
       np.testing.assert_array_equal, (pool.logprobs, pool.top_ids), (out.logprobs, out.top_ids)
     )
   text = out.tokens[0, : out.lengths[0]].tolist()
-  for i, logits in enumerate(logits_by_hand([3, 4, 5], text)):
+  for i, logits in enumerate(logits_of([3, 4, 5], text)):
     best = 1 + np.argsort(-logits[1:], kind='stable')[:3]  # 0 is suppressed
     assert out.top_ids[0, i].tolist() == best.tolist()
     law = logits - np.logaddexp.reduce(logits)
@@ -101,7 +98,7 @@ def test_a_beams_text_is_scored_with_the_likeliest_tokens():
     expected = forced.tokens if name == 'logprobs' else getattr(forced, name)
     np.testing.assert_allclose(getattr(out, name), expected, rtol=1e-5)
   text = out.tokens[0, : out.lengths[0]].tolist()
-  for i, logits in enumerate(logits_by_hand([3, 4, 5], text)):
+  for i, logits in enumerate(logits_of([3, 4, 5], text)):
     assert out.top_ids[0, i].tolist() == (1 + np.argsort(-logits[1:], kind='stable')[:3]).tolist()
   assert not np.asarray(out.top_ids)[0, len(text) :].any()
 

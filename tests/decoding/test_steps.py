@@ -1,5 +1,5 @@
-"""What one step of the loop writes, read off the compiled program: parameters and the memory are
-read as they lie."""
+"""What one step of the loop writes, read off the compiled program: it copies neither parameters nor
+the memory."""
 
 import dataclasses
 import functools
@@ -31,22 +31,22 @@ STRATEGIES = {
   'tree': lambda heads: fd.Medusa(heads('separate'), [[0], [1], [0, 0], [0, 1], [0, 0, 0]]),
 }
 
-# instructions that give a value a name, and compute nothing
+# instructions that name a value and compute nothing
 NAMES = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all'}
-# what these call runs instruction by instruction; a fusion is one
+# The instructions that these call run one by one; a fusion runs as one.
 OUTER = {'call', 'while', 'conditional'}
 CALLED = r'(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)'
 BRANCHES = r'branch_computations={([^}]*)}'
 
 
 def of_loop(hlo: str) -> list[tuple[str, str]]:
-  """The instructions that run by themselves in the longest loop: opcode, and line of the text."""
+  """The instructions of the longest loop: the opcode of each, and its line of the text."""
   computations = {}
   for line in hlo.splitlines():
     if head := re.match(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$', line):
-      found = computations[head[1]] = []
+      instructions = computations[head[1]] = []
     elif opcode := re.match(r'\s+(?:ROOT )?%?[\w.-]+ = .*?[\]})] ([a-z][a-z0-9-]*)\(', line):
-      found.append((opcode[1], line))
+      instructions.append((opcode[1], line))
 
   def launched(name):
     for opcode, line in computations[name]:
@@ -61,17 +61,17 @@ def of_loop(hlo: str) -> list[tuple[str, str]]:
 
 
 def shape(line: str) -> tuple[int, ...]:
-  """That of an instruction's result, of several the first."""
-  found = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
-  assert found, line
-  return tuple(int(size) for size in found[1].split(',') if size)
+  """The shape of an instruction's result; of several results, of the first."""
+  sizes = re.search(r' = \(?[a-z]+[0-9]*\[([0-9,]*)\]', line)
+  assert sizes, line
+  return tuple(int(size) for size in sizes[1].split(',') if size)
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
 @pytest.mark.wide('chain')
 def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
-  """A head's second matrix has d * d_ff entries, the values of the memory d for each of the
-  source's tokens."""
+  """A head's second matrix has d * d_ff entries; the memory's values have d for each token of the
+  source."""
   step = step_named(name)
   assert max(np.prod(shape(line), dtype=int) for _, line in step) < D * D_FF == D * SOURCE
 
@@ -79,8 +79,8 @@ def test_a_step_copies_no_matrix_of_the_heads_and_no_memory(name):
 @pytest.mark.parametrize('name', [*STRATEGIES, 'eagle', 'speculative'])
 @pytest.mark.wide('eagle')
 def test_a_step_copies_no_cache_of_one_row(name):
-  """The tokens' cache is written where it lies. What drafts token by token copies its own keys and
-  values once a call, not at every token."""
+  """The tokens' cache is written in place. A drafter that drafts token by token copies its own keys
+  and values once a call, not at every token."""
   step = step_named(name)
   copied = [
     line
@@ -92,8 +92,8 @@ def test_a_step_copies_no_cache_of_one_row(name):
 
 @pytest.mark.parametrize('choices', [None, 6], ids=['chain', 'tree'])
 @pytest.mark.wide('tree')
-def test_the_candidates_of_a_block_are_found_and_not_sorted(choices):
-  """Of 1,200 words: what is sorted, and not only ranked, are a guess's 8 candidates."""
+def test_of_all_words_only_the_candidates_of_a_block_are_sorted(choices):
+  """The vocabulary has 1,200 words. Only the 8 candidates of a guess are sorted."""
   model = Transformer(dataclasses.replace(MODEL.config, vocab_size=1200))
   draft = BlockNetwork(
     layers=layers_like(model, 1), vocab_size=1200, d_target=D, k=4, markov=2, candidates=8

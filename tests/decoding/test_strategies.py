@@ -1,9 +1,8 @@
-"""Exact means exact: every lossless strategy writes what greedy decoding by the definition writes,
-in float64.
+"""Exact means exact: in float64 every lossless strategy writes what greedy decoding writes.
 
 The oracle runs the whole model again for each token, without a cache. Models are a Transformer and
-an FConv, random (heads are rarely right) and trained (heads are mostly right), the batch is ragged
-and holds an empty sentence.
+an FConv. They are random (heads are rarely right) or trained (heads are mostly right). The batch is
+ragged and has an empty sentence.
 """
 
 import dataclasses
@@ -50,20 +49,20 @@ HEADS = {
   for layout in ('paper', 'separate')
 }
 HEADS['medusa'] = MedusaHeads(depth=3, d_model=24, vocab_size=VOCAB)
-# heads that see the root and the guess before
+# settings of heads that see the root and the guess before
 SEEING = {'rooted': True, 'markov': 5, 'words': VOCAB}
 
 
 def heads_of(family):
-  """All kinds of heads for one of the models, whose embeddings differ in width."""
+  """All kinds of heads for one of the models. Their embeddings differ in width."""
   seeing = SEEING | {'d_embed': 24 if family == 'transformer' else 16}
   rooted = BlockwiseHeads(k=K, d_model=24, d_ff=16, dropout=0.0, **seeing)
   return HEADS | {'rooted': rooted, 'rooted medusa': MedusaHeads(depth=3, d_model=24, **seeing)}
 
 
 def network_of(name, family):
-  """A draft network: its layers read the Transformer's source, and not the FConv's; EAGLE's reads
-  two taps, and does not know the last two words."""
+  """A draft network. Its layers read the Transformer's source, but not the FConv's. EAGLE's reads
+  two taps and does not know the last two words."""
   sizes = {'d_model': 24, 'd_ff': 32, 'heads': 2, 'dropout': 0.0, 'dtype': 'float64'}
   layers, d_embed = LMConfig(**sizes, layers=1), 16
   if family == 'transformer':
@@ -90,34 +89,31 @@ SOURCE = sources(np.random.default_rng(0), 7)
 
 def batch_of(source, target):
   """A batch as in training, a sentence a row."""
-  part = lambda x: {
-    '': x,
-    '_segment': x > 0,
-    '_position': np.broadcast_to(np.arange(x.shape[1]), x.shape),
-  }
-  sides = {'source': source, 'target': target}
-  return {
-    f'{side}{name}': jnp.asarray(y, jnp.int32)
-    for side, x in sides.items()
-    for name, y in part(x).items()
-  }
+  batch = {}
+  for side, ids in (('source', source), ('target', target)):
+    batch[side] = ids
+    batch[f'{side}_segment'] = ids > 0
+    batch[f'{side}_position'] = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+  return {name: jnp.asarray(x, jnp.int32) for name, x in batch.items()}
 
 
 def reversed_sources():
   """What the trained model has learnt to write: the source backwards, then an end."""
-  return np.stack(
-    [np.append(row[:n][::-1], [1, *[0] * (7 - n)]) for row in SOURCE for n in [(row > 1).sum()]]
-  )
+  target = np.zeros_like(SOURCE)
+  for row, source in zip(target, SOURCE, strict=True):
+    words = source[source > 1]
+    row[: len(words) + 1] = [*words[::-1], 1]
+  return target
 
 
 def fresh(module, seed=0, scale=1.0):
-  """Parameters in float64 as they are born, but scaled."""
-  grown = lambda x: x if x.dtype == jnp.int32 else jnp.asarray(scale * np.asarray(x, float))
-  return jax.tree.map(grown, module.init(jax.random.key(seed)))
+  """Fresh parameters in float64, scaled."""
+  scaled = lambda x: x if x.dtype == jnp.int32 else jnp.asarray(scale * np.asarray(x, float))
+  return jax.tree.map(scaled, module.init(jax.random.key(seed)))
 
 
 def fitted(loss, params, steps):
-  """Parameters after so many steps of Adam on `loss(params, step)`, in one program."""
+  """Parameters after steps of Adam on `loss(params, step)`, in one program."""
   optimizer = optax.adam(4e-3)
 
   @jax.jit
@@ -137,8 +133,11 @@ TAUGHT = batch_of(SOURCE, reversed_sources())
 
 @functools.cache
 def params_made(kind, family):
-  """A model's parameters: as they are born but scaled up, as a fresh tied model repeats its input;
-  trained until it knows the seven sentences by heart; or those in int8."""
+  """A model's parameters.
+
+  'random' are fresh ones, scaled up, because a fresh tied model repeats its input; 'trained' ones
+  know the seven sentences by heart; 'int8' are the trained ones in int8.
+  """
   model = MODELS[family]
   if kind == 'int8':
     return fd.quantize(model, params_made('trained', family))
@@ -150,7 +149,7 @@ def params_made(kind, family):
 
 @functools.cache
 def heads_made(name, kind, family):
-  """Heads for a model made in the same way."""
+  """Heads for a model whose parameters were made in the same way."""
   model, heads = MODELS[family], heads_of(family)[name]
   if kind == 'int8':
     return fd.quantize(heads, heads_made(name, 'trained', family))
@@ -187,14 +186,14 @@ def network_made(name, kind, family):
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params, target):
-  """By the whole model at once."""
+  """The logits of whole sequences, without a cache."""
   batch = batch_of(SOURCE, np.ones(target.shape)) | {'target': target}
   return model.unembed(params, model.hidden(params, batch))
 
 
 @functools.cache
 def greedy_text(kind, family='transformer'):
-  """Greedy decoding by the definition: the whole model again for every token."""
+  """Greedy decoding by its definition: the whole model runs again for every token."""
   tokens = np.zeros((len(SOURCE), MAX_LEN), np.int32)
   running = (SOURCE > 1).any(1)
   tokens[~running, 0] = 1
@@ -209,8 +208,8 @@ def greedy_text(kind, family='transformer'):
 
 @functools.cache
 def kit(kind, family='transformer'):
-  """Parts for one of the models; the draft model is the Transformer that was made in the same
-  way."""
+  """Parts for one of the models. The draft model is the Transformer of the same kind of
+  parameters."""
   return Kit(
     heads=lambda name: (heads_of(family)[name], heads_made(name, kind, family)),
     draft=(MODEL, params_made(kind, 'transformer')),
@@ -220,18 +219,18 @@ def kit(kind, family='transformer'):
 
 
 def decoded(name, kind, family='transformer', source=SOURCE, **more):
-  """What a method of the table writes."""
+  """Decodes by a method of the table."""
   strategy = LOSSLESS[name](kit(kind, family))
-  given = {'max_len': MAX_LEN} | more
-  return fd.decode(MODELS[family], params_made(kind, family), source, strategy, **given)
+  settings = {'max_len': MAX_LEN} | more
+  return fd.decode(MODELS[family], params_made(kind, family), source, strategy, **settings)
 
 
-# that read the root's embedding, whose width differs, or take back tokens in another way
+# These read the root's embedding, whose width differs, or take back tokens in another way.
 ON_CONVOLUTIONS = (
   'blockwise rooted 10', 'tree rooted', 'two calls rooted', 'speculative, adaptive',
   'block, a static tree',
 )  # fmt: skip
-TRAINED = ('blockwise', 'tree', 'medusa', 'speculative', *NETWORKS)  # to draft well
+TRAINED = ('blockwise', 'tree', 'medusa', 'speculative', *NETWORKS)  # these draft well
 
 
 @pytest.mark.parametrize('kind', ['random', 'trained'])
@@ -272,7 +271,7 @@ def test_a_row_alone_decodes_as_among_others(name):
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'eagle', 'block'])
 @pytest.mark.wide('eagle')
 def test_exact_is_lossless_in_int8_too(name):
-  """Target, heads and drafts are in int8; the oracle's whole sequences are the int8 model's own."""
+  """Target, heads and drafts are in int8, and the oracle runs the int8 model."""
   out = decoded(name, 'int8')
   np.testing.assert_array_equal(out.tokens, greedy_text('int8'))
   assert out.mean_block_size > 2
@@ -339,8 +338,8 @@ FORCED = ('blockwise', 'two-calls', 'tree', 'speculative', 'lookahead', *GROWN)
 @pytest.mark.wide('eagle-transformer', 'speculative-transformer')
 def test_a_forced_prefix_is_continued(name, family):
   expected, lengths = greedy_text('trained', family), np.array([2, 1, 0, 2, 1, 0, 0])
-  given = {'prefix': expected[:, :2], 'prompt_lengths': lengths, 'max_len': 6}
-  out = decoded(name, 'trained', family, **given)
+  prefix = expected[:, :2]
+  out = decoded(name, 'trained', family, prefix=prefix, prompt_lengths=lengths, max_len=6)
   for row, n, tokens in zip(expected, lengths, np.asarray(out.tokens), strict=True):
     if 1 not in row[:n]:
       np.testing.assert_array_equal(tokens, row[n : n + 6])
@@ -360,7 +359,7 @@ def test_a_convolution_drafts_for_a_transformer():
 
 
 def test_p1_may_be_transformed():
-  """Drafts do not pass through it, and what is written is what it writes greedily itself."""
+  """The text is what the transformed model writes greedily. Drafts are not transformed."""
   params = params_made('trained', 'transformer')
   heads = BlockwiseHeads(k=4, d_model=24, d_ff=16, first='transformed')
   head_params = fresh(heads, 5, scale=4.0)

@@ -1,5 +1,5 @@
-"""A drafter that asks for states of the target's layers gets them: those that a teacher-forced
-forward gives."""
+"""Taps: a drafter gets the states of the target's layers that it reads, the same that a
+teacher-forced forward gives."""
 
 import dataclasses
 import functools
@@ -26,19 +26,19 @@ from tests.decoding.models_table import LENGTHS, MODELS, PICTURES, SOURCES, made
 pytestmark = pytest.mark.usefixtures('in_float64')
 
 MAX_LEN = 14
-# A text read at once is turned otherwise by these than one read call by call, or is read twice.
+# Their rotations depend on the length that is read at once, so a text read call by call differs.
 CHANGING = ('lm of dynamic rope', 'lm of longrope')
 WITH_LAYERS = [name for name in MODELS if name not in ('ensemble', *CHANGING)]
 TREES = {
   'chain': Topology.chain(4),
   'tree': Topology.from_choices([[0], [1], [0, 0], [1, 0], [1, 0, 0]]),
 }
-FIRST = 3  # of every prompt of a language model: what `features` begins with
+FIRST = 3  # the first token of a language model's prompts: `features` begins with it
 
 
 @struct.pytree
 class Notes:
-  """What `Watching` remembers."""
+  """The state of `Watching`."""
 
   length: Any  # tokens emitted
   committed: Any  # positions whose states are known
@@ -47,8 +47,8 @@ class Notes:
 
 @struct.pytree
 class Watching:
-  """Writes down the states of all committed positions. It knows the truth, and tells it down the
-  last branch alone, to a depth that changes from call to call."""
+  """Records the states of all committed positions. It knows the truth, but drafts it on the last
+  branch only, to a depth that changes from call to call."""
 
   taps: Any = struct.static()
   topology: Any = struct.static()
@@ -85,7 +85,7 @@ class Watching:
 
 
 def up_to(count, width):
-  """0, 1, ..., count - 1 of each row, and then what is no place."""
+  """0, 1, ..., count - 1 of each row, and then a number that is no position."""
   each = np.arange(width, dtype=np.int32)[None]
   return jnp.where(each < count[:, None], each, 10_000)
 
@@ -104,7 +104,7 @@ def a_model(name):
 
 
 def a_prompt(model):
-  """Of ragged lengths, where the model takes any."""
+  """A prompt with rows of different lengths, if the model allows them."""
   inputs, tokens, length = SOURCES, SOURCES.copy(), LENGTHS
   if model.fixed_length is not None:
     inputs, tokens, length = PICTURES, np.zeros((3, 1), np.int32), np.ones(3, np.int32)
@@ -132,7 +132,7 @@ def forced(model, params, batch, taps):
 
 
 def a_batch(prompt, state):
-  """What the target has read, prompts and outputs, as a batch to train on: its targets begin with
+  """All that the target has read, prompts and outputs, as a training batch. Its targets begin with
   the second token."""
   rows = []
   for i, length in enumerate(np.asarray(prompt.length)):
@@ -160,7 +160,7 @@ def a_batch(prompt, state):
 ])  # fmt: skip
 @pytest.mark.wide('lm of many options-tree', 'fconv-chain')
 def test_a_drafter_gets_the_states_that_a_teacher_forced_forward_gives(name, tree):
-  """At the prompt and at each call, in the order asked for."""
+  """At the prompt and at each call, in the order of `taps`."""
   model, params = a_model(name)
   prompt, taps = a_prompt(model), tuple(range(model.layers, -1, -1))
   knows_nothing = Watching(taps, TREES[tree], jnp.zeros((3, MAX_LEN), jnp.int32))
@@ -181,43 +181,42 @@ def test_a_drafter_gets_the_states_that_a_teacher_forced_forward_gives(name, tre
 
 
 def operations(function, *args):
-  """What a program does, without what it returns."""
+  """The operations of a program as text, without its results."""
   whole = str(jax.make_jaxpr(function)(*args))
   return whole[: whole.rindex(' in (')]
 
 
 @pytest.mark.parametrize('name', WITH_LAYERS)
 @pytest.mark.wide('lm of many options', 't5')
-def test_what_is_asked_for_costs_no_operation(name):
+def test_taps_cost_no_operation(name):
   model, params = a_model(name)
   prompt = a_prompt(model)
 
-  def program(**asked):
+  def program(**taps):
     def run(params, prompt):
       cache = model.init_cache(params, model.encode(params, prompt.inputs), 3, 20)
-      return model.apply(params, prompt.tokens, TREES['chain'].nodes, cache, **asked)
+      return model.apply(params, prompt.tokens, TREES['chain'].nodes, cache, **taps)
 
     return run
 
   prompt = dataclasses.replace(prompt, tokens=jnp.zeros((3, 4), jnp.int32))
   every = tuple(range(model.layers + 1))
-  alone, asked = (operations(program(**how), params, prompt) for how in ({}, {'taps': every}))
-  assert alone == asked
-  nothing, _ = (jax.eval_shape(program(**how), params, prompt)[1] for how in ({}, {'taps': every}))
-  assert nothing == ()
+  without_taps = operations(program(), params, prompt)
+  assert without_taps == operations(program(taps=every), params, prompt)
+  assert jax.eval_shape(program(), params, prompt)[1] == ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Layered(HashLM):
   """A user's model: three layers, each of which doubles."""
 
-  def apply(self, params, tokens, nodes, cache, **asked):
-    assert asked != {'taps': ()}  # where nobody asks, the keyword is not there
+  def apply(self, params, tokens, nodes, cache, **keywords):
+    assert keywords != {'taps': ()}  # without taps the keyword is left out
     hidden, _, cache = super().apply(params, tokens, nodes, cache)
-    return hidden, tuple(hidden * 2**k for k in asked.get('taps', ())), cache
+    return hidden, tuple(hidden * 2**k for k in keywords.get('taps', ())), cache
 
 
-def test_a_model_is_asked_only_by_drafters_that_read_its_layers():
+def test_a_model_gets_taps_only_from_drafters_that_read_its_layers():
   prompt = Prompt(
     None, jnp.array([[3, 4]], jnp.int32), jnp.array([2], jnp.int32), jnp.zeros(1, bool)
   )
@@ -272,7 +271,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)
-def test_what_cannot_be_asked_for_has_a_sentence(mistake):
+def test_impossible_taps_have_a_sentence(mistake):
   taps, sentence = MISTAKES[mistake]
   with pytest.raises(UserError, match=sentence):
     check_taps(taps, layers=2)
@@ -293,7 +292,7 @@ def test_models_refuse_layers_that_are_not_there_before_any_work(name):
 
 
 class WithoutLayers:
-  """A model of the user's that has states, and does not say how many."""
+  """A user's model that has states, but does not say how many layers."""
 
   def apply(self, params, tokens, nodes, cache, taps=()):
     raise NotImplementedError

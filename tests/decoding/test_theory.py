@@ -1,4 +1,4 @@
-"""The formulas of speculative decoding against the paper's own table, and against their
+"""The formulas of speculative decoding, against the paper's tables and against their
 definitions."""
 
 import numpy as np
@@ -28,7 +28,7 @@ def test_the_values_of_table_1(alpha, gamma, operations, speedup):
 
 @pytest.mark.parametrize(('gamma', 'alpha', 'c', 'speedup'), TABLE_4)
 def test_the_expected_speed_ups_of_table_4(gamma, alpha, c, speedup):
-  """As far as alpha and c are printed: two digits each."""
+  """Within the rounding of alpha and c, which are printed with two digits."""
   least = fd.theory.speedup(alpha - 0.005, gamma, c + 0.005)
   most = fd.theory.speedup(alpha + 0.005, gamma, c - 0.005)
   assert least - 0.051 <= speedup <= most + 0.051

@@ -1,4 +1,5 @@
-"""Trees: the documented examples, the published ones, and dynamic equals static."""
+"""Trees: the documented examples, the published trees, and trees as data, which equal static
+ones."""
 
 import json
 
@@ -95,8 +96,8 @@ def test_siblings_are_numbered_where_no_ranks_are_given(kind):
   [-1.0, 0.0], [-1, None],
 ])  # fmt: skip
 def test_parents_that_are_no_tree_are_refused(parents):
-  """Cycles, a child before its parent, its own parent, numbers out of range, two roots, none; no
-  list of numbers."""
+  """Cycles, a child before its parent, a node that is its own parent, numbers out of range, two
+  roots or none, and what is no list of numbers."""
   with pytest.raises(fd.UserError, match=r'are no tree: give -1 for node 0'):
     Topology.from_parents(parents)
 
@@ -108,8 +109,8 @@ def test_ranks_that_siblings_share_are_refused(ranks):
 
 
 def test_published_trees_are_those_of_the_project(shared):
-  """The nine trees of the Medusa project: 63 nodes and the root, leaves as counted in its own
-  buffers."""
+  """The nine trees of the Medusa project have 63 nodes and the root. The numbers of leaves are
+  those of the project's own buffers."""
   trees = json.loads((shared / 'reference' / 'medusa_choices.json').read_text())
   leaves = {
     'mc_sim_7b_63': 42,
@@ -127,7 +128,7 @@ def test_published_trees_are_those_of_the_project(shared):
 
 
 def test_published_trees_by_name():
-  """Nodes at depths 1 to 4, as counted in the project's files."""
+  """The numbers of nodes at depths 1 to 4 are those of the project's files."""
   counts = {
     'mc_sim_7b_63': [10, 28, 23, 2],
     'vicuna_7b_stage2': [10, 23, 23, 7],
@@ -156,8 +157,8 @@ def test_a_tree_in_a_file_is_its_paths_and_a_published_name_is_no_file(tmp_path,
     (tmp_path / name).write_text(json.dumps(content))
   assert fd.medusa_choices('list') == fd.medusa_choices(tmp_path / 'object') == choices
   assert len(fd.medusa_choices('zephyr_stage2')) == 63
-  for given in ('list', tmp_path / 'object'):
-    assert fd.Medusa((HashHeads(depth=4), {}), given).choices == Topology.from_choices(choices)
+  for file in ('list', tmp_path / 'object'):
+    assert fd.Medusa((HashHeads(depth=4), {}), file).choices == Topology.from_choices(choices)
 
 
 NO_LIST = 'tree holds no list of paths of ranks: give'

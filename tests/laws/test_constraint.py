@@ -1,5 +1,5 @@
-"""Constraints: the automaton against Python's own `re`, schemas against texts, and every method
-against plain decoding under the same constraint."""
+"""Constraints: the automaton against Python's `re`, schemas against texts, and every method against
+plain decoding under the same constraint."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from fastdec import struct
 from fastdec.decoding.request import laws_of
 from fastdec.laws.automaton import END, NOWHERE, automaton_of
 from fastdec.laws.json_schema import expression_of
-from tests.decoding.fakes import EOS, PRIME, HashLM
+from tests.decoding.fakes import EOS, HashLM, logits_by_hand
 from tests.decoding.methods_table import METHODS, NETWORKS, TREE, VARIANTS, hash_kit
 from tests.decoding.rules.test_rejection import p_value
 
@@ -28,7 +28,7 @@ LETTERS = [bytes([byte]) for byte in range(128)]
 
 
 class Spelt:
-  """A tokenizer by the bytes of its tokens alone."""
+  """A tokenizer that only knows the bytes of its tokens."""
 
   def __init__(self, words):
     self.words = words
@@ -40,45 +40,49 @@ class Spelt:
     return b''.join(self.words[i] for i in ids).decode(errors='replace')
 
 
-def state_of(made, tokens):
-  """The state behind tokens, and true if their text is a match."""
+def state_of(automaton, tokens):
+  """The state behind some tokens, and whether their text is a match."""
   state = 0
   for token in tokens:
-    state = state if state == NOWHERE else made.after[state, made.kind[token]]
-  return state, state != NOWHERE and made.after[state, END] != NOWHERE
+    state = state if state == NOWHERE else automaton.after[state, automaton.kind[token]]
+  return state, state != NOWHERE and automaton.after[state, END] != NOWHERE
 
 
 @pytest.mark.parametrize(
   'pattern', ['a|ab', '(a|b)*?b', '[^a]*', 'é{2,3}a?', '^(ab|ba)+$', '( a)?"|']
 )
 def test_an_automaton_accepts_what_the_expression_matches(pattern):
-  made = automaton_of('it', pattern, WORDS)
+  automaton = automaton_of('it', pattern, WORDS)
   for tokens in itertools.chain.from_iterable(
     itertools.product(range(len(WORDS)), repeat=n) for n in range(4)
   ):
     text = b''.join(WORDS[i] for i in tokens).decode(errors='replace')
     allowed = 0 not in tokens and re.fullmatch(pattern, text) and '\ufffd' not in text
-    assert state_of(made, tokens)[1] == bool(allowed), text
+    assert state_of(automaton, tokens)[1] == bool(allowed), text
 
 
 def test_every_state_leads_to_a_match():
-  made = automaton_of('it', 'a{3}b|abbb|éb"', [b'a', b'aa', 'é"'.encode(), b'b', b'bb', b'\xc3'])
-  leads = made.after[:, END] != NOWHERE
+  automaton = automaton_of(
+    'it', 'a{3}b|abbb|éb"', [b'a', b'aa', 'é"'.encode(), b'b', b'bb', b'\xc3']
+  )
+  leads = automaton.after[:, END] != NOWHERE
   for _ in leads:
-    leads = leads | ((made.after != NOWHERE) & leads[made.after]).any(1)
-  assert leads.all() and state_of(made, [5])[0] == NOWHERE
+    leads = leads | ((automaton.after != NOWHERE) & leads[automaton.after]).any(1)
+  assert leads.all() and state_of(automaton, [5])[0] == NOWHERE
 
 
 def test_the_longest_token_of_the_only_text_is_forced():
   words = [b'{', b'{"na', b'{"nam', b'me"', b'm', b'e', b'"', b': ', b':', b' ', b'1', b'2', b'}']
-  made, text, state = automaton_of('it', '[{]"name": [12]}', words), [], 0
-  while made.forced[state] != NOWHERE:
-    text.append(int(made.forced[state]))
-    state = made.after[state, made.kind[text[-1]]]
+  automaton, text, state = automaton_of('it', '[{]"name": [12]}', words), [], 0
+  while automaton.forced[state] != NOWHERE:
+    text.append(int(automaton.forced[state]))
+    state = automaton.after[state, automaton.kind[text[-1]]]
   assert [words[i] for i in text] == [b'{"nam', b'e', b'"', b': ']
-  state = state_of(made, [*text, 10])[0]
-  assert words[made.forced[state]] == b'}'
-  assert made.forced[state_of(made, [*text, 10, 12])[0]] == NOWHERE  # the end, which is the model's
+  state = state_of(automaton, [*text, 10])[0]
+  assert words[automaton.forced[state]] == b'}'
+  assert (
+    automaton.forced[state_of(automaton, [*text, 10, 12])[0]] == NOWHERE
+  )  # the end, which is the model's
 
 
 SCHEMAS = {
@@ -142,7 +146,7 @@ SCHEMAS = {
     ['[null]'],
   ),
   'a day': ({'format': 'date'}, ['"2024-12-31"'], ['"2024-13-01"', '"2024-04-31"']),
-  'told apart': ({'enum': ['a.b', 'é"\\'], 'type': 'string'}, ['"a.b"'], ['"axb"', '"a.b" ']),
+  'a literal dot': ({'enum': ['a.b', 'é"\\'], 'type': 'string'}, ['"a.b"'], ['"axb"', '"a.b" ']),
 }
 
 
@@ -151,13 +155,13 @@ SCHEMAS = {
 )
 def test_a_schema_is_met_by_texts(name):
   schema, allowed, refused = SCHEMAS[name]
-  made = automaton_of('it', expression_of(schema), LETTERS)
+  automaton = automaton_of('it', expression_of(schema), LETTERS)
   assert expression_of(json.dumps(schema)) == expression_of(schema)
   for text in allowed:
-    assert state_of(made, text.encode())[1], text
+    assert state_of(automaton, text.encode())[1], text
     assert json.loads(text) == json.loads(json.dumps(json.loads(text)))
   for text in refused:
-    assert not state_of(made, text.encode())[1], text
+    assert not state_of(automaton, text.encode())[1], text
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_whole_numbers_between_bounds(low, high):
   ({'type': 'array', 'minItems': -1}, 'whole number'),
   ({'properties': {'a': True}, 'minProperties': 1}, 'minProperties and maxProperties'),
 ])  # fmt: skip
-def test_a_schema_that_cannot_be_met_or_held_is_told(schema, message):
+def test_a_schema_that_cannot_be_met_or_held_is_refused(schema, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Constraint.json_schema(schema, Spelt(LETTERS))
 
@@ -213,7 +217,7 @@ def test_a_schema_that_cannot_be_met_or_held_is_told(schema, message):
   (3, 'is no regular expression'), ('(a|b)*a(a|b){12}', 'an automaton of more than'),
   pytest.param('(a|b)*a(a|b){60}', 'or much time', marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_an_expression_that_cannot_be_met_or_held_is_told(pattern, message):
+def test_an_expression_that_cannot_be_met_or_held_is_refused(pattern, message):
   with pytest.raises(fd.UserError, match=message):
     fd.Constraint.regex(pattern, Spelt(LETTERS))
 
@@ -233,13 +237,15 @@ def constraint():
   return fd.Constraint.regex(PATTERN, Spelt(OF_MODEL))
 
 
-def decoded(strategy, made=None, model=MODEL, **given):
-  given = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN} | given
-  return fd.decode(model, {}, PROMPTS, strategy, **given, constraint=made or constraint())
+def decoded(strategy, law=None, model=MODEL, processors=None):
+  """Decodes the prompts under a constraint, that of PATTERN unless another is passed."""
+  lengths = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN}
+  laws = {'processors': processors, 'constraint': law or constraint()}
+  return fd.decode(model, {}, PROMPTS, strategy, **lengths, **laws)
 
 
 def texts_of(out):
-  """The texts of rows, and true for those that have ended."""
+  """The text of each row, and whether it has ended."""
   rows = [row[:length].tolist() for row, length in zip(out.tokens, out.lengths, strict=True)]
   return [(Spelt(OF_MODEL).decode(row), row[-1] == EOS) for row in rows]
 
@@ -281,7 +287,7 @@ def test_forced_tokens_are_free():
     fd.decode(MODEL, {}, PROMPTS, fd.Forced(), max_len=4)
 
 
-def test_a_constraint_of_another_vocabulary_is_told():
+def test_a_constraint_of_another_vocabulary_is_refused():
   other = fd.Constraint.regex('a|ab', Spelt([*OF_MODEL, b'?']))
   with pytest.raises(fd.UserError, match='of 15 tokens, and the model has 14'):
     decoded(fd.Greedy(), other)
@@ -314,7 +320,7 @@ def test_a_pool_a_stream_and_processors_go_with_it():
 @pytest.mark.parametrize('name', ['speculative', 'forced', 'beam'])
 @pytest.mark.wide('forced')
 def test_tokens_that_processors_force_are_no_part_of_the_text(name):
-  """A language behind the start, which no text has; and an end where the row is full."""
+  """They are a language behind the start, which is no text, and an end where the row is full."""
   drafted = {'speculative': METHODS['speculative'](hash_kit()), 'forced': fd.Forced(k=4)}
   strategies = {'plain': fd.Greedy(), 'beam': fd.Beam(2)} | drafted
   words, language = [*OF_MODEL[:-1], b''], len(OF_MODEL) - 1
@@ -323,12 +329,12 @@ def test_tokens_that_processors_force_are_no_part_of_the_text(name):
   how['constraint'] = fd.Constraint.regex(PATTERN, Spelt(words))
   plain, out = (fd.decode(MODEL, {}, **how, strategy=strategies[one]) for one in ('plain', name))
   assert name == 'beam' or (np.asarray(out.tokens) == np.asarray(plain.tokens)).all()
-  made = automaton_of('it', PATTERN, words)
+  automaton = automaton_of('it', PATTERN, words)
   for row, (tokens, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
     is_begun = row != 1  # whose prompt has one token
     *text, end = tokens[is_begun:length].tolist()
     assert (tokens[0] == language) == is_begun and end == EOS and out.finite[row]
-    assert text and state_of(made, text)[0] != NOWHERE
+    assert text and state_of(automaton, text)[0] != NOWHERE
 
 
 def test_hypotheses_of_a_beam_match():
@@ -358,32 +364,28 @@ SAMPLED = {
 @functools.cache
 def exact_law():
   """{text: probability} of all texts of TOKENS tokens, or fewer where they end."""
-  made = automaton_of('it', PATTERN, OF_MODEL)
+  automaton = automaton_of('it', PATTERN, OF_MODEL)
 
   def continued(known, text, state, probability):
     if len(text) == TOKENS or (text and text[-1] == EOS):
       return {text: probability}
-    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
-    kinds = [END if v == EOS else kind for v, kind in enumerate(made.kind)]
-    weights = [
-      np.exp((code * (v * v + 3) + v * 17) % 101 / 8 / LAW['temperature'])
-      * (made.after[state, kind] != NOWHERE)
-      for v, kind in enumerate(kinds)
-    ]
+    kinds = [END if v == EOS else kind for v, kind in enumerate(automaton.kind)]
+    is_allowed = automaton.after[state, kinds] != NOWHERE
+    weights = np.exp(logits_by_hand(known, len(kinds)) / LAW['temperature']) * is_allowed
     law = {}
     for v in np.flatnonzero(weights).tolist():
-      share = probability * weights[v] / sum(weights)
-      law |= continued([*known, v], (*text, v), made.after[state, kinds[v]], share)
+      share = probability * weights[v] / weights.sum()
+      law |= continued([*known, v], (*text, v), automaton.after[state, kinds[v]], share)
     return law
 
   return continued(PROMPTS[0].tolist(), (), 0, 1.0)
 
 
-def looks_right(strategy, made):
+def looks_right(strategy, allowed):
   law, prompts = exact_law(), np.repeat(PROMPTS[:1], ROWS, axis=0)
   places, seen = {text: i for i, text in enumerate(law)}, np.zeros(len(law))
   key = jax.random.key(0)
-  out = fd.decode(MODEL, {}, prompts, strategy, max_len=TOKENS + 1, key=key, constraint=made)
+  out = fd.decode(MODEL, {}, prompts, strategy, max_len=TOKENS + 1, key=key, constraint=allowed)
   texts, times = np.unique(np.asarray(out.tokens[:, :TOKENS]), axis=0, return_counts=True)
   for text, n in zip(texts.tolist(), times, strict=True):
     text = tuple(token for token in text if token)

@@ -1,4 +1,4 @@
-"""Processors of the target's law: what transformers computes, and the same law at every node."""
+"""Processors: the laws that transformers computes, at every node."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ def test_every_method_writes_what_plain_decoding_writes(name):
 
 
 def test_the_processors_of_the_root_are_wrong_behind_it():
-  """Behind guesses of the right text, of which the right law accepts all."""
+  """The guesses are the right text: the right law accepts all of them."""
   plain = np.asarray(decoded(fd.Greedy()).tokens)
   guesses = Drafted(Scripted(plain, 0, nodes=4, chain=True, skill=1.0))
   right = decoded(guesses)
@@ -114,7 +114,7 @@ def test_a_stream_decodes_with_processors():
 @pytest.mark.slow  # test_law.py has drafted ones by default
 @pytest.mark.parametrize('is_drafted', [False, True])
 def test_each_row_draws_by_its_own_settings(is_drafted):
-  """As alone; a row of temperature 0 is greedy. In a pool too."""
+  """As it does alone, in a pool too. A row of temperature 0 is greedy."""
   own = [
     {'temperature': 0.0}, {'temperature': 2.0, 'top_k': 3},
     {'temperature': 1.5, 'top_p': 0.7, 'min_p': 0.1},
@@ -131,7 +131,7 @@ def test_each_row_draws_by_its_own_settings(is_drafted):
   for i, settings in enumerate(own):
     if i and is_drafted:
       continue  # drafts use other draws
-    # three times, as the program is there
+    # three times, to use the same program
     same = {name: [value] * 3 for name, value in (plain | settings).items()}
     alone = fd.Sample(**same) if i else fd.Greedy()
     numbers = {name: np.broadcast_to(getattr(ALL, name), 3)[[i] * 3] for name in NUMBERS}
@@ -159,7 +159,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(('work', 'message'), MISTAKES, ids=[message for _, message in MISTAKES])
-def test_mistakes_are_told_before_any_work(work, message):
+def test_mistakes_are_refused_before_any_work(work, message):
   with pytest.raises(fd.UserError, match=message):
     work()
 
@@ -168,33 +168,34 @@ def test_mistakes_are_told_before_any_work(work, message):
 
 
 def cases(folder, shared):
-  settings = json.loads((shared / f'reference/generation/{folder}/settings.json').read_text())
-  return settings['cases']
+  """{name of a case: its generation settings} of a model."""
+  path = shared / f'reference/generation/{folder}/settings.json'
+  return json.loads(path.read_text())['cases']
 
 
 TINY = ('llama_tiny', 'marian2_tiny', 't5_tiny')
 
 
-@pytest.mark.filterwarnings('ignore::fastdec.UserNote')  # of processors that are given here
+@pytest.mark.filterwarnings('ignore::fastdec.UserNote')  # the test passes the processors itself
 @pytest.mark.parametrize('folder', [pytest.param(name, marks=pytest.mark.slow) for name in TINY])
 def test_texts_are_those_of_transformers(folder, shared):
-  """Each case of a model; greedy texts by logits, beams by log-probabilities."""
+  """In each case of a model: greedy texts by logits, beams by log-probabilities."""
   place = shared / f'reference/generation/{folder}'
   own = shared / f'reference/hf/{folder}'
   model, params = fd.load(own)
-  said = json.loads((own / 'generation_config.json').read_text())
+  defaults = json.loads((own / 'generation_config.json').read_text())
   is_source = model.start_id is not None
-  for name, given in cases(folder, shared).items():
-    if name == 'ragged' or given.get('do_sample'):
+  for name, settings in cases(folder, shared).items():
+    if name == 'ragged' or settings.get('do_sample'):
       continue
     expected = np.load(place / f'expected_{name}.npz')
-    most, beams = given.get('max_new_tokens', 24), given.get('num_beams', 1)
+    max_len, beams = settings.get('max_new_tokens', 24), settings.get('num_beams', 1)
     strategy = fd.Greedy()
     if beams > 1:
-      strategy = fd.Beam(beams, length_penalty=fd.PowerPenalty(given['length_penalty']))
+      strategy = fd.Beam(beams, length_penalty=fd.PowerPenalty(settings['length_penalty']))
     inputs = expected['source' if is_source else 'prompt']
-    processors = fd.Processors.of({**said, **given})
-    out = fd.decode(model, params, inputs, strategy, max_len=most, processors=processors)
+    processors = fd.Processors.of({**defaults, **settings})
+    out = fd.decode(model, params, inputs, strategy, max_len=max_len, processors=processors)
     want = expected['greedy' if beams == 1 else 'beam4'][:, is_source:]
     for row, length in enumerate(out.lengths):
       np.testing.assert_array_equal(out.tokens[row, :length], want[row, :length], f'{name} {row}')
@@ -215,80 +216,80 @@ def test_rows_of_several_lengths_are_those_of_transformers(shared):
 
 @pytest.mark.slow
 def test_scores_of_the_first_steps_are_those_of_transformers(shared):
-  """At the nodes of a chain of the right tokens, all four steps at once."""
+  """All four steps at once, at the nodes of a chain of the right tokens."""
   model, params = fd.load(shared / 'reference/hf/llama_tiny')
-  for name, given in cases('llama_tiny', shared).items():
+  for name, settings in cases('llama_tiny', shared).items():
     expected = np.load(shared / f'reference/generation/llama_tiny/expected_{name}.npz')
     if 'scores' not in expected:
       continue
-    ended, tokens = ended_by(model, fd.Processors.of(given)), expected['greedy'][:, :4]
+    ended, tokens = ended_by(model, fd.Processors.of(settings)), expected['greedy'][:, :4]
     text = np.concatenate([expected['prompt'], tokens], axis=1)
-    found = scores_of(ended, params, text, given)
+    scores = scores_of(ended, params, text, settings)
     ends = np.isin(tokens, ended.eos_ids).cumsum(1) - np.isin(tokens, ended.eos_ids)
-    found = np.where((ends > 0)[..., None], expected['scores'], found)
-    np.testing.assert_allclose(found, expected['scores'], atol=1e-4, err_msg=name)
+    scores = np.where((ends > 0)[..., None], expected['scores'], scores)
+    np.testing.assert_allclose(scores, expected['scores'], atol=1e-4, err_msg=name)
 
 
-def scores_of(model, params, text, given):
-  """Processed logits of the four places behind the first ten tokens of each text."""
+def scores_of(model, params, text, settings):
+  """Processed logits of the places where the last four tokens of each text stand."""
   b, t = text.shape
   cache = model.init_cache(params, None, b, t)
   hidden = model.apply(params, jnp.asarray(text), causal(t), cache)[0]
   logits = model.unembed(params, hidden)[:, t - 5 : t - 1]
-  target = Bound(model, params, fd.Processors.of(given).laws(model, b))
+  target = Bound(model, params, fd.Processors.of(settings).laws(model, b))
   prompt = Prompt(None, text[:, :-4], np.full(b, t - 4), np.zeros(b, bool))
-  most = given.get('max_new_tokens', 24)
-  states = begun(target, prompt, most)
+  states = begun(target, prompt, settings.get('max_new_tokens', 24))
   draft = Draft(jnp.asarray(text[:, t - 5 : t - 1]), Topology.chain(4))
   return changed(target, states, draft, logits)
 
 
-# in the order of these, as far as fastdec has them
+# Settings that warp the law of a sample, in the order in which transformers applies them.
 WARPS = ('temperature', 'top_k', 'top_p', 'min_p')
+# Warps of transformers that fastdec does not have.
 LACKING = ('typical_p', 'epsilon_cutoff', 'eta_cutoff', 'top_h')
 
 
 @pytest.mark.slow
 def test_laws_of_single_places_are_those_of_transformers(shared):
   place = shared / 'reference/generation/laws'
-  settings = json.loads((place / 'settings.json').read_text())
+  reference = json.loads((place / 'settings.json').read_text())
   expected = np.load(place / 'expected.npz')
   logits, ids = expected['logits'], expected['ids']
   model = HashLM(vocab_size=logits.shape[1], eos_ids=(2,), suppressed_ids=())
-  b, n = len(ids), settings['prompt_length']
+  b, n = len(ids), reference['prompt_length']
   prompt = Prompt(None, ids[:, :n], np.full(b, n), np.zeros(b, bool))
-  for name, given in settings['cases'].items():
-    if any(word in given for word in LACKING):
+  for name, settings in reference['cases'].items():
+    if any(word in settings for word in LACKING):
       continue
-    target = Bound(model, {}, fd.Processors.of(given).laws(model, b))
+    target = Bound(model, {}, fd.Processors.of(settings).laws(model, b))
     states = begun(target, prompt, 24)
     for i in range(n, ids.shape[1]):
       newest, nodes = jnp.asarray(ids[:, i : i + 1]), jnp.zeros((b, 1), int)
       one = Emitted(newest, jnp.ones(b, int), nodes, jnp.asarray(logits)[:, None])
       states = observed(target, states, one)
     draft = Draft(jnp.asarray(ids[:, -1:]), Topology.chain(1))
-    found = changed(target, states, draft, jnp.asarray(logits)[:, None])
-    warps = {word: given[word] for word in WARPS if word in given}
-    law = np.exp(Sampling(**warps).law(found))[:, 0]
-    rows = settings['rows'][name]
+    processed = changed(target, states, draft, jnp.asarray(logits)[:, None])
+    warps = {word: settings[word] for word in WARPS if word in settings}
+    law = np.exp(Sampling(**warps).law(processed))[:, 0]
+    rows = reference['rows'][name]
     np.testing.assert_allclose(law[rows], expected[f'probs_{name}'][rows], atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['law2_nucleus', 'law2_penalty'])
 def test_two_sampled_tokens_have_the_law_of_transformers(name, shared):
-  given = cases('llama_tiny', shared)[name]
+  settings = cases('llama_tiny', shared)[name]
   expected = np.load(shared / f'reference/generation/llama_tiny/expected_{name}.npz')
   model, params = fd.load(shared / 'reference/hf/llama_tiny')
-  warps = {word: given[word] for word in WARPS if word in given}
+  warps = {word: settings[word] for word in WARPS if word in settings}
   rows, law2 = 4000, expected['law2'].ravel()
   inputs = np.repeat(expected['prompt'], rows, axis=0)
   out = fd.decode(
     model, params, inputs, fd.Sample(**warps), max_len=2, key=jax.random.key(0),
-    processors=fd.Processors.of(given),
+    processors=fd.Processors.of(settings),
   )  # fmt: skip
   first, second = np.asarray(out.tokens).T
-  second = np.where(np.isin(first, given.get('eos_token_id', 2)), 0, second)
+  second = np.where(np.isin(first, settings.get('eos_token_id', 2)), 0, second)
   counts = np.bincount(first * model.vocab_size + second, minlength=law2.size)
   assert not counts[law2 == 0].any()
   often = law2 * rows > 5

@@ -1,12 +1,12 @@
-"""Beam search written with lists, one hypothesis at a time, and a model for it: what `fd.Beam` is
-compared with."""
+"""Beam search written with lists, one hypothesis at a time, and a model for it: `fd.Beam` is
+compared with them."""
 
 import math
 
 import jax.numpy as jnp
 
 from fastdec.decoding.beam.search import Beam
-from tests.decoding.fakes import PRIME, HashLM
+from tests.decoding.fakes import PRIME, HashLM, hash_of
 
 
 class SmoothLM(HashLM):
@@ -20,11 +20,8 @@ class SmoothLM(HashLM):
 
 
 def law(model, tokens):
-  """Log-probabilities of the next token, -inf for what is suppressed, in plain Python."""
-  code = (
-    sum((token + 7) * (position * 31 + 5) * 13 % PRIME for position, token in enumerate(tokens))
-    % PRIME
-  )
+  """Log-probabilities of the next token in plain Python: -inf for suppressed tokens."""
+  code = hash_of(tokens)
   logits = [
     (code * (v * v + 3) + v * 17) % 101 / 25 + math.sin(code * 0.37 + v * 1.7)
     for v in range(model.vocab_size)
@@ -69,8 +66,12 @@ def by_hand(model, prompt, beam: Beam, max_len, law=law):
         group['over'] = is_over(group, beam, each, n, limit, penalty)
       for total, words in group['running']:
         chosen[words[-1]] += len(words) == n and total > -math.inf
-  found = sorted((c for group in groups for c in group['finished']), key=lambda c: -c[0])
-  return [c for i, c in enumerate(found) if c[1] not in [words for _, words in found[:i]]]
+  finished = [hypothesis for group in groups for hypothesis in group['finished']]
+  distinct = []
+  for score, words in sorted(finished, key=lambda hypothesis: -hypothesis[0]):
+    if words not in [other for _, other in distinct]:
+      distinct.append((score, words))
+  return distinct
 
 
 def is_over(group, beam, each, n, limit, penalty):

@@ -1,4 +1,4 @@
-"""What one more token makes of beams and hypotheses, on cases written out by hand."""
+"""How one more token changes beams and hypotheses, on cases written out by hand."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ NAMES = ('tokens', 'scores', 'finished', 'finished_scores', 'finished_lengths')
 
 
 def extended(group, law, length, limit=FAR, eos_ids=(EOS,), penalty=SUM):
-  made = jax.jit(lambda *given: group.extended(*given, eos_ids, penalty))
+  made = jax.jit(lambda *step: group.extended(*step, eos_ids, penalty))
   return made(np.array([law], np.float32), np.array([length]), limit)
 
 
@@ -74,9 +74,9 @@ def test_the_best_of_several_groups_are_distinct():
     beams, finished=jnp.array(finished), finished_scores=jnp.array(scores, jnp.float32),
     finished_lengths=jnp.array(lengths),
   )  # fmt: skip
-  tokens, found, counts = jax.jit(beams.best, static_argnums=0)(4)
+  tokens, scores, counts = jax.jit(beams.best, static_argnums=0)(4)
   assert tokens[0].tolist() == [[2, 1, 0, 0], [4, 4, 1, 0], [3, 1, 0, 0], [PAD] * 4]
-  assert found[0].tolist() == [-1.0, -2.0, -3.0, NEVER] and counts[0].tolist() == [2, 3, 2, 0]
+  assert scores[0].tolist() == [-1.0, -2.0, -3.0, NEVER] and counts[0].tolist() == [2, 3, 2, 0]
 
 
 def test_a_row_with_nothing_to_decode_has_one_hypothesis_the_end():

@@ -28,8 +28,8 @@ def test_penalties():
 @hypothesis.example(ngram=3, rows=[([0, 1, 2, 0, 1, 0, 0, 0], 5)] * 3)
 def test_repeats(ngram, rows):
   tokens, lengths = np.array([words for words, _ in rows], np.int32), np.array([n for _, n in rows])
-  found = np.asarray(repeats(jnp.array(tokens), jnp.array(lengths), ngram, 3))
-  for (words, n), row in zip(rows, found, strict=True):
+  repeating = np.asarray(repeats(jnp.array(tokens), jnp.array(lengths), ngram, 3))
+  for (words, n), row in zip(rows, repeating, strict=True):
     grams = [words[i : i + ngram] for i in range(n - ngram + 1)]
     expected = [n >= ngram - 1 and [*words[n - ngram + 1 : n], v] in grams for v in range(3)]
     assert row.tolist() == expected

@@ -1,4 +1,4 @@
-"""Beam search against what Hugging Face's `generate` wrote and scored, on tiny checkpoints of
+"""Beam search against the texts and scores of Hugging Face's `generate`, on tiny checkpoints of
 Marian and T5."""
 
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope='module', params=['marian_tiny', 't5_tiny'])
 def reference(request):
-  """Model, parameters, and what was computed with them."""
+  """Model, parameters, and their texts and scores."""
   folder = FOLDER / request.param
   return *fd.load(folder), np.load(folder / 'expected.npz')
 

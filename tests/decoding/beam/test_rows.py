@@ -1,5 +1,5 @@
-"""Beam search over Transformer and FConv: rows, prefixes, and caches that follow their beams while
-the memory stays."""
+"""Beam search on a Transformer and an FConv: rows, prefixes, and caches that follow their beams
+while the memory stays."""
 
 import math
 
@@ -80,7 +80,7 @@ def search_state(target, strategy, steps):
 
 
 def test_caches_follow_their_beams(made):
-  """The search written with lists, over the model run afresh, without a cache, for every prefix."""
+  """Against the search written with lists, where the model reads every prefix without a cache."""
   model, params = made
 
   @jax.jit
@@ -97,8 +97,9 @@ def test_caches_follow_their_beams(made):
 
   def afresh(source):
     def law(_, words):
-      found = laws(source, np.array([words + [0] * (MAX_LEN - len(words))], np.int32))[len(words)]
-      return [-math.inf, *np.asarray(found)[1:].tolist()]
+      padded = np.array([words + [0] * (MAX_LEN - len(words))], np.int32)
+      logprobs = np.asarray(laws(source, padded)[len(words)])
+      return [-math.inf, *logprobs[1:].tolist()]
 
     return law
 
@@ -112,7 +113,7 @@ def test_caches_follow_their_beams(made):
 
 
 def test_memory_is_not_copied_for_each_beam(made):
-  """Neither kept nor made on the way: nothing with the source's width is larger than the
+  """Neither in the state nor on the way: no array with the source's width is larger than the
   attention's weights."""
   model, params = made
   strategy, target, width = Beam(5), Bound(model, params), 13
@@ -128,7 +129,7 @@ def test_memory_is_not_copied_for_each_beam(made):
 
 
 def shapes_of(jaxpr):
-  """Of all that a program makes, those inside it included."""
+  """The shapes of all results of a program, and of the programs inside it."""
   for equation in jaxpr.eqns:
     yield from (out.aval.shape for out in equation.outvars)
     for inner in jaxprs_in_params(equation.params):

@@ -31,15 +31,15 @@ def float64():
 
 def exhaustive(model, prompt, penalty, max_len, min_len):
   """The best of all sequences."""
-  found = []
+  scored = []
   for n in range(1, max_len + 1):
     for words in itertools.product(range(1, model.vocab_size), repeat=n):
       ends = words[-1] == EOS
       if EOS in words[:-1] or (n < max_len and not ends) or (ends and n < min_len):
         continue
       total = sum(law(model, [*prompt, *words[:i]])[word] for i, word in enumerate(words))
-      found.append((total / penalty(n), words))
-  return max(found)
+      scored.append((total / penalty(n), words))
+  return max(scored)
 
 
 @pytest.mark.parametrize('min_len', [1, 3])

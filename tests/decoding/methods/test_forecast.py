@@ -1,5 +1,5 @@
-"""Blocks guessed by an image model's linear forecast: greedy decoding's images, and the guesses one
-by one."""
+"""Blocks that an image model's linear forecast guesses: the images are those of greedy decoding,
+and each guess is the forecast."""
 
 import functools
 
@@ -34,7 +34,7 @@ def decoded(strategy, **more):
 
 @functools.cache
 def fresh():
-  """Parameters as they start: the model's own choice is near the forecast."""
+  """Untrained parameters: the model's own choice is near the forecast."""
   return jax.tree.map(lambda x: x.astype(jnp.float64), jax.jit(MODEL.init)(jax.random.key(0)))
 
 
@@ -49,7 +49,7 @@ def test_the_image_is_greedy_decoding_s(make, k):
 
 @pytest.mark.slow
 def test_what_is_forecast_rightly_is_written_in_blocks():
-  """A fresh model writes much the same intensity everywhere: weights fitted to that guess it."""
+  """A fresh model writes nearly one intensity everywhere, and weights fitted to that guess it."""
   greedy = fd.decode(MODEL, fresh(), PICTURES, fd.Greedy()).tokens
   weights = fd.fit_forecast(
     MODEL, PICTURES, np.asarray(greedy).reshape(-1, SIZE, SIZE, CHANNELS).astype(np.uint8)
@@ -62,8 +62,8 @@ def test_what_is_forecast_rightly_is_written_in_blocks():
 @pytest.mark.slow
 @pytest.mark.parametrize('k', [4, 7])
 def test_guesses_are_the_forecast_behind_those_before_them(k):
-  """Accepted whatever they are, they stand in the image, k - 1 behind each token of the model's
-  own."""
+  """All guesses are accepted, so the image has k - 1 of them behind each of the model's own
+  tokens."""
   out = decoded(fd.LinearForecast(k, EVERYTHING))
   assert (np.asarray(out.block_sizes)[:, :3] == k).all()
   weights = np.asarray(random_params()['forecast']['weights'])
@@ -85,8 +85,8 @@ def test_mistakes():
 
 
 def test_weights_are_fitted_by_least_squares():
-  """As NumPy does it, for each channel and place within a source pixel alone; the square of
-  each written intensity around counts MOVED more in every example, as if it were off by so much."""
+  """As NumPy fits them, for each channel and place within a source pixel. A penalty on the weights
+  of the written intensities acts as if these had noise of variance MOVED in every example."""
   rng = np.random.default_rng(5)
   images = rng.integers(0, 256, (400, SIZE, SIZE, CHANNELS)).astype(np.uint8)
   pictures = rng.integers(0, 256, (400, *PICTURES.shape[1:])).astype(np.uint8)
@@ -96,7 +96,7 @@ def test_weights_are_fitted_by_least_squares():
     jnp.arange(PLACES, dtype=jnp.int32)[None],
     jnp.asarray(pictures.reshape(400, -1), jnp.int32),
   )
-  found = fd.fit_forecast(MODEL, pictures, images)
+  fitted = fd.fit_forecast(MODEL, pictures, images)
   wanted = images.reshape(400, -1) - np.asarray(own)
   written = SURROUNDINGS.index.shape[1]
   for phase in range(SURROUNDINGS.phases):
@@ -108,7 +108,7 @@ def test_weights_are_fitted_by_least_squares():
     off = np.ones(SURROUNDINGS.width)
     off[:written] = np.sqrt(MOVED * len(x))
     ridge = np.concatenate([x, np.diag(off)]), np.concatenate([y, np.zeros(SURROUNDINGS.width)])
-    np.testing.assert_allclose(found[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fitted[phase], np.linalg.lstsq(*ridge)[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
-"""Trees that grow: EAGLE-2's algorithm against one in plain Python, and the trees that its authors'
-code grew."""
+"""Trees that grow: EAGLE-2's algorithm against one in plain Python."""
 
 import functools
-import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ from fastdec.decoding.topology import Topology
 
 ROWS, WORDS, CANDIDATES = 3, 20, 8
 RNG = np.random.default_rng(1)
-# Which tokens a law is over: those with its own indices, a draft vocabulary, or other ones behind
-# each token.
+# The tokens of a law's entries: its own indices, those of a draft vocabulary, or other tokens
+# behind each token.
 NAMES = {
   'own': np.tile(np.arange(CANDIDATES), (WORDS, 1)),
   'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
@@ -44,33 +43,47 @@ def random_laws(kind, depth, seed=0):
   return laws
 
 
-def by_hand(laws, names, width, nodes, rows=None):
-  """One row's tree by the definition: all candidates, the numbers of those kept, and the numbers of
-  each frontier, which has `width` nodes, or as many as `rows` says of its level.
+class Node(NamedTuple):
+  """A candidate of the tree."""
 
-  `laws` and `names` say for each level, behind each token, what log q of each candidate is and
-  which token. What is found is (score, token, number of its parent, rank); number 0 is the root,
-  whose token is 0.
+  score: np.float32
+  token: int
+  parent: int | None  # its number
+  rank: int
+
+
+def by_hand(laws, names, width, nodes, rows=None):
+  """Grows one row's tree by the definition.
+
+  Args:
+    laws: for each level [before, candidate]: log q of the candidates behind each token.
+    names: for each level [before, candidate]: the candidates' tokens.
+    width, nodes: the tree's sizes.
+    rows: a function of level, width and nodes: how many nodes a frontier has (None: `width`).
+
+  Returns:
+    All candidates, of which number 0 is the root, whose token is 0; the numbers of those that are
+    kept; and the numbers of each frontier.
   """
-  found, frontier, frontiers = [(np.float32(0), 0, None, 0)], [0], []
+  tree, frontier, frontiers = [Node(np.float32(0), 0, None, 0)], [0], []
+  best_first = lambda number: (-tree[number].score, number)
   for level, (law, name) in enumerate(zip(laws, names, strict=True), start=1):
-    first = len(found)
+    first = len(tree)
     for parent in frontier:
-      score, before, *_ = found[parent]
-      ranked = sorted(range(law.shape[1]), key=lambda i, law=law[before]: (-law[i], i))[:width]
-      found += [
-        (score + law[before][i], name[before][i], parent, rank) for rank, i in enumerate(ranked)
-      ]
-    frontier = sorted(range(first, len(found)), key=lambda i: (-found[i][0], i))
+      score, before = tree[parent].score, tree[parent].token
+      ranked = np.argsort(-law[before], kind='stable')[:width]
+      for rank, i in enumerate(ranked):
+        tree.append(Node(score + law[before][i], name[before][i], parent, rank))
+    frontier = sorted(range(first, len(tree)), key=best_first)
     frontier = frontier[: rows(level, width, nodes) if rows else width]
     frontiers.append(frontier)
-  best = sorted(range(1, len(found)), key=lambda i: (-found[i][0], i))[: nodes - 1]
-  return found, [0, *sorted(best)], frontiers
+  kept = sorted(range(1, len(tree)), key=best_first)[: nodes - 1]
+  return tree, [0, *sorted(kept)], frontiers
 
 
-def path_to(found, number):
+def path_to(tree, number):
   """Numbers from a node up to the root, both included."""
-  return [number, *path_to(found, found[number][2])] if number else [0]
+  return [number, *path_to(tree, tree[number].parent)] if number else [0]
 
 
 @functools.partial(jax.jit, static_argnames=('names', 'width', 'nodes'))
@@ -103,34 +116,32 @@ def grown(laws, names, width, nodes):
 def test_a_tree_is_that_of_the_definition(kind, names):
   for depth, width, nodes in SIZES:
     laws = random_laws(kind, depth)
-    tokens, tree, levels = grown(laws, names, width, nodes)
+    tokens, topology, levels = grown(laws, names, width, nodes)
     for row in range(ROWS):
-      found, kept, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes)
-      paths = [path_to(found, number) for number in kept]
-      np.testing.assert_array_equal(tokens[row], [found[number][1] for number in kept])
-      np.testing.assert_array_equal(
-        tree['parents'][row], [-1, *(kept.index(path[1]) for path in paths[1:])]
-      )
-      np.testing.assert_array_equal(tree['ranks'][row], [found[number][3] for number in kept])
-      np.testing.assert_array_equal(tree['depths'][row], [len(path) - 1 for path in paths])
-      np.testing.assert_array_equal(
-        tree['mask'][row], [[number in path for number in kept] for path in paths]
-      )
-      assert tree['acceptable'].all()
-      found, _, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes, frontier_width)
-      for i, (frontier, level) in enumerate(zip(frontiers, levels, strict=True)):
-        before, expanded = (
-          frontiers[i - 1] if i else [0],
-          list(itertools.chain(*frontiers[: i + 1])),
-        )
-        of_level = [np.asarray(field[row]).tolist() for field in level]
-        np.testing.assert_array_equal(of_level[0], [found[number][1] for number in frontier])
-        np.testing.assert_array_equal(of_level[1], [found[number][0] for number in frontier])
-        np.testing.assert_array_equal(
-          of_level[2], [before.index(found[number][2]) for number in frontier]
-        )
-        sees = [[number in path_to(found, node) for number in expanded] for node in frontier]
-        np.testing.assert_array_equal(of_level[3], sees)
+      tree, kept, _ = by_hand(laws[row], [NAMES[names]] * depth, width, nodes)
+      paths = [path_to(tree, number) for number in kept]
+      parents = [-1, *(kept.index(path[1]) for path in paths[1:])]
+      mask = [[number in path for number in kept] for path in paths]
+      np.testing.assert_array_equal(tokens[row], [tree[number].token for number in kept])
+      np.testing.assert_array_equal(topology['parents'][row], parents)
+      np.testing.assert_array_equal(topology['ranks'][row], [tree[number].rank for number in kept])
+      np.testing.assert_array_equal(topology['depths'][row], [len(path) - 1 for path in paths])
+      np.testing.assert_array_equal(topology['mask'][row], mask)
+      assert topology['acceptable'].all()
+
+      # The frontiers of the growing tree; in a small tree they are narrower than the width.
+      tree, _, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes, frontier_width)
+      before, expanded = [0], []
+      for frontier, level in zip(frontiers, levels, strict=True):
+        expanded += frontier
+        level_tokens, scores, origin, sees = (np.asarray(field[row]) for field in level)
+        expected = [tree[number] for number in frontier]
+        np.testing.assert_array_equal(level_tokens, [node.token for node in expected])
+        np.testing.assert_array_equal(scores, [node.score for node in expected])
+        np.testing.assert_array_equal(origin, [before.index(node.parent) for node in expected])
+        on_path = [[number in path_to(tree, last) for number in expanded] for last in frontier]
+        np.testing.assert_array_equal(sees, on_path)
+        before = frontier
 
 
 def test_a_small_tree_reads_fewer_rows():
@@ -141,8 +152,8 @@ def test_a_small_tree_reads_fewer_rows():
 
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])
 def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
-  """As `Topology` has it of the parents alone; a law that is NaN in places may guess anything, and
-  still on a tree."""
+  """The tree is the one that `Topology` makes of its parents. A law with NaN may guess any tokens,
+  but they still are a tree."""
   for seed, (depth, width, nodes) in enumerate(SIZES):
     laws = random_laws(kind, depth, seed)
     if kind == 'nan':

@@ -1,4 +1,4 @@
-"""Jacobi decoding: its guesses are what the model said a call ago."""
+"""Jacobi decoding: its guesses are the model's own choices in the call before."""
 
 import jax
 import numpy as np
@@ -18,16 +18,16 @@ K, MAX_LEN = 4, 14
 
 
 @pytest.mark.slow
-def test_guesses_are_what_the_model_said_in_the_call_before():
-  """By the definition: the model's own greedy continuation by one token of every beginning of the
-  last draft."""
+def test_guesses_are_the_model_s_choices_in_the_call_before():
+  """By the definition: each guess is the model's greedy token behind a beginning of the last
+  draft."""
   with jax.enable_x64(True):
     case = made('lm with windows')
     target = Bound(case.model, case.params)
     drafter = Recorded(JacobiDrafter(K))
     prompt = [3, 2, 4]
 
-    def said(texts):
+    def predict(texts):
       out = fd.decode(case.model, case.params, texts, fd.Greedy(), max_len=1)
       return np.asarray(out.tokens)[:, 0].tolist()
 
@@ -41,16 +41,15 @@ def test_guesses_are_what_the_model_said_in_the_call_before():
       before, state = state, step(state)
       assert state.drafter.drafted[0].tolist() == [text[-1], *expected]
       sizes.append(int(state.length[0] - before.length[0]))
-      after = said([text + expected[:i] for i in range(K)])
+      after = predict([text + expected[:i] for i in range(K)])
       expected = [after[min(sizes[-1] + i, K - 1)] for i in range(K - 1)]
   assert len(sizes) > 3
 
 
 def test_a_model_that_looks_at_the_position_alone_is_right_at_once():
-  """What it says of a position does not depend on the guesses, so that all are right a call
-  later."""
+  """Its choice for a position does not depend on the guesses, so all are right a call later."""
   source = np.array([[5, 6, 7, 8, 9, 10, 11, 12, 13, 1]], np.int32)
   out = fd.decode(Copier(), {}, source, fd.Jacobi(K), max_len=12)
   np.testing.assert_array_equal(out.tokens[:, :10], source)
-  # of what follows a whole block nothing was said yet
+  # behind a whole block the model has not been called yet
   assert out.block_sizes[0, :5].tolist() == [1, 4, 1, 3, 0]

@@ -1,4 +1,4 @@
-"""Lattices: best paths against plain Python, and the law of what is drawn against what q says."""
+"""Lattices: best paths against plain Python, and the law of samples against q."""
 
 import functools
 
@@ -17,7 +17,7 @@ from tests.decoding.test_sampling import law_by_hand
 ROWS, GUESSES, CANDIDATES, WORDS = 3, 4, 6, 15
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(0, 2, (ROWS, GUESSES, WORDS)).astype(np.float32)
-# what the token before adds to each token
+# what the token before adds to each token's score
 TABLE = RNG.normal(0, 2, (WORDS, WORDS)).astype(np.float32)
 ROOT = jnp.array([4, 0, 11], jnp.int32)
 
@@ -36,12 +36,12 @@ def lattice(with_bias=True):
 
 
 def compiled(make, *args):
-  """What a function makes, in one program: each operation alone would be one of its own."""
+  """Runs a function as one program: without it each operation would be compiled alone."""
   return jax.jit(lambda: make(*args))()
 
 
 def grown_tree(lattice, width, nodes):
-  """Tokens, parents and ranks."""
+  """Tokens, parents and ranks of a grown tree."""
   tokens, topology = grow(lattice, ROOT, width, nodes)
   return tokens, topology.parents, topology.ranks
 
@@ -96,14 +96,15 @@ def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
       laws.append(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
       names.append(np.tile(candidates(row, i), (WORDS, 1)))
     laws[0][0] = laws[0][ROOT[row]]  # `by_hand` begins at token 0
-    found, kept, _ = by_hand(laws, names, width, nodes)
-    assert tokens[row].tolist() == [int(ROOT[row]), *(int(found[number][1]) for number in kept[1:])]
-    parents = [kept.index(found[number][2]) for number in kept[1:]]
-    assert below[row].tolist() == [-1, *parents]
+    candidate_nodes, kept, _ = by_hand(laws, names, width, nodes)
+    expected = [candidate_nodes[number] for number in kept[1:]]  # without the root
+    assert tokens[row].tolist() == [int(ROOT[row]), *(int(node.token) for node in expected)]
+    assert below[row].tolist() == [-1, *(kept.index(node.parent) for node in expected)]
 
 
 def by_path(row, path):
-  """Corrected scores of what follows these tokens, where the bias depends on all of them."""
+  """Tokens and corrected scores of the candidates behind a path, where the bias depends on the
+  whole path."""
   i, (scores, ids) = len(path) - 1, best(jnp.asarray(LOGITS), CANDIDATES)
   return np.asarray(ids[row, i]), np.asarray(scores[row, i]) + TABLE[
     sum(path) % WORDS, np.asarray(ids[row, i])
@@ -112,7 +113,7 @@ def by_path(row, path):
 
 @pytest.mark.parametrize('kind', ['filled', 'grown', 'drawn'])
 def test_a_bias_may_remember_the_path(kind):
-  """What it carries is the sum of the tokens: that of a node's own path, however branches are
+  """The bias carries the sum of the tokens: that of a node's own path, however branches are
   sorted."""
   scores, ids = best(jnp.asarray(LOGITS), CANDIDATES)
 
@@ -152,7 +153,7 @@ ORDER = np.roll(np.arange(WORDS), 4)  # of a list of words that all guesses shar
 @pytest.mark.parametrize('words', [None, ORDER], ids=['all words', 'a list of words'])
 @pytest.mark.wide('all words-True')
 def test_candidates_need_no_order_and_no_names(words, with_bias):
-  """All words give what they give when they are ranked and named one by one."""
+  """A lattice of all words equals that of all words ranked and named one by one."""
   shown = np.arange(WORDS) if words is None else words
 
   def bias(i, before, carry):
@@ -168,8 +169,8 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
   )
   tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
   for make, sizes in ((fill, (ROOT, tree)), (grown_tree, (3, 16))):
-    found, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    made, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
+    jax.tree.map(np.testing.assert_array_equal, made, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
   # so cold that the best is drawn
   tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).law, keys, WORDS)
@@ -202,7 +203,7 @@ def joint(law, with_bias=True):
 
 
 def p_value(tokens, law):
-  """Of the pairs that were drawn under the law [first, second]."""
+  """The p-value of the pairs of guesses under their law [first, second]."""
   seen = np.zeros(law.shape)
   np.add.at(seen, tuple(np.asarray(tokens)[:, 1:].T), 1)
   expected = MANY * law.ravel()
@@ -218,7 +219,7 @@ def p_value(tokens, law):
 @pytest.mark.parametrize('law', LAWS)
 @pytest.mark.wide('law0', 'law3')
 def test_what_is_drawn_has_the_law_that_q_says(law):
-  """And not that of the scores before the bias, which is nearer to a marginal law."""
+  """It is not the law of the scores before the bias, which is nearer to a marginal law."""
   tokens, q = drawn(law)
   expected, conditional = joint(law)
   assert p_value(tokens, expected) > 1e-3

@@ -34,11 +34,10 @@ WORDS, GUESSES, N = 4, 3, 3
 
 
 class Pool:
-  """The authors' pool: for each key the values that were added last, as many as it has room for,
-  oldest first."""
+  """The authors' pool: for each key the `size` values that were added last, oldest first."""
 
-  def __init__(self, room: int) -> None:
-    self.room = room
+  def __init__(self, size: int) -> None:
+    self.size = size
     self.values: dict[int, list[tuple[int, ...]]] = collections.defaultdict(list)
 
   def add(self, gram: tuple[int, ...]) -> None:
@@ -46,7 +45,7 @@ class Pool:
     if gram[1:] in values:
       values.remove(gram[1:])
     values.append(gram[1:])
-    del values[: -self.room]
+    del values[: -self.size]
 
 
 @jax.jit
@@ -69,7 +68,7 @@ gram = st.tuples(*[st.integers(0, WORDS - 1)] * N)
 )
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_the_log_remembers_what_a_dictionary_would(calls):
-  """Two rows, to which a call adds none to four n-grams each."""
+  """There are two rows, and a call adds up to four n-grams to each."""
   log, pools = (
     Log.of(jnp.full((2, N, 1), NONE, jnp.int32), slots=24),
     [Pool(GUESSES), Pool(GUESSES)],
@@ -84,10 +83,8 @@ def test_the_log_remembers_what_a_dictionary_would(calls):
   for key in range(WORDS):
     values, known = newest(log, np.full(2, key, np.int32))
     for row, pool in enumerate(pools):
-      found = [
-        tuple(value) for value, ok in zip(values[row].tolist(), known[row], strict=True) if ok
-      ]
-      assert found == pool.values[key][::-1]
+      logged = [tuple(value) for value in values[row][known[row]].tolist()]
+      assert logged == pool.values[key][::-1]
 
 
 def test_n_grams_of_a_text():
@@ -97,8 +94,8 @@ def test_n_grams_of_a_text():
 
 
 def test_a_trie_by_hand():
-  """Chains a b c, a d e and one that is not known: the example of `merge`, and the nodes that see
-  each other."""
+  """The example of `merge`: chains a b c, a d e and an unknown one, and which nodes see each
+  other."""
   chains = np.array([[[5, 6, 7], [5, 8, 9], [5, 6, 7]]])
   merged = jax.jit(merge)(chains, np.array([[True, True, False]]))
   assert merged.parents[0, :2].tolist() == [[-1, 0, 1], [-1, 0, 4]]
@@ -129,31 +126,32 @@ def test_a_trie_has_each_beginning_once(chains, known):
 
 
 class Reference:
-  """Lookahead decoding by the paper and its authors' code, batch 1, greedy, in lists: the window is
-  filled by the first N - 2 calls, in which nothing is verified, and a full match emits no bonus.
+  """Greedy lookahead decoding of one text, in lists, as in the paper and its authors' code.
+
+  The first N - 2 calls fill the window and verify nothing. A full match emits no bonus.
 
   Args:
-    say: the model: a list of texts -> the most likely token after each.
+    predict: the model, as a function: a list of texts -> the likeliest token after each.
   """
 
   def __init__(
-    self, say: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool
+    self, predict: Any, prompt: list[int], window: int, ngram: int, guesses: int, learns_text: bool
   ) -> None:
-    self.say, self.text, self.w, self.n = say, list(prompt), window, ngram
+    self.predict, self.text, self.w, self.n = predict, list(prompt), window, ngram
     self.pool, self.learns_text = Pool(guesses), learns_text
     if learns_text:
       for i in range(len(prompt) - ngram + 1):
         self.pool.add(tuple(prompt[i : i + ngram]))
     words = np.random.default_rng(0).choice(prompt, window + ngram - 3).tolist()
-    said = say([self.text + words[:i] for i in range(len(words) + 1)])
-    self.emit(said[:1])
-    self.rows = [words[1:], said[1:]]  # row 0 without its first column, which is the newest token
+    choices = predict([self.text + words[:i] for i in range(len(words) + 1)])
+    self.emit(choices[:1])
+    # row 0 without its first column, which is the newest token
+    self.rows = [words[1:], choices[1:]]
     while len(self.rows) < ngram - 1:
-      said = say(
-        [self.text, *(self.above(len(self.rows) - 1, j) for j in range(len(self.rows[-1])))]
-      )
-      self.rows = [row[1:] for row in [*self.rows, said[1:]]]
-      self.emit(said[:1])
+      last = len(self.rows) - 1
+      choices = predict([self.text, *(self.above(last, j) for j in range(len(self.rows[last])))])
+      self.rows = [row[1:] for row in [*self.rows, choices[1:]]]
+      self.emit(choices[:1])
 
   def emit(self, tokens: list[int]) -> None:
     for token in tokens:
@@ -162,27 +160,27 @@ class Reference:
         self.pool.add(tuple(self.text[-self.n :]))
 
   def above(self, row: int, column: int) -> list[int]:
-    """All that window node (row, column) sees, itself included."""
+    """The tokens that window node (row, column) sees, itself included."""
     return self.text + self.rows[0][:column] + [self.rows[r][column] for r in range(1, row + 1)]
 
   def call(self) -> int:
-    """One call; how many tokens it emits."""
+    """Makes one call, and returns how many tokens it emits."""
     root, last = self.text[-1], self.n - 2
     chains = self.pool.values[root]
     texts = [
       self.text,
       *(self.text + list(chain[:d]) for chain in chains for d in range(1, self.n)),
     ]
-    said = self.say(texts + [self.above(last, j) for j in range(self.w)])
+    choices = self.predict(texts + [self.above(last, j) for j in range(self.w)])
     hits: list[int] = []
     for i, chain in enumerate(chains):
-      own = [said[0], *said[1 + i * (self.n - 1) :][: self.n - 2]]
+      own = [choices[0], *choices[1 + i * (self.n - 1) :][: self.n - 2]]
       same = next((d for d in range(self.n - 1) if chain[d] != own[d]), self.n - 1)
       if same > len(hits):
-        hits, after = list(chain[:same]), said[1 + i * (self.n - 1) + same - 1]
+        hits, after = list(chain[:same]), choices[1 + i * (self.n - 1) + same - 1]
     if len(hits) < self.n - 1:
-      hits.append(after if hits else said[0])
-    row = said[-self.w :]
+      hits.append(after if hits else choices[0])
+    row = choices[-self.w :]
     for j in range(self.w):
       key = self.rows[0][j - 1] if j else root
       self.pool.add((key, *(self.rows[r][j] for r in range(1, self.n - 1)), row[j]))
@@ -193,8 +191,7 @@ class Reference:
 
 @struct.pytree
 class NoBonus(Exact):
-  """After a full match its last token is the next root, as in the authors' code: the bonus is not
-  emitted."""
+  """As in the authors' code, no bonus follows a full match: its last token is the next root."""
 
   depth: int = struct.static()
 
@@ -212,7 +209,7 @@ class NoBonus(Exact):
 
 @struct.pytree
 class Filled(LookaheadDrafter):
-  """Begins with a window and a pool that are given."""
+  """Begins with the window `rows_before` and the pool `grams_before`."""
 
   rows_before: Any = None
   grams_before: Any = None
@@ -240,7 +237,7 @@ def filled(reference: Reference, **settings: Any) -> Filled:
 @pytest.mark.parametrize('sizes', [(5, 3, 2), (4, 5, 3)], ids=['ngram 3', 'ngram 5'])
 @pytest.mark.wide('ngram 5-text too')
 def test_calls_are_those_of_the_paper(sizes, learns_text):
-  """Tokens, window and pool after each call, on the tiny Llama."""
+  """On the tiny Llama, tokens, window and pool are equal after each call."""
   model, params = fd.load(REFERENCE / 'llama_tiny')
   model = dataclasses.replace(model, config=dataclasses.replace(model.config, eos_ids=()))
   prompt = np.load(REFERENCE / 'llama_tiny' / 'expected.npz')['prompt'][0].tolist()
@@ -248,7 +245,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
   settings = {'window': window, 'ngram': ngram, 'guesses': guesses}
   max_len = 60
 
-  def say(texts: list[list[int]]) -> list[int]:
+  def predict(texts: list[list[int]]) -> list[int]:
     rows = np.ones((20, 96), np.int32)  # one program for all calls of the tests
     for row, text in zip(rows, texts, strict=False):
       row[: len(text)] = text
@@ -256,7 +253,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
     out = fd.decode(model, params, rows, fd.Greedy(), lengths, max_len=1)
     return np.asarray(out.tokens)[: len(texts), 0].tolist()
 
-  reference = Reference(say, prompt, **settings, learns_text=learns_text)
+  reference = Reference(predict, prompt, **settings, learns_text=learns_text)
   drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
   target, rule = Bound(model, params), NoBonus(ngram - 1)
   _, begun, _ = checked(model, [reference.text[:-1]], None, None, max_len, None)
@@ -280,8 +277,8 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
       token for row in reference.rows for token in row
     ]
     for key, values in reference.pool.values.items():
-      found, known = newest(state.drafter.log, np.array([key], np.int32))
-      assert [tuple(value) for value in found[0][known[0]].tolist()] == values[::-1]
+      logged, known = newest(state.drafter.log, np.array([key], np.int32))
+      assert [tuple(value) for value in logged[0][known[0]].tolist()] == values[::-1]
   assert len(sizes) > 12 and {1, ngram - 1} <= set(sizes)
 
 
@@ -306,7 +303,7 @@ SAMPLING = {
 
 
 def sampled(name='lookahead', rows=40_000):
-  """The model, the counts of the first three tokens, and the mean block."""
+  """The model, the counts of the first three tokens, and the mean block size."""
   model = Looping(vocab_size=5)
   prompts = np.repeat(np.array([[4, 2, 3, 4, 2, 2, 4, 2, 4, 3, 2, 4]], np.int32), rows, axis=0)
   out = fd.decode(model, {}, prompts, SAMPLING[name], max_len=4, key=jax.random.key(7))
@@ -324,8 +321,8 @@ def p_value_of(counts, law):
 @pytest.mark.slow  # test_lookup.py has this rule's law
 @pytest.mark.parametrize('name', SAMPLING)
 def test_sampling_keeps_the_law(name):
-  """The first three tokens follow the model's own law. Guesses come from the prompt, where words
-  are followed by the same word and then by different ones: siblings, if they were not merged."""
+  """The first three tokens follow the model's own law. In the prompt words are followed by the same
+  word and then by different ones, so guesses would be equal siblings if they were not merged."""
   model, counts, mean = sampled(name)
   assert mean > {'lookahead': 1.3, 'jacobi': 1.2}[name]  # guesses were accepted
   assert p_value_of(counts, joint_law(model, 4, 5.0, 0.95)) > 1e-3
@@ -334,12 +331,12 @@ def test_sampling_keeps_the_law(name):
 
 @pytest.mark.slow
 def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
-  """The model's choice would be drawn below each of several equal tokens, and the luckier one
+  """Below each of several equal tokens the model's choice is drawn, and the luckiest one is
   kept."""
 
   def side_by_side(chains, known):
     g, c = known.shape[1], chains.shape[2]
-    # as if all were different
+    # as if all tokens were different
     merged = merge(jnp.arange(g * c).reshape(1, g, c) + jnp.zeros_like(chains), known)
     return dataclasses.replace(merged, is_kept=jnp.broadcast_to(known[:, :, None], chains.shape))
 
@@ -354,15 +351,15 @@ def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
 @pytest.mark.wide('transformer')
 def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeypatch):
   model = MODELS[name]
-  words = {}
+  calls = []
   first_words = lookahead.first_words
 
-  def seen(target, prefill, length):
-    found = first_words(target, prefill, length)
-    jax.debug.callback(lambda found: words.update(found=found.tolist()), found)
-    return found
+  def recorded(target, prefill, length):
+    words = first_words(target, prefill, length)
+    jax.debug.callback(lambda words: calls.append(words.tolist()), words)
+    return words
 
-  monkeypatch.setattr(lookahead, 'first_words', seen)
+  monkeypatch.setattr(lookahead, 'first_words', recorded)
   with jax.enable_x64(True):
     params = model.init(jax.random.key(0))
   inputs = np.zeros((1, 1, 1, 3), np.uint8) if name == 'image' else [[3, 2, 4]]
@@ -370,9 +367,9 @@ def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeyp
     fd.decode(model, params, inputs, fd.Lookahead(3, 3, 1), max_len=2 if name != 'image' else None)
   jax.effects_barrier()
   if name == 'image':
-    assert len(set(words['found'][0])) == 4
+    assert len(set(calls[-1][0])) == 4
   else:
-    assert words['found'] == [[3, 2, 4, 3]]
+    assert calls[-1] == [[3, 2, 4, 3]]
 
 
 def test_a_window_wider_than_the_model_s_positions():

@@ -25,8 +25,8 @@ DRAFTER = LookupDrafter(NGRAM, K)
 
 
 def search(source, text, ngram, count):
-  """The definition in plain Python: what followed the latest earlier occurrence of the longest
-  matching suffix."""
+  """The definition in plain Python: the tokens that followed the latest earlier occurrence of the
+  longest matching suffix."""
   for n in range(min(ngram, len(text)), 0, -1):
     for place, words in ((1, text), (0, source)):  # the source lies before the text
       for end in range(len(words) - 1, n - 1, -1):  # something follows it
@@ -46,9 +46,9 @@ def propose(state, root):
   return draft.tokens, jnp.broadcast_to(draft.topology.acceptable, draft.tokens.shape)
 
 
-def found(rows):
-  """What the drafter drafts for rows of (source, text)."""
-  tokens = np.full((len(rows), SOURCE + SLOTS), 2, np.int32)  # a word, where nothing is known
+def drafted(rows):
+  """The drafts for rows of (source, text)."""
+  tokens = np.full((len(rows), SOURCE + SLOTS), 2, np.int32)  # unused slots hold a word too
   for row, (source, text) in zip(tokens, rows, strict=True):
     row[: len(source)], row[SOURCE : SOURCE + len(text)] = source, text
   lengths = np.array([[len(source), len(text)] for source, text in rows], np.int32)
@@ -70,7 +70,7 @@ rows = st.tuples(st.lists(words, max_size=SOURCE), st.lists(words, min_size=1, m
 @hypothesis.given(rows=st.lists(rows, min_size=8, max_size=8))
 @hypothesis.settings(max_examples=150)
 def test_it_finds_what_a_plain_search_finds(rows):
-  assert found(rows) == [search(source, text, NGRAM, K - 1) for source, text in rows]
+  assert drafted(rows) == [search(source, text, NGRAM, K - 1) for source, text in rows]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_it_finds_what_a_plain_search_finds(rows):
     # two words matched are better than one matched later
     ([], [5, 6, 7, 6, 8, 5, 6], [7, 6, 8, 5]),
     ([], [5, 6, 7, 5, 6, 8, 5, 6], [8, 5, 6, 8]),  # the latest of two
-    ([], [4, 5, 4, 5], [4, 5, 4, 5]),  # a copy goes on with itself
+    ([], [4, 5, 4, 5], [4, 5, 4, 5]),  # a copy continues with itself
     ([], [4, 5, 6], []),
     ([5, 6, 7, 1], [0, 5, 6], [7, 1]),  # a source ends
     ([5, 6, 8], [6, 7, 6], [7, 6, 7, 6]),  # the text is later than the source
@@ -90,7 +90,7 @@ def test_it_finds_what_a_plain_search_finds(rows):
   ],
 )
 def test_by_hand(source, text, draft):
-  assert found([(source, text)]) == [draft]
+  assert drafted([(source, text)]) == [draft]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Page:
 
 @dataclasses.dataclass(frozen=True)
 class Copier(HashLM):
-  """Encoder-decoder: writes its source, the end included."""
+  """An encoder-decoder that writes its source, the end included."""
 
   start_id: int = 0
 
@@ -153,7 +153,7 @@ def test_text_that_repeats_itself_takes_long_blocks():
 
 
 def test_a_source_is_copied():
-  """Ten words at once as soon as one is known, the end included; padding is no word."""
+  """Ten words at once as soon as one is known, the end included. Padding is not copied."""
   source = np.zeros((3, 24), np.int32)
   for row, length in zip(source, (24, 15, 2), strict=True):
     row[:length] = np.append(2 + np.arange(length - 1), 1)
@@ -188,7 +188,7 @@ def test_ends_and_max_len(k, ngram, max_len):
 
 
 def test_sampling_keeps_the_law():
-  """The first three tokens follow the model's own law; drafts are copied from the prompt, and often
+  """The first three tokens follow the model's own law. Drafts are copied from the prompt and often
   accepted."""
   model, rows, temperature = Looping(vocab_size=5), 40_000, 5.0
   prompts = np.repeat(np.array([[3, 4, 2, 3, 4, 3, 4]], np.int32), rows, axis=0)
@@ -208,14 +208,14 @@ def test_sampling_keeps_the_law():
 
 
 def joint_law(model, last, temperature, top_p):
-  """Of the three tokens after `last`; pads follow an end."""
+  """The joint law of the three tokens behind `last`. Pads follow an end."""
   logits = np.asarray(model.unembed({}, model.hidden(jnp.arange(5))), np.float64)
   law = np.zeros((5, 5))
-  for given in range(5):
-    weights = np.exp(logits[given] / temperature) * (np.arange(5) > 0)
+  for before in range(5):
+    weights = np.exp(logits[before] / temperature) * (np.arange(5) > 0)
     order = np.argsort(-weights, kind='stable')
-    before = np.cumsum(weights[order]) / weights.sum() - weights[order] / weights.sum()
-    law[given, order] = np.where(before < top_p, weights[order], 0)
+    likelier = np.cumsum(weights[order]) / weights.sum() - weights[order] / weights.sum()
+    law[before, order] = np.where(likelier < top_p, weights[order], 0)
   law /= law.sum(axis=1, keepdims=True)
   law[:2] = np.eye(5)[0]  # after an end, or a pad
   return np.einsum('a,ab,bc->abc', law[last], law, law)

@@ -1,8 +1,7 @@
-"""Drafts in the published layouts, through the strategies: what they draft is what their authors'
-own code drafts.
+"""Drafts in the published layouts: with our strategies they draft what their authors' code drafts.
 
-A rule that keeps drafts unseen shows a chain as the tokens that follow the root; a tree is looked
-at where it is made. The two prompts of each family are one ragged batch.
+A rule that accepts any draft makes a chain visible as the tokens behind the root; a tree is read
+off the drafter. The two prompts of each family are one ragged batch.
 """
 
 import jax
@@ -15,7 +14,7 @@ from fastdec.decoding.protocol import Prompt
 from fastdec.struct import Bound
 
 PROMPTS = ('p17_', 'p9_')
-WIDTH = 20  # of all batches, so that a program serves several
+WIDTH = 20  # of all batches, so that they share programs
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +32,7 @@ def opened(shared, family):
 
 
 def batch(arrays, known):
-  """Both prompts, each with the first `known` tokens of its greedy text behind it, and their
-  lengths."""
+  """Both prompts, each with the first `known` tokens of its greedy text, and their lengths."""
   rows = [
     np.concatenate([arrays[f'{p}prompt'], arrays[f'{p}target_greedy'][:known]]) for p in PROMPTS
   ]
@@ -43,7 +41,7 @@ def batch(arrays, known):
 
 
 WINDOWS = ('dflash_windows_noncausal', 'dflash_windows_specforge', 'eagle3_windows')
-SLOW = pytest.mark.slow  # the texts below are made of chains of theirs
+SLOW = pytest.mark.slow  # their chains are in the texts below too
 
 
 @pytest.mark.parametrize('family', [

@@ -1,4 +1,4 @@
-"""Speculative decoding writes what greedy decoding writes, and drafts what the draft model would
+"""Speculative decoding writes the greedy text, and its drafts are what the draft model would
 write."""
 
 import dataclasses
@@ -14,7 +14,7 @@ from fastdec.struct import Bound
 from tests.decoding.fakes import NEVER, HashLM, Imitation, truths
 
 MODEL, MAX_LEN = HashLM(), 20
-LIES = {'identical': NEVER, 'good': 7, 'fair': 2, 'bad': 1}  # one in so many
+LIES = {'identical': NEVER, 'good': 7, 'fair': 2, 'bad': 1}  # one token in this many is wrong
 DRAFTS = {name: (Imitation(), {'lies': jnp.int32(lies)}) for name, lies in LIES.items()}
 rng = np.random.default_rng(0)
 PROMPTS, LENGTHS = rng.integers(2, 14, (300, 5)).astype(np.int32), rng.integers(1, 6, 300)
@@ -49,11 +49,12 @@ def test_greedy_is_lossless(gamma, adaptive):
 def test_a_row_draws_among_others_what_it_draws_among_its_equals(adaptive):
   strategy = fd.Speculative(DRAFTS['fair'], 4, sampling=fd.Sampling(2.0), adaptive=adaptive)
   keys = jax.random.split(jax.random.key(3), 6)
-  given = {'strategy': strategy, 'max_len': MAX_LEN}
-  together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **given)
+  settings = {'strategy': strategy, 'max_len': MAX_LEN}
+  together = fd.decode(MODEL, {}, PROMPTS[:6], prompt_lengths=LENGTHS[:6], key=keys, **settings)
   for i in range(6):
-    row = np.array([i] * 6)  # six times, as the program is there
-    alone = fd.decode(MODEL, {}, PROMPTS[row], prompt_lengths=LENGTHS[row], key=keys[row], **given)
+    row = np.array([i] * 6)  # six times, to use the same program
+    prompts, lengths = PROMPTS[row], LENGTHS[row]
+    alone = fd.decode(MODEL, {}, prompts, prompt_lengths=lengths, key=keys[row], **settings)
     for field in ('tokens', 'lengths', 'block_sizes', 'calls', 'draft_calls'):
       np.testing.assert_array_equal(
         getattr(alone, field)[0], getattr(together, field)[i], err_msg=field
@@ -71,8 +72,8 @@ def test_gamma_follows_the_acceptance():
 @pytest.mark.parametrize('words', [13, 15])
 @pytest.mark.wide('15')
 def test_a_draft_of_another_vocabulary_size(words):
-  """What only the draft knows is never drafted; what only the target knows is written all the
-  same."""
+  """Tokens that only the draft knows are never drafted; tokens that only the target knows are still
+  written."""
   draft = HashLM(vocab_size=words)
   strategy = fd.Speculative((draft, {}), 3, same_ids=True)
   out = decoded(strategy)

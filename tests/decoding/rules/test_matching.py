@@ -13,8 +13,8 @@ from fastdec.decoding.protocol import Draft
 from fastdec.decoding.topology import Topology
 
 CHAIN = Topology.chain(4)
-# The target's logits after each node of the chain 7, 2, 4, 5: it says 2, then 3 (4 second, 5
-# third), then 5, then 1.
+# The target's logits behind each node of the chain 7, 2, 4, 5: its choices are 2, then 3 (4 second,
+# 5 third), then 5, then 1.
 LOGITS = np.zeros((1, 4, 8), np.float32)
 for node, ranking in enumerate([[2, 6], [3, 4, 5], [5, 0], [1, 2]]):
   for rank, token in enumerate(ranking):
@@ -30,12 +30,12 @@ def judged(rule, tokens, logits, acceptable, topology):
 
 def verdict(rule, tokens=TOKENS, logits=LOGITS, topology=CHAIN, acceptable=None):
   acceptable = np.ones((1, topology.n), bool) if acceptable is None else acceptable
-  given = np.array([tokens], np.int32), np.asarray(logits, np.float32), acceptable
-  return tuple(map(int, judged(rule, *given, topology)))
+  tokens, logits = np.array([tokens], np.int32), np.asarray(logits, np.float32)
+  return tuple(map(int, judged(rule, tokens, logits, acceptable, topology)))
 
 
 @pytest.mark.parametrize('rule, expected', [
-  (fd.Exact(), (1, 3)),  # 2 is right, 4 is not: the bonus is what the target says after 2
+  (fd.Exact(), (1, 3)),  # 2 is right, 4 is not: the bonus is the target's choice after 2
   (fd.TopN(1), (1, 3)), (fd.TopN(2), (3, 1)),  # 4 is the second choice; 5 is right again
   (fd.Distance(0), (1, 3)), (fd.Distance(1), (3, 1)),  # |4 - 3| = 1
   (fd.MinBlock(fd.Exact(), 1), (1, 3)),
@@ -83,8 +83,7 @@ def test_tree_longest_then_likeliest_then_lowest():
 
 @struct.pytree
 class Comparing(fd.Exact):
-  """The exact rule, which asks for the likeliest of the deepest paths although they are one
-  text."""
+  """The exact rule, but it compares the deepest paths by likelihood although they are one text."""
 
   names_one = False
 

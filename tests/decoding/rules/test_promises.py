@@ -1,5 +1,4 @@
-"""What each rule promises; `fd.tune` lets nothing take part that promises less than was asked
-for."""
+"""The promise of each rule: `fd.tune` leaves out strategies that promise too little."""
 
 import jax.numpy as jnp
 import pytest
@@ -28,7 +27,7 @@ PROMISES = [
 
 
 @pytest.mark.parametrize(
-  'rule, promise', PROMISES, ids=[f'{type(rule).__name__} {said}' for rule, said in PROMISES]
+  'rule, promise', PROMISES, ids=[f'{type(rule).__name__} {promise}' for rule, promise in PROMISES]
 )
 def test_what_a_rule_promises(rule, promise):
   assert promise_of(rule) == promise

@@ -1,5 +1,5 @@
-"""Lossless in law: what speculative sampling writes, against the joint law of the first tokens,
-which is known exactly.
+"""Lossless in law: samples of speculative decoding, against the exact joint law of the first
+tokens.
 
 The model's law is a table over four words at every prefix, so the law of all texts of four tokens
 can be written down. A rule that is wrong in one place must fail the same test.
@@ -21,12 +21,12 @@ from fastdec.decoding.protocol import Accepted, Draft
 from fastdec.decoding.rules.sampling import Drawn
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.topology import Topology, take_node
-from tests.decoding.fakes import EOS, NEVER, PRIME, HashHeads, HashLM, Imitation
+from tests.decoding.fakes import EOS, NEVER, HashHeads, HashLM, Imitation, logits_by_hand
 from tests.decoding.test_sampling import law_by_hand
 
 WORDS, TOKENS = 5, 4  # word 0 is suppressed, 1 ends
 TARGET = HashLM(vocab_size=WORDS)
-# one in so many; numbers, so that all drafts are one program
+# One token in this many is wrong. They are numbers, so that all drafts are one program.
 LIES = {'identical': NEVER, 'good': 3, 'bad': 1}
 PROMPT = np.array([[3, 4, 2]], np.int32)
 SETTINGS = [(5.0, 0, 1.0), (8.0, 3, 1.0), (9.0, 0, 0.8), (7.0, 3, 0.9)]
@@ -35,7 +35,7 @@ RULES = {'rejection': fd.Rejection(), 'block': fd.BlockVerification()}
 
 @struct.pytree
 class BonusFromTarget:
-  """Wrong: what replaces a rejected draft is drawn from p, not from what q has left of it."""
+  """Wrong: a rejected draft is replaced by a token drawn from p, not from the rest of p above q."""
 
   rule: fd.Rejection | fd.BlockVerification
   greedy = fd.Exact()
@@ -51,13 +51,12 @@ class BonusFromTarget:
 def exact_law(temperature, top_k, top_p, change=lambda known, logits: logits):
   """{text: probability} of all texts of TOKENS tokens, or fewer where they end.
 
-  `change` makes other logits of the token behind a text."""
+  `change` changes the logits behind a text."""
 
   def continued(known, text, probability):
     if len(text) == TOKENS or (text and text[-1] == EOS):
       return {text: probability}
-    code = sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(known)) % PRIME
-    logits = np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(WORDS)])
+    logits = logits_by_hand(known, WORDS)
     logits = change(known, np.where(np.arange(WORDS) > 0, logits, -np.inf))
     law = law_by_hand(logits, temperature, top_k, top_p)
     parts = (
@@ -69,7 +68,7 @@ def exact_law(temperature, top_k, top_p, change=lambda known, logits: logits):
 
 
 def counts(strategy, law, rows, chunks):
-  """How often each text of the law was written, and no other."""
+  """Counts how often each text of the law was written. Other texts raise a KeyError."""
   seen = np.zeros(len(law))
   for chunk in range(chunks):
     key = jax.random.key(chunk)
@@ -81,7 +80,7 @@ def counts(strategy, law, rows, chunks):
 
 
 def seen_in(texts, law):
-  """How often each text of the law is among these, and no other."""
+  """Counts how often each text of the law is among these. Other texts raise a KeyError."""
   places, seen = {text: i for i, text in enumerate(law)}, np.zeros(len(law))
   for text, n in zip(*np.unique(texts, axis=0, return_counts=True), strict=True):
     seen[places[tuple(token for token in text.tolist() if token)]] += n
@@ -89,11 +88,19 @@ def seen_in(texts, law):
 
 
 def p_value(seen, law):
-  """Of the counts under the law; the rarest texts, of fewer than five expected, count as one."""
+  """The p-value of the counts under the law. Texts expected fewer than five times count as one."""
   expected = seen.sum() * np.fromiter(law.values(), float)
   rare = expected < 5
   pooled = lambda x: np.append(x[~rare], x[rare].sum()) if rare.any() else x
   return chisquare(pooled(seen), pooled(expected)).pvalue
+
+
+def check_million(seen, law):
+  """Checks that a million samples have the law, and that they would show a shift of one percent."""
+  assert p_value(seen, law) > 1e-3
+  probabilities = np.fromiter(law.values(), float)
+  shifted = 0.99 * probabilities + 0.01 * np.roll(probabilities, 1)
+  assert p_value(seen, dict(zip(law, shifted, strict=True))) < 1e-9
 
 
 def speculative(draft, rule, settings, adaptive=False):
@@ -138,8 +145,8 @@ def test_samples_on_a_tree_have_the_law_of_the_target(settings):
 
 @struct.pytree
 class BonusDrawnAgain(Drawn):
-  """Wrong: what follows the accepted path is drawn once more, though no draft was what was drawn
-  first."""
+  """Wrong: the token behind the accepted path is drawn again, although the first draw matched no
+  draft."""
 
   def __call__(self, keys, draft, logits, acceptable):
     node = super().__call__(keys, draft, logits, acceptable).node
@@ -174,21 +181,19 @@ def test_a_wrong_rule_or_equal_siblings_on_a_tree_fail_the_same_test(wrong):
 def test_a_million_samples_show_a_shift_of_one_percent_and_there_is_none(rule, draft):
   law = exact_law(*SETTINGS[3])
   seen = counts(speculative(draft, RULES[rule], SETTINGS[3]), law, 100_000, 10)
-  assert p_value(seen, law) > 1e-3
-  probabilities = np.fromiter(law.values(), float)
-  shifted = 0.99 * probabilities + 0.01 * np.roll(probabilities, 1)
-  assert p_value(seen, dict(zip(law, shifted, strict=True))) < 1e-9
+  check_million(seen, law)
 
 
 @jax.jit
 def judged(rule, keys, tokens, q, logits, acceptable):
-  """(node, bonus) of chains."""
+  """Applies a rule to chains: (node, bonus)."""
   made = rule(keys, Draft(tokens, Topology.chain(tokens.shape[1]), q), logits, acceptable)
   return made.node, made.bonus
 
 
 def applied(rule, p, q, rows, seed=0):
-  """The rule on `rows` drafts, whose i-th tokens have the law q[i]; p is the same everywhere."""
+  """Applies a rule to `rows` drafts: their i-th tokens have the law q[i]; p is the same
+  everywhere."""
   rng, p, q, gamma = np.random.default_rng(seed), np.asarray(p), np.asarray(q), len(q)
   drafts = np.stack([rng.choice(q.shape[1], rows, p=law) for law in q], axis=1).astype(np.int32)
   tokens = np.pad(drafts, ((0, 0), (1, 0)))
@@ -205,8 +210,8 @@ def judged_rows(rule, tokens, laws, logits, acceptable):
 
 
 def test_the_papers_example_of_block_verification():
-  """Sun et al. 2024, section 3: two words, two drafts; 10/9 are accepted token by token, 11/9 by
-  the block."""
+  """Sun et al. 2024, section 3: of two drafts over two words, 10/9 are accepted token by token, and
+  11/9 as a block."""
   p, q = [1 / 3, 2 / 3], [[2 / 3, 1 / 3]] * 2
   for rule, expected in ((fd.Rejection(), 10 / 9), (fd.BlockVerification(), 11 / 9)):
     accepted, _, drafts = applied(rule, p, q, 40_000)
@@ -244,7 +249,7 @@ def test_lenience_accepts_more_and_keeps_its_bound():
 
 @pytest.mark.parametrize('rule', RULES)
 def test_nothing_is_accepted_where_it_must_not_be(rule):
-  """And what comes instead has the target's law, as where nothing was drafted."""
+  """The token in its place has the target's law, as where nothing was drafted."""
   p = np.array([0.2, 0.8])
   rows, q = 4000, np.array([[[0, 0], [0.5, 0.5], [0.5, 0.5]]])
   tokens, laws = np.zeros((rows, 3), np.int32), np.repeat(q, rows, 0)

@@ -1,5 +1,5 @@
-"""Speculative sampling between two real checkpoints, against the law of the first two tokens as
-`transformers` and float64 have it (`../shared/reference`).
+"""Speculative sampling with two real checkpoints, against the law of the first two tokens that
+`transformers` computed in float64 (`../shared/reference`).
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ def reference():
 
 
 def seen(reference, rule):
-  """How often each pair of tokens was written."""
+  """Counts how often each pair of tokens was written."""
   target, draft, prompt, law = reference
   strategy = fd.Speculative(draft, gamma=2, sampling=fd.Sampling(1.0), rule=rule)
   counts = dict.fromkeys(law, 0)

@@ -1,4 +1,4 @@
-"""Typical acceptance against the formula written out node by node, and in the loop."""
+"""Typical acceptance, against the formula node by node, and in the loop."""
 
 import math
 
@@ -31,7 +31,7 @@ def law(logits, temperature):
 
 
 def by_hand(epsilon, delta, temperature, parents, tokens, logits, acceptable):
-  """(last accepted node, bonus, how far the nearest decision was from being another)."""
+  """(last accepted node, bonus, margin of the closest decision)."""
   alive, score, depth, margin = {0}, {0: 0.0}, {0: 0}, 1.0
   for node in range(1, len(parents)):  # parents come before children
     p = law(logits[parents[node]], temperature)
@@ -71,10 +71,10 @@ def cases(draw):
 @hypothesis.given(case=cases())
 @hypothesis.settings(max_examples=200)
 def test_random_trees_against_the_formula(case):
-  epsilon, delta, temperature, *given = case
-  node, bonus, margin = by_hand(epsilon, delta, temperature, *(x.tolist() for x in given))
+  epsilon, delta, temperature, *tree = case
+  node, bonus, margin = by_hand(epsilon, delta, temperature, *(x.tolist() for x in tree))
   hypothesis.assume(margin > 1e-5)  # rounding
-  assert tuple(map(int, verdict(fd.Typical(epsilon, delta, temperature), *given))) == (node, bonus)
+  assert tuple(map(int, verdict(fd.Typical(epsilon, delta, temperature), *tree))) == (node, bonus)
 
 
 CHAIN = np.arange(3, dtype=np.int32) - 1
@@ -120,21 +120,21 @@ def test_suppressed_tokens_do_not_spoil_the_entropy():
     assert int(verdict(fd.Typical(), CHAIN, np.array(tokens, np.int32), logits, YES)[0]) == expected
 
 
-def test_equally_long_paths_are_told_apart_at_the_temperature():
-  """Two paths whose order by likelihood turns with the temperature: 0.55 * 0.3 against 0.35 *
-  0.5."""
+def test_equally_long_paths_are_compared_at_the_temperature():
+  """Which of two paths is likelier depends on the temperature: 0.55 * 0.3 against 0.35 * 0.5."""
   parents = np.array([-1, 0, 0, 1, 2], np.int32)
   laws = np.array(
     [[0.55, 0.35, 0.10], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3], [0.4, 0.3, 0.3]]
   )
   tokens = np.array([0, 0, 1, 0, 0], np.int32)
-  found = {}
+  tree = parents, tokens, np.log(laws).astype(np.float32), np.ones(5, bool)
+  accepted = set()
   for temperature in (1.0, 0.25):
     rule = fd.Typical(epsilon=0.0, temperature=temperature)
-    given = (parents, tokens, np.log(laws).astype(np.float32), np.ones(5, bool))
-    found[temperature] = int(verdict(rule, *given)[0])
-    assert found[temperature] == by_hand(0.0, 0.3, temperature, *(x.tolist() for x in given))[0]
-  assert len(set(found.values())) == 2
+    node = int(verdict(rule, *tree)[0])
+    assert node == by_hand(0.0, 0.3, temperature, *(x.tolist() for x in tree))[0]
+    accepted.add(node)
+  assert len(accepted) == 2
 
 
 # ---- in the loop
