@@ -83,8 +83,6 @@ def test_the_method_of_the_page_has_the_properties_of_all_methods(tree):
 
 @pytest.mark.parametrize('page', ADD, ids=lambda page: page.stem)
 def test_a_page_says_which_files_its_code_is(page):
-  if page.stem == 'experiment' and not is_change(page):
-    pytest.skip('is being rewritten; until then test_docs_code runs it as it stands')
   assert is_change(page)
 
 
