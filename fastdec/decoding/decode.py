@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import most_of
 from fastdec.decoding.law import LawMaker, logprobs_of
-from fastdec.decoding.prefill import grown, has_slots, with_more_slots
+from fastdec.decoding.prefill import has_slots, with_more_slots, with_slots
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
@@ -54,15 +54,15 @@ def decode(
       output.
     max_len: most tokens that a row may emit, the end included (None: the model's fixed length, else
       64); or a list, one number for each row.
-    key: for strategies that sample: one key, split by row, or one key a row [b]. Keys of another
-      kind than JAX's default one are turned into such.
+    key: for strategies that sample: one key, split by row, or one key a row [b]. Keys of other
+      kinds are converted to JAX's default.
     max_new_tokens: another name of max_len.
     processors: penalties, bias, forbidden and forced tokens. They change the law that the strategy
       decodes by.
     constraint: the texts that may be written, as `fd.Constraint.regex` makes it.
-    logprobs: n for each token's log-probability and the n likeliest of its place, in `Decoded`.
-      They are of the model's own law, as `fd.score` has it: before processors and temperature. The
-      model reads the text of a beam search again for them.
+    logprobs: n > 0 also returns each token's log-probability and the n likeliest tokens of its
+      place. They are of the model's own law, before processors and temperature, as in `fd.score`.
+      The text of a beam search is read again for them.
 
   Raises:
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
@@ -70,8 +70,9 @@ def decode(
   """
   # Check the arguments, and lay the rows out on the devices.
   request, prompt = prepare(
-    model, params, inputs, strategy, prompt_lengths, prefix, most_of(max_len, max_new_tokens), key,
-    processors, constraint, logprobs,
+    model, params, inputs, strategy, prompt_lengths=prompt_lengths, prefix=prefix,
+    max_len=most_of(max_len, max_new_tokens), key=key, processors=processors, constraint=constraint,
+    logprobs=logprobs,
   )  # fmt: skip
   target, keys, bucket = request.target, request.keys, request.bucket
   with using(request.mesh):
@@ -116,38 +117,39 @@ def stream(
   """
   check_streams(strategy)
   request, prompt = prepare(
-    model, params, inputs, strategy, prompt_lengths, prefix, most_of(max_len, max_new_tokens), key,
-    processors, constraint, logprobs,
+    model, params, inputs, strategy, prompt_lengths=prompt_lengths, prefix=prefix,
+    max_len=most_of(max_len, max_new_tokens), key=key, processors=processors, constraint=constraint,
+    logprobs=logprobs,
   )  # fmt: skip
   return _blocks(request, prompt)
 
 
 def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
-  """Runs `stream` behind its checks, once it is iterated."""
+  """Returns the generator of `stream`, which runs once it is iterated."""
   target, strategy, bucket = request.target, request.strategy, request.bucket
   with using(request.mesh):
-    state, is_over = start(target, strategy, prompt, request.keys, bucket)
+    state, _ = start(target, strategy, prompt, request.keys, bucket)
   yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
     # Yield what the last call has emitted.
-    tokens, length, over, finite, logprobs = jax.device_get(
-      (state.tokens, state.length, is_over, state.finite, logprobs_of(state.laws))
+    tokens, length, done, finite, logprobs = jax.device_get(
+      (state.tokens, state.length, state.done, state.finite, logprobs_of(state.laws))
     )
     check_finite(finite)
     blocks = []
     for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
       blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))
     yield blocks
-    if over:
+    if done.all():
       return
     yielded = length
 
-    # Make one more call, with more slots if a row has filled its own.
+    # Make one more call, with more slots if a running row has filled its own.
     with using(request.mesh):
-      if prompt.slots is not None and length.max() >= prompt.slots:
+      if prompt.slots is not None and length[~done].max() >= prompt.slots:
         prompt = with_more_slots(prompt, bucket)
         state, _ = start(target, strategy, prompt, request.keys, bucket, state)
-      state, is_over = step(target, strategy, state)
+      state, _ = step(target, strategy, state)
 
 
 @functools.partial(jax.jit, static_argnames=('max_len', 'pad_id'))
@@ -155,19 +157,22 @@ def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
   return decoded.resized(max_len, pad_id)
 
 
-@functools.partial(jax.jit, static_argnames='max_len')
+@functools.partial(jax.jit, static_argnames='bucket')
 def _decode(
   target: Bound,
   strategy: Strategy,
   prompt: Prompt,
   keys: Array | None,
-  max_len: int,
+  bucket: int,
   state: Any = None,
 ) -> tuple[Decoded, Any, Bool[Array, '']]:
   """Decodes from the prompt, or on from a state, until all rows have ended or one fills its slots.
 
-  Returns the result, the state if it can grow, and true if all rows have ended."""
-  state = grown(target, strategy, prompt, keys, max_len, state)
+  Returns the result, the state if it can grow, and true if all rows are done."""
+  if state is None:
+    state = strategy.init(target, prompt, bucket, keys)
+  else:
+    state = with_slots(target, strategy, prompt, keys, bucket, state)
   state = while_loop(
     lambda s: ~strategy.done(s).all() & has_slots(strategy, s, prompt),
     lambda s: strategy.step(target, s),
@@ -178,24 +183,27 @@ def _decode(
   return strategy.result(state), state if can_grow else None, strategy.done(state).all()
 
 
-@functools.partial(jax.jit, static_argnames='max_len')
+@functools.partial(jax.jit, static_argnames='bucket')
 def start(
   target: Bound,
   strategy: Strategy,
   prompt: Prompt,
   keys: Array | None,
-  max_len: int,
+  bucket: int,
   state: Any = None,
 ) -> tuple[Any, Bool[Array, '']]:
   """Runs the prompt, or gives a state more slots.
 
   Returns the strategy's state, and true if all rows are done."""
-  state = grown(target, strategy, prompt, keys, max_len, state)
+  if state is None:
+    state = strategy.init(target, prompt, bucket, keys)
+  else:
+    state = with_slots(target, strategy, prompt, keys, bucket, state)
   return state, strategy.done(state).all()
 
 
 @functools.partial(jax.jit, donate_argnames='state')
 def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
-  """Makes one more call, overwriting `state`; returns the new state, and true if all rows end."""
+  """Makes one more call, overwriting `state`; returns the new one, and true if all are done."""
   state = strategy.step(target, state)
   return state, strategy.done(state).all()

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt
 
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.settings import MOST_TOKENS, check_rows, size
+from fastdec.decoding.settings import MOST_TOKENS, check_one_per_row, size
 from fastdec.errors import UserError
 from fastdec.models.api import NO_TOKEN, Model, source_pad, source_words
 
@@ -51,7 +51,7 @@ def checked(
   limit = limit_of(model, max_len)
   prompt = prompt_of(model, inputs, lengths, prefix)
   rows = prompt.tokens.shape[0]
-  check_rows('max_len', limit, rows)
+  check_one_per_row('max_len', limit, rows)
   prompt = dataclasses.replace(prompt, limit=np.full(rows, limit, np.int32))
   check_prompt_positions(model, prompt, int(limit.max()))
   return int(limit.max()), prompt, None if key is None else row_keys(key, rows)
@@ -212,7 +212,7 @@ def _ended_once(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray,
   return np.where(places <= last, inputs, NO_TOKEN)
 
 
-def rows_of(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
+def unpadded_rows(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
   """Returns rows of ids, unpadded. Errors are those of `ids_of`."""
   if not isinstance(values, list | tuple):
     values = np.atleast_1d(numbers_of(name, values, IDS))

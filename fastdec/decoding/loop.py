@@ -58,11 +58,12 @@ def init(
 
   Args:
     target: the model, its parameters, and the changes of its law.
-    drafter: guesses tokens. Only `drafter.nodes` and `drafter.init` are used here.
+    drafter: guesses tokens. Of it, `nodes`, `taps` and `init` are used here.
     rule: chooses the first token, as the bonus of a draft that is the root alone.
     prompt: b rows of t tokens, right-padded, of at least one token each.
-    max_len: slots for this many tokens a row, its end token included; a static int of at least 1. A
-      row may have a lower limit of its own, as data: `prompt.limit`.
+    max_len: most tokens that a row may emit, its end included; a static int of at least 1. A row
+      may have a lower limit of its own, as data: `prompt.limit`. The cache has slots for
+      `prompt.slots` of them at first.
     keys: one random key a row (a typed key array [b]), for a rule or a drafter that draws; None if
       neither does.
 
@@ -90,7 +91,8 @@ def init(
   root = rule(
     _fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)
   ).bonus
-  root = jnp.where(prompt.empty, (*model.eos_ids, model.pad_id)[0], root)
+  end = model.eos_ids[0] if model.eos_ids else model.pad_id
+  root = jnp.where(prompt.empty, end, root)
 
   prefill = Prefill(prompt, memory, hidden, taps, root, capacity, max_len)
   zeros = jnp.zeros(b, jnp.int32)
@@ -116,7 +118,7 @@ def init(
 def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> DecodeState:
   """Makes one call of the target for all rows: propose, score, accept, commit, observe.
 
-  Each node is judged by the target's law as its `laws` change it behind the text that ends there.
+  Each node is judged by the target's law, as `laws` change it for the text that ends at that node.
   Rows are independent. A finished row takes part in the call, because shapes are static. But the
   call does not change it: its tokens, length, root, counts and the length of its cache stay. Its
   cache beyond that length, and its drafter's state, no longer matter.
@@ -146,7 +148,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   own = model.unembed(params, hidden)
   logits = law.changed(target, state.laws, draft, suppress(own, model.suppressed_ids))
 
-  # Accept: the rule names the last node of a path, and the bonus behind it.
+  # Accept: the rule names the last node of a path, and the bonus after it.
   acceptable = _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
   accepted = rule(rule_keys, draft, logits, acceptable)
   path = topology.path_to(accepted.node)
@@ -163,8 +165,9 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
 
   # Observe: the drafter sees the results of the call, and the laws read on.
   seen = Step(
-    draft, hidden, taps, logits, accepted, path, count, state.root, state.tokens, state.length
-  )
+    draft=draft, hidden=hidden, taps=taps, logits=logits, accepted=accepted, path=path, count=count,
+    root=state.root, tokens=state.tokens, length=state.length,
+  )  # fmt: skip
   drafter_state = drafter.observe(target, drafter_state, seen)
   emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
   laws = law.observed(target, state.laws, emitted)

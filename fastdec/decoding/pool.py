@@ -2,9 +2,9 @@
 
 Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of
 rows. The pool runs, in one `lax.while_loop`, until a quarter of its rows has ended. These leave
-with their results, and new sources take their places. One compiled program a width does all of it,
-for any number of sources: the same exchange fills the pool. At the end fillers, which have ended
-before they begin, come in place of sources.
+with their results, and new sources take their places. A width needs one compiled program, and
+another each time its caches grow, for any number of sources: the same exchange fills the pool. At
+the end fillers, which have ended before they begin, come in place of sources.
 
     sources 0..5, two rows, one exchanged at a time (- is a filler)
     pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
@@ -25,12 +25,12 @@ from jaxtyping import Array, Bool, Int
 from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import begun_alike, checked, most_of, padded, width_of
 from fastdec.decoding.law import LawMaker
-from fastdec.decoding.prefill import grown, has_slots, with_first_slots, with_more_slots
+from fastdec.decoding.prefill import has_slots, with_first_slots, with_more_slots, with_slots
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.request import Request, prepare_each
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import Strategy, nodes_of, of_rows
+from fastdec.decoding.strategy import Strategy, nodes_of, select_rows
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import check_rows as check_divides
 from fastdec.kernels.sharding import place_rows, using
@@ -68,11 +68,11 @@ def decode_each(
 
   Args:
     model, params, strategy, max_len, max_new_tokens, processors, constraint, logprobs: see
-      `decode`. Settings of rows are of inputs here.
+      `decode`. Where it takes a setting for each row, give one for each input.
     inputs: the ids of each, without padding, in a list or an array: source ids, or prompts of a
       decoder-only model.
-    rows: most inputs decoded at once (a multiple of 4 is used whole); on a mesh, for all of its
-      devices.
+    rows: most inputs decoded at once, on all devices of a mesh together. A multiple of 4 times the
+      devices along 'data' is used whole.
     key: for strategies that sample; input i draws like row i of one batch of all inputs.
 
   Yields:
@@ -84,24 +84,21 @@ def decode_each(
   """
   rows = count('rows', rows, 1, '1 or more')
   request, sources = prepare_each(
-    model, params, inputs, strategy, most_of(max_len, max_new_tokens), key, processors, constraint,
-    logprobs,
+    model, params, inputs, strategy, max_len=most_of(max_len, max_new_tokens), key=key,
+    processors=processors, constraint=constraint, logprobs=logprobs,
   )  # fmt: skip
   if not sources:
     return iter(())
   unit = 1 if request.mesh is None else request.mesh.shape['data']
   check_divides(rows, unit)
-  # A short list has a pool of its own: of few sizes, for each is a program.
-  several = 2 ** (len(sources) - 1).bit_length()
-  rows = min(rows, -(-several // unit) * unit)
+  # A short list gets a smaller pool. Its size is a power of two, since each size needs a program.
+  enough = 2 ** (len(sources) - 1).bit_length()
+  rows = min(rows, -(-enough // unit) * unit)
   quarter = max(1, rows // (EXCHANGED * unit)) * unit
   pool = _Pool(request, sources, rows - rows % quarter, quarter)
   lengths = np.array([len(source) for source in sources])
-  return (
-    finished
-    for group in groups_of(lengths, LEAST_POOLFULS * rows)
-    for finished in pool.decode(group)
-  )
+  groups = groups_of(lengths, LEAST_POOLFULS * rows)
+  return itertools.chain.from_iterable(map(pool.decode, groups))
 
 
 def decode_all(*args: Any, **kwargs: Any) -> Decoded:
@@ -158,62 +155,77 @@ class _Pool:
     request, model = self.request, self.request.target.module
     width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
     width = min(width, model.max_positions or width)
-    # Of the longest of all groups, so that there are few programs.
+    # `request.bucket` is that of the largest limit in all groups, so that there are few programs.
     bucket = request.strategy.most_tokens(width, request.bucket)
-    is_prompt = model.start_id is None and request.mesh is None
-    alike = begun_alike(model, [self.sources[i] for i in group]) if is_prompt else 0
+    may_share = model.start_id is None and request.mesh is None
+    alike = begun_alike(model, [self.sources[i] for i in group]) if may_share else 0
     filler = self.sources[group[0]][: alike + 1]
 
     owners = np.full(self.rows, NOBODY)  # the source in each row of the pool
-    is_done, row_calls, state, first_slots = np.ones(self.rows, bool), 0, None, None
-    for begun in itertools.count(0, self.quarter):
-      # The next sources come; behind the last one fillers do.
-      coming = group[begun : begun + self.quarter]
+    is_done, row_calls, state, slots = np.ones(self.rows, bool), 0, None, None
+    for taken in itertools.count(0, self.quarter):
+      # The next sources come; after the last one fillers do.
+      coming = group[taken : taken + self.quarter]
       coming = np.pad(coming, (0, self.quarter - len(coming)), constant_values=NOBODY)
       prompt, keys = self._prompt(coming, width, filler)
       if state is None:
-        first_slots = with_first_slots(model, request.strategy, prompt, bucket).slots
-      prompt = dataclasses.replace(prompt, slots=first_slots, shared=alike)
+        slots = with_first_slots(model, request.strategy, prompt, bucket).slots
+      prompt = dataclasses.replace(prompt, slots=slots, shared=alike)
       if state is None:
         state = self._blank(prompt, keys, bucket, coming)
 
-      # They take the places of rows that have ended, or of places that were never filled.
-      is_filling = begun < self.rows
-      order = np.arange(begun, self.rows) if is_filling else _by_readiness(owners, is_done)
-      places = order[: self.quarter]
-      leaving, owners[places] = owners[places], coming
+      # They take the places of rows that have ended, or places that were never filled.
+      if taken < self.rows:
+        places = np.arange(taken, taken + self.quarter)
+      else:
+        places = _by_readiness(owners, is_done)[: self.quarter]
+      leaving = owners[places]
+      owners[places] = coming
 
-      # The pool runs until a quarter has ended; while it is being filled it does not run.
-      still = max(int((owners != NOBODY).sum()) - self.quarter, 0)
-      if begun + self.quarter < self.rows:
-        still = self.rows
-      strategy = of_rows(request.strategy, owners.clip(0))
-      target = self._target(coming)
+      # The pool runs until a quarter of its sources has ended.
+      most_running = max(int((owners != NOBODY).sum()) - self.quarter, 0)
+      if taken + self.quarter < self.rows:
+        most_running = self.rows  # it is being filled, and does not run
+      strategy, target = select_rows(request.strategy, owners.clip(0)), self._target(coming)
       with using(request.mesh):
         state, calls, is_done, decoded, is_full = _exchange(
-          target, strategy, state, places, prompt, keys, bucket, still
+          target, strategy, state, places, prompt, keys, bucket, most_running
         )
         while prompt.slots is not None and is_full:
           prompt = with_more_slots(prompt, bucket)
           state, more, is_done, is_full = _continue(
-            target, strategy, state, places, prompt, keys, bucket, still
+            target, strategy, state, places, prompt, keys, bucket, most_running
           )
           calls += more
-      first_slots = prompt.slots
+      slots = prompt.slots
 
-      # What has left is yielded, fillers excepted.
-      (kept,) = (leaving != NOBODY).nonzero()
-      if kept.size:
-        if request.logprobs and decoded.logprobs is None:
-          before, _ = self._prompt(leaving, width, filler)
-          with using(request.mesh):
-            decoded = scored(request.target, before, decoded, request.logprobs)
-        decoded = jax.tree.map(functools.partial(_rows_of, rows=kept), decoded)
-        yield Finished(leaving[kept], decoded.resized(request.max_len, model.pad_id), row_calls)
+      # Sources that have left are yielded.
+      if (leaving != NOBODY).any():
+        yield self._finished(leaving, decoded, row_calls, width, filler)
         row_calls = 0
       if (owners == NOBODY).all():
         return
-      is_done, row_calls = np.asarray(is_done), row_calls + int(calls) * self.rows
+      is_done = np.asarray(is_done)
+      row_calls += int(calls) * self.rows
+
+  def _finished(
+    self,
+    leaving: Int[np.ndarray, ' q'],
+    decoded: Decoded,
+    row_calls: int,
+    width: int,
+    filler: Int[np.ndarray, ' f'],
+  ) -> Finished:
+    """Returns the results of sources that leave, fillers excepted."""
+    request = self.request
+    if request.logprobs and decoded.logprobs is None:
+      prompt, _ = self._prompt(leaving, width, filler)
+      with using(request.mesh):
+        decoded = scored(request.target, prompt, decoded, request.logprobs)
+    (kept,) = (leaving != NOBODY).nonzero()
+    decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
+    decoded = decoded.resized(request.max_len, request.target.module.pad_id)
+    return Finished(leaving[kept], decoded, row_calls)
 
   def _target(self, coming: Int[np.ndarray, ' q']) -> Bound:
     """Returns the model with the laws of these sources; those of fillers are ignored."""
@@ -232,10 +244,11 @@ class _Pool:
       source = filler if index == NOBODY else self.sources[index]
       lengths[row] = len(source)
       inputs[row, : lengths[row]] = source
-    is_prompt = model.start_id is None
     keys = None if request.keys is None else request.keys[indices.clip(0)]
     limit = request.limit[indices.clip(0)]
-    _, prompt, keys = checked(model, inputs, lengths if is_prompt else None, None, limit, keys)
+    _, prompt, keys = checked(
+      model, inputs, lengths if is_decoder_only else None, None, limit, keys
+    )
     prompt = padded(model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
     return place_rows((prompt, keys), request.mesh)
@@ -244,7 +257,7 @@ class _Pool:
     self, prompt: Prompt, keys: Array | None, bucket: int, coming: Int[np.ndarray, ' q']
   ) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
-    strategy = of_rows(self.request.strategy, coming.clip(0))
+    strategy = select_rows(self.request.strategy, coming.clip(0))
     shapes = _begun.eval_shape(self._target(coming), strategy, prompt, keys, bucket)
     quarters = self.rows // self.quarter
     blank = jax.tree.map(
@@ -258,10 +271,6 @@ def _by_readiness(
 ) -> Int[np.ndarray, ' r']:
   """Returns all rows: ended ones first, then fillers, then running ones."""
   return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
-
-
-def _rows_of(x: Array, rows: Int[np.ndarray, ' r']) -> np.ndarray:
-  return np.asarray(x)[rows]
 
 
 @functools.partial(jax.jit, static_argnames='bucket')
@@ -281,18 +290,18 @@ def _exchange(
   prompt: Prompt,
   keys: Array | None,
   bucket: int,
-  still: Int[Array, ''],
+  most_running: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded, Bool[Array, '']]:
-  """Puts new rows into `places`, and runs the pool until at most `still` rows run.
+  """Puts new rows into `places`, and runs the pool until at most `most_running` rows run.
 
-  Settings of rows are those of the pool's rows in `strategy`, and of the new ones in the laws.
+  `strategy` has the settings of all rows in the pool; the laws have those of the new rows.
   Returns the state, the number of calls, a mask of ended rows, the results of the rows
   that were there before, and true if the pool stopped because a row has filled its slots.
   """
   left = strategy.result(strategy.take(state, places))
-  coming = _begun(target, of_rows(strategy, places), prompt, keys, bucket)
+  coming = _begun(target, select_rows(strategy, places), prompt, keys, bucket)
   state = _put(state, places, coming)
-  state, calls, is_done, is_full = _run(target, strategy, state, prompt, still)
+  state, calls, is_done, is_full = _run(target, strategy, state, prompt, most_running)
   return state, calls, is_done, left, is_full
 
 
@@ -305,18 +314,18 @@ def _continue(
   prompt: Prompt,
   keys: Array | None,
   bucket: int,
-  still: Int[Array, ''],
+  most_running: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
   """Runs the pool on, with the slots of `prompt`; returns as `_exchange`, without results."""
-  state = grown(target, of_rows(strategy, places), prompt, keys, bucket, state)
-  return _run(target, strategy, state, prompt, still)
+  state = with_slots(target, select_rows(strategy, places), prompt, keys, bucket, state)
+  return _run(target, strategy, state, prompt, most_running)
 
 
 def _run(
-  target: Bound, strategy: Strategy, state: Any, prompt: Prompt, still: Int[Array, '']
+  target: Bound, strategy: Strategy, state: Any, prompt: Prompt, most_running: Int[Array, '']
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
   def is_wanted(state: Any) -> Bool[Array, '']:
-    return (~strategy.done(state)).sum() > still
+    return (~strategy.done(state)).sum() > most_running
 
   state, calls = while_loop(
     lambda carry: is_wanted(carry[0]) & has_slots(strategy, carry[0], prompt),

@@ -9,6 +9,7 @@ the loop continues. Each size is another program, compiled only if it is reached
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ from fastdec.models.taps import Taps, apply_with
 from fastdec.struct import Bound
 
 CHUNK = 256  # tokens, at most
-FIRST = 64  # tokens behind a prompt that there are slots for at first
-SHARE = 8  # behind a long prompt: this part of its length
+FIRST = 64  # tokens after a prompt that there are slots for at first
+SHARE = 8  # after a long prompt: an eighth of its length
 
 T = TypeVar('T')
 
@@ -47,7 +48,7 @@ def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
 
 
 def memory_of(target: Bound, prompt: Prompt) -> Any:
-  """Returns the memory of the prompt's inputs; of equal ones, one is encoded."""
+  """Encodes the prompt's inputs; once, if they are the same for all rows."""
   model, params = target
   if not prompt.one_source or prompt.inputs is None:
     return model.encode(params, prompt.inputs)
@@ -70,7 +71,7 @@ def in_chunks(
     length: tokens of each row; padding stands behind them.
 
   Returns:
-    The state after the last chunk, and the arrays of all chunks joined, at most t of their entries.
+    The state after the last chunk, and the arrays of all chunks joined, cut to t entries.
   """
   t = jax.tree.leaves(texts)[0].shape[1]
   chunks, width = chunks_of(t)
@@ -97,7 +98,7 @@ def in_chunks(
 def read_text(
   target: Bound, prompt: Prompt, cache: Any, taps: Taps = (), known: Int[Array, ' b'] | None = None
 ) -> tuple[Float[Array, 'b t d'], tuple[Float[Array, 'b t _'], ...], Any]:
-  """Reads the prompt's tokens into an empty cache. What all rows share is read in one row.
+  """Reads the prompt's tokens into an empty cache. The beginning that all rows share is read once.
 
   The compiler drops states that nobody reads.
 
@@ -112,23 +113,24 @@ def read_text(
     The hidden states of all positions, the states of the taps, and the cache.
   """
   model, params = target
-  apply, whole = apply_with(model, taps), prompt.length if known is None else known
-  b, n, tokens = len(prompt.tokens), prompt.shared, prompt.tokens
+  apply, b, n, tokens = apply_with(model, taps), len(prompt.tokens), prompt.shared, prompt.tokens
+  text_length = prompt.length if known is None else known
 
-  def reading(known: Array) -> Callable[[Any, Array, Array], tuple[Any, Any]]:
-    def read(cache: Any, tokens: Array, count: Array) -> tuple[Any, Any]:
-      hidden, states, cache = apply(params, tokens, causal(tokens.shape[1], count, known), cache)
-      return cache.commit(None, count), (hidden, states)
+  def read(text_length: Array, cache: Any, tokens: Array, count: Array) -> tuple[Any, Any]:
+    nodes = causal(tokens.shape[1], count, text_length)
+    hidden, states, cache = apply(params, tokens, nodes, cache)
+    return cache.commit(None, count), (hidden, states)
 
-    return read
-
+  read_rows = functools.partial(read, text_length)
   if not n:
-    cache, (hidden, states) = in_chunks(reading(whole), cache, tokens, prompt.length)
+    cache, (hidden, states) = in_chunks(read_rows, cache, tokens, prompt.length)
     return hidden, states, cache
-  one = cache.gather(jnp.zeros(1, jnp.int32))
-  one, first = in_chunks(reading(whole[:1]), one, tokens[:1, :n], jnp.full(1, n, jnp.int32))
+
+  # Read the shared beginning in one row, copy its cache to all rows, and read what follows.
+  read_one, count = functools.partial(read, text_length[:1]), jnp.full(1, n, jnp.int32)
+  one, first = in_chunks(read_one, cache.gather(jnp.zeros(1, jnp.int32)), tokens[:1, :n], count)
   cache = one.gather(jnp.zeros(b, jnp.int32))
-  cache, rest = in_chunks(reading(whole), cache, tokens[:, n:], prompt.length - n)
+  cache, rest = in_chunks(read_rows, cache, tokens[:, n:], prompt.length - n)
   hidden, states = jax.tree.map(
     lambda x, y: jnp.concatenate([jnp.repeat(x, b, axis=0), y], axis=1), first, rest
   )
@@ -143,7 +145,7 @@ def with_first_slots(model: Model, strategy: Any, prompt: Prompt, max_len: int) 
 
 
 def with_more_slots(prompt: Prompt, max_len: int) -> Prompt:
-  """Returns the prompt with the next number of slots: about twice as many, or all (None)."""
+  """Returns the prompt with more slots: the cache gets about twice as long, or has all (None)."""
   assert prompt.slots is not None  # there are more
   slots = 2 * prompt.slots + prompt.tokens.shape[1]
   return dataclasses.replace(prompt, slots=slots if slots < max_len else None)
@@ -156,20 +158,17 @@ def has_slots(strategy: Any, state: Any, prompt: Prompt) -> Bool[Array, '']:
   return (strategy.done(state) | (strategy.emitted(state) < prompt.slots)).all()
 
 
-def grown(
+def with_slots(
   target: Bound, strategy: Any, prompt: Prompt, keys: Array | None, max_len: int, state: Any
 ) -> Any:
-  """Returns the state behind the prompt, or `state` with as many slots as that has (inside jit).
+  """Returns the state with as many slots as the prompt has now (inside jit).
 
-  Slots behind a row's length are garbage, so that more of them may be added at the end of each
-  axis. Axes of rows stay.
+  Slots after a row's length are garbage, so more can be added at the end of each axis. Axes of rows
+  stay.
   """
 
   def init(prompt: Prompt, keys: Array | None) -> Any:
     return strategy.init(target, prompt, max_len, keys)
-
-  if state is None:
-    return init(prompt, keys)
 
   def padded(x: Array, like: jax.ShapeDtypeStruct) -> Array:
     more = [(0, new - old) for old, new in zip(x.shape[1:], like.shape[1:], strict=True)]

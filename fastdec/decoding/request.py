@@ -1,7 +1,8 @@
-"""Request of a caller to decode some rows, checked and with its defaults filled in.
+"""A caller's request to decode some rows, checked and with defaults filled in.
 
-`decode` and `stream` make one by `prepare`, `decode_each` by `prepare_each`. All mistakes that show
-in the arguments are raised here, before anything is compiled.
+`decode` and `stream` make one by `prepare`, `decode_each` by `prepare_each`. Most mistakes in the
+arguments are raised here; those that only a strategy's `init` can see, such as a missing key, are
+raised while the program is traced.
 """
 
 import dataclasses
@@ -19,17 +20,17 @@ from fastdec.decoding.inputs import (
   padded,
   prompt_of,
   row_keys,
-  rows_of,
   shared,
+  unpadded_rows,
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.prefill import with_first_slots
 from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, likeliest
-from fastdec.decoding.settings import check_rows
+from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
-from fastdec.decoding.strategy import check_rows as check_strategy_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.kernels.sharding import mesh_of, place_rows
@@ -64,7 +65,7 @@ class Request:
 
   @property
   def bucket(self) -> int:
-    """Tokens that the loop has slots for: few numbers, so that there are few programs."""
+    """`max_len` rounded up to one of few numbers, so that there are few programs."""
     return bucket_of(self.target.module, self.max_len)
 
 
@@ -73,6 +74,7 @@ def prepare(
   params: Params,
   inputs: Any,
   strategy: Strategy,
+  *,
   prompt_lengths: Any,
   prefix: Any,
   max_len: Any,
@@ -87,8 +89,10 @@ def prepare(
   model = ended_by(model, processors)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   rows = len(prompt.tokens)
-  how = (processors, constraint, logprobs)
-  request = _request(model, params, strategy, rows, max_len, key, *how)
+  request = _request(
+    model, params, strategy, rows, max_len=max_len, key=key, processors=processors,
+    constraint=constraint, logprobs=logprobs,
+  )  # fmt: skip
   prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
   check_prompt_positions(model, prompt, request.max_len)
   strategy.check(model, prompt, request.max_len)
@@ -105,6 +109,7 @@ def prepare_each(
   params: Params,
   inputs: Any,
   strategy: Strategy,
+  *,
   max_len: Any,
   key: Any,
   processors: Any,
@@ -117,20 +122,30 @@ def prepare_each(
   model = ended_by(model, processors)
   name = 'prompt' if model.start_id is None else 'source'
   sources = []
-  for i, row in enumerate(rows_of('inputs', inputs, source_words(model))):
+  for i, row in enumerate(unpadded_rows('inputs', inputs, source_words(model))):
     sources.append(without_left_pads(model, name, i, row))
     if name == 'prompt' and not len(sources[i]):
       raise UserError(f'prompt {i} is empty: give at least one token')
-  how = (processors, constraint, logprobs)
-  request = _request(model, params, strategy, len(sources), max_len, key, *how)
-  if sources:
-    # If the longest source and the longest text fit the model, all do.
-    lengths = np.array([len(source) for source in sources])
-    for i in {int(lengths.argmax()), int((lengths + request.limit).argmax())}:
-      prompt = prompt_of(model, sources[i][None], None, None)
-      prompt = dataclasses.replace(prompt, limit=request.limit[i : i + 1].astype(np.int32))
-      check_prompt_positions(model, prompt, int(request.limit[i]))
-      strategy.check(model, prompt, int(request.limit[i]))
+  request = _request(
+    model, params, strategy, len(sources), max_len=max_len, key=key, processors=processors,
+    constraint=constraint, logprobs=logprobs,
+  )  # fmt: skip
+  if not sources:
+    return request, sources
+
+  # A prompt and its output share the positions: the longest prompt and the longest text must fit.
+  # A source has positions of its own: the longest source and the longest output must fit.
+  lengths = np.array([len(source) for source in sources])
+  longest, most = int(lengths.argmax()), int(request.limit.argmax())
+  pairs = {(longest, most)}
+  if name == 'prompt':
+    longest_text = int((lengths + request.limit).argmax())
+    pairs = {(longest, longest), (longest_text, longest_text)}
+  for source, row in pairs:
+    prompt = prompt_of(model, sources[source][None], None, None)
+    prompt = dataclasses.replace(prompt, limit=request.limit[row : row + 1].astype(np.int32))
+    check_prompt_positions(model, prompt, int(request.limit[row]))
+    strategy.check(model, prompt, int(request.limit[row]))
   return request, sources
 
 
@@ -139,6 +154,7 @@ def _request(
   params: Params,
   strategy: Strategy,
   rows: int,
+  *,
   max_len: Any,
   key: Any,
   processors: Any,
@@ -147,8 +163,10 @@ def _request(
 ) -> Request:
   """Checks the settings of `rows` rows."""
   limit = limit_of(model, max_len)
-  check_rows('max_len', limit, rows)
-  check_strategy_rows(strategy, rows)
+  check_one_per_row('max_len', limit, rows)
+  sampling = getattr(strategy, 'sampling', None)
+  if isinstance(sampling, Sampling):
+    sampling.check_rows(rows)
   laws = laws_of(model, strategy, rows, processors, constraint, logprobs)
   return Request(
     target=Bound(model, params, laws),

@@ -1,4 +1,4 @@
-"""How a token is chosen by logits: `Sampling`, the law to draw it from, and functions to rank."""
+"""How a token is chosen from logits: `Sampling`, the law to draw it from, and functions to rank."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from fastdec.decoding.settings import (
   HOTTEST,
   LARGEST,
   SMALLEST,
-  check_rows,
+  check_one_per_row,
   each,
   is_traced,
   is_zero,
@@ -35,11 +35,11 @@ class Sampling:
   one compiled program serves a sweep.
 
   Args:
-    temperature: divides the logits, 1e-6 to 1e6. 0 is greedy decoding: a strategy takes it as
-      `sampling=None`, and among the numbers of rows it leaves the most likely token.
+    temperature: divides the logits, 1e-6 to 1e6. 0 is greedy decoding: a strategy keeps it as
+      `sampling=None`. In an array with one value for each row, 0 leaves the most likely token.
     top_k: only the k most likely tokens (0: all).
     top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
-    min_p: only tokens at least so likely as this part of the most likely one, after top_p (0: all).
+    min_p: only tokens at least this fraction as likely as the likeliest, after top_p (0: all).
 
   Raises:
     UserError: a setting is out of range.
@@ -75,9 +75,9 @@ class Sampling:
   def check_rows(self, rows: int) -> None:
     """Raises UserError for settings of another number of rows."""
     for name, value in vars(self).items():
-      check_rows(name, value, rows)
+      check_one_per_row(name, value, rows)
 
-  def of_rows(self, rows: Any) -> 'Sampling':
+  def select_rows(self, rows: Any) -> 'Sampling':
     """Returns the settings of these rows only; one number for all rows stays."""
     return jax.tree.map(lambda x: x[rows] if x.ndim else x, self)
 
@@ -206,11 +206,11 @@ def warp(
 
   Args:
     logits: rows first; minus infinity for tokens that are ruled out.
-    temperature: above 0; of a row it may be 0, and the law has the most likely token alone.
+    temperature: above 0; a row's own may be 0: its law is the most likely token alone.
     top_k: keeps the k most likely tokens and those that are as likely as the last (0: all).
     top_p: keeps the fewest most likely tokens that have at least this probability together (1:
       all), of those that top_k leaves. Of equally likely ones the lower id goes first.
-    min_p: keeps the tokens at least so likely as this part of the most likely one (0: all).
+    min_p: keeps the tokens at least this fraction as likely as the most likely one (0: all).
   """
 
   def over(setting: Array) -> Array:
@@ -244,7 +244,7 @@ def _cut(
   """Sets tokens to minus infinity that top-k or top-p leave out.
 
   Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always
-  contain the kept tokens. If they do not, as in a flat law, halving finds these (`_fewest`).
+  contain the kept tokens. If they do not, as in a flat law, `_kept_of_all` finds them by halving.
   """
   v = scaled.shape[-1]
   x = jnp.where(scaled == 0, 0, scaled)  # -0 ties with 0
@@ -302,7 +302,7 @@ def _kept_of_all(
 def _least_kept(
   key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
 ) -> UInt[Array, '*b 1']:
-  """Returns the largest key such that the weights of keys from there on reach the goal.
+  """Returns the largest key whose weight, with those of all larger keys, reaches the goal.
 
   Halving takes a pass over the vocabulary for each bit in which keys differ."""
 

@@ -108,7 +108,7 @@ def each(
   return array.astype(dtype)
 
 
-def check_rows(name: str, value: Any, rows: int) -> None:
+def check_one_per_row(name: str, value: Any, rows: int) -> None:
   """Raises UserError for a setting of each row of another number of rows."""
   if np.ndim(value) and len(value) != rows:
     raise UserError(

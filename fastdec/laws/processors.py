@@ -19,7 +19,7 @@ from fastdec import struct
 from fastdec.decoding.law import Emitted, Law
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.sampling import is_among
-from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_rows, count, each, size
+from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_one_per_row, count, each, size
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -170,7 +170,7 @@ class Processors:
       numbers['forced_begin'] = self.forced_begin
       self._check_known(model, 'forced_begin', self.forced_begin)
     for name, value in numbers.items():
-      check_rows(name, value, rows)
+      check_one_per_row(name, value, rows)
     biases = dict(self.bias)
     known, ends = range(model.vocab_size), [(end,) for end in model.eos_ids]
     # As in `generate`, tokens that the model does not know are ignored here.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdec.decoding.inputs import row_keys, rows_of, width_of
+from fastdec.decoding.inputs import row_keys, unpadded_rows, width_of
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
 
@@ -48,7 +48,7 @@ def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
 def _different(model: Model, inputs: Any) -> list[np.ndarray]:
   """Returns each prompt once, without the few long ones for which all would be padded wider."""
   is_text = model.start_id is None or model.fixed_length is None
-  rows = rows_of('inputs', inputs, source_words(model)) if is_text else np.asarray(inputs)
+  rows = unpadded_rows('inputs', inputs, source_words(model)) if is_text else np.asarray(inputs)
   prompts = list({row.tobytes(): row for row in rows}.values())
   if not prompts:
     raise UserError('there are no inputs to decode: give prompts such as will be decoded')

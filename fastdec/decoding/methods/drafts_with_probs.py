@@ -51,7 +51,7 @@ class DraftsWithProbs(LoopStrategy):
 
   @property
   def effective_rule(self) -> Rule:
-    """The rule for the loop: `rule`, or the default in its place."""
+    """The rule for the loop: in its greedy form without `sampling`, else on that law."""
     if self.sampling is None:
       rule = Exact() if self.rule is None else self.rule
       return rule.greedy if isinstance(rule, LawRule) else rule

@@ -57,7 +57,11 @@ class Sample(LoopStrategy):
   sampling: Sampling | None
 
   def __init__(self, *values: Any, sampling: Sampling | None = None, **settings: Any) -> None:
-    drawn = drawn_by(Sampling(*values, **settings) if sampling is None else sampling)
+    if sampling is None:
+      sampling = Sampling(*values, **settings)
+    elif values or settings:
+      raise UserError('sampling= and its settings are both given to Sample: give one of them')
+    drawn = drawn_by(sampling)
     if drawn is None:
       raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')
     struct.assign(self, sampling=drawn)

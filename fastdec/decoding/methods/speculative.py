@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
@@ -106,7 +107,7 @@ def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
 
 
 def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int) -> None:
-  """Raises UserError if the draft model cannot read the target's inputs."""
+  """Raises UserError if the draft model cannot read the inputs, or has too few positions."""
   if target.start_id is None and draft.start_id is not None:
     raise UserError(
       'the draft model has an encoder, and the target has none: give a decoder-only draft model'
@@ -128,7 +129,9 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
     check_positions, limit=limit, whose="the draft model's", other=', or give another draft model'
   )
   check_draft(s, 1, name='a source')
-  check_draft(int(prompt.length.max()), max_len)
+  own = np.full(prompt.length.shape, max_len) if prompt.limit is None else prompt.limit
+  longest = (prompt.length + own).argmax()
+  check_draft(int(prompt.length[longest]), int(own[longest]))
 
 
 # tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
@@ -190,9 +193,9 @@ class ModelDrafter:
 
     b, n = root.shape[0], self.nodes
     tokens_bn = jnp.broadcast_to(root[:, None], (b, n)).at[:, 1].set(drafted)
-    q_bnv = (
-      None if q_bv is None else jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
-    )
+    q_bnv = None
+    if q_bv is not None:
+      q_bnv = jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
 
     def guess_next(i: Int[Array, ''], carry: Drafting) -> Drafting:
       tokens_bn, q_bnv, cache = carry
@@ -207,10 +210,10 @@ class ModelDrafter:
     )
     wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
-    q_bnv = None if q_bnv is None else jnp.where(wanted_bn[..., None], q_bnv, 0)
-    return Draft(tokens_bn, chain, q_bnv, calls=state.gamma), dataclasses.replace(
-      state, cache=cache
-    )
+    if q_bnv is not None:
+      q_bnv = jnp.where(wanted_bn[..., None], q_bnv, 0)
+    draft = Draft(tokens_bn, chain, q_bnv, calls=state.gamma)
+    return draft, dataclasses.replace(state, cache=cache)
 
   def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
     accepted, runs = step.accepted.node, step.count > 0
@@ -218,9 +221,9 @@ class ModelDrafter:
     # drafts in the cache, which ends at the root if none of them is kept
     read = self._calls(state) - 1
     kept = jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)
-    gamma = (
-      (state.gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma) if self.adaptive else state.gamma
-    )
+    gamma = state.gamma
+    if self.adaptive:
+      gamma = (gamma + jnp.where(whole, 2, -1)).clip(1, self.gamma)
     return Reading(
       cache=state.cache.commit(None, kept - read),
       before_root=take_node(step.draft.tokens, accepted),
@@ -229,7 +232,7 @@ class ModelDrafter:
     )
 
   def _source(self, target: Model, prompt: Prompt) -> Array | None:
-    """Returns the draft model's source: unknown words as its last one, then its own padding."""
+    """Returns the source for the draft model: unknown words as its last one, its own padding."""
     model, inputs = self.draft.module, prompt.inputs
     if inputs is None or inputs.ndim != 2:
       return inputs
@@ -249,7 +252,7 @@ class ModelDrafter:
     return hidden, cache
 
   def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:
-    """Returns the tokens, those beyond the draft model's vocabulary as its last."""
+    """Replaces tokens beyond the draft model's vocabulary by its last one."""
     return jnp.minimum(tokens, self.draft.module.vocab_size - 1)
 
   def _guess(
