@@ -246,9 +246,8 @@ class _Pool:
       inputs[row, : lengths[row]] = source
     keys = None if request.keys is None else request.keys[indices.clip(0)]
     limit = request.limit[indices.clip(0)]
-    _, prompt, keys = checked(
-      model, inputs, lengths if is_decoder_only else None, None, limit, keys
-    )
+    prompt_lengths = lengths if model.start_id is None else None
+    _, prompt, keys = checked(model, inputs, prompt_lengths, None, limit, keys)
     prompt = padded(model, prompt)
     prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
     return place_rows((prompt, keys), request.mesh)

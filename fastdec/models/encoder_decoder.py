@@ -38,6 +38,7 @@ class TextStacks(Stacks):
 
   config: Any
   scale = None  # of attention's scores; None: 1 / sqrt(width of a head)
+  has_bias = False  # true if `bias` returns anything
 
   def bias(
     self, stack: str, queries: Int[Array, 'b n'], keys: Int[Array, 'b s']
@@ -96,11 +97,12 @@ class TextStacks(Stacks):
     """Reads the nodes of a call; returns their states, those of `taps`, and the layers written."""
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    # Without a bias nothing reads the keys' positions, and compiled programs leave them out.
-    keys = slot_positions(nodes, own.length, own.slots)
+    bias = None
+    if self.has_bias:
+      bias = self.bias('decoder', positions, slot_positions(nodes, own.length, own.slots))
     mask = node_mask(nodes, own.length, own.slots)
     sees = Sees(
-      self._attend(mask, self.bias('decoder', positions, keys)),
+      self._attend(mask, bias),
       functools.partial(across, mask=memory.mask[:, None, :], scale=self.scale),
     )
     return self.decode(tokens, positions, sees, memory.layers, own, taps=taps)

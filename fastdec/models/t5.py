@@ -149,6 +149,7 @@ class T5Network(TextStacks):
 
   config: T5Config
   scale = 1.0  # queries are not scaled; the initialisation is instead (`T5.init`)
+  has_bias = True
 
   def setup(self) -> None:
     super().setup()
