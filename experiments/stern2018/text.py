@@ -43,6 +43,7 @@ from experiments.lab.train import (
   RunConfig,
   Seed,
   Zero,
+  check_lengths,
   each_once,
   seed_of,
   spaced,
@@ -129,10 +130,7 @@ class Translation:
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
-    for name, length in lengths.items():
-      if length > (limit := self.model.max_positions):
-        most = f'model.max_positions={limit} is the most'
-        raise UserError(f'config.{name}={length} is not possible: {most}')
+    check_lengths(lengths, self.model)
 
   @property
   def people(self) -> TextConfig:
