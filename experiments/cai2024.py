@@ -1,9 +1,10 @@
 """Medusa (Cai et al. 2024), from the top: heads on a language model, their trees, what they gain.
 
-A language model of captions is trained and writes text of its own. Heads learn on that text: on the
-frozen model (Medusa-1), then together with it (Medusa-2). A tree for each grows on the dev set;
-chain, published tree and grown trees are measured beside plain greedy decoding, in turn. Results:
-results.jsonl, medusa.md, medusa-1-tree.json and .png, medusa-2-tree.json and .png.
+`medusa` is the page: it trains a language model of captions, which writes text of its own, and
+heads on that text: on the frozen model (Medusa-1), then together with it (Medusa-2). For each it
+grows a tree on the dev set. A row (`figures`) is a chain, a published tree or a grown one, beside
+plain greedy decoding in turn. Results: results.jsonl, medusa.md, medusa-1-tree.json and .png,
+medusa-2-tree.json and .png. The same command continues where it was stopped.
 """
 
 import dataclasses
@@ -151,27 +152,22 @@ def medusa(c: Medusa, work: Workdir) -> None:
     )
     data = dataclasses.replace(data, distilled=str(own))
 
-  # Train heads on it, and grow a tree for each: as files, and as pictures of the smaller tree.
+  # Train heads on it, and grow a tree for each.
   def heads_and_tree(key: Row) -> tuple[pathlib.Path, Calibration]:
     folder = heads(c, work, key['stage'], target, data)
     return folder, tree(c, work, key['stage'], folder)
 
   trained: list[Row] = [{'stage': stage} for stage in sizes.stages]
-  benches, trees, failed = {}, {}, []
+  benches, trees = {}, {}
   for key, made in zip(trained, work.each(trained, heads_and_tree), strict=True):
-    if made is None:
-      failed.append(key)
-      continue
-    stage, (folder, calibration) = key['stage'], made
-    benches[stage], trees[stage] = Bench(folder, c.people, sizes), calibration
-    calibration.save(work.root / f'{stage}-tree.json')
-    smaller = calibration.tree.cut(sizes.nodes)
-    title = f'{stage.capitalize()}: {len(smaller.choices) + 1} nodes'
-    tree_figure.draw(smaller, title, work.root / f'{stage}-tree.png')
+    if made is not None:
+      folder, trees[key['stage']] = made
+      benches[key['stage']] = Bench(folder, c.people, sizes)
 
   # Measure the rows that are missing.
   measure = functools.partial(figures, c, benches, trees)
-  rows = work.fill(keys(c, benches, trees), measure, summary) + work.failures(failed)
+  rows = work.fill(keys(c, benches, trees), measure, summary)
+  rows += work.failures([key for key in trained if key['stage'] not in benches])
 
   if rows:
     tables = [speeds(rows)]
@@ -208,7 +204,7 @@ def heads(
 
 
 def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibration:
-  """The tree of a stage's heads, grown if it is missing."""
+  """The tree of a stage's heads, grown if it is missing; the workdir gets a copy and a picture."""
   sizes = c.measure
   folder = work.stage(
     f'{stage}-tree',
@@ -221,7 +217,12 @@ def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibrati
     max_len=sizes.max_len,
     repeats=sizes.repeats,
   )
-  return Calibration.load(folder / TREE_FILE)
+  calibration = Calibration.load(folder / TREE_FILE)
+  calibration.save(work.root / f'{stage}-tree.json')
+  smaller = calibration.tree.cut(sizes.nodes)
+  title = f'{stage.capitalize()}: {len(smaller.choices) + 1} nodes'
+  tree_figure.draw(smaller, title, work.root / f'{stage}-tree.png')
+  return calibration
 
 
 def calibrate(

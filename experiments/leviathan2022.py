@@ -1,8 +1,10 @@
 """Speculative decoding (Leviathan et al. 2022), from the top: theory against practice.
 
-A target and two draft models are trained. Each draft, beside n-gram models and prompt lookup,
-is measured in turn with plain decoding, and compared with what the paper's formulas predict.
-Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png.
+`speculative` is the page: it trains a target and two draft models, measures the rows that are
+missing, and writes the tables. A row (`figures`) is one draft (a trained one, n-grams, or prompt
+lookup), measured in turn with plain decoding, and beside it what the paper's formulas predict.
+Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png. The same command continues
+where it was stopped.
 """
 
 import dataclasses
@@ -33,7 +35,8 @@ from fastdec.models.ngram import NGram
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 
-PLAN = 'draft', 'temperature', 'plan', 'batch'  # fields that name a row
+# Fields that name a row. The plan is the number of tokens drafted a call, or 'adaptive'.
+PLAN = 'draft', 'temperature', 'plan', 'batch'
 DRAFTS = {
   'large': 'large draft',
   'small': 'small draft',
@@ -104,12 +107,10 @@ def speculative(c: Speculative, work: Workdir) -> None:
   # Train the models that are missing: first the target, without which there is nothing.
   target = model(c, work, 'target')
   trained = [{'draft': name} for name in TRAINED]
-  models, failed = {}, []
   drafts = work.each(trained, lambda key: model(c, work, key['draft']))
+  models = {}
   for key, folder in zip(trained, drafts, strict=True):
-    if folder is None:
-      failed.append(key)
-    else:
+    if folder is not None:
       models[key['draft']] = folder
   if not work.is_complete:
     return
@@ -117,7 +118,7 @@ def speculative(c: Speculative, work: Workdir) -> None:
   # Measure the rows that are missing.
   bench = Bench(target, c.data, c.measure)
   rows = work.fill(keys(c, bench, models), functools.partial(figures, bench, models), summary)
-  rows += work.failures(failed)
+  rows += work.failures([key for key in trained if key['draft'] not in models])
 
   if rows:
     tables = [speeds(rows), alphas(rows)]
