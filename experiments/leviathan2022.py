@@ -313,9 +313,9 @@ ALPHAS = {  # Table 3: (target, draft) -> alpha at temperatures 0 and 1
 # --- the tables: every row, then the published figures
 
 SPEED_NOTES = (
-  'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own'
-  ' texts (temperature 0: how often the most likely words agree), and by acceptance, of the drafted'
-  ' tokens that a call came to.',
+  'α: by beta, the mean of sum min(p, q) over the contexts in texts of the target (temperature 0:'
+  ' how often the most likely words agree); accepted, the share of drafted tokens that were'
+  ' accepted, without those after a rejected one.',
   "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target"
   ' on one token.',
   'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1))'
