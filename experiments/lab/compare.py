@@ -19,7 +19,7 @@ from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
-Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
+Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s], and the key that they draw by
 # The second program decodes MORE times as many texts; subtracting cancels the start-up cost.
 MORE = 3
 
@@ -44,18 +44,20 @@ class Comparison:
 
   @functools.cached_property
   def ours(self) -> list[Decoded]:
-    return [self._decode(self.strategy, *one).checked() for one in self.batches]
+    """The strategy's texts."""
+    return [self._decode(self.strategy, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def theirs(self) -> list[Decoded]:
-    return [self._decode(self.plain, *one).checked() for one in self.batches]
+    """The plain texts."""
+    return [self._decode(self.plain, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def counts(self) -> tuple['Counts', 'Counts']:
     """The counts of the strategy's texts, then of the plain ones.
 
     Raises:
-      UserError: all of them end at once.
+      UserError: every text ends after one token.
     """
     ours, theirs = Counts.of(self.ours), Counts.of(self.theirs)
     if not (ours.later and theirs.later):
@@ -79,10 +81,9 @@ class Comparison:
     Raises:
       UserError: a text differs first at a place that is not a near tie.
     """
-    parts = [
-      partings(tuple(self.target), prompts, ours, theirs)
-      for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True)
-    ]
+    parts = []
+    for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True):
+      parts.append(partings(tuple(self.target), prompts, ours, theirs))
     gaps, texts = np.concatenate(parts), self.counts[0].texts
     check_partings(gaps, texts, dtype)
     largest = float(gaps.max()) if gaps.size else None
@@ -95,13 +96,13 @@ class Comparison:
     and calls of other kinds in turn, so that the machine treats all alike.
 
     Args:
-      rounds: how many times each is timed.
-      calls: by name, a function of how many calls to make, and how many calls a text takes.
+      rounds: the number of times that each is timed.
+      calls: by name, a function that makes n calls, and the number of these calls in a text.
       few: texts that the shorter program of a pair decodes. More than 1 for small models, whose
         first calls find cold caches.
 
     Returns:
-      Seconds of a text; those of its calls without what starting the program takes.
+      Seconds of a text; those of its calls without the program's start.
     """
     functions: dict[str, Callable[..., Any]] = {}
     sizes = {'few': few, 'many': MORE * few}
@@ -122,8 +123,8 @@ class Comparison:
     return clock
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
-    """The ratios of a cell. They are of times for one token, because the two sides' texts may
-    differ in length."""
+    """The fields of a row about speed: ratios of times for one token, because the two sides' texts
+    may differ in length."""
     ours, theirs = self.counts
     seconds = {}
     for name, counts in (('ours', ours), ('plain', theirs)):
@@ -178,11 +179,11 @@ class Counts:
 
 
 def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
-  """Counts over all texts: tokens a call of a row and, at temperature 0, agreement with
-  greedy decoding.
+  """The fields of a row about all texts: tokens a call and, at temperature 0, agreement with greedy
+  decoding.
 
   Args:
-    whole: over all of them.
+    whole: the comparison over all texts.
     dtype: the type that the target computes in; None above temperature 0.
 
   Raises:
@@ -202,7 +203,7 @@ def cost(
   Args:
     clock: see `Comparison.clock`.
     name, other: the names of the two kinds of calls there.
-    count, others: how many of each a text takes.
+    count, others: the number of each in a text.
   """
   if min(clock[other].seconds) <= 0:
     return None
