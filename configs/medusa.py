@@ -12,11 +12,11 @@ scale (2 cores: time for training and for measuring)
              0` before the command makes these small models faster
 
 text
-  own        heads are trained on what the target itself writes after the first tokens of the
-             training captions: what they are to guess (self-distillation, section 2.3.2)
-  data       on the captions as people wrote them
-  mixed      own for Medusa-1, both for Medusa-2, which changes the model: it keeps what it knows of
-             people's text
+  own        heads learn from what the target itself writes after the first tokens of the training
+             captions, since that is what they will guess (self-distillation, section 2.3.2)
+  data       heads learn from the captions as people wrote them
+  mixed      own for Medusa-1, both for Medusa-2, which changes the model: so it keeps what it knows
+             of people's text
 """
 
 from typing import Any

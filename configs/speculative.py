@@ -9,10 +9,11 @@ scale (2 cores: time for training and for measuring)
   smoke      the embedded corpus at toy size: every step runs, nothing is learnt; a minute
   multi30k   Multi30k from data/multi30k (--config.data.folder=...). The target takes under an hour
              (captions: half an hour), drafts of 2 layers and of 1 about 6 minutes each; measuring
-             about 30 minutes. These models are so small that a second core only costs: with
-             `taskset -c 0` before the command a call takes two thirds of the time (train first,
-             measure then: the same command goes on). The language model of docs/results learnt five
-             times as many captions, those of folder/captions.en.gz (--config.data.train=captions)
+             about 30 minutes. These models are so small that a second core slows them down: with
+             `taskset -c 0` before the command a call takes two thirds of the time (train without
+             it, then measure with it: the same command continues). The language model of
+             docs/results learnt five times as many captions, those of folder/captions.en.gz
+             (--config.data.train=captions)
 
 task
   translation  en-de by an encoder-decoder Transformer; a draft model has an encoder of its own

@@ -1,9 +1,10 @@
 """Medusa (Cai et al. 2024), from the top: heads on a language model, their trees, what they gain.
 
-A language model of captions is trained and writes text of its own. Heads learn on that text: on the
-frozen model (Medusa-1), then together with it (Medusa-2). A tree for each grows on the dev set;
-chain, published tree and grown trees are measured beside plain greedy decoding, in turn. Results:
-results.jsonl, medusa.md, medusa-1-tree.json and .png, medusa-2-tree.json and .png.
+`medusa` is the page: it trains a language model of captions, which writes text of its own, and
+heads on that text: on the frozen model (Medusa-1), then together with it (Medusa-2). For each it
+grows a tree on the dev set. A row (`figures`) is a chain, a published tree or a grown one, beside
+plain greedy decoding in turn. Results: results.jsonl, medusa.md, medusa-1-tree.json and .png,
+medusa-2-tree.json and .png. The same command continues where it was stopped.
 """
 
 import dataclasses
@@ -15,11 +16,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, joined
+from experiments.lab.bench import Bench, Texts
+from experiments.lab.compare import joined
 from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
-from experiments.lab.text import TextConfig, prompts_of
+from experiments.lab.text import TextConfig, inputs_of, prompts_of
 from experiments.lab.train import Count, Counts, RunConfig, Seed, each_once, seed_of, spaced
 from experiments.lab.workdir import Workdir
 from fastdec import folders
@@ -39,6 +41,7 @@ from fastdec.training.losses import dev_loss
 
 PLAN = 'stage', 'tree', 'batch'  # fields that name a row
 FROZEN, TOGETHER = STAGES = 'medusa-1', 'medusa-2'
+Stage = Literal['medusa-1', 'medusa-2']
 Tree = Literal['chain', 'published', 'calibrated', 'fastest', 'typical']
 TREES: dict[Tree, str] = {  # accepted exactly, except 'typical'
   'chain': 'chain',
@@ -47,7 +50,8 @@ TREES: dict[Tree, str] = {  # accepted exactly, except 'typical'
   'fastest': 'calibrated, fastest',
   'typical': 'calibrated, typical',
 }
-ROWS = 64  # prompts at once, where nothing is timed
+ROWS = 64  # prompts at once, while a tree is grown
+TREE_FILE = 'tree.json'  # of a stage: what `calibrate` finds
 
 
 # --- settings
@@ -64,7 +68,7 @@ class Heads:
   decay: Annotated[float, Between(1e-6, 1)] = 0.8  # each later head's loss counts this many times
   # of the loss, the model's share where it learns too: 1 to 0.2 (1 + 0.8 + ...)
   p1_share: Annotated[float, Between(1e-6, 1 - 1e-6)] = 0.6
-  # what `train.heads` may ask for besides: a minibatch trains all heads, at all places
+  # settings of `train.heads`, the same for every run: a minibatch trains all heads, at all places
   draw: ClassVar[str] = 'all'
   anchors: ClassVar[int] = 0
 
@@ -79,26 +83,24 @@ class Heads:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
-  """What to measure, and on which captions."""
+class Measure(Texts):
+  """What to measure, and on which captions: all figures are of those that are timed."""
 
-  stages: tuple[Literal['medusa-1', 'medusa-2'], ...] = STAGES
+  sentences: train.Zero = 0
+  max_len: Some = 60
+  repeats: Count = 3
+  stages: tuple[Stage, ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
   published: str = 'mc_sim_7b_63'  # the tree beside the calibrated ones
   nodes: Some = 32  # of the calibrated tree, the root included
   most: Some = 64  # of the tree with the most tokens a second
   batches: Counts = (1, 8, 32)  # prompts at once; typical acceptance is at the first
   typical: float = 0.09  # epsilon of typical acceptance, with delta its root
-  prompt: Count = 4  # tokens of a caption
   calibrated: Count = 1000  # captions of the dev set that the trees are grown on
-  split: Literal['dev', 'test'] = 'test'
-  timed: Count = 32  # captions of the split, evenly spaced
-  max_len: Some = 60
-  repeats: Count = 3  # of timing
 
   def __post_init__(self) -> None:
     each_once('measure', stages=self.stages, trees=self.trees, batches=self.batches)
-    fd.Typical(self.typical)  # says what cannot be, as the next line does
+    fd.Typical(self.typical)  # refuses what is not possible, as the next line does
     medusa_choices(self.published)
 
 
@@ -128,95 +130,99 @@ class Medusa:
         f' config.heads.depth={self.heads.depth}: give as many heads, or another tree'
       )
 
+  @property
+  def people(self) -> TextConfig:
+    """The captions as people wrote them."""
+    return dataclasses.replace(self.data, distilled='', own='', mixed=False)
+
 
 # --- the page
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
-  """Finished heads with their model, and the tree that suits them."""
-
-  folder: pathlib.Path
-  calibration: Calibration
-
-
 def medusa(c: Medusa, work: Workdir) -> None:
   """The page from the top: a model, its own text, heads, trees, rows and tables."""
-  people, sizes = dataclasses.replace(c.data, distilled='', own='', mixed=False), c.measure
+  # Train the model, and have it write the text that heads learn.
   target = work.stage(
-    'target', train.base, model=c.model, run=c.train, data=people, seed=c.seed, mesh=c.mesh
+    'target', train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
   )
-  learnt = people
+  data, sizes = c.people, c.measure
   if c.text != 'data':
-    lengths = {'prompt': sizes.prompt, 'max_len': sizes.max_len}
-    written = work.stage('own', continuations, model=target, data=people, **lengths)
-    learnt = dataclasses.replace(people, distilled=str(written))
+    own = work.stage(
+      'own', continuations, model=target, data=data, prompt=sizes.prompt, max_len=sizes.max_len
+    )
+    data = dataclasses.replace(data, distilled=str(own))
 
-  def heads_and_tree(key: Row) -> Made:
-    folder = heads(c, work, key['stage'], target, learnt)
-    return Made(folder, tree(c, work, key['stage'], folder, people))
+  # Train heads on it, and grow a tree for each.
+  def heads_and_tree(key: Row) -> tuple[pathlib.Path, Calibration]:
+    folder = heads(c, work, key['stage'], target, data)
+    return folder, tree(c, work, key['stage'], folder)
 
-  trained = [{'stage': name} for name in sizes.stages]
-  made: dict[str, Made] = {}
-  for key, one in zip(trained, work.each(trained, heads_and_tree), strict=True):
-    if one is not None:
-      made[key['stage']] = one
-  bench = Bench(c, people, made)
-  keys = [bench.key(**plan) for plan in plans(sizes) if plan['stage'] in made]
-  rows = work.fill(keys, functools.partial(figures, bench), summary)
-  rows += work.failures([key for key in trained if key['stage'] not in made])
+  trained: list[Row] = [{'stage': stage} for stage in sizes.stages]
+  benches, trees = {}, {}
+  for key, made in zip(trained, work.each(trained, heads_and_tree), strict=True):
+    if made is not None:
+      folder, trees[key['stage']] = made
+      benches[key['stage']] = Bench(folder, c.people, sizes)
+
+  # Measure the rows that are missing.
+  measure = functools.partial(figures, c, benches, trees)
+  rows = work.fill(keys(c, benches, trees), measure, summary)
+  rows += work.failures([key for key in trained if key['stage'] not in benches])
+
   if rows:
-    drawn = [speeds(rows)]
-    for name, one in made.items():
-      of = name.capitalize()
-      drawn += [accuracies(one.calibration, of), widths(one.calibration, of)]
-    write(work.root / 'medusa', work.console, drawn)
-    trees = ', '.join(f'{work.root}/{name}-tree.png' for name in made)
-    work.console.print(f'The trees are {trees}, and beside each its choices')
-
-
-def plans(measure: Measure) -> list[Row]:
-  """The rows: every tree at every batch size, and typical acceptance at the first."""
-  found = []
-  for name in measure.stages:
-    for kind in measure.trees:
-      for batch in measure.batches[:1] if kind == 'typical' else measure.batches:
-        found.append(dict(zip(PLAN, (name, kind, batch), strict=True)))
-  return found
+    tables = [speeds(rows)]
+    for stage, calibration in trees.items():
+      name = stage.capitalize()
+      tables += [accuracies(calibration, name), widths(calibration, name)]
+    write(work.root / 'medusa', work.console, tables)
+    pictures = ', '.join(f'{work.root}/{stage}-tree.png' for stage in trees)
+    work.console.print(f'The trees are {pictures}, and beside each its choices')
 
 
 def heads(
-  c: Medusa, work: Workdir, name: str, target: pathlib.Path, data: TextConfig
+  c: Medusa, work: Workdir, stage: str, target: pathlib.Path, data: TextConfig
 ) -> pathlib.Path:
-  """The heads of a stage; Medusa-2 begins at Medusa-1."""
+  """The heads of a stage, trained if they are missing; Medusa-2 begins at Medusa-1."""
   base, run = target, c.freeze
-  if name == TOGETHER:
+  if stage == TOGETHER:
     base, run = heads(c, work, FROZEN, target, data), c.finetune
     # the model changes: of mixed text it sees people's too, to keep what it knows of that
     data = dataclasses.replace(data, mixed=c.text == 'mixed')
-  settings = {'heads': c.heads, 'k': c.heads.depth + 1, 'together': name == TOGETHER, 'run': run}
-  settings |= {'data': data, 'seed': c.seed, 'order': seed_of(c.seed, name), 'mesh': c.mesh}
-  return work.stage(name, train.heads, base=base, **settings)
+  return work.stage(
+    stage,
+    train.heads,
+    base=base,
+    heads=c.heads,
+    k=c.heads.depth + 1,
+    together=stage == TOGETHER,
+    run=run,
+    data=data,
+    seed=c.seed,
+    order=seed_of(c.seed, stage),
+    mesh=c.mesh,
+  )
 
 
-def tree(
-  c: Medusa, work: Workdir, name: str, heads: pathlib.Path, people: TextConfig
-) -> Calibration:
-  """The tree of a stage's heads; what was found and the picture lie in the workdir too."""
-  sizes, most = c.measure, max(c.measure.most, c.measure.nodes)
-  same = {'prompt': sizes.prompt, 'max_len': sizes.max_len, 'repeats': sizes.repeats}
-  same |= {'data': people, 'calibrated': sizes.calibrated, 'most': most}
-  found = Calibration.load(work.stage(f'{name}-tree', calibrate, heads=heads, **same) / FOUND)
-  found.save(work.root / f'{name}-tree.json')
-  shown = found.tree.cut(sizes.nodes)
-  title = f'{name.capitalize()}: {len(shown.choices) + 1} nodes'
-  tree_figure.draw(shown, title, work.root / f'{name}-tree.png')
-  return found
-
-
-# --- measurement
-
-FOUND = 'tree.json'
+def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibration:
+  """The tree of a stage's heads, grown if it is missing; the workdir gets a copy and a picture."""
+  sizes = c.measure
+  folder = work.stage(
+    f'{stage}-tree',
+    calibrate,
+    heads=heads,
+    data=c.people,
+    prompt=sizes.prompt,
+    calibrated=sizes.calibrated,
+    most=max(sizes.most, sizes.nodes),
+    max_len=sizes.max_len,
+    repeats=sizes.repeats,
+  )
+  calibration = Calibration.load(folder / TREE_FILE)
+  calibration.save(work.root / f'{stage}-tree.json')
+  smaller = calibration.tree.cut(sizes.nodes)
+  title = f'{stage.capitalize()}: {len(smaller.choices) + 1} nodes'
+  tree_figure.draw(smaller, title, work.root / f'{stage}-tree.png')
+  return calibration
 
 
 def calibrate(
@@ -230,25 +236,96 @@ def calibrate(
   max_len: int,
   repeats: int,
 ) -> None:
-  """Grows the tree of some heads on the dev set, and times its calls."""
-  target, drafting = loaded(heads)
-  given = prompts_of(data.open(), 'dev', prompt, target.module.config.bos_id)
-  given = given[spaced(len(given), calibrated)].tolist()
-  found = tree_calibration.calibrate(target, drafting, given, most, max_len, ROWS)
-  found = tree_calibration.timed(found, target, drafting, given[0], max_len, repeats)
-  found.save(folder / FOUND)
+  """Grows the tree of some heads on the dev set, and times its calls; see `Measure`."""
+  target, drafting = Bound(*pack_if_faster(*folders.load(heads))), heads_of(heads)
+  prompts = prompts_of(data.open(), 'dev', prompt, target.module.config.bos_id)
+  some = prompts[spaced(len(prompts), calibrated)].tolist()
+  calibration = tree_calibration.calibrate(target, drafting, some, most, max_len, ROWS)
+  calibration = tree_calibration.timed(calibration, target, drafting, some[0], max_len, repeats)
+  calibration.save(folder / TREE_FILE)
 
 
 @functools.cache
-def loaded(folder: pathlib.Path) -> tuple[Bound, Bound]:
-  """The model and the heads of a stage."""
-  model, drafting = folders.load(folder), folders.load_heads(folder)
-  return Bound(*pack_if_faster(*model)), Bound(*pack_if_faster(*drafting))
+def heads_of(folder: pathlib.Path) -> Bound:
+  """The heads in a folder, packed where that makes a call faster."""
+  return Bound(*pack_if_faster(*folders.load_heads(folder)))
 
 
-def figures(bench: 'Bench', key: Row) -> Row:
-  """Measures a row."""
-  return bench.figures(**{name: key[name] for name in PLAN})
+def plans(measure: Measure) -> list[Row]:
+  """What is measured: every tree at every batch size, and typical acceptance at the first."""
+  plans = []
+  for stage in measure.stages:
+    for tree in measure.trees:
+      batches = measure.batches[:1] if tree == 'typical' else measure.batches
+      plans += [(stage, tree, batch) for batch in batches]
+  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
+
+
+def keys(c: Medusa, benches: Mapping[str, Bench], trees: Mapping[str, Calibration]) -> list[Row]:
+  """The keys of the rows: all that decides their figures."""
+  keys = []
+  for plan in plans(c.measure):
+    stage = plan['stage']
+    if stage in benches:  # else its training failed
+      nodes = topology(c, plan['tree'], trees[stage])
+      key = {**plan, 'text': c.text, 'seed': c.seed, 'nodes': nodes.n, 'depth': nodes.max_depth}
+      keys.append(key | benches[stage].key('calibrated', 'most', 'published', 'typical'))
+  return keys
+
+
+# --- one row
+
+
+def figures(
+  c: Medusa, benches: Mapping[str, Bench], trees: Mapping[str, Calibration], key: Row
+) -> Row:
+  """Measures a row: tokens a call, agreement, and wall clock in turn with plain greedy decoding."""
+  bench, is_typical = benches[key['stage']], key['tree'] == 'typical'
+  epsilon = c.measure.typical
+  rule = fd.Typical(epsilon, epsilon**0.5) if is_typical else fd.Exact()
+  nodes = topology(c, key['tree'], trees[key['stage']])
+  strategy = fd.Medusa(heads_of(bench.folder), nodes, rule)
+  comparison = bench.comparison(strategy, bench.timed, key['batch'])
+  agreement = {'same_as_plain': comparison.same}
+  if not is_typical:
+    agreement = comparison.agreement(bench.dtype)
+
+  # Count tokens a call once more, over prompts that begin no text of the training.
+  out, seen = joined(comparison.ours), train_prompts(bench)
+  is_new = [tuple(row) not in seen for batch, _ in comparison.batches for row in batch.tolist()]
+  calls = out.calls[is_new].sum()
+  return {
+    'tokens_unseen': float((out.lengths[is_new] - 1).sum() / calls) if calls else None,
+    'nll': nll(bench),
+    **comparison.speed(comparison.clock(bench.texts.repeats, {})),
+    **agreement,
+    'dtype': bench.dtype,
+    'repeated_4grams': repeated_share(joined(comparison.theirs)),
+  }
+
+
+def topology(c: Medusa, tree: str, calibration: Calibration) -> Topology:
+  """The tree of a row."""
+  if tree == 'chain':
+    return Topology.chain(c.heads.depth + 1)
+  if tree == 'published':
+    return Topology.from_choices(medusa_choices(c.measure.published))
+  best = calibration.chosen if tree == 'fastest' else calibration.tree.cut(c.measure.nodes)
+  return Topology.from_choices(best.choices)
+
+
+@functools.cache
+def train_prompts(bench: Bench) -> set[tuple[int, ...]]:
+  """The prompts that begin the texts of the training."""
+  prompts = inputs_of(bench.text, bench.target.module, 'train', bench.texts.prompt)
+  return set(map(tuple, prompts.tolist()))
+
+
+@functools.cache
+def nll(bench: Bench) -> float:
+  """Nats a token of the dev set as people wrote it, by the model itself."""
+  model, params = bench.target
+  return dev_loss(model, params, bench.text.dev_batches())['nll']
 
 
 def summary(row: Row) -> str:
@@ -257,80 +334,6 @@ def summary(row: Row) -> str:
     f'{row["stage"]}, tree: {TREES[row["tree"]]}, batch {row["batch"]}:'
     f' {row["tokens_per_call"]:.2f} tokens a call, measured {row["speedup"]:.2f}x'
   )
-
-
-class Bench:
-  """Finished heads and the prompts that their models go on from.
-
-  Args:
-    c: the settings.
-    people: the captions.
-    made: heads by their stage.
-  """
-
-  def __init__(self, c: Medusa, people: TextConfig, made: Mapping[str, Made]) -> None:
-    self.c, self.people, self.made, self.text = c, people, made, people.open()
-    prompts = self._prompts(c.measure.split)
-    self.timed = prompts[spaced(len(prompts), c.measure.timed)]
-    self.seen = set(map(tuple, self._prompts('train').tolist()))
-
-  def __reduce__(self) -> Any:
-    """A job loads the models itself."""
-    return Bench, (self.c, self.people, self.made)
-
-  def key(self, stage: str, tree: str, batch: int) -> Row:
-    """The key of a row: all that decides its figures."""
-    names = 'split', 'timed', 'max_len', 'repeats', 'prompt', 'calibrated', 'most'
-    names += 'published', 'typical'
-    asked = {name: getattr(self.c.measure, name) for name in names}
-    plan = dict(zip(PLAN, (stage, tree, batch), strict=True))
-    same = {'text': self.c.text, 'seed': self.c.seed, 'content': self.text.content}
-    if stage in self.made:  # else there is at most a failure
-      topology, models = self.topology(stage, tree), folders.content(self.made[stage].folder)
-      same |= {'models': models, 'nodes': topology.n, 'depth': topology.max_depth}
-    return plan | same | asked
-
-  def figures(self, stage: str, tree: str, batch: int) -> Row:
-    """Tokens a call, agreement, and wall clock in turn with plain greedy decoding."""
-    c, (target, drafting) = self.c.measure, loaded(self.made[stage].folder)
-    rule = fd.Typical(c.typical, c.typical**0.5) if tree == 'typical' else fd.Exact()
-    strategy = fd.Medusa(drafting, self.topology(stage, tree), rule)
-    batches = batches_of(self.timed, batch, target.module.pad_id, None)
-    comparison = Comparison(target, strategy, fd.Greedy(), batches, c.max_len)
-    dtype = target.module.config.dtype
-    agreement = {'same_as_plain': comparison.same}
-    if tree != 'typical':
-      agreement = comparison.agreement(dtype)
-    prompts = [tuple(row) for some, _ in comparison.batches for row in some.tolist()]
-    is_new, texts = [row not in self.seen for row in prompts], joined(comparison.ours)
-    calls = texts.calls[is_new].sum()
-    return {
-      'tokens_unseen': float((texts.lengths[is_new] - 1).sum() / calls) if calls else None,
-      'nll': self.nll(stage),
-      **comparison.speed(comparison.clock(c.repeats, {})),
-      **agreement,
-      'dtype': dtype,
-      'repeated_4grams': repeated_share(joined(comparison.theirs)),
-    }
-
-  def topology(self, stage: str, tree: str) -> Topology:
-    """The tree of a row."""
-    found = self.made[stage].calibration
-    if tree == 'chain':
-      return Topology.chain(self.c.heads.depth + 1)
-    if tree == 'published':
-      return Topology.from_choices(medusa_choices(self.c.measure.published))
-    best = found.chosen if tree == 'fastest' else found.tree.cut(self.c.measure.nodes)
-    return Topology.from_choices(best.choices)
-
-  @functools.cache  # noqa: B019 (one bench a process)
-  def nll(self, stage: str) -> float:
-    """Nats a token of the dev set as people wrote it, by the model of a stage."""
-    target, _ = loaded(self.made[stage].folder)
-    return dev_loss(target.module, target.params, self.text.dev_batches())['nll']
-
-  def _prompts(self, split: str) -> Any:
-    return prompts_of(self.text, split, self.c.measure.prompt, self.c.model.bos_id)
 
 
 # --- what the paper and its repository publish (Vicuna and Zephyr, an A100)
@@ -352,9 +355,9 @@ SPEEDS = (
 # --- tables
 
 NOTES = (
-  'Tokens: per call of the model; of a batch, per step, which goes on until its last row ends.'
-  ' Call: what a call on the tree takes, heads included, in calls of plain greedy decoding of the'
-  ' same model. New: tokens per call of a row, over prompts that begin no text of the training.'
+  'Tokens: per call of the model; of a batch, per step, until its slowest row is done. Call: the'
+  ' time of a call on the tree, heads included, in calls of plain greedy decoding of the same'
+  ' model. New: tokens per call of a row, over prompts that begin no text of the training.'
   ' Speed-up: over plain greedy decoding in turn, whole texts, and in brackets the slowest and'
   ' fastest round; calls alone: without the prompt.',
   f'{report.SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text by the model'
@@ -410,32 +413,32 @@ WIDTHS_NOTE = (
 )
 
 
-def accuracies(found: Calibration, of: str = 'Heads') -> Drawn:
+def accuracies(calibration: Calibration, name: str = 'Heads') -> Drawn:
   """Accuracy of each head, beside the published heads' accuracy."""
 
-  def right(place: int, top: int) -> Column:
-    def published(head: int) -> str:
-      return f'({100 * ACCURACY[head][place]:.0f})' if head < len(ACCURACY) else ''
+  def published(place: int, head: int) -> str:
+    return f'({100 * ACCURACY[head][place]:.0f})' if head < len(ACCURACY) else ''
 
-    ours = found.right[top].__getitem__
-    return Column(f'Top-{top} %', ours, '.1f', scale=100, beside=published)
+  columns = [Column('Head', lambda head: head + 1)]
+  for place, top in enumerate(TOPS):
+    ours, beside = calibration.right[top].__getitem__, functools.partial(published, place)
+    columns.append(Column(f'Top-{top} %', ours, '.1f', scale=100, beside=beside))
+  notes = HEADS_NOTE, f'Counted at {calibration.positions:,} tokens.'
+  table = Table(f'{name}: how often each head is right', columns, notes)
+  return table.of(range(len(calibration.right[1])))
 
-  columns = [Column('Head', lambda head: head + 1), *(right(i, top) for i, top in enumerate(TOPS))]
-  notes = HEADS_NOTE, f'Counted at {found.positions:,} tokens.'
-  return Table(f'{of}: how often each head is right', columns, notes).of(range(len(found.right[1])))
 
-
-def widths(found: Calibration, of: str = 'Heads') -> Drawn:
+def widths(calibration: Calibration, name: str = 'Heads') -> Drawn:
   """Promises of trees of growing size; the chosen one is marked."""
+  tokens, milliseconds, chosen = calibration.tokens, calibration.milliseconds, calibration.nodes
 
   def speed(nodes: int) -> float | None:
-    milliseconds = found.milliseconds.get(nodes)
-    return None if milliseconds is None else 1e3 * found.tokens[nodes] / milliseconds
+    return 1e3 * tokens[nodes] / milliseconds[nodes] if nodes in milliseconds else None
 
   columns = (
-    Column('Nodes', lambda nodes: f'{nodes} (chosen)' if nodes == found.nodes else str(nodes)),
-    Column('Tokens a call', lambda nodes: found.tokens[nodes], '.2f'),
-    Column('ms a call', found.milliseconds.get, '.2f'),
+    Column('Nodes', lambda nodes: f'{nodes} (chosen)' if nodes == chosen else str(nodes)),
+    Column('Tokens a call', tokens.get, '.2f'),
+    Column('ms a call', milliseconds.get, '.2f'),
     Column('Tokens a second', speed, ',.0f'),
   )
-  return Table(f'{of}: trees of growing size', columns, (WIDTHS_NOTE,)).of(sorted(found.tokens))
+  return Table(f'{name}: trees of growing size', columns, (WIDTHS_NOTE,)).of(sorted(tokens))

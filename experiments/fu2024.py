@@ -20,7 +20,7 @@ from experiments.lab.bench import Bench, Texts
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.lab.train import Counts, RunConfig, Seed, each_once
+from experiments.lab.train import Counts, RunConfig, Seed, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
@@ -92,12 +92,8 @@ class Lookahead:
 
   def __post_init__(self) -> None:
     train.check(self.train, self.model, self.data.rows, self.mesh, 'train')
-    limit = self.model.max_positions
     lengths = {'data.row_length': self.data.row_length, 'measure.max_len': self.measure.max_len}
-    for name, length in lengths.items():
-      if limit is not None and length > limit:
-        most = f'model.max_positions={limit} is the most'
-        raise UserError(f'config.{name}={length} is not possible: {most}')
+    check_lengths(lengths, self.model)
 
 
 # --- the page

@@ -1,8 +1,10 @@
 """Speculative decoding (Leviathan et al. 2022), from the top: theory against practice.
 
-A target and two draft models are trained. Each draft, beside n-gram models and prompt lookup,
-is measured in turn with plain decoding, and compared with what the paper's formulas predict.
-Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png.
+`speculative` is the page: it trains a target and two draft models, measures the rows that are
+missing, and writes the tables. A row (`figures`) is one draft (a trained one, n-grams, or prompt
+lookup), measured in turn with plain decoding, and beside it what the paper's formulas predict.
+Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png. The same command continues
+where it was stopped.
 """
 
 import dataclasses
@@ -11,21 +13,17 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-import jax
-import numpy as np
-from jaxtyping import Int
-
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, cost, joined
+from experiments.lab.bench import FEW, Bench, Texts
+from experiments.lab.compare import cost, joined
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
-from experiments.lab.text import TextConfig, inputs_of
-from experiments.lab.train import Count, Counts, RunConfig, Seed, Zero, each_once, spaced
+from experiments.lab.text import TextConfig
+from experiments.lab.train import Count, Counts, RunConfig, Seed, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding import theory
-from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
@@ -37,7 +35,8 @@ from fastdec.models.ngram import NGram
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 
-PLAN = 'draft', 'temperature', 'plan', 'batch'  # fields that name a row
+# Fields that name a row. The plan is the number of tokens drafted a call, or 'adaptive'.
+PLAN = 'draft', 'temperature', 'plan', 'batch'
 DRAFTS = {
   'large': 'large draft',
   'small': 'small draft',
@@ -48,26 +47,23 @@ DRAFTS = {
 TRAINED = 'large', 'small'
 COUNTED = 'bigram', 'unigram'  # on the training text
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
-FEW = 3  # texts, see `Comparison.clock`
 SUCCESSORS = 64  # of a word that the bigram model lists
+Models = Mapping[str, pathlib.Path]  # folders of the trained drafts, by name
 
 
 # --- settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
+class Measure(Texts):
   """What to measure, and on which texts."""
 
+  sentences: train.Zero = 200  # for alpha
+  max_len: Count = 80
+  repeats: Count = 5
   gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
   batches: Counts = (1, 8, 32)  # texts at once; all gammas at the first, the first gamma at all
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
-  prompt: Count = 4  # tokens of a caption, if the task is lm
-  split: Literal['dev', 'test'] = 'test'
-  sentences: Zero = 200  # of the split, evenly spaced: for alpha; 0: all
-  timed: Count = 32  # of them, evenly spaced: for wall clock and tokens a call
-  max_len: Count = 80
-  repeats: Count = 5
 
   def __post_init__(self) -> None:
     each_once('measure', gammas=self.gammas, batches=self.batches, temperatures=self.temperatures)
@@ -100,11 +96,7 @@ class Speculative:
     for role in ('target', *TRAINED):
       part: Trained = getattr(self, role)
       train.check(part.train, part.model, self.data.rows, self.mesh, f'{role}.train')
-      limit = part.model.max_positions
-      for name, length in lengths.items():
-        if limit is not None and length > limit:
-          most = f'{role}.model.max_positions={limit} is the most'
-          raise UserError(f'config.{name}={length} is not possible: {most}')
+      check_lengths(lengths, part.model, f'{role}.model')
 
 
 # --- the page
@@ -112,54 +104,152 @@ class Speculative:
 
 def speculative(c: Speculative, work: Workdir) -> None:
   """The page from the top: three models, their rows, the tables and the picture."""
-
-  def train_model(key: Row) -> pathlib.Path:
-    part: Trained = getattr(c, key['draft'])
-    inputs = {'model': part.model, 'run': part.train, 'data': c.data, 'seed': c.seed}
-    return work.stage(key['draft'], train.base, **inputs, mesh=c.mesh)
-
-  models = {'target': train_model({'draft': 'target'})}
-  trained = [{'draft': draft} for draft in TRAINED]
-  for key, folder in zip(trained, work.each(trained, train_model), strict=True):
+  # Train the models that are missing: first the target, without which there is nothing.
+  target = model(c, work, 'target')
+  trained = [{'draft': name} for name in TRAINED]
+  drafts = work.each(trained, lambda key: model(c, work, key['draft']))
+  models = {}
+  for key, folder in zip(trained, drafts, strict=True):
     if folder is not None:
       models[key['draft']] = folder
   if not work.is_complete:
     return
-  bench = Bench(c, models)
-  keys = []
-  for plan in plans(c.measure):
-    if plan['draft'] in models or plan['draft'] not in TRAINED:
-      keys.append(bench.key(**plan))
-  rows = work.fill(keys, functools.partial(figures, bench), summary)
+
+  # Measure the rows that are missing.
+  bench = Bench(target, c.data, c.measure)
+  rows = work.fill(keys(c, bench, models), functools.partial(figures, bench, models), summary)
   rows += work.failures([key for key in trained if key['draft'] not in models])
+
   if rows:
     tables = [speeds(rows), alphas(rows)]
     write(work.root / 'speculative', work.console, tables, functools.partial(picture, rows))
 
 
+def model(c: Speculative, work: Workdir, role: str) -> pathlib.Path:
+  """The target, or a draft model, trained if it is missing."""
+  part: Trained = getattr(c, role)
+  return work.stage(
+    role, train.base, model=part.model, run=part.train, data=c.data, seed=c.seed, mesh=c.mesh
+  )
+
+
 def plans(measure: Measure) -> list[Row]:
-  """The rows: every draft at the first gamma and batch size; then other gammas and an adapted one
-  there, and the first gamma at other batch sizes."""
+  """What is measured: every draft at the first gamma and batch size; then other gammas and an
+  adapted one there, and the first gamma at other batch sizes."""
   gamma, *longer = map(str, measure.gammas)
   batch, *larger = measure.batches
-  found = []
+  plans = []
   for temperature in measure.temperatures:
     for draft in DRAFTS:
-      found.append((draft, temperature, gamma, batch))
+      plans.append((draft, temperature, gamma, batch))
       if draft not in COUNTED:
-        found += [(draft, temperature, other, batch) for other in longer]
-        found += [(draft, temperature, gamma, other) for other in larger]
+        plans += [(draft, temperature, other, batch) for other in longer]
+        plans += [(draft, temperature, gamma, other) for other in larger]
       if draft in TRAINED:
-        found.append((draft, temperature, 'adaptive', batch))
-  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
+        plans.append((draft, temperature, 'adaptive', batch))
+  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
 
 
-# --- measurement
+def keys(c: Speculative, bench: Bench, models: Models) -> list[Row]:
+  """The keys of the rows: all that decides their figures."""
+  same = {'task': c.task, 'seed': c.seed, **bench.key()}
+  keys = []
+  for plan in plans(c.measure):
+    name = plan['draft']
+    if name in TRAINED and name not in models:
+      continue
+    is_adaptive = plan['plan'] == 'adaptive'
+    gamma = max(c.measure.gammas) if is_adaptive else int(plan['plan'])
+    key = {**plan, 'gamma': gamma, **same}
+    if name in models:
+      key['models'] += f' {folders.content(models[name])}'
+    keys.append(key)
+  return keys
 
 
-def figures(bench: 'Bench', key: Row) -> Row:
-  """Measures a row."""
-  return bench.figures(**{name: key[name] for name in PLAN})
+# --- one row
+
+
+def figures(bench: Bench, models: Models, key: Row) -> Row:
+  """Measures a row: acceptance, the costs of calls, and wall clock in turn with plain decoding."""
+  name, temperature, gamma = key['draft'], key['temperature'], key['gamma']
+  is_adaptive, sampling = key['plan'] == 'adaptive', fd.Sampling(temperature)
+  if name == 'lookup':
+    strategy = fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
+  else:
+    draft = tuple(draft_of(bench, name, models.get(name)))
+    strategy = fd.Speculative(draft, gamma, sampling=sampling, adaptive=is_adaptive)
+  plain, draws = bench.plain(temperature, key['seed'])
+  comparison = bench.comparison(strategy, bench.timed, key['batch'], plain, draws)
+  ours, theirs = comparison.counts
+  agreement = {} if temperature else comparison.agreement(bench.dtype)
+
+  # Time whole texts, in turn with the parts that the formulas reckon with: each beside the number
+  # of them that a text takes.
+  target, before, after = bench.target, comparison.state(plain), comparison.state(strategy)
+  calls = {
+    'one call': (whole_calls(target, plain, before), theirs.steps),
+    'wide calls': (wide_calls(target, strategy, after, gamma + 1), ours.steps),
+    'drafts': (draft_calls(target, strategy, after), ours.steps),
+  }
+  clock = comparison.clock(bench.texts.repeats, calls, max(FEW // key['batch'], 1))
+  speed = comparison.speed(clock)
+  drafting = cost(clock, 'drafts', ours.steps, 'one call', theirs.steps)
+  c = None if drafting is None else drafting / gamma
+  v = cost(clock, 'wide calls', ours.steps, 'one call', theirs.steps)
+
+  # Predict the speed-up: by the paper's theorem 3.8, and by tokens a call over what a call costs.
+  alpha = accepted = predicted = width = None
+  drafts = float(gamma)
+  if name != 'lookup':  # it drafts without probabilities
+    alpha = alpha_of(bench, name, models.get(name), temperature, key['seed'])
+    drafts = ours.drafts_per_call
+    if not is_adaptive:
+      accepted = accepted_share(joined(comparison.ours), gamma)
+      predicted = None if c is None else theory.speedup(alpha, gamma, c)
+  if c is not None and v is not None and v + drafts * c > 0:
+    width = speed['tokens_per_call'] / (v + drafts * c)
+
+  return {
+    'alpha_beta': alpha,
+    'alpha_accepted': accepted,
+    'c': c,  # a call of the draft model, in calls of the target on one token
+    'v': v,  # the target's call on gamma + 1 tokens, in those on one
+    'drafts_per_call': drafts,  # calls of the draft model for each of the target
+    'predicted': predicted,
+    'predicted_width': width,  # compare with speedup_calls
+    **speed,
+    **agreement,
+    'dtype': bench.dtype,
+    'repeated_4grams': repeated_share(joined(comparison.theirs)),
+  }
+
+
+@functools.cache
+def draft_of(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
+  """A draft model: the trained one in the folder, or n-grams counted on the training text."""
+  if folder is not None:
+    return Bound(*pack_if_faster(*folders.load(folder)))
+  target, words = bench.target.module, bench.text.tokens('train').target
+  successors = min(SUCCESSORS, target.vocab_size) if name == 'bigram' else 0
+  ngrams = NGram(
+    target.vocab_size, successors, target.eos_ids, target.pad_id, target.suppressed_ids
+  )
+  first = target.config.bos_id if target.start_id is None else target.start_id
+  return Bound(ngrams, ngrams.count([words[i] for i in range(len(words))], first))
+
+
+@functools.cache
+def alpha_of(
+  bench: Bench, name: str, folder: pathlib.Path | None, temperature: float, seed: int
+) -> float:
+  """Alpha of a draft, by beta, over the texts that the target writes for all prompts: the same for
+  every gamma and batch size."""
+  (module, params), draft = bench.target, draft_of(bench, name, folder)
+  plain, key = bench.plain(temperature, seed)
+  texts = fd.decode(module, params, bench.prompts, plain, max_len=bench.texts.max_len, key=key)
+  shares = betas((module, params), tuple(draft), bench.prompts, texts.checked(), temperature)
+  return min(1.0, float(shares.mean()))  # sums of probabilities may exceed 1 by rounding
 
 
 def summary(row: Row) -> str:
@@ -171,124 +261,6 @@ def summary(row: Row) -> str:
     f' {row["batch"]}: {row["tokens_per_call"]:.2f} tokens a call, {predicted}, measured'
     f' {row["speedup"]:.2f}x'
   )
-
-
-class Bench:
-  """Finished models and the prompts that they go on from.
-
-  Args:
-    c: the settings.
-    models: folders of the target and of the drafts that are trained.
-  """
-
-  def __init__(self, c: Speculative, models: Mapping[str, pathlib.Path]) -> None:
-    self.c, self.models = c, models
-    self.text = c.data.open()
-    self.text.check_base(models['target'])
-    self.target = Bound(*pack_if_faster(*folders.load(models['target'])))
-    given = inputs_of(self.text, self.target.module, c.measure.split, c.measure.prompt)
-    self.prompts: Int[np.ndarray, 'n s'] = given[spaced(len(given), c.measure.sentences)]
-    self.timed = self.prompts[spaced(len(self.prompts), c.measure.timed)]
-
-  def __reduce__(self) -> Any:
-    """A job loads the models itself."""
-    return Bench, (self.c, self.models)
-
-  def key(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
-    """The key of a row: all that decides its figures."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'prompt'
-    asked = {name: getattr(self.c.measure, name) for name in names}
-    key: Row = dict(zip(PLAN, (draft, temperature, plan, batch), strict=True))
-    roles = [role for role in ('target', draft) if role in self.models]
-    asked['models'] = ' '.join(folders.content(self.models[role]) for role in roles)
-    asked['content'] = self.text.content
-    return key | {'gamma': self.gamma(plan), 'task': self.c.task, 'seed': self.c.seed, **asked}
-
-  def gamma(self, plan: str) -> int:
-    """Tokens that are drafted a call, at most."""
-    return max(self.c.measure.gammas) if plan == 'adaptive' else int(plan)
-
-  def figures(self, draft: str, temperature: float, plan: str, batch: int) -> Row:
-    """Acceptance, the costs of calls, and wall clock in turn with plain decoding."""
-    measure, dtype = self.c.measure, self.target.module.config.dtype
-    plain, key = self.plain(temperature)
-    gamma, strategy = self.gamma(plan), self.strategy(draft, temperature, plan)
-    batches = batches_of(self.timed, batch, self.target.module.pad_id, key)
-    comparison = Comparison(self.target, strategy, plain, batches, measure.max_len)
-    counts, theirs = comparison.counts
-    agreement = {} if temperature else comparison.agreement(dtype)
-
-    # the parts that the formulas reckon with, and how many of each a text takes
-    before, ours = comparison.state(plain), comparison.state(strategy)
-    calls = {
-      'one call': (whole_calls(self.target, plain, before), theirs.steps),
-      'wide calls': (wide_calls(self.target, strategy, ours, gamma + 1), counts.steps),
-      'drafts': (draft_calls(self.target, strategy, ours), counts.steps),
-    }
-    clock = comparison.clock(measure.repeats, calls, max(FEW // batch, 1))
-    speed = comparison.speed(clock)
-    drafting = cost(clock, 'drafts', counts.steps, 'one call', theirs.steps)
-    c = None if drafting is None else drafting / gamma
-    v = cost(clock, 'wide calls', counts.steps, 'one call', theirs.steps)
-
-    alpha = accepted = predicted = width = None
-    drafts = float(gamma)
-    if draft != 'lookup':  # which proposes no law
-      alpha, drafts = self.alpha(draft, temperature), counts.drafts_per_call
-      if plan != 'adaptive':
-        accepted = accepted_share(joined(comparison.ours), gamma)
-        predicted = None if c is None else theory.speedup(alpha, gamma, c)
-    if c is not None and v is not None and v + drafts * c > 0:
-      width = speed['tokens_per_call'] / (v + drafts * c)
-    return {
-      'alpha_beta': alpha,
-      'alpha_accepted': accepted,
-      'c': c,  # a call of the draft model, in calls of the target on one token
-      'v': v,  # the target's call on gamma + 1 tokens, in those on one
-      'drafts_per_call': drafts,  # calls of the draft model for each of the target
-      'predicted': predicted,  # the paper's theorem 3.8
-      'predicted_width': width,  # compare with speedup_calls
-      **speed,
-      **agreement,
-      'dtype': dtype,
-      'repeated_4grams': repeated_share(joined(comparison.theirs)),
-    }
-
-  @functools.cache  # noqa: B019 (one bench a process)
-  def alpha(self, draft: str, temperature: float) -> float:
-    """Alpha by beta, over the texts that the target writes for all prompts."""
-    strategy, key = self.plain(temperature)
-    most = self.c.measure.max_len
-    module, params = self.target
-    texts = fd.decode(module, params, self.prompts, strategy, max_len=most, key=key).checked()
-    found = betas(tuple(self.target), tuple(self.draft(draft)), self.prompts, texts, temperature)
-    return min(1.0, float(found.mean()))  # sums of probabilities may exceed 1 by rounding
-
-  @functools.cache  # noqa: B019
-  def draft(self, draft: str) -> Bound:
-    """A draft model: trained, or counted on the training text."""
-    if draft in TRAINED:
-      return Bound(*pack_if_faster(*folders.load(self.models[draft])))
-    target, words = self.target.module, self.text.tokens('train').target
-    successors = min(SUCCESSORS, target.vocab_size) if draft == 'bigram' else 0
-    ends = target.eos_ids, target.pad_id, target.suppressed_ids
-    model = NGram(target.vocab_size, successors, *ends)
-    first = target.config.bos_id if target.start_id is None else target.start_id
-    return Bound(model, model.count([words[i] for i in range(len(words))], first))
-
-  def plain(self, temperature: float) -> tuple[fd.Greedy | fd.Sample, Any]:
-    """Decoding token by token, and the key that it draws by."""
-    if not temperature:
-      return fd.Greedy(), None
-    return fd.Sample(temperature), jax.random.key(self.c.seed)
-
-  def strategy(self, draft: str, temperature: float, plan: str) -> Any:
-    """The strategy of a row."""
-    gamma, sampling = self.gamma(plan), fd.Sampling(temperature)
-    if draft == 'lookup':
-      return fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
-    is_adaptive = plan == 'adaptive'
-    return fd.Speculative(tuple(self.draft(draft)), gamma, sampling=sampling, adaptive=is_adaptive)
 
 
 # --- what the paper publishes (T5-XXL and others, one TPU v4)
@@ -341,9 +313,9 @@ ALPHAS = {  # Table 3: (target, draft) -> alpha at temperatures 0 and 1
 # --- the tables: every row, then the published figures
 
 SPEED_NOTES = (
-  'α: by beta, the mean of sum min(p, q) over the contexts that the target comes through in its own'
-  ' texts (temperature 0: how often the most likely words agree), and by acceptance, of the drafted'
-  ' tokens that a call came to.',
+  'α: by beta, the mean of sum min(p, q) over the contexts in texts of the target (temperature 0:'
+  ' how often the most likely words agree); accepted, the share of drafted tokens that were'
+  ' accepted, without those after a rejected one.',
   "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target"
   ' on one token.',
   'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1))'
@@ -372,15 +344,15 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 def alphas(rows: Sequence[Row]) -> Drawn:
   """Alpha, expected and measured tokens of every draft at its smallest gamma (Table 3)."""
-  found = [row for row in rows if row.get('error') is None and row['plan'] != 'adaptive']
-  shown: dict[tuple[str, float], Row] = {}
-  for row in sorted(found, key=lambda row: (row['batch'], row['gamma'])):
-    shown.setdefault((row['draft'], row['temperature']), row)
+  fixed = [row for row in rows if row.get('error') is None and row['plan'] != 'adaptive']
+  smallest: dict[tuple[str, float], Row] = {}
+  for row in sorted(fixed, key=lambda row: (row['batch'], row['gamma'])):
+    smallest.setdefault((row['draft'], row['temperature']), row)
   below = []
   for (target, draft), published in ALPHAS.items():
     both = ', '.join(f'{alpha:.2f}' for alpha in published)
     below.append({'Draft': f'{draft} ({target}, paper)', 'T': '0, 1', 'α': both})
-  return ALPHA_TABLE.of(shown.values(), below=below)
+  return ALPHA_TABLE.of(smallest.values(), below=below)
 
 
 def _expected(row: Row) -> float | None:
@@ -451,15 +423,15 @@ STYLES = {
 def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Draws measured against predicted speed-up: by the paper's formula, with its own points, and
   with the cost of the width. Filled: temperature 0; open: above."""
-  found = [row for row in rows if row.get('speedup_calls') is not None]
+  timed = [row for row in rows if row.get('speedup_calls') is not None]
   figure, (left, right) = drawing.panels(2)
   theirs = [(row.predicted, row.measured) for row in SPEEDS]
   paper = drawing.Style(drawing.PUBLISHED, 'x', '')
   drawing.curve(left, theirs, paper, 'Leviathan et al. 2022, Table 4')
-  _panel(left, found, 'predicted', 'Theorem 3.8: tokens by α, wide calls cost nothing more', theirs)
-  _panel(right, found, 'predicted_width', 'Tokens per call as measured, over v + γ c', [])
+  _panel(left, timed, 'predicted', 'Theorem 3.8: tokens by α, wide calls cost nothing more', theirs)
+  _panel(right, timed, 'predicted_width', 'Tokens per call as measured, over v + γ c', [])
   for draft in DRAFTS:
-    if any(row['draft'] == draft for row in found):
+    if any(row['draft'] == draft for row in timed):
       drawing.curve(right, [], STYLES[draft], DRAFTS[draft])
   drawing.legend(figure, 6)
   drawing.save(figure, path)
@@ -468,8 +440,8 @@ def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
 def _panel(
   axes: Any, rows: Sequence[Row], name: str, title: str, theirs: Sequence[tuple[float, float]]
 ) -> None:
-  """Our rows by one prediction, and where prediction and measurement are equal, or within a tenth;
-  `theirs` set the scale too."""
+  """Draws our rows by one prediction, a line where prediction and measurement are equal, and a band
+  where they differ by a tenth at most. The published points (`theirs`) set the scale too."""
   drawing.dress(axes, title, 'measured speed-up, calls alone', 'predicted speed-up')
   points = []
   for row in rows:

@@ -19,7 +19,7 @@ from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
-Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s] of one length, with their key
+Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s], and the key that they draw by
 # The second program decodes MORE times as many texts; subtracting cancels the start-up cost.
 MORE = 3
 
@@ -44,18 +44,20 @@ class Comparison:
 
   @functools.cached_property
   def ours(self) -> list[Decoded]:
-    return [self._decode(self.strategy, *one).checked() for one in self.batches]
+    """The strategy's texts."""
+    return [self._decode(self.strategy, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def theirs(self) -> list[Decoded]:
-    return [self._decode(self.plain, *one).checked() for one in self.batches]
+    """The plain texts."""
+    return [self._decode(self.plain, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def counts(self) -> tuple['Counts', 'Counts']:
     """The counts of the strategy's texts, then of the plain ones.
 
     Raises:
-      UserError: all of them end at once.
+      UserError: every text ends after one token.
     """
     ours, theirs = Counts.of(self.ours), Counts.of(self.theirs)
     if not (ours.later and theirs.later):
@@ -79,10 +81,9 @@ class Comparison:
     Raises:
       UserError: a text differs first at a place that is not a near tie.
     """
-    parts = [
-      partings(tuple(self.target), prompts, ours, theirs)
-      for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True)
-    ]
+    parts = []
+    for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True):
+      parts.append(partings(tuple(self.target), prompts, ours, theirs))
     gaps, texts = np.concatenate(parts), self.counts[0].texts
     check_partings(gaps, texts, dtype)
     largest = float(gaps.max()) if gaps.size else None
@@ -95,24 +96,23 @@ class Comparison:
     and calls of other kinds in turn, so that the machine treats all alike.
 
     Args:
-      rounds: how many times each is timed.
-      calls: by name, a function of how many calls to make, and how many calls a text takes.
+      rounds: the number of times that each is timed.
+      calls: by name, a function that makes n calls, and the number of these calls in a text.
       few: texts that the shorter program of a pair decodes. More than 1 for small models, whose
         first calls find cold caches.
 
     Returns:
-      Seconds of a text; those of its calls without what starting the program takes.
+      Seconds of a text; those of its calls without the program's start.
     """
-    functions, repeats = {}, {', few': few, ', many': MORE * few}
-    for name, one in (('plain', self.plain), ('ours', self.strategy)):
-      functions[name] = lambda prompts, key, one=one: self._decode(one, prompts, key)
-      for suffix, times in repeats.items():
-        functions[f'{name} calls{suffix}'] = lambda prompts, key, one=one, times=times: texts(
-          self.target, one, prompts, self.max_len, key, times
-        )
+    functions: dict[str, Callable[..., Any]] = {}
+    sizes = {'few': few, 'many': MORE * few}
+    for name, strategy in (('plain', self.plain), ('ours', self.strategy)):
+      functions[name] = functools.partial(self._decode, strategy)
+      for size, times in sizes.items():
+        functions[f'{name} calls, {size}'] = functools.partial(self._texts, strategy, times)
     for name, (run, count) in calls.items():
-      for suffix, times in repeats.items():
-        functions[f'{name}{suffix}'] = lambda *_, run=run, count=count * times: run(count)
+      for size, times in sizes.items():
+        functions[f'{name}, {size}'] = lambda *_, run=run, count=count * times: run(count)
     timings = measure(functions, rounds, self.batches)
     # Programs are rarely reused; drop them before memory maps run out (about 200 programs).
     jax.clear_caches()
@@ -123,32 +123,35 @@ class Comparison:
     return clock
 
   def speed(self, clock: Mapping[str, Timing]) -> dict[str, Any]:
-    """The ratios of a cell. They are of times for one token, because the two sides' texts may
-    differ in length."""
-    ours, theirs = (
-      Timing(tuple(s * len(self.batches) / counts.tokens for s in clock[name].seconds), 0.0)
-      for name, counts in zip(('ours', 'plain'), self.counts, strict=True)
-    )
-    later = [counts.later for counts in self.counts]
+    """The fields of a row about speed: ratios of times for one token, because the two sides' texts
+    may differ in length."""
+    ours, theirs = self.counts
+    seconds = {}
+    for name, counts in (('ours', ours), ('plain', theirs)):
+      tokens = counts.tokens / len(self.batches)  # of a batch
+      seconds[name] = Timing(tuple(s / tokens for s in clock[name].seconds), 0.0)
     return {
-      'tokens_per_call': self.counts[0].per_step / self.counts[1].per_step,
-      'speedup': ours.speedup_over(theirs),
-      'speedup_calls': cost(clock, 'plain calls', later[1], 'ours calls', later[0]) or None,
-      'spread': ours.speedups_over(theirs),
-      'ms_per_token': ours.milliseconds,
-      'plain_ms_per_token': theirs.milliseconds,
-      'texts': self.counts[0].texts,
+      'tokens_per_call': ours.per_step / theirs.per_step,
+      'speedup': seconds['ours'].speedup_over(seconds['plain']),
+      'speedup_calls': cost(clock, 'plain calls', theirs.later, 'ours calls', ours.later) or None,
+      'spread': seconds['ours'].speedups_over(seconds['plain']),
+      'ms_per_token': seconds['ours'].milliseconds,
+      'plain_ms_per_token': seconds['plain'].milliseconds,
+      'texts': ours.texts,
     }
 
   def state(self, strategy: Any) -> DecodeState:
     """The state of a strategy after the prompts of the first batch."""
     prompts, key = self.batches[0]
-    return texts(self.target, strategy, prompts, self.max_len, key, 0)
+    return self._texts(strategy, 0, prompts, key)
 
   def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
-    return fd.decode(
-      self.target.module, self.target.params, prompts, strategy, max_len=self.max_len, key=key
-    )
+    model, params = self.target
+    return fd.decode(model, params, prompts, strategy, max_len=self.max_len, key=key)
+
+  def _texts(self, strategy: Any, times: int, prompts: np.ndarray, key: Any) -> DecodeState:
+    """Writes the texts `times` times in one program; 0: the state after the prompts."""
+    return texts(self.target, strategy, prompts, self.max_len, key, times)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,41 +167,43 @@ class Counts:
 
   @classmethod
   def of(cls, texts: list[Decoded]) -> 'Counts':
-    count = sum(len(one.lengths) for one in texts)
-    tokens, calls, drafts = (
-      sum(int(getattr(one, name).sum()) for one in texts)
-      for name in ('lengths', 'calls', 'draft_calls')
-    )
-    steps, later = sum(int(one.calls.max()) for one in texts), tokens - count
-    a_batch = max(round(steps / len(texts)), 1)
-    return cls(count, tokens, later, a_batch, later / max(steps, 1), drafts / max(calls, 1))
+    count = tokens = calls = drafts = steps = 0
+    for batch in texts:
+      count += len(batch.lengths)
+      tokens += int(batch.lengths.sum())
+      calls += int(batch.calls.sum())
+      drafts += int(batch.draft_calls.sum())
+      steps += int(batch.calls.max())
+    later, of_batch = tokens - count, max(round(steps / len(texts)), 1)
+    return cls(count, tokens, later, of_batch, later / max(steps, 1), drafts / max(calls, 1))
 
 
 def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
-  """Counts over all texts: tokens a call of a row and, at temperature 0, agreement with
-  greedy decoding.
+  """The fields of a row about all texts: tokens a call and, at temperature 0, agreement with greedy
+  decoding.
 
   Args:
-    whole: over all of them.
+    whole: the comparison over all texts.
     dtype: the type that the target computes in; None above temperature 0.
 
   Raises:
     UserError: the model drafts nothing, or a text differs first at a place that is not a near tie.
   """
-  texts, agreement = whole.counts[0].texts, {} if dtype is None else whole.agreement(dtype)
-  return {'tokens': joined(whole.ours).mean_block_size, 'all_texts': texts, **agreement}
+  counts, tokens = whole.counts[0], joined(whole.ours).mean_block_size
+  agreement = {} if dtype is None else whole.agreement(dtype)
+  return {'tokens': tokens, 'all_texts': counts.texts, **agreement}
 
 
 def cost(
   clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
-  """Cost of a call, or of a token of it, in units of another; None if the timer cannot resolve the
-  other.
+  """Cost of a call, or of one of its tokens, in units of another; None if the timer cannot resolve
+  the other.
 
   Args:
     clock: see `Comparison.clock`.
     name, other: the names of the two kinds of calls there.
-    count, others: how many of each a text takes.
+    count, others: the number of each in a text.
   """
   if min(clock[other].seconds) <= 0:
     return None

@@ -5,8 +5,8 @@ A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are tra
 (regular) or together with it (finetune), for each k. `table2` is the page: `train_missing` trains
 the models that are missing, each a stage of the workdir; `measure_missing` measures the rows that
 are missing, one a model, k and rule (`figures` measures those of one model), beside greedy
-decoding; then tables and pictures are drawn. Results: results.jsonl, table2.md, pictures, and in
-images/ what each row made of the split. The same command continues where it was stopped.
+decoding; then tables and pictures are drawn. Results: results.jsonl, table2.md, pictures, and the
+images that each row made, in images/. The same command continues where it was stopped.
 """
 
 import dataclasses
@@ -70,9 +70,9 @@ from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
 
-DEV_IMAGES = 32  # what an evaluation during training looks at, at most
+DEV_IMAGES = 32  # of an evaluation during training, at most
 FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fitted to
-PART = 64  # images that a base writes at once, between two points to go on from
+PART = 64  # images that a base writes at once; a killed stage resumes after the last part
 WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
 COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
 Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
@@ -128,7 +128,7 @@ class Measure:
   taus: tuple[Zero, ...] = tuple(range(9))  # distances accepted; 2 is always
   taus_of: Literal['largest', 'all'] = 'largest'  # the k whose taus, but 0 and 2, are measured
   forecast: tuple[Several, ...] = ()  # block sizes that the base's forecast guesses, without heads
-  own: bool = False  # heads learn from what the base writes: images that it makes here first
+  own: bool = False  # heads learn from images that the base writes first
   one_run: bool = False  # one run for the largest k serves all; the paper trains one for each
   split: Literal['dev', 'test'] = 'dev'
   images: Zero = 0  # 0: all
@@ -161,7 +161,7 @@ class Table2:
   distill: OwnConfig = OwnConfig()
   task: Literal['images'] = 'images'
   scale: str = ''
-  # which run experiments.train does, on which finished one
+  # k, regime and base: the one run of experiments.train and experiments.evaluate
   k: Count = 1
   regime: Literal['regular', 'finetune'] = 'regular'
   base: str = ''
@@ -244,8 +244,8 @@ def cells_of(c: Table2) -> list[Cell]:
 def train_missing(
   c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, cells: Sequence[Cell]
 ) -> Models:
-  """Trains the models of the cells that are missing; returns the folders of those that are there
-  then. A training that fails is a row that says why."""
+  """Trains the models of the cells that are missing; returns the folders of all but those that
+  failed: a training that fails is a row that says why."""
   keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
   trained = work.each(keys, lambda key: model(c, work, base, data, key['k'], key['regime']))
   models = {}
@@ -274,7 +274,7 @@ def model(
 
 
 def train_run(c: Table2, folder: pathlib.Path) -> bool:
-  """Fills a folder with the run that k, regime and base mean; False if it was there before."""
+  """Trains the one run that k, regime and base mean, or continues; False if it was finished."""
   runs.check_alone(c)
   if c.k == 1:
     return in_place(
@@ -297,7 +297,7 @@ def evaluate(c: Table2, work: Workdir) -> None:
 
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
-  """Has a base write its own images; returns what is there then, in a sentence."""
+  """Has a base write its own images; returns a sentence about the finished folder."""
   inputs = {'base': teacher, 'data': c.photographs, 'images': c.distill.images, 'mesh': c.mesh}
   in_place(workdir, write_own, **inputs)
   n, height, width, _ = open_own(workdir).written.shape
@@ -344,8 +344,8 @@ class Pictures:
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
 
   def check_base(self, folder: pathlib.Path) -> None:
-    """Raises UserError where a run was trained on other images, or its base has not written the
-    own ones."""
+    """Raises UserError where a run was trained on other images, or another base wrote the own
+    ones."""
     if made := inputs_of(folder):
       data = made.get('data')
       key = data.get('key') if isinstance(data, dict) else ''
@@ -361,7 +361,7 @@ class Pictures:
 
 
 class Own(NamedTuple):
-  """Small images, and what a base has written of them."""
+  """Small images, and the large ones that a base has written from them."""
 
   source: UInt8[np.ndarray, 'n 8 8 3']
   written: UInt8[np.ndarray, 'n h h 3']
@@ -380,16 +380,16 @@ def write_own(
   images: int,
   mesh: MeshConfig = MeshConfig(),
 ) -> None:
-  """Has a base write images of small training images, greedily: heads are to guess what it writes.
+  """Has a base enlarge small training images, greedily: heads learn to guess what it writes.
 
-  images.npz gets them, images.json says last who has written them of what; until then parts/ has
-  them.
+  The images are written to parts/, then together to images.npz. The last file, images.json, says
+  which model has written them, and from which photographs.
 
   Args:
     folder: of the stage.
-    base: a finished run; heads of it count for nothing.
-    data: whose training images are meant; where these are mirrored, with their mirror images.
-    images: how many, evenly spaced; 0: all.
+    base: a finished run; its heads are ignored.
+    data: its training images are made small; where training mirrors them, the mirror images too.
+    images: number of them, evenly spaced; 0: all.
     mesh: the devices.
   """
   if (folder / 'images.json').is_file():  # killed while parts were being removed
@@ -430,14 +430,14 @@ def open_own(folder: pathlib.Path) -> Own:
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
-  record_of(folder)  # which is written last
+  record_of(folder)  # the record is written last
   shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
   return Own(**npz.read(folder / 'images.npz', shapes, 'images'))
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """images.json: hashes of who has written the images, of what, and of what they are."""
+  """images.json: hashes of the model that wrote images, of the photographs, and of the images."""
 
   teacher: str
   images: str
@@ -513,10 +513,11 @@ class Split:
 
   Args:
     c: the settings.
-    data: what heads have learnt from.
-    folder: of outputs, <split>-k<k>-<regime>-<rule>.npz: arrays input, output, original (uint8) and
-      block_sizes; models and base, the hashes of what made them: another config overwrites files.
-    base: of the base that all begin at.
+    data: the images that heads have learnt from.
+    folder: where outputs are written, as <split>-k<k>-<regime>-<rule>.npz with the arrays input,
+      output, original (uint8), block_sizes, and models and base, hashes of the model and of its
+      base. Another config overwrites them.
+    base: the folder of the base that all models begin at.
   """
 
   def __init__(
@@ -529,7 +530,7 @@ class Split:
     self.inputs = shrink(self.originals)
     self.rows_at_once = min(c.table.rows, len(self.inputs))
     self.bicubic_psnr = psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
-    self.greedy: dict[pathlib.Path, Decoded] = {}  # of a model, whose k have it in common
+    self.greedy: dict[pathlib.Path, Decoded] = {}  # by model: the same for every k
 
   def __reduce__(self) -> Any:
     """A job opens the images itself."""
@@ -550,7 +551,8 @@ class Split:
     return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
 
   def keep(self, folder: pathlib.Path, name: str, **arrays: Any) -> None:
-    """Writes what a row made of the split, beside what it was made from and by."""
+    """Writes the images that a row made, with the inputs, the originals, and hashes of the model
+    and of its base."""
     with whole_file(self.folder / f'{self.name}-{name}.npz') as file:
       for author, path in {'models': folder, 'base': self.base}.items():
         content = bytes.fromhex(folders.content(path))
@@ -589,8 +591,7 @@ class Split:
 def measure_missing(
   split: Split, work: Workdir, cells: Sequence[Cell], models: Models
 ) -> list[Row]:
-  """Measures the rows of the cells that are missing; returns all that there are then, failures
-  too."""
+  """Measures the rows of the cells that are missing; returns all rows, failures too."""
   groups, failed = [], []
   for k, regime, rules in cells:
     if (k, regime) in models:

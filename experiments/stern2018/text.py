@@ -43,6 +43,7 @@ from experiments.lab.train import (
   RunConfig,
   Seed,
   Zero,
+  check_lengths,
   each_once,
   seed_of,
   spaced,
@@ -129,10 +130,7 @@ class Translation:
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
-    for name, length in lengths.items():
-      if length > (limit := self.model.max_positions):
-        most = f'model.max_positions={limit} is the most'
-        raise UserError(f'config.{name}={length} is not possible: {most}')
+    check_lengths(lengths, self.model)
 
   @property
   def people(self) -> TextConfig:
@@ -225,8 +223,8 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
 
 
 def train_missing(c: Translation, work: Workdir, cells: Sequence[Cell]) -> Models:
-  """Trains the models of the cells that are missing; returns the folders of those that are there
-  then. A training that fails is a row that says why."""
+  """Trains the models of the cells that are missing; returns the folders of all but those that
+  failed: a training that fails is a row that says why."""
   model(c, work, 1, 'regular')  # without the base there is nothing
   keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
   trained = work.each(keys, lambda key: model(c, work, key['k'], key['regime']))
@@ -336,8 +334,7 @@ class Sentences:
 def measure_missing(
   sentences: Sentences, work: Workdir, cells: Sequence[Cell], models: Models
 ) -> list[Row]:
-  """Measures the rows of the cells that are missing; returns all that there are then, failures
-  too."""
+  """Measures the rows of the cells that are missing; returns all rows, failures too."""
   groups, failed = [], []
   for k, regime, rules in cells:
     if (k, regime) in models:
@@ -497,7 +494,7 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
 
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
-  """Has a teacher translate the training text; returns what is there then, in a sentence."""
+  """Has a teacher translate the training text; returns a sentence about the finished folder."""
   in_place(workdir, own.translations, model=teacher, data=c.people, distill=c.distill)
   counts = record_of(workdir)['counts']
   kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'

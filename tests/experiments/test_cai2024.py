@@ -18,8 +18,8 @@ from fastdec.evaluation.tree_growth import Tree
 from tests.experiments.conftest import ROOT, with_settings
 
 
-def settings(text='own', scale='smoke', **given):
-  config = with_settings(medusa.get_config(f'scale={scale},text={text}'), given)
+def settings(text='own', scale='smoke', **changed):
+  config = with_settings(medusa.get_config(f'scale={scale},text={text}'), changed)
   return to_dataclass(Medusa, config)
 
 
@@ -47,10 +47,10 @@ def test_every_scale_and_text_is_an_experiment():
 
 
 def test_the_rows():
-  found = [tuple(plan.values()) for plan in cai2024.plans(settings(scale='multi30k').measure)]
-  assert len(found) == len(set(found)) == 2 * (4 * 3 + 1)
-  assert {(stage, tree, 1) for stage in STAGES for tree in TREES} < set(found)
-  assert ('medusa-1', 'published', 32) in found and ('medusa-1', 'typical', 8) not in found
+  plans = [tuple(plan.values()) for plan in cai2024.plans(settings(scale='multi30k').measure)]
+  assert len(plans) == len(set(plans)) == 2 * (4 * 3 + 1)
+  assert {(stage, tree, 1) for stage in STAGES for tree in TREES} < set(plans)
+  assert ('medusa-1', 'published', 32) in plans and ('medusa-1', 'typical', 8) not in plans
 
 
 @pytest.mark.parametrize('text', ['own', 'data', 'mixed'])
@@ -86,8 +86,8 @@ def a_row(stage='medusa-1', tree='calibrated', batch=1, **figures):
 
 def test_the_table_has_our_rows_in_order_and_then_the_papers():
   failed = {'stage': 'medusa-2', 'error': 'no space left'}  # a training: there is no tree
-  found = [failed, a_row(batch=8), a_row(tree='typical', same_as_plain=0.5), a_row(tree='chain')]
-  table = cai2024.speeds(found)
+  ours = [failed, a_row(batch=8), a_row(tree='typical', same_as_plain=0.5), a_row(tree='chain')]
+  table = cai2024.speeds(ours)
   lines = [tuple(entry.ours for entry in row) for row in table.rows]
   assert [line[:4] for line in lines[:3]] == [
     ('Medusa-1', 'chain', '32', '1'),
@@ -105,32 +105,32 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers():
 def test_heads_stand_beside_the_published_ones_and_the_fastest_tree_is_marked():
   right = {1: (0.8, 0.5), 5: (0.9, 0.75)}
   tree = Tree(((0,), (0, 0)), (0.8, 0.4))
-  found = Calibration(tree, right, 1000, {1: 1.0, 2: 1.8, 3: 2.2}, {1: 1.0, 2: 1.2, 3: 2.0})
-  heads = report.markdown(cai2024.accuracies(found, 'Medusa-1'))
+  calibration = Calibration(tree, right, 1000, {1: 1.0, 2: 1.8, 3: 2.2}, {1: 1.0, 2: 1.2, 3: 2.0})
+  heads = report.markdown(cai2024.accuracies(calibration, 'Medusa-1'))
   assert '| 2 | 50.0 (32) | 75.0 (56) |' in heads and 'Counted at 1,000 tokens.' in heads
-  trees = report.markdown(cai2024.widths(found))
+  trees = report.markdown(cai2024.widths(calibration))
   assert '| 2 (chosen) | 1.80 | 1.20 | 1,500 |' in trees and '| 3 | 2.20 |' in trees
 
 
 @pytest.mark.slow
 def test_all_of_it_at_toy_size(tmp_path, launch):
-  """A training that fails is a row that says why; the same command goes on."""
-  given = {'data.max_train': 100, 'data.cache': tmp_path / 'cache', 'measure.calibrated': 4}
-  given |= {f'{run}.steps': 2 for run in ('train', 'freeze', 'finetune')}
+  """A training that fails is a row that says why; the same command continues."""
+  changed = {'data.max_train': 100, 'data.cache': tmp_path / 'cache', 'measure.calibrated': 4}
+  changed |= {f'{run}.steps': 2 for run in ('train', 'freeze', 'finetune')}
   words = [f'--config={ROOT}/configs/medusa.py:scale=smoke']
-  words += [f'--config.{name}={value}' for name, value in given.items()]
+  words += [f'--config.{name}={value}' for name, value in changed.items()]
   folder = tmp_path / 'run'
   results = folder / 'results.jsonl'
-  (folder / 'medusa-2').mkdir(parents=True)  # where the link is to be
+  (folder / 'medusa-2').mkdir(parents=True)  # where the link would be
   assert launch('medusa', *words, f'--workdir={folder}').code == 1
-  found = rows.latest(rows.read(results), *cai2024.PLAN)
-  assert [row['stage'] for row in found if 'error' in row] == ['medusa-2']
-  assert {row['tree'] for row in found if 'error' not in row} == set(TREES)
+  latest = rows.latest(rows.read(results), *cai2024.PLAN)
+  assert [row['stage'] for row in latest if 'error' in row] == ['medusa-2']
+  assert {row['tree'] for row in latest if 'error' not in row} == set(TREES)
   (folder / 'medusa-2').rmdir()
   assert launch('medusa', *words, f'--workdir={folder}').code == 0
-  found = [row for row in rows.read(results) if 'error' not in row]
-  assert len(found) == 2 * 5
-  for row in found:
+  finished = [row for row in rows.read(results) if 'error' not in row]
+  assert len(finished) == 2 * 5
+  for row in finished:
     assert row['speedup'] > 0 and row['tokens_per_call'] >= 1
     assert row['nodes'] > 1 or row['tree'] == 'fastest'  # it may be best to guess nothing
     assert row['tree'] == 'typical' or row['same_as_plain'] == 1

@@ -11,10 +11,11 @@ import fastdec as fd
 from configs import speculative
 from experiments import leviathan2022
 from experiments.lab import report, rows
+from experiments.lab.bench import Bench
 from experiments.lab.compare import Comparison
 from experiments.lab.config import to_dataclass
 from experiments.lab.workdir import Workdir
-from experiments.leviathan2022 import PLAN, SPEEDS, Bench, Speculative
+from experiments.leviathan2022 import PLAN, SPEEDS, Speculative
 from fastdec import folders
 from tests.experiments.conftest import ROOT, run, with_settings
 
@@ -24,8 +25,8 @@ TOY = {
 }  # fmt: skip
 
 
-def settings(task='translation', **given):
-  config = with_settings(speculative.get_config(f'scale=smoke,task={task}'), given)
+def settings(task='translation', **changed):
+  config = with_settings(speculative.get_config(f'scale=smoke,task={task}'), changed)
   return to_dataclass(Speculative, config)
 
 
@@ -52,7 +53,7 @@ def test_every_scale_and_task_is_an_experiment():
       assert to_dataclass(Speculative, config).task == task
 
 
-def test_mistakes_are_told_before_any_work(tmp_path, launch):
+def test_mistakes_show_before_any_work(tmp_path, launch):
   page = f'--config={ROOT}/configs/speculative.py'
   ended = launch('speculative', f'{page}:scale=large', f'--workdir={tmp_path}/run')
   assert ended.code == 2 and 'scale=large is not possible: give one of smoke, multi30k' in ended.err
@@ -73,35 +74,31 @@ class Rehearsal:
     monkeypatch.setattr(Workdir, 'stage', self._stage)
     monkeypatch.setattr(leviathan2022, 'write', lambda *_: None)
     monkeypatch.setattr(folders, 'content', lambda folder: f'{self.hash} {folder.name}')
-    monkeypatch.setattr(Bench, '__init__', self._bench)
-    monkeypatch.setattr(Bench, 'figures', self._figures)
+    monkeypatch.setattr(Bench, 'text', types.SimpleNamespace(content='abc'))
+    monkeypatch.setattr(leviathan2022, 'figures', self._figures)
 
-  def __call__(self, **given):
+  def __call__(self, **changed):
     self.measured = []
-    asked = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8)}
+    lists = {'measure.gammas': (3, 5, 7), 'measure.batches': (1, 8)}
     work = Workdir(self.root)
-    leviathan2022.speculative(settings(**(asked | given)), work)
+    leviathan2022.speculative(settings(**(lists | changed)), work)
     return work
 
   @property
   def rows(self):
-    found = rows.latest(rows.read(self.root / 'results.jsonl'), *PLAN)
-    return {tuple(row.get(name) for name in PLAN): row for row in found}
+    latest = rows.latest(rows.read(self.root / 'results.jsonl'), *PLAN)
+    return {tuple(row.get(name) for name in PLAN): row for row in latest}
 
   def _stage(self, name, make, **inputs):
     if name in self.failing:
       raise MemoryError('too large')
     return self.root / name
 
-  @staticmethod
-  def _bench(bench, c, models):
-    bench.c, bench.models = c, models
-    bench.text = types.SimpleNamespace(content='abc')
-
-  def _figures(self, draft, temperature, plan, batch):
-    if (draft, temperature, plan, batch) in self.failing:
+  def _figures(self, bench, models, key):
+    plan = tuple(key[name] for name in PLAN)
+    if plan in self.failing:
       raise MemoryError('too large')
-    self.measured.append((draft, temperature, plan, batch))
+    self.measured.append(plan)
     return {'alpha_beta': 0.5, 'tokens_per_call': 2.0, 'predicted_width': 1.5, 'speedup': 1.5}
 
 
@@ -111,13 +108,14 @@ def rehearsal(tmp_path, monkeypatch):
 
 
 def test_all_gammas_are_measured_at_the_first_batch_and_the_first_gamma_at_all(rehearsal):
-  done = rehearsal()
-  assert done.is_complete and not done.failed
-  found = rehearsal.rows
-  assert len(found) == 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
-  assert {(row['plan'], row['gamma']) for row in found.values() if row['batch'] == 8} == {('3', 3)}
-  assert {row['gamma'] for row in found.values() if row['plan'] == 'adaptive'} == {7}
-  assert {plan for draft, _, plan, _ in found if draft == 'bigram'} == {'3'}
+  work = rehearsal()
+  assert work.is_complete and not work.failed
+  measured = rehearsal.rows
+  assert len(measured) == 2 * (2 * (3 + 1 + 1) + (3 + 1) + 2)
+  at_8 = {(row['plan'], row['gamma']) for row in measured.values() if row['batch'] == 8}
+  assert at_8 == {('3', 3)}
+  assert {row['gamma'] for row in measured.values() if row['plan'] == 'adaptive'} == {7}
+  assert {plan for draft, _, plan, _ in measured if draft == 'bigram'} == {'3'}
 
 
 def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehearsal):
@@ -132,15 +130,15 @@ def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehea
   assert len(rehearsal.measured) == len(lines) + 1
 
 
-def test_a_row_that_fails_says_why_and_the_rest_goes_on(rehearsal):
+def test_a_row_that_fails_says_why_and_the_others_are_measured(rehearsal):
   failing = 'small', 0.0, '5', 1
   rehearsal.failing = (failing,)
-  done = rehearsal(**{'measure.temperatures': (0.0,)})
-  (name,) = done.failed
+  work = rehearsal(**{'measure.temperatures': (0.0,)})
+  (name,) = work.failed
   assert name.startswith('draft=small-temperature=0.0-plan=5-batch=1')
-  found = rehearsal.rows
-  assert found[failing]['error'] == 'MemoryError: too large'
-  assert 'error' not in found['small', 0.0, '3', 8]
+  measured = rehearsal.rows
+  assert measured[failing]['error'] == 'MemoryError: too large'
+  assert 'error' not in measured['small', 0.0, '3', 8]
   rehearsal.failing = ()
   rehearsal(**{'measure.temperatures': (0.0,)})
   assert rehearsal.measured == [failing]
@@ -149,10 +147,10 @@ def test_a_row_that_fails_says_why_and_the_rest_goes_on(rehearsal):
 
 def test_a_draft_that_cannot_be_trained_stops_its_own_rows_alone(rehearsal, monkeypatch):
   drawn = []
-  monkeypatch.setattr(leviathan2022, 'write', lambda *given: drawn.extend(given[2]))
+  monkeypatch.setattr(leviathan2022, 'write', lambda *args: drawn.extend(args[2]))
   rehearsal.failing = ('small',)
-  done = rehearsal(**{'measure.temperatures': (0.0,)})
-  assert done.failed == ['draft=small'] and done.is_complete
+  work = rehearsal(**{'measure.temperatures': (0.0,)})
+  assert work.failed == ['draft=small'] and work.is_complete
   assert {draft for draft, *_ in rehearsal.measured} == {'large', 'bigram', 'unigram', 'lookup'}
   line = next(row for row in drawn[0].rows if row[0].ours == 'small draft')
   assert [entry.ours for entry in line[1:4]] == 3 * [report.MISSING]
@@ -176,8 +174,8 @@ def a_row(draft='large', temperature=0.0, plan='3', batch=1, **figures):
 
 def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   failed = {'draft': 'small', 'temperature': 1.0, 'plan': '3', 'batch': 1, 'error': 'no | memory'}
-  found = [a_row(batch=8), a_row(plan='adaptive'), a_row(plan='5'), a_row()]
-  table = leviathan2022.speeds([*found, a_row('small'), failed])
+  large = [a_row(batch=8), a_row(plan='adaptive'), a_row(plan='5'), a_row()]
+  table = leviathan2022.speeds([*large, a_row('small'), failed])
   assert all(len(row) == len(table.header) for row in table.rows)
   starts = [tuple(entry.ours for entry in row[:4]) for row in table.rows]
   assert starts[:6] == [
@@ -196,12 +194,12 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
 
 
 def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
-  found = []
+  smallest = []
   for draft in leviathan2022.DRAFTS:
     alpha = None if draft == 'lookup' else 0.5
-    found += [a_row(draft, temperature, alpha_beta=alpha) for temperature in (0.0, 1.0)]
+    smallest += [a_row(draft, temperature, alpha_beta=alpha) for temperature in (0.0, 1.0)]
   others = a_row(plan='5', alpha_beta=0.9), a_row(batch=8, alpha_beta=0.9)
-  table = leviathan2022.alphas([*others, *found])
+  table = leviathan2022.alphas([*others, *smallest])
   assert all(len(row) == len(table.header) for row in table.rows)
   names = [row[0].ours for row in table.rows[:5]]
   assert names == ['prompt lookup', 'unigram', 'bigram', 'small draft', 'large draft']
@@ -211,9 +209,9 @@ def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():
   assert (bigram[1].ours, bigram[3].ours) == ('0, 1', '0.20, 0.19')
 
 
-@pytest.mark.parametrize('found', [[], [a_row(), a_row(temperature=1.0, predicted=None)]])
-def test_a_picture(tmp_path, found):
-  leviathan2022.picture(found, tmp_path / 'picture.png')
+@pytest.mark.parametrize('shown', [[], [a_row(), a_row(temperature=1.0, predicted=None)]])
+def test_a_picture(tmp_path, shown):
+  leviathan2022.picture(shown, tmp_path / 'picture.png')
   assert (tmp_path / 'picture.png').stat().st_size > 2000
 
 
@@ -221,9 +219,9 @@ def test_a_picture(tmp_path, found):
 
 
 def words(task, folder):
-  given = TOY | {'data.cache': folder / 'cache'}
+  changed = TOY | {'data.cache': folder / 'cache'}
   page = f'{ROOT}/configs/speculative.py:scale=smoke,task={task}'
-  flags = [f'--config.{name}={value}' for name, value in given.items()]
+  flags = [f'--config.{name}={value}' for name, value in changed.items()]
   return [f'--config={page}', *flags, f'--workdir={folder}/run']
 
 
@@ -238,21 +236,26 @@ def finished(request, tmp_path_factory):
 def bench(finished):
   task, folder = finished
   c = settings(task, **TOY, **{'data.cache': str(folder / 'cache')})
-  models = {role: folder / 'run' / role for role in ('target', 'large', 'small')}
-  return Bench(c, models)
+  return Bench(folder / 'run' / 'target', c.data, c.measure)
+
+
+def figures(bench, *plan):
+  """The figures of a plan whose draft is counted, not trained."""
+  key = dict(zip(PLAN, plan, strict=True))
+  return leviathan2022.figures(bench, {}, key | {'gamma': int(key['plan']), 'seed': 0})
 
 
 @pytest.mark.slow
 def test_all_of_it_at_toy_size(finished, launch):
   task, folder = finished
   path = folder / 'run' / 'results.jsonl'
-  found = rows.latest(rows.read(path), *PLAN)
-  plans = {(row['draft'], row['plan'], row['batch']) for row in found}
+  measured = rows.latest(rows.read(path), *PLAN)
+  plans = {(row['draft'], row['plan'], row['batch']) for row in measured}
   models = [(draft, *plan) for draft in ('large', 'small')
             for plan in (('2', 1), ('adaptive', 1), ('2', 2))]  # fmt: skip
   others = ('lookup', '2', 1), ('lookup', '2', 2), ('bigram', '2', 1), ('unigram', '2', 1)
   assert plans == {*models, *others}
-  for row in found:
+  for row in measured:
     assert 'error' not in row and (row['same_as_plain'], row['parted']) == (1, 0)
     assert row['speedup'] > 0 and row['gamma'] + 1 >= row['tokens_per_call'] >= 1
     assert (row['alpha_beta'] is None) == (row['draft'] == 'lookup')
@@ -267,7 +270,7 @@ def test_all_of_it_at_toy_size(finished, launch):
 @pytest.mark.slow
 def test_above_temperature_0_and_where_calls_cost_less_than_the_clock_can_tell(bench, monkeypatch):
   monkeypatch.setattr(leviathan2022, 'cost', lambda *_: 0.0)
-  row = bench.figures('bigram', 1.0, '2', 2)
+  row = figures(bench, 'bigram', 1.0, '2', 2)
   assert 'same_as_plain' not in row and 0 < row['alpha_beta'] < 1 and row['texts'] == 2
   assert row['predicted'] > 1 and row['predicted_width'] is None
 
@@ -286,4 +289,4 @@ def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypa
 
   monkeypatch.setattr(Comparison, '_decode', mistaken)
   with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
-    bench.figures('unigram', 0.0, '1', 2)
+    figures(bench, 'unigram', 0.0, '1', 2)

@@ -56,8 +56,8 @@ def few_images():
   images._opened.cache_clear()
 
 
-def settings(scale='smoke', **given):
-  return to_dataclass(Table2, with_settings(celeba.get_config(f'scale={scale}'), given))
+def settings(scale='smoke', **changed):
+  return to_dataclass(Table2, with_settings(celeba.get_config(f'scale={scale}'), changed))
 
 
 # --- settings and rows
@@ -96,14 +96,14 @@ def test_tolerances_can_be_swept():
 
 
 def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
-  found = {(regime, k): rules for k, regime, rules in images.cells_of(settings('faces32'))}
+  cells = {(regime, k): rules for k, regime, rules in images.cells_of(settings('faces32'))}
   swept = [f'distance-{tau}' for tau in (1, 4, 6, 8)]
-  for (regime, k), rules in found.items():
+  for (regime, k), rules in cells.items():
     centred = ['window-2'] if regime in ('regular', 'finetune') else []
     columns = ['exact'] if k == 1 else ['exact', 'distance-2', *centred]
     assert list(rules) == columns + swept * (k == 10)
-  assert [k for regime, k in found if regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
-  assert not any(regime == 'fitted' for regime, _ in found)
+  assert [k for regime, k in cells if regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
+  assert not any(regime == 'fitted' for regime, _ in cells)
   own = images.cells_of(settings('faces32', **{'table.own': True}))
   assert sum(len(rules) for _, regime, rules in own if regime == 'fitted') == 7 * 2 + 4
 
@@ -168,8 +168,8 @@ def write(c, base, folder):
   stage.in_place(folder, images.write_own, base=base, data=c.photographs, images=c.distill.images)
 
 
-def with_own(folder, **given):
-  return settings(**OWN | {'data.own': str(folder), 'k': 2} | given)
+def with_own(folder, **changed):
+  return settings(**OWN | {'data.own': str(folder), 'k': 2} | changed)
 
 
 @pytest.fixture(scope='module')
@@ -200,8 +200,8 @@ def test_what_is_cut_off_goes_on_and_may_be_of_some_images_evenly_spaced(
   left = iter([1.0, stage.OutOfTime])  # the second part is not begun
 
   def seconds_left():
-    if (given := next(left)) is stage.OutOfTime:
-      raise given
+    if (outcome := next(left)) is stage.OutOfTime:
+      raise outcome
 
   with monkeypatch.context() as patch:
     patch.setattr(images, 'seconds_left', seconds_left)
@@ -235,14 +235,14 @@ def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
   assert images.train_run(run, tmp_path / 'heads')
   assert not images.train_run(run, tmp_path / 'heads')
   images.evaluate(c, Workdir(tmp_path / 'heads'))
-  found = rows.read(tmp_path / 'heads' / 'results.jsonl')
-  assert [row['rule'] for row in found] == ['exact', 'distance-2', 'window-2']
-  for row in found:
+  measured = rows.read(tmp_path / 'heads' / 'results.jsonl')
+  assert [row['rule'] for row in measured] == ['exact', 'distance-2', 'window-2']
+  for row in measured:
     assert row['tolerance'] == {'exact': 0, 'distance-2': 2}.get(row['rule'])
     assert row['heads_text'] == 'own' and row['speedup'] > 0 and row['outputs'] == 1
     # p1 names what it chose itself, near ties aside
     assert row['own_accuracy'][0] > 0.99 > row['head_accuracy'][0]
-  assert tables.OWN_NOTE in image_tables.table2(found).notes
+  assert tables.OWN_NOTE in image_tables.table2(measured).notes
 
 
 def test_a_base_begins_with_the_forecast_of_its_photographs(made):
@@ -296,8 +296,8 @@ def test_mistakes_are_a_sentence(made, tmp_path):
 
 
 def words(**changed):
-  given = [f'--config.{name}={value}' for name, value in (WHOLE | changed).items()]
-  return [f'--config={ROOT}/configs/celeba.py:scale=smoke', *given]
+  flags = [f'--config.{name}={value}' for name, value in (WHOLE | changed).items()]
+  return [f'--config={ROOT}/configs/celeba.py:scale=smoke', *flags]
 
 
 @pytest.fixture(scope='module')
@@ -309,25 +309,25 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_table_with_all_that_belongs_to_it(table):
-  found = tables.by_key(rows.read(table / 'results.jsonl'))
+  measured = tables.by_key(rows.read(table / 'results.jsonl'))
   columns = ('exact', 'distance-2', 'window-2', 'distance-9')
   keys = {(1, 'regular', 'exact')}
   keys |= {(2, regime, rule) for regime in ('regular', 'finetune') for rule in columns}
   untrained = [rule for rule in columns if rule != 'window-2']
   keys |= {(2, regime, rule) for regime in ('forecast', 'fitted') for rule in untrained}
-  assert set(found) == keys
-  assert all('error' not in row and row['outputs'] == 2 for row in found.values())
+  assert set(measured) == keys
+  assert all('error' not in row and row['outputs'] == 2 for row in measured.values())
   base, frozen, forecast = (
-    found[1, 'regular', 'exact'],
-    *(found[2, regime, 'exact'] for regime in ('regular', 'forecast')),
+    measured[1, 'regular', 'exact'],
+    *(measured[2, regime, 'exact'] for regime in ('regular', 'forecast')),
   )
   assert forecast['models'] == base['models'] and forecast['same_as_greedy'] == 1
   assert forecast['speedup'] and base['speedup'] == 1
   assert frozen['same_as_greedy'] == 1 and frozen['psnr'] == base['psnr']
-  tuned = [found[2, 'finetune', rule]['mean_block_size'] for rule in untrained]
+  tuned = [measured[2, 'finetune', rule]['mean_block_size'] for rule in untrained]
   assert 1 <= tuned[0] <= tuned[1] <= tuned[2] <= 2
   # of the sweep, the columns are timed
-  assert frozen['speedup'] and 'speedup' not in found[2, 'regular', 'distance-9']
+  assert frozen['speedup'] and 'speedup' not in measured[2, 'regular', 'distance-9']
   assert '1.07' in (table / 'table2.md').read_text()  # the paper's k = 2
   for name in ('table2', 'tau', 'figure4', 'samples'):
     assert (table / f'{name}.png').stat().st_size > 2000
@@ -341,12 +341,12 @@ def test_a_table_with_all_that_belongs_to_it(table):
 
 @pytest.mark.slow
 def test_a_finished_table_is_drawn_again_and_other_images_are_measured_anew(table, launch):
-  given = {'table.own': True}
+  changed = {'table.own': True}
   before = (table / 'results.jsonl').read_bytes()
-  assert launch('table2', *words(**given), f'--workdir={table}').code == 0
+  assert launch('table2', *words(**changed), f'--workdir={table}').code == 0
   assert (table / 'results.jsonl').read_bytes() == before
-  given |= {'table.images': 1, 'table.regimes': ('regular',), 'table.forecast': ()}
-  assert launch('table2', *words(**given), f'--workdir={table}').code == 0
+  changed |= {'table.images': 1, 'table.regimes': ('regular',), 'table.forecast': ()}
+  assert launch('table2', *words(**changed), f'--workdir={table}').code == 0
   added = rows.read(table / 'results.jsonl')[before.count(b'\n') :]
   assert len(added) == 1 + 4 and {row['outputs'] for row in added} == {1}
 

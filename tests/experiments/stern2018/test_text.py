@@ -102,15 +102,15 @@ def test_heads_that_know_of_each_other_have_a_run_for_each_k(todo, heads):
   assert {'k2-regular', 'k3-regular', 'k2-distil'} < todo(**heads)
 
 
-def test_one_run_for_the_largest_k_serves_all_where_that_is_asked_for(todo):
-  given = {'table.one_run': True, 'heads.markov': 4}
-  found = {name for name in todo(**given) if name.startswith('k')}
-  assert found == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
+def test_one_run_for_the_largest_k_serves_all_with_that_setting(todo):
+  changed = {'table.one_run': True, 'heads.markov': 4}
+  runs = {name for name in todo(**changed) if name.startswith('k')}
+  assert runs == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
 
 
 def test_distilled_text_of_ones_own_needs_no_teacher(todo):
-  found = todo(**{'data.distilled': 'out/own'})
-  assert not {'teacher', 'distilled'} & found and 'base-distil' in found
+  stages = todo(**{'data.distilled': 'out/own'})
+  assert not {'teacher', 'distilled'} & stages and 'base-distil' in stages
 
 
 def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(todo, stages):
@@ -208,9 +208,9 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
   words = table.words(**{'table.rules': (*RULES, 'tree-12'), 'table.regimes': ('regular',)})
   assert launch('table1', *words, f'--workdir={copy}').code == 0
   assert results.read_bytes().startswith(before)
-  found = {key_of(row): row for row in read(copy)}
-  assert found.keys() == KEYS | {(2, 'regular', 'tree-12')}
-  chain, tree = (found[2, 'regular', rule] for rule in ('exact', 'tree-12'))
+  measured = {key_of(row): row for row in read(copy)}
+  assert measured.keys() == KEYS | {(2, 'regular', 'tree-12')}
+  chain, tree = (measured[2, 'regular', rule] for rule in ('exact', 'tree-12'))
   assert 1 <= tree['mean_block_size'] <= 2 and tree['bleu'] == chain['bleu']
   assert tree['same_as_greedy'] == 1 and tree['tree_nodes'] <= 12
   assert (tree['tree_split'], tree['models']) == ('test', chain['models'])
@@ -222,8 +222,8 @@ def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(ta
 @pytest.mark.slow
 def test_a_model_that_writes_nothing_has_dashes_for_figures(table, launch, copy):
   """Every text is one token: no call, no block, nothing that a head could guess."""
-  given = {'table.max_len': 1, 'table.regimes': ('regular',)}
-  words = table.words(**given, **{'table.rules': ('exact', 'tree-12')})
+  changed = {'table.max_len': 1, 'table.regimes': ('regular',)}
+  words = table.words(**changed, **{'table.rules': ('exact', 'tree-12')})
   ended = launch('table1', *words, f'--workdir={copy}')
   assert ended.code == 0 and 'mean block –' in ended.out
   short = [row for row in read(copy) if row['max_len'] == 1]
@@ -285,15 +285,15 @@ def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(t
   sentences.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
   target, depths = Bound(*folders.load(translator)), {}
   for k in (2, 3):  # the heads were made for k = 3
-    found = text.strategies(sentences, target, translator, k, ['tree-2', 'tree-6'])
-    small, tree = (found[rule].choices for rule in ('tree-2', 'tree-6'))
+    by_rule = text.strategies(sentences, target, translator, k, ['tree-2', 'tree-6'])
+    small, tree = (by_rule[rule].choices for rule in ('tree-2', 'tree-6'))
     assert small.n == 2 < tree.n <= 6
     depths[k] = tree.max_depth
   assert depths == {2: 1, 3: 2}
   source = np.array([[5, 6, 7, 2]], np.int32)
   on_tree, greedy = (
     fd.decode(target.module, target.params, source, how, max_len=12)
-    for how in (found['tree-6'], fd.Greedy())
+    for how in (by_rule['tree-6'], fd.Greedy())
   )
   assert on_tree.tokens.tolist() == greedy.tokens.tolist()
   assert int(on_tree.calls[0]) <= int(greedy.calls[0])
@@ -310,17 +310,17 @@ def test_a_run_translates(table, run, capfd):
 
 
 def test_in_short_the_fastest_row_that_writes_what_greedy_decoding_writes():
-  found = [
+  timed = [
     a_row(4, speedup=1.2),
     a_row(8, speedup=1.5, same_as_greedy=1.0),
     a_row(8, rule='top-2', speedup=1.9),
     a_row(1, 'regular', speedup=3.0),
   ]
-  assert text.fastest(found) == (
+  assert text.fastest(timed) == (
     'The fastest exact decoding here: 3.0 tokens a call, 1.50 times as fast as greedy decoding of'
     ' the same model, 100% of the outputs the same (k = 8, fine tuning, exact)'
   )
-  assert text.fastest([found[2], a_row(4, speedup=2.0, error='stopped')]) is None
+  assert text.fastest([timed[2], a_row(4, speedup=2.0, error='stopped')]) is None
 
 
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
@@ -408,9 +408,9 @@ def test_all_regimes_are_trained_and_measured(filled):
 
 @pytest.mark.slow
 def test_frozen_heads_for_the_largest_k_serve_all(filled):
-  found = measured(filled)
+  by_key = measured(filled)
   for regime in ('regular', 'distil'):
-    two, three = (found[k, regime, 'exact', 'dev'] for k in (2, 3))
+    two, three = (by_key[k, regime, 'exact', 'dev'] for k in (2, 3))
     assert two['models'] == three['models'] == folders.content(filled / f'k3-{regime}')
     assert len(two['head_accuracy']) == 2 and two['head_accuracy'] == three['head_accuracy'][:2]
     assert two['same_as_greedy'] == three['same_as_greedy'] == 1.0 and two['bleu'] == three['bleu']
@@ -478,19 +478,19 @@ def test_a_failed_stage_is_shown_with_what_comes_from_it_and_the_rest_stands(
   drawn = (folder / 'table1.md').read_text().splitlines()
   lines = {line[:4]: line for line in reversed(drawn)}
   assert [lines[f'| {k} '].count(reason) for k in (1, 2, 3)] == [1, 2, 2]
-  found = measured(filled)
-  assert f'{found[2, "finetune", "exact", "dev"]["mean_block_size"]:.2f}' in lines['| 2 ']
+  tuned = measured(filled)[2, 'finetune', 'exact', 'dev']
+  assert f'{tuned["mean_block_size"]:.2f}' in lines['| 2 ']
 
 
 @pytest.mark.slow
 def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   command = [*table.words(**FOUR), f'--workdir={tmp_path}/run']
   processes = [start('table1', *command, stdout=subprocess.PIPE) for _ in range(2)]
-  said = [process.communicate(timeout=900) for process in processes]
-  assert [process.returncode for process in processes] == [0, 0], said
+  outputs = [process.communicate(timeout=900) for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], outputs
   keys = [key_of(row) for row in read(tmp_path / 'run')]
   assert len(keys) == len(set(keys)) == 10
-  first_steps = [line for out, _ in said for line in out.splitlines() if 'step 1/4 ' in line]
+  first_steps = [line for out, _ in outputs for line in out.splitlines() if 'step 1/4 ' in line]
   assert len(first_steps) == 9  # one for each training
 
 
@@ -502,9 +502,9 @@ def test_smoke_as_a_user_runs_it(tmp_path):
     'table1', *page, f'--workdir={tmp_path}/run', stdout=subprocess.PIPE
   ).communicate(timeout=600)
   assert not err and 'failed' not in out and 'The fastest exact decoding here: ' in out, (out, err)
-  found = read(tmp_path / 'run')
-  assert len(found) == 1 + 1 + len(REGIMES) * 4
-  trees = [row for row in found if row['rule'] == 'tree-8']
+  lines = read(tmp_path / 'run')
+  assert len(lines) == 1 + 1 + len(REGIMES) * 4
+  trees = [row for row in lines if row['rule'] == 'tree-8']
   assert len(trees) == 4 and all(row['same_as_greedy'] > 0.9 for row in trees)
   assert 'failed' not in (tmp_path / 'run' / 'table1.md').read_text()
 

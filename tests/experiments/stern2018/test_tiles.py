@@ -91,9 +91,7 @@ def test_what_is_no_picture_is_refused(name, pixels, words, run, tmp_path, launc
   ('--output=nowhere/photo.png', 'there is no folder nowhere'),
   ('--workdir=nowhere', 'nowhere is not a folder'),
 ])  # fmt: skip
-def test_mistakes_are_told_before_anything_is_decoded(
-  flag, words, run, tmp_path, launch, monkeypatch
-):
+def test_mistakes_show_before_anything_is_decoded(flag, words, run, tmp_path, launch, monkeypatch):
   monkeypatch.chdir(tmp_path)
   PIL.Image.fromarray(picture(8, 8)).save('photo.png')
   ended = launch('upscale', f'--workdir={run}', flag, 'photo.png')
@@ -120,9 +118,9 @@ UPRIGHT = {  # by EXIF's orientation, what a viewer makes of what the camera wro
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('given', UPRIGHT)
-def test_a_photograph_is_read_upright(given, tmp_path):
+@pytest.mark.parametrize('value', UPRIGHT)
+def test_a_photograph_is_read_upright(value, tmp_path):
   camera, orientation = picture(16, 24), PIL.Image.Exif()
-  orientation[0x0112] = given
+  orientation[0x0112] = value
   PIL.Image.fromarray(camera).save(tmp_path / 'photo.png', exif=orientation)
-  np.testing.assert_array_equal(tiles.read(tmp_path / 'photo.png', 99), UPRIGHT[given](camera))
+  np.testing.assert_array_equal(tiles.read(tmp_path / 'photo.png', 99), UPRIGHT[value](camera))

@@ -66,11 +66,11 @@ def ask(port, path, body=None, **headers):
   return answer.status, answer.read().decode()
 
 
-def told(port, rater):
-  """What the page of a rater is told."""
+def facts(port, rater):
+  """The facts in the page of a rater."""
   status, page = ask(port, f'/?rater={rater}')
   assert status == 200
-  return json.loads(re.search('id="told">(.*?)</script>', page)[1])
+  return json.loads(re.search('id="facts">(.*?)</script>', page)[1])
 
 
 def choose(port, rater, pair, side='left', **headers):
@@ -90,7 +90,7 @@ def votes(workdir):
 def test_a_rater_sees_each_pair_once_and_what_counts_is_the_side_of_the_fine_tuned_model(workdir):
   study = vote.Study(workdir)
   with serving(workdir) as port:
-    for pair in told(port, 'ada')['pairs']:
+    for pair in facts(port, 'ada')['pairs']:
       side = study.pairs('ada')[pair['pair']][3]
       assert choose(port, 'ada', pair['pair'], side) == 204
       line = votes(workdir)[-1]
@@ -99,7 +99,7 @@ def test_a_rater_sees_each_pair_once_and_what_counts_is_the_side_of_the_fine_tun
       np.testing.assert_array_equal(pixels(pair[side]), study.outputs[k, rule][image])
       (other,) = {'left', 'right'} - {side}
       np.testing.assert_array_equal(pixels(pair[other]), study.baseline[image])
-    assert told(port, 'ada') == {'rater': 'ada', 'done': PAIRS, 'total': PAIRS, 'pairs': []}
+    assert facts(port, 'ada') == {'rater': 'ada', 'done': PAIRS, 'total': PAIRS, 'pairs': []}
   assert len({(line['k'], line['rule'], line['image']) for line in votes(workdir)}) == PAIRS
   assert all(line['preferred'] and line['rater'] == 'ada' for line in votes(workdir))
 
@@ -119,7 +119,7 @@ def test_nothing_in_a_page_tells_the_methods_apart(workdir):
   with serving(workdir) as port:
     _, page = ask(port, '/?rater=ada')
     assert not re.search(TELLING, re.sub('base64,[^"]*', '', page), re.IGNORECASE)
-    pairs = told(port, 'ada')['pairs']
+    pairs = facts(port, 'ada')['pairs']
   assert len({len(pair[side]) for pair in pairs for side in ('left', 'right')}) == 1
 
 
@@ -127,7 +127,7 @@ def test_a_page_has_some_pairs_and_the_next_page_the_next(workdir, monkeypatch):
   monkeypatch.setattr(vote, 'PAGE_PAIRS', 5)
   seen = []
   with serving(workdir) as port:
-    while pairs := told(port, 'ada')['pairs']:
+    while pairs := facts(port, 'ada')['pairs']:
       assert len(pairs) <= 5
       for pair in pairs:
         seen.append(pair['pair'])
@@ -137,19 +137,19 @@ def test_a_page_has_some_pairs_and_the_next_page_the_next(workdir, monkeypatch):
 
 def test_the_first_vote_counts_and_no_vote_is_another_raters_or_on_other_pictures(workdir):
   with serving(workdir) as port:
-    name = told(port, 'ada')['pairs'][0]['pair']
+    name = facts(port, 'ada')['pairs'][0]['pair']
     assert [choose(port, 'ada', name, side) for side in ('left', 'left', 'right')] == [204] * 3
     (line,) = votes(workdir)
     assert line['preferred'] == (vote.Study(workdir).pairs('ada')[name][3] == 'left')
     assert choose(port, 'bob', name) == 400 and len(votes(workdir)) == 1
   write(workdir, seed=1)
   with serving(workdir) as port:
-    assert told(port, 'ada')['done'] == 0 and choose(port, 'ada', name) == 400
+    assert facts(port, 'ada')['done'] == 0 and choose(port, 'ada', name) == 400
 
 
 def test_requests_that_cannot_be_are_refused_and_nothing_is_written(workdir):
   with serving(workdir) as port:
-    name = told(port, 'ada')['pairs'][0]['pair']
+    name = facts(port, 'ada')['pairs'][0]['pair']
     assert ask(port, '/')[0] == 200 and ask(port, '/?rater=')[0] == 200
     for path in ('/vote.py', '/../vote.py', '/?rater=A%20b', f'/?rater={"x" * 41}', '/?name=ada'):
       assert ask(port, path)[0] == 404
@@ -198,7 +198,7 @@ def test_slow_senders_are_cut_off_and_too_many_are_not_let_in(workdir, monkeypat
         time.sleep(0.2)
     assert 1 < time.monotonic() - began < 10
     time.sleep(1)
-    assert told(port, 'ada')['total'] == PAIRS  # there is room again
+    assert facts(port, 'ada')['total'] == PAIRS  # there is room again
 
 
 def test_a_vote_that_cannot_be_kept_is_not_acknowledged(workdir, monkeypatch):
@@ -206,12 +206,12 @@ def test_a_vote_that_cannot_be_kept_is_not_acknowledged(workdir, monkeypatch):
     raise OSError('the disk is full')
 
   with serving(workdir) as port:
-    first, second = (pair['pair'] for pair in told(port, 'ada')['pairs'][:2])
+    first, second = (pair['pair'] for pair in facts(port, 'ada')['pairs'][:2])
     assert choose(port, 'ada', first) == 204
     with monkeypatch.context() as patched:
       patched.setattr(vote, 'append', full)
       assert choose(port, 'ada', second) == 503
-    assert len(votes(workdir)) == told(port, 'ada')['done'] == 1
+    assert len(votes(workdir)) == facts(port, 'ada')['done'] == 1
     assert choose(port, 'ada', second) == 204 and len(votes(workdir)) == 2
 
 
@@ -237,7 +237,7 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
   def rate(port, rater):
     """Votes until the server is gone; whether the last vote was kept is not known then."""
     with contextlib.suppress(ConnectionError, http.client.HTTPException):
-      for pair in told(port, rater)['pairs']:
+      for pair in facts(port, rater)['pairs']:
         assert choose(port, rater, pair['pair']) == 204
         acknowledged[rater] += 1
 
@@ -257,7 +257,7 @@ def test_no_acknowledged_vote_is_lost_or_doubled_when_the_server_is_killed(tmp_p
     file.write('{"pair": "0123')  # as a kill in the middle of writing leaves it
   with launched(tmp_path) as (process, port):
     for rater in raters:
-      page = told(port, rater)
+      page = facts(port, rater)
       assert page['done'] == kept[rater]
       assert choose(port, rater, page['pairs'][0]['pair']) == 204
     assert len(votes(tmp_path)) == sum(kept.values()) + 3
