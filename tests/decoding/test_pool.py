@@ -150,3 +150,12 @@ def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, w
   } | change
   with pytest.raises(fd.UserError, match=words):
     decode_all(**arguments)
+
+
+def test_an_output_of_any_source_must_fit_before_anything_is_decoded():
+  """A source and its output share no positions: the longest output is another source's than the
+  longest text is."""
+  model = HashLM(start_id=0, max_positions=24)
+  assert decode_all(model, {}, [[3] * 24, [4]], fd.Greedy(), [1, 24]).lengths.max() <= 24
+  with pytest.raises(fd.UserError, match='max_len=25 exceeds .* 24 positions'):
+    decode_each(model, {}, [[3] * 20, [4] * 3], fd.Greedy(), [10, 25])
