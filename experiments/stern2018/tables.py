@@ -376,8 +376,7 @@ TABLE4 = Table(
 
 
 def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
-  """BLEU on the test set and speed-up of one sentence: published rivals, then every k of ours beside the
-  paper's."""
+  """BLEU on the test set and speed-up of one sentence: published rivals, then every k of ours."""
   rivals = []
   for model, (bleu, ratio) in RIVALS.items():
     speedup = '' if ratio is None else f'({ratio:.2f}×)'

@@ -151,7 +151,7 @@ class Server(page.Server):
     super().__init__(host, port, Handler)
 
   def keep(self, vote: Vote) -> None:
-    """Writes a vote to the disk. The first vote of a rater on a pair counts, so sending again is safe.
+    """Writes a vote to the disk. A rater's first vote on a pair counts; more are ignored.
 
     Raises:
       OSError, UserError: it cannot be written, and is not kept.
