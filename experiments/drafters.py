@@ -116,10 +116,7 @@ class TableConfig(Texts):
           f'config.table.gamma={self.gamma} is not possible: config.table.{part} makes {depth}'
           ' guesses, so give as many or fewer'
         )
-    limit = self.base.max_positions
-    if limit is not None and self.max_len > limit:
-      most = f'max_positions={limit} is the most'
-      raise UserError(f'config.table.max_len={self.max_len} is not possible: {most}')
+    train.check_lengths({'table.max_len': self.max_len}, self.base, 'table.base')
 
 
 @dataclasses.dataclass(frozen=True)

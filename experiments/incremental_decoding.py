@@ -23,7 +23,7 @@ import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
 from experiments.lab.rows import Row, latest
 from experiments.lab.stage import digest
-from experiments.lab.train import Count, Counts, Seed, each_once
+from experiments.lab.train import Count, Counts, Seed, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.decode import start, step
@@ -31,7 +31,6 @@ from fastdec.decoding.inputs import bucket_of, checked, padded
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
-from fastdec.errors import UserError
 from fastdec.evaluation import drawing, wallclock
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import random_params
@@ -100,20 +99,10 @@ class Incremental:
   def __post_init__(self) -> None:
     for dtype in PRECISIONS:
       for _, tokens in getattr(self.layout, dtype):
-        check_positions(f'layout.{dtype}', tokens, 'layout.model', self.layout.model)
+        check_lengths({f'layout.{dtype}': tokens}, self.layout.model, 'layout.model')
+    lengths = {'growth.lengths': max(self.growth.lengths), 'growth.source': self.growth.source}
     for name in self.growth.models:
-      model = f'models.{name}', getattr(self.models, name)
-      check_positions('growth.lengths', max(self.growth.lengths), *model)
-      check_positions('growth.source', self.growth.source, *model)
-
-
-def check_positions(setting: str, tokens: int, name: str, model: Any) -> None:
-  """Raises UserError where a model has fewer positions than a setting has tokens."""
-  if tokens > (most := model.max_positions):
-    raise UserError(
-      f'config.{setting} has {tokens} tokens, and config.{name}.max_positions={most}: give fewer'
-      ' tokens, or more positions'
-    )
+      check_lengths(lengths, getattr(self.models, name), f'models.{name}')
 
 
 # --- the page

@@ -43,29 +43,17 @@ KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-  """Texts or pictures that a model is measured on.
-
-  Attributes:
-    split: 'dev' or 'test'.
-    inputs: padded sources, prompts of one length, or pictures.
-    before: what `targets` follow: the inputs, or a text's first token alone.
-    targets: what people wrote, padded; of pictures, their intensities.
-    lengths: tokens of each target.
-    max_len: tokens of an output at most.
-    rows: decoded at once.
-    scored: rows scored at once.
-    bleu: figures of greedy outputs; None where BLEU means nothing.
-  """
+  """Texts or pictures that a model is measured on."""
 
   split: str
-  inputs: np.ndarray
-  before: np.ndarray
-  targets: Int[np.ndarray, 'n t']
-  lengths: Int[np.ndarray, ' n']
-  max_len: int
-  rows: int
-  scored: int
-  bleu: Callable[[Decoded], Row] | None = None
+  inputs: np.ndarray  # padded sources, prompts of one length, or pictures
+  before: np.ndarray  # what precedes `targets`: the inputs, or a text's first token alone
+  targets: Int[np.ndarray, 'n t']  # text by people, padded; of pictures, their intensities
+  lengths: Int[np.ndarray, ' n']  # of the targets
+  max_len: int  # of an output
+  rows: int  # decoded at once
+  scored: int  # at once
+  bleu: Callable[[Decoded], Row] | None = None  # of greedy outputs
 
 
 def check_types(names: Sequence[str]) -> None:
@@ -92,8 +80,8 @@ def measure(
 
 def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
   """Likelihood, BLEU, and agreement with the outputs of float32."""
-  model, params = fd.load(folder, dtype=key['dtype'])
   plain, out = greedy(folder, PLAIN, sample), greedy(folder, key['dtype'], sample)
+  model, params = fd.load(folder, dtype=key['dtype'])
   row: Row = {} if sample.bleu is None else sample.bleu(out)
 
   # Score what people wrote.
@@ -179,17 +167,9 @@ def _translations(c: Translation, folder: pathlib.Path) -> Sample:
     return {'bleu': score.score, 'bleu_signature': score.signature}
 
   sources = padded_sources(tokens, text.model_of(c.model), f'of the {table.split} set')
-  return Sample(
-    table.split,
-    sources,
-    sources,
-    padded(tokens.target),
-    tokens.target.lengths,
-    table.max_len,
-    rows=table.rows,
-    scored=table.rows,
-    bleu=bleu,
-  )
+  targets = padded(tokens.target), tokens.target.lengths
+  rows = table.rows
+  return Sample(table.split, sources, sources, *targets, table.max_len, rows, rows, bleu)
 
 
 def _pictures(c: Table2) -> Sample:
@@ -197,16 +177,8 @@ def _pictures(c: Table2) -> Sample:
   originals = c.data.images.array(table.split, table.images or None)
   inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
   n, length = intensities.shape
-  return Sample(
-    table.split,
-    inputs,
-    inputs,
-    intensities,
-    np.full(n, length),
-    length,
-    rows=table.rows,
-    scored=SCORED_PICTURES,
-  )
+  targets = intensities, np.full(n, length)
+  return Sample(table.split, inputs, inputs, *targets, length, table.rows, SCORED_PICTURES)
 
 
 def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
@@ -214,18 +186,10 @@ def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
   text.check_base(folder)
   prompts = inputs_of(text, model, measure.split, measure.prompt)
   prompts = prompts[spaced(len(prompts), measure.sentences)]
-  targets = text.tokens(measure.split).target
-  first = np.full((len(targets), 1), model.config.bos_id, np.int32)
-  return Sample(
-    measure.split,
-    prompts,
-    first,
-    padded(targets),
-    targets.lengths,
-    measure.max_len,
-    rows=CAPTIONS,
-    scored=CAPTIONS,
-  )
+  tokens = text.tokens(measure.split).target
+  first = np.full((len(tokens), 1), model.config.bos_id, np.int32)
+  targets = padded(tokens), tokens.lengths
+  return Sample(measure.split, prompts, first, *targets, measure.max_len, CAPTIONS, CAPTIONS)
 
 
 # --- the table

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import jax
@@ -354,6 +354,17 @@ def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) ->
     run.loop()
   except UserError as error:
     raise UserError(f'config.{name}: {error}') from None
+
+
+def check_lengths(lengths: Mapping[str, int], model: Any, name: str = 'model') -> None:
+  """Raises UserError, before any work, where a length (config.<its name>) is more than the
+  positions of a model (config.<name>)."""
+  limit = model.max_positions
+  for field, length in lengths.items():
+    if limit is not None and length > limit:
+      raise UserError(
+        f'config.{field}={length} is not possible: {name}.max_positions={limit} is the most'
+      )
 
 
 def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
