@@ -163,23 +163,28 @@ def network(
     order: draws the order of the batches.
     p1_share: share of the loss that is the base's own; 0: it stays as it is.
   """
+  # Open the text and the base.
   material = data.open()
   target = Bound(*train.trunk_of(base, material))
+  dev = material.dev_batches(material.own_dev() if data.own else None)
+  batches = material.train_batches(run.rows, order)
+  samples = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
+
+  # Start the network, over the most frequent words if it has a draft vocabulary.
   module = network_of(draft, target.module)
   ids = None
   if module.words is not None:
     words = material.tokens('train', data.row_length).target.tokens
     ids = most_frequent(target.module, words, module.words)
-  begun = start_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
-  fixed = split(begun.params)[1]
-  dev = material.dev_batches(material.own_dev() if data.own else None)
-  batches = material.train_batches(run.rows, order)
-  samples = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
-  task = frozen_draft_task(target, begun, loss)
+  start = start_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
+  fixed = split(start.params)[1]
   if p1_share:
-    task = finetuned_draft_task(target, begun, loss, p1_share, run.label_smoothing)
+    task = finetuned_draft_task(target, start, loss, p1_share, run.label_smoothing)
+  else:
+    task = frozen_draft_task(target, start, loss)
 
   def parts(params: Params) -> tuple[Bound, Bound]:
+    """The network and the base, of what is trained."""
     learnt, of_target = params, target.params
     if p1_share:
       learnt, of_target = params['heads'], params['model']
@@ -201,6 +206,7 @@ def network(
     warmth = warmth_of(learnt, of_target, dev, draft.depth, loss.anchors)
     save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 
+  # Train, calibrate and save.
   modules = [target.module, module]
   train.carry_out(folder, task, batches, run, modules, evaluate, save, seed, mesh)
 
@@ -217,10 +223,10 @@ def network_of(draft: Any, model: Any) -> DraftNetwork:
       f'config.draft.words={draft.words} is not possible: the base has {model.vocab_size} words'
     )
   layers: Any = layers_like(model, draft.layers)
-  dropped = {'dropout': draft.dropout}
+  dropout = {'dropout': draft.dropout}
   if isinstance(layers, StackConfig):
-    dropped |= {'attention_dropout': 0.0, 'activation_dropout': 0.0}
-  sizes: Any = {'layers': dataclasses.replace(layers, **dropped), 'entry': draft.entry}
+    dropout |= {'attention_dropout': 0.0, 'activation_dropout': 0.0}
+  sizes: Any = {'layers': dataclasses.replace(layers, **dropout), 'entry': draft.entry}
   sizes |= {'vocab_size': model.vocab_size, 'd_target': model.d_model, 'words': draft.words or None}
   if draft.taps:
     sizes |= {'taps': draft.taps, 'fuses': True, 'norms_taps': True}
@@ -282,8 +288,10 @@ def alone(c: Any, workdir: pathlib.Path) -> bool:
     raise UserError('a drafter is trained on a base model: name its workdir by --config.base=...')
   together = c.regime == 'both'
   if together and (c.data.own or not c.data.distilled):
-    remedy = 'name it by --config.data.distilled=..., and leave out config.data.own'
-    raise UserError(f"regime=both trains the base too, on a teacher's text: {remedy}")
+    raise UserError(
+      "regime=both trains the base too, on a teacher's text: name it by"
+      ' --config.data.distilled=..., and leave out config.data.own'
+    )
   base = pathlib.Path(c.base)
   model = check_kind(base, c.task)
   run = c.finetune if together else c.train

@@ -179,6 +179,8 @@ def _translated(
   a, b = distill.max_len
   max_len = max(int(min(a * longest + b, positions)), 1)
   ids = tokenizer.encode_lines(line for line, _ in sources)
+
+  # Translate the sources that are short enough, several times if outputs are drawn.
   short = [i for i, source in enumerate(ids) if len(source) <= longest]
   written: dict[int, list[list[int]]] = {i: [] for i in short}
   for draw in range(max(distill.samples, 1)):
@@ -190,6 +192,8 @@ def _translated(
     for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
       for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
         written[short[i]] += ranked
+
+  # Pair each source with its outputs, or else with its translation by people.
   outputs = []
   for i, (source, translation) in enumerate(sources):
     why = '' if i in written else 'long'

@@ -229,12 +229,8 @@ def heads(
   model, trunk = trunk_of(base, material)
   module = heads.module(model, k)
   dev = material.dev_batches()
-  settings: Any = {
-    'smoothing': run.label_smoothing,
-    'draw': heads.draw,
-    'decay': heads.decay,
-    'anchors': heads.anchors,
-  }
+  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
+  settings['smoothing'] = run.label_smoothing
   start = heads.fresh(module, model, trunk)
   if together:
     start = heads_of(base, module) or start
@@ -243,6 +239,7 @@ def heads(
     task = frozen_heads_task(model, module, trunk, start=start, **settings)
 
   def parts(params: Params) -> tuple[Params, Params]:
+    """The base's and the heads' parameters, of what is trained."""
     return (params['model'], params['heads']) if together else (trunk, params)
 
   def evaluate(params: Params) -> dict[str, float]:
@@ -281,10 +278,13 @@ def carry_out(
   Raises:
     OutOfTime: the budget ended first; there is a checkpoint.
   """
-  if agreed((folder / 'TRAINED').exists()):  # killed while checkpoints were being removed
+  # The last process was killed while it removed checkpoints.
+  if agreed((folder / 'TRAINED').exists()):
     if is_first():
       drop_checkpoints(folder)
     return
+
+  # Train, within the budget.
   loop, devices = run.loop(), devices_of(mesh)
   partition = tuple(rule for module in modules for rule in partition_of(module, mesh.model))
   optimizer, key = run.optimizer(modules[0].d_model), jax.random.key(seed)
@@ -293,6 +293,8 @@ def carry_out(
   )
   if not trained.is_finished:
     raise OutOfTime
+
+  # Save the mean of the last checkpoints, and remove them.
   params = average_checkpoints(folder, loop.kept)
   if is_first():
     save(params)
