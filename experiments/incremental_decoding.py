@@ -389,21 +389,21 @@ def growth_table(rows: Sequence[Row], batch: int) -> Drawn:
   over the shortest."""
   lengths = sorted({row['length'] for row in rows})
   columns = [Column('Tokens', str, names_row=True)]
-  growths = {'Tokens': f'{lengths[-1]} / {lengths[0]}'}
-  for model in _models(rows):
-    own, title = {row['length']: row for row in rows if row['model'] == model}, TITLES[model]
-    columns += [_time(f'{title} {letter}', way, cell=own.get) for way, letter in LETTERS.items()]
+  last = {'Tokens': f'{lengths[-1]} / {lengths[0]}'}
+  for model, title in TITLES.items():
+    cells = {row['length']: row for row in rows if row['model'] == model}
+    if not cells:
+      continue
+    for way, letter in LETTERS.items():
+      columns.append(_time(f'{title} {letter}', way, cells.get))
     for way in ('uncached', 'host'):
-      columns.append(_ratio(f'{title} {LETTERS[way]}/{LETTERS["device"]}', way, own.get))
-    ratios = own.get(lengths[-1], {}).get('to_shortest') or {}
-    growths |= {f'{title} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()}
+      columns.append(_ratio(f'{title} {LETTERS[way]}/{LETTERS["device"]}', way, cells.get))
+    growth = cells.get(lengths[-1], {}).get('to_shortest') or {}
+    for way, ratio in growth.items():
+      last[f'{title} {LETTERS[way]}'] = text(ratio, '.2f', '×')
   title = f'Milliseconds a token against length, batch {batch}'
   table = Table(title, columns, GROWTH_NOTES, ('source', 'steps', *CONDITIONS))
-  return table.of(lengths, cells=rows, below=[growths])
-
-
-def _models(rows: Sequence[Row]) -> list[str]:
-  return [model for model in TITLES if any(row['model'] == model for row in rows)]
+  return table.of(lengths, cells=rows, below=[last])
 
 
 def _theirs(heading: str) -> Column:
@@ -450,11 +450,13 @@ def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
     drawing.dress(
       panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
     )
-    for model, way in itertools.product(_models(at_batch), LINES):
-      own = [row for row in at_batch if row['model'] == model]
-      points = sorted((row['length'], row['milliseconds'][way]) for row in own)
-      style = drawing.Style(COLOURS[model], *LINES[way])
-      drawing.curve(panel, points, style, f'{TITLES[model]}, {WAYS[way]}')
+    for model, title in TITLES.items():
+      cells = sorted((row for row in at_batch if row['model'] == model), key=lambda r: r['length'])
+      for way, line in LINES.items():
+        points = [(row['length'], row['milliseconds'][way]) for row in cells]
+        if points:
+          style = drawing.Style(COLOURS[model], *line)
+          drawing.curve(panel, points, style, f'{title}, {WAYS[way]}')
     panel.set_xscale('log')
     panel.set_yscale('log')
     lengths = sorted({row['length'] for row in at_batch})
