@@ -4,17 +4,17 @@ Figure 4 (CelebA). The settings, with their defaults, are experiments/stern2018/
   python -m experiments.table2  --config=configs/celeba.py:scale=tiny --workdir=out/images
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a
-quarter of them. With --config.table.own=true heads learn from what the base itself writes, which is
-what exact acceptance asks of them. One run alone: experiments.train, with k and regime.
+quarter of them. With --config.table.own=true heads learn from what the base itself writes: exact
+acceptance compares their guesses with that. One run alone: experiments.train, with k and regime.
 
 scale (2 cores: time for the whole of table2; what to expect)
   tiny     windows of photographs that come with scikit-image; about ten minutes
   smoke    the same at toy size: every step runs, nothing is learnt; about a minute
   faces16  real faces in an npz, shrunk to 16 x 16 (--config.data.path=.../faces32.npz), heads that
-           see more than the paper's, one run for all k: about two hours by one core, see
+           see more than the paper's, one run for all k: about two hours on one core, see
            docs/results/faces16.md
   faces32  the same recipe for the faces as they are, without those that have a black corner, and a
-           base that is told a forecast: three hours and a half by one core, see
+           base whose inputs have a forecast: three hours and a half on one core, see
            docs/results/faces32.md
   celeba   the paper's: img2img_transformer_b3 on CelebA as TFDS has prepared it; not for a CPU. The
            paper: k = 10, fine-tuned, approximate: a mean accepted block size of 6.79
@@ -24,7 +24,7 @@ regime (the paper's columns)
   finetune  heads and base trained together; with acceptance within 2 intensities: Both
 
 Beside acceptance within 2 stands the same with each guess at the middle of the five intensities
-that are likeliest together (the rule window-2); and, for a base whose inputs tell a forecast of
+that are likeliest together (the rule window-2); and, for a base whose inputs have a forecast of
 each intensity (all scales but faces16 and celeba), blocks that this forecast guesses, without heads
 (table.forecast).
 """
@@ -43,7 +43,7 @@ SMALL: Any = {  # dropout is for the paper's million steps
   'dropout': 0.0,
   'block_length': 96,  # a row of pixels: what lies above is in sight
 }
-TOLD: Any = {'grid': True, 'forecast': True}  # what inputs tell besides, which the paper's do not
+INPUTS: Any = {'grid': True, 'forecast': True}  # more of them than the paper's base has
 ADAM: Any = {'label_smoothing': 0.0, 'b2': 0.98}  # images have no smoothing; T2T's b2 for them
 
 
@@ -72,7 +72,7 @@ def tiny():
   sizes: Any = {'d_model': 64, 'd_ff': 256, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2}
   return Table2(
     data=ImagesConfig(),
-    model=ImageTransformerConfig(**SMALL, **TOLD, **sizes),
+    model=ImageTransformerConfig(**SMALL, **INPUTS, **sizes),
     train=RunConfig(steps=400, warmup=50, every=100, constant=0.15, **ADAM),
     freeze=RunConfig(steps=150, warmup=25, every=50, constant=0.1, **ADAM),
     finetune=RunConfig(steps=150, warmup=25, every=50, constant=0.05, **ADAM),
@@ -86,7 +86,7 @@ def smoke():
   sizes: Any = {'d_model': 32, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
   return Table2(
     data=ImagesConfig(max_train=20),
-    model=ImageTransformerConfig(**SMALL, **TOLD, **sizes),
+    model=ImageTransformerConfig(**SMALL, **INPUTS, **sizes),
     train=RunConfig(steps=4, warmup=2, every=2, **ADAM),
     freeze=RunConfig(steps=2, warmup=2, every=2, **ADAM),
     finetune=RunConfig(steps=2, warmup=2, every=2, **ADAM),
@@ -120,7 +120,7 @@ def faces32():
   return dataclasses.replace(
     small,
     data=dataclasses.replace(small.data, rows=2, side=32, black_corners=False, moved=1),
-    model=dataclasses.replace(small.model, **TOLD, size=32, block_length=96),
+    model=dataclasses.replace(small.model, **INPUTS, size=32, block_length=96),
     distill=OwnConfig(images=2400),  # what fine-tuning sees once
     train=RunConfig.falling(steps=4800, warmup=200, constant=2e-3, every=400, **ADAM),
     freeze=RunConfig.falling(steps=400, warmup=50, constant=1e-3, every=200, **ADAM),

@@ -12,7 +12,7 @@ scale
   paper   transformer_base and fconv_wmt_en_ro; FasterTransformer's sizes and all its rows; for a
           GPU, where JAX_DEFAULT_MATMUL_PRECISION=highest makes float32 what it was on a T4
 
-Random weights and no end token: every output has as many tokens as asked for. Expected: (a) without
+Random weights and no end token: every output is as long as its setting. Expected: (a) without
 a cache time a token grows with length, (b) and (c) are nearly flat; FConv's is the same at 512 as
 at 32 tokens (ratio under 1.1).
 """

@@ -1,49 +1,43 @@
 """Drafters side by side, from the top: heads, draft networks, a draft model and prompt lookup.
 
-A base is trained (or taken, `base`) and writes the text that heads and networks are trained on.
-Each drafter, as a chain and as trees, is measured in turn with plain decoding. Results:
-results.jsonl, drafts.md, drafts.png. One drafter alone is experiments.train's (lab/networks.py).
+`drafters` is the page. It trains a base (or takes `base`), has it write the text that heads and
+networks are trained on, trains each drafter, and measures it as a chain and as trees (`figures`),
+in turn with plain decoding. Results: results.jsonl, drafts.md, drafts.png. The same command
+continues where it was stopped: models and text are stages, and a row that is in results.jsonl is
+not measured again. One drafter alone is experiments.train's (lab/networks.py).
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.compare import Comparison, batches_of, counted, joined, lengths_of
+from experiments.lab.bench import FEW, Bench, Texts
+from experiments.lab.compare import counted, joined, lengths_of
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
-from experiments.lab.train import (
-  Count,
-  Counts,
-  HeadsConfig,
-  RunConfig,
-  Seed,
-  Zero,
-  each_once,
-  seed_of,
-  spaced,
-)
+from experiments.lab.train import Count, Counts, HeadsConfig, RunConfig, Seed, Zero, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
 from fastdec.evaluation.calls import wide_calls
-from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
+from fastdec.evaluation.wallclock import Timing
 from fastdec.fields import Between
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.kernels.packed import unpacked
@@ -74,16 +68,15 @@ NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 ROWS = 50  # texts at once, where nothing is timed
-FEW = 3  # texts, see `Comparison.clock`
 WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level that are expanded
 
 
 # --- settings
 
 
-@dataclasses.dataclass(frozen=True)
-class TableConfig:
-  """Drafters beside the networks, and measurements with the texts that they are of."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableConfig(Texts):
+  """The base, the drafters beside the networks, and what is measured on which texts."""
 
   base: LMConfig | TransformerConfig  # where `base` names none; without its vocabulary
   base_run: RunConfig
@@ -98,11 +91,8 @@ class TableConfig:
   gamma: Count = 7  # tokens of a chain
   batches: Counts = (1, 8)  # texts at once
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
-  prompt: Count = 4  # tokens of a caption, if the task is lm
-  split: Literal['dev', 'test'] = 'test'
-  sentences: Zero = 0  # of the split, evenly spaced: for tokens a call and agreement; 0: all
-  timed: Count = 32  # of them, evenly spaced: for wall clock
-  calibrated: Count = 400  # of the dev set: for the trees of heads
+  calibrated: Count = 400  # texts of the dev set: for the trees of heads
+  sentences: Zero = 0
   max_len: Annotated[int, Between(2, math.inf)] = 80
   repeats: Count = 5
 
@@ -111,8 +101,10 @@ class TableConfig:
     each_once('table', **{name: getattr(self, name) for name in names})
     for i, count in enumerate(self.nodes):
       if count <= self.gamma:
-        given = f'config.table.nodes[{i}]={count} is not possible'
-        raise UserError(f'{given}: give {self.gamma + 1} or more, as many as a chain has')
+        raise UserError(
+          f'config.table.nodes[{i}]={count} is not possible: give {self.gamma + 1} or more, as many'
+          ' as a chain has'
+        )
     if self.distill.beam != 1 or self.distill.samples:
       raise UserError(
         'config.table.distill writes what the base itself does: give beam=1, and samples=0'
@@ -120,12 +112,11 @@ class TableConfig:
     for row in self.rows:
       part = row.removesuffix('-2')
       if row in NETWORKS and self.gamma > (depth := getattr(self, part).depth):
-        given = f'config.table.gamma={self.gamma} is not possible: config.table.{part}'
-        raise UserError(f'{given} makes {depth} guesses, so give as many or fewer')
-    limit = self.base.max_positions
-    if limit is not None and self.max_len > limit:
-      most = f'max_positions={limit} is the most'
-      raise UserError(f'config.table.max_len={self.max_len} is not possible: {most}')
+        raise UserError(
+          f'config.table.gamma={self.gamma} is not possible: config.table.{part} makes {depth}'
+          ' guesses, so give as many or fewer'
+        )
+    train.check_lengths({'table.max_len': self.max_len}, self.base, 'table.base')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,10 +135,10 @@ class Drafters:
   mesh: MeshConfig = MeshConfig()
 
   def __post_init__(self) -> None:
-    runs = {'table.base_run': self.table.base_run, 'table.small_run': self.table.small_run}
-    for name, run in {**runs, 'train': self.train}.items():
-      model = self.table.small if name == 'table.small_run' else self.table.base
-      train.check(run, model, self.data.rows, self.mesh, name)
+    table, rows = self.table, self.data.rows
+    train.check(table.base_run, table.base, rows, self.mesh, 'table.base_run')
+    train.check(table.small_run, table.small, rows, self.mesh, 'table.small_run')
+    train.check(self.train, table.base, rows, self.mesh, 'train')
 
   @property
   def people(self) -> TextConfig:
@@ -162,252 +153,210 @@ def drafters(c: Drafters, work: Workdir) -> None:
   """The page from the top: a base, its own text, drafters, rows, tables and the picture."""
   if c.data.own:
     c.data.open()  # a mistake shows before any work
+
+  # Train the base, if it is missing.
   if c.base:
     base = pathlib.Path(c.base)
     check_kind(base, c.task)
   else:
-    inputs = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people, 'seed': c.seed}
-    base = work.stage('base', train.base, **inputs, mesh=c.mesh)
-  keys: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
-  folders_of = work.each(keys, lambda key: trained(c, work, base, key['drafter']))
-  made: dict[Drafter, pathlib.Path] = {}
-  for key, folder in zip(keys, folders_of, strict=True):
-    if folder is not None:
-      made[key['drafter']] = folder
-  data = own_text(c, work, base) if set(made) - {'model'} else c.data
-  bench = Bench(c, base, made, data)
-  rows = work.fill(
-    [bench.key(**plan) for plan in plans(c.table) if plan['drafter'] in ('lookup', *made)],
-    functools.partial(figures, bench),
-    summary,
-  )
-  rows += work.failures([key for key in keys if key['drafter'] not in made])
+    inputs: Any = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people}
+    base = work.stage('base', train.base, seed=c.seed, mesh=c.mesh, **inputs)
+
+  # Train the drafters that are missing. A training that fails is a row that says why.
+  names: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
+  drafts = work.each(names, lambda key: train_drafter(c, work, base, key['drafter']))
+  trained = {draft.name: draft for draft in drafts if draft is not None}
+
+  # Measure the rows that are missing.
+  bench = Bench(base, c.people, c.table)
+  rows = work.fill(keys(c, bench, trained), functools.partial(figures, bench, trained), summary)
+  rows += work.failures([key for key in names if key['drafter'] not in trained])
+
   if rows:
-    tables = [speeds(rows), acceptance(rows)]
-    picture = functools.partial(learning, bench.curves(), rows)
-    write(work.root / 'drafts', work.console, tables, picture)
+    picture = functools.partial(learning, learning_curves(trained), rows)
+    write(work.root / 'drafts', work.console, [speeds(rows), acceptance(rows)], picture)
+
+
+def plans(table: TableConfig) -> list[list[Row]]:
+  """The rows: each drafter as a chain and as each tree. Batch sizes are measured together, for
+  their texts are the same."""
+  groups = []
+  for drafter in table.rows:
+    trees = (0,) if drafter in CHAINS else (0, *table.nodes)
+    for tree, temperature in itertools.product(trees, table.temperatures):
+      rows = [(drafter, tree, temperature, batch) for batch in table.batches]
+      groups.append([dict(zip(PLAN, row, strict=True)) for row in rows])
+  return groups
+
+
+def keys(c: Drafters, bench: Bench, trained: 'Mapping[str, Trained]') -> list[Any]:
+  """The keys of the rows: all that decides their figures."""
+  same = {'task': c.task, 'seed': c.seed, **bench.key('calibrated', 'gamma')}
+  groups = []
+  for group in plans(c.table):
+    name, models = group[0]['drafter'], same['models']
+    if name in trained:
+      content = draft_content if name in NETWORKS else folders.content
+      models += f' {content(trained[name].folder)}'
+    elif name != 'lookup':
+      continue  # its training failed
+    groups.append([{**plan, **same, 'models': models} for plan in group])
+  return groups
+
+
+# --- the drafters, each a stage
+
+
+class Trained(NamedTuple):
+  """A trained drafter: its name, its folder, its steps, and the text that it was trained on."""
+
+  name: str
+  folder: pathlib.Path
+  run: RunConfig
+  data: TextConfig
+
+
+def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> Trained:
+  """Trains a drafter, if it is missing: a small model, or heads or a network on the base, which
+  stays as it is."""
+  same: Any = {'seed': c.seed, 'mesh': c.mesh}
+  if name == 'model':
+    run = c.table.small_run
+    folder = work.stage(name, train.base, model=c.table.small, run=run, data=c.people, **same)
+    return Trained(name, folder, run, c.people)
+  data = own_text(c, work, base)
+  # all see the same batches
+  same |= {'base': base, 'run': c.train, 'data': data, 'order': train.seed_of(c.seed, 'order')}
+  if name in HEADS:
+    heads, k = dataclasses.replace(c.table.heads, **HEADS[name]), c.table.gamma + 1
+    folder = work.stage(name, train.heads, heads=heads, k=k, together=False, **same)
+  else:
+    settings = c.table.eagle if name == 'eagle' else c.table.block
+    draft = dataclasses.replace(settings, **NETWORKS[name])
+    folder = work.stage(name, network, draft=draft, loss=c.loss, **same)
+  return Trained(name, folder, c.train, data)
 
 
 def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
-  """Text that the base writes itself: what heads and networks guess."""
-  own = c.data.own
+  """The text that the base writes itself: what heads and networks guess."""
+  own, same = c.data.own, {'model': base, 'data': c.people}
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
-    own = str(work.stage('own', continuations, model=base, data=c.people, **sizes))
+    own = str(work.stage('own', continuations, **same, **sizes))
   elif not own:
-    own = str(work.stage('own', translations, model=base, data=c.people, distill=c.table.distill))
+    own = str(work.stage('own', translations, distill=c.table.distill, **same))
   return dataclasses.replace(c.data, own=own)
 
 
-def trained(c: Drafters, work: Workdir, base: pathlib.Path, drafter: Drafter) -> pathlib.Path:
-  """A small model, or heads or a draft network on the base, which stays as it is."""
-  if drafter == 'model':
-    inputs = {'model': c.table.small, 'run': c.table.small_run, 'data': c.people, 'seed': c.seed}
-    return work.stage('model', train.base, **inputs, mesh=c.mesh)
-  same: dict[str, Any] = {'base': base, 'run': c.train, 'data': own_text(c, work, base)}
-  # all see the same batches
-  same |= {'seed': c.seed, 'order': seed_of(c.seed, 'order'), 'mesh': c.mesh}
-  if drafter in HEADS:
-    heads = dataclasses.replace(c.table.heads, **HEADS[drafter])
-    return work.stage(
-      drafter, train.heads, heads=heads, k=c.table.gamma + 1, together=False, **same
-    )
-  settings = c.table.eagle if drafter == 'eagle' else c.table.block
-  draft = dataclasses.replace(settings, **NETWORKS[drafter])
-  return work.stage(drafter, network, draft=draft, loss=c.loss, **same)
+# --- rows
 
 
-def plans(table: TableConfig) -> list[Row]:
-  """The rows: each drafter as a chain and as each tree."""
-  found = []
-  for drafter in table.rows:
-    for tree in (0,) if drafter in CHAINS else (0, *table.nodes):
-      for temperature in table.temperatures:
-        for batch in table.batches:
-          found.append((drafter, tree, temperature, batch))
-  return [dict(zip(PLAN, plan, strict=True)) for plan in found]
+def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) -> Iterator[Row]:
+  """Measures one drafter as a chain or a tree, at the batch sizes that are missing. Tokens,
+  acceptance and agreement are of all texts; times are taken over some of them."""
+  first = missing[0]  # the others differ in nothing but their batch
+  draft, temperature = trained.get(first['drafter']), first['temperature']
+  strategy = strategy_of(bench, draft, first)
+  plain = bench.plain(temperature, first['seed'])
+
+  # Count tokens over all texts.
+  whole = bench.comparison(strategy, bench.prompts, min(ROWS, len(bench.prompts)), *plain)
+  nodes = strategy.drafter.nodes
+  same: Row = {'parameters': 0} if draft is None else training_cost(draft)
+  same = same | {'nodes': nodes, 'accepted': None, 'dtype': bench.dtype}
+  same |= counted(whole, None if temperature else bench.dtype)
+  same['repeated_4grams'] = repeated_share(joined(whole.theirs))
+  if not first['tree']:
+    same['accepted'] = accepted_by_place(joined(whole.ours), nodes - 1)
+
+  # Time whole texts, and the target's calls alone, in turn with plain decoding.
+  for key in missing:
+    batch = key['batch']
+    timed = bench.comparison(strategy, bench.timed, batch, *plain)
+    ours, theirs = timed.counts
+    alone = wide_calls(bench.target, strategy, timed.state(strategy), nodes), ours.steps
+    clock = timed.clock(bench.texts.repeats, {'alone': alone}, max(FEW // batch, 1))
+    call = milliseconds(clock['ours calls'], ours.steps)
+    target = milliseconds(clock['alone'], ours.steps)
+    drafting = None if call is None or target is None else max(call - target, 0.0)
+    plain_ms = milliseconds(clock['plain calls'], theirs.steps)
+    times = {'call_ms': call, 'draft_ms': drafting, 'plain_ms': plain_ms}
+    yield {**same, **times, **timed.speed(clock)}
 
 
-# --- measurement
+def milliseconds(calls: Timing, steps: int) -> float | None:
+  """The time of a call; None where the timer cannot resolve it."""
+  return calls.milliseconds / steps if calls.milliseconds > 0 else None
 
 
-def figures(bench: 'Bench', key: Row) -> Row:
-  """Measures a row. Tokens, acceptance and agreement are of all texts, whatever the batch size;
-  times are taken over some of them."""
-  return bench.figures(**{name: key[name] for name in PLAN})
+@functools.cache
+def training_cost(draft: Trained) -> Row:
+  """The size of a drafter, and the cost of its training."""
+  metrics = [line.get('train', {}) for line in read_metrics(draft.folder)]
+  seconds = [line['seconds_per_step'] for line in metrics if 'seconds_per_step' in line]
+  params = loaded(draft).params
+  learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
+  return {
+    'parameters': sum(leaf.size for leaf in jax.tree.leaves(unpacked(learnt))),
+    'training_tokens': round(draft.run.steps * tokens_per_step(draft)),
+    'training_seconds': draft.run.steps * statistics.median(seconds) if seconds else None,
+  }
+
+
+@functools.cache
+def tokens_per_step(draft: Trained) -> float:
+  """Tokens of the target's side in a step of its training, on average."""
+  batches = draft.data.open().train_batches(draft.run.rows)
+  return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
+
+
+def strategy_of(bench: Bench, draft: Trained | None, key: Row) -> Any:
+  """The strategy of a row; without a drafter it is prompt lookup."""
+  gamma, tree, sampling = key['gamma'], key['tree'], fd.Sampling(key['temperature'])
+  if draft is None:
+    return fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
+  module = loaded(draft)
+  if draft.name == 'model':
+    return fd.Speculative(tuple(module), gamma, sampling=sampling)
+  if draft.name == 'eagle':
+    width, nodes = (WIDTH, tree) if tree else (1, None)
+    return fd.Eagle(module, gamma, width, nodes, sampling=sampling)
+  if draft.name in NETWORKS:
+    return fd.BlockDraft(module, gamma + 1, tree or None, sampling=sampling)
+  if not tree:
+    return fd.Blockwise(module, gamma + 1, sampling=sampling)
+  choices = grow(ranks(bench, draft, key['calibrated']), tree).choices
+  if not choices:
+    return fd.Blockwise(module, 1, sampling=sampling)
+  return fd.Medusa(module, choices, sampling=sampling)
+
+
+@functools.cache
+def loaded(draft: Trained) -> Bound:
+  """A drafter and its parameters, packed where that makes a call faster."""
+  load: Any = folders.load
+  if draft.name in HEADS:
+    load = folders.load_heads
+  elif draft.name in NETWORKS:
+    load = load_draft
+  return Bound(*pack_if_faster(*load(draft.folder)))
+
+
+@functools.cache
+def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
+  """Ranks of heads along what the base writes for the dev set: their trees are grown from these."""
+  model = bench.target.module
+  prompts = inputs_of(bench.text, model, 'dev', bench.texts.prompt)
+  prompts = prompts[train.spaced(len(prompts), texts)]
+  lengths = lengths_of(prompts, model.pad_id)
+  rows = [row[:length].tolist() for row, length in zip(prompts, lengths, strict=True)]
+  return written_ranks(bench.target, loaded(draft), rows, bench.texts.max_len, ROWS)
 
 
 def summary(row: Row) -> str:
   """A row in one line."""
   name = f'{DRAFTERS[row["drafter"]]}, {_shape(row)}, temperature {row["temperature"]:g}'
   return f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
-
-
-class Bench:
-  """A base and its drafters.
-
-  Args:
-    c: the settings.
-    base: the folder of the base.
-    made: folders of the drafters that are trained.
-    own: the text that they were trained on.
-  """
-
-  def __init__(
-    self, c: Drafters, base: pathlib.Path, made: Mapping[Drafter, pathlib.Path], own: TextConfig
-  ) -> None:
-    self.c, self.base, self.made, self.own = c, base, made, own
-    self.text = c.people.open()
-    self.text.check_base(base)
-    self.target = Bound(*pack_if_faster(*folders.load(base)))
-    self.dtype = self.target.module.config.dtype
-    prompts = self._prompts(c.table.split)
-    self.prompts = prompts[spaced(len(prompts), c.table.sentences)]
-    self.timed = self.prompts[spaced(len(self.prompts), c.table.timed)]
-
-  def __reduce__(self) -> Any:
-    """A job loads the models itself."""
-    return Bench, (self.c, self.base, self.made, self.own)
-
-  def key(self, **plan: Any) -> Row:
-    """The key of a row: all that decides its figures."""
-    names = 'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma', 'prompt'
-    asked = {name: getattr(self.c.table, name) for name in names}
-    asked |= {'models': self._models(plan['drafter']), 'content': self.text.content}
-    return {**plan, 'task': self.c.task, 'seed': self.c.seed, **asked}
-
-  def figures(self, drafter: Drafter, tree: int, temperature: float, batch: int) -> Row:
-    """All that is found out for one row."""
-    found = self._training(drafter) | self._counted(drafter, tree, temperature)
-    return found | self._clocked(drafter, tree, temperature, batch)
-
-  def curves(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Points of networks' chains on own text, by 'dev' and 'training': training tokens, and tokens
-    a call."""
-    found = {}
-    for drafter, folder in self.made.items():
-      if drafter in NETWORKS:
-        lines = [line for line in read_metrics(folder) if 'eval' in line]
-        tokens = self._tokens_a_step(drafter)
-        found[drafter] = {
-          where: [(line['step'] * tokens, line['eval'][f'{where} tokens a call']) for line in lines]
-          for where in PANELS
-        }
-    return found
-
-  def _models(self, drafter: Drafter) -> str:
-    """A hash of the base, and one of the drafter if it is there."""
-    found = folders.content(self.base)
-    if drafter in self.made:
-      content = draft_content if drafter in NETWORKS else folders.content
-      found += f' {content(self.made[drafter])}'
-    return found
-
-  @functools.cache  # noqa: B019 (one bench a process)
-  def _training(self, drafter: Drafter) -> Row:
-    """Describes a drafter and the cost of its training."""
-    if drafter == 'lookup':
-      return {'parameters': 0}
-    run = self._run(drafter)
-    lines = [line.get('train', {}) for line in read_metrics(self.made[drafter])]
-    seconds = [line['seconds_per_step'] for line in lines if 'seconds_per_step' in line]
-    params = self._loaded(drafter).params
-    learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
-    return {
-      'parameters': sum(leaf.size for leaf in jax.tree.leaves(unpacked(learnt))),
-      'training_tokens': round(run.steps * self._tokens_a_step(drafter)),
-      'training_seconds': run.steps * statistics.median(seconds) if seconds else None,
-    }
-
-  @functools.cache  # noqa: B019
-  def _tokens_a_step(self, drafter: Drafter) -> float:
-    """Tokens of the target's side in a step of its training, on average."""
-    of_people = drafter == 'model'
-    data = self.c.people if of_people else self.own
-    batches = data.open().train_batches(self._run(drafter).rows)
-    return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
-
-  def _run(self, drafter: Drafter) -> RunConfig:
-    return self.c.table.small_run if drafter == 'model' else self.c.train
-
-  @functools.cache  # noqa: B019
-  def _counted(self, drafter: Drafter, tree: int, temperature: float) -> Row:
-    """Figures over all texts."""
-    strategy = self._strategy(drafter, tree, temperature)
-    rows = min(ROWS, len(self.prompts))
-    whole = self._comparison(strategy, temperature, self.prompts, rows)
-    found = {'nodes': strategy.drafter.nodes, 'accepted': None, 'dtype': self.dtype}
-    found |= counted(whole, None if temperature else self.dtype)
-    found['repeated_4grams'] = repeated_share(joined(whole.theirs))
-    if not tree:
-      found['accepted'] = accepted_by_place(joined(whole.ours), found['nodes'] - 1)
-    return found
-
-  def _clocked(self, drafter: Drafter, tree: int, temperature: float, batch: int) -> Row:
-    """Times in turn with plain decoding, over some of the texts."""
-    strategy = self._strategy(drafter, tree, temperature)
-    timed = self._comparison(strategy, temperature, self.timed, batch)
-    ours, theirs = timed.counts
-    wide = wide_calls(self.target, strategy, timed.state(strategy), strategy.drafter.nodes)
-    calls = {'alone': (wide, ours.steps)}
-    clock = timed.clock(self.c.table.repeats, calls, max(FEW // batch, 1))
-
-    def milliseconds(name: str, steps: int) -> float | None:
-      found = clock[name].milliseconds / steps
-      return found if found > 0 else None  # the timer cannot resolve it
-
-    call, target = milliseconds('ours calls', ours.steps), milliseconds('alone', ours.steps)
-    return {
-      'call_ms': call,
-      'draft_ms': None if call is None or target is None else max(call - target, 0.0),
-      'plain_ms': milliseconds('plain calls', theirs.steps),
-      **timed.speed(clock),
-    }
-
-  def _comparison(
-    self, strategy: Any, temperature: float, prompts: np.ndarray, batch: int
-  ) -> Comparison:
-    plain = fd.Sample(temperature) if temperature else fd.Greedy()
-    key = jax.random.key(self.c.seed) if temperature else None
-    batches = batches_of(prompts, batch, self.target.module.pad_id, key)
-    return Comparison(self.target, strategy, plain, batches, self.c.table.max_len)
-
-  def _strategy(self, drafter: Drafter, tree: int, temperature: float) -> Any:
-    gamma, sampling = self.c.table.gamma, fd.Sampling(temperature)
-    if drafter == 'lookup':
-      return fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
-    draft = self._loaded(drafter)
-    if drafter == 'model':
-      return fd.Speculative(tuple(draft), gamma, sampling=sampling)
-    if drafter == 'eagle':
-      width, nodes = (WIDTH, tree) if tree else (1, None)
-      return fd.Eagle(draft, gamma, width, nodes, sampling=sampling)
-    if drafter in NETWORKS:
-      return fd.BlockDraft(draft, gamma + 1, tree or None, sampling=sampling)
-    if not tree:
-      return fd.Blockwise(draft, gamma + 1, sampling=sampling)
-    choices = grow(self._ranks(drafter), tree).choices
-    if not choices:
-      return fd.Blockwise(draft, 1, sampling=sampling)
-    return fd.Medusa(draft, choices, sampling=sampling)
-
-  @functools.cache  # noqa: B019
-  def _loaded(self, drafter: Drafter) -> Bound:
-    load: Any = load_draft if drafter in NETWORKS else folders.load
-    load = folders.load_heads if drafter in HEADS else load
-    return Bound(*pack_if_faster(*load(self.made[drafter])))
-
-  @functools.cache  # noqa: B019
-  def _ranks(self, drafter: Drafter) -> Any:
-    """Ranks of heads along what the base writes for the dev set: their trees are grown of them."""
-    prompts = self._prompts('dev')
-    chosen = prompts[spaced(len(prompts), self.c.table.calibrated)]
-    lengths = lengths_of(chosen, self.target.module.pad_id)
-    rows = [row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)]
-    return written_ranks(self.target, self._loaded(drafter), rows, self.c.table.max_len, ROWS)
-
-  def _prompts(self, split: str) -> np.ndarray:
-    return inputs_of(self.text, self.target.module, split, self.c.table.prompt)
 
 
 # --- the tables
@@ -435,18 +384,18 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 def acceptance(rows: Sequence[Row]) -> Drawn:
   """The chains, place by place."""
-  once = {}  # batch sizes are counted together
+  once, places = {}, 0  # batch sizes are counted together
   for row in rows:
-    if _is_chain(row) and row.get('accepted'):
-      once[row['drafter'], row['temperature']] = row
+    if row.get('accepted'):
+      shares = {str(place): share for place, share in enumerate(row['accepted'], start=1)}
+      once[row['drafter'], row['temperature']] = row | shares
+      places = max(places, len(shares))
   columns = [
     Column('Drafter', lambda row: DRAFTERS[row['drafter']]),
     Column('T', 'temperature', 'g'),
     Column('Tokens', 'tokens', '.2f'),
   ]
-  for place in range(max((len(row['accepted']) for row in once.values()), default=0)):
-    share = functools.partial(_accepted, place)
-    columns.append(Column(str(place + 1), share, '.1f', scale=100))
+  columns += [Column(str(i), str(i), '.1f', scale=100) for i in range(1, places + 1)]
   table = Table('Acceptance by position', columns, (ACCEPTED_NOTE,), sort=_order)
   return table.of(once.values())
 
@@ -460,14 +409,6 @@ def _shape(row: Row) -> str:
 def _order(row: Row) -> tuple[Any, ...]:
   drafter = list(DRAFTERS).index(row['drafter'])
   return row.get('temperature', 0), row.get('batch', 0), drafter, row.get('tree', 0)
-
-
-def _accepted(place: int, row: Row) -> float | None:
-  return row['accepted'][place] if place < len(row['accepted']) else None
-
-
-def _is_chain(row: Row) -> bool:
-  return row.get('error') is None and not row['tree']
 
 
 SPEEDS = Table(
@@ -498,17 +439,31 @@ SPEEDS = Table(
 # --- the picture
 
 STYLES = {  # of what is trained on own text
-  'block': Style(BLUE, 'o'),
-  'block-2': Style(SKY, 'v'),
-  'eagle': Style(VERMILION, '^'),
-  'heads': Style(GREEN, 's'),
-  'rooted': Style(PURPLE, 'D'),
-  'markov': Style(ORANGE, 'P'),
+  'block': drawing.Style(drawing.BLUE, 'o'),
+  'block-2': drawing.Style(drawing.SKY, 'v'),
+  'eagle': drawing.Style(drawing.VERMILION, '^'),
+  'heads': drawing.Style(drawing.GREEN, 's'),
+  'rooted': drawing.Style(drawing.PURPLE, 'D'),
+  'markov': drawing.Style(drawing.ORANGE, 'P'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',
   'training': 'On own text of the training sources',
 }
+
+
+def learning_curves(trained: Mapping[str, Trained]) -> dict[str, Any]:
+  """Points of networks' chains on own text, by 'dev' and 'training': training tokens, and tokens
+  a call."""
+  curves: dict[str, Any] = {}
+  for name, draft in trained.items():
+    if name in NETWORKS:
+      curves[name] = {where: [] for where in PANELS}
+      evaluations = [line for line in read_metrics(draft.folder) if 'eval' in line]
+      for line, where in itertools.product(evaluations, PANELS):
+        tokens = line['step'] * tokens_per_step(draft)
+        curves[name][where].append((tokens, line['eval'][f'{where} tokens a call']))
+  return curves
 
 
 def learning(
@@ -520,12 +475,15 @@ def learning(
   figure, panels = drawing.panels(2, sharey=True)
   for axes, (where, title) in zip(panels, PANELS.items(), strict=True):
     drawing.dress(axes, title, 'tokens a call, chain', 'tokens trained on')
-    for drafter, found in curves.items():
-      drawing.curve(axes, found[where], STYLES[drafter], DRAFTERS[drafter])
+    for drafter, points in curves.items():
+      drawing.curve(axes, points[where], STYLES[drafter], DRAFTERS[drafter])
     if not curves:
       drawing.nothing_yet(axes)
-  chains = [row for row in rows if _is_chain(row) and row['temperature'] == 0]
-  for drafter, row in {row['drafter']: row for row in chains}.items():
+  reached = {}
+  for row in rows:
+    if row.get('error') is None and not row['tree'] and row['temperature'] == 0:
+      reached[row['drafter']] = row
+  for drafter, row in reached.items():
     if drafter not in CHAINS:
       name = None if drafter in curves else DRAFTERS[drafter]
       point = row['training_tokens'], row['tokens']

@@ -1,12 +1,14 @@
 """Incremental decoding, from the top: what a cache saves, and what a loop on the device saves.
 
-fairseq and FasterTransformer 2.0 claim it; models here have random weights and never end a text.
-Two parts: time a token against length, and FasterTransformer's tables. Results: results.jsonl,
-incremental.md, incremental.png.
+fairseq and FasterTransformer claim it; models here have random weights and never end a text, so
+nothing is trained. `incremental` is the page: it measures the rows that are missing and writes the
+tables. Rows of 'growth' are time a token against length (`grown`), those of 'layout' are
+FasterTransformer's tables (`searched`). Results: results.jsonl, incremental.md, incremental.png.
 """
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -21,7 +23,7 @@ import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
 from experiments.lab.rows import Row, latest
 from experiments.lab.stage import digest
-from experiments.lab.train import Count, Counts, Seed, each_once
+from experiments.lab.train import Count, Counts, Seed, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.decode import start, step
@@ -29,7 +31,6 @@ from fastdec.decoding.inputs import bucket_of, checked, padded
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
-from fastdec.errors import UserError
 from fastdec.evaluation import drawing, wallclock
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.calls import random_params
@@ -40,10 +41,9 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 
 KEY = 'part', 'model', 'dtype', 'batch', 'length'  # fields that name a row
-PLAN = 'part', 'model', 'dtype', 'batch', 'lengths'  # of a plan, which is a row for each length
 TITLES = {'transformer': 'Transformer', 'fconv': 'FConv'}
 WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
-PRECISIONS = {'float32': 'FP32', 'bfloat16': 'FP16'}  # theirs that stands beside ours
+PRECISIONS = 'float32', 'bfloat16'  # beside which FasterTransformer's FP32 and FP16 stand
 
 
 # --- settings
@@ -97,18 +97,12 @@ class Incremental:
   seed: Seed = 0
 
   def __post_init__(self) -> None:
-    layout, asked = self.layout, []
     for dtype in PRECISIONS:
-      for _, tokens in getattr(layout, dtype):
-        asked.append((f'layout.{dtype}', tokens, 'layout.model', layout.model))
+      for _, tokens in getattr(self.layout, dtype):
+        check_lengths({f'layout.{dtype}': tokens}, self.layout.model, 'layout.model')
+    lengths = {'growth.lengths': max(self.growth.lengths), 'growth.source': self.growth.source}
     for name in self.growth.models:
-      model = f'models.{name}', getattr(self.models, name)
-      asked.append(('growth.lengths', max(self.growth.lengths), *model))
-      asked.append(('growth.source', self.growth.source, *model))
-    for setting, tokens, name, model in asked:
-      if tokens > (most := model.max_positions):
-        given = f'config.{setting} has {tokens} tokens, and config.{name}.max_positions={most}'
-        raise UserError(f'{given}: give fewer tokens, or more positions')
+      check_lengths(lengths, getattr(self.models, name), f'models.{name}')
 
 
 # --- the page
@@ -116,48 +110,42 @@ class Incremental:
 
 def incremental(c: Incremental, work: Workdir) -> None:
   """The page from the top: its rows, the tables and the picture."""
-  groups = [keys(c, plan) for plan in plans(c)]
-  rows = work.fill(groups, functools.partial(figures, c), summary)
+  rows = work.fill(keys(c), functools.partial(figures, c), summary)
   if rows:
     has_growth = any(row['part'] == 'growth' and row.get('error') is None for row in rows)
     draw = functools.partial(picture, rows) if has_growth else None
     write(work.root / 'incremental', work.console, tables(rows), draw)
 
 
-def plans(c: Incremental) -> list[Row]:
-  """The measurements, quick ones first. All lengths of a model and batch are timed in turn, because
-  their times are compared."""
-  found = []
-
-  def add(part: str, model: str, dtype: str, batch: int, *lengths: int) -> None:
-    found.append(dict(zip(PLAN, (part, model, dtype, batch, lengths), strict=True)))
-
-  for batch in sorted(c.growth.batches):
-    for model in c.growth.models:
-      add('growth', model, 'float32', batch, *sorted(c.growth.lengths))
+def keys(c: Incremental) -> list[Any]:
+  """The keys of the rows, quick ones first. All lengths of a model and batch are timed in turn,
+  because their times are compared: each row names them all."""
+  growth, layout = c.growth, c.layout
+  plans: list[Row] = []
+  settings = {'source': growth.source, 'steps_at_most': growth.steps, 'rounds': growth.rounds}
+  for batch in sorted(growth.batches):
+    for model in growth.models:
+      plan = {'part': 'growth', 'model': model, 'dtype': 'float32', 'batch': batch}
+      plans.append({**plan, 'lengths': tuple(sorted(growth.lengths)), **settings})
+  settings = {'beams': layout.beams, 'rounds': layout.rounds}
   for dtype in PRECISIONS:
-    for batch, tokens in getattr(c.layout, dtype):
-      add('layout', 'transformer', dtype, batch, tokens)
-  return found
+    for batch, tokens in getattr(layout, dtype):
+      plan = {'part': 'layout', 'model': 'transformer', 'dtype': dtype, 'batch': batch}
+      plans.append({**plan, 'lengths': (tokens,), **settings})
+  groups = []
+  for plan in plans:
+    # random weights are nothing but sizes and seed
+    models = digest({'model': model_of(c, plan).config, 'seed': c.seed})
+    same = {**plan, 'seed': c.seed, 'models': models}
+    groups.append([{'length': length, **same} for length in plan['lengths']])
+  return groups
 
 
-def keys(c: Incremental, plan: Row) -> list[Row]:
-  """Fields that the rows of a plan are found by. Random weights are nothing but sizes and seed."""
-  asked: Row = {'beams': c.layout.beams, 'rounds': c.layout.rounds}
-  if plan['part'] == 'growth':
-    growth = c.growth
-    asked = {'source': growth.source, 'steps_at_most': growth.steps, 'rounds': growth.rounds}
-  asked['models'] = digest({'model': model_of(c, plan).config, 'seed': c.seed})
-  # 'lengths': all are timed in turn, so that a figure depends on the others
-  same = {name: plan[name] for name in PLAN} | {'seed': c.seed, **asked}
-  return [{'length': length, **same} for length in plan['lengths']]
-
-
-# --- measurement
+# --- rows
 
 
 def figures(c: Incremental, missing: list[Row]) -> Iterator[Row]:
-  """Measures the rows of a plan, one for each of its lengths.
+  """Measures the rows of a model and batch, one for each length.
 
   Times of 'growth' are for a token of all rows, those of 'layout' for an output.
     milliseconds: medians by way (`WAYS`).
@@ -166,11 +154,10 @@ def figures(c: Incremental, missing: list[Row]) -> Iterator[Row]:
     steps: tokens that were timed without a cache.
     parted: rows that the ways do not write alike; largest_gap: of logits where such a row parts.
   """
-  plan = {name: missing[0][name] for name in PLAN}
-  measure = grown if plan['part'] == 'growth' else searched
-  of_lengths = dict(zip(plan['lengths'], measure(c, plan), strict=True))
+  measure = grown if missing[0]['part'] == 'growth' else searched
+  rows = dict(zip(missing[0]['lengths'], measure(c, missing[0]), strict=True))
   for key in missing:
-    yield of_lengths[key['length']]
+    yield rows[key['length']]
 
 
 def summary(row: Row) -> str:
@@ -180,84 +167,77 @@ def summary(row: Row) -> str:
   return f'{name}, {row["length"]} tokens: {times}'
 
 
-def grown(c: Incremental, plan: Row) -> list[Row]:
+def grown(c: Incremental, key: Row) -> list[Row]:
   """Times a token against length: three ways, all lengths in turn.
 
   Raises:
     UserError: the ways write different texts, and rounding does not explain it.
   """
-  target, lengths = target_of(c, plan), plan['lengths']
-  source = source_of(c, plan, c.growth.source)
-  steps = {length: min(c.growth.steps, length) for length in lengths}
-  functions, agreed = {}, {}
-  for length in lengths:
+  target, source = target_of(c, key, key['source'])
+  functions, tokens, agreed = {}, {}, {}
+  for length in key['lengths']:
+    steps = min(key['steps_at_most'], length)
     whole = functools.partial(fd.decode, *target, source, fd.Greedy(), max_len=length)
     by_host = functools.partial(step_by_step, target, fd.Greedy(), source, length)
-    written = whole().checked()
-    anew = functools.partial(rewritten, target, source, written.tokens, steps[length])
-    others = [dataclasses.replace(written, tokens=anew()), by_host()]
-    agreed[length] = agreement(target, source, written, others)
+    text = whole().checked()
+    anew = functools.partial(rewritten, target, source, text.tokens, steps)
+    others = [dataclasses.replace(text, tokens=anew()), by_host()]
+    agreed[length] = {'steps': steps, **agreement(target, source, text, others)}
     functions |= {('uncached', length): anew, ('host', length): by_host, ('device', length): whole}
+    tokens |= {('uncached', length): steps, ('host', length): length, ('device', length): length}
+
   a_token = {}
-  for (way, length), timing in wallclock.measure(functions, c.growth.rounds).items():
-    tokens = steps[length] if way == 'uncached' else length
-    seconds = tuple(second / tokens for second in timing.seconds)
-    a_token[way, length] = Timing(seconds, timing.compile_seconds)
-  rows = []
-  for length in lengths:
+  for name, timing in wallclock.measure(functions, key['rounds']).items():
+    seconds = tuple(second / tokens[name] for second in timing.seconds)
+    a_token[name] = Timing(seconds, timing.compile_seconds)
+  rows, shortest = [], min(key['lengths'])
+  for length in key['lengths']:
     times = {way: a_token[way, length] for way in WAYS}
-    growth = {way: 1 / one.speedup_over(a_token[way, min(lengths)]) for way, one in times.items()}
-    figures = {'to_shortest': growth, 'steps': steps[length], **agreed[length]}
-    rows.append({**compared(times), **figures})
+    growth = {way: 1 / time.speedup_over(a_token[way, shortest]) for way, time in times.items()}
+    rows.append({**compared(times), 'to_shortest': growth, **agreed[length]})
   return rows
 
 
-def searched(c: Incremental, plan: Row) -> list[Row]:
+def searched(c: Incremental, key: Row) -> list[Row]:
   """Times a row of FasterTransformer's tables: whole outputs of beam search, from the host and on
   the device."""
-  target, (length,), search = target_of(c, plan), plan['lengths'], fd.Beam(c.layout.beams)
-  source = source_of(c, plan, length)
+  (length,), search = key['lengths'], fd.Beam(key['beams'])
+  target, source = target_of(c, key, length)
   functions = {
     'host': functools.partial(step_by_step, target, search, source, length),
     'device': functools.partial(fd.decode, *target, source, search, max_len=length),
   }
   by_host, whole = (function().checked().tokens for function in functions.values())
-  times = compared(wallclock.measure(functions, c.layout.rounds))
+  times = compared(wallclock.measure(functions, key['rounds']))
   return [{**times, 'parted': int((by_host != whole).any(1).sum())}]
 
 
-def model_of(c: Incremental, plan: Row) -> Any:
-  """The model of a plan, which never ends a text."""
-  config = c.layout.model if plan['part'] == 'layout' else getattr(c.models, plan['model'])
-  return folders.model_of(dataclasses.replace(config, dtype=plan['dtype'], eos_ids=()))
+def model_of(c: Incremental, key: Row) -> Any:
+  """The model of a row, which never ends a text."""
+  config = c.layout.model if key['part'] == 'layout' else getattr(c.models, key['model'])
+  return folders.model_of(dataclasses.replace(config, dtype=key['dtype'], eos_ids=()))
 
 
-def target_of(c: Incremental, plan: Row) -> Bound:
-  """The model of a plan with random weights."""
-  model = model_of(c, plan)
-  return Bound(model, random_params(model, c.seed, plan['dtype']))
+def target_of(c: Incremental, key: Row, tokens: int) -> tuple[Bound, Int[np.ndarray, 'b s']]:
+  """The model of a row with random weights, and random words of this length as its source."""
+  model = model_of(c, key)
+  generator, shape = np.random.default_rng(c.seed), (key['batch'], tokens)
+  source = generator.integers(2, model.vocab_size, shape, np.int32)
+  return Bound(model, random_params(model, c.seed, key['dtype'])), source
 
 
-def source_of(c: Incremental, plan: Row, tokens: int) -> Int[np.ndarray, 'b s']:
-  """Random words."""
-  words = model_of(c, plan).vocab_size
-  return np.random.default_rng(c.seed).integers(2, words, (plan['batch'], tokens), np.int32)
-
-
-def agreement(
-  target: Bound, source: np.ndarray, text: Decoded, others: Sequence[Decoded]
-) -> dict[str, Any]:
+def agreement(target: Bound, source: np.ndarray, text: Decoded, others: Sequence[Decoded]) -> Row:
   """Counts rows of the others that are not the text's, and finds the largest difference of logits
   where they part.
 
   Raises:
     UserError: rows part where there is no near tie.
   """
-  found = [partings(tuple(target), source, other, text) for other in others]
-  for gaps in found:
-    check_partings(gaps, len(source), target.module.config.dtype)
-  gaps = np.concatenate(found)
-  return {'parted': max(map(len, found)), 'largest_gap': float(gaps.max()) if gaps.size else None}
+  gaps = [partings(tuple(target), source, other, text) for other in others]
+  for some in gaps:
+    check_partings(some, len(source), target.module.config.dtype)
+  largest = max(np.concatenate(gaps).tolist(), default=None)
+  return {'parted': max(map(len, gaps)), 'largest_gap': largest}
 
 
 def compared(timings: Mapping[str, Timing]) -> Row:
@@ -328,47 +308,30 @@ def _result(strategy: Strategy, state: Any) -> Decoded:
 # whole loop, beam search included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without
 # XLA; means of 50 iterations. There is no V100 table of the Decoder op.
 
-# Milliseconds of a whole output, TensorFlow's and the op's, by precision, sentences and tokens.
-Published = dict[tuple[str, int, int], tuple[float, float]]
+# Sentences and tokens; then milliseconds of a whole output by TensorFlow and by the op, in FP32 and
+# in FP16, of each of `COLUMNS`. FP16 on V100 at 1, 128 is the figure of FP32 in the original too,
+# most likely by mistake.
+COLUMNS = 'T4 Decoder, beam 1, ms', 'T4 Decoding, beam 4, ms', 'V100 Decoding, beam 4, ms'
+PUBLISHED = """
+1 32    441.68 111.14 508.81 165.88    430.39 64.16 537.95 49.07      440.46 58.70 531.70 46.18
+1 64    872.39 207.37 1038.71 326.69   876.24 135.42 1056.78 97.45    888.19 122.50 1065.76 93.84
+1 128   1714.01 457.62 2082.92 661.00  1799.16 318.65 2145.74 240.85  1821.76 293.21 2076.63 293.21
+32 32   470.93 119.87 568.83 167.42    597.42 217.61 646.07 128.39    543.27 101.35 630.55 73.37
+64 32   503.57 153.62 579.21 183.74    789.22 395.85 769.17 246.89    648.27 157.54 793.83 106.77
+128 32  614.59 245.94 641.98 238.27    1223.72 726.43 996.03 424.53   838.43 277.77 867.71 169.04
+256 32  802.18 439.33 735.67 348.74    2188.00 1385.60 1599.58 781.38 1221.30 493.85 1101.36 290.44
+"""
 
 
-def _parse(table: str) -> Published:
+def published() -> dict[tuple[str, str, int, int], tuple[float, float]]:
+  """Times of TensorFlow and of the op, by column, type of numbers, sentences and tokens."""
   figures = {}
-  for line in table.strip().splitlines():
+  for line in PUBLISHED.strip().splitlines():
     batch, tokens, *times = line.split()
-    for precision, pair in (('FP32', times[:2]), ('FP16', times[2:])):
-      figures[precision, int(batch), int(tokens)] = tuple(map(float, pair))
+    for i, (column, dtype) in enumerate(itertools.product(COLUMNS, PRECISIONS)):
+      pair = float(times[2 * i]), float(times[2 * i + 1])
+      figures[column, dtype, int(batch), int(tokens)] = pair
   return figures
-
-
-# batch, tokens: TensorFlow FP32, op FP32, TensorFlow FP16, op FP16
-DECODER_T4 = _parse("""
-1    32   441.68   111.14   508.81   165.88
-1    64   872.39   207.37   1038.71  326.69
-1    128  1714.01  457.62   2082.92  661.00
-32   32   470.93   119.87   568.83   167.42
-64   32   503.57   153.62   579.21   183.74
-128  32   614.59   245.94   641.98   238.27
-256  32   802.18   439.33   735.67   348.74
-""")  # beam 1
-DECODING_T4 = _parse("""
-1    32   430.39   64.16    537.95   49.07
-1    64   876.24   135.42   1056.78  97.45
-1    128  1799.16  318.65   2145.74  240.85
-32   32   597.42   217.61   646.07   128.39
-64   32   789.22   395.85   769.17   246.89
-128  32   1223.72  726.43   996.03   424.53
-256  32   2188.00  1385.60  1599.58  781.38
-""")  # beam 4
-DECODING_V100 = _parse("""
-1    32   440.46   58.70    531.70   46.18
-1    64   888.19   122.50   1065.76  93.84
-1    128  1821.76  293.21   2076.63  293.21
-32   32   543.27   101.35   630.55   73.37
-64   32   648.27   157.54   793.83   106.77
-128  32   838.43   277.77   867.71   169.04
-256  32   1221.30  493.85   1101.36  290.44
-""")  # beam 4; FP16 at 1, 128 is the figure of FP32 in the original too, most likely by mistake
 
 
 # --- the tables and the picture
@@ -395,31 +358,27 @@ LAYOUT_NOTE = (
 
 
 def tables(rows: Sequence[Row]) -> list[Drawn]:
-  """The tables of all parts that there are rows of."""
-  found: list[Row] = []
+  """A table of 'growth' for each batch, and that of 'layout'; those that there are rows of."""
+  rows = latest(rows, *KEY)
+  layout = [row for row in rows if row['part'] == 'layout']
+  growth: dict[int, list[Row]] = {}
   for row in rows:
-    # A plan that failed is a row without a length: it stands for all lengths of its plan.
-    lengths = [row['length']] if 'length' in row else row['lengths']
-    found += [{**row, 'length': length} for length in lengths]
-  found = latest(found, *KEY)
-  growth = [row for row in found if row['part'] == 'growth']
-  layout = [row for row in found if row['part'] == 'layout']
-  drawn = []
-  for batch in sorted({row['batch'] for row in growth}):
-    drawn.append(growth_table([row for row in growth if row['batch'] == batch], batch))
+    if row['part'] == 'growth':
+      growth.setdefault(row['batch'], []).append(row)
+  drawn = [growth_table(growth[batch], batch) for batch in sorted(growth)]
   return [*drawn, LAYOUT.of(layout)] if layout else drawn
 
 
-def _time(heading: str, way: str, **found: Any) -> Column:
+def _time(heading: str, way: str, cell: Any = lambda row: row) -> Column:
   """The column of a way's milliseconds."""
-  return Column(heading, lambda row: row['milliseconds'][way], '.2f', **found)
+  return Column(heading, lambda row: row['milliseconds'][way], '.2f', cell=cell)
 
 
 def _ratio(heading: str, way: str, cell: Any = lambda row: row) -> Column:
   """The column of ratios to the fastest way, between the least and the largest of rounds."""
 
-  def rounds(given: Any) -> str:
-    row = cell(given) or {}
+  def rounds(line: Any) -> str:
+    row = cell(line) or {}
     return between(row['spread'][way]) if row.get('spread') else ''
 
   return Column(heading, lambda row: row['to_fastest'][way], '.2f', '×', cell=cell, beside=rounds)
@@ -430,28 +389,28 @@ def growth_table(rows: Sequence[Row], batch: int) -> Drawn:
   over the shortest."""
   lengths = sorted({row['length'] for row in rows})
   columns = [Column('Tokens', str, names_row=True)]
-  growths = {'Tokens': f'{lengths[-1]} / {lengths[0]}'}
-  for model in _models(rows):
-    own, title = {row['length']: row for row in rows if row['model'] == model}, TITLES[model]
-    columns += [_time(f'{title} {letter}', way, cell=own.get) for way, letter in LETTERS.items()]
+  last = {'Tokens': f'{lengths[-1]} / {lengths[0]}'}
+  for model, title in TITLES.items():
+    cells = {row['length']: row for row in rows if row['model'] == model}
+    if not cells:
+      continue
+    for way, letter in LETTERS.items():
+      columns.append(_time(f'{title} {letter}', way, cells.get))
     for way in ('uncached', 'host'):
-      columns.append(_ratio(f'{title} {LETTERS[way]}/{LETTERS["device"]}', way, own.get))
-    ratios = own.get(lengths[-1], {}).get('to_shortest') or {}
-    growths |= {f'{title} {LETTERS[way]}': text(ratio, '.2f', '×') for way, ratio in ratios.items()}
+      columns.append(_ratio(f'{title} {LETTERS[way]}/{LETTERS["device"]}', way, cells.get))
+    growth = cells.get(lengths[-1], {}).get('to_shortest') or {}
+    for way, ratio in growth.items():
+      last[f'{title} {LETTERS[way]}'] = text(ratio, '.2f', '×')
   title = f'Milliseconds a token against length, batch {batch}'
   table = Table(title, columns, GROWTH_NOTES, ('source', 'steps', *CONDITIONS))
-  return table.of(lengths, cells=rows, below=[growths])
+  return table.of(lengths, cells=rows, below=[last])
 
 
-def _models(rows: Sequence[Row]) -> list[str]:
-  return [model for model in TITLES if any(row['model'] == model for row in rows)]
-
-
-def _theirs(heading: str, table: Published) -> Column:
+def _theirs(heading: str) -> Column:
   """A column that has only published figures: those beside our numbers, batch and length."""
 
   def theirs(row: Row) -> str:
-    times = table.get((PRECISIONS[row['dtype']], row['batch'], row['length']))
+    times = published().get((heading, row['dtype'], row['batch'], row['length']))
     if times is None:
       return MISSING
     framework, op = times
@@ -469,13 +428,11 @@ LAYOUT = Table(
     _time('Decoding (c), ms', 'device'),
     _ratio('(b)/(c)', 'host'),
     Column('Apart', 'parted'),
-    _theirs('T4 Decoder, beam 1, ms', DECODER_T4),
-    _theirs('T4 Decoding, beam 4, ms', DECODING_T4),
-    _theirs('V100 Decoding, beam 4, ms', DECODING_V100),
+    *map(_theirs, COLUMNS),
   ),
   (LAYOUT_NOTE,),
   ('beams', *CONDITIONS),
-  sort=lambda row: (list(PRECISIONS).index(row['dtype']), row['batch'], row['length']),
+  sort=lambda row: (PRECISIONS.index(row['dtype']), row['batch'], row['length']),
 )
 
 
@@ -485,20 +442,21 @@ LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # m
 
 def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Draws time against length, a panel a batch: a colour is a model, a line's style a way."""
-  found = [row for row in rows if row['part'] == 'growth' and row.get('error') is None]
-  batches = sorted({row['batch'] for row in found})
+  growth = [row for row in rows if row['part'] == 'growth' and row.get('error') is None]
+  batches = sorted({row['batch'] for row in growth})
   figure, panels = drawing.panels(len(batches))
   for panel, batch in zip(panels, batches, strict=True):
-    at_batch = [row for row in found if row['batch'] == batch]
+    at_batch = [row for row in growth if row['batch'] == batch]
     drawing.dress(
       panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
     )
-    for model in _models(at_batch):
+    for model, title in TITLES.items():
+      cells = sorted((row for row in at_batch if row['model'] == model), key=lambda r: r['length'])
       for way, line in LINES.items():
-        own = [row for row in at_batch if row['model'] == model]
-        points = sorted((row['length'], row['milliseconds'][way]) for row in own)
-        style = drawing.Style(COLOURS[model], *line)
-        drawing.curve(panel, points, style, f'{TITLES[model]}, {WAYS[way]}')
+        points = [(row['length'], row['milliseconds'][way]) for row in cells]
+        if points:
+          style = drawing.Style(COLOURS[model], *line)
+          drawing.curve(panel, points, style, f'{title}, {WAYS[way]}')
     panel.set_xscale('log')
     panel.set_yscale('log')
     lengths = sorted({row['length'] for row in at_batch})

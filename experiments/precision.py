@@ -1,9 +1,9 @@
-"""Quality of types of numbers: one model in float32, bfloat16 and int8, on the same
-texts or pictures.
+"""Quality of types of numbers: one model in float32, bfloat16 and int8, on the same texts or
+pictures. `experiments.evaluate --dtype` calls `measure`, which measures the rows that are missing.
 
 Greedy outputs of each type are compared with float32's: the share that is the same from end to end,
-and the share of float32's tokens that this type also ranks first, given the same prefix. Text by
-people is scored token by token, given all before it.
+and the share of float32's tokens that this type also ranks first after the same prefix. Text by
+people is scored token by token, each after all before it.
 """
 
 import dataclasses
@@ -37,23 +37,23 @@ from fastdec.evaluation.bleu import corpus_bleu
 PLAIN = 'float32'  # what the others are compared with
 TYPES = (PLAIN, 'bfloat16', 'int8', 'int8w')
 CAPTIONS = 32  # of a language model, decoded at once
-SCORED_PICTURES = 2  # at once: one call is about all intensities of a picture
+SCORED_PICTURES = 2  # at once: one call scores all intensities of a picture
 KEY = 'model', 'dtype', 'split', 'outputs', 'max_len'  # fields that name a row
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-  """Texts or pictures that a model is tried on."""
+  """Texts or pictures that a model is measured on."""
 
   split: str
   inputs: np.ndarray  # padded sources, prompts of one length, or pictures
-  before: np.ndarray  # what `targets` follow: the inputs, or a text's first token alone
-  targets: Int[np.ndarray, 'n t']  # what people wrote, padded; of pictures, their intensities
+  before: np.ndarray  # what precedes `targets`: the inputs, or a text's first token alone
+  targets: Int[np.ndarray, 'n t']  # text by people, padded; of pictures, their intensities
   lengths: Int[np.ndarray, ' n']  # of the targets
   max_len: int  # of an output
   rows: int  # decoded at once
   scored: int  # at once
-  bleu: Callable[[Decoded], dict[str, Any]] | None = None  # of greedy outputs
+  bleu: Callable[[Decoded], Row] | None = None  # of greedy outputs
 
 
 def check_types(names: Sequence[str]) -> None:
@@ -69,61 +69,67 @@ def measure(
   folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], work: Workdir
 ) -> list[Row]:
   """The rows of a model in each type, and first in float32, which the others need."""
-  name, models = type(folders.open(folder).model).__name__, folders.content(folder)
-  plain = functools.cache(lambda: _greedy(*fd.load(folder, dtype=PLAIN), sample))
+  model = type(folders.open(folder).model).__name__
+  same = {'split': sample.split, 'outputs': len(sample.inputs), 'max_len': sample.max_len}
+  same['models'] = folders.content(folder)
   keys = []
   for dtype in dict.fromkeys((PLAIN, *dtypes)):
-    values = name, dtype, sample.split, len(sample.inputs), sample.max_len
-    keys.append({**dict(zip(KEY, values, strict=True)), 'models': models})
-  return work.fill(keys, lambda key: _figures(folder, key['dtype'], sample, plain))
+    keys.append({'model': model, 'dtype': dtype, **same})
+  return work.fill(keys, functools.partial(figures, folder, sample))
 
 
-def _figures(
-  folder: pathlib.Path, dtype: str, sample: Sample, of_float32: Callable[[], Decoded]
-) -> Row:
+def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
   """Likelihood, BLEU, and agreement with the outputs of float32."""
-  plain, (model, params) = of_float32(), fd.load(folder, dtype=dtype)
-  out = plain if dtype == PLAIN else _greedy(model, params, sample)
-  scores = functools.partial(fd.score, model, params)
-  forced = _in_batches(scores, sample.scored, sample.before, sample.targets, sample.lengths)
-  again = _in_batches(scores, sample.scored, sample.inputs, plain.tokens, plain.lengths)
+  plain, out = greedy(folder, PLAIN, sample), greedy(folder, key['dtype'], sample)
+  model, params = fd.load(folder, dtype=key['dtype'])
+  row: Row = {} if sample.bleu is None else sample.bleu(out)
+
+  # Score what people wrote.
+  score = functools.partial(fd.score, model, params)
+  forced = in_batches(score, sample.scored, sample.before, sample.targets, sample.lengths)
   nats = float(-forced.total.sum() / forced.lengths.sum())
-  likely = {'nll': nats}
-  if model.fixed_length is not None:
-    likely = {'bits_per_dimension': nats / np.log(2)}
-  return {
-    **({} if sample.bleu is None else sample.bleu(out)),
-    **likely,
-    'same_texts': float((out.tokens == plain.tokens).all(axis=1).mean()),
-    'same_tokens': float(again.best.sum() / again.lengths.sum()),
-    'batch': sample.rows,
-    'computes_in': jax.numpy.dtype(getattr(model, 'model', model).config.dtype).name,
-  }
+  if model.fixed_length is None:
+    row['nll'] = nats
+  else:
+    row['bits_per_dimension'] = nats / np.log(2)
+
+  # Compare with what float32 writes.
+  again = in_batches(score, sample.scored, sample.inputs, plain.tokens, plain.lengths)
+  row['same_texts'] = float((out.tokens == plain.tokens).all(axis=1).mean())
+  row['same_tokens'] = float(again.best.sum() / again.lengths.sum())
+  config = getattr(model, 'model', model).config
+  return row | {'batch': sample.rows, 'computes_in': jax.numpy.dtype(config.dtype).name}
 
 
-def _greedy(model: Any, params: Any, sample: Sample) -> Decoded:
+@functools.cache
+def greedy(folder: pathlib.Path, dtype: str, sample: Sample) -> Decoded:
+  """The greedy outputs of a model in a type of numbers."""
+  model, params = fd.load(folder, dtype=dtype)
+
   def decode(inputs: np.ndarray) -> Decoded:
     return fd.decode(model, params, inputs, fd.Greedy(), max_len=sample.max_len).checked()
 
-  return _in_batches(decode, sample.rows, sample.inputs)
+  return in_batches(decode, sample.rows, sample.inputs)
 
 
-def _in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
-  """`run` over all rows, so many at once; the last batch is filled with the first rows, which then
-  go again."""
+def in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
+  """Calls run(*arrays) on batches of rows and joins the results. The first rows fill the last
+  batch; their second results are dropped."""
   n = len(arrays[0])
   rows = min(rows, n)
   batches = np.resize(np.arange(n), (-(-n // rows), rows))
-  parts = [jax.device_get(run(*(array[chosen] for array in arrays))) for chosen in batches]
+  parts = []
+  for chosen in batches:
+    parts.append(jax.device_get(run(*(array[chosen] for array in arrays))))
   return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
 
 
-def padded_targets(targets: Ragged) -> tuple[Int[np.ndarray, 'n t'], Int[np.ndarray, ' n']]:
-  """Targets as one array, and their lengths."""
-  found = np.zeros((len(targets), int(targets.lengths.max())), np.int32)
-  for row, length, i in zip(found, targets.lengths, range(len(targets)), strict=True):
-    row[:length] = targets[i]
-  return found, targets.lengths
+def padded(targets: Ragged) -> Int[np.ndarray, 'n t']:
+  """Targets as one array."""
+  array = np.zeros((len(targets), int(targets.lengths.max())), np.int32)
+  for i, length in enumerate(targets.lengths):
+    array[i, :length] = targets[i]
+  return array
 
 
 # --- samples of a config
@@ -155,14 +161,15 @@ def _translations(c: Translation, folder: pathlib.Path) -> Sample:
   pairs = text.pairs(table.split)[: table.sentences or None]
   tokens, references = tokenise(pairs, text.tokenizer), [target for _, target in pairs]
 
-  def bleu(out: Decoded) -> dict[str, Any]:
+  def bleu(out: Decoded) -> Row:
     lines = [text.tokenizer.decode(row.tolist()) for row in out.tokens]
-    found = corpus_bleu(lines, references, c.data.target)
-    return {'bleu': found.score, 'bleu_signature': found.signature}
+    score = corpus_bleu(lines, references, c.data.target)
+    return {'bleu': score.score, 'bleu_signature': score.signature}
 
   sources = padded_sources(tokens, text.model_of(c.model), f'of the {table.split} set')
-  sizes = table.max_len, table.rows, table.rows
-  return Sample(table.split, sources, sources, *padded_targets(tokens.target), *sizes, bleu)
+  targets = padded(tokens.target), tokens.target.lengths
+  rows = table.rows
+  return Sample(table.split, sources, sources, *targets, table.max_len, rows, rows, bleu)
 
 
 def _pictures(c: Table2) -> Sample:
@@ -170,8 +177,8 @@ def _pictures(c: Table2) -> Sample:
   originals = c.data.images.array(table.split, table.images or None)
   inputs, intensities = shrink(originals), originals.reshape(len(originals), -1).astype(np.int32)
   n, length = intensities.shape
-  sizes = length, table.rows, SCORED_PICTURES
-  return Sample(table.split, inputs, inputs, intensities, np.full(n, length), *sizes)
+  targets = intensities, np.full(n, length)
+  return Sample(table.split, inputs, inputs, *targets, length, table.rows, SCORED_PICTURES)
 
 
 def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
@@ -179,8 +186,9 @@ def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
   text.check_base(folder)
   prompts = inputs_of(text, model, measure.split, measure.prompt)
   prompts = prompts[spaced(len(prompts), measure.sentences)]
-  targets = padded_targets(text.tokens(measure.split).target)
-  first = np.full((len(targets[1]), 1), model.config.bos_id, np.int32)
+  tokens = text.tokens(measure.split).target
+  first = np.full((len(tokens), 1), model.config.bos_id, np.int32)
+  targets = padded(tokens), tokens.lengths
   return Sample(measure.split, prompts, first, *targets, measure.max_len, CAPTIONS, CAPTIONS)
 
 

@@ -42,8 +42,8 @@ def config_flag(*pages: str) -> flags.FlagHolder:
   leaves.
 
   Args:
-    pages: those in configs/ that the launcher takes, such as 'wmt14'; none: all. Pages from
-      elsewhere, a user's own, it takes too.
+    pages: those in configs/ that the launcher takes, such as 'wmt14'; none: all. Any page outside
+      configs/, a user's own, is taken too.
   """
   holder = config_flags.DEFINE_config_file(
     'config', None, 'config file; its choices follow after a colon'
@@ -55,16 +55,16 @@ def config_flag(*pages: str) -> flags.FlagHolder:
 
 
 def budget_flag() -> flags.FlagHolder:
-  """Defines `--budget=540s` (or 9m, 1.5h): when to stop cleanly, to be continued by the same
-  command."""
+  """Defines `--budget=540s` (or 9m, 1.5h): the time after which a command stops cleanly. The same
+  command continues."""
   return flags.DEFINE_string(
     'budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h'
   )
 
 
 def process_flags() -> Callable[[], None]:
-  """Defines `--coordinator=host:port --processes=2 --process=0`; the function that it
-  returns makes this process one of them."""
+  """Defines `--coordinator=host:port --processes=2 --process=0`. Returns a function that connects
+  this process to the others."""
   coordinator = flags.DEFINE_string(
     'coordinator', None, 'of several processes: host:port where process 0 listens; or cluster'
   )
@@ -95,7 +95,8 @@ def seconds(text: str | None) -> float | None:
 
 
 def picture_path(name: str) -> Path:
-  """`--out=name`, where a picture goes; a place that it cannot have is a mistake."""
+  """The path of `--out=name`, where a picture is written; raises UserError where that is
+  impossible."""
   path = Path(name)
   if path.suffix.lower() != '.png':
     raise UserError(f'--out={name} is no name of a PNG: let it end in .png')
@@ -107,7 +108,7 @@ def picture_path(name: str) -> Path:
 
 def config_words() -> list[str]:
   """The words of the command line that gave the config: --config=... and its leaves."""
-  flag: Any = flags.FLAGS['config']  # of a class that ml_collections does not name in public
+  flag: Any = flags.FLAGS['config']  # ml_collections keeps its class private
   leaves = (f'--config.{key}={value}' for key, value in flag.override_values.items())
   return [f'--config={flag.config_filename}', *leaves]
 
@@ -182,12 +183,12 @@ class Page:
     return stage.budget(seconds(self.budget.value))
 
   def made(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
-    """Calls make(c, workdir), which the budget may end; returns the `Workdir`.
+    """Calls make(c, work) until it ends or the budget does; returns the `Workdir`.
 
     Args:
       c: the settings.
       make: the paper's function.
-      overrides: flags that make these settings of the command's.
+      overrides: flags by which these settings differ from the command's.
     """
     from experiments.lab import engine, stage
     from experiments.lab.workdir import Workdir
@@ -208,8 +209,7 @@ class Page:
     return work
 
   def end(self, workdirs: Sequence[Any]) -> None:
-    """Ends the process, see `run`. The last line says what failed, or that the budget ended
-    first."""
+    """Ends the process, see `run`. The last line counts failures, or says that the budget ended."""
     root = self.workdir.value
     failed = sum(len(work.failed) for work in workdirs)
     if failed:
@@ -242,7 +242,7 @@ def run_paper(page: str, module: str, settings: str, function: str) -> None:
 
 def conditions() -> dict[str, Any]:
   """Conditions of this command's figures: its config, the machine and the commit."""
-  # not above: a mistyped flag is answered before JAX is loaded
+  # imported here, so that a mistyped flag is reported before JAX is loaded
   from fastdec.evaluation.rows import conditions as here
 
   return {'config': config_string(), **here()}
@@ -273,7 +273,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _mistake(error: Exception, argv: list[str]) -> UserError | None:
-  """Names the mistake of the user; None for a bug in the config file."""
+  """The mistake of the user as a sentence; None for a bug in the config file."""
   mistakes = [cause for cause in chain(error) if isinstance(cause, UserError)]
   if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
     return mistakes[-1]
@@ -294,12 +294,8 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
 
 
 def _check_page(pages: Sequence[str]) -> bool:
-  """True, as absl asks for.
-
-  Raises:
-    UserError: the config is another page in configs/ than these.
-  """
-  # of no argument the folder that this runs in
+  """Returns True, which absl needs; raises UserError if the config is another page in configs/."""
+  # without an argument it is the current folder, which is no page
   path = Path((_config_argument(sys.argv) or '').split(':')[0])
   if path.resolve().parent == CONFIGS and path.stem not in pages:
     wanted = ' or '.join(f'configs/{page}.py' for page in pages)

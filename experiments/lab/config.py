@@ -1,8 +1,8 @@
-"""Parts of every config: strict arguments, locked leaves, and the way down to frozen dataclasses.
+"""From the command line to frozen dataclasses: strict arguments, and leaves that are locked.
 
-A config's `get_config(arg)` chooses the structure with `parse_arg`, dotted flags set the leaves,
-and the launcher turns each part into the dataclass of the library that it describes with
-`to_dataclass`. No ConfigDict goes further down.
+The `get_config(arg)` of a page in configs/ reads its argument with `parse_arg`, dotted flags set
+the leaves, and the launcher makes a dataclass of the whole with `to_dataclass`. Papers see no
+ConfigDict.
 """
 
 import dataclasses
@@ -77,8 +77,7 @@ def locked(**fields: Any) -> ConfigDict:
 
 
 def config_of(settings: Any, **chosen: Scalar) -> ConfigDict:
-  """The ConfigDict of a preset, which is a dataclass, with choices of the argument; dotted flags
-  set its leaves.
+  """The ConfigDict of a preset, which is a dataclass, with the choices of the argument as fields.
 
   Raises:
     UserError: the dataclass lacks a field of a choice.
@@ -93,6 +92,6 @@ def config_of(settings: Any, **chosen: Scalar) -> ConfigDict:
 
 
 def to_dataclass(cls: type[T], config: ConfigDict | Mapping[str, Any], path: str = 'config') -> T:
-  """The frozen dataclass that a part of a config describes (see `fields.read`); `path` is where it
-  stands in all."""
+  """The frozen dataclass that a part of a config describes, see `fields.read`; errors name
+  the part by `path`."""
   return read(cls, config.to_dict() if isinstance(config, ConfigDict) else config, path)

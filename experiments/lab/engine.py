@@ -24,7 +24,7 @@ FOREVER = 1_000_000  # minutes: submitit would end a local job after two
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A function that may be stopped anywhere: called again, it continues.
+  """A function that continues when it is called again, wherever it was stopped.
 
   Attributes:
     function, args, inputs: what is called.

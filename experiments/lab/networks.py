@@ -42,7 +42,7 @@ from fastdec.training.drafts.start import INITS, begin, layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 
 MODELS = {'translation': Transformer, 'lm': LM}  # bases
-SAMPLE = 16  # batches of the training text that a network is looked at on
+SAMPLE = 16  # batches of the training text, on which a network is evaluated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class NetworkConfig:
   """A draft network: what both kinds have (fastdec/heads/draft.py)."""
 
   layers: Count = 1  # of the base's kind and sizes
-  taps: tuple[int, ...] = ()  # the base's layers whose states are read; (): what it predicts by
+  taps: tuple[int, ...] = ()  # layers of the base whose states are read; (): its last state
   words: Zero = 0  # of a draft vocabulary, the most frequent ones of the training text; 0: all
   dropout: Annotated[float, Between(0, 0.99)] = 0.0
-  # the layers begin as the base's last ones; or 'fresh'; or a folder: all of a trained draft's
+  # 'target': the layers begin as the base's last ones; or 'fresh'; or the folder of a trained draft
   init: str = 'target'
   entry: str = 'joined'  # eagle: or 'beside' (EAGLE-3)
 
@@ -71,16 +71,18 @@ class NetworkConfig:
 
   @property
   def key(self) -> dict[str, Any]:
-    """Settings that count in a stage's name: of a trained draft its content."""
+    """Settings that count in a stage's name; a trained draft counts by its content."""
     settings = {'is': type(self).__name__, **dataclasses.asdict(self)}
-    return settings | ({'init': draft_content(self.init)} if self.begins_trained else {})
+    if self.begins_trained:
+      settings['init'] = draft_content(self.init)
+    return settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleConfig(NetworkConfig):
   """A layer that reads the base's hidden state and the next token, and then its own."""
 
-  guesses: Count = 7  # in a row, that it is looked at and calibrated for
+  guesses: Count = 7  # in a row, for which it is evaluated and calibrated
 
   @property
   def depth(self) -> int:
@@ -161,23 +163,28 @@ def network(
     order: draws the order of the batches.
     p1_share: share of the loss that is the base's own; 0: it stays as it is.
   """
+  # Open the text and the base.
   material = data.open()
   target = Bound(*train.trunk_of(base, material))
+  dev = material.dev_batches(material.own_dev() if data.own else None)
+  batches = material.train_batches(run.rows, order)
+  samples = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
+
+  # Start the network, over the most frequent words if it has a draft vocabulary.
   module = network_of(draft, target.module)
   ids = None
   if module.words is not None:
     words = material.tokens('train', data.row_length).target.tokens
     ids = most_frequent(target.module, words, module.words)
-  begun = begun_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
-  fixed = split(begun.params)[1]
-  dev = material.dev_batches(material.own_dev() if data.own else None)
-  batches = material.train_batches(run.rows, order)
-  looked_at = {'dev': dev, 'training': [batches[i] for i in range(SAMPLE)]}
-  task = frozen_draft_task(target, begun, loss)
+  start = start_of(draft, module, target, jax.random.fold_in(jax.random.key(seed), 1), ids)
+  fixed = split(start.params)[1]
   if p1_share:
-    task = finetuned_draft_task(target, begun, loss, p1_share, run.label_smoothing)
+    task = finetuned_draft_task(target, start, loss, p1_share, run.label_smoothing)
+  else:
+    task = frozen_draft_task(target, start, loss)
 
   def parts(params: Params) -> tuple[Bound, Bound]:
+    """The network and the base, of what is trained."""
     learnt, of_target = params, target.params
     if p1_share:
       learnt, of_target = params['heads'], params['model']
@@ -185,8 +192,8 @@ def network(
 
   def evaluate(params: Params) -> dict[str, float]:
     figures = {}
-    for name, some in looked_at.items():
-      accuracy = draft_accuracy(*parts(params), some, draft.depth, loss.anchors)
+    for name, sample in samples.items():
+      accuracy = draft_accuracy(*parts(params), sample, draft.depth, loss.anchors)
       figures |= {f'{name} {figure}': value for figure, value in accuracy.items()}
     return figures
 
@@ -199,15 +206,16 @@ def network(
     warmth = warmth_of(learnt, of_target, dev, draft.depth, loss.anchors)
     save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 
+  # Train, calibrate and save.
   modules = [target.module, module]
   train.carry_out(folder, task, batches, run, modules, evaluate, save, seed, mesh)
 
 
 def network_of(draft: Any, model: Any) -> DraftNetwork:
-  """The network that settings mean for a base.
+  """The network of these settings for a base.
 
   Raises:
-    UserError: the base does not have these layers or words, or no drafts are made for it.
+    UserError: the base lacks these layers or words, or is of a kind that has no drafts.
   """
   check_taps(draft.taps, model.layers)
   if draft.words > model.vocab_size:
@@ -215,10 +223,10 @@ def network_of(draft: Any, model: Any) -> DraftNetwork:
       f'config.draft.words={draft.words} is not possible: the base has {model.vocab_size} words'
     )
   layers: Any = layers_like(model, draft.layers)
-  dropped = {'dropout': draft.dropout}
+  dropout = {'dropout': draft.dropout}
   if isinstance(layers, StackConfig):
-    dropped |= {'attention_dropout': 0.0, 'activation_dropout': 0.0}
-  sizes: Any = {'layers': dataclasses.replace(layers, **dropped), 'entry': draft.entry}
+    dropout |= {'attention_dropout': 0.0, 'activation_dropout': 0.0}
+  sizes: Any = {'layers': dataclasses.replace(layers, **dropout), 'entry': draft.entry}
   sizes |= {'vocab_size': model.vocab_size, 'd_target': model.d_model, 'words': draft.words or None}
   if draft.taps:
     sizes |= {'taps': draft.taps, 'fuses': True, 'norms_taps': True}
@@ -228,39 +236,39 @@ def network_of(draft: Any, model: Any) -> DraftNetwork:
   return BlockNetwork(k=draft.k, candidates=draft.candidates or None, **markov, **sizes)
 
 
-def begun_of(
+def start_of(
   draft: Any, module: DraftNetwork, target: Bound, key: Array, ids: Int[np.ndarray, ' w'] | None
 ) -> Bound:
-  """The network as its training begins: `draft.init`."""
+  """The network with the parameters that its training begins with: `draft.init`."""
   if not draft.begins_trained:
     return Bound(module, begin(module, target, key, draft.init, ids))
-  known, params = load_draft(draft.init, dtype='float32')
-  there, wanted = _shaping(known), _shaping(module)
-  if there != wanted:
-    other = ', '.join(name for name in wanted if there.get(name) != wanted[name])
+  stored, params = load_draft(draft.init, dtype='float32')
+  shape, wanted = _shape(stored), _shape(module)
+  if shape != wanted:
+    other = ', '.join(name for name in wanted if shape.get(name) != wanted[name])
     raise UserError(
       f'{draft.init} holds another draft than config.draft means ({other}): give its settings'
     )
   if ids is not None and not np.array_equal(params['ids'], ids):
     raise UserError(
       f'{draft.init} drafts other words than those that are frequent in this text: give the text'
-      ' that it is of'
+      ' that it was trained on'
     )
   return Bound(module, {name: x for name, x in params.items() if name != 'warmth'})
 
 
-def _shaping(network: DraftNetwork) -> dict[str, Any]:
+def _shape(network: DraftNetwork) -> dict[str, Any]:
   """Settings of a network that shape its parameters."""
-  found: dict[str, Any] = {'kind': type(network), 'layers': type(network.layers)}
-  for part, of in (('', network), ('layers.', network.layers)):
-    for name in [field.name for field in dataclasses.fields(of)]:
+  settings: dict[str, Any] = {'kind': type(network), 'layers': type(network.layers)}
+  for part, module in (('', network), ('layers.', network.layers)):
+    for name in [field.name for field in dataclasses.fields(module)]:
       if name not in ('layers', 'dtype', 'candidates') and not name.endswith('dropout'):
-        found[part + name] = getattr(of, name)
-  return found
+        settings[part + name] = getattr(module, name)
+  return settings
 
 
 def settings_of(kind: str) -> type:
-  """The settings of one drafter of this kind."""
+  """The class of the settings of one drafter of this kind."""
   if kind == 'all':
     raise UserError('kind=all is the table of experiments.drafts: give kind=eagle, block or heads')
   return HeadsOnBase if kind == 'heads' else NetworkOnBase
@@ -280,8 +288,10 @@ def alone(c: Any, workdir: pathlib.Path) -> bool:
     raise UserError('a drafter is trained on a base model: name its workdir by --config.base=...')
   together = c.regime == 'both'
   if together and (c.data.own or not c.data.distilled):
-    remedy = 'name it by --config.data.distilled=..., and leave out config.data.own'
-    raise UserError(f"regime=both trains the base too, on a teacher's text: {remedy}")
+    raise UserError(
+      "regime=both trains the base too, on a teacher's text: name it by"
+      ' --config.data.distilled=..., and leave out config.data.own'
+    )
   base = pathlib.Path(c.base)
   model = check_kind(base, c.task)
   run = c.finetune if together else c.train
@@ -300,7 +310,7 @@ def check_kind(base: pathlib.Path, task: str) -> Any:
   """The model of a base.
 
   Raises:
-    UserError: there is none, or it is of another kind than the task means.
+    UserError: there is none, or it is of another kind than the task needs.
   """
   model = folders.open(base).model
   model = model.model if isinstance(model, Transformed) else model

@@ -1,8 +1,8 @@
-"""Text that a model writes, as stages; training on it is `data.distilled` or `data.own`.
+"""Text that a model writes, as stages. `data.distilled` and `data.own` name it for training.
 
-`translations`: the sources as a teacher translates them (sequence-level distillation, Kim and Rush
-2016), or as the base itself does, greedily. `continuations`: what a language model writes after the
-beginnings of text (self-distillation, Cai et al. 2024, section 2.3.2).
+`translations`: a teacher translates the sources (sequence-level distillation, Kim and Rush 2016),
+or the base itself does, greedily. `continuations`: a language model continues the beginnings of
+text (self-distillation, Cai et al. 2024, section 2.3.2).
 
   folder/parts/train-00012.jsonl   outputs of part 12, while the text is being written
   folder/                          the text and its ids, see `lab/text.py`
@@ -49,16 +49,16 @@ from fastdec.training.progress import Progress
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
-Source = tuple[str, str | None]  # a line, and the translation that it keeps where there is no other
-# A source, its ids, a line for it (None: there is none), that line's ids; '' where the model wrote
-# it, else why it did not: 'empty', 'long'.
+Source = tuple[str, str | None]  # a line, and its translation by people where there is one
+# A source, its ids, its line (None: it has none), the ids of that line, and '' if the model wrote
+# it; otherwise the reason why not, 'empty' or 'long'.
 Output = tuple[str, list[int], str | None, list[int], str]
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-  """Settings by which a model translates the sources: by a search, as Vaswani et al. 2017, greedily
-  (beam=1), or by drawing (samples)."""
+  """How a model translates the sources: by beam search as in Vaswani et al. 2017, greedily
+  (beam=1), or at random (samples)."""
 
   beam: Count = 4
   length_penalty: float = 0.6
@@ -102,7 +102,7 @@ class DistillConfig:
 
   @property
   def strategy(self) -> fd.Beam | fd.Greedy | fd.Sample:
-    """The search, or what the model writes itself, at its best or at random."""
+    """Beam search, greedy decoding or sampling."""
     if self.samples:
       return fd.Sample(self.temperature)
     if self.beam == 1:
@@ -117,16 +117,16 @@ class DistillConfig:
 def translations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, distill: DistillConfig
 ) -> None:
-  """Writes train.<source> and train.<target>, and, where the model writes greedily, dev too.
+  """Writes train.<source> and train.<target>, and, if the model writes greedily, dev too.
 
-  A training source that the model has no words for, or that is too long for training, keeps its
-  translation; lines of other files have none, and are left out.
+  A training source for which the model writes nothing, or that is too long for training, keeps its
+  translation by people; lines of other files have none and are left out.
 
   Args:
     folder: of the stage.
-    model: the folder of a finished translator, over the pieces of the text.
+    model: the folder of a finished translator, over the vocabulary of the text.
     data: people's text.
-    distill: how it is translated.
+    distill: how the model translates it.
   """
   if not record_of(folder):
     text, (module, params) = data.open(), folders.load(model)
@@ -141,7 +141,7 @@ def translations(
 
 
 def _sources(text: Text, distill: DistillConfig) -> Iterator[tuple[Split, Iterable[Source], int]]:
-  """The splits that are translated: their sources, and how many there are."""
+  """The splits that are translated, each with its sources and their number."""
   files = [TextData('files', train=(path, path)) for path in listed(distill.sources)]
   others = [open_text(file, text.config.cache) for file in files]  # a mistake shows before any work
   if distill.beam == 1 and 'dev' in text.people.counts:
@@ -167,17 +167,20 @@ def _translated(
 
   Args:
     model, params: the translator.
-    text: whose pieces and length of rows it is.
-    distill: how it is translated.
+    text: gives the tokenizer and the length of rows.
+    distill: how the model translates.
     split: 'train' or 'dev'.
     sources: lines to translate.
-    first: the place of the first of them in its split: with that, outputs are drawn anew.
+    first: the place of the first line in its split. Random keys depend on it, so each part draws
+      other numbers.
   """
   tokenizer, positions = text.tokenizer, model.max_positions or np.inf
   longest = min(text.config.row_length, positions)  # longer pairs are left out of training
   a, b = distill.max_len
   max_len = max(int(min(a * longest + b, positions)), 1)
   ids = tokenizer.encode_lines(line for line, _ in sources)
+
+  # Translate the sources that are short enough, several times if outputs are drawn.
   short = [i for i, source in enumerate(ids) if len(source) <= longest]
   written: dict[int, list[list[int]]] = {i: [] for i in short}
   for draw in range(max(distill.samples, 1)):
@@ -189,10 +192,12 @@ def _translated(
     for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
       for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
         written[short[i]] += ranked
+
+  # Pair each source with its outputs, or else with its translation by people.
   outputs = []
   for i, (source, translation) in enumerate(sources):
     why = '' if i in written else 'long'
-    lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best that reads so
+    lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best output
     for hypothesis in written.get(i, ()):
       if line := tokenizer.decode(hypothesis):
         lines.setdefault(line, _ended(hypothesis))
@@ -213,8 +218,7 @@ def _ranked(decoded: Decoded) -> list[list[list[int]]]:
 
 
 def _ended(ids: list[int]) -> list[int]:
-  """The ids of an output up to its end, which is added where the output was cut; without
-  padding."""
+  """The ids of an output without padding, up to its end, which is added if the output was cut."""
   written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
   return [*(token for token in written if token != PAD_ID), EOS_ID]
 
@@ -225,7 +229,7 @@ def _ended(ids: list[int]) -> list[int]:
 def continuations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int
 ) -> None:
-  """Writes what the model adds greedily to the first tokens of each line: dev, and train.
+  """Writes dev and train: the first tokens of each line, as the model continues them greedily.
 
   Args:
     folder: of the stage.
@@ -254,7 +258,7 @@ def continuations(
 def _continued(
   model: Any, params: Any, text: Text, max_len: int, prompts: Sequence[tuple[int, ...]], _: int
 ) -> list[list[Output]]:
-  """Each beginning and what the model writes after it, which is source and line at once."""
+  """Each beginning with its continuation, which is both source and line."""
   outputs: list[list[Output]] = [[] for _ in prompts]
   for finished in decode_each(model, params, list(map(list, prompts)), fd.Greedy(), max_len, ROWS):
     decoded = finished.decoded.checked()
@@ -278,17 +282,17 @@ def _made(
   noun: str,
   make: Callable[[list[Any], int], list[list[Output]]],
 ) -> Iterator[list[Output]]:
-  """Yields the outputs of each input: those in the file of its part, or else made now, within the
-  budget.
+  """Yields the outputs of each input, from the file of its part. A part without a file is made
+  first, within the budget.
 
   Args:
     folder: of the stage.
     split: whose inputs they are.
     inputs: what the model reads, in order.
     size: of a part.
-    total: how many inputs there are.
-    noun: the name of one.
-    make: outputs of a part's inputs, from them and the place of the first one.
+    total: the number of inputs.
+    noun: what the progress bar counts.
+    make: returns the outputs of a part, from its inputs and the place of the first one.
   """
   rest = iter(inputs)
   with Progress(total, noun) as progress:
@@ -310,7 +314,7 @@ def _made(
 def _save(
   folder: pathlib.Path, text: Text, split: Split, made: Iterable[list[Output]]
 ) -> dict[str, int]:
-  """Writes the lines of a split and their ids as they are made; counts them."""
+  """Writes the lines of a split and their ids; returns their counts."""
   data, counts = text.config, collections.Counter(sources=0, lines=0, empty=0, long=0)
   source_ids, line_ids = [], []
   files = [folder / f'{split}.{language}' for language in (data.source, data.target)]
@@ -323,7 +327,7 @@ def _save(
           counts['lines'] += 1
           sources.write(source.encode() + b'\n')
           targets.write(line.encode() + b'\n')
-          source_ids.append(array.array('i', read))  # which take little memory
+          source_ids.append(array.array('i', read))  # takes less memory than a list
           line_ids.append(array.array('i', written))
     if not source_ids:
       raise UserError(f'the model has written nothing for all {split} sources: train it longer')

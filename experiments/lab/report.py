@@ -1,11 +1,10 @@
-"""Tables: columns are declared, and drawn from rows as Markdown and for the terminal.
+"""Tables: declared columns that draw rows as Markdown, and for the terminal.
 
   COLUMNS = Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', '×')
   markdown(Table('Speeds', COLUMNS).of(rows))
 
-Where several rows share a line, a column finds its own (`cell`). A figure
-that was not measured is a dash. A row that failed says why in the first column that asks for a
-figure of it.
+Where several rows share a line, each column picks its own (`cell`). A figure that was not measured
+is a dash. A row that failed shows the reason in the first column that needs a figure of it.
 """
 
 import dataclasses
@@ -21,14 +20,11 @@ import rich.text
 from fastdec.files import write_text
 
 MISSING = '–'
-# characters: the terminal's columns are wide enough for figures, but not for the reasons of
-# failures
-UNBROKEN = 14
+UNBROKEN = 14  # characters that a column of the terminal holds: figures, but no reasons of failures
 
 
 class Entry(NamedTuple):
-  """Our figure, and what stands beside it in parentheses: the paper's, a spread, or nothing
-  ('')."""
+  """Our figure, and beside it in parentheses the paper's, a spread, or nothing ('')."""
 
   ours: str
   beside: str = ''
@@ -36,21 +32,20 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One column: which figure of a cell it shows, and how.
+  """One column: a figure of each cell, and its format.
 
   Attributes:
-    heading: what stands above it.
+    heading: the text above it.
     field: the name of a field, or a function of the cell. Text is shown as it is, None as
       `missing`.
-    form: how a number is formatted, such as '.2f'.
-    unit: what follows the number, such as '×'.
-    scale: what the number is multiplied by; 100 for per cent.
-    beside: a function of the row that says what stands beside the figure, even if there is no
-      figure.
-    cell: a function of the row that finds the cell, or None if there is none. By default the row is
+    form: the format of a number, such as '.2f'.
+    unit: follows the number, such as '×'.
+    scale: multiplies the number; 100 for per cent.
+    beside: a function of the row: the text beside the figure, even if there is no figure.
+    cell: a function of the row that picks the cell, or None if there is none. By default the row is
       the cell.
-    names_row: whether the column says what the row is, which is known even if the cell failed.
-    missing: what stands where there is no figure.
+    names_row: whether the column names the row; then it is shown even if the cell failed.
+    missing: the text for a missing figure.
   """
 
   heading: str
@@ -85,14 +80,14 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table as it is declared; `of` fills it.
+  """A declared table; `of` fills it.
 
   Attributes:
     title: '' for none.
     columns: from left to right.
-    notes: what stands below it.
-    conditions: the names of the conditions of cells that a last note gives.
-    sort: the key by which rows are ordered; None leaves them as they come.
+    notes: the lines below it.
+    conditions: names of the conditions that a last note lists.
+    sort: the key of the order of rows; None keeps their order.
   """
 
   title: str
@@ -112,7 +107,7 @@ class Table:
     """The table of some rows.
 
     Args:
-      rows: cells, or what the columns' `cell` finds cells by.
+      rows: cells, or whatever the columns' `cell` picks cells by.
       cells: the cells whose conditions are noted; by default the rows.
       above, below: published rows, as text by heading; a heading that is left out is missing.
       notes: more of them, after the table's own.
@@ -153,8 +148,7 @@ def field(row: Any, name: str) -> Any:
 
 
 def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-  """One note with the conditions of these names; all values where rows differ. Empty without
-  rows."""
+  """One note with the conditions of these names, all values where rows differ; [] without rows."""
   values_of: dict[str, dict[str, None]] = {name: {} for name in names}
   for row in rows:
     for name in names if row.get('error') is None else ():
@@ -165,7 +159,7 @@ def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def repetition_note(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-  """One note on how much greedy texts repeat, from the lowest share of a model to the highest."""
+  """One note on how much greedy texts repeat, from the lowest share to the highest."""
   compared = (row for row in rows if row.get('same_as_plain') is not None)
   shares = [row['repeated_4grams'] for row in compared if row.get('repeated_4grams') is not None]
   if not shares:
@@ -208,8 +202,7 @@ def markdown(table: Drawn) -> str:
 
 
 def terminal(table: Drawn) -> rich.console.Group:
-  """The table for `rich.print`, as narrow as 80 columns: what stands beside a figure is dim, and
-  below it."""
+  """The table for `rich.print`, for 80 columns: text beside a figure is dim and stands below it."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
   rows = [
     [(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows
@@ -225,7 +218,7 @@ def terminal(table: Drawn) -> rich.console.Group:
 
 
 def _tight(figures: str) -> str:
-  """Several figures without spaces between them, so that they are not broken over lines."""
+  """Joins several figures, so that the terminal keeps them on one line."""
   return figures.replace(' / ', '/')
 
 
@@ -235,7 +228,7 @@ def _two_lines(ours: str, beside: str) -> rich.text.Text:
 
 
 def between(ratios: Sequence[float] | None) -> str:
-  """The least and the largest of rounds, to stand beside their median; '' without."""
+  """The least and the largest ratio of the rounds, for beside their median; '' without rounds."""
   return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
 
 

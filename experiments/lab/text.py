@@ -1,16 +1,15 @@
-"""Parallel text of an experiment: where it is, its tokenizer, its batches, its prompts; people's,
-or what a model has written.
+"""Parallel text of an experiment, by people or by a model: its files, tokenizer, batches, prompts.
 
-A folder of `own` has lines to read, and beside them the ids as they were written:
+A folder that `lab/own.py` has written holds lines to read, and beside them the ids:
   train.<source>, train.<target>   lines that translate each other
   train-<digest>.npy               their ids (see `TokenPairs`), named by lines and tokenizer
-  dev.<source> and so on           the same of the dev sources, if the model wrote greedily:
-                                   held out, to watch heads and drafts
-  config.json                      written last: what made them
+  dev.<source> and so on           the same for the dev sources, if the model wrote greedily;
+                                   heads and drafts are evaluated on it
+  config.json                      written last: which model wrote them
 
 A line that is decoded and encoded again may have other ids than the model wrote (one line in forty,
-of small models), and heads are to guess what it writes. So the ids are trained on, where there are
-such of these lines and this tokenizer; else the lines.
+for small models), and heads have to guess the ids that it writes. So training reads the ids if they
+belong to these lines and this tokenizer; otherwise it encodes the lines.
 """
 
 import dataclasses
@@ -34,13 +33,13 @@ from fastdec.errors import UserError
 from fastdec.files import read_json
 from fastdec.models.api import Model, Params, source_pad
 
-Split = Literal['train', 'dev']  # of what a model wrote
+Split = Literal['train', 'dev']  # of a model's text
 RECORD = 'config.json'
 WRITE_OWN = (
   'write it by experiments.distill --teacher=BASE --config.distill.beam=1, BASE being the folder'
   ' of the base'
 )
-DEV_BATCHES = 8  # of training size: what an evaluation during training looks at
+DEV_BATCHES = 8  # batches of training size that an evaluation during training reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +59,16 @@ class TextConfig:
   row_length: Count = 64  # tokens; longer sentences are left out of training
   max_train: Zero = 0  # pairs; 0: all
   cache: str = 'out/data'  # prepared text, shared by all runs
-  # Folders of finished experiments.distill, with commas between them, to train on in place of
-  # people's text: by a teacher, or (own) by the base itself, greedily, to train heads on.
+  # Folders of finished experiments.distill, with commas between them, whose text replaces people's
+  # in training: written by a teacher, or (own) by the base itself, greedily, for heads.
   distilled: str = ''
   own: str = ''
   mixed: bool = False  # people's text is trained on too
 
   @property
   def key(self) -> str:
-    """A hash of the text to train on, wherever it lies, and of its cutting: what a stage made from
-    it depends on."""
+    """A hash of the text to train on, wherever it lies, and of the sizes of its batches: all that a
+    stage depends on."""
     people, written = open_text(self.data, self.cache).key, []
     for folder in self.written:
       ids = sorted(file.name for file in folder.glob('train-*.npy'))
@@ -79,7 +78,7 @@ class TextConfig:
     return _sha256(repr((people, decisive, sizes)).encode())
 
   def open(self) -> 'Text':
-    """Prepares the text and learns the pieces, where that has not been done; then opens them."""
+    """Opens the text and its tokenizer, which are prepared the first time."""
     people = open_text(self.data, self.cache)
     for i, folder in enumerate(self.written):  # a mistake shows before the tokenizer is learnt
       lines = self.lines_of(folder, 'train')
@@ -90,7 +89,7 @@ class TextConfig:
 
   @property
   def data(self) -> TextData:
-    """Places of the lines as people wrote them."""
+    """Files of people's text."""
     folder = pathlib.Path(self.folder)
     same: Any = {'max_train': self.max_train or None}
     if self.kind == 'embedded':
@@ -107,12 +106,11 @@ class TextConfig:
 
   @property
   def written(self) -> tuple[pathlib.Path, ...]:
-    """The folders of what a model wrote (experiments.distill), where that is trained on: the base,
-    or a teacher."""
+    """The folders of text by the base or a teacher; none if people's text is trained on."""
     return tuple(map(pathlib.Path, listed(self.own or self.distilled)))
 
   def lines_of(self, folder: pathlib.Path, split: Split) -> TextData:
-    """Places of the lines of a split that a model wrote."""
+    """Files of a split that a model wrote."""
     if not folder.is_dir():
       name = 'own' if self.own else 'distilled'
       remedy = f'run experiments.distill, or leave --config.data.{name} empty'
@@ -126,7 +124,7 @@ class TextConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """Lines as people wrote them, tokenizer and ids of an experiment."""
+  """The opened text of an experiment: people's lines, the tokenizer, the ids to train on."""
 
   config: TextConfig
   people: Corpus
@@ -143,11 +141,11 @@ class Text:
     return list(self.people.pairs(split))
 
   def model_of(self, config: Any) -> Model:
-    """The model of these sizes, over these pieces."""
+    """The model of these sizes, over the vocabulary of the text."""
     return folders.model_of(dataclasses.replace(config, vocab_size=self.tokenizer.vocab_size))
 
   def fresh(self, model: Any, key: Array) -> Params:
-    """Parameters to begin at."""
+    """Parameters to begin with."""
     return model.init(key)
 
   def check_base(self, folder: pathlib.Path) -> None:
@@ -160,8 +158,8 @@ class Text:
       check_author(own, folder, self.tokenizer)
 
   def tokens(self, split: str, max_length: int | None = None) -> TokenPairs:
-    """Ids of a split, computed once; to train on, those of several texts, each pair of a later one
-    that no earlier one has."""
+    """Ids of a split, which are cached. For training they may come from several texts: of each
+    later text, those pairs that no earlier one has."""
     config, parts = self.config, []
     for folder in config.written if split == 'train' else ():
       parts.append(self._written(folder, 'train', max_length))
@@ -173,8 +171,7 @@ class Text:
     return union_of(parts, config.key, pieces, max_length, cache_dir=config.cache)
 
   def own_dev(self) -> TokenPairs:
-    """Ids of what the model itself writes for the dev sources; it lies beside the (first) text that
-    is trained on.
+    """Ids that the model itself writes for the dev sources, from the first folder of `own`.
 
     Raises:
       UserError: there is none.
@@ -186,8 +183,7 @@ class Text:
     return self._written(folder, 'dev', None)
 
   def _written(self, folder: pathlib.Path, split: Split, max_length: int | None) -> TokenPairs:
-    """Ids of what a model wrote: as it wrote them, where they are of these lines and this
-    tokenizer."""
+    """Ids of a model's text, as it wrote them if they belong to these lines and this tokenizer."""
     text = open_text(self.config.lines_of(folder, split), self.config.cache)
     ids = TokenPairs.load(ids_of(folder, split, text.key, self.tokenizer))
     if ids is None:
@@ -200,8 +196,8 @@ class Text:
     return packed_batches(self.tokens('train', length), rows or self.config.rows, length, seed)
 
   def dev_batches(self, pairs: TokenPairs | None = None) -> list[Any]:
-    """Packed batches of the dev set, or of other pairs, without those too long to train on; the
-    same for every seed, at most `DEV_BATCHES`, none twice.
+    """At most `DEV_BATCHES` packed batches of the dev set, or of other pairs, without pairs too
+    long to train on; the same for every seed.
 
     Raises:
       UserError: all are too long.
@@ -214,7 +210,7 @@ class Text:
 
 
 def listed(names: str) -> list[str]:
-  """The names that stand with commas between them.
+  """The names in a list with commas.
 
   >>> listed('one, other')
   ['one', 'other']
@@ -223,7 +219,7 @@ def listed(names: str) -> list[str]:
   return [name for name in stripped if name]
 
 
-# --- text that a model has written
+# --- text by a model
 
 
 def record_of(folder: pathlib.Path) -> dict[str, Any]:
@@ -232,13 +228,13 @@ def record_of(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def ids_of(folder: pathlib.Path, split: Split, lines: str, tokenizer: Tokenizer) -> pathlib.Path:
-  """The file of the ids that these lines (`Corpus.key`) were written as, by this tokenizer."""
+  """The file of the ids of these lines (`Corpus.key`) by this tokenizer."""
   return folder / f'{split}-{_sha256(lines.encode() + tokenizer.model_proto)}.npy'
 
 
 def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
-  """Raises UserError where a folder has no finished text that says which model has written it;
-  `is_greedy`: or it was written by a search."""
+  """Raises UserError where a folder holds no finished text of a known model, or where it has to be
+  greedy and was written by a search."""
   record = record_of(folder)
   if not {'teacher', 'beam'} <= set(record):
     raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
@@ -250,8 +246,8 @@ def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
 
 
 def check_author(folder: pathlib.Path, base: pathlib.Path, tokenizer: Tokenizer) -> None:
-  """Raises UserError where the text in a folder was not written by the run in `base`, its heads
-  aside."""
+  """Raises UserError where the text in a folder was not written by the run in `base`; its heads do
+  not count."""
   model, params = without_heads(*folders.load(base))
   if record_of(folder).get('teacher') != author_of(model, params, tokenizer):
     raise UserError(f'the text in {folder} was written by another model than {base}: {WRITE_OWN}')
@@ -287,8 +283,8 @@ def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n 
 
 
 def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray, 'n s']:
-  """Sources as the inputs of one `fd.decode`; a UserError, which names them (`which`), where one is
-  too long."""
+  """Sources as the inputs of one `fd.decode`. Where one is too long, a UserError names the text by
+  `which`."""
   check_sources(tokens, model.max_positions, which)
   width = -(-int(tokens.source.lengths.max()) // 16) * 16  # few programs serve all
   width = min(width, model.max_positions or width)
@@ -299,7 +295,8 @@ def padded_sources(tokens: TokenPairs, model: Any, which: str) -> Int[np.ndarray
 
 
 def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n s']:
-  """The `first` id, BOS, and the first n of every caption that has more, its end being one."""
+  """The `first` id, BOS, and the first n tokens of every caption with more than n, counting its
+  end."""
   tokens = text.tokens(split).target
   prompts = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
   if not prompts:

@@ -1,10 +1,10 @@
-"""Trainings as stages, and their settings: a base model, and heads on it, frozen or trained
-together with it.
+"""Trainings as stages, and their settings: a base model, and heads on it. The base stays as it is,
+or learns along with the heads.
 
   base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
 
 The result is the stage's model/ (`folders.load` takes the stage itself). Data is text or images: a
-dataclass with a `key`, and `open()` that returns the material to train on.
+dataclass with a `key`, whose `open()` returns the material to train on.
 """
 
 import dataclasses
@@ -60,11 +60,11 @@ class RunConfig:
   label_smoothing: Share = 0.1
   average: Count = 2  # checkpoints whose mean is the result
   span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
-  rows: Zero = 0  # of a batch; 0: the text's. All heads at once train faster on small batches
+  rows: Zero = 0  # of a batch; 0: the data's. All heads at once train faster on small batches
   accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
   b2: float = 0.997  # Adam's, as in T2T v3
   clip: float = 0.0  # longer gradients are shortened to this norm; 0: none is
-  heads_rate: float = 1.0  # heads trained together with the base: this many times its rate
+  heads_rate: float = 1.0  # rate of heads that are trained together with the base, in its units
   weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
 
   @classmethod
@@ -106,7 +106,11 @@ class HeadsConfig:
   anchors: Zero = 0  # places of each row that all heads at once learn at; 0: all
 
   def __post_init__(self) -> None:
-    check_anchors(self.anchors, self.draw)
+    if self.anchors and self.draw != 'all':
+      raise UserError(
+        f'config.heads.anchors={self.anchors} with config.heads.draw={self.draw} is not possible:'
+        ' give draw=all, or anchors=0'
+      )
 
   def module(self, model: Any, k: int) -> BlockwiseHeads:
     """The heads for blocks of k tokens on a model."""
@@ -117,35 +121,28 @@ class HeadsConfig:
     return BlockwiseHeads(k=k, d_model=model.d_model, d_embed=d_embed, words=words, **same)
 
   def fresh(self, module: Any, model: Any, trunk: Params) -> Params | None:
-    """Parameters that new heads begin at; None: what their `init` draws."""
+    """Parameters that new heads begin with; None: those that their `init` draws."""
     return None
 
   @property
   def conditions(self) -> dict[str, str]:
     """Extra inputs of heads, which the paper's lack, as a condition of their rows."""
-    seen = ['the root'] * self.rooted + [
-      f'the token guessed before, by a bias of rank {self.markov}'
-    ] * bool(self.markov)
+    seen = []
+    if self.rooted:
+      seen.append('the root')
+    if self.markov:
+      seen.append(f'the token guessed before, by a bias of rank {self.markov}')
     return {'heads_see': ' and '.join(seen)} if seen else {}
 
 
 def seed_of(seed: int, name: str) -> int:
-  """The seed of one of several things that draw under the experiment's seed."""
+  """A seed for one use of random numbers, derived from the experiment's seed."""
   return int.from_bytes(hashlib.sha256(f'{seed} {name}'.encode()).digest()[:4])
 
 
 def spaced(total: int, most: int) -> np.ndarray:
   """Indices from 0 to total - 1, evenly spaced, at most `most`; 0: all."""
   return np.linspace(0, total - 1, min(most or total, total)).round().astype(int)
-
-
-def check_anchors(anchors: int, draw: str) -> None:
-  """Raises UserError where a sample of places is not for all heads at once."""
-  if anchors and draw != 'all':
-    raise UserError(
-      f'config.heads.anchors={anchors} with config.heads.draw={draw} is not possible: give'
-      ' draw=all, or anchors=0'
-    )
 
 
 def each_once(part: str, **values: tuple[Any, ...]) -> None:
@@ -168,7 +165,7 @@ def base(
   order: int | None = None,
   mesh: MeshConfig = MeshConfig(),
 ) -> None:
-  """Trains a model, from the first step or on from a finished one.
+  """Trains a model from fresh parameters, or a finished one further.
 
   Args:
     folder: of the stage.
@@ -178,7 +175,7 @@ def base(
     seed: draws the first parameters and the dropout.
     start: the folder of a finished base; None: fresh parameters.
     order: draws the order of the batches; None: `seed`.
-    mesh: the devices, which decide nothing but rounding.
+    mesh: the devices; they change nothing but rounding.
   """
   material = data.open()
   module = material.model_of(model)
@@ -219,10 +216,10 @@ def heads(
 
   Args:
     folder: of the stage.
-    base: of a finished base. Where it has heads of the same kind, for this k or (nested ones) more,
+    base: of a finished base. If it has heads of the same kind, for this k or (nested ones) more,
       training together begins with those.
-    heads: settings: `module(model, k)`, `fresh(module, model, trunk)` (parameters to begin at, or
-      None), draw, decay, anchors, p1_share.
+    heads: settings, such as a `HeadsConfig`: `module(model, k)`, `fresh(module, model, trunk)`
+      (parameters to begin with, or None), draw, decay, anchors, p1_share.
     k: tokens of a block.
     together: whether the base learns too.
     run, data, seed, mesh: see `base`.
@@ -232,12 +229,8 @@ def heads(
   model, trunk = trunk_of(base, material)
   module = heads.module(model, k)
   dev = material.dev_batches()
-  settings: Any = {
-    'smoothing': run.label_smoothing,
-    'draw': heads.draw,
-    'decay': heads.decay,
-    'anchors': heads.anchors,
-  }
+  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
+  settings['smoothing'] = run.label_smoothing
   start = heads.fresh(module, model, trunk)
   if together:
     start = heads_of(base, module) or start
@@ -246,6 +239,7 @@ def heads(
     task = frozen_heads_task(model, module, trunk, start=start, **settings)
 
   def parts(params: Params) -> tuple[Params, Params]:
+    """The base's and the heads' parameters, of what is trained."""
     return (params['model'], params['heads']) if together else (trunk, params)
 
   def evaluate(params: Params) -> dict[str, float]:
@@ -272,22 +266,25 @@ def carry_out(
   seed: int,
   mesh: MeshConfig,
 ) -> None:
-  """Trains in a folder, or continues; at the end the mean of the last checkpoints is saved.
+  """Trains in a folder, or continues; at the end saves the mean of the last checkpoints.
 
   Args:
     folder: of the stage.
     task, batches, run, seed, mesh: see `base`.
-    modules: all that compute: the base, and the heads or draft on it.
-    evaluate: figures of parameters, to watch.
-    save: writes the result.
+    modules: the base, and the heads or draft on it, whose weights the mesh shards.
+    evaluate: figures for the log, from parameters.
+    save: writes parameters as the result.
 
   Raises:
     OutOfTime: the budget ended first; there is a checkpoint.
   """
-  if agreed((folder / 'TRAINED').exists()):  # killed while checkpoints were being removed
+  # The last process was killed while it removed checkpoints.
+  if agreed((folder / 'TRAINED').exists()):
     if is_first():
       drop_checkpoints(folder)
     return
+
+  # Train, within the budget.
   loop, devices = run.loop(), devices_of(mesh)
   partition = tuple(rule for module in modules for rule in partition_of(module, mesh.model))
   optimizer, key = run.optimizer(modules[0].d_model), jax.random.key(seed)
@@ -296,6 +293,8 @@ def carry_out(
   )
   if not trained.is_finished:
     raise OutOfTime
+
+  # Save the mean of the last checkpoints, and remove them.
   params = average_checkpoints(folder, loop.kept)
   if is_first():
     save(params)
@@ -305,10 +304,10 @@ def carry_out(
 
 
 def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
-  """The base in a folder, without heads that its first prediction goes through.
+  """The base in a folder, see `without_heads`.
 
   Raises:
-    UserError: it was trained on something else.
+    UserError: it was trained on other data.
   """
   opened = folders.open(folder)
   material.check_base(folder)
@@ -316,13 +315,14 @@ def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
 
 
 def without_heads(model: Model, params: Params) -> tuple[Model, Params]:
-  """The model that heads were trained on, where its p1 goes through them (`Transformed`)."""
+  """The model that heads were trained on: a `Transformed` without the head of p1, others as they
+  are."""
   return (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
 
 
 def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
-  """A hash of what a model writes by: its settings, its parameters, its pieces (None: it writes
-  images)."""
+  """A hash of all that decides what a model writes: its settings, its parameters, and its pieces
+  (None: it writes images)."""
   pieces = b'' if tokenizer is None else tokenizer.model_proto
   digest = hashlib.sha256(repr(model).encode() + pieces)
   for path, leaf in jax.tree.leaves_with_path(params):
@@ -331,10 +331,10 @@ def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) 
 
 
 def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
-  """Parameters of the heads in a folder, the first ones where it has more; None: it has no heads.
+  """Parameters of the heads in a folder, or of the first ones if it has more; None without heads.
 
   Raises:
-    UserError: they are other heads.
+    UserError: they are heads of another kind.
   """
   opened = folders.open(folder)
   if not opened.has_heads:
@@ -349,7 +349,7 @@ def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
 
 
 def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:
-  """Raises UserError, before any work, where a run (config.<name>) cannot be made."""
+  """Raises UserError, before any work, where a run (config.<name>) is impossible."""
   try:
     check_rows(run.rows or rows, mesh.data, run.accumulate)
     run.optimizer(model.d_model)

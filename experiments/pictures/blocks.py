@@ -55,13 +55,13 @@ def figure(sentence: str, lanes: list[Lane], speed: str) -> Any:
         x, y = i * width, top + 1.1 + j
         box: Any = {'facecolor': colour, 'alpha': 0.3, 'edgecolor': colour}
         axes.add_patch(Rectangle((x + 0.04 * width, y + 0.06), 0.92 * width, 0.88, **box))
-        said = token.strip().replace('$', r'\$') or 'end'
-        axes.text(x + width / 2, y + 0.5, said, fontsize=7.5, ha='center', va='center')
+        word = token.strip().replace('$', r'\$') or 'end'
+        axes.text(x + width / 2, y + 0.5, word, fontsize=7.5, ha='center', va='center')
     axes.plot([lane.ms] * 2, [top + 0.3, top + height - 0.4], color='black', linewidth=1)
     top += height
   axes.set(xlim=(0, 1.01 * longest), ylim=(top, 0), yticks=())
-  said = f'milliseconds, {machine.here()}; a column is a call; over {REPEATS} rounds {speed}'
-  axes.set_xlabel(said, fontsize=9)
+  label = f'milliseconds, {machine.here()}; a column is a call; over {REPEATS} rounds {speed}'
+  axes.set_xlabel(label, fontsize=9)
   axes.set_title(sentence, fontsize=10, loc='left', color='#444444')
   axes.spines[['top', 'right', 'left']].set_visible(False)
   return drawn

@@ -86,7 +86,7 @@ QUALITY_NOTE = (
 
 
 def bicubic_note(rows: Iterable[Row]) -> list[str]:
-  """Says what a bicubic enlargement of the same images comes to."""
+  """A note with the PSNR of a bicubic enlargement of the same images."""
   figures = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
   shown = ' or '.join(f'{figure:.2f}' for figure in figures)
   return [f"A bicubic enlargement's PSNR: {shown}."] if figures else []
@@ -133,8 +133,8 @@ TABLES = table2, image_rows, heads_table
 
 
 def distance(row: Row) -> int | None:
-  """N of the rule 'distance-N', 0 of 'exact'; None of others, and where there is nothing to
-  accept."""
+  """N for the rule 'distance-N', 0 for 'exact'; None for other rules, and for k = 1, which has
+  no guesses."""
   name, _, number = row['rule'].partition('-')
   if name == 'exact' and row['k'] > 1:
     return 0
@@ -178,8 +178,8 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
 def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
   """Draws block size and PSNR against the distance accepted, in 1800 x 900 pixels.
 
-  A line is a regime and k: those with distances between and beyond the columns of Table 2, or all
-  if none has.
+  A line is a regime and k. It shows those with other distances than Table 2 has, or all if
+  there are none.
   """
   measured = [row for row in finished(rows) if distance(row) is not None]
   counts = collections.Counter((row['regime'], row['k']) for row in measured)
@@ -216,30 +216,30 @@ def samples(
 ) -> None:
   """Draws samples.png, images as on the paper's last page.
 
-  Nothing is drawn where the base's images lack, or all others.
+  Draws nothing if the base's images are missing, or all others.
 
   Args:
-    images: the folder with what each row made.
-    split: whose images.
+    images: the folder with the images of each row.
+    split: the split of the images.
     k: of the columns.
-    rows: those of the tables; images of other models, by another config, are not shown.
+    rows: the rows of the tables; images by other models, of another config, are left out.
     root: the folder for the picture.
   """
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
   models = {key: row.get('models') for key, row in by_key(rows).items()}
 
-  def made_by(*key: Any) -> Any:
+  def images_of(*key: Any) -> Any:
     path = images / f'{split}-k{"-".join(map(str, key))}.npz'
-    made = np.load(path) if path.is_file() else {}
-    is_of_row = 'models' in made and made['models'].tobytes().hex() == models.get(key)
-    return made if is_of_row else None
+    arrays = np.load(path) if path.is_file() else {}
+    is_of_row = 'models' in arrays and arrays['models'].tobytes().hex() == models.get(key)
+    return arrays if is_of_row else None
 
-  plain, columns = made_by(1, 'regular', 'exact'), {}
+  plain, columns = images_of(1, 'regular', 'exact'), {}
   (root / 'samples.png').unlink(missing_ok=True)
   for regime, name in names.items():
-    made = made_by(k, regime, 'distance-2')
-    if made is not None and plain is not None and np.array_equal(made['input'], plain['input']):
-      columns[f'k = {k}, {name}, within {TAU}'] = made['output']
+    tuned = images_of(k, regime, 'distance-2')
+    if tuned is not None and plain is not None and np.array_equal(tuned['input'], plain['input']):
+      columns[f'k = {k}, {name}, within {TAU}'] = tuned['output']
   if plain is None or not columns:
     return
   columns = {'input': plain['input'], 'greedy': plain['output'], **columns}
@@ -247,7 +247,7 @@ def samples(
 
 
 def sheet(columns: Mapping[str, Image], path: pathlib.Path) -> None:
-  """Draws columns of images by their titles, a row a face; nothing is smoothed."""
+  """Draws a column of images under each title, a row for each face, without smoothing."""
   count = min(COUNT, *map(len, columns.values()))
   size = 1.4 * len(columns), 1.4 * count + 0.4
   figure = Figure(size, drawing.DPI, layout='constrained')

@@ -144,7 +144,7 @@ PAPERS_FIGURE4 = {
 }
 
 
-# --- what the tables have in common
+# --- columns and rows of several tables
 
 Key = tuple[int, str, str]
 WORKDIR = Column('Workdir', 'workdir', names_row=True)
@@ -154,9 +154,7 @@ RULE = Column('Rule', 'rule', names_row=True)
 BLOCK = Column('Block', 'mean_block_size', '.2f')
 SPEED_UP = Column(
   'Speed-up',
-  lambda row: (
-    row.get('speedup') if row.get('mean_block_size') else None
-  ),  # not where nothing is written
+  lambda row: row.get('speedup') if row.get('mean_block_size') else None,  # else nothing is written
   '.2f',
   '×',
   beside=lambda row: between(row.get('spread')),
@@ -202,8 +200,8 @@ def beside_the_papers(
   Args:
     rows: by k, regime and rule.
     headings: of each column, by regime and rule.
-    figure: what each column shows of its row.
-    theirs: the paper's figure of a k, regime and rule, to stand beside ours.
+    figure: the column to repeat: a figure and its format.
+    theirs: returns the paper's figure of a k, regime and rule, which stands beside ours.
   """
 
   def column(regime: str, rule: str, heading: str) -> Column:
@@ -224,7 +222,7 @@ def rows_table(rows: Iterable[Row], quality: Sequence[Column], notes: Sequence[s
 
 
 def heads_table(rows: Iterable[Row]) -> Drawn:
-  """Shares of right guesses by each head, of every finished model with heads."""
+  """Shares of right guesses of each head, for every finished model with heads."""
   exact = (row for row in finished(rows) if row['rule'] == 'exact')
   return HEADS.of(row for row in exact if row.get('head_accuracy'))
 
@@ -274,7 +272,7 @@ def own_note(rows: Iterable[Row]) -> list[str]:
   return [OWN_NOTE] if any(row.get('heads_text') == 'own' for row in rows) else []
 
 
-# --- Table 1, and what the same models show beside it
+# --- Table 1, and a table of all rows
 
 
 def table1(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
@@ -296,7 +294,7 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   """(regime, rule) of the columns of Table 1.
 
   First the regimes that were run, with exact acceptance, in the paper's order. Then the last of
-  them with top-n, which in the paper is Both, and on the tree of 32 nodes, which it does not have.
+  them (Both in the paper) with top-n, and on the tree of 32 nodes, which the paper does not have.
   """
   keys = list(keys)
   measured = {regime for _, regime, _ in keys}
@@ -317,12 +315,12 @@ def _heading(regime: str, rule: str) -> str:
 
 
 def _is_footnoted(regime: str, rule: str) -> bool:
-  """Tells columns whose figures in the paper are of another way of training."""
+  """Whether the paper's figures for this column are of another way of training."""
   return regime == 'finetune' and rule.startswith('top-')
 
 
 def _of_table1(k: int, regime: str, rule: str) -> str:
-  """The paper's figures of a column of ours."""
+  """The paper's figures for a cell of ours."""
   key = k, 'both' if _is_footnoted(regime, rule) else regime, rule
   figures = PAPERS_TABLE1.get(key)
   return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
@@ -347,8 +345,7 @@ TABLES = table1, text_rows, heads_table
 
 
 def _published_at(place: int, form: str) -> Any:
-  """Published figure beside a row of Table 4: the paper's BLEU (0) or speed-up (1), for exact
-  acceptance."""
+  """The published figure beside a row of Table 4: BLEU (0) or speed-up (1) of exact acceptance."""
 
   def beside(row: Row) -> str:
     theirs = PAPERS_TABLE4.get(row['k']) if row['rule'] == 'exact' else None
@@ -379,8 +376,7 @@ TABLE4 = Table(
 
 
 def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
-  """BLEU on the test set and speed-up of one sentence: published rivals, and ours for every k
-  beside the paper's."""
+  """BLEU on the test set and speed-up of one sentence: published rivals, then every k of ours."""
   rivals = []
   for model, (bleu, ratio) in RIVALS.items():
     speedup = '' if ratio is None else f'({ratio:.2f}×)'
@@ -398,7 +394,7 @@ def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
 
 
 def beside(rows: Iterable[Row]) -> Drawn:
-  """Every finished row of several workdirs, which each row names; like rows one below another."""
+  """Every finished row of several workdirs; rows of one k, regime and rule stand together."""
   of_workdir: dict[str, list[Row]] = {}
   for row in rows:
     of_workdir.setdefault(row['workdir'], []).append(row)
@@ -523,8 +519,7 @@ CHARACTER, ROW = 0.08, 0.27  # inches
 
 
 def example_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
-  """A line for each call, tokens between bars; the first block is the token that came with the
-  prompt."""
+  """A line for each call, with bars between tokens; the first line is the prompt's own token."""
   lines = [f'{_name(i, block):{NAME}}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
   return '\n'.join([f'{"source":{NAME}}{source}', *lines]) + '\n'
 

@@ -48,14 +48,14 @@ def loaded(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
 def enlarged(
   picture: Picture, model: Any, params: Any, strategy: Any, rows: int
 ) -> tuple[Picture, str]:
-  """The picture, as many times as high and wide as the model makes a tile, and how it went."""
+  """The picture, enlarged tile by tile, and a sentence about the calls that it took."""
   tiles, parts = cut(picture), []
   rows = min(rows, len(tiles))
   for first in bars.track(range(0, len(tiles), rows), 'Upscaling', transient=True):
     parts.append(decoded(model, params, strategy, tiles[first : first + rows], rows))
-  made = jax.tree.map(lambda *each: np.concatenate(each), *parts)
-  blocks, large = count_blocks(made.lengths, made.block_sizes), model.config.size
-  return joined(pictures_of(made.tokens), picture), (
+  out = jax.tree.map(lambda *each: np.concatenate(each), *parts)
+  blocks, large = count_blocks(out.lengths, out.block_sizes), model.config.size
+  return joined(pictures_of(out.tokens), picture), (
     f'{blocks.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
     f' {blocks.calls_per_output:.0f} calls a tile, mean block {blocks.mean_block_size:.2f}'
   )
@@ -65,7 +65,7 @@ def enlarged(
 
 
 def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
-  """Tiles in raster scan; where the sides are no multiples of 8, the last pixels go on."""
+  """Tiles in raster scan. The last pixels are repeated where a side is no multiple of 8."""
   down, across = _counts(picture)
   beyond = (0, down * SIDE - picture.shape[0]), (0, across * SIDE - picture.shape[1]), (0, 0)
   whole = np.pad(picture, beyond, mode='edge')
@@ -73,7 +73,7 @@ def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
 
 
 def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
-  """The large tiles of a picture side by side, without what went beyond it."""
+  """The large tiles of a picture side by side, cropped to its sides."""
   (down, across), large = _counts(picture), tiles.shape[1]
   grid = tiles.reshape(down, across, large, large, 3).swapaxes(1, 2)
   whole, factor = grid.reshape(down * large, across * large, 3), large // SIDE
@@ -89,11 +89,11 @@ def _counts(picture: Picture) -> tuple[int, int]:
 
 
 def read(path: pathlib.Path, most_tiles: int) -> Picture:
-  """The picture in a file, upright, as its EXIF data say it is to be shown.
+  """The picture in a file, turned as its EXIF data say.
 
   Raises:
     UserError: there is none, it has other channels than red, green and blue, or more tiles than
-      that.
+      `most_tiles`.
   """
   try:
     with open_file(path) as file, PIL.Image.open(file, formats=FORMATS) as opened:
@@ -110,7 +110,7 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
     raise
   except FileNotFoundError:
     raise UserError(f'there is no file {path}: name a picture, such as a PNG or JPEG') from None
-  # Pillow's words for damaged files
+  # what Pillow raises for damaged files
   except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
     raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
 

@@ -5,7 +5,7 @@
   GET  /?rater=ada  the page with the next pairs of this rater in it; without a rater it asks who
   POST /vote        {"rater": "ada", "pair": "0f3a9c52d1e04b77", "side": "left"}: 204 once kept
 
-Whoever can reach the server can vote. Whoever knows a rater's word can go on as that rater.
+Whoever can reach the server can vote. Whoever knows a rater's word can continue as that rater.
 """
 
 import base64
@@ -66,7 +66,7 @@ class Vote:
 
 
 class Study:
-  """The pictures that table2 left in a workdir: by fine-tuned models, and by the baseline."""
+  """The pictures that table2 wrote to a workdir: by fine-tuned models, and by the baseline."""
 
   def __init__(self, workdir: Path) -> None:
     remedy = f'make the pictures by python -m experiments.table2 --workdir={workdir}'
@@ -82,8 +82,10 @@ class Study:
         if not self.outputs:
           self.inputs, self.base = inputs, base  # inputs: uint8[n, 8, 8, 3]
         if base != self.base or not np.array_equal(inputs, self.inputs):
-          what = 'shows other pictures, or is of another base,'
-          raise UserError(f'{path} {what} than the files before it: move it away')
+          raise UserError(
+            f'{path} shows other pictures, or is of another base, than the files before it: move it'
+            ' away'
+          )
         self.outputs[int(name[1]), name[2]] = output
         key.update(name[0].encode() + inputs.tobytes() + output.tobytes())
     if (1, 'exact') not in self.outputs or len(self.outputs) == 1:
@@ -92,10 +94,10 @@ class Study:
     self.key = key.hexdigest()
 
   def pairs(self, rater: str) -> dict[str, tuple[int, str, int, str]]:
-    """Lists pairs in a rater's order: name -> k, rule, image, the fine-tuned model's side.
+    """The pairs in a rater's order: name -> k, rule, image, the fine-tuned model's side.
 
-    Order, sides and names are drawn from the pictures and the rater's word. The page gets
-    names alone, from which nobody can work out sides.
+    Order, sides and names are hashes of the pictures and the rater's word. The page gets the names
+    alone, which do not reveal the sides.
     """
     pairs = {}
     for (k, rule), image in itertools.product(self.outputs, range(len(self.inputs))):
@@ -116,7 +118,7 @@ class Study:
     return read(Vote, {**vote, 'preferred': side == tuned, 'time': time.time()}, 'a vote')
 
   def pictures(self, k: int, rule: str, image: int, side: str) -> dict[str, str]:
-    """Gives the pictures of a pair as addresses."""
+    """The pictures of a pair as data URLs."""
     baseline = self.baseline[image]
     pixels = {'input': self.inputs[image], 'left': baseline, 'right': baseline}
     pixels[side] = self.outputs[k, rule][image]
@@ -124,7 +126,7 @@ class Study:
 
 
 def _address(pixels: np.ndarray) -> str:
-  """Writes a picture into an address, as a bitmap: its length says nothing of what it shows."""
+  """A picture as a data URL. It is a bitmap, because the length of a bitmap reveals nothing."""
   bitmap = io.BytesIO()
   PIL.Image.fromarray(pixels).save(bitmap, 'bmp')
   return f'data:image/bmp;base64,{base64.b64encode(bitmap.getvalue()).decode()}'
@@ -133,7 +135,7 @@ def _address(pixels: np.ndarray) -> str:
 def read_votes(path: Path) -> dict[str, Vote]:
   """Reads votes by the names of their pairs.
 
-  The fragment of a write that was killed is left out: no rater has seen that this vote is kept.
+  The fragment of a write that was killed is left out: no rater was shown that this vote is kept.
   """
   votes = (read(Vote, line, f'a vote in {path}') for line in rows.read(path))
   return {vote.pair: vote for vote in votes}
@@ -149,7 +151,7 @@ class Server(page.Server):
     super().__init__(host, port, Handler)
 
   def keep(self, vote: Vote) -> None:
-    """Writes a vote to the disk. A rater's first vote on a pair counts, so asking again is safe.
+    """Writes a vote to the disk. A rater's first vote on a pair counts; more are ignored.
 
     Raises:
       OSError, UserError: it cannot be written, and is not kept.
@@ -193,7 +195,7 @@ class Handler(page.Handler):
 
 
 def table3(study: Study, votes: dict[str, Vote]) -> str:
-  """Draws the paper's Table 3 in Markdown, with its figures beside ours."""
+  """The paper's Table 3 in Markdown, its figures beside ours."""
   names = set().union(*(study.pairs(rater) for rater in {vote.rater for vote in votes.values()}))
   counted = [vote for name, vote in votes.items() if name in names]
   if not counted:
@@ -215,7 +217,7 @@ def table3(study: Study, votes: dict[str, Vote]) -> str:
 def preference(chosen: list[bool]) -> tuple[float, float, float]:
   """Returns votes for method 1 in per cent, and percentiles 5 and 95 of 10,000 resamples."""
   n, share = len(chosen), float(np.mean(chosen))
-  # As many votes drawn with replacement contain a binomial number of those for method 1.
+  # n votes drawn with replacement contain a binomial number of votes for method 1
   resampled = np.random.default_rng(0).binomial(n, share, 10_000)
   low, high = np.percentile(resampled, (5, 95)) / n
   return 100 * share, 100 * float(low), 100 * float(high)

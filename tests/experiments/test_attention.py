@@ -50,22 +50,22 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize('name', MISTAKES)
 def test_a_mistake_is_one_sentence_and_leaves_no_picture(launch, translator, files, tmp_path, name):
-  words, said = MISTAKES[name]
+  words, message = MISTAKES[name]
   words = [word.format(model=translator, files=files) for word in words]
-  given = {'model': translator, 'max_len': 16, 'out': tmp_path / 'a.png'}
+  flags = {'model': translator, 'max_len': 16, 'out': tmp_path / 'a.png'}
   missing = [
     f'--{flag}={value}'
-    for flag, value in given.items()
+    for flag, value in flags.items()
     if not any(w.startswith(f'--{flag}=') for w in words)
   ]
   ended = launch('attention', *words, *missing)
-  assert ended.code == 2 and said.format(model=translator, files=files) in ended.err
+  assert ended.code == 2 and message.format(model=translator, files=files) in ended.err
   assert (
     ended.err.count('\n') == 1 and 'Traceback' not in ended.err and not list(tmp_path.iterdir())
   )
 
 
-def test_a_translation_is_drawn_and_told(launch, translator, tmp_path):
+def test_a_translation_is_drawn_and_printed(launch, translator, tmp_path):
   words = [f'--model={translator}', '--text=a dog runs $5', '--max_len=16']
   ended = launch('attention', *words, f'--out={tmp_path}/layers.png')
   assert ended.code == 0 and 'tokens per call; the picture is in' in ended.out

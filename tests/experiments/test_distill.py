@@ -272,8 +272,8 @@ def test_a_budget_stops_between_parts_and_drawn_outputs_are_the_same_by_seed(
 
   whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
   assert launch('distill', *words('whole')).code == 0
-  said = stopping(2, *words('stopped')).out
-  assert said.splitlines()[-1] == f'Out of budget: the same command goes on in {stopped}'
+  shown = stopping(2, *words('stopped')).out
+  assert shown.splitlines()[-1] == f'Out of budget: the same command goes on in {stopped}'
   assert is_stopped(stopped) and len(list((stopped / 'parts').glob('*.jsonl'))) == 2
   for name, seed in (('stopped', 0), ('other', 1)):
     assert launch('distill', *words(name, seed)).code == 0
@@ -337,11 +337,11 @@ def unfinished(task, batches, *_):
 
 def test_runs_train_on_it_where_it_is_theirs(table, whole, own, launch, tmp_path, monkeypatch):
   def train(choices, base, **data):
-    given = {'base': f'{table.folder}/{base}' if base else ''}
-    given |= {f'data.{name}': folder for name, folder in data.items()}
+    settings = {'base': f'{table.folder}/{base}' if base else ''}
+    settings |= {f'data.{name}': folder for name, folder in data.items()}
     with monkeypatch.context() as patched:  # the text is read, and no step made
       patched.setattr(training, 'train', unfinished)
-      return launch('train', *table.words(choices, **given), f'--workdir={tmp_path}/run')
+      return launch('train', *table.words(choices, **settings), f'--workdir={tmp_path}/run')
 
   tuned = 'k=2,regime=finetune'
   for choices, base, text, expected in (

@@ -22,8 +22,8 @@ MODELS = 'transformer', 'fconv'
 SOURCE = np.random.default_rng(0).integers(2, 60, (3, 5), np.int32)
 
 
-def settings(**given):
-  return to_dataclass(Incremental, with_settings(incremental.get_config('scale=smoke'), given))
+def settings(**changed):
+  return to_dataclass(Incremental, with_settings(incremental.get_config('scale=smoke'), changed))
 
 
 @pytest.mark.parametrize('setting, message', [
@@ -31,11 +31,11 @@ def settings(**given):
   ({'growth.lengths': ()}, r'growth.lengths=\(\) is not possible: give one or more, each once'),
   ({'growth.batches': (1, 1)}, 'give one or more, each once'),
   ({'growth.models': ('transformer', 'lstm')}, "='lstm' .* give one of transformer, fconv"),
-  ({'growth.lengths': (8, 2048)}, 'lengths has 2048 tokens, and config.models.transformer.max_pos'),
-  ({'growth.source': 2000}, 'source has 2000 tokens, .*max_positions=1024: give fewer tokens'),
+  ({'growth.lengths': (8, 2048)}, 'lengths=2048 is not possible: models.transformer.max_pos'),
+  ({'growth.source': 2000}, 'source=2000 is not possible: .*max_positions=1024 is the most'),
   ({'growth.steps': 0}, 'config.growth.steps=0 is not possible'),
   ({'layout.float32': ((1, 32, 4),)}, r'layout.float32\[0\]=\[1, 32, 4\] .* give 2 values'),
-  ({'layout.bfloat16': ((1, 1025),)}, 'layout.bfloat16 has 1025 tokens, and config.layout.model.'),
+  ({'layout.bfloat16': ((1, 1025),)}, 'layout.bfloat16=1025 is not possible: layout.model.max'),
   ({'layout.beams': 0}, 'config.layout.beams=0 is not possible'),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):
@@ -50,22 +50,22 @@ def test_every_scale_is_an_experiment():
 
 
 def test_lengths_are_measured_together_and_other_sizes_are_other_rows():
-  plans = page.plans(settings())
-  assert [plan['part'] for plan in plans].count('growth') == 2 * 2
-  assert all(plan['lengths'] == (4, 8) for plan in plans if plan['part'] == 'growth')
-  found = [key for plan in plans for key in page.keys(settings(), plan)]
-  assert len({tuple(key[name] for name in page.KEY) for key in found}) == len(found)
-  assert len(found) == 2 * 2 * 2 + 3
-  (plan, *_) = plans
-  hashes = {page.keys(settings(), plan)[0]['models'] for plan in plans if plan['model'] == 'fconv'}
-  assert len(hashes) == 1
+  groups = page.keys(settings())
+  growth = [group for group in groups if group[0]['part'] == 'growth']
+  assert len(growth) == 2 * 2
+  for group in growth:
+    assert [key['length'] for key in group] == [4, 8]
+    assert all(key['lengths'] == (4, 8) for key in group)
+  keys = [key for group in groups for key in group]
+  assert len({tuple(key[name] for name in page.KEY) for key in keys}) == len(keys)
+  assert len(keys) == 2 * 2 * 2 + 3
+  assert len({key['models'] for key in keys if key['model'] == 'fconv'}) == 1
   for changed in ({'models.transformer.d_model': 32}, {'seed': 1}):
-    assert page.keys(settings(**changed), plan)[0]['models'] != found[0]['models']
-  others = {
-    plan['part']: page.keys(settings(**{'growth.rounds': 2}), plan) == page.keys(settings(), plan)
-    for plan in plans
-  }
-  assert others == {'growth': False, 'layout': True}
+    assert page.keys(settings(**changed))[0][0]['models'] != keys[0]['models']
+  same = set()
+  for group, other in zip(groups, page.keys(settings(**{'growth.rounds': 2})), strict=True):
+    same.add((group[0]['part'], group == other))
+  assert same == {('growth', False), ('layout', True)}
 
 
 # --- ways, and operations
@@ -78,8 +78,7 @@ def in_float64():
 
 
 def target_of(name):
-  plan = {'part': 'growth', 'model': name, 'dtype': 'float64'}
-  model = page.model_of(settings(), plan)
+  model = page.model_of(settings(), {'part': 'growth', 'model': name, 'dtype': 'float64'})
   # larger: it repeats itself less
   return Bound(
     model, jax.tree.map(lambda x: 4 * x.astype('float64'), model.init(jax.random.key(1)))
@@ -113,9 +112,9 @@ def test_fewer_steps_write_fewer_tokens_evenly_spread(in_float64):
   target = target_of('transformer')
   text = fd.decode(*target, SOURCE, fd.Greedy(), max_len=7).tokens
   wrong = text.at[:, 2:].set(0)  # 0 is never written
-  found = np.asarray(rewritten(target, SOURCE, wrong, 3))  # at 0, 2 and 4
-  np.testing.assert_array_equal(found[:, :3], text[:, :3])
-  assert (found[:, [3, 5, 6]] == 0).all() and (found[:, 4] != 0).all()
+  mended = np.asarray(rewritten(target, SOURCE, wrong, 3))  # at 0, 2 and 4
+  np.testing.assert_array_equal(mended[:, :3], text[:, :3])
+  assert (mended[:, [3, 5, 6]] == 0).all() and (mended[:, 4] != 0).all()
 
 
 # --- tables
@@ -161,8 +160,8 @@ ROWS = [
 ]
 
 
-def drawn(found):
-  return {table.title: markdown(table) for table in page.tables(found)}
+def drawn(rows):
+  return {table.title: markdown(table) for table in page.tables(rows)}
 
 
 def test_lengths_are_rows_and_the_last_row_is_how_time_grows():
@@ -190,15 +189,16 @@ def test_the_layout_of_faster_transformers_tables():
   assert '| 802.18 / 439.33 = 1.83× |' in lines[1]
   theirs = '| 2082.92 / 661.00 = 3.15× | 2145.74 / 240.85 = 8.91× | 2076.63 / 293.21 = 7.08× |'
   assert lines[2].endswith(theirs)
-  for table in (page.DECODER_T4, page.DECODING_T4, page.DECODING_V100):
-    assert len(table) == 14 and len({key[1:] for key in table}) == 7
+  published = list(page.published())
+  for column in page.COLUMNS:
+    sizes = [size for name, _, *size in published if name == column]
+    assert len(sizes) == 14 and len(set(map(tuple, sizes))) == 7
 
 
-def test_a_plan_that_failed_is_shown_at_all_its_lengths_until_it_succeeds():
+def test_a_row_that_failed_is_shown_until_it_succeeds():
   failed = []
   for row in ROWS:
-    key = {name: row[name] for name in page.KEY if name != 'length'}
-    failed.append({**key, 'lengths': [row['length']], 'error': 'out of memory'})
+    failed.append({**{name: row[name] for name in page.KEY}, 'error': 'out of memory'})
   for table in drawn(failed).values():
     assert 'failed: out of memory' in table
   assert drawn([*failed, *ROWS]) == drawn(ROWS)
@@ -219,21 +219,21 @@ QUICK = {
 
 
 def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, monkeypatch):
-  def no_memory(c, plan):
+  def no_memory(c, key):
     raise fd.UserError('no memory is left')
 
   words = [CONFIG, *(f'--config.{name}={value}' for name, value in QUICK.items())]
   words.append(f'--workdir={tmp_path}')
   results = tmp_path / 'results.jsonl'
-  monkeypatch.setattr(page, 'grown', lambda c, plan: [GROWN for _ in plan['lengths']])
+  monkeypatch.setattr(page, 'grown', lambda c, key: [GROWN for _ in key['lengths']])
   monkeypatch.setattr(page, 'searched', no_memory)
   assert launch('incremental', *words).code == 1
   assert 'failed: no memory is left' in (tmp_path / 'incremental.md').read_text()
-  found = rows.latest(rows.read(results), *page.KEY)
-  assert [row['part'] for row in found] == ['growth', 'growth', 'layout']
-  assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= found[0].keys()
+  lines = rows.latest(rows.read(results), *page.KEY)
+  assert [row['part'] for row in lines] == ['growth', 'growth', 'layout']
+  assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= lines[0].keys()
   before = results.read_text()
-  monkeypatch.setattr(page, 'searched', lambda c, plan: [SEARCHED])
+  monkeypatch.setattr(page, 'searched', lambda c, key: [SEARCHED])
   ended = launch('incremental', *words)
   assert ended.code == 0 and '| bfloat16 | 1, 4 | 20.00 | 10.00 | 2.00× | 0 |' in ended.out
   after = results.read_text()
@@ -254,13 +254,13 @@ def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
 @pytest.mark.slow
 def test_all_of_it_at_toy_size(launch, tmp_path):
   assert launch('incremental', CONFIG, f'--workdir={tmp_path}').code == 0
-  found = rows.read(tmp_path / 'results.jsonl')
-  assert len(found) == 8 + 3
-  for row in found:
+  lines = rows.read(tmp_path / 'results.jsonl')
+  assert len(lines) == 8 + 3
+  for row in lines:
     assert 'error' not in row
     assert row['dtype'] != 'float32' or row.get('parted', 0) == 0
   plan = {'part': 'growth', 'model': 'transformer', 'dtype': 'float32', 'batch': 1}
-  short, long = (row for row in found if plan.items() <= row.items())
+  short, long = (row for row in lines if plan.items() <= row.items())
   assert short['to_shortest'] == {'uncached': 1, 'host': 1, 'device': 1}
   times = long['milliseconds']
   grown = times['host'] / short['milliseconds']['host']

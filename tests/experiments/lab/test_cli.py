@@ -140,7 +140,7 @@ def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(quickly):
   assert (code, out, err) == (0, 'page.py | 4 (1, 2)\n', 'What [b]everybody should know.\n')
 
 
-def test_a_required_flag_is_asked_for(quickly):
+def test_a_required_flag_is_named(quickly):
   code, _, err = quickly('--config=page.py')
   assert (code, err) == (2, '--workdir is missing: folder for the run\n')
 

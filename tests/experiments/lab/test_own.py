@@ -69,10 +69,10 @@ def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
       prompts = prompts_of(text, split, PROMPT, module.config.bos_id)
       assert len(ids) == len(prompts) and ids.source.tokens.tolist() == ids.target.tokens.tolist()
     for i in range(0, len(ids), 1 + len(ids) // 8):
-      given, length = (prompts[i], MAX_LEN) if task == 'lm' else (ids.source[i], 6)
-      out = fd.decode(module, params, given[None], fd.Greedy(), max_len=length)
+      prompt, length = (prompts[i], MAX_LEN) if task == 'lm' else (ids.source[i], 6)
+      out = fd.decode(module, params, prompt[None], fd.Greedy(), max_len=length)
       tokens = [t for t in out.tokens[0, : out.lengths[0]].tolist() if t not in module.eos_ids]
-      before = given[1:].tolist() if task == 'lm' else []
+      before = prompt[1:].tolist() if task == 'lm' else []
       assert ids.target[i].tolist() == [*before, *tokens, 1]
   trained_on = dataclasses.replace(text.config, own=str(tmp_path))
   assert trained_on.key != text.config.key

@@ -49,10 +49,10 @@ def test_the_conditions_are_those_of_finished_cells():
 
 
 def test_cells_that_share_a_row_fail_each_for_itself():
-  found = {('a', 1): RUNS[0], ('b', 1): RUNS[1], ('b', 2): RUNS[0]}
+  cells = {('a', 1): RUNS[0], ('b', 1): RUNS[1], ('b', 2): RUNS[0]}
 
   def columns(name):
-    find = lambda row: found.get((name, row))
+    find = lambda row: cells.get((name, row))
     return [Column(name, 'speed', '.1f', cell=find), Column(f'{name} %', 'same', '.0%', cell=find)]
 
   rows = Table('', [*columns('a'), *columns('b')]).of([1, 2]).rows

@@ -43,8 +43,8 @@ def test_keys_that_are_measured_together_are_those_that_are_missing(work):
       yield {'tokens': key['k']}
 
   work.fill([keys_of(1, 2)], figures)
-  found = work.fill([keys_of(2, 3), keys_of(1)], figures, summary=lambda row: f'k is {row["k"]}')
-  assert seen == [[1, 2], [3]] and [row['tokens'] for row in found] == [2, 3, 1]
+  lines = work.fill([keys_of(2, 3), keys_of(1)], figures, summary=lambda row: f'k is {row["k"]}')
+  assert seen == [[1, 2], [3]] and [row['tokens'] for row in lines] == [2, 3, 1]
 
 
 def test_a_failure_is_a_row_that_says_why_while_the_rest_goes_on(work):
@@ -70,8 +70,8 @@ def test_what_is_yielded_before_a_failure_stays(work):
     yield {'tokens': 1}
     raise MemoryError('too large')
 
-  found = work.fill([keys_of(1, 2, 3)], figures)
-  assert [row.get('error') for row in found] == [None, *['MemoryError: too large'] * 2]
+  lines = work.fill([keys_of(1, 2, 3)], figures)
+  assert [row.get('error') for row in lines] == [None, *['MemoryError: too large'] * 2]
 
 
 def test_the_budget_leaves_the_rest_out(work):
@@ -178,12 +178,12 @@ def test_with_an_engine_stages_and_rows_are_jobs(tmp_path):
   def figures(key):  # a function of a function, which submitit takes too
     return killed_once(key, marker)
 
-  found = work.fill(keys_of(1, 13), figures)
-  assert [row.get('error') for row in found] == [None, 'ValueError: bad luck']
-  assert found[0]['process'] != os.getpid() and found[0]['machine'] == 'here'
+  lines = work.fill(keys_of(1, 13), figures)
+  assert [row.get('error') for row in lines] == [None, 'ValueError: bad luck']
+  assert lines[0]['process'] != os.getpid() and lines[0]['machine'] == 'here'
   assert not marker.exists() and work.failed == ['k=13']
   with budget(0.0):
-    assert work.fill(keys_of(1, 2), figures) == found[:1] and not work.is_complete
+    assert work.fill(keys_of(1, 2), figures) == lines[:1] and not work.is_complete
 
 
 def killed(folder):
