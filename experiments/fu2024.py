@@ -294,11 +294,13 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
+  """Returns what the rows of the table are sorted by."""
   places = list(METHODS).index(row['method']), row['batch'], list(POOLS).index(row['pool'])
   return *places, row['window'], row['ngram'], row['guesses']
 
 
 def _pool_name(row: Row) -> str:
+  """Returns the sources of a row's n-grams; '' for Jacobi, prompt lookup has no window."""
   if row['method'] == 'jacobi':
     return ''
   return POOLS[row['pool']].removeprefix('' if row['method'] == 'lookahead' else 'window, ')

@@ -4,10 +4,10 @@
   heads = stage(root, 'heads', train.heads, base=base, ...)
 
 The root then holds base-3fa29c1d04/ (inputs.json, what `train.base` wrote, and DONE when it is
-finished) and base, a link to the newest such folder. A changed input gives another folder, so no
-folder is stale by its inputs. The code is not an input: after changing it, use another workdir. An
-input that is itself a stage counts by its folder's name, so digests chain, as in git. A killed
-process loses its lock, and the next one continues from what is in the folder.
+finished) and base, a link to the folder that was used last. A changed input gives another folder,
+so no folder is stale by its inputs. The code is not an input: after changing it, use another
+workdir. An input that is itself a stage counts by its folder's name, so digests chain, as in git. A
+killed process loses its lock, and the next one continues from what is in the folder.
 """
 
 import contextlib
@@ -217,7 +217,8 @@ def plain(value: Any) -> Any:
 
   A value with a `key` is represented by that (a text by its lines, wherever they lie); a stage by
   its folder's name; another folder by the hash of its model; a dataclass by its class and fields.
-  Entries of mappings, such as the inputs, that are named 'mesh' are left out.
+  Entries of mappings, such as the inputs, that are named 'mesh' are left out; a dataclass's field
+  of that name counts.
   """
   if isinstance(value, pathlib.Path):
     folder = value.resolve()

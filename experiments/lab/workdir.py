@@ -78,7 +78,7 @@ class Workdir:
 
   def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
     """Returns the folder of a stage, which `make(folder, **inputs)` fills once, see `stage.stage`.
-    With an engine, a job does.
+    With an engine, a job fills it.
 
     Raises:
       OutOfTime: the budget ended first.
@@ -299,11 +299,13 @@ class Workdir:
     return locked(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
 
   def _end_early(self) -> None:
+    """Notes that the budget ended before all was made."""
     with self._lock:
       self.is_complete = False
 
 
 def _listed(group: Row | list[Row]) -> list[Row]:
+  """Returns the keys of a group."""
   return group if isinstance(group, list) else [group]
 
 

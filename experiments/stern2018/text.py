@@ -271,8 +271,8 @@ def base_of(c: Translation, work: Workdir) -> pathlib.Path:
 
 
 def distilled_text(c: Translation, work: Workdir) -> TextConfig:
-  """Returns the text of a teacher's translations: `data.distilled`, or its own. Stages of the
-  latter: teacher, distilled."""
+  """Returns the distilled text: `data.distilled`, or the translations of a teacher that is trained
+  here. Stages of the latter: teacher, distilled."""
   distilled = c.data.distilled
   if not distilled:
     seed = seed_of(c.seed, 'teacher')
