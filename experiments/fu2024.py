@@ -1,11 +1,12 @@
 """Lookahead decoding (Fu et al. 2024), from the top: its sizes swept, its pool taken apart.
 
 `lookahead` is the page: it trains a small model (or takes `base`), measures the rows that are
-missing, and writes the tables. A row (`figures`) is lookahead with one size and one pool, beside
+missing, and writes the table. A row (`figures`) is lookahead with one size and one pool, beside
 plain greedy decoding in turn; Jacobi decoding and prompt lookup, which need no training either,
-have rows too. Results: results.jsonl, lookahead.md, lookahead.png. The same command continues
-where it was stopped: the model is a stage, and a row that is in results.jsonl is not measured
-again.
+have rows too. Results: results.jsonl, lookahead.md, lookahead.png. A command that was killed, or
+whose `--budget` ended, is continued by running it again: the training continues from its last
+checkpoint, and rows that are in results.jsonl are not measured again. The table is drawn from the
+rows there are.
 """
 
 import dataclasses
@@ -45,9 +46,9 @@ POOLS = {  # sources of n-grams; those of the window are always learnt
   'written': 'window, prompt, output, earlier outputs',
   'corpus': 'window, prompt, output, corpus',
 }
-# pools that learn less: whether n-grams of the prompt, and of the output; the others learn both
+# Pools that learn less: (learns n-grams of the prompt?, of the output?). All others learn both.
 LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
-OF_TEXTS = 'written', 'corpus'  # pools that are counted beforehand
+OF_TEXTS = 'written', 'corpus'  # pools that are built before decoding
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
 
@@ -61,7 +62,8 @@ NGram = Annotated[int, Between(3, 99)]
 class Measure(Texts):
   """What to measure, and on which texts."""
 
-  windows: Counts = (15, 2, 5, 10)  # columns; of these three lists each first is the usual size
+  # columns; the first entry of this list, and of the next two, is the usual size
+  windows: Counts = (15, 2, 5, 10)
   ngrams: tuple[NGram, ...] = (5, 3, 4, 7)  # tokens, the one looked up by included
   guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
   batches: Counts = (1, 8)  # texts at once; the sweep is at the first
@@ -100,7 +102,7 @@ class Lookahead:
 
 
 def lookahead(c: Lookahead, work: Workdir) -> None:
-  """The page from the top: a model, its rows, the table and the picture."""
+  """Makes the page: a model, its rows, the table and the picture."""
   if c.task == 'code' and not c.data.folder:
     passages = work.stage('code', write_passages)
     c = dataclasses.replace(c, data=dataclasses.replace(c.data, folder=str(passages)))
@@ -119,37 +121,38 @@ def lookahead(c: Lookahead, work: Workdir) -> None:
   rows = work.fill(keys(c, bench), functools.partial(figures, bench), summary)
 
   if rows:
-    write(work.root / 'lookahead', work.console, [speeds(rows)], functools.partial(picture, rows))
+    draw = functools.partial(picture, rows, c.measure.batches[0])
+    write(work.root / 'lookahead', work.console, [speeds(rows)], draw)
 
 
 def plans(measure: Measure) -> list[Row]:
-  """What is measured: the first size at all batch sizes, beside Jacobi and prompt lookup; then, at
-  the first batch size, every pool and the other sizes."""
-  window, ngram, guesses = first = measure.windows[0], measure.ngrams[0], measure.guesses[0]
+  """Returns the fields of `PLAN` of each row: the usual size at all batch sizes, beside Jacobi and
+  prompt lookup; then, at the first batch size, every pool and the other sizes."""
+  window, ngram, guesses = usual = measure.windows[0], measure.ngrams[0], measure.guesses[0]
   batch = measure.batches[0]
-  plans = []
+  entries = []
   for size in measure.batches:
-    plans.append(('lookahead', *first, 'all', size))
-    plans.append(('jacobi', 0, JACOBI, 0, 'all', size))
-    plans.append(('lookup', 0, *LOOKUP, 'all', size))
-  plans += [('lookahead', *first, pool, batch) for pool in POOLS if pool != 'all']
-  plans += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
-  plans += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
-  plans += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
-  plans += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
-  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
+    entries.append(('lookahead', *usual, 'all', size))
+    entries.append(('jacobi', 0, JACOBI, 0, 'all', size))
+    entries.append(('lookup', 0, *LOOKUP, 'all', size))
+  entries += [('lookahead', *usual, pool, batch) for pool in POOLS if pool != 'all']
+  entries += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
+  entries += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
+  entries += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
+  entries += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
+  return [dict(zip(PLAN, entry, strict=True)) for entry in entries]
 
 
 def keys(c: Lookahead, bench: Bench) -> list[Row]:
-  """The keys of the rows: all that decides their figures."""
+  """Returns the keys of the rows: all that decides their figures."""
   same = {'task': c.task, 'seed': c.seed, **bench.key()}
-  keys = []
+  every = []
   for plan in plans(c.measure):
     key = {**plan, **same}
     if plan['pool'] in OF_TEXTS:
       key['pool_sizes'] = c.measure.pool_sizes
-    keys.append(key)
-  return keys
+    every.append(key)
+  return every
 
 
 # --- one row
@@ -164,12 +167,12 @@ def figures(bench: Bench, key: Row) -> Row:
 
 @functools.cache
 def counted(bench: Bench, **plan: Any) -> Row:
-  """Figures that are the same at every batch size."""
+  """Counts the figures that are the same at every batch size: once for all rows of a plan."""
   return bench.counted(strategy_of(bench, **plan))
 
 
 def strategy_of(bench: Bench, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
-  """The strategy of a row."""
+  """Returns the strategy of a row."""
   ngrams = pool_of(bench, pool) if pool in OF_TEXTS else None
   if method == 'jacobi':
     return fd.Jacobi(ngram)
@@ -183,8 +186,8 @@ def strategy_of(bench: Bench, method: str, window: int, ngram: int, guesses: int
 
 @functools.cache
 def pool_of(bench: Bench, name: str) -> fd.NGramPool:
-  """N-grams of people's text, which the model was trained on, or of what it writes itself for
-  prompts of the dev set."""
+  """Builds the pool of n-grams of the training text, or of what the model itself writes for prompts
+  of the dev set: once, because building it takes long."""
   if name == 'corpus':
     words = bench.text.tokens('train').target
     texts = [words[i] for i in range(len(words))]
@@ -196,7 +199,7 @@ def pool_of(bench: Bench, name: str) -> fd.NGramPool:
 
 
 def summary(row: Row) -> str:
-  """A row in one line."""
+  """Returns a row in one line."""
   name = f'{METHODS[row["method"]]} {row["window"]}/{row["ngram"]}/{row["guesses"]} {row["pool"]}'
   speed = f', {row["speedup"]:.2f}x' if row.get('speedup') else ''
   return f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call{speed}'
@@ -236,7 +239,7 @@ def write_passages(folder: pathlib.Path) -> None:
       if i % 10 not in places:
         continue
       lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
-      # without a last passage of one line, which may be a bracket, the same in many files
+      # A last passage of one line is left out: it may be a bracket, the same in many files.
       for start in range(0, len(lines) - 1, LINES):
         passages.append(BREAK.join(lines[start : start + LINES]))
     (folder / f'{name}.{LANGUAGE}').write_text('\n'.join(passages) + '\n')
@@ -245,7 +248,7 @@ def write_passages(folder: pathlib.Path) -> None:
 # --- the table, the picture, and what the paper publishes (an A100)
 
 
-# the method; window, n-gram and guesses; speed-up, tokens a call; None: not published
+# the method; window, n-gram and guesses; speed-up; tokens a call. None: not published
 ABLATION: tuple[tuple[str, tuple[int, int, int] | None, float, float | None], ...] = (
   ('prompt lookup', None, 1.44, 1.55),
   ('lookahead, one guess', (30, 5, 1), 1.61, 1.79),
@@ -274,7 +277,7 @@ NOTES = (
 
 
 def speeds(rows: Sequence[Row]) -> Drawn:
-  """The table: every row, then the published figures."""
+  """Makes the table: every row, then the published figures."""
   below = []
   for method, sizes, speedup, tokens in ABLATION:
     row = {'Method': f'{method} (paper)', 'Batch': '1', 'Speed-up': f'{speedup:.2f}×'}
@@ -287,11 +290,13 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
+  """Returns what the rows of the table are sorted by."""
   places = list(METHODS).index(row['method']), row['batch'], list(POOLS).index(row['pool'])
   return *places, row['window'], row['ngram'], row['guesses']
 
 
 def _pool_name(row: Row) -> str:
+  """Returns the sources of a row's n-grams; '' for Jacobi, prompt lookup has no window."""
   if row['method'] == 'jacobi':
     return ''
   return POOLS[row['pool']].removeprefix('' if row['method'] == 'lookahead' else 'window, ')
@@ -323,13 +328,13 @@ STYLES = {
 }
 
 
-def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
-  """Draws tokens a call against nodes, at the smallest batch. Filled: the pool of window, prompt
-  and output; open: another."""
+def picture(rows: Sequence[Row], batch: int, path: pathlib.Path) -> None:
+  """Draws tokens a call against nodes, at the batch size of the sweep. Filled: the pool of window,
+  prompt and output; open: another."""
   figure, (panel,) = drawing.panels(1)
   drawing.dress(panel, 'What wider calls bring', 'tokens a call', 'nodes of a call')
   for row in rows:
-    if row['batch'] == min(other['batch'] for other in rows) and row.get('tokens'):
+    if row['batch'] == batch and row.get('tokens'):
       hollow = {} if row['pool'] == 'all' else {'markerfacecolor': 'none'}
       point = float(row['nodes']), row['tokens']
       drawing.curve(panel, [point], STYLES[row['method']], **hollow)

@@ -1,7 +1,7 @@
 """Rows: measurements as JSON lines, finished or failed, each with all its conditions.
 
 A row is a flat dict. Its key fields say what was measured, and on which model; the others are
-figures and conditions. `Workdir.fill` measures those that are missing.
+figures and conditions. `Workdir.fill` measures the rows that are missing.
 """
 
 import math
@@ -12,14 +12,13 @@ from typing import Any
 from experiments.lab.stage import digest
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row
-from fastdec.evaluation.wallclock import Timing
 from fastdec.files import json_lines
 
 LONGEST_NAME = 60  # characters
 
 
 def name_of(key: Mapping[str, Any]) -> str:
-  """A key in a few words, for file names: its first fields, and a digest where it has more."""
+  """Returns a file name for a key: its first fields and, if they do not all fit, a digest."""
   words: list[str] = []
   for field, value in key.items():
     word = f'{field}={value}'.replace('/', '|').replace(' ', '')
@@ -29,46 +28,50 @@ def name_of(key: Mapping[str, Any]) -> str:
   return '-'.join(words)
 
 
-def find(rows: Sequence[Row], is_failed: bool = False, **key: Any) -> Row | None:
-  """The last of the rows with these fields, finished or failed; None where there is none.
-
-  A failure may have fewer of the fields: it ended before more was known.
-  """
+def find(rows: Sequence[Row], **key: Any) -> Row | None:
+  """Returns the last finished row with these fields; None if there is none."""
   wanted = json_of(key)
   for row in reversed(rows):
-    if (row.get('error') is not None) != is_failed:
-      continue
-    if all(row.get(name, value if is_failed else ()) == value for name, value in wanted.items()):
+    # JSON has no tuples: () stands for a missing field, which equals no value
+    if not is_failure(row) and all(row.get(name, ()) == value for name, value in wanted.items()):
       return row
   return None
 
 
+def find_failure(rows: Sequence[Row], **key: Any) -> Row | None:
+  """Returns the last failure that matches a key; None if there is none.
+
+  A failure matches where none of its fields has another value: it may lack fields that were not yet
+  known.
+  """
+  wanted = json_of(key)
+  for row in reversed(rows):
+    if is_failure(row) and all(row.get(name, value) == value for name, value in wanted.items()):
+      return row
+  return None
+
+
+def is_failure(row: Row) -> bool:
+  """Returns whether a row says why there are no figures."""
+  return row.get('error') is not None
+
+
 def latest(rows: Iterable[Row], *names: str) -> list[Row]:
-  """The last finished row for each value of the fields of these names, or its last failure."""
+  """Returns, for each combination of these fields, the last finished row, or the last failure if
+  none finished."""
   last: dict[str, Row] = {}
   for row in rows:
     key = repr([row.get(name) for name in names])
-    if row.get('error') is None or last.get(key, row).get('error') is not None:
+    if not is_failure(row) or is_failure(last.get(key, row)):
       last[key] = row
   return list(last.values())
 
 
-def beside_greedy(ours: Timing, greedy: Timing) -> Row:
-  """The fields about time of a row of outputs one by one."""
-  return {
-    'ms_per_output': ours.milliseconds,
-    'greedy_ms_per_output': greedy.milliseconds,
-    'speedup': ours.speedup_over(greedy),
-    'spread': ours.speedups_over(greedy),
-    'compile_seconds': ours.compile_seconds,
-  }
-
-
 def read(path: pathlib.Path) -> list[Row]:
-  """The rows of a file, in their order; none if there is no file.
+  """Returns the rows of a file, in their order; none if there is no file.
 
   Raises:
-    UserError: a line is JSON and no row, or the file cannot be read.
+    UserError: a line is JSON but not a row, or the file cannot be read.
   """
   rows = []
   for number, row in json_lines(path):
@@ -79,7 +82,8 @@ def read(path: pathlib.Path) -> list[Row]:
 
 
 def json_of(value: Any) -> Any:
-  """A value as JSON gives it back: tuples as lists, a number that is not finite as None."""
+  """Returns a value as it is after writing and reading JSON: tuples as lists, a number that is not
+  finite as None."""
   if isinstance(value, Mapping):
     return {name: json_of(entry) for name, entry in value.items()}
   if isinstance(value, tuple | list):

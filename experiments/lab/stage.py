@@ -3,10 +3,11 @@
   base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
   heads = stage(root, 'heads', train.heads, base=base, ...)
 
-In the root: base-3fa29c1d04/, with inputs.json, what `train.base` made, and DONE at the end; and
-base, a link to the newest folder of that name. Another input is another folder, so nothing is ever
-stale. An input that is itself a stage counts by its name, so digests chain, as in git. A process
-that is killed lets go of its lock, and the next one continues from what is in the folder.
+The root then holds base-3fa29c1d04/ (inputs.json, what `train.base` wrote, and DONE when it is
+finished) and base, a link to the folder that was used last. A changed input gives another folder,
+so no folder is stale by its inputs. The code is not an input: after changing it, use another
+workdir. An input that is itself a stage counts by its folder's name, so digests chain, as in git. A
+killed process loses its lock, and the next one continues from what is in the folder.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ POLL_SECONDS = 0.5  # between two looks at a lock that another process holds
 
 
 class OutOfTime(Exception):
-  """The budget is over: the same command continues from what there is."""
+  """The budget is over: running the command again continues from what is on the disk."""
 
 
 _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', default=None)
@@ -39,7 +40,7 @@ _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', defau
 
 @contextlib.contextmanager
 def budget(seconds: float | None) -> Iterator[None]:
-  """Limits the time of the block; None is endless."""
+  """Limits the time of the block; None: no limit."""
   token = _end.set(None if seconds is None else time.monotonic() + seconds)
   try:
     yield
@@ -47,35 +48,40 @@ def budget(seconds: float | None) -> Iterator[None]:
     _end.reset(token)
 
 
-def seconds_left() -> float | None:
-  """Seconds of the budget that are left; None is endless.
+def check_budget() -> None:
+  """Raises OutOfTime where the budget is over.
 
   Of several processes that compute together the first one's clock counts, so that all continue, or
   none.
-
-  Raises:
-    OutOfTime: none are left.
   """
   end = _end.get()
-  if end is None:
-    return None
-  left = end - time.monotonic()
-  if agreed(left <= 0):
+  if end is not None and agreed(time.monotonic() >= end):
     raise OutOfTime
-  return max(left, 0.0)
+
+
+def seconds_left() -> float | None:
+  """Returns the seconds that are left of the budget; None without one.
+
+  Raises:
+    OutOfTime: none are left, see `check_budget`.
+  """
+  check_budget()
+  end = _end.get()
+  return None if end is None else max(end - time.monotonic(), 0.0)
 
 
 def stage(
   root: pathlib.Path, name: str, make: Callable[..., object], **inputs: Any
 ) -> pathlib.Path:
-  """A folder made once: by `make(folder, **inputs)`, which continues from what is in the folder.
+  """Returns the folder of a stage. If it is not finished, `make(folder, **inputs)` first makes it,
+  or continues from what is in the folder.
 
   Args:
-    root: the workdir that it lies in.
-    name: a plain name; root/name is a link to the newest folder that it has named.
-    make: fills the folder. It raises OutOfTime where the budget ends before it is whole.
-    inputs: all that decides the result; see `digest`. The code is not among them, and `mesh`, the
-      devices, decides nothing but rounding.
+    root: the workdir, which holds the folder.
+    name: a plain name; root/name becomes a link to this folder.
+    make: fills the folder. It raises OutOfTime where the budget ends before the folder is finished.
+    inputs: all that decides the result, see `plain`. `mesh`, the devices, changes nothing but
+      rounding.
 
   Raises:
     OutOfTime: the budget ended first.
@@ -89,7 +95,7 @@ def stage(
       f'{link} was made by an earlier version of fastdec, or by hand: choose another workdir'
     )
   if not is_made(folder):
-    seconds_left()  # checking the budget first avoids creating empty folders
+    check_budget()  # before the lock, which would create an empty folder
     with exclusive(folder / 'lock'):
       _fill(folder, 'inputs.json', make, inputs)
   if is_first():
@@ -99,22 +105,23 @@ def stage(
 
 
 def folder_of(root: pathlib.Path, name: str, inputs: Mapping[str, Any]) -> pathlib.Path:
-  """The folder of a stage, whether it is made or not."""
+  """Returns the folder of a stage, whether it is made or not."""
   return root / f'{name}-{digest(inputs)}'
 
 
 def is_made(folder: pathlib.Path) -> bool:
-  """Whether a stage's folder is finished."""
+  """Returns whether a stage's folder is finished."""
   return agreed((folder / 'DONE').exists())
 
 
 def _fill(
   folder: pathlib.Path, record: str, make: Callable[..., object], inputs: Mapping[str, Any]
 ) -> bool:
-  """Makes a stage in its folder, whose lock is held; False if another process has made it."""
+  """Makes a stage in its folder, whose lock is held. Returns False if it was finished before."""
+  # again, under the lock: another process may have made it meanwhile
   if is_made(folder):
     return False
-  seconds_left()
+  check_budget()  # again: waiting for the lock took time
   if is_first():
     write_json(folder / record, plain(inputs))
   make(folder, **inputs)
@@ -124,10 +131,11 @@ def _fill(
 
 
 def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
-  """Fills a folder that the user names, or continues; False if it was whole before.
+  """Makes a stage in a folder that the user names, or continues it. Returns False if it was
+  finished before.
 
   Args:
-    folder: made by one stage, which its settings.json describes.
+    folder: holds this stage alone; settings.json in it records the inputs.
     make, inputs: see `stage`.
 
   Raises:
@@ -135,29 +143,40 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
     UserError: the folder holds something else, or cannot be written to.
   """
   check_folder(folder)
-  record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
+  record = folder / 'settings.json'
   with exclusive(folder / 'lock'):
-    files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
-    others = files - {'lock', record.name} if is_first() else set()
-    settings = read_json(record) if record.is_file() else {}
-    if agreed(bool(others) and settings != wanted):
-      names = [name for name, value in wanted.items() if settings.get(name) != value]
-      made = 'by an earlier version, or by hand'
-      if settings:
-        made = f'with another {", ".join(names)}'
-      raise UserError(f'{folder} was made {made}: choose another workdir')
+    _check_same_inputs(record, inputs)
     try:
       is_new = _fill(folder, record.name, make, inputs)
     except UserError:
-      if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
-        shutil.rmtree(folder)  # a mistake that showed before any work leaves nothing
+      _remove_if_empty(folder, record)  # a mistake that showed before any work leaves nothing
       raise
   wait(f'filled {folder.name}')
   return is_new
 
 
+def _check_same_inputs(record: pathlib.Path, inputs: Mapping[str, Any]) -> None:
+  """Raises UserError where the record's folder holds files that were made from other inputs."""
+  folder, wanted = record.parent, json.loads(json.dumps(plain(inputs)))
+  files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
+  has_results = is_first() and bool(files - {'lock', record.name})
+  settings = read_json(record) if record.is_file() else {}
+  if agreed(has_results and settings != wanted):
+    made = 'by an earlier version, or by hand'
+    if settings:
+      names = [name for name, value in wanted.items() if settings.get(name) != value]
+      made = f'with another {", ".join(names)}'
+    raise UserError(f'{folder} was made {made}: choose another workdir')
+
+
+def _remove_if_empty(folder: pathlib.Path, record: pathlib.Path) -> None:
+  """Removes a folder that holds nothing but its lock and its record."""
+  if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
+    shutil.rmtree(folder)
+
+
 def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
-  """The inputs that a stage's folder was made from; {} where no file records them."""
+  """Returns the inputs that a stage's folder was made from; {} where no file records them."""
   for name in ('inputs.json', 'settings.json'):
     if (folder / name).is_file():
       return read_json(folder / name)
@@ -165,38 +184,41 @@ def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def exclusive(lock: pathlib.Path) -> Iterator[None]:
-  """Holds a lock, for which it waits within the budget. Of several processes that compute together
-  the first one holds it.
+def exclusive(file: pathlib.Path) -> Iterator[None]:
+  """Holds a file's lock during the block; waits for it within the budget. Of several processes that
+  compute together the first one holds it.
 
   Raises:
     OutOfTime: the budget ended first.
   """
   while True:
-    with locked(lock, wait=False) if is_first() else contextlib.nullcontext(False) as is_mine:
+    lock = locked(file, wait=False) if is_first() else contextlib.nullcontext(False)
+    with lock as is_mine:
       if agreed(is_mine):
         yield
         return
-    seconds_left()
+    check_budget()
     time.sleep(POLL_SECONDS)
 
 
 def reason_of(error: Exception) -> str:
-  """An error in words: with its kind where it is no sentence for a user."""
+  """Returns the message of an error, preceded by its type unless it is a UserError."""
   return str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
 
 
 def digest(inputs: Mapping[str, Any]) -> str:
-  """A short hash of inputs; see `plain` for what counts of each."""
+  """Returns a short hash of inputs; `plain` says what counts of each."""
   text = json.dumps(plain(inputs), sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def plain(value: Any) -> Any:
-  """Inputs as JSON.
+  """Returns an input as JSON, by which it counts.
 
-  What has a `key` counts by that (a text by its lines, not its place); a stage by its name; another
-  folder by its model; a dataclass by its fields and its name; a mesh not at all.
+  A value with a `key` is represented by that (a text by its lines, wherever they lie); a stage by
+  its folder's name; another folder by the hash of its model; a dataclass by its class and fields.
+  Entries of mappings, such as the inputs, that are named 'mesh' are left out; a dataclass's field
+  of that name counts.
   """
   if isinstance(value, pathlib.Path):
     folder = value.resolve()

@@ -7,11 +7,11 @@
 
   def figures(c: Settings, base: pathlib.Path, key: Row) -> Row: ...
 
-A stage that is there is not made again, a row that is there is not measured again: the same command
-continues where it was stopped. A key that fails becomes a row that says why, and the others are
-measured all the same. Several processes on one workdir share the keys among them, by locks. With
-an engine, stages and rows are jobs: `figures` is then called in another process, so it is a
-function of a module, with plain arguments.
+A key, such as {'k': 2}, is a dict of all that decides a row's figures. Stages and rows that exist
+are kept, so running the command again continues it. A key that fails becomes a row that says why,
+and the others are measured all the same. Several processes on one workdir divide the keys by locks.
+With an engine, stages and rows are jobs: `figures` is then called in another process, so it must be
+a module-level function whose arguments can be pickled.
 """
 
 import collections
@@ -27,8 +27,8 @@ from typing import Any
 
 from experiments.lab import stage as stages
 from experiments.lab.engine import Engine
-from experiments.lab.rows import Row, find, json_of, name_of, read
-from experiments.lab.stage import OutOfTime, reason_of, seconds_left
+from experiments.lab.rows import Row, find, find_failure, json_of, name_of, read
+from experiments.lab.stage import OutOfTime, check_budget, reason_of
 from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
@@ -38,7 +38,7 @@ LONGEST_REASON = 400  # characters
 
 
 class Workdir:
-  """A folder with stages, rows, locks/ and, of what failed, failures/ with tracebacks.
+  """A folder with stages, rows, locks/ and failures/ (tracebacks).
 
   Attributes:
     root: the folder.
@@ -46,8 +46,8 @@ class Workdir:
     conditions: fields that every new row gets, such as the machine and the commit.
     engine: runs stages and rows as jobs; None: they are made here, in order.
     failed: names of the keys that failed.
-    is_complete: False once the budget has ended first.
-    shown: the rows that `fill` and `failures` returned: those of the command's tables.
+    is_complete: False when the budget ended before all was made.
+    shown: all rows that this command has returned so far; experiments.sweep draws them.
   """
 
   def __init__(
@@ -64,42 +64,49 @@ class Workdir:
     self.is_complete = True
     self.shown: list[Row] = []
     self.console = plain_console()
-    self._before = len(read(self.path))  # failures of earlier commands are not this one's
-    self._broken: dict[pathlib.Path, str] = {}
-    self._making: dict[pathlib.Path, Any] = collections.defaultdict(threading.Lock)
+    # rows above this line are of earlier commands, whose failures are tried again
+    self._lines_at_start = len(read(self.path))
+    self._reason_of_failed: dict[pathlib.Path, str] = {}
+    self._lock_of_folder: dict[pathlib.Path, Any] = collections.defaultdict(threading.Lock)
+    self._lock = threading.Lock()  # held while a thread changes the attributes
 
   def __reduce__(self) -> Any:
-    """In a job it is the same folder, without an engine."""
+    """A job gets the same folder, without an engine."""
     return Workdir, (self.root, self.conditions, None, self.path.name)
 
   # --- stages
 
   def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
-    """A folder made once, by `make(folder, **inputs)`, see `stage.stage`; with an engine by a job.
+    """Returns the folder of a stage, which `make(folder, **inputs)` fills once, see `stage.stage`.
+    With an engine, a job fills it.
 
     Raises:
       OutOfTime: the budget ended first.
-      UserError: making it has failed before, in this command.
+      Exception: what `make` raised.
+      UserError: it raised before, in this command; a stage is tried once.
     """
     folder = stages.folder_of(self.root, name, inputs)
-    with self._making[folder]:  # of two threads that need it one makes it
-      if folder in self._broken:
-        raise UserError(self._broken[folder])
+    with self._lock:
+      lock = self._lock_of_folder[folder]
+    with lock:  # of several threads that need the stage one makes it
+      if folder in self._reason_of_failed:
+        raise UserError(self._reason_of_failed[folder])
       try:
         if self.engine is not None and not stages.is_made(folder):
           self.engine.call(name, stages.stage, self.root, name, make, **inputs)
+        # The job has made the folder, or its budget ended: this call links it, or raises OutOfTime.
         return stages.stage(self.root, name, make, **inputs)
       except OutOfTime:
-        raise
+        raise  # not a failure: the caller notes that the budget ended
       except Exception as error:
-        self._broken[folder] = f'{name}: {reason_of(error)}'
+        self._reason_of_failed[folder] = f'{name}: {reason_of(error)}'
         raise
 
   def each(self, keys: Sequence[Row], make: Callable[[Row], Any]) -> list[Any]:
-    """make(key) for each key, such as the folder of a trained model; None where it failed, which is
-    then a row, or where the budget ended first.
+    """Returns make(key) for each key. Where it failed the value is None and a row says why; where
+    the budget ended it is None.
 
-    Where an engine runs the stages that `make` asks for, all keys are worked at together.
+    With an engine, keys are worked at in parallel; their stages are the jobs.
     """
     return self._share(keys, make)
 
@@ -113,21 +120,25 @@ class Workdir:
   ) -> list[Row]:
     """Measures the keys that have no finished row yet; returns the rows of all keys, in order.
 
+    With an engine each group is a job, which calls `fill` again on the same folder, without an
+    engine.
+
     Args:
-      keys: dicts with all that decides a figure: what is measured, on which model, on which texts.
-        Lists of dicts are keys that are measured together.
-      figures: figures(key) returns the figures of one key. Of keys that are measured together,
-        figures(those that are missing) yields the figures of each, in order.
-      summary: a new row in one line, which is printed.
+      keys: keys, and groups of keys. A key is a dict of all that decides a row's figures: what is
+        measured, on which model, on which texts. Keys in one list are a group, which is measured
+        together; a key by itself is a group too.
+      figures: for a key by itself, `figures(key)` returns its figures. For keys in one list,
+        `figures` gets those without a row and yields one dict of figures for each, in their order.
+      summary: returns a new row in one line, which is printed.
 
     Returns:
       One row per key: the finished one, else its failure. Keys for which the budget left no time
       are skipped.
     """
     every = [key for group in keys for key in _listed(group)]
-    there = len(every) - len(self._missing(every))
-    if there:
-      self.console.print(f'{there} of {len(every)} rows are there')
+    finished = len(every) - len(self._missing(every))
+    if finished:
+      self.console.print(f'{finished} of {len(every)} rows are there')
     self._share(keys, lambda group: self._measure(group, figures, summary))
     return self.rows(every)
 
@@ -137,20 +148,26 @@ class Workdir:
     figures: Callable[[Any], Any],
     summary: Callable[[Row], str] | None,
   ) -> None:
-    """Adds the rows of one key, or of keys that are measured together, that are missing."""
+    """Adds the rows of a group that are missing."""
     missing = self._missing(_listed(group))
     if not missing:
       return
-    seconds_left()
-    if self.engine is not None:
-      name = name_of(missing[0])
-      outcome = self.engine.call(name, _fill_in_job, self, group, figures, summary)
-      failed, is_complete = outcome or ([], False)
-      for name in failed:
-        self.console.print(f'{name} failed: see {self.root}/failures', style='red')
-      self.failed += failed
-      self.is_complete &= is_complete
-      return
+    check_budget()
+    if self.engine is None:
+      self._measure_here(group, missing, figures, summary)
+    else:
+      job = name_of(missing[0])
+      self._note(self.engine.call(job, _fill_in_job, self, group, figures, summary))
+
+  def _measure_here(
+    self,
+    group: Row | list[Row],
+    missing: Sequence[Row],
+    figures: Callable[[Any], Any],
+    summary: Callable[[Row], str] | None,
+  ) -> None:
+    """Adds each missing row of a group as soon as it is measured. Where measuring raises, the keys
+    that are still without a row get one that says why."""
     try:
       measured = figures(missing) if isinstance(group, list) else [figures(group)]
       for key, values in zip(missing, measured, strict=True):
@@ -158,33 +175,46 @@ class Workdir:
         if summary is not None:
           self.console.print(summary(row))
         if key is not missing[-1]:
-          seconds_left()
+          check_budget()
     except OutOfTime:
-      raise
+      raise  # not a failure: the caller notes that the budget ended
     except Exception as error:
       for key in self._missing(missing):
         self.fail(key, error)
 
+  def _note(self, outcome: tuple[list[str], bool] | None) -> None:
+    """Notes what `_fill_in_job` returned; None: the job's budget ended."""
+    failed, is_complete = outcome or ([], False)
+    for name in failed:
+      self.console.print(f'{name} failed: see {self.root}/failures', style='red')
+    with self._lock:
+      self.failed += failed
+      self.is_complete &= is_complete
+
   def rows(self, keys: Iterable[Row]) -> list[Row]:
-    """The finished rows of the keys, else their failures in this command; each once."""
+    """Returns the finished row of each key, else its failure in this command; each row once."""
     lines = read(self.path)
     rows: list[Row] = []
     for key in keys:
-      row = find(lines, **key) or find(lines[self._before :], is_failed=True, **key)
+      row = find(lines, **key) or find_failure(lines[self._lines_at_start :], **key)
       if row is not None and not any(row is other for other in rows):
         rows.append(row)
     self.shown += rows
     return rows
 
   def failures(self, keys: Iterable[Row]) -> list[Row]:
-    """The failures of the keys in this command; each once."""
-    lines = read(self.path)[self._before :]
-    rows = [row for key in keys if (row := find(lines, is_failed=True, **key)) is not None]
+    """Returns the failure of each key in this command, if it has one."""
+    lines = read(self.path)[self._lines_at_start :]
+    rows = []
+    for key in keys:
+      row = find_failure(lines, **key)
+      if row is not None:
+        rows.append(row)
     self.shown += rows
     return rows
 
   def add(self, row: Mapping[str, Any]) -> Row:
-    """Adds a row, with the conditions; it is on the disk when this returns."""
+    """Adds a row, with the conditions, and returns it once it is on the disk."""
     line: Row = json_of({**row, **self.conditions})
     append(self.path, line)
     return line
@@ -193,7 +223,8 @@ class Workdir:
     """Adds a row that says why there are no figures."""
     name = name_of(key)
     reason = ' '.join(reason_of(error).split())[:LONGEST_REASON]
-    self.failed.append(name)
+    with self._lock:
+      self.failed.append(name)
     log = self.root / 'failures' / f'{name}.log'
     self.console.print(f'{name} failed: {reason} (see {log})', style='red')
     with contextlib.suppress(OSError):  # a full disk must not stop the other rows
@@ -202,13 +233,15 @@ class Workdir:
       self.add({**key, 'error': reason})
 
   def _missing(self, keys: Sequence[Row]) -> list[Row]:
+    """Returns the keys that have no finished row."""
     lines = read(self.path)
     return [key for key in keys if find(lines, **key) is None]
 
   # --- several processes, or jobs
 
   def _share(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """do(group) for each group of keys; None where it failed, or where the budget ended first."""
+    """Calls do(group) for each group of keys, with an engine in a thread each. Returns the values;
+    None where one failed, or where the budget ended first."""
     if self.engine is None:
       return self._in_order(groups, do)
     if not groups:
@@ -225,45 +258,61 @@ class Workdir:
         raise
 
   def _in_order(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """The same, one after the other. Groups that another process works at come last."""
+    """Calls do(group) for each group, one after the other, under the group's lock. A group that
+    another process holds is tried again after the others, until the budget ends."""
     values: list[Any] = [None] * len(groups)
     left = list(range(len(groups)))
     while left:
-      busy = []
+      held = []
       for i in left:
-        lock = contextlib.nullcontext(True)
-        if self.engine is None:  # else the job locks
-          name = stages.digest({'keys': _listed(groups[i])})
-          lock = locked(self.root / 'locks' / name, wait=False)
+        is_free, values[i] = self._attempt(groups[i], do)
+        if not is_free:
+          held.append(i)
+      if held == left:
         try:
-          with lock as is_mine:
-            if is_mine:
-              values[i] = do(groups[i])
-            else:
-              busy.append(i)
-        except OutOfTime:  # what is there already can still be opened
-          self.is_complete = False
-        except Exception as error:
-          for key in _listed(groups[i]):
-            self.fail(key, error)
-      if busy and len(busy) == len(left):
-        try:
-          seconds_left()
+          check_budget()
         except OutOfTime:
-          self.is_complete = False
+          self._end_early()
           break
         time.sleep(stages.POLL_SECONDS)
-      left = busy
+      left = held
     return values
+
+  def _attempt(self, group: Any, do: Callable[[Any], Any]) -> tuple[bool, Any]:
+    """Calls do(group) if no other process holds the group's lock. Returns whether that was so, and
+    the value: None where it failed, which becomes a row for each key, or where the budget ended."""
+    try:
+      with self._lock_of(group) as is_free:
+        return is_free, do(group) if is_free else None
+    except OutOfTime:
+      # Go on: a later group may need only stages that are already made.
+      self._end_early()
+    except Exception as error:
+      for key in _listed(group):
+        self.fail(key, error)
+    return True, None
+
+  def _lock_of(self, group: Any) -> contextlib.AbstractContextManager[bool]:
+    """Returns the lock of a group, which yields whether this process got it."""
+    if self.engine is not None:
+      return contextlib.nullcontext(True)  # with an engine, the job takes the lock
+    return locked(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
+
+  def _end_early(self) -> None:
+    """Notes that the budget ended before all was made."""
+    with self._lock:
+      self.is_complete = False
 
 
 def _listed(group: Row | list[Row]) -> list[Row]:
+  """Returns the keys of a group."""
   return group if isinstance(group, list) else [group]
 
 
 def _fill_in_job(
   work: Workdir, group: Any, figures: Callable[[Any], Any], summary: Callable[[Row], str] | None
 ) -> tuple[list[str], bool]:
-  """Measures a group of keys in a job; what failed, and whether the budget sufficed."""
+  """Measures a group of keys in a job. Returns the names of those that failed, and whether the
+  budget sufficed."""
   work.fill([group], figures, summary)
   return work.failed, work.is_complete

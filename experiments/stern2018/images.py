@@ -2,11 +2,14 @@
 accepting near ones costs.
 
 A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are trained on it, frozen
-(regular) or together with it (finetune), for each k. `table2` is the page: `train_missing` trains
-the models that are missing, each a stage of the workdir; `measure_missing` measures the rows that
-are missing, one a model, k and rule (`figures` measures those of one model), beside greedy
-decoding; then tables and pictures are drawn. Results: results.jsonl, table2.md, pictures, and the
-images that each row made, in images/. The same command continues where it was stopped.
+(regular) or together with it (finetune), for each k. A page such as `table2` does three things.
+`train_missing` trains the models that are missing, each a stage of the workdir. `measure_missing`
+measures the rows that are missing, one for each model, k and rule, beside greedy decoding.
+`figures` measures those of one model and writes its images to images/; `Workdir.fill` appends each
+row to results.jsonl as soon as it is measured. Then table2.md and the pictures are drawn from the
+rows there are. A command that was killed, or whose `--budget` ended, is continued by running it
+again: a training continues from its last checkpoint, a base that writes images from its last part,
+and rows that are in results.jsonl are not measured again.
 """
 
 import dataclasses
@@ -26,8 +29,8 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.rows import Row, beside_greedy
-from experiments.lab.stage import in_place, inputs_of, seconds_left
+from experiments.lab.rows import Row
+from experiments.lab.stage import check_budget, in_place, inputs_of
 from experiments.lab.train import (
   TUNED,
   Count,
@@ -43,6 +46,7 @@ from experiments.lab.train import (
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import image_tables, runs, tables
 from experiments.stern2018.image_tables import TAU
+from experiments.stern2018.runs import Cell, Models
 from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
 from fastdec import folders
 from fastdec.data.images import npz
@@ -75,8 +79,6 @@ FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fit
 PART = 64  # images that a base writes at once; a killed stage resumes after the last part
 WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
 COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
-Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
-Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
 Several = Annotated[int, Between(2, math.inf)]  # tokens of a block
 
 
@@ -96,14 +98,14 @@ class ImagesConfig:
   mirrored: bool = False  # every other training image is, drawn anew each time
   black_corners: bool = True  # of kind npz; False leaves out images that have one, being turned
   moved: Zero = 0  # intensities by which training images are moved at most, drawn anew each time
-  own: str = ''  # a folder of images that a base has written (`write_own`): heads learn from these
+  own: str = ''  # a folder of images that a base has written (`write_images`), for heads to learn
 
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
-    own = f' own={record_of(self.own).content}' if self.own else ''
+    written = f' own={record_of(self.own).content}' if self.own else ''
     cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
-    return f'{self.images.key[:16]} {cut}{own}'
+    return f'{self.images.key[:16]} {cut}{written}'
 
   @property
   def images(self) -> Images:
@@ -115,8 +117,8 @@ class ImagesConfig:
 
   def open(self) -> 'Pictures':
     """Reads the images to train on."""
-    own = open_own(pathlib.Path(self.own)) if self.own else None
-    return Pictures(self, self.images, own)
+    written = open_written(pathlib.Path(self.own)) if self.own else None
+    return Pictures(self, self.images, written)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +200,7 @@ class Table2:
 
 
 def table2(c: Table2, work: Workdir) -> None:
-  """Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
+  """Makes Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
   import skimage  # noqa: F401  measures likeness: where it is missing, that shows before training
 
   base = work.stage(
@@ -207,8 +209,8 @@ def table2(c: Table2, work: Workdir) -> None:
   data = c.data
   if c.table.own:
     images = c.distill.images
-    own = work.stage('own', write_own, base=base, data=data, images=images, mesh=c.mesh)
-    data = dataclasses.replace(data, own=str(own))
+    written = work.stage('own', write_images, base=base, data=data, images=images, mesh=c.mesh)
+    data = dataclasses.replace(data, own=str(written))
 
   cells = cells_of(c)
   models = train_missing(c, work, base, data, cells)
@@ -224,17 +226,28 @@ def table2(c: Table2, work: Workdir) -> None:
 
 
 def cells_of(c: Table2) -> list[Cell]:
-  """The rows: greedy decoding, blocks by forecast, then each regime and k; of the largest k (or of
-  all) other distances too."""
+  """Returns the cells: greedy; blocks by forecast; then each regime and k. The largest k, or every
+  k, is also measured at the other distances."""
   table = c.table
-  of_others = table.ks if table.taus_of == 'all' else (max(table.ks),)
-  others = [f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU)]
+  swept_ks = table.ks if table.taus_of == 'all' else (max(table.ks),)
+  swept = tuple(f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU))
+  forecasts = [FORECAST]
+  if table.own or c.data.own:
+    forecasts.append(FITTED)
+
   cells: list[Cell] = [(1, 'regular', ('exact',))]
-  forecasts = [FORECAST, FITTED] if table.own or c.data.own else [FORECAST]
-  for regime in (*forecasts, *table.regimes):
-    # a forecast has no likeliest window
-    ks, rules = (table.forecast, COLUMNS[:2]) if regime in forecasts else (table.ks, COLUMNS)
-    cells += [(k, regime, (*rules, *(others if k in of_others else ()))) for k in ks]
+  for regime in forecasts:
+    for k in table.forecast:
+      rules = 'exact', WITHIN  # a forecast has no likeliest window
+      if k in swept_ks:
+        rules += swept
+      cells.append((k, regime, rules))
+  for regime in table.regimes:
+    for k in table.ks:
+      rules = COLUMNS
+      if k in swept_ks:
+        rules += swept
+      cells.append((k, regime, rules))
   return cells
 
 
@@ -246,28 +259,35 @@ def train_missing(
 ) -> Models:
   """Trains the models of the cells that are missing; returns the folders of all but those that
   failed: a training that fails is a row that says why."""
-  keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
-  trained = work.each(keys, lambda key: model(c, work, base, data, key['k'], key['regime']))
-  models = {}
-  for key, folder in zip(keys, trained, strict=True):
-    if folder is not None:
-      models[key['k'], key['regime']] = folder
-  return models
+  return runs.train_each(work, cells, functools.partial(model, c, work, base, data))
 
 
 def model(
   c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, k: int, regime: str
 ) -> pathlib.Path:
-  """The base, or heads: frozen, or trained together with it, which begins with frozen ones."""
+  """Returns the model of a k and a regime, after training what is missing. The base serves k = 1
+  and forecasts.
+
+  Stages: k<k>-regular, and of regime finetune k<k>-finetune. Heads are nested if none sees the
+  others; then one run for the largest k serves all k on the frozen base. With `table.one_run` it
+  does so in every regime.
+  """
   if k == 1 or regime in UNTRAINED:
     return base
-  is_tuned = regime in TUNED
-  # then frozen heads for the largest k serve a smaller one
+
+  # Heads on the frozen base.
+  largest = max(c.table.ks)
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-  if c.table.one_run or (not is_tuned and are_nested):
-    k = max(c.table.ks)
-  start = model(c, work, base, data, k, 'regular') if is_tuned else base
-  return work.stage(f'k{k}-{regime}', train.heads, **runs.heads_inputs(c, start, k, regime, data))
+  k_frozen = largest if c.table.one_run or are_nested else k
+  inputs = runs.heads_inputs(c, base, k_frozen, 'regular', data)
+  heads = work.stage(f'k{k_frozen}-regular', train.heads, **inputs)
+  if regime not in TUNED:
+    return heads
+
+  # Heads and base together, which begin at those heads.
+  k_tuned = largest if c.table.one_run else k
+  inputs = runs.heads_inputs(c, heads, k_tuned, regime, data)
+  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
 
 
 # --- one run: experiments.train and experiments.evaluate
@@ -299,8 +319,8 @@ def evaluate(c: Table2, work: Workdir) -> None:
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a base write its own images; returns a sentence about the finished folder."""
   inputs = {'base': teacher, 'data': c.photographs, 'images': c.distill.images, 'mesh': c.mesh}
-  in_place(workdir, write_own, **inputs)
-  n, height, width, _ = open_own(workdir).written.shape
+  in_place(workdir, write_images, **inputs)
+  n, height, width, _ = open_written(workdir).written.shape
   return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
 
 
@@ -313,16 +333,16 @@ class Pictures:
 
   config: ImagesConfig
   images: Images
-  own: 'Own | None' = None
+  written: 'WrittenImages | None' = None  # heads learn from these
 
   tokenizer_path = None
 
   def model_of(self, config: ImageTransformerConfig) -> Model:
-    """The model of these sizes."""
+    """Returns the model of these sizes."""
     return folders.model_of(config)
 
   def fresh(self, module: Any, key: Array) -> Params:
-    """Parameters to begin at; those of a forecast by least squares on training images."""
+    """Returns parameters to begin at; those of a forecast by least squares on training images."""
     params = module.init(key)
     if module.config.forecast:
       images = self.images.array('train', min(FORECAST_IMAGES, self.images.counts['train']))
@@ -331,14 +351,14 @@ class Pictures:
     return params
 
   def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
-    """Endless batches, by index; 0 rows: as many as the config says."""
+    """Returns endless batches, by index; 0 rows: as many as the config says."""
     c, rows = self.config, rows or self.config.rows
-    if self.own is not None:
-      return written_batches(self.own.source, self.own.written, rows, seed)
+    if self.written is not None:
+      return written_batches(self.written.source, self.written.written, rows, seed)
     return image_batches(self.images, 'train', rows, seed, c.mirrored, c.moved)
 
   def dev_batches(self) -> list[Any]:
-    """Batches to look at during training."""
+    """Returns batches for evaluations during training."""
     rows = min(self.config.rows, self.images.counts['dev'])
     batches = image_batches(self.images, 'dev', rows, seed=0)
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
@@ -355,24 +375,24 @@ class Pictures:
     if self.config.own:
       record, images = record_of(self.config.own), f'the images in {self.config.own} were written'
       if record.teacher != author_of(*without_heads(*folders.load(folder))):
-        raise UserError(f'{images} by another model than {folder}: {WRITE_OWN}')
+        raise UserError(f'{images} by another model than {folder}: {HOW_TO_WRITE}')
       if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
-        raise UserError(f'{images} of other images than this config means: {WRITE_OWN}')
+        raise UserError(f'{images} of other images than this config means: {HOW_TO_WRITE}')
 
 
-class Own(NamedTuple):
+class WrittenImages(NamedTuple):
   """Small images, and the large ones that a base has written from them."""
 
   source: UInt8[np.ndarray, 'n 8 8 3']
   written: UInt8[np.ndarray, 'n h h 3']
 
 
-WRITE_OWN = (
+HOW_TO_WRITE = (
   'let it write them by experiments.distill --teacher=BASE, BASE being the folder of the base'
 )
 
 
-def write_own(
+def write_images(
   folder: pathlib.Path,
   *,
   base: pathlib.Path,
@@ -410,7 +430,7 @@ def write_own(
     for path, first in zip(parts, range(0, len(source), PART), strict=True):
       inputs = source[first : first + PART]
       if not agreed(path.exists()):
-        seconds_left()
+        check_budget()
         made = pictures_of(decoded(model, params, fd.Greedy(), inputs, PART).tokens)
         with whole_file(path) as file:
           np.save(file, made)
@@ -424,15 +444,15 @@ def write_own(
   shutil.rmtree(folder / 'parts')
 
 
-def open_own(folder: pathlib.Path) -> Own:
-  """The images that a base has written into a folder.
+def open_written(folder: pathlib.Path) -> WrittenImages:
+  """Opens the images that a base has written into a folder.
 
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
   record_of(folder)  # the record is written last
   shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
-  return Own(**npz.read(folder / 'images.npz', shapes, 'images'))
+  return WrittenImages(**npz.read(folder / 'images.npz', shapes, 'images'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,16 +466,16 @@ class Record:
 
 
 def record_of(folder: str | pathlib.Path) -> Record:
-  """The record of images that a base has written."""
+  """Reads the record of images that a base has written."""
   file = pathlib.Path(folder) / 'images.json'
   if not file.is_file():
-    raise UserError(f'{folder} holds no images that a base has written: {WRITE_OWN}')
+    raise UserError(f'{folder} holds no images that a base has written: {HOW_TO_WRITE}')
   return read(Record, read_json(file), str(file), mark=': ')
 
 
 @functools.lru_cache(maxsize=1)
 def _opened(data: ImageData) -> Images:
-  """The images, kept, because every stage needs their hash."""
+  """Opens images, and keeps them, because every stage needs their hash."""
   return open_images(data)
 
 
@@ -464,8 +484,8 @@ def _opened(data: ImageData) -> Images:
 
 @functools.cache
 def rule_of(name: str) -> fd.MinBlock:
-  """'exact', 'distance-2', 'window-2', 'min-3': all of one structure, so that a sweep over them is
-  one compiled program."""
+  """Returns the rule of a name: 'exact', 'distance-2', 'window-2', 'min-3'. All are of one
+  structure, so that a sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
   kind, number = (match[1], int(match[2] or 0)) if match else (None, 0)
   is_wide = kind == 'window' and not 1 <= number < INTENSITIES // 2
@@ -479,7 +499,7 @@ def rule_of(name: str) -> fd.MinBlock:
 
 
 def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
-  """Blockwise decoding by the rule of this name.
+  """Returns blockwise decoding by the rule of this name.
 
   'window-2' accepts as 'distance-2' does; its guesses are the middle of the five intensities that
   are likeliest together.
@@ -499,7 +519,7 @@ def decoded(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: in
 
 
 def pictures_of(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
-  """Decoded intensities [n, h * h * 3] as images."""
+  """Returns decoded intensities [n, h * h * 3] as images."""
   pixels = np.asarray(tokens, np.uint8)
   side = math.isqrt(pixels.shape[1] // CHANNELS)
   return pixels.reshape(-1, side, side, CHANNELS)
@@ -538,9 +558,9 @@ class Split:
 
   @functools.cached_property
   def fitted(self) -> np.ndarray:
-    """Weights of a forecast that are fitted to what the base has written of training images."""
-    own = open_own(pathlib.Path(self.data.own))
-    return fd.fit_forecast(folders.model_of(self.c.model), *own)
+    """Weights of a forecast, fitted to the images that the base has written."""
+    written = open_written(pathlib.Path(self.data.own))
+    return fd.fit_forecast(folders.model_of(self.c.model), *written)
 
   def times(self, target: tuple[Any, Any], strategies: Mapping[str, Any]) -> dict[str, Timing]:
     """Times a few images one by one: greedy decoding and the strategies, all in turn."""
@@ -553,13 +573,14 @@ class Split:
   def keep(self, folder: pathlib.Path, name: str, **arrays: Any) -> None:
     """Writes the images that a row made, with the inputs, the originals, and hashes of the model
     and of its base."""
+    arrays = {'input': self.inputs, 'original': self.originals, **arrays}
+    for author, path in {'models': folder, 'base': self.base}.items():
+      content = bytes.fromhex(folders.content(path))
+      arrays[author] = np.frombuffer(content, np.uint8)[None]
     with whole_file(self.folder / f'{self.name}-{name}.npz') as file:
-      for author, path in {'models': folder, 'base': self.base}.items():
-        content = bytes.fromhex(folders.content(path))
-        arrays[author] = np.frombuffer(content, np.uint8)[None]
-      np.savez_compressed(file, input=self.inputs, original=self.originals, **arrays)
+      np.savez_compressed(file, **arrays)
 
-  def check_same(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
+  def check_only_near_ties(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
     """Raises UserError where an image differs first from greedy decoding's at a place that is not a
     near tie."""
     gaps = [np.zeros(0)]
@@ -570,7 +591,7 @@ class Split:
     check_partings(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
 
   def bits(self, model: Any, params: Any) -> float:
-    """Bits an intensity, of the originals."""
+    """Returns the bits an intensity that a model needs for the originals."""
     rows = min(self.rows_at_once, 8)
     sources, originals = (x[: len(x) // rows * rows] for x in (self.inputs, self.originals))
     targets = originals.reshape(-1, rows, model.fixed_length).astype(np.int32)
@@ -581,7 +602,7 @@ class Split:
     return dev_loss(model, params, batches)['nll'] / np.log(2)
 
   def own_batches(self, made: np.ndarray) -> list[Any]:
-    """Batches of the first images as the model itself wrote them."""
+    """Returns batches of the first images as the model itself wrote them."""
     few = min(DEV_IMAGES, len(self.inputs))
     rows = min(self.c.data.rows, few)
     written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
@@ -592,25 +613,21 @@ def measure_missing(
   split: Split, work: Workdir, cells: Sequence[Cell], models: Models
 ) -> list[Row]:
   """Measures the rows of the cells that are missing; returns all rows, failures too."""
-  groups, failed = [], []
-  for k, regime, rules in cells:
-    if (k, regime) in models:
-      groups.append([key_of(split, models[k, regime], k, regime, rule) for rule in rules])
-    else:
-      # a model that could not be trained has failed for every rule
-      for failure in work.failures([{'k': k, 'regime': regime}]):
-        failed += [{**failure, 'rule': rule} for rule in rules]
-  return work.fill(groups, functools.partial(figures, split, models), summary) + failed
+  failures = runs.failures_of(work, cells, models)
+  # The keys of a model are measured together: `figures` must yield in the order of those it gets.
+  keys = runs.keys_of(cells, models, functools.partial(key_of, split))
+  rows = work.fill(keys, functools.partial(figures, split, models), summary)
+  return rows + failures
 
 
-def key_of(split: Split, model: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-  """The key of a row: all that decides its figures."""
+def key_of(split: Split, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+  """Returns the key of a row: all that decides its figures."""
   c, table = split.c, split.c.table
   key: Row = {
     'k': k,
     'regime': regime,
     'rule': rule,
-    'models': folders.content(model),
+    'models': folders.content(folder),
     'split': table.split,
     'outputs': len(split.inputs),
     'batch': table.rows,
@@ -625,34 +642,45 @@ def key_of(split: Split, model: pathlib.Path, k: int, regime: str, rule: str) ->
 
 
 def figures(split: Split, models: Models, missing: list[Row]) -> Iterator[Row]:
-  """Measures one model with its first k heads, or a forecast: the figures of each rule that is
-  missing; k = 1 decodes greedily. The table's columns are timed in turn with the same model's
-  greedy decoding."""
+  """Measures one model with its first k heads, or a forecast: yields the figures of each missing
+  key, in order, and writes its images to images/. The table's columns are timed in turn with the
+  same model's greedy decoding; k = 1 decodes greedily."""
   k, regime = missing[0]['k'], missing[0]['regime']
   rules, folder = [key['rule'] for key in missing], models[k, regime]
   target = pack_if_faster(*folders.load(folder))
+  by_rule = strategies(split, folder, k, regime, rules)
+
+  # Time some images one by one. With k = 1 only greedy decoding is timed, which exact then means.
+  timed = {rule: by_rule[rule] for rule in rules if rule in COLUMNS}
+  times: dict[str, Timing] = {}
+  if timed:
+    times = split.times(target, timed if k > 1 else {})
+
+  # Decode all images greedily, and see how often heads guess what comes next.
   if folder not in split.greedy:
     split.greedy[folder] = decoded(*target, fd.Greedy(), split.inputs, split.rows_at_once)
   greedy, plain = split.greedy[folder], pictures_of(split.greedy[folder].tokens)
   same: Row = {'bits_per_dimension': split.bits(*target), 'bicubic_psnr': split.bicubic_psnr}
   if k > 1 and regime not in UNTRAINED:
-    dev, own = split.pictures.dev_batches(), split.own_batches(plain)
-    same |= runs.accuracy(folder, k, dev, own) | split.c.heads.conditions
-    same |= {'heads_text': 'own'} if split.data.own else {}
+    dev, written = split.pictures.dev_batches(), split.own_batches(plain)
+    same |= runs.accuracy(folder, k, dev, written) | split.c.heads.conditions
+    if split.data.own:
+      same['heads_text'] = 'own'
 
-  by_rule = strategies(split, folder, k, regime, rules)
-  timed = {rule: by_rule[rule] for rule in rules if rule in COLUMNS}
-  times = split.times(target, timed if k > 1 else {}) if timed else {}
-
+  # Decode all images by each rule.
   for rule, strategy in by_rule.items():
-    out = greedy if k == 1 else decoded(*target, strategy, split.inputs, split.rows_at_once)
+    if k == 1:
+      out, time = greedy, times.get('greedy')
+    else:
+      out = decoded(*target, strategy, split.inputs, split.rows_at_once)
+      time = times.get(rule)
     if rule == 'exact':
-      split.check_same(*target, out, greedy)
+      split.check_only_near_ties(*target, out, greedy)
     made, blocks = pictures_of(out.tokens), count_blocks(out.lengths, out.block_sizes)
     split.keep(folder, f'k{k}-{regime}-{rule}', output=made, block_sizes=out.block_sizes)
     row = dict(same)
-    if rule in timed:
-      row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
+    if time is not None:
+      row |= runs.beside_greedy(time, times['greedy'])
     yield row | {
       'tolerance': image_tables.distance({'k': k, 'rule': rule}),
       'mean_block_size': blocks.mean_block_size,
@@ -667,7 +695,7 @@ def figures(split: Split, models: Models, missing: list[Row]) -> Iterator[Row]:
 def strategies(
   split: Split, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
 ) -> dict[str, Any]:
-  """The strategy of each rule: greedy, by a forecast, or by heads."""
+  """Returns the strategy of each rule, in order: greedy, by a forecast, or by heads."""
   if k == 1:
     return {rule: fd.Greedy() for rule in rules}
   if regime in UNTRAINED:
@@ -678,6 +706,6 @@ def strategies(
 
 
 def summary(row: Row) -> str:
-  """A row in one line."""
+  """Returns a row in one line."""
   block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
   return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'

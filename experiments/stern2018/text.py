@@ -2,18 +2,17 @@
 Figure 4, the worked example.
 
 A page such as `table1` does three things. `train_missing` trains the models that are missing, each
-a stage of the workdir (`model` says which is trained on which):
+a stage of the workdir (`model` trains one, after those that it begins at):
 
   base -> heads on it (regular) -> heads and base together (finetune)
   teacher (another seed) -> its translations of the training text (distilled)
   base, distilled -> base-distil -> heads on it (distil) -> heads and base together (both)
 
-`measure_missing` measures the rows that are missing in results.jsonl, one a model, k and rule
-(`figures` measures those of one model). Then the tables are drawn from the rows. Killed, or out of
-budget, the same command continues: a stage from its last checkpoint, the rows after the last one.
-
-Where heads are nested (none sees the others), one run for the largest k serves all that are trained
-on a frozen base; with `table.one_run` it does so in every regime.
+`measure_missing` measures the rows that are missing, one for each model, k and rule; `figures`
+measures those of one model, and `Workdir.fill` appends each to results.jsonl as soon as it is
+measured. Then the tables are drawn from the rows there are. A command that was killed, or whose
+`--budget` ended, is continued by running it again: a training continues from its last checkpoint, a
+distillation from its last part, and rows that are in results.jsonl are not measured again.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ import itertools
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -31,7 +30,7 @@ import fastdec as fd
 from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import text
-from experiments.lab.rows import Row, beside_greedy
+from experiments.lab.rows import Row
 from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
@@ -50,6 +49,7 @@ from experiments.lab.train import (
 )
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import runs, tables
+from experiments.stern2018.runs import Cell, Models
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
 from fastdec.data.text.packing import tokenise
@@ -74,8 +74,6 @@ RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
 GROWN_ON = 400  # sentences of another split, at most, that trees are grown on
-Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
-Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
 TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares with no other text.'
 
 
@@ -142,7 +140,7 @@ class Translation:
 
 
 def table1(c: Translation, work: Workdir) -> None:
-  """Table 1: every k and regime with every rule, beside the base."""
+  """Makes Table 1: every k and regime with every rule, beside the base."""
   cells: list[Cell] = []
   for regime in dict.fromkeys(('regular', *c.table.regimes)):
     if regime not in TUNED:
@@ -163,7 +161,7 @@ def table1(c: Translation, work: Workdir) -> None:
 
 
 def table4(c: Translation, work: Workdir) -> None:
-  """Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
+  """Makes Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   cells = [(1, 'distil', ('exact', BEAM)), *((k, 'both', ('exact',)) for k in c.table.ks)]
   sentences = Sentences(c, 'test')
   models = train_missing(c, work, cells)
@@ -174,7 +172,7 @@ def table4(c: Translation, work: Workdir) -> None:
 
 
 def figure4(c: Translation, work: Workdir) -> None:
-  """Figure 4: speed-up against block size, on the test set."""
+  """Makes Figure 4: speed-up against block size, on the test set."""
   cells: list[Cell] = [(k, 'both', ('exact',)) for k in c.table.ks]
   sentences = Sentences(c, 'test')
   models = train_missing(c, work, cells)
@@ -185,8 +183,8 @@ def figure4(c: Translation, work: Workdir) -> None:
 
 
 def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
-  """The worked example (section 7.4): what each call accepted, of a sentence or of the one in the
-  test set that takes the fewest calls for its length."""
+  """Makes the worked example (section 7.4): what each call accepted, of a sentence or of the one in
+  the test set that takes the fewest calls for its length."""
   ks, regimes = c.table.ks, c.table.regimes
   k, regime = (c.k, c.regime) if c.k > 1 else (max(ks), regimes[-1])
   if k not in ks or regime not in regimes:
@@ -224,55 +222,76 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
 
 def train_missing(c: Translation, work: Workdir, cells: Sequence[Cell]) -> Models:
   """Trains the models of the cells that are missing; returns the folders of all but those that
-  failed: a training that fails is a row that says why."""
-  model(c, work, 1, 'regular')  # without the base there is nothing
-  keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
-  trained = work.each(keys, lambda key: model(c, work, key['k'], key['regime']))
-  models = {}
-  for key, folder in zip(keys, trained, strict=True):
-    if folder is not None:
-      models[key['k'], key['regime']] = folder
-  return models
+  failed. A training that fails is a row that says why, but for the base, which raises."""
+  base_of(c, work)  # without it there is nothing to train or to measure
+  return runs.train_each(work, cells, functools.partial(model, c, work))
 
 
 def model(c: Translation, work: Workdir, k: int, regime: str) -> pathlib.Path:
-  """The model of a k and a regime, trained if it is missing; k = 1 is a base."""
-  base = work.stage(
+  """Returns the model of a k and a regime, after training what is missing; k = 1 is a base.
+
+  Stages: those of its base and its text; then k<k>-regular or k<k>-distil; then, for heads that are
+  trained together with the base, k<k>-finetune or k<k>-both. Heads are nested if none sees the
+  others; then one run for the largest k serves all k on a frozen base. With `table.one_run` it does
+  so in every regime.
+  """
+  if regime in DISTILLED:
+    data = distilled_text(c, work)
+    base = retrained(c, work, data)
+    frozen = 'distil'
+  else:
+    data = dataclasses.replace(c.data, distilled='')
+    base = base_of(c, work)
+    frozen = 'regular'
+  if k == 1:
+    return base
+
+  # Heads on the frozen base.
+  largest = max(c.table.ks)
+  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
+  k_frozen = largest if c.table.one_run or are_nested else k
+  inputs = runs.heads_inputs(c, base, k_frozen, frozen, data)
+  heads = work.stage(f'k{k_frozen}-{frozen}', train.heads, **inputs)
+  if regime not in TUNED:
+    return heads
+
+  # Heads and base together, which begin at those heads.
+  k_tuned = largest if c.table.one_run else k
+  inputs = runs.heads_inputs(c, heads, k_tuned, regime, data)
+  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
+
+
+def base_of(c: Translation, work: Workdir) -> pathlib.Path:
+  """Returns the base, trained on text as people wrote it. Stage: base."""
+  return work.stage(
     'base', train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
   )
-  data = text_of(c, work, regime)
-  if k == 1 and regime not in DISTILLED:
-    return base
-  if k == 1:
-    return work.stage('base-distil', train.base, **retraining(c, base, data))
-  is_tuned = regime in TUNED
-  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-  if c.table.one_run or (are_nested and not is_tuned):
-    k = max(c.table.ks)
-  # heads that are tuned with the base begin at heads that were trained on it
-  start = model(c, work, k if is_tuned else 1, 'distil' if regime in DISTILLED else 'regular')
-  return work.stage(f'k{k}-{regime}', train.heads, **runs.heads_inputs(c, start, k, regime, data))
 
 
-def text_of(c: Translation, work: Workdir, regime: str) -> TextConfig:
-  """The text of a regime: a teacher's translations, or people's; heads on the base may have its
-  own."""
-  if regime not in DISTILLED:
-    return dataclasses.replace(c.data, distilled='')
+def distilled_text(c: Translation, work: Workdir) -> TextConfig:
+  """Returns the distilled text: `data.distilled`, or the translations of a teacher that is trained
+  here. Stages of the latter: teacher, distilled."""
   distilled = c.data.distilled
   if not distilled:
     seed = seed_of(c.seed, 'teacher')
     teacher = work.stage(
       'teacher', train.base, model=c.model, run=c.train, data=c.people, seed=seed, mesh=c.mesh
     )
-    distilled = str(
-      work.stage('distilled', own.translations, model=teacher, data=c.people, distill=c.distill)
+    translated = work.stage(
+      'distilled', own.translations, model=teacher, data=c.people, distill=c.distill
     )
+    distilled = str(translated)
   return dataclasses.replace(c.data, distilled=distilled, own='')
 
 
+def retrained(c: Translation, work: Workdir, data: TextConfig) -> pathlib.Path:
+  """Returns the base, trained further on distilled text. Stages: base, base-distil."""
+  base = base_of(c, work)
+  return work.stage('base-distil', train.base, **retraining(c, base, data))
+
+
 def retraining(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
-  """Inputs of a base that is trained further, on distilled text."""
+  """Returns the inputs of `train.base` by which a base is trained further, on distilled text."""
   order = seed_of(c.seed, 'k1-distil')
   same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
   return {'start': base, 'order': order, **same}
@@ -282,14 +301,14 @@ def retraining(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str
 
 
 class Sentences:
-  """The sentences of a split, opened.
+  """The sentences of a split, on which models are measured.
 
   Attributes:
-    text: the text that they are of.
+    text: the text that the sentences belong to.
     tokens: their ids.
-    references: what people translated.
-    timed: inputs of `fd.decode`, one sentence each: those that are timed.
-    greedy: greedy translations, by the model; {} until something is measured.
+    references: the translations by people.
+    timed: inputs of `fd.decode`, of one sentence each: those that are timed.
+    greedy: greedy translations, by the content of the model; {} until something is measured.
   """
 
   def __init__(self, c: Translation, split: str) -> None:
@@ -324,33 +343,27 @@ class Sentences:
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
   def own_batches(self, greedy: Decoded) -> list[Any]:
-    """Batches of the sentences as the model itself translates them."""
+    """Returns batches of the sentences as the model itself translates them."""
     lines = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
-    own = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
-    return self.text.dev_batches(own) if len(own) else []
+    pairs = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
+    return self.text.dev_batches(pairs) if len(pairs) else []
 
 
 def measure_missing(
   sentences: Sentences, work: Workdir, cells: Sequence[Cell], models: Models
 ) -> list[Row]:
   """Measures the rows of the cells that are missing; returns all rows, failures too."""
-  groups, failed = [], []
-  for k, regime, rules in cells:
-    if (k, regime) in models:
-      folder = models[k, regime]
-      groups.append([key_of(sentences, folder, k, regime, rule) for rule in rules])
-    else:
-      # a model that could not be trained has failed for every rule
-      for failure in work.failures([{'k': k, 'regime': regime}]):
-        failed += [{**failure, 'rule': rule} for rule in rules]
-  rows = work.fill(groups, functools.partial(figures, sentences, models), summary)
-  return rows + failed
+  failures = runs.failures_of(work, cells, models)
+  # The keys of a model are measured together: `figures` must yield in the order of those it gets.
+  keys = runs.keys_of(cells, models, functools.partial(key_of, sentences))
+  rows = work.fill(keys, functools.partial(figures, sentences, models), summary)
+  return rows + failures
 
 
 def key_of(sentences: Sentences, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-  """The key of a row: all that decides its figures."""
-  table = sentences.c.table
+  """Returns the key of a row: all that decides its figures."""
+  c, table = sentences.c, sentences.c.table
   return {
     'k': k,
     'regime': regime,
@@ -359,30 +372,35 @@ def key_of(sentences: Sentences, folder: pathlib.Path, k: int, regime: str, rule
     'outputs': len(sentences.references),
     'max_len': table.max_len,
     'batch': table.rows,
+    'timing_batch': 1,
     'timing_sentences': table.timed,
     'timing_rounds': table.repeats,
     'models': folders.content(folder),
     'content': sentences.text.content,
+    'dtype': c.model.dtype,
+    'seed': c.seed,
   }
 
 
 def figures(sentences: Sentences, models: Models, missing: list[Row]) -> Iterator[Row]:
-  """Measures one model with its first k heads: the figures of each rule that is missing, which are
-  timed in turn with the same model's greedy decoding. k = 1 decodes greedily, or by beam search.
+  """Measures one model with its first k heads: yields the figures of each missing key, in order.
+  Each rule is timed in turn with the same model's greedy decoding. k = 1 decodes greedily, or by
+  beam search.
 
-  Rules of chains run in the same compiled programs, trees each in their own.
+  All rules of `rule_of` run in the same compiled programs; each tree has its own.
   """
   c, k, regime = sentences.c, missing[0]['k'], missing[0]['regime']
   rules, folder = [key['rule'] for key in missing], models[k, regime]
   target = Bound(*pack_if_faster(*folders.load(folder)))
   by_rule = strategies(sentences, target, folder, k, rules)
 
-  # Time some sentences one by one.
-  decoded = {'greedy': fd.Greedy(), **by_rule}
-  if k == 1:
-    decoded.pop('exact', None)  # which is greedy
+  # Time some sentences one by one. With k = 1 the rule exact is greedy decoding itself.
+  timed: dict[str, Any] = {'greedy': fd.Greedy()}
+  for rule, strategy in by_rule.items():
+    if k > 1 or rule != 'exact':
+      timed[rule] = strategy
   functions = {}
-  for name, strategy in decoded.items():
+  for name, strategy in timed.items():
     functions[name] = functools.partial(
       fd.decode, *target, strategy=strategy, max_len=c.table.max_len
     )
@@ -393,18 +411,20 @@ def figures(sentences: Sentences, models: Models, missing: list[Row]) -> Iterato
   if content not in sentences.greedy:
     sentences.greedy[content] = sentences.translate(target, fd.Greedy())
   greedy = sentences.greedy[content]
-  same: Row = {'dtype': c.model.dtype, 'seed': c.seed, 'timing_batch': 1}
+  same: Row = {}
   if k > 1:
-    dev, own = sentences.text.dev_batches(), sentences.own_batches(greedy)
-    same |= runs.accuracy(folder, k, dev, own) | c.heads.conditions
+    dev, written = sentences.text.dev_batches(), sentences.own_batches(greedy)
+    same = runs.accuracy(folder, k, dev, written) | c.heads.conditions
     if regime not in DISTILLED and c.data.own:
       same['heads_text'] = 'own'
 
   # Translate all sentences by each rule.
   for rule, strategy in by_rule.items():
-    out = sentences.translate(target, strategy) if rule in decoded else greedy
-    row = quality(sentences, out) | same
-    row |= beside_greedy(times.get(rule, times['greedy']), times['greedy'])
+    if k == 1 and rule == 'exact':
+      out, time = greedy, times['greedy']
+    else:
+      out, time = sentences.translate(target, strategy), times[rule]
+    row = quality(sentences, out) | same | runs.beside_greedy(time, times['greedy'])
     row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
     if tree_nodes(rule):
       row['tree_nodes'] = strategy.drafter.nodes
@@ -416,8 +436,8 @@ def figures(sentences: Sentences, models: Models, missing: list[Row]) -> Iterato
 def strategies(
   sentences: Sentences, target: Bound, folder: pathlib.Path, k: int, rules: Sequence[str]
 ) -> dict[str, Any]:
-  """The strategy of each rule. Trees are the best of their size for the first k heads, counted on
-  what the model itself writes for sources of another split."""
+  """Returns the strategy of each rule, in order. Trees are the best of their size for the first k
+  heads, counted on what the model itself writes for sources of another split."""
   table = sentences.c.table
   if k == 1:
     search = fd.Beam(size=4, length_penalty=0.6)
@@ -437,7 +457,7 @@ def strategies(
 
 
 def quality(sentences: Sentences, out: Decoded) -> Row:
-  """BLEU and block sizes."""
+  """Returns BLEU and block sizes of translations."""
   language = sentences.c.data.target
   lines = [sentences.text.tokenizer.decode(row.tolist()) for row in out.tokens]
   bleu = corpus_bleu(lines, sentences.references, language)
@@ -452,7 +472,7 @@ def quality(sentences: Sentences, out: Decoded) -> Row:
 
 
 def summary(row: Row) -> str:
-  """A row in one line."""
+  """Returns a row in one line."""
   block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
   times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
   name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
@@ -460,7 +480,7 @@ def summary(row: Row) -> str:
 
 
 def other_split(split: str) -> str:
-  """The other split: trees are grown there and measured here."""
+  """Returns the other split: trees are grown there and measured here."""
   return 'dev' if split == 'test' else 'test'
 
 
@@ -525,8 +545,8 @@ def evaluate(c: Translation, work: Workdir) -> None:
 
 
 def rule_of(name: str) -> fd.MinBlock:
-  """'exact', 'top-2', 'min-3': all of one structure, so that a sweep over them is one compiled
-  program."""
+  """Returns the rule of a name: 'exact', 'top-2', 'min-3'. All are of one structure, so that a
+  sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
   if match is None:
     raise UserError(
@@ -539,8 +559,8 @@ def rule_of(name: str) -> fd.MinBlock:
 
 
 def tree_nodes(name: str) -> int | None:
-  """The nodes of the tree that a rule such as 'tree-32' names, the root included; None for the
-  rules of `rule_of`."""
+  """Returns the nodes of the tree that a rule such as 'tree-32' names, the root included; None for
+  the rules of `rule_of`."""
   if not name.startswith('tree'):
     return None
   match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)
@@ -556,7 +576,7 @@ def tree_nodes(name: str) -> int | None:
 
 
 def notes(c: Translation) -> list[str]:
-  """Notes below every table."""
+  """Returns the notes below every table."""
   return [TOYS] if c.data.kind == 'embedded' else []
 
 

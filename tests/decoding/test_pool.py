@@ -157,5 +157,5 @@ def test_an_output_of_any_source_must_fit_before_anything_is_decoded():
   longest text is."""
   model = HashLM(start_id=0, max_positions=24)
   assert decode_all(model, {}, [[3] * 24, [4]], fd.Greedy(), [1, 24]).lengths.max() <= 24
-  with pytest.raises(fd.UserError, match='max_len=25 exceeds .* 24 positions'):
+  with pytest.raises(fd.UserError, match=r'max_len=25 exceeds .* 24 positions'):
     decode_each(model, {}, [[3] * 20, [4] * 3], fd.Greedy(), [10, 25])

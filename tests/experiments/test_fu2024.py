@@ -10,6 +10,7 @@ from experiments.fu2024 import ABLATION, POOLS, SPEEDUPS, Ablated, Lookahead
 from experiments.lab import report, rows
 from experiments.lab.config import to_dataclass
 from experiments.lab.workdir import Workdir
+from fastdec.evaluation import drawing
 from tests.decoding.methods.test_lookup import Looping
 from tests.decoding.test_loop import some_prompts
 from tests.experiments.conftest import ROOT, with_settings
@@ -108,8 +109,17 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers(tmp_path):
   assert '12.5 % had stood before' in report.markdown(table)
   failed = fu2024.speeds([{**a_row(), 'error': 'no space left'}])
   assert failed.rows[0][6].ours == 'failed: no space left'
-  fu2024.picture(ours, tmp_path / 'lookahead.png')
+  fu2024.picture(ours, 1, tmp_path / 'lookahead.png')
   assert (tmp_path / 'lookahead.png').stat().st_size > 10_000
+
+
+def test_the_picture_shows_the_sweep_whichever_batch_comes_first(tmp_path, monkeypatch):
+  drawn = []
+  monkeypatch.setattr(drawing, 'curve', lambda panel, points, *_, **__: drawn.extend(points))
+  monkeypatch.setattr(drawing, 'legend', lambda *_: None)
+  ours = [a_row(batch=8, tokens=3.25), a_row(batch=8, nodes=8, tokens=2.75), a_row(batch=1)]
+  fu2024.picture(ours, 8, tmp_path / 'lookahead.png')
+  assert drawn[:2] == [(120.0, 3.25), (8.0, 2.75)] and (120.0, 1.75) not in drawn
 
 
 @pytest.mark.slow

@@ -26,6 +26,14 @@ def test_latest_is_the_last_that_was_finished():
   assert rows.latest(lines, 'k') == [lines[1], lines[3]]
 
 
+def test_a_failure_may_lack_fields_and_a_finished_row_may_not():
+  lines = [{'k': 1, 'rule': 'a'}, {'k': 2}, {'k': 2, 'error': 'x'}, {'k': 1, 'error': 'y'}]
+  assert rows.find(lines, k=1, rule='a') == lines[0] and rows.find(lines, k=2, rule='a') is None
+  assert rows.find_failure(lines, k=2, rule='a') == lines[2]
+  assert rows.find_failure(lines, k=3, rule='a') is None
+  assert rows.find_failure(lines[:2], k=2) is None
+
+
 def test_a_long_key_has_a_short_name_of_its_own():
   assert rows.name_of({'k': 2, 'rule': 'top-2', 'text': 'a/b'}) == 'k=2-rule=top-2-text=a|b'
   long = {'k': 2, 'models': 'a' * 64}

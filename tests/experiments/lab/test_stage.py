@@ -161,6 +161,8 @@ def test_the_first_process_decides_for_all_whether_time_is_left(monkeypatch):
     for seconds in (0.0, 60.0):
       with budget(seconds), pytest.raises(OutOfTime) if is_over else contextlib.nullcontext():
         assert 0.0 <= stage.seconds_left() <= seconds
+      with budget(seconds), pytest.raises(OutOfTime) if is_over else contextlib.nullcontext():
+        stage.check_budget()
 
 
 def test_the_mesh_decides_nothing():

@@ -165,7 +165,9 @@ def test_a_window_is_a_distance_with_other_guesses():
 
 
 def write(c, base, folder):
-  stage.in_place(folder, images.write_own, base=base, data=c.photographs, images=c.distill.images)
+  stage.in_place(
+    folder, images.write_images, base=base, data=c.photographs, images=c.distill.images
+  )
 
 
 def with_own(folder, **changed):
@@ -183,7 +185,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_base_writes_greedily_of_each_image_and_of_its_mirror(made):
-  own = images.open_own(made / 'own')
+  own = images.open_written(made / 'own')
   originals = settings(**OWN).data.images.array('train')
   np.testing.assert_array_equal(own.source, [*shrink(originals), *shrink(originals[:, :, ::-1])])
   greedy = fd.decode(*folders.load(made / 'base'), own.source, fd.Greedy()).checked().tokens
@@ -199,22 +201,22 @@ def test_what_is_cut_off_goes_on_and_may_be_of_some_images_evenly_spaced(
   c, own = settings(**OWN, **{'distill.images': 3}), tmp_path / 'own'
   left = iter([1.0, stage.OutOfTime])  # the second part is not begun
 
-  def seconds_left():
+  def check_budget():
     if (outcome := next(left)) is stage.OutOfTime:
       raise outcome
 
   with monkeypatch.context() as patch:
-    patch.setattr(images, 'seconds_left', seconds_left)
+    patch.setattr(images, 'check_budget', check_budget)
     with pytest.raises(stage.OutOfTime):
       write(c, made / 'base', own)
   assert [path.name for path in (own / 'parts').iterdir()] == ['000000.npy']
   with pytest.raises(fd.UserError, match=r'holds no images that a base has written.*distill'):
-    images.open_own(own)
+    images.open_written(own)
   first = (own / 'parts' / '000000.npy').stat().st_mtime_ns
   monkeypatch.setattr(images.shutil, 'rmtree', lambda _: None)
   write(c, made / 'base', own)
   assert (own / 'parts' / '000000.npy').stat().st_mtime_ns == first
-  some, every = images.open_own(own), images.open_own(made / 'own')
+  some, every = images.open_written(own), images.open_written(made / 'own')
   np.testing.assert_array_equal(some.source, every.source[[0, 2, 5]])
   np.testing.assert_array_equal(some.written, every.written[[0, 2, 5]])
   with pytest.raises(fd.UserError, match='was made with another images'):
@@ -224,7 +226,7 @@ def test_what_is_cut_off_goes_on_and_may_be_of_some_images_evenly_spaced(
 @pytest.mark.slow
 def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
   c = with_own(made / 'own')
-  own, batch = images.open_own(made / 'own'), c.data.open().train_batches()[0]
+  own, batch = images.open_written(made / 'own'), c.data.open().train_batches()[0]
   pairs = set()
   for small, large in zip(own.source, own.written, strict=True):
     pairs.add((small.tobytes(), large.astype(np.int32).tobytes()))
@@ -261,11 +263,11 @@ def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_
   split = images.Split(settings(**OWN), settings(**OWN).data, tmp_path, made / 'base')
   model, params = folders.load(made / 'base')
   greedy = images.decoded(model, params, fd.Greedy(), split.inputs, rows=1)
-  split.check_same(model, params, greedy, greedy)
+  split.check_only_near_ties(model, params, greedy, greedy)
   wrong = np.array(greedy.tokens)
   wrong[0, 5] = 255 - wrong[0, 5]
   with pytest.raises(fd.UserError, match=r"1 of 1 outputs part from plain greedy decoding's"):
-    split.check_same(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
+    split.check_only_near_ties(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
 
 
 def test_mistakes_are_a_sentence(made, tmp_path):
@@ -289,7 +291,7 @@ def test_mistakes_are_a_sentence(made, tmp_path):
   whole = (made / 'own' / 'images.npz').read_bytes()
   (damaged / 'images.npz').write_bytes(whole[:-100])
   with pytest.raises(fd.UserError, match=r'cannot read .*images\.npz'):
-    images.open_own(damaged)
+    images.open_written(damaged)
 
 
 # --- all of it at toy size
