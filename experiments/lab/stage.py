@@ -144,8 +144,9 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   """
   check_folder(folder)
   record = folder / 'settings.json'
+  wanted = json.loads(json.dumps(plain(inputs)))  # before the lock, which would create the folder
   with exclusive(folder / 'lock'):
-    _check_same_inputs(record, inputs)
+    _check_same_inputs(record, wanted)
     try:
       is_new = _fill(folder, record.name, make, inputs)
     except UserError:
@@ -155,9 +156,9 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   return is_new
 
 
-def _check_same_inputs(record: pathlib.Path, inputs: Mapping[str, Any]) -> None:
+def _check_same_inputs(record: pathlib.Path, wanted: Mapping[str, Any]) -> None:
   """Raises UserError where the record's folder holds files that were made from other inputs."""
-  folder, wanted = record.parent, json.loads(json.dumps(plain(inputs)))
+  folder = record.parent
   files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
   has_results = is_first() and bool(files - {'lock', record.name})
   settings = read_json(record) if record.is_file() else {}

@@ -57,6 +57,9 @@ def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
 
   with pytest.raises(fd.UserError, match='no such layer'):
     stage.in_place(tmp_path / 'run', refused, steps=9)
+  with pytest.raises(fd.UserError, match='nowhere'):
+    stage.in_place(tmp_path / 'run', refused, base=tmp_path / 'nowhere')
+  assert not (tmp_path / 'run').exists()
   with pytest.raises(OutOfTime):  # what had made nothing is forgotten
     stage.in_place(tmp_path / 'run', stopped, steps=1)
   with pytest.raises(fd.UserError, match='run was made with another steps: choose another workdir'):
