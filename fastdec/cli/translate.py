@@ -52,13 +52,13 @@ def main(words: Sequence[str]) -> None:
 
   # Check sentences and flags before weights are read.
   lines = _lines(args.input, sentences)
-  rows, search = opening.settle(args, len(lines)), _search(args)
-  unread = opening.unread(
+  rows, search = opening.restrict_cores(args, len(lines)), _search(args)
+  opened = opening.open_without_weights(
     args.model, None, lines, args.max_len, 'sentence', args.source, args.target
   )
-  if unread.model.start_id is None:
+  if opened.model.start_id is None:
     raise UserError(
-      f'{args.model} is a language model, which goes on from a text: give it to fastdec generate,'
+      f'{args.model} is a language model, which continues a text: give it to fastdec generate,'
       ' or a model with an encoder'
     )
 
