@@ -7,7 +7,7 @@ Example:
   cat lines.txt | fastdec translate --model=folder --beam=4 --nbest=2
 
 Heads in the model's folder draft, where no flag says otherwise. With --beam it searches instead,
-and prints each hypothesis behind its score. --strategy=tuned translates by the strategy that
+and prints each hypothesis after its score. --strategy=tuned translates by the strategy that
 fastdec tune chose for the model, in its type of numbers and as many at once.
 """
 
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> None:
       ' or a model with an encoder'
     )
 
-  # Search, and print each hypothesis behind its score.
+  # Search, and print each hypothesis after its score.
   if search is not None:
     generator = dataclasses.replace(opening.load(args), rows=rows)
     for score, text in _hypotheses(generator, search, lines, args.max_len):

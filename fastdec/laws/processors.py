@@ -208,7 +208,7 @@ class Processors:
     single = {one[0]: bias for one, bias in biases.items() if len(one) == 1}
     several = {one: bias for one, bias in biases.items() if len(one) > 1}
 
-    # Check that rules about the source have one of the output's words.
+    # Rules about the source need one with the output's words.
     reads_source = 'encoder_repetition_penalty' in numbers or self.encoder_no_repeat_ngram
     if reads_source and (model.fixed_length is not None or has_own_source_ids(model)):
       raise UserError(
