@@ -44,7 +44,7 @@ def main(_: list[str]) -> None:
   check_text('--text', TEXT.value)
   folder = open_folder(MODEL.value)
   check_translates(folder.model, MODEL.value)
-  language = opening.unread(MODEL.value, None, [TEXT.value], MAX_LEN.value)
+  language = opening.open_without_weights(MODEL.value, None, [TEXT.value], MAX_LEN.value)
   source = np.array(language.read(TEXT.value)[0], np.int32)
   if len(source) > MOST:
     raise UserError(

@@ -23,7 +23,7 @@ def main(words: list[str]) -> None:
   if len(words) != 1:
     raise UserError(f'there are {len(words)} sentences, and one is drawn: put it in quotes')
   out = cli.picture_path(OUT.value)
-  cores.settle(MODEL.value, rows=1)  # as `fastdec tune` did, before JAX looks for them
+  cores.restrict(MODEL.value, rows=1)  # as `fastdec tune` did, before JAX looks for them
   import fastdec as fd
   from experiments.pictures.blocks import figure, lanes_of
   from fastdec.evaluation import drawing

@@ -18,7 +18,7 @@ from fastdec import __version__, extras
 from fastdec.errors import UserError, UserNote
 
 COMMANDS = {  # the module of a command has its name, with an underscore for a dash
-  'generate': 'go on from a prompt, or from a file of prompts',
+  'generate': 'continue a prompt, or each prompt of a file',
   'chat': 'talk with a model',
   'translate': 'translate sentences, and mark what each call of the model wrote',
   'tune': 'find the fastest strategy for a model on this machine',
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   interrupted = 'Interrupted'
   flag = RESUMED.get(words[0]) if words else None
   if flag is not None and any(word.startswith(flag) for word in words):
-    interrupted = 'Interrupted: the same command goes on'
+    interrupted = 'Interrupted: the same command resumes'
   try:
     return ended(functools.partial(_run, words), interrupted)
   except (MemoryError, RuntimeError) as error:

@@ -4,7 +4,7 @@ Example:
   fastdec calibrate --model=folder --prompts=lines.txt --output=tree.json
   fastdec generate --model=folder --heads=folder --strategy='medusa(choices=tree.json)' --prompt=A
 
-The model goes on from each prompt greedily (or translates it), and the command counts how often
+The model continues each prompt greedily (or translates it), and the command counts how often
 each guess of each head is what the model writes next. The tree grows by the guess that is right
 most often, and has as many nodes as write the most tokens a second on this machine: a call is timed
 for 1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is timed, and the tree has --nodes
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> None:
   if args.max_len < 2:
     raise UserError('--max-len=1 leaves nothing to guess: give 2 or more')
   prompts = read_prompts(pathlib.Path(args.prompts))
-  generator = opening.unread(args.model, args.dtype, prompts, args.max_len)
+  generator = opening.open_without_weights(args.model, args.dtype, prompts, args.max_len)
   ids = [generator.read(prompt)[0] for prompt in prompts]
   target, heads = _opened(args)
 

@@ -27,13 +27,13 @@ def main(words: Sequence[str]) -> None:
   opening.add_cores(parser)
   args = parser.read(words)
   check_text('--system', args.system)
-  opening.settle(args, 1)
+  opening.restrict_cores(args, 1)
   talk = []
   if args.system is not None:
     talk.append({'role': 'system', 'content': args.system})
   # A tokenizer without a template is refused before weights are read.
   first = [*talk, {'role': 'user', 'content': 'Hello'}]
-  opening.unread(args.model, None, [first], args.max_len)
+  opening.open_without_weights(args.model, None, [first], args.max_len)
   generator, console = opening.load(args), plain_console()
   while True:
     if sys.stdin.isatty():

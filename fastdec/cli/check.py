@@ -28,7 +28,7 @@ FEW = 1024  # tokens: the caches for as many, and twice as many, are compared
 def main(words: Sequence[str]) -> None:
   parser = Parser('check', __doc__)
   parser.usage = '%(prog)s FOLDER ... [--prompt=TEXT] [--dtype=TYPE] [--max-len=64]'
-  parser.add_argument('--prompt', help="text to go on from (the tokenizer's own start)")
+  parser.add_argument('--prompt', help="text to continue (the tokenizer's own start)")
   parser.add_argument('--dtype', help="float32, bfloat16, int8, ... (the model's own)")
   add_length(parser)
   args, paths = parser.read_beside(words)

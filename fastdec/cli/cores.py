@@ -15,7 +15,7 @@ from fastdec.kernels.packing import WIDE
 from fastdec.text.load import open_folder
 
 
-def settle(folder: str | Path, rows: int, cores: int | None = None) -> None:
+def restrict(folder: str | Path, rows: int, cores: int | None = None) -> None:
   """Restricts this process to some cores.
 
   Call it before JAX makes its backend; later it has no effect.

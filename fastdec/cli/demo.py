@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> None:
   )
   args = parser.read(words)
   with Server(args.host, args.port) as server:
-    opening.settle(args, 1)
+    opening.restrict_cores(args, 1)
     server.fill(opening.load(args), args.max_len)
     print(f'The page is {server.address}; Ctrl-C ends it.', flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -120,7 +120,7 @@ class Handler(page.Handler):
     try:
       prompt = parse_json(body)
       if not isinstance(prompt, str) or not prompt.strip():
-        raise UserError(f'{shown(prompt)} is no text: give some to go on from')
+        raise UserError(f'{shown(prompt)} is no text: give some to continue')
       prompt.encode()
       answer: Any = {'runs': self.server.write(prompt)}
     except UserError as error:

@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     return args
 
   def read_beside(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the flags. Returns them, and the words beside them; all behind a '--' are such."""
+    """Reads the flags. Returns them, and the words beside them; all after a '--' are such."""
     words = list(words)
     end = words.index('--') if '--' in words else len(words)
     # argparse would name a missing flag first, which may be the misspelt one.

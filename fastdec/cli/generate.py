@@ -1,4 +1,4 @@
-"""Goes on from a prompt, or from each prompt of a file.
+"""Continues a prompt, or each prompt of a file.
 
 Example:
   fastdec generate --model=folder --prompt='A man in' --draft=smaller
@@ -24,11 +24,12 @@ tokens of its place.
 form leaves no choice about.
 
 Each prompt of a file (a line, or "prompt" of each line of a .jsonl file) yields a JSON line as it
-ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3]}, which are the
-prompt's place, the tokens with their end, and the calls that emitted one token, two, three;
---logprobs adds "ids", "logprobs" and "top_logprobs". Once all have, the lines are put in the order
-of the prompts. A run that was stopped goes on by the same command. Beside the output, in
-out.jsonl.settings.json, stands what it depends on; outputs of other settings are refused.
+ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3], "finish_reason":
+"end"}. "index" is the prompt's place, "tokens" counts the tokens with their end, "blocks" the calls
+that emitted one token, two, three, and "finish_reason" is "end" or "length". --logprobs adds "ids",
+"logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their order. The same
+command resumes a run that was stopped. Beside the output, out.jsonl.settings.json holds what it
+depends on; outputs of other settings are refused.
 """
 
 import dataclasses
@@ -59,7 +60,7 @@ def main(words: Sequence[str]) -> None:
   parser = Parser('generate', __doc__)
   opening.add_model(parser)
   opening.add_drafting(parser)
-  parser.add_argument('--prompt', help='text to go on from, or to translate')
+  parser.add_argument('--prompt', help='text to continue, or to translate')
   parser.add_argument('--prompts', help='file with a prompt on each line')
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
@@ -90,7 +91,7 @@ def _check(args: Namespace) -> None:
   if (args.prompt is None) == (args.prompts is None):
     problem = '--prompt and --prompts are both given'
     if args.prompt is None:
-      problem = 'there is nothing to go on from'
+      problem = 'there is nothing to continue'
     raise UserError(f'{problem}: give --prompt=text, or --prompts=file with --output=out.jsonl')
   if (args.prompts is None) != (args.output is None):
     raise UserError(
@@ -110,12 +111,12 @@ def check_text(flag: str, text: str | None) -> None:
   except UnicodeEncodeError:
     raise UserError(f'{flag} is not UTF-8: convert the text') from None
   if not text.strip():
-    raise UserError(f'{flag} is empty: give some text to go on from')
+    raise UserError(f'{flag} is empty: give some text to continue')
 
 
 def _generate_one(console: rich.console.Console, args: Namespace) -> None:
   """Shows what follows one prompt."""
-  opening.settle(args, 1)
+  opening.restrict_cores(args, 1)
   generator = _load(args, [args.prompt])
   if not args.plain:
     show_draft_check(console, generator, args.prompt)
@@ -128,7 +129,7 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   if path.exists() and not path.is_file():
     kind = 'a folder' if path.is_dir() else 'no regular file'
     raise UserError(f'{path} is {kind}: give --output a file, such as {path / "out.jsonl"}')
-  rows = opening.settle(args)
+  rows = opening.restrict_cores(args)
   generator = dataclasses.replace(_load(args, prompts), rows=rows)
   settings = prompt_file.settings(args, generator, prompts)
   output = prompt_file.Output(path, settings, len(prompts))
@@ -139,14 +140,14 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
 
 def _load(args: Namespace, prompts: Sequence[str]) -> fd.Generator:
   """Checks prompts and constraint before weights are read, and reads the model."""
-  unread = opening.unread(args.model, None, prompts, args.max_len)
-  constraint = opening.constraint_of(args, unread)
+  opened = opening.open_without_weights(args.model, None, prompts, args.max_len)
+  constraint = opening.constraint_of(args, opened)
   generator = opening.with_pool(opening.load(args), args.pool)
   return dataclasses.replace(generator, constraint=constraint)
 
 
 def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: str) -> None:
-  """Prints how often a draft network is right behind this prompt.
+  """Prints how often a draft network is right after this prompt.
 
   A warning names the causes where that is seldom.
   """
@@ -160,9 +161,10 @@ def show_draft_check(console: rich.console.Console, generator: fd.Generator, pro
     most = min(TOKENS, model.max_positions - begin + 1)
   inputs = np.array([ids], np.int32)
   share = check_draft(model, generator.params, tuple(strategy.draft), inputs, tokens=most)
-  result = f'{share:.0%} of its first guesses are what the model writes'
   if math.isnan(share):
-    result = 'what the model writes behind this prompt is too short to judge it by'
+    result = 'what the model writes after this prompt is too short to judge it by'
+  else:
+    result = f'{share:.0%} of its first guesses are what the model writes'
   console.print(f'draft: {result}', style='dim')
 
 
@@ -200,7 +202,7 @@ def likeliest(tokenizer: Any, tokens: Sequence[Any]) -> str:
 def show_stream(
   console: rich.console.Console, generator: fd.Generator, prompt: Any, args: Any, logprobs: int = 0
 ) -> tuple[list[int], list[int], str]:
-  """Prints the text behind a prompt or messages as it is accepted.
+  """Prints the text after a prompt or messages as it is accepted.
 
   Returns its tokens, the tokens of each call, and the text. No call emitted the first token.
   """

@@ -12,6 +12,7 @@ import numpy as np
 import fastdec as fd
 from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, whole
+from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
@@ -50,8 +51,9 @@ def add_drafting(parser: Parser) -> None:
   parser.add_argument('--heads', help='folder of prediction heads')
   parser.add_argument(
     '--strategy',
-    help="'eagle(depth=7, width=8, nodes=32)', as in Python; or 'tuned', what fastdec tune has"
-    ' found, or the file that it wrote, beside its --draft or --heads (as suits these)',
+    help="a strategy as in Python, such as 'eagle(depth=7, width=8, nodes=32)'; or 'tuned', which"
+    ' fastdec tune chose for the model; or the file that it wrote. Give the --draft or --heads that'
+    ' it uses too (the usual one for these)',
   )
   add_dtype(parser)
 
@@ -136,11 +138,11 @@ def constraint_of(args: argparse.Namespace, generator: fd.Generator) -> fd.Const
     return None
   make = fd.Constraint.regex if args.json_schema is None else fd.Constraint.json_schema
   constraint = make(form, generator.tokenizer)
-  constraint.laws(generator.model, 1)
+  constraint.laws(generator.model, 1)  # refuses a model of another vocabulary, or without an end
   return constraint
 
 
-def unread(
+def open_without_weights(
   model: str,
   dtype: str | None,
   prompts: Sequence[Any],
@@ -149,7 +151,7 @@ def unread(
   source: str | None = None,
   target: str | None = None,
 ) -> fd.Generator:
-  """Opens a model with its tokenizer, its parameters unread, and checks the prompts for it.
+  """Opens a model with its tokenizer, without its weights, and checks the prompts for it.
 
   Raises:
     UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
@@ -170,7 +172,7 @@ def unread(
 
 
 def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Generator:
-  """Reads the model and what drafts for it, with the strategy and the law of the flags.
+  """Reads the model and its draft, with the strategy, sampling and processors of the flags.
 
   Args:
     args: the flags.
@@ -180,13 +182,15 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
   if not (draft or heads or strategy):
     heads = default_heads
 
-  # Mistakes in the flags show before weights are read.
+  # Mistakes in the flags show before weights are read: values out of their ranges raise here.
   sampling, processors = flags_of(args, SAMPLING), flags_of(args, PROCESSORS)
   fd.Processors(**processors)
+  fd.Sampling(**sampling)
   if strategy is None:
-    with_settings(fd.Greedy(), sampling)
+    with_settings(fd.Greedy(), sampling)  # refuses other settings without a temperature
   else:
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
+    _check_settings(strategy, sampling)
 
   languages = flags_of(args, ('source', 'target'))
   generator = fd.Generator.load(
@@ -197,6 +201,18 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy=with_settings(generator.strategy, sampling),
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
   )
+
+
+def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
+  """Raises UserError for flags of sampling that a strategy in words does not take.
+
+  Words that need heads or a draft are read with them, and words that are wrong are reported then.
+  """
+  try:
+    without_part = parse(strategy)
+  except UserError:
+    return
+  with_settings(without_part, sampling)
 
 
 def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
@@ -212,8 +228,10 @@ def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
   return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
 
-def settle(args: argparse.Namespace, texts: int | None = None) -> int:
-  """Keeps the cores to decode with, before JAX looks for them. Returns the texts decoded at once.
+def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
+  """Restricts the process to the cores that suit, before JAX counts them.
+
+  Returns how many texts to decode at once.
 
   Args:
     args: the flags.
@@ -224,7 +242,7 @@ def settle(args: argparse.Namespace, texts: int | None = None) -> int:
     rows = _tuned_rows(args) if is_tuned(args.strategy) else ROWS
   if texts:
     rows = min(rows, texts)
-  cores.settle(args.model, rows, args.cores)
+  cores.restrict(args.model, rows, args.cores)
   return rows
 
 

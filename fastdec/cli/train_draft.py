@@ -4,15 +4,15 @@ Example:
   fastdec train-draft --model=folder --prompts=lines.txt --kind=eagle --out=eagle
   fastdec generate --model=folder --draft=eagle --prompt='A man in'
 
-The model goes on from each prompt greedily (or translates it), and the draft learns to guess that;
---as-is takes the lines themselves, for a model that goes on from a text. Kinds:
+The model continues each prompt greedily (or translates it), and the draft learns to guess that;
+--as-is takes the lines themselves, for a model that continues a text. Kinds:
 
   eagle    a layer that reads the model's last state and the next token, and then its own (--draft)
   block    a layer that guesses a whole block in one pass (--draft)
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
 A twentieth of the texts is held out, to fit the confidences by which trees of a draft grow. Beside
-OUT stand, in OUT.training, the text and the checkpoints: the same command goes on. Needs the extra
+OUT stand, in OUT.training, the text and the checkpoints: the same command resumes. Needs the extra
 fastdec[train].
 """
 
@@ -114,13 +114,14 @@ def main(words: Sequence[str]) -> None:
 
 def _opened(args: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
   """Reads the model as it was trained; decoding would cast its parameters."""
-  unread = opening.unread(args.model, None, lines, 1 if args.as_is else args.max_len)
-  if args.as_is and unread.model.start_id is not None:
-    raise UserError(f'--as-is is for a model that goes on from a text, and {args.model} reads one')
+  max_len = 1 if args.as_is else args.max_len
+  generator = opening.open_without_weights(args.model, None, lines, max_len)
+  if args.as_is and generator.model.start_id is not None:
+    raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
   if args.kind != 'heads':
-    layers_like(unread.model, 1)  # refuses a model without such layers, before weights are read
+    layers_like(generator.model, 1)  # refuses a model without such layers, before weights are read
   params = open_folder(args.model).params(as_stored=True)
-  return dataclasses.replace(unread, params=params, rows=4 * args.rows)
+  return dataclasses.replace(generator, params=params, rows=4 * args.rows)
 
 
 def _check_settings(work: pathlib.Path, args: argparse.Namespace, lines: Sequence[str]) -> None:

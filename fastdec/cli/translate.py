@@ -7,7 +7,7 @@ Example:
   cat lines.txt | fastdec translate --model=folder --beam=4 --nbest=2
 
 Heads in the model's folder draft, where no flag says otherwise. With --beam it searches instead,
-and prints each hypothesis behind its score. --strategy=tuned translates by the strategy that
+and prints each hypothesis after its score. --strategy=tuned translates by the strategy that
 fastdec tune chose for the model, in its type of numbers and as many at once.
 """
 
@@ -52,17 +52,17 @@ def main(words: Sequence[str]) -> None:
 
   # Check sentences and flags before weights are read.
   lines = _lines(args.input, sentences)
-  rows, search = opening.settle(args, len(lines)), _search(args)
-  unread = opening.unread(
+  rows, search = opening.restrict_cores(args, len(lines)), _search(args)
+  opened = opening.open_without_weights(
     args.model, None, lines, args.max_len, 'sentence', args.source, args.target
   )
-  if unread.model.start_id is None:
+  if opened.model.start_id is None:
     raise UserError(
-      f'{args.model} is a language model, which goes on from a text: give it to fastdec generate,'
+      f'{args.model} is a language model, which continues a text: give it to fastdec generate,'
       ' or a model with an encoder'
     )
 
-  # Search, and print each hypothesis behind its score.
+  # Search, and print each hypothesis after its score.
   if search is not None:
     generator = dataclasses.replace(opening.load(args), rows=rows)
     for score, text in _hypotheses(generator, search, lines, args.max_len):

@@ -26,7 +26,8 @@ from fastdec.hub.weight_files import SINGLE, conversion_command, files_of
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
 
-Reader = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
+ReadDraft = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], tuple[Any, Params]]
+PICKLE = 'pytorch_model.bin'
 OF_SPECULATORS = {
   'eagle3': eagle.speculators_eagle3,
   'dflash': dflash.speculators_block,
@@ -63,19 +64,28 @@ def load_draft(
 
 
 def is_draft(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """True if `load_draft` reads the folder: it holds a draft network, not a model or heads."""
+  """True if a folder holds a draft network, even one of a kind that `load_draft` refuses.
+
+  A model and heads are none.
+
+  Raises:
+    UserError: weights only as pickle, whose tensors nobody looks at.
+  """
   if medusa.holds_heads(folder, config):
-    return 'draft' in config
+    return False
   if 'speculators_model_type' in config or REFUSED.keys() & set(architectures_of(config)):
     return True
+  # Drafts are small, and so in one file. A model in several has another remedy.
+  if (folder / PICKLE).is_file():
+    _refuse_pickles(folder)
   try:
-    reader_of(config, list(_files(folder)))
+    reader_of(config, list(files_of(folder)))
   except UserError:
     return False
   return True
 
 
-def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> Reader:
+def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
   """Returns the reader of a published draft, by its config.json and the names of its tensors.
 
   Raises:
@@ -121,7 +131,8 @@ def _unread(
   """Returns a published draft; its parameters are unread."""
   if medusa.holds_heads(folder, config):
     raise UserError(THESE_ARE_HEADS)
-  files = _files(folder)
+  _refuse_pickles(folder)
+  files = files_of(folder)
   reader = reader_of(config, list(files))
   if reader is mtp.mtp:  # the other tensors are the model's
     files = {name: file for name, file in files.items() if name.startswith(MTP)}
@@ -135,8 +146,8 @@ def _unread(
   return module, stored
 
 
-def _files(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the file that holds each tensor."""
+def _refuse_pickles(folder: pathlib.Path) -> None:
+  """Raises UserError, with the remedy, for weights only as pickle."""
   pickles = sorted(folder.glob('*.bin'))
   if pickles and not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
     command = conversion_command(pickles[0], folder / SINGLE)
@@ -144,4 +155,3 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
       f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused: convert by'
       f' {command}'
     )
-  return files_of(folder)

@@ -23,13 +23,13 @@ COMPUTES = re.compile(
   'scal(e|ar|ing)|cap$|capping|multiplier|clip|alibi|sink|bidirectional|rope|rotary|window|chunk'
   '|experts?_|experts$|moe_|swiglu|sparse|qk_|parallel_|attn_temp|embedding_type|kv_shared|per_layer'
 )
-FAMILIES = ('llama', 'gemma', 'bart', 't5')
+MODULES = ('llama', 'gemma', 'bart', 't5')
 
 
 def families() -> dict[str, ModuleType]:
   """Returns the family module of every known model_type."""
   modules = {}
-  for name in FAMILIES:
+  for name in MODULES:
     module = importlib.import_module(f'fastdec.hub.{name}')
     modules |= dict.fromkeys(module.MODEL_TYPES, module)
   return modules
@@ -60,7 +60,7 @@ def check_heeded(
     changes_result = COMPUTES.search(name) or name in others
     if value and changes_result and name not in known:
       raise UserError(
-        f'{name}={shown(value)} of config.json is not known of model_type'
+        f'{name}={shown(value)} of config.json is not known for model_type'
         f' {config.get("model_type")!r}: remove it if the model was made without it'
       )
 

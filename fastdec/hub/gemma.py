@@ -12,7 +12,7 @@ from fastdec.hub import llama
 from fastdec.models.api import Params
 from fastdec.models.lm import LM
 
-MODEL_TYPES = {name: llama.FAMILIES[name].models for name in ('gemma2', 'gemma3_text')}
+MODEL_TYPES = {name: llama.LM_ROWS[name].models for name in ('gemma2', 'gemma3_text')}
 OVERFLOWS = ('float16',)
 
 

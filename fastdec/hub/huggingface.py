@@ -39,7 +39,7 @@ class HuggingFaceFolder(Folder):
       UserError: an unknown model_type or unsupported option; a config.json with a missing field or
         a value of another kind.
     """
-    family, generation = self._family, self._generation
+    family, generation = self._family, self._generation_file
     try:
       quantization_of(self.config)  # checked first: the most useful error
       dtype = self.dtype or self._own_dtype(family)
@@ -50,13 +50,13 @@ class HuggingFaceFolder(Folder):
     return dataclasses.replace(model, generation=processors_in(self.generation))
 
   @functools.cached_property
-  def _generation(self) -> Mapping[str, Any]:
+  def _generation_file(self) -> Mapping[str, Any]:
     file = self.path / 'generation_config.json'
     return read_json(file) if file.is_file() else {}
 
   @property
   def generation(self) -> Mapping[str, Any]:
-    return self._generation or self.config
+    return self._generation_file or self.config
 
   def _own_dtype(self, family: ModuleType) -> str:
     """Returns config.json's dtype; without one float32, or bfloat16 if the folder is quantized."""
@@ -106,10 +106,10 @@ class HuggingFaceFolder(Folder):
 
   @functools.cached_property
   def heads(self) -> Any:
-    raise self._without_heads()
+    raise self._no_heads_error()
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    raise self._without_heads()
+    raise self._no_heads_error()
 
-  def _without_heads(self) -> UserError:
+  def _no_heads_error(self) -> UserError:
     return UserError(f'{self.path} holds a model without heads: give a folder of heads for it')

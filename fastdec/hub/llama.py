@@ -6,7 +6,7 @@ from typing import Any
 from fastdec.errors import UserError
 from fastdec.hub.families import check_heeded, read_fields
 from fastdec.hub.generation import end_and_pad, generation_ids, suppressed_ids
-from fastdec.hub.lm_families import FAMILIES, PLAIN, Family, LlamaFields
+from fastdec.hub.lm_families import LM_ROWS, PLAIN, Family, LlamaFields
 from fastdec.hub.lm_tensors import params_of as params_of
 from fastdec.hub.ropes import longest_of, rope_of
 from fastdec.models.experts import ExpertsConfig
@@ -17,7 +17,7 @@ ACTIVATIONS = {  # ours by theirs
   'gelu_new': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
 }  # fmt: skip
 MODEL_TYPES = {
-  name: family.models for name, family in FAMILIES.items() if not name.startswith('gemma')
+  name: family.models for name, family in LM_ROWS.items() if not name.startswith('gemma')
 }
 OVERFLOWS = ()
 
@@ -55,7 +55,7 @@ def llama_fields(model_type: str, config: Mapping[str, Any]) -> LlamaFields:
   Raises:
     UserError: a field that changes the result, and that the family does not have.
   """
-  family = FAMILIES[model_type]
+  family = LM_ROWS[model_type]
   check_heeded(config, (*PLAIN, *family.heeds))
   return read_fields(LlamaFields, {**family.absent, **config})
 
@@ -66,8 +66,8 @@ def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
   Raises:
     UserError: an option that is not supported.
   """
-  family = FAMILIES[model_type]
-  name = 'hidden_activation' if 'hidden_activation' in family.absent else 'hidden_act'
+  family = LM_ROWS[model_type]
+  name = family.activation_field
   activation = getattr(fields, name)
   if activation not in ACTIVATIONS:
     raise UserError(
@@ -87,7 +87,7 @@ def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
     'head_width': fields.head_dim,
     'activation': ACTIVATIONS[activation],
     'norm_epsilon': fields.rms_norm_eps,
-    **rope_of(fields, is_phi='partial_rotary_factor' in family.heeds),
+    **rope_of(fields, family.is_phi),
     'qkv_bias': has_bias,
     'out_bias': has_bias,
     'mlp_bias': bool(fields.mlp_bias) and 'mlp_bias' in family.heeds,
@@ -144,7 +144,10 @@ def _experts(family: Family, fields: LlamaFields) -> ExpertsConfig | None:
 
 
 def _windows(family: Family, fields: LlamaFields) -> tuple[int, ...]:
-  """Returns each layer's window; layer_types go before the rule of the family."""
+  """Returns each layer's window: one for all layers, or by layer_types, or by the family's rule.
+
+  () if there is none.
+  """
   layers, window, rule = fields.num_hidden_layers, fields.sliding_window, family.windows
   is_switched_on = rule in ('all', 'half', 'most') or fields.use_sliding_window
   if rule == 'none' or not window or not is_switched_on:

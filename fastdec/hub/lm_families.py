@@ -71,6 +71,8 @@ class Family:
   # use_sliding_window: all ('switched'), from max_window_layers on ('late'), or those without rope
   # ('unrotated')
   windows: str = 'none'
+  activation_field: str = 'hidden_act'  # the field of config.json that names the activation
+  is_phi: bool = False  # heeds Phi's rope: a share of the width, and early names
 
 
 BIASES = ('attention_bias', 'mlp_bias')
@@ -86,7 +88,7 @@ OF_GEMMA = {
   'num_key_value_heads': 4, 'head_dim': 256, 'hidden_activation': 'gelu_pytorch_tanh',
   'sliding_window': 4096, 'query_pre_attn_scalar': 256, 'tie_word_embeddings': True,
 }  # fmt: skip
-FAMILIES = {
+LM_ROWS = {
   'llama': Family('Llama 1 to 3.3, Vicuna, TinyLlama, SmolLM 1 and 2, Yi', heeds=BIASES),
   'mistral': Family(
     'Mistral', {'num_key_value_heads': 8, 'sliding_window': 4096}, windows='all',
@@ -132,19 +134,18 @@ FAMILIES = {
   ),
   'phi3': Family(
     'Phi-3, Phi-3.5, Phi-4',
-    {'rms_norm_eps': 1e-5, 'original_max_position_embeddings': 4096},
-    ('partial_rotary_factor',), windows='all',
+    {'rms_norm_eps': 1e-5, 'original_max_position_embeddings': 4096}, windows='all', is_phi=True,
   ),
   'gemma2': Family(
     'Gemma 2',
     {**OF_GEMMA, 'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0},
-    ('attention_bias', *CAPS), {'norms': 'both'}, 'half',
+    ('attention_bias', *CAPS), {'norms': 'both'}, 'half', 'hidden_activation',
   ),
   'gemma3_text': Family(
     'Gemma 3 (text)',
     {**OF_GEMMA, 'rope_theta': 1e6, 'rope_local_base_freq': 1e4, 'sliding_window_pattern': 6},
     # Gemma 3 has a field for a cap of scores, which its own code ignores
     ('attention_bias', *CAPS, 'rope_local_base_freq'),
-    {'norms': 'both', 'qk_norm': True, 'score_cap': None}, 'most',
+    {'norms': 'both', 'qk_norm': True, 'score_cap': None}, 'most', 'hidden_activation',
   ),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.hub.dequantized import Dequantized
 from fastdec.hub.families import read_fields
-from fastdec.hub.quantized_formats import FORMATS, Format, Parts, QuantizationConfig
+from fastdec.hub.quantized_formats import FORMATS, Format, QuantizationConfig, StoredMatrix
 from fastdec.hub.tensors import Tensors
 
 # Scales and zeros of activations and caches, which a server quantizes too; here they stay floats.
@@ -59,8 +59,8 @@ def tensors_of(
   Args:
     folder: the folder of the files.
     config: the content of config.json.
-    files: the file of each tensor, as of `weight_files.files_of`.
-    is_tied: as of `Tensors`.
+    files: the file of each tensor, as in `weight_files.files_of`.
+    is_tied: as in `Tensors`.
 
   Raises:
     UserError: a format that is not read.
@@ -81,7 +81,7 @@ class QuantizedTensors(Tensors):
     is_tied: bool,
     quantization: QuantizationConfig,
   ):
-    self._quantization, self._parts = quantization, Tensors(folder, files)
+    self._quantization, self._stored = quantization, Tensors(folder, files)
     self._formats: dict[str, Format] = {}  # of the matrices
     self._matrices: dict[str, Dequantized] = {}
     whole = {name: file for name, file in files.items() if not name.endswith(OF_ACTIVATIONS)}
@@ -92,15 +92,15 @@ class QuantizedTensors(Tensors):
 
   def _join_parts(self, row: Format, files: dict[str, str]) -> None:
     """Replaces the parts of each matrix of this format by NAME.weight, in place."""
-    numbers = row.parts[0]
+    numbers = row.suffixes[0]
     for name in [name for name in files if name.endswith(f'.{numbers}')]:
       stem = name.removesuffix(numbers)
-      parts = [part for part in row.parts if stem + part in files]
-      if numbers == 'weight' and not any('scale' in part for part in parts):
+      suffixes = [suffix for suffix in row.suffixes if stem + suffix in files]
+      if numbers == 'weight' and not any('scale' in suffix for suffix in suffixes):
         continue  # a matrix of floats
       file = files[name]
-      for part in parts:
-        del files[stem + part]
+      for suffix in suffixes:
+        del files[stem + suffix]
       files[f'{stem}weight'] = file
       self._formats[f'{stem}weight'] = row
 
@@ -114,13 +114,14 @@ class QuantizedTensors(Tensors):
       return self._matrices[name]
     if name in self._formats:
       row, stem = self._formats[name], name.removesuffix('weight')
-      stored = {}
-      for part in row.parts:
-        if stem + part in self._parts:
-          stored[part] = self._parts.find(stem + part)
-      self._matrices[name] = row.reader(Parts(stem[:-1], stored), self._quantization)
+      parts = {}
+      for suffix in row.suffixes:
+        if stem + suffix in self._stored:
+          parts[suffix] = self._stored.find(stem + suffix)
+      matrix = StoredMatrix(stem.removesuffix('.'), parts)
+      self._matrices[name] = row.reader(matrix, self._quantization)
       return self._matrices[name]
-    tensor = self._parts.find(name)
+    tensor = self._stored.find(name)
     if tensor.dtype.itemsize == 1 and name.endswith('weight'):
       raise UserError(f'{name} is {tensor.dtype}, and has no scale: copy the folder again')
     return tensor

@@ -1,6 +1,6 @@
 """Formats of quantized matrices: the tensors that each stores, and the matrix that they mean.
 
-`FORMATS` is the table. A row's reader makes a `Dequantized` matrix from the `Parts` of one.
+`FORMATS` is the table. A row's reader makes a `Dequantized` matrix from the `StoredMatrix`.
 """
 
 import dataclasses
@@ -88,21 +88,21 @@ class BlockFields:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-  """The tensors that a matrix is stored in, by the last word of their names."""
+class StoredMatrix:
+  """The tensors that a matrix is stored in, its parts, by the last word of their names."""
 
   name: str
-  stored: Mapping[str, Stored]
+  parts: Mapping[str, Stored]
 
   def __contains__(self, part: str) -> bool:
-    return part in self.stored
+    return part in self.parts
 
   def __getitem__(self, part: str) -> Stored:
-    if part not in self.stored:
+    if part not in self.parts:
       raise UserError(
-        f'{self.name} has {", ".join(sorted(self.stored))}, and lacks {part}: copy the folder again'
+        f'{self.name} has {", ".join(sorted(self.parts))}, and lacks {part}: copy the folder again'
       )
-    return self.stored[part]
+    return self.parts[part]
 
   def of(self, part: str, types: tuple[Any, ...], shape: tuple[int, ...] | None = None) -> Stored:
     """Returns a part, which must be of one of these types and of this shape (None: a matrix).
@@ -139,12 +139,12 @@ class Parts:
     return group if was_never_set else stored
 
 
-def read_unpacked(parts: Parts, config: QuantizationConfig) -> Dequantized:
+def read_unpacked(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   """Reads numbers in float8 or int8, with scales of blocks, outputs, groups, or one for all."""
-  weight = parts.of('weight', (*FLOAT8, *INT8))
-  scale_name = 'weight_scale_inv' if 'weight_scale_inv' in parts else 'weight_scale'
+  weight = matrix.of('weight', (*FLOAT8, *INT8))
+  scale_name = 'weight_scale_inv' if 'weight_scale_inv' in matrix else 'weight_scale'
   outputs, inputs = weight.shape
-  shape = parts[scale_name].shape
+  shape = matrix[scale_name].shape
   rows, columns = math.prod(shape[:1]), math.prod(shape[1:])
   # The outputs (tall) and inputs (wide) that share a scale: as configured, or as its shape means.
   tall, wide = config.block or (1, inputs)
@@ -156,7 +156,7 @@ def read_unpacked(parts: Parts, config: QuantizationConfig) -> Dequantized:
       tall, wide = 1, inputs // columns
     else:
       shape = blocks  # the next line raises an error with this shape
-  scale = parts.of(scale_name, FLOATS, shape)
+  scale = matrix.of(scale_name, FLOATS, shape)
 
   def of_outputs(stored: Stored, start: int, stop: int) -> Num[np.ndarray, 'n g']:
     """Returns the entries of these outputs, of which `tall` share one."""
@@ -165,8 +165,8 @@ def read_unpacked(parts: Parts, config: QuantizationConfig) -> Dequantized:
     return entries[np.arange(start, stop) // tall - first]
 
   zeros, integers = None, None
-  if 'weight_zero_point' in parts:
-    zero = parts.of('weight_zero_point', (*INT8, *FLOAT8), shape)
+  if 'weight_zero_point' in matrix:
+    zero = matrix.of('weight_zero_point', (*INT8, *FLOAT8), shape)
     zeros = functools.partial(of_outputs, zero)
   elif weight.dtype == np.int8 and (tall, columns) == (1, 1):
     integers = (weight, scale.reshape(outputs))
@@ -174,27 +174,27 @@ def read_unpacked(parts: Parts, config: QuantizationConfig) -> Dequantized:
     lambda start, stop: weight.rows(start, stop)[:],
     zeros,
     functools.partial(of_outputs, scale),
-    parts.group_of('weight_g_idx', np.arange(inputs) // wide),
+    matrix.group_of('weight_g_idx', np.arange(inputs) // wide),
     (outputs, inputs),
     integers=integers,
   )
 
 
-def read_packed(parts: Parts, config: QuantizationConfig) -> Dequantized:
+def read_packed(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   """Reads words along the inputs. Half the range was added to each number, and to each zero."""
-  words, sizes = parts.of('weight_packed', WORDS), parts.of('weight_shape', INDICES, (2,))
+  words, sizes = matrix.of('weight_packed', WORDS), matrix.of('weight_shape', INDICES, (2,))
   outputs, inputs = (int(size) for size in sizes[:])
   # No field has the bits, so the width of the stored matrix decides; 4 also if neither fits.
   width = words.shape[1]
   bits = 8 if width == words_for(inputs, 8) != words_for(inputs, 4) else 4
-  parts.of('weight_packed', WORDS, (outputs, words_for(inputs, bits)))
-  scale = parts.of('weight_scale', FLOATS)
+  matrix.of('weight_packed', WORDS, (outputs, words_for(inputs, bits)))
+  scale = matrix.of('weight_scale', FLOATS)
   columns = scale.shape[1] if inputs % scale.shape[1] == 0 else 1
-  parts.of('weight_scale', FLOATS, (outputs, columns))
+  matrix.of('weight_scale', FLOATS, (outputs, columns))
   half = np.full((1, columns), 2 ** (bits - 1), np.uint8)
   zero = None
-  if 'weight_zero_point' in parts:
-    zero = parts.of('weight_zero_point', WORDS, (words_for(outputs, bits), columns))
+  if 'weight_zero_point' in matrix:
+    zero = matrix.of('weight_zero_point', WORDS, (words_for(outputs, bits), columns))
 
   def zeros(start: int, stop: int) -> np.ndarray:
     return half if zero is None else outputs_of(zero, bits, start, stop, axis=0)
@@ -203,38 +203,38 @@ def read_packed(parts: Parts, config: QuantizationConfig) -> Dequantized:
     lambda start, stop: unpacked(words.rows(start, stop)[:], bits)[:, :inputs],
     zeros,
     lambda start, stop: scale.rows(start, stop)[:],
-    parts.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
+    matrix.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
     (outputs, inputs),
   )
 
 
-def read_gptq(parts: Parts, config: QuantizationConfig) -> Dequantized:
+def read_gptq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   """Reads words along the inputs of a matrix [inputs, outputs]; older files store zeros minus 1."""
   bits = config.bits or 4
   added_to_zero = 0 if config.checkpoint_format == 'gptq_v2' else 1
-  words = parts.of('qweight', WORDS)
+  words = matrix.of('qweight', WORDS)
   inputs, outputs = words.shape[0] * 32 // bits, words.shape[1]
   group = config.group_of(inputs)
   groups = int(group.max()) + 1
-  zero = parts.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
-  scale = parts.of('scales', FLOATS, (groups, outputs))
+  zero = matrix.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
+  scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
     lambda start, stop: unpacked(words[:, start:stop].T, bits),
     lambda start, stop: outputs_of(zero, bits, start, stop).astype(np.int16) + added_to_zero,
     lambda start, stop: scale[:, start:stop].T,
-    parts.group_of('g_idx', group),
+    matrix.group_of('g_idx', group),
     (outputs, inputs),
   )
 
 
-def read_awq(parts: Parts, config: QuantizationConfig) -> Dequantized:
+def read_awq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   """Reads words along the outputs of a matrix [inputs, outputs], even outputs first."""
-  words = parts.of('qweight', WORDS)
+  words = matrix.of('qweight', WORDS)
   inputs, outputs = words.shape[0], words.shape[1] * 8
   group = config.group_of(inputs)
   groups = int(group.max()) + 1
-  zero = parts.of('qzeros', WORDS, (groups, outputs // 8))
-  scale = parts.of('scales', FLOATS, (groups, outputs))
+  zero = matrix.of('qzeros', WORDS, (groups, outputs // 8))
+  scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
     lambda start, stop: outputs_of(words, 4, start, stop, order=AWQ_ORDER),
     lambda start, stop: outputs_of(zero, 4, start, stop, order=AWQ_ORDER),
@@ -253,7 +253,7 @@ class Format:
     variants: the words of `QuantizationConfig.variants` that are read; () if the method has one.
     numbers: the type of numbers, for the docs.
     shares: the numbers that have one scale, for the docs.
-    parts: last words of the names of a matrix's tensors, some of which may be missing.
+    suffixes: last words of the names of a matrix's tensors, some of which may be missing.
     reader: makes the matrix of its parts.
   """
 
@@ -261,8 +261,8 @@ class Format:
   variants: tuple[str, ...]
   numbers: str
   shares: str
-  parts: tuple[str, ...]
-  reader: Callable[[Parts, QuantizationConfig], Dequantized]
+  suffixes: tuple[str, ...]
+  reader: Callable[[StoredMatrix, QuantizationConfig], Dequantized]
 
 
 OF_WEIGHT = ('weight_zero_point', 'weight_g_idx')

@@ -1,7 +1,7 @@
 """Automata over tokens: the texts of a regular expression as a table for one vocabulary.
 
 outlines-core compiles the expression into an automaton over bytes. Here all tokens walk through it:
-the state behind a token is the one behind its last byte. Tokens that lead to the same states from
+the state after a token is the one after its last byte. Tokens that lead to the same states from
 everywhere are one kind, so the table is small for any vocabulary.
 """
 
@@ -22,7 +22,7 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import shown
 
-NOWHERE = -1  # behind a byte or a token that is not allowed
+NOWHERE = -1  # after a byte or a token that is not allowed
 NEVER, END = 0, 1  # kinds: of tokens that are never allowed, and of the model's ends
 BYTES = 256
 LONGEST = 2**20  # characters of an expression
@@ -39,7 +39,7 @@ class Automaton:
   """States of the texts that can still become a match; state 0 is that of no text.
 
   Attributes:
-    after: the state behind a token of each kind, or NOWHERE; behind an END, where the text is a
+    after: the state after a token of each kind, or NOWHERE; after an END, where the text is a
       match, the same state.
     kind: of each token.
     forced: a token of the only text that can follow, as long as possible; NOWHERE if several texts
@@ -81,9 +81,9 @@ def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
   table[accepting, END] = accepting.nonzero()[0]
   forced, few = np.full(len(after), NOWHERE), _Walk.of([words[i] for i in examples], letter)
   for states in _blocks(np.arange(len(after))):
-    table[states, 2:] = few.behind(after, states).T
+    table[states, 2:] = few.states_after(after, states).T
   for states in _blocks(is_forced.nonzero()[0]):
-    sizes = np.where(walk.behind(forcing, states) >= 0, walk.sizes[:, None], 0)
+    sizes = np.where(walk.states_after(forcing, states) >= 0, walk.sizes[:, None], 0)
     forced[states] = np.where(sizes.any(0), sizes.argmax(0), NOWHERE)
   return _trimmed(name, Automaton(table, kind, forced, len(after) - 1))
 
@@ -91,7 +91,7 @@ def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
 def of_bytes(
   name: str, pattern: str
 ) -> tuple[Int[np.ndarray, 'states bytes'], Bool[np.ndarray, ' states']]:
-  """Returns the state behind each byte in each state, and the states of matches; 0 is the first.
+  """Returns the state after each byte in each state, and the states of matches; 0 is the first.
 
   Raises:
     UserError: as `automaton_of`.
@@ -118,8 +118,8 @@ def of_bytes(
     raise _too_large(name)
   number = {state: i for i, state in enumerate(answer['states'])}
   after = np.full((len(number), BYTES), NOWHERE, np.int32)
-  for state, byte, behind in answer['steps']:
-    after[number[state], byte] = number[behind]
+  for state, byte, next_state in answer['steps']:
+    after[number[state], byte] = number[next_state]
   matches = np.isin(answer['states'], answer['matches'])
   kept = _reached(_adjacent(after).T, matches)
   if kept.sum() > MOST_STATES:
@@ -174,19 +174,19 @@ class _Walk:
       left, count = left[sizes[left] > place + 1], len(nodes)
     raise AssertionError  # every token ends
 
-  def behind(
+  def states_after(
     self, after: Int[np.ndarray, 'states letters'], states: Int[np.ndarray, ' some']
   ) -> Int[np.ndarray, 'words some']:
-    """Returns the state behind each token from each of some states, or NOWHERE."""
+    """Returns the state after each token from each of some states, or NOWHERE."""
     columns = np.vstack([after, np.full(after.shape[1], NOWHERE)]).T.astype(np.int16, order='C')
-    behind = np.full((len(self.sizes), len(states)), NOWHERE, np.int16)
+    reached = np.full((len(self.sizes), len(states)), NOWHERE, np.int16)
     now = states[None].astype(np.int16)
     for level in self.levels:
       before, now = now, np.empty((len(level.parents), len(states)), np.int16)
       for column, begin, end in zip(columns, level.bounds[:-1], level.bounds[1:], strict=True):
         now[begin:end] = column[before[level.parents[begin:end]]]  # the last row is NOWHERE's
-      behind[level.tokens] = now[level.nodes]
-    return behind
+      reached[level.tokens] = now[level.nodes]
+    return reached
 
 
 def _blocks(states: Int[np.ndarray, ' many']) -> Iterator[Int[np.ndarray, ' some']]:
@@ -205,7 +205,7 @@ def _kinds(
   rng, sums = np.random.default_rng(0), np.zeros(len(walk.sizes), np.uint64)
   for states in _blocks(np.arange(len(after))):
     weights = rng.integers(1, 2**64, len(states), np.uint64)
-    sums += (walk.behind(after, states) - NOWHERE).astype(np.uint64) @ weights
+    sums += (walk.states_after(after, states) - NOWHERE).astype(np.uint64) @ weights
   different, examples, kind = np.unique(sums, return_index=True, return_inverse=True)
   never = int(different[0] == 0)  # the sums are in order
   return np.where(sums == 0, NEVER, kind + 2 - never).astype(np.int32), examples[never:]

@@ -35,7 +35,7 @@ from fastdec.models.api import Model
 
 LEAST = 64  # states and kinds of a table, which is padded: few sizes make few programs
 PADDING = 0.05  # share of a vocabulary that a model may add, to reach a round number
-WAITING = -2  # less a state: one token comes before it that is no part of the text
+WAITING = -2  # WAITING - s: state s, but one token that is no part of the text comes first
 
 
 @struct.pytree
@@ -43,12 +43,12 @@ class Constraint:
   """Texts that may be written; `Constraint.regex` and `Constraint.json_schema` make one.
 
   Attributes:
-    after: the state behind a token of each kind (`automaton.Automaton`), or NOWHERE.
+    after: the state after a token of each kind (`automaton.Automaton`), or NOWHERE.
     kind: of each token.
-    forced: the token that must follow in each state, as far as one must; or NOWHERE.
-    begins: the state of no text, behind a prompt and without one.
+    forced: for each state, a token of the only text that can follow; NOWHERE if several can.
+    begins: the state before any text, after a prompt and without one.
     spelling: of the tokenizer (`spelling_of`).
-    waits: true if the first token behind a start is forced.
+    waits: true if the first token after a start is forced.
   """
 
   after: Int[Array, 'states kinds']
@@ -82,7 +82,7 @@ class Constraint:
 
     Args:
       schema: a dict, or its text.
-      tokenizer: as of `regex`.
+      tokenizer: as in `regex`.
 
     Raises:
       UserError: as `regex`; a schema that nothing meets, or one with a keyword that no regular
@@ -101,15 +101,17 @@ class Constraint:
     words = tokenizer.token_bytes()
     made = automaton_of(name, pattern, words)
     # Does the tokenizer's decoded text keep the space that begins its first token?
-    spaced = next((i for i, word in enumerate(words) if word[:1] == b' ' and word.strip()), None)
-    keeps = spaced is None or tokenizer.decode([spaced]).startswith(' ')
-    states, kinds = (max(LEAST, 2 ** (size - 1).bit_length()) for size in made.after.shape)
-    padding = ((0, states - made.after.shape[0]), (0, kinds - made.after.shape[1]))
+    keeps_space = True
+    for token, word in enumerate(words):
+      if word.startswith(b' ') and word.strip():
+        keeps_space = tokenizer.decode([token]).startswith(' ')
+        break
+    padding = [(0, _padded(size) - size) for size in made.after.shape]
     return cls(
       jnp.asarray(np.pad(made.after, padding, constant_values=NOWHERE)),
       jnp.asarray(made.kind),
       jnp.asarray(np.pad(made.forced, padding[0], constant_values=NOWHERE)),
-      jnp.asarray([0, 0 if keeps else made.begun], jnp.int32),
+      jnp.asarray([0, 0 if keeps_space else made.begun], jnp.int32),
       jnp.asarray(spelling_of(words), jnp.uint32),
     )
 
@@ -119,7 +121,7 @@ class Constraint:
     Args:
       model: the target.
       rows: any number.
-      waits: true if the first token behind a start is forced.
+      waits: true if the first token after a start is forced.
 
     Raises:
       UserError: another vocabulary than the constraint's; a model that never ends a text.
@@ -147,29 +149,29 @@ class Constraint:
   ) -> Float[Array, 'b n v']:
     """Returns logits that are minus infinity for tokens that lead nowhere.
 
-    They stay where a token comes first that is no part of the text; and behind a node that leads
-    nowhere itself, for no draft is accepted there.
+    Logits stay as they are where the next token is no part of the text, and after a node that is
+    itself not allowed, since no draft is accepted there.
     """
     states = self._at_nodes(state, draft)
     allowed = (self.after[states] >= 0) | (states < 0)[..., None]
     return jnp.where(jnp.take(allowed, self.kind, axis=-1), logits, -jnp.inf)
 
   def observe(self, state: Int[Array, ' b'], emitted: Emitted) -> Int[Array, ' b']:
-    """Returns the states behind these tokens."""
+    """Returns the states after these tokens."""
     return self.follow(state, emitted.tokens, emitted.count)
 
   def take(self, rows: Any) -> 'Constraint':
     return self
 
   def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
-    """Returns the state behind one more token."""
-    behind = jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
-    return jnp.where(state <= WAITING, WAITING - state, behind)
+    """Returns the state after one more token."""
+    after = jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
+    return jnp.where(state <= WAITING, WAITING - state, after)
 
   def follow(
     self, state: Int[Array, ' b'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
   ) -> Int[Array, ' b']:
-    """Returns the state behind the first `count` tokens of each row."""
+    """Returns the state after the first `count` tokens of each row."""
 
     def one(i: Int[Array, ''], state: Int[Array, ' b']) -> Int[Array, ' b']:
       return jnp.where(i < count, self.behind(state, tokens[:, i]), state)
@@ -187,6 +189,11 @@ class Constraint:
 
     states = jnp.broadcast_to(state[:, None], draft.tokens.shape)
     return jax.lax.fori_loop(0, topology.max_depth, deeper, states)
+
+
+def _padded(size: int) -> int:
+  """Returns the next power of two, from LEAST."""
+  return max(LEAST, 2 ** (size - 1).bit_length())
 
 
 def spelling_of(words: Sequence[bytes]) -> int:

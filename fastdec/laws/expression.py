@@ -12,15 +12,15 @@ from typing import Any
 MEMORY = 2**31  # bytes
 SECONDS = 10  # of processor time
 MOST_STATES = 8192  # those of the last character included
-END = 256  # the number of the end, behind those of the bytes
-LAST = '\U0010ffff'  # stands behind each text; no text has it
+END = 256  # the number of the end, after those of the bytes
+LAST = '\U0010ffff'  # stands after each text; no text has it
 
 
 def answer(pattern: str) -> dict[str, object]:
   """Returns the automaton over bytes of the texts that match as a whole, or why there is none.
 
   outlines-core ends a text where the first alternative does: of `a|ab` it would know `a` alone.
-  A last character behind the whole makes it try both.
+  A last character after the whole makes it try both.
   """
   library: Any = importlib.import_module('outlines_core')  # of the extra 'constraint'
   try:
@@ -33,7 +33,7 @@ def answer(pattern: str) -> dict[str, object]:
     return {'states': len(after)}
   ends, matches, steps = index.get_final_states(), [], []
   for state, row in after.items():
-    steps += [[state, byte, behind] for byte, behind in row.items() if byte != END]
+    steps += [[state, byte, next_state] for byte, next_state in row.items() if byte != END]
     last = state
     for byte in LAST.encode():
       last = after.get(last, {}).get(byte)

@@ -93,7 +93,7 @@ class _Writer:
 
     Args:
       part: of the schema.
-      path: a name for each part around this one; behind a reference, its pointer.
+      path: a name for each part around this one; after a reference, its pointer.
     """
     self.parts += 1
     if self.parts > MOST_PARTS or len(path) > MOST_DEPTH:
@@ -227,16 +227,16 @@ class _Writer:
         'minProperties and maxProperties are not supported where they cut the properties that a'
         ' JSON schema names: make these required, or leave them out'
       )
-    # From the last property to the first: the texts of those so far, and of them behind others.
-    items, behind = '', ''
+    # From the last property to the first: the texts of those so far, and of them after others.
+    items, after = '', ''
     for pair, is_required in reversed(pairs):
-      begun = f'{pair}{behind}'
+      begun = f'{pair}{after}'
       if is_required:
-        items, behind = begun, f', {begun}'
+        items, after = begun, f', {begun}'
       else:
         items = f'(?:{begun}|{items})' if items else f'(?:{begun})?'
-        behind = f'(?:, {pair})?{behind}'
-      if len(items) + len(behind) > LONGEST:
+        after = f'(?:, {pair})?{after}'
+      if len(items) + len(after) > LONGEST:
         raise UserError('the JSON schema is too large: make more of its properties required')
     return rf'\{{{items}\}}'
 

@@ -2,13 +2,14 @@
 
 `Processors` holds a user's settings; `Processing` is the law that they make for a model
 (`decoding.law`). Each row remembers which words its text has, so a call costs a few passes over the
-logits whatever the text's length. What the ancestors of a draft's nodes change is added afterwards.
+logits whatever the text's length; n-gram rules also scan the text. What the ancestors of a draft's
+nodes change is added afterwards.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,15 +43,29 @@ WORDS = {
   'exponential_decay_length_penalty': 'length_decay',
   'eos_token_id': 'ends',
 }
-PENALTY = 'a number above 0; 1 changes nothing'
-# Of each number: the value that changes nothing, the least, the most, and words for a message.
-NUMBERS: dict[str, tuple[float, float, float, str]] = {
-  'repetition_penalty': (1.0, SMALLEST, 1e6, PENALTY),
-  'encoder_repetition_penalty': (1.0, SMALLEST, 1e6, PENALTY),
-  'presence_penalty': (0.0, -1e6, 1e6, 'a number; 0 changes nothing'),
-  'frequency_penalty': (0.0, -1e6, 1e6, 'a number; 0 changes nothing'),
-  'min_length': (0, 0, LARGEST, 'a whole number of tokens from 0'),
-  'min_new_tokens': (0, 0, LARGEST, 'a whole number of tokens from 0'),
+
+
+class Number(NamedTuple):
+  """A setting that is one number, or an array with a number for each row."""
+
+  neutral: float  # the value that changes nothing
+  least: float
+  most: float
+  allowed: str  # for a message
+  is_whole: bool = False
+  is_penalty: bool = False  # lowers or raises the words of a text, see `_penalty`
+
+
+FACTOR = 'a number above 0; 1 changes nothing'
+ADDED = 'a number; 0 changes nothing'
+TOKENS = 'a whole number of tokens from 0'
+NUMBERS = {
+  'repetition_penalty': Number(1.0, SMALLEST, 1e6, FACTOR, is_penalty=True),
+  'encoder_repetition_penalty': Number(1.0, SMALLEST, 1e6, FACTOR, is_penalty=True),
+  'presence_penalty': Number(0.0, -1e6, 1e6, ADDED, is_penalty=True),
+  'frequency_penalty': Number(0.0, -1e6, 1e6, ADDED, is_penalty=True),
+  'min_length': Number(0, 0, LARGEST, TOKENS, is_whole=True),
+  'min_new_tokens': Number(0, 0, LARGEST, TOKENS, is_whole=True),
 }
 
 
@@ -70,22 +85,23 @@ class Processors:
     no_repeat_ngram: n-grams of this size stand in prompt and text once; 0: no such rule.
     min_length: fewest tokens before an end, the prompt's (or the start token) counted.
     bad_words: tokens, or sequences of them, that are never written; single end tokens are left out.
-    bias: {token or tuple of tokens: number added to the last one's logit behind the others}, or a
-      list of such pairs.
+    bias: {token or tuple of tokens: number added to the logit of the last one, after the others},
+      or a list of such pairs.
     forced_begin: the first token, if the text has one token before it (a start, a language).
     forced_end: the token, or several to choose from, at a row's last place.
     min_new_tokens: fewest tokens before an end, the prompt's not counted.
-    suppress: tokens that are never written.
-    begin_suppress: tokens that are not written first.
+    suppress: tokens that are never written; those that the model does not know are ignored.
+    begin_suppress: tokens that are not written first; unknown ones are ignored too.
     encoder_repetition_penalty: above 1 raises the source's tokens, as `repetition_penalty` lowers.
       Without an encoder the prompt is the source.
     encoder_no_repeat_ngram: n-grams of this size that the source has are not written.
-    length_decay: (n, factor): from n new tokens on, ends gain |logit| * (factor^i - 1), i = 1, ...
+    length_decay: (n, factor): after n + i new tokens, i = 1, 2, ..., ends gain
+      |logit| * (factor^i - 1).
     ends: the tokens that end a text, in place of the model's own.
 
   Raises:
-    UserError: a setting out of range; in `decode`, a token that the model does not know, or another
-      number of rows.
+    UserError: a setting out of range; in `decode`, another token that the model does not know, or
+      another number of rows.
   """
 
   repetition_penalty: Any = 1.0
@@ -129,9 +145,9 @@ class Processors:
     return cls(**fields)
 
   def __post_init__(self) -> None:
-    for name, (_, least, most, allowed) in NUMBERS.items():
-      whole = name.startswith('min_')
-      struct.assign(self, **{name: each(name, getattr(self, name), least, most, allowed, whole)})
+    for name, number in NUMBERS.items():
+      limits = (number.least, number.most, number.allowed, number.is_whole)
+      struct.assign(self, **{name: each(name, getattr(self, name), *limits)})
     for name in ('no_repeat_ngram', 'encoder_no_repeat_ngram'):
       checked = size(name, getattr(self, name), 0, '0 for no such rule, or more', LONGEST)
       struct.assign(self, **{name: checked})
@@ -159,39 +175,48 @@ class Processors:
     Raises:
       UserError: a token that the model does not know, or settings of another number of rows.
     """
-    numbers = {
-      name: getattr(self, name)
-      for name, (neutral, *_) in NUMBERS.items()
-      if (getattr(self, name) != neutral).any()
-    }
-    if self.length_decay is not None:
-      numbers |= {'decay_start': self.length_decay[0], 'decay_factor': self.length_decay[1]}
-    if self.forced_begin is not None:
-      numbers['forced_begin'] = self.forced_begin
-      self._check_known(model, 'forced_begin', self.forced_begin)
-    for name, value in numbers.items():
-      check_one_per_row(name, value, rows)
-    biases = dict(self.bias)
-    known, ends = range(model.vocab_size), [(end,) for end in model.eos_ids]
-    # As in `generate`, tokens that the model does not know are ignored here.
-    not_first = {one: True for one in self.begin_suppress if one in known}
-    biases |= {(one,): -math.inf for one in self.suppress if one in known}
-    biases |= {one: -math.inf for one in self.bad_words if one not in ends}
+    # Check that the model knows the tokens.
     for name, ids in (
-      ('bias', [token for one in self.bias for token in one]),
-      ('bad_words', [token for one in self.bad_words for token in one]),
+      ('forced_begin', () if self.forced_begin is None else self.forced_begin),
+      ('bias', [token for sequence in self.bias for token in sequence]),
+      ('bad_words', [token for sequence in self.bad_words for token in sequence]),
       ('forced_end', self.forced_end or ()),
       ('ends', self.ends or ()),
     ):
-      self._check_known(model, name, ids)
+      _check_known(model, name, ids)
+
+    # Collect the numbers that change something.
+    numbers = {}
+    for name, number in NUMBERS.items():
+      value = getattr(self, name)
+      if (value != number.neutral).any():
+        numbers[name] = value
+    if self.length_decay is not None:
+      numbers['decay_start'], numbers['decay_factor'] = self.length_decay
+    if self.forced_begin is not None:
+      numbers['forced_begin'] = self.forced_begin
+    for name, value in numbers.items():
+      check_one_per_row(name, value, rows)
+
+    # Join the biases; minus infinity is that of what is never written. As in `generate`, tokens to
+    # suppress that the model does not know are ignored.
+    biases = dict(self.bias)
+    known, ends = range(model.vocab_size), [(end,) for end in model.eos_ids]
+    not_first = {one: True for one in self.begin_suppress if one in known}
+    biases |= {(one,): -math.inf for one in self.suppress if one in known}
+    biases |= {one: -math.inf for one in self.bad_words if one not in ends}
+    single = {one[0]: bias for one, bias in biases.items() if len(one) == 1}
+    several = {one: bias for one, bias in biases.items() if len(one) > 1}
+
+    # Rules about the source need one with the output's words.
     reads_source = 'encoder_repetition_penalty' in numbers or self.encoder_no_repeat_ngram
     if reads_source and (model.fixed_length is not None or has_own_source_ids(model)):
       raise UserError(
         'this source has no words of the output, so encoder_repetition_penalty and'
         ' encoder_no_repeat_ngram mean nothing: leave them out'
       )
-    single = {one[0]: bias for one, bias in biases.items() if len(one) == 1}
-    several = {one: bias for one, bias in biases.items() if len(one) > 1}
+
+    # Make the law.
     law = Processing(
       numbers=numbers,
       bias=_table(single, model) if set(single) - set(model.suppressed_ids) else None,
@@ -207,13 +232,15 @@ class Processors:
     # They go to the device at once, since a stream would bring them there at each step.
     return (jax.tree.map(jnp.asarray, law),) if law.is_on else ()
 
-  def _check_known(self, model: Model, name: str, ids: Any) -> None:
-    unknown = [token for token in np.ravel(ids).tolist() if token >= model.vocab_size]
-    if unknown:
-      raise UserError(
-        f'{name} has the token {int(unknown[0])}, and the model knows 0 to {model.vocab_size - 1}:'
-        ' use the ids of its tokenizer'
-      )
+
+def _check_known(model: Model, name: str, ids: Any) -> None:
+  """Raises UserError for a token that the model does not know."""
+  unknown = [token for token in np.ravel(ids).tolist() if token >= model.vocab_size]
+  if unknown:
+    raise UserError(
+      f'{name} has the token {int(unknown[0])}, and the model knows 0 to {model.vocab_size - 1}:'
+      ' use the ids of its tokenizer'
+    )
 
 
 def _listed(name: str, values: Any) -> list[Any]:
@@ -275,7 +302,7 @@ def _aligned(sequences: Sequence[tuple[int, ...]] | Mapping[tuple[int, ...], Any
 
 
 @struct.pytree
-class SoFar:
+class TextState:
   """Text of each row, its settings, and the words that it has."""
 
   numbers: dict[str, Array]  # each [b]
@@ -292,7 +319,7 @@ class SoFar:
 
 
 @dataclasses.dataclass(frozen=True)
-class Behind:
+class NodeTexts:
   """The text that ends at each node."""
 
   above: Bool[Array, 'b n n']  # [i, j]: j stands below the root, and is i or an ancestor of it
@@ -313,7 +340,7 @@ class Processing:
   forced_end: tuple[int, ...] | None = struct.static()
   ngram: int = struct.static()
   source_ngram: int = struct.static()
-  begins_later: bool = struct.static()  # behind a start alone, the first token is a forced one
+  begins_later: bool = struct.static()  # after a start alone, the first token is a forced one
   ends: tuple[int, ...] = struct.static()
 
   @property
@@ -332,12 +359,12 @@ class Processing:
     taken = {name: x[rows] if x.ndim else x for name, x in self.numbers.items()}
     return dataclasses.replace(self, numbers=taken)
 
-  def init(self, model: Model, prompt: Prompt, max_len: int) -> SoFar:
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> TextState:
     """See `Law.init`."""
     b = len(prompt.tokens)
     length = jnp.asarray(prompt.length, jnp.int32)
     tokens = jnp.asarray(prompt.tokens)
-    room = max_len if self.reach else 0
+    added = max_len if self.reach else 0
     source, source_length = tokens, length
     if prompt.inputs is not None and prompt.inputs.ndim == 2:
       source, source_length = jnp.asarray(prompt.inputs), prompt.source_length(model)
@@ -346,12 +373,12 @@ class Processing:
     has_seen = 'repetition_penalty' in self.numbers or self.ngram == 1
     reads_source = 'encoder_repetition_penalty' in self.numbers or self.source_ngram == 1
     limit = jnp.full(b, max_len, jnp.int32) if prompt.limit is None else jnp.asarray(prompt.limit)
-    return SoFar(
+    return TextState(
       numbers={name: jnp.broadcast_to(x, (b,)) for name, x in self.numbers.items()},
       limit=limit,
       prompt=length,
       length=length,
-      text=jnp.pad(tokens, ((0, 0), (0, room))) if self.reach else tokens[:, :0],
+      text=jnp.pad(tokens, ((0, 0), (0, added))) if self.reach else tokens[:, :0],
       seen=_marked(jnp.zeros(words, bool), tokens, length) if has_seen else None,
       counts=jnp.zeros(words, jnp.int32) if counted else None,
       in_source=_marked(jnp.zeros(words, bool), source, source_length) if reads_source else None,
@@ -359,7 +386,7 @@ class Processing:
       source_length=source_length,
     )
 
-  def observe(self, state: SoFar, emitted: Emitted) -> SoFar:
+  def observe(self, state: TextState, emitted: Emitted) -> TextState:
     """See `Law.observe`."""
     tokens, count, counts = emitted.tokens, emitted.count, state.counts
     if counts is not None:
@@ -375,16 +402,16 @@ class Processing:
     )
 
   def __call__(
-    self, state: SoFar, draft: Draft, logits: Float[Array, 'b n v']
+    self, state: TextState, draft: Draft, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """See `Law`."""
-    behind = self._behind(state, draft)
-    logits = self._biased(behind, logits)
-    logits = self._penalised(state, draft, behind, logits)
-    logits = self._without_repeats(state, draft, behind, logits)
-    return self._begun_and_ended(state, behind, logits)
+    texts = self._texts_at_nodes(state, draft)
+    logits = self._biased(texts, logits)
+    logits = self._penalised(state, draft, texts, logits)
+    logits = self._without_repeats(state, draft, texts, logits)
+    return self._begun_and_ended(state, texts, logits)
 
-  def _behind(self, state: SoFar, draft: Draft) -> Behind:
+  def _texts_at_nodes(self, state: TextState, draft: Draft) -> NodeTexts:
     """Looks up the text of each node: its own last tokens, those of its ancestors, the text's."""
     tree, tokens = draft.topology, draft.tokens
     b, n = tokens.shape
@@ -408,37 +435,39 @@ class Processing:
       last.append(jnp.take_along_axis(words, at, axis=1))
       at = jnp.take_along_axis(up, at, axis=1)
     last = jnp.stack(last[::-1], axis=-1)
-    return Behind(above, length, last[..., 1:], last[..., :-1])
+    return NodeTexts(above, length, last[..., 1:], last[..., :-1])
 
-  def _biased(self, behind: Behind, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
-    """Adds the bias of words, and of the last words of sequences behind their others."""
+  def _biased(self, texts: NodeTexts, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
+    """Adds the bias of words, and that of a sequence's last word after its others."""
     if self.bias is not None:
       logits = logits + jnp.asarray(self.bias, logits.dtype)[None, None]
     if not len(self.sequences):
       return logits
     sequences = jnp.asarray(self.sequences)
     before = sequences[:, :-1]
-    own = behind.last[..., behind.last.shape[-1] - before.shape[1] :]
+    own = texts.last[..., texts.last.shape[-1] - before.shape[1] :]
     is_there = ((own[:, :, None] == before[None, None]) | (before == NONE)[None, None]).all(-1)
     # As in `generate`, a text must be as long as the whole sequence.
-    is_there &= behind.length[..., None] >= (sequences != NONE).sum(-1, dtype=jnp.int32)[None, None]
+    is_there &= texts.length[..., None] >= (sequences != NONE).sum(-1, dtype=jnp.int32)[None, None]
     amount = jnp.where(is_there, jnp.asarray(self.sequence_bias, logits.dtype), 0)
     return _each_node(lambda row, more: row.at[sequences[:, -1]].add(more))(logits, amount)
 
   def _penalised(
-    self, state: SoFar, draft: Draft, behind: Behind, logits: Float[Array, 'b n v']
+    self, state: TextState, draft: Draft, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Applies the penalties by the text up to the root, then anew to the words of ancestors."""
-    penalties = {name for name in self.numbers if name.endswith('_penalty')}
+    penalties = {
+      name for name, number in NUMBERS.items() if number.is_penalty and name in self.numbers
+    }
     if not penalties:
       return logits
     names = ('seen', 'counts', 'in_source')
     tables = {name: getattr(state, name) for name in names if getattr(state, name) is not None}
-    done = _penalty(state.numbers, logits, **{name: x[:, None] for name, x in tables.items()})
-    tokens, above = draft.tokens, behind.above
+    penalised = _penalty(state.numbers, logits, **{name: x[:, None] for name, x in tables.items()})
+    tokens, above = draft.tokens, texts.above
     b, n = tokens.shape
     if n == 1 or penalties == {'encoder_repetition_penalty'}:
-      return done
+      return penalised
     own = {name: jnp.take_along_axis(x, tokens, axis=1)[:, None] for name, x in tables.items()}
     if 'seen' in own:
       own['seen'] = jnp.ones_like(own['seen'])
@@ -447,42 +476,44 @@ class Processing:
       more = jnp.einsum('bik,bkj->bij', above.astype(jnp.float32), same)
       own['counts'] = own['counts'] + more.astype(jnp.int32)
     words = jnp.broadcast_to(tokens[:, None], (b, n, n))
-    mended = _penalty(state.numbers, jnp.take_along_axis(logits, words, axis=2), **own)
+    corrected = _penalty(state.numbers, jnp.take_along_axis(logits, words, axis=2), **own)
     place = jnp.where(above, words, logits.shape[-1])
-    return _each_node(lambda row, at, x: row.at[at].set(x, mode='drop'))(done, place, mended)
+    set_words = _each_node(lambda row, at, x: row.at[at].set(x, mode='drop'))
+    return set_words(penalised, place, corrected)
 
   def _without_repeats(
-    self, state: SoFar, draft: Draft, behind: Behind, logits: Float[Array, 'b n v']
+    self, state: TextState, draft: Draft, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Rules out tokens that would repeat an n-gram of the text, or write one of the source."""
     if self.source_ngram == 1:
       logits = jnp.where(state.in_source[:, None], -jnp.inf, logits)
     elif self.source_ngram:
-      texts = (state.source, state.source_length)
-      logits = _without_followers(*texts, self.source_ngram, behind.last, logits)
+      logits = _without_followers(
+        state.source, state.source_length, self.source_ngram, texts.last, logits
+      )
     if not self.ngram:
       return logits
     if self.ngram == 1:
       logits = jnp.where(state.seen[:, None], -jnp.inf, logits)
     else:
-      logits = _without_followers(state.text, state.length, self.ngram, behind.last, logits)
-    tokens, again = draft.tokens, behind.above
+      logits = _without_followers(state.text, state.length, self.ngram, texts.last, logits)
+    tokens, again = draft.tokens, texts.above
     if tokens.shape[1] == 1:
       return logits
     # N-grams that end with an ancestor: the tokens before it are those before the next token.
-    first = behind.last.shape[-1] - (self.ngram - 1)
-    own, others = behind.last[..., first:], behind.before[..., first:]
+    first = texts.last.shape[-1] - (self.ngram - 1)
+    own, others = texts.last[..., first:], texts.before[..., first:]
     again &= (own[:, :, None] == others[:, None]).all(-1)
     place = jnp.where(again, tokens[:, None], logits.shape[-1])
     return _each_node(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))(logits, place)
 
   def _begun_and_ended(
-    self, state: SoFar, behind: Behind, logits: Float[Array, 'b n v']
+    self, state: TextState, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Rules out early ends, and words at the beginning; forces the first token and the last."""
     numbers = {name: x[:, None] for name, x in state.numbers.items()}
     words = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
-    length, new = behind.length, behind.length - state.prompt[:, None]
+    length, new = texts.length, texts.length - state.prompt[:, None]
     is_end = is_among(words, self.ends)
     for name, counted in (('min_length', length), ('min_new_tokens', new)):
       if name in numbers:

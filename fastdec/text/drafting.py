@@ -1,4 +1,4 @@
-"""What drafts for a model: read from its folder, and checked against that model."""
+"""Drafts for a model: read from their folders, and checked against the model."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ class Generated:
   """A text that a model wrote. A notebook shows it with its blocks coloured.
 
   Attributes:
-    text: without the prompt, special tokens, and the stop string and all behind it.
+    text: without the prompt, special tokens, and the stop string and all after it.
     tokens: their ids, the end included; up to the one that completes a stop string.
     blocks: the tokens, by the call that emitted them. The first came with the prompt.
     calls: of the model.

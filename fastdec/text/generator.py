@@ -52,12 +52,12 @@ class Generator:
   Attributes:
     model, params: as `fd.load` returns them.
     tokenizer: as `fd.load_tokenizer` returns it.
-    strategy: as of `fd.decode`.
+    strategy: as in `fd.decode`.
     rows: prompts of a list that are decoded at once.
-    processors: as of `fd.decode`; `load` reads those of the folder's generation_config.json.
+    processors: as in `fd.decode`; `load` reads those of the folder's generation_config.json.
     source, target: languages of a translation model, by the codes of its tokenizer: 'en', 'de_DE',
       'deu_Latn'. None: as tokenizer and model have it.
-    constraint: as of `fd.decode`.
+    constraint: as in `fd.decode`.
   """
 
   model: Any
@@ -88,16 +88,16 @@ class Generator:
     source: str | None = None,
     target: str | None = None,
   ) -> 'Generator':
-    """Reads a model and what drafts for it, each from its folder.
+    """Reads a model and its draft or heads, each from its folder.
 
     Args:
       path: the model's folder of any kind, a run's workdir, or a name of the Hugging Face hub.
       draft: folder of a smaller model, or of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
-      dtype, mesh: as of `fd.load`, of all that is read.
-      strategy: an object; or words, 'speculative(gamma=4)'; or 'tuned', the choice of `fd.tune` for
-        the model, or the name of its file, beside the draft or heads that it took; None: by `draft`
-        or `heads`, else `Greedy()`.
+      dtype, mesh: as in `fd.load`, for all that is read.
+      strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`
+        chose for this model; or the name of a file that it wrote. Give the draft or heads that it
+        uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
       source, target: languages, 'en' and 'de', of a model that translates between several.
 
     Raises:
@@ -111,18 +111,18 @@ class Generator:
     if is_tuned(strategy):
       if dtype is not None:
         raise UserError(f'strategy={strategy!r} has its own type of numbers: leave out dtype')
-      part = heads if draft is None else draft
+      part_folder = heads if draft is None else draft
       file = None if strategy == 'tuned' else strategy
-      tuned = load_tuned(path, part, file, mesh, prepare=pack_if_faster)
+      tuned = load_tuned(path, part_folder, file, mesh, prepare=pack_if_faster)
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
 
     # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
     folder = open_folder(path, dtype)
     model, tokenizer = folder.model, tokenizer_of(folder)
-    cls(model, None, tokenizer, source=source, target=target)
+    _languages_of(model, tokenizer, source, target)  # refuses them
 
     if strategy is None or isinstance(strategy, str):
-      # Read what drafts. Words may name a strategy for the heads in the model's own folder.
+      # Read the draft or heads. Words may name a strategy for those in the model's own folder.
       part = None
       if draft is not None:
         part = draft_of(draft, dtype, mesh, model, tokenizer)
@@ -169,31 +169,29 @@ class Generator:
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
       logprobs: n for each token's log-probability and the n likeliest tokens of its place.
       processors, constraint: in place of the generator's own.
-      **settings: temperature, top_k, ... in place of the strategy's own, as of `fd.Sampling`; and
-        repetition_penalty, ... in place of the processors' own, as of `fd.Processors`. For a list,
+      **settings: temperature, top_k, ... in place of the strategy's own, as in `fd.Sampling`; and
+        repetition_penalty, ... in place of the processors' own, as in `fd.Processors`. For a list,
         each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
 
     Returns:
       `Generated`, or a list of them in the order of the prompts.
 
     Raises:
-      UserError: a prompt that is empty, or too long for the model; as `fd.decode`.
+      UserError: a prompt without any token, or too long for the model; as `fd.decode`.
     """
     started = time.perf_counter()
 
     # Check the arguments, and read the prompts.
     stops = _stop_strings(stop)
-    arguments = self._arguments(settings, processors, constraint, seed)
+    arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
+    arguments['logprobs'] = logprobs
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     if not is_one and not isinstance(prompt, Sequence):
       kind = type(prompt).__name__
       raise UserError(f'give a prompt or a list of prompts, not a value of the kind {kind}')
     prompts = [self.read(one) for one in ([prompt] if is_one else prompt)]
-    for most in [max_new_tokens] if np.ndim(max_new_tokens) != 1 else max_new_tokens:
-      count('max_new_tokens', most, 1, 'at least 1')
 
     # Decode. Texts come as they end, so each is put in the place of its prompt.
-    arguments |= {'max_len': max_new_tokens, 'logprobs': logprobs}
     model = ended_by(self.model, arguments['processors'])
     texts: list[Any] = [None] * len(prompts)
     for row in self._decode(prompts, stops, arguments):
@@ -229,16 +227,16 @@ class Generator:
   ) -> Iterator[str]:
     """Yields the text of a call in pieces, as they are written. Arguments are those of a call.
 
-    A piece that may begin a stop string waits until it is known.
+    Text that may begin a stop string is held back until the next tokens decide.
 
     Raises:
-      UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`.
+      UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`. Most
+        mistakes are raised at once, those that show only in the trace at the first piece.
     """
-    # Mistakes are raised here, before the first piece is taken.
-    arguments = self._arguments(settings, processors, constraint, seed)
+    arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
     ids, context = self.read(prompt)
     reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop))
-    blocks = self._stream(ids, arguments | {'max_len': max_new_tokens})
+    blocks = self._stream(ids, arguments)
     return _pieces(blocks, reader)
 
   def chat(self, messages: Any, **settings: Any) -> Generated:
@@ -246,7 +244,7 @@ class Generator:
 
     Args:
       messages: {'role': 'user', 'content': 'Hello'}, ...
-      **settings: as of a call.
+      **settings: as in a call.
 
     Raises:
       UserError: as a call; a tokenizer without a template, or messages that it refuses.
@@ -286,14 +284,12 @@ class Generator:
     if is_source and ends and not set(ends) & set(ids):
       ids = [*ids, ends[0]]
     if not ids:
-      raise UserError('the prompt is empty: give some text to go on from')
+      raise UserError('the prompt is empty: give some text to continue')
     return ids, context
 
   @functools.cached_property
   def _languages(self) -> Languages:
-    if self.source is None and self.target is None:
-      return Languages()
-    return languages_of(self.tokenizer, self.model, self.source, self.target)
+    return _languages_of(self.model, self.tokenizer, self.source, self.target)
 
   @functools.cached_property
   def _spelling(self) -> int | None:
@@ -320,9 +316,17 @@ class Generator:
         object.__setattr__(self, 'strategy', strategy)
 
   def _arguments(
-    self, settings: Mapping[str, Any], processors: Any, constraint: Any, seed: Any
+    self,
+    settings: Mapping[str, Any],
+    max_new_tokens: Any,
+    processors: Any,
+    constraint: Any,
+    seed: Any,
   ) -> dict[str, Any]:
-    """Returns strategy, processors, constraint and key of a call, as `fd.decode` takes them."""
+    """Checks the arguments of a call, and returns them as `fd.decode` takes them."""
+    limits = max_new_tokens if np.ndim(max_new_tokens) == 1 else [max_new_tokens]
+    for most in limits:
+      count('max_new_tokens', most, 1, 'at least 1')
     if constraint is None:
       constraint = self.constraint
     if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
@@ -346,6 +350,7 @@ class Generator:
       'strategy': strategy,
       'processors': processors,
       'constraint': constraint,
+      'max_len': max_new_tokens,
       'key': _key(strategy, seed),
     }
 
@@ -365,7 +370,7 @@ class Generator:
       for part in parts:
         yield from _rows(part.decoded, part.indices.tolist())
     elif stops and isinstance(self.strategy, LoopStrategy):
-      # A stream makes no more calls behind a stop string. Only the loop streams; a search does not.
+      # A stream makes no more calls after a stop string. Only the loop streams; a search does not.
       _, context = prompts[0]
       reader, tokens, sizes = StopReader(Reader(self.tokenizer, context), stops), [], []
       for block in self._stream(inputs[0], arguments):
@@ -380,9 +385,20 @@ class Generator:
       yield from _rows(decoded, [0])
 
   def _stream(self, ids: list[int], arguments: dict[str, Any]) -> Iterator[list[Any]]:
-    """Yields the blocks of one text. Mistakes are raised at once."""
+    """Yields the blocks of one text. Arguments are checked at once, and traced at the first."""
     blocks = stream(self.model, self.params, np.array([ids], np.int32), **arguments)
     return (block for (block,) in blocks)
+
+
+def _languages_of(model: Any, tokenizer: Any, source: str | None, target: str | None) -> Languages:
+  """Returns the tokens of the languages; where none is set, tokenizer and model keep their own.
+
+  Raises:
+    UserError: a language that the tokenizer lacks.
+  """
+  if source is None and target is None:
+    return Languages()
+  return languages_of(tokenizer, model, source, target)
 
 
 def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
@@ -453,7 +469,7 @@ def _with_start(model: Any, start: int) -> Any:
 def _key(strategy: Any, seed: Any) -> Any:
   """Returns the key of a seed, or one key for each seed of a list.
 
-  A strategy that draws nothing has none (None): decoding is faster without keys.
+  None if the rule is exact, since decoding is faster without keys.
   """
   is_list = isinstance(seed, list | tuple | np.ndarray)
   seeds = [count('seed', one, 0, 'a whole number from 0') for one in (seed if is_list else [seed])]

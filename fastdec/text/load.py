@@ -1,4 +1,4 @@
-"""Models, heads, drafts and tokenizers by their folders, our own and those that others publish."""
+"""Reads models, heads, drafts and tokenizers from folders, ours and published ones."""
 
 import dataclasses
 import warnings
@@ -175,7 +175,14 @@ def load_draft(
 
 
 def is_draft(path: PathLike) -> bool:
-  """True if `load_draft` reads a folder: of a draft network, and not of a model or heads."""
+  """True if a folder holds a draft network, even one of a kind that `load_draft` refuses.
+
+  A model and heads are none.
+
+  Raises:
+    UserError: as `fd.load_draft` for a folder that does not exist, or has its weights only as
+      pickle.
+  """
   folder = resolved(path)
   if (folder / 'draft' / 'config.json').is_file():
     return True
@@ -206,7 +213,7 @@ def load_tuned(
     part: the folder of the heads or the draft, unless they are the model's own. A file never
       opens what it names: whoever wrote it need not be you.
     file: where it was written (None: `tuned.json` in the model's folder).
-    mesh: devices over which heads or draft lie, as of `load`.
+    mesh: devices over which heads or draft lie, as in `load`.
     prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
       None: as they are.
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from fastdec.hub.tokenizers.spelling import BYTE
 
-FEW = 64  # tokens that are decoded again with every block, at most, beside the block
+FORGETS = 64  # tokens beyond which the first are dropped: all kept ones are decoded with each block
+KEPT = 16  # tokens that stay then, since the text of a token depends on those before it
 
 
 class Reader:
@@ -30,8 +31,8 @@ class Reader:
     """Returns the text that these tokens complete."""
     self._ids += [int(token) for token in tokens]
     self._whole = self._tokenizer.decode(self._ids)
-    text = self._show(self._settled())
-    if len(self._ids) > FEW and self._shown == self._whole:
+    text = self._show(self._final_text())
+    if len(self._ids) > FORGETS and self._shown == self._whole:
       self._forget()
     return text
 
@@ -41,10 +42,10 @@ class Reader:
 
   @property
   def waiting(self) -> str:
-    """Text so far behind the text that was returned; more tokens may change it."""
+    """The text after the part that was returned; more tokens may change it."""
     return self._whole[len(self._shown) :]
 
-  def _settled(self) -> str:
+  def _final_text(self) -> str:
     """Returns the text that no further token changes."""
     count = len(self._ids)
     while count and self._is_open(self._ids[count - 1]):
@@ -70,9 +71,9 @@ class Reader:
   def _forget(self) -> None:
     """Drops the first tokens, if the last ones decode alike without them.
 
-    It waits for a stretch without an end, which would hide the tokens behind it.
+    It waits for a stretch without an end, which would hide the tokens after it.
     """
-    last = self._ids[-FEW // 4 :]
+    last = self._ids[-KEPT:]
     text = self._tokenizer.decode(last)
     if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):
       self._ids, self._whole, self._shown = last, text, text
@@ -104,7 +105,7 @@ class StopReader:
       self.count += len(part)
       before = len(self._text)
       self._text += self._reader.add(part)
-      self._look(self._text + self._reader.waiting, before)
+      self._find_stop(self._text + self._reader.waiting, before)
     return self._new(0 if self.stop else self._waiting())
 
   def finish(self) -> str:
@@ -113,8 +114,8 @@ class StopReader:
       self._text += self._reader.finish()
     return self._new(0)
 
-  def _look(self, text: str, before: int) -> None:
-    """Looks for strings that end behind the first `before` characters, and cuts the text there."""
+  def _find_stop(self, text: str, before: int) -> None:
+    """Finds the first string that ends after `before` characters, and cuts the text before it."""
     places = []
     for stop in self._stops:
       place = text.find(stop, max(before - len(stop) + 1, 0))

@@ -14,9 +14,9 @@ from tests.cli.conftest import ROOT
 NARROW, WIDE = 'narrow', 'wide'  # folders
 FRESH = """
 import os, sys
-from fastdec.cli.cores import settle
+from fastdec.cli.cores import restrict
 before = len(os.listdir('/proc/self/task'))
-settle(sys.argv[1], 1)
+restrict(sys.argv[1], 1)
 after = len(os.listdir('/proc/self/task'))
 import jax
 jax.devices()
@@ -39,7 +39,7 @@ def kept(monkeypatch):
   monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
 
   def kept(*args):
-    cores.settle(*args)
+    cores.restrict(*args)
     return left.pop()
 
   return kept

@@ -210,7 +210,7 @@ def test_a_run_that_was_stopped_goes_on(translator, fastdec, prompts, tmp_path, 
 
     patch.setattr(prompt_file, '_append', interrupted)
     ended = fastdec(*words, f'--output={stopped}')
-  assert ended.code == 130 and ended.err.strip() == 'Interrupted: the same command goes on'
+  assert ended.code == 130 and ended.err.strip() == 'Interrupted: the same command resumes'
   kept = stopped.read_bytes()
   assert kept.count(b'\n') == 2 and kept.endswith(b'\n')
   stopped.write_bytes(kept + b'{"index": 3, "prom')

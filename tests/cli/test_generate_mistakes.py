@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from fastdec.folders.native import NativeFolder
 
 MISTAKES = {
-  'no prompt': ([], 'nothing to go on from'),
+  'no prompt': ([], 'nothing to continue'),
   'both': (['--prompt=a', '--prompts={files}/lines', '--output=o'], 'both given'),
   'no output': (['--prompts={files}/lines'], 'belong together'),
   'empty prompt': (['--prompt= '], '--prompt is empty'),
@@ -61,6 +61,11 @@ MISTAKES = {
   'not a temperature': (['--prompt=a', '--temperature=nan'], '--temperature=nan is not possible'),
   'top-k of greedy': (['--prompt=a', '--top-k=3'], 'about sampling'),
   'top-p': (['--prompt=a', '--temperature=1', '--top-p=0'], 'top_p=0.0 is not possible'),
+  'top-k beside a strategy': (['--prompt=a', '--strategy=greedy', '--top-k=3'], 'about sampling'),
+  'top-p beside heads': (
+    ['--prompt=a', '--strategy=medusa', '--top-p=2'],
+    'top_p=2.0 is not possible',
+  ),
   'an unknown type': (['--prompt=a', '--dtype=int4'], "dtype='int4' is not possible: give one of"),
   'too long': (['--prompt=' + 'dog ' * 40], "exceeds the model's 32 positions"),
   'too long an output': (['--prompt=a', '--max-len=33'], "exceeds the model's 32 positions"),

@@ -29,7 +29,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
 
 @pytest.mark.parametrize('words, message', [
   (['--kind=tree'], '--kind=tree is not possible: give one of eagle, block, heads'),
-  (['--as-is'], '--as-is is for a model that goes on from a text'),
+  (['--as-is'], '--as-is is for a model that continues a text'),
   (['--out={}'], 'is there already, and is no draft alone'),
   (['--max-len=40'], "exceeds the model's 32 positions"),
   (['--steps=1'], '--steps=1 is not possible: give a whole number, 2 or more'),

@@ -135,4 +135,4 @@ def test_a_decoder_only_model_translates_nothing(translator, fastdec, shared, tm
     shutil.copy(tiny / file, tmp_path)
   shutil.copy(translator / 'tokenizer.model', tmp_path)
   ended = fastdec('translate', '--model', tmp_path, 'a')
-  assert 'is a language model, which goes on from a text: give it to fastdec gen' in ended.mistake
+  assert 'is a language model, which continues a text: give it to fastdec gen' in ended.mistake

@@ -72,7 +72,7 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
     opening.add_drafting(parser)
     opening.add_cores(parser)
     parser.add_argument('--rows', type=int)
-    return opening.settle(parser.read(['--model', str(translator), *words]))
+    return opening.restrict_cores(parser.read(['--model', str(translator), *words]))
 
   assert rows(f'--strategy={tuned}') == 1 and rows(f'--strategy={tuned}', '--rows=3') == 3
   assert rows() == ROWS
@@ -101,6 +101,21 @@ def test_mistakes_are_one_sentence(translator, fastdec, prompts, words, message)
   words = [word.format(wide=translator.parent / 'wide') for word in words]
   ended = fastdec('tune', '--model', translator, '--prompts', prompts, '--max-len=8', *words)
   assert message in ended.mistake and not (translator / 'tuned.json').exists()
+
+
+def test_all_types_are_checked_before_the_first_is_tuned(translator, fastdec, prompts, monkeypatch):
+  monkeypatch.setattr(fd, 'tune', lambda *args, **settings: pytest.fail('a type is tuned'))
+  words = ('--max-len=8', '--dtypes=float32,int4')
+  ended = fastdec('tune', '--model', translator, '--prompts', prompts, *words)
+  assert "dtype='int4' is not possible: give one of" in ended.mistake and ended.out == ''
+
+
+def test_a_strategy_in_words_samples_as_the_flags_say_unless_it_says_how_itself():
+  sampling = {'temperature': 0.5}
+  assert label(tune._in_words('jacobi(k=4)', sampling)) == 'Jacobi(k=4, temperature=0.5)'
+  own = tune._in_words('jacobi(k=4, temperature=0.8)', sampling)
+  assert label(own) == 'Jacobi(k=4, temperature=0.8)'
+  assert tune._in_words('jacobi(k=4)', {}).sampling is None
 
 
 def candidates(translator, *words):

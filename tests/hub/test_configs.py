@@ -155,10 +155,10 @@ def test_layers_without_rope_are_every_fourth_by_default():
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1], 'long_factor': [2]}}, {},
     'for each of the 2 pairs'),
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
-  ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known of .* 'llama'"),
+  ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known for .* 'llama'"),
   # names that no family has, of kinds that change the result
-  ({'clip_qkv': 8.0}, {}, "clip_qkv=8.0 .* not known of .* 'llama'"),
-  ({'num_local_experts': 4}, {}, "num_local_experts=4 .* not known of .* 'llama'"),
+  ({'clip_qkv': 8.0}, {}, "clip_qkv=8.0 .* not known for .* 'llama'"),
+  ({'num_local_experts': 4}, {}, "num_local_experts=4 .* not known for .* 'llama'"),
   ({'model_type': 'mixtral', 'moe_intermediate_size': 4}, {}, 'moe_intermediate_size=4'),
   ({'model_type': 'mixtral', 'num_experts_per_tok': 9}, {}, r'experts\.chosen=9'),
   ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),

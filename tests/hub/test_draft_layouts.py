@@ -13,6 +13,7 @@ import fastdec as fd
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
+from fastdec.text.load import is_draft
 from tests.hub.draft_layouts import LAYOUTS, V, tensors_of, write
 
 # Their names, ours, and which part of ours it is.
@@ -339,6 +340,18 @@ def test_pickles_and_heads_are_refused(tmp_path):
     r' python -c',
   ):
     fd.load_draft(tmp_path)
+  with pytest.raises(fd.UserError, match=r'only as pickle .* convert by python -c "import torch,'):
+    is_draft(tmp_path)  # and no model is looked for there
+  (tmp_path / 'pytorch_model.bin').rename(tmp_path / 'pytorch_model-00001-of-00002.bin')
+  assert not is_draft(tmp_path)  # a model in several files has another remedy
   (tmp_path / 'config.json').write_text('{"medusa_num_heads": 3}')
+  assert not is_draft(tmp_path)
   with pytest.raises(fd.UserError, match='these are prediction heads: load them with fd'):
+    fd.load_draft(tmp_path)
+
+
+def test_a_draft_of_a_refused_kind_is_a_draft_none_the_less(tmp_path):
+  write(tmp_path, E3, {'architectures': ['PEagleDraftModel']})
+  assert is_draft(tmp_path)
+  with pytest.raises(fd.UserError, match='P-EAGLE, which is not supported'):
     fd.load_draft(tmp_path)

@@ -211,7 +211,7 @@ def test_what_a_config_says(change, generation, expected):
   ({'feed_forward_proj': 'wide-relu'}, {}, 'or gated- and one'),
   ({'is_encoder_decoder': False}, {}, 'that has a decoder'),
   ({'pad_token_id': None}, {}, 'pad_token_id=null'),
-  ({'num_experts': 4}, {}, "num_experts=4 .* not known of model_type 't5'"),
+  ({'num_experts': 4}, {}, "num_experts=4 .* not known for model_type 't5'"),
 ])  # fmt: skip
 def test_what_is_not_supported_is_named(change, generation, message):
   with pytest.raises(fd.UserError, match=message):

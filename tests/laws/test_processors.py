@@ -123,7 +123,9 @@ def test_each_row_draws_by_its_own_settings(is_drafted):
   columns = {name: [(plain | one)[name] for one in own] for name in plain}
   keys, limit = jax.random.split(jax.random.key(3), 3), [5, 16, 9]
   inputs = [row[:length] for row, length in zip(PROMPTS, LENGTHS, strict=True)]
-  strategy = fd.Speculative(hash_kit().draft, 3, **columns) if is_drafted else fd.Sample(**columns)
+  strategy = fd.Sample(**columns)
+  if is_drafted:
+    strategy = fd.Speculative(hash_kit().draft, 3, sampling=fd.Sampling(**columns))
   out = fd.decode(MODEL, {}, inputs, strategy, max_len=limit, key=keys, processors=ALL)
   pool = fd.decode_all(MODEL, {}, inputs, strategy, limit, rows=2, key=keys, processors=ALL)
   np.testing.assert_array_equal(pool.tokens, out.tokens)

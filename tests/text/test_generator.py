@@ -308,6 +308,11 @@ def test_mistakes_of_calls(g, prompt, settings, message):
     g(prompt, **settings)
 
 
+def test_mistakes_of_a_stream_are_raised_at_once(g):
+  with pytest.raises(fd.UserError, match='max_new_tokens=0 is not possible'):
+    g.stream('a', max_new_tokens=0)
+
+
 def test_a_constraint_holds_the_text_to_a_form(g, place):
   pytest.importorskip('outlines_core')
   form = ' (cat|dog)( sits){1,2}'

@@ -8,7 +8,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fastdec.text.reader import FEW, Reader
+from fastdec.text.reader import FORGETS, Reader
 
 LINES = [
   'A man rides a bike .',
@@ -75,7 +75,7 @@ def test_a_long_stream_is_the_text_that_one_reading_yields(kind, seed, tmp_path)
     pieces.append(reader.add(rest[:size]))
     rest = rest[size:]
   assert tokenizer.decode(context) + ''.join(pieces) + reader.finish() == tokenizer.decode(ids)
-  assert len(ids) > 10 * FEW and counted.ids < 2 * FEW * len(pieces)
+  assert len(ids) > 10 * FORGETS and counted.ids < 2 * FORGETS * len(pieces)
 
 
 class FallingBack:

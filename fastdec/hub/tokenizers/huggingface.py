@@ -71,7 +71,8 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
 
   Args:
     folder: the folder of its files.
-    model_type: as config.json has it; it names the kind of tokenizer where no other file does.
+    model_type: as config.json has it; it names the kind of tokenizer if tokenizer_config.json is
+      there and names none.
 
   Raises:
     UserError: an unknown tokenizer, an unreadable file, or a library that is not installed.
@@ -151,7 +152,10 @@ def _around(folder: pathlib.Path, kind: str, tokenizer: Any) -> tuple[list[int],
   config = _config(folder)
 
   def id_of(token: str | dict | None, default: str) -> int:
-    text = token.get('content') if isinstance(token, dict) else token or default
+    if isinstance(token, dict):
+      text = token.get('content')
+    else:
+      text = token or default
     number = tokenizer.token_to_id(text) if isinstance(text, str) else None
     if number is None:
       raise UserError(
@@ -262,7 +266,7 @@ class JsonTokenizer(_Tokenizer):
     if spell is None:
       raise UserError(
         f'{self._source} decodes tokens by more than their own bytes: constraints need a tokenizer'
-        ' of bytes, as of GPT-2, or of pieces in which ▁ is a space'
+        ' of bytes, as in GPT-2, or of pieces in which ▁ is a space'
       )
     ids = self._tokenizer.get_vocab()
     words = [b''] * (1 + max(ids.values(), default=-1))
