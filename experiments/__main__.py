@@ -20,7 +20,8 @@ def experiments() -> dict[str, str]:
     source = file.read_text()
     if '\n  cli.run' in source:
       about = ast.get_docstring(ast.parse(source)) or ''
-      sentences[file.stem] = re.split(r'\.(?= [A-Z]|$)', ' '.join(about.split()))[0]
+      paragraph = ' '.join(about.split('\n\n')[0].split())
+      sentences[file.stem] = re.split(r'\.(?= [A-Z]|$)|:$', paragraph)[0]
   return sentences
 
 
