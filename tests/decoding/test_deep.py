@@ -160,7 +160,7 @@ def exact_law() -> dict[tuple[int, ...], float]:
   """{text: probability} of TOKENS tokens, or fewer where they end, by one call on each text."""
   model, params = target()
   most = LAW['top_k'] ** (TOKENS - 1)
-  prompt = prompt_of(model, np.repeat(BEHIND, most, axis=0), None, None)
+  prompt = jax.tree.map(jnp.asarray, prompt_of(model, np.repeat(BEHIND, most, axis=0), None, None))
   scores = jax.jit(lambda texts: model.unembed(params, forced(model, params, prompt, texts)))
   law, texts = {}, {(): 1.0}
   for length in range(TOKENS):

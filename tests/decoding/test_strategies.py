@@ -353,7 +353,7 @@ def test_a_convolution_drafts_for_a_transformer():
   out = fd.decode(MODEL, params, SOURCE, strategy, max_len=MAX_LEN)
   np.testing.assert_array_equal(out.tokens, greedy_text('trained'))
   assert out.mean_block_size > 2
-  sampling = dataclasses.replace(strategy, temperature=1.0)
+  sampling = dataclasses.replace(strategy, sampling=fd.Sampling(temperature=1.0))
   drawn = fd.decode(MODEL, params, SOURCE, sampling, max_len=MAX_LEN, key=jax.random.key(0))
   assert drawn.mean_block_size > 1.5
 
