@@ -59,6 +59,7 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.languages import check_language, code_of
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import measure
@@ -124,6 +125,7 @@ class Translation:
   mesh: MeshConfig = MeshConfig()
 
   def __post_init__(self) -> None:
+    check_language(self.data.target, 'config.data.target=')  # BLEU depends on it
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
@@ -462,7 +464,7 @@ def quality(sentences: Sentences, out: Decoded) -> Row:
   lines = [sentences.text.tokenizer.decode(row.tolist()) for row in out.tokens]
   bleu = corpus_bleu(lines, sentences.references, language)
   row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
-  if language == 'de':  # Tensor2Tensor's script is about German
+  if code_of(language) == 'de':  # Tensor2Tensor's script is about German
     score, signature = split_compound_bleu(lines, sentences.references)
     row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
   blocks = count_blocks(out.lengths, out.block_sizes)
