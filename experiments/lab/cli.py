@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,13 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     main(rest)
 
-  sys.exit(ended(work, 'Interrupted: the same command goes on'))
+  code = ended(work, 'Interrupted: the same command goes on')
+  if code == 130:
+    # XLA may still compute, and would crash when Python takes its parts away at an ordinary end.
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +210,8 @@ class Page:
       jobs = engine.by_slurm(root / 'jobs', *sizes)
     work = Workdir(root, here, jobs)
     try:
-      make(c, work)
+      with contextlib.nullcontext() if jobs is None else engine.ended_in_order():
+        make(c, work)
     except stage.OutOfTime:
       work.is_complete = False
     return work

@@ -1,18 +1,22 @@
 """Sweeps: products, engines, killed jobs, one table; on a toy paper that trains nothing."""
 
 import os
+import pathlib
+import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import submitit
 
 from experiments.lab import rows
+from experiments.lab.engine import Engine
 from tests.experiments.conftest import ROOT
 
 PAGE = """
-import dataclasses, functools, os, signal
+import dataclasses, functools, os, signal, time
 from experiments.lab.config import config_of
 from experiments.lab.cli import Paper
 
@@ -32,6 +36,9 @@ def figures(c, root, key):
     os.kill(os.getpid(), signal.SIGKILL)
   if key['k'] == 13:
     raise ValueError('bad luck')
+  if key['k'] == 99:
+    (root / 'pid').write_text(str(os.getpid()))
+    time.sleep(60)
   return {'tokens': key['k'] * c.rate, 'process': os.getpid()}
 
 def make(c, work):
@@ -94,6 +101,39 @@ def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp
   assert 'failed: ValueError: bad luck' in table and '| 4 | exact | 4.00 |' in table
 
 
+@pytest.mark.parametrize(('number', 'code', 'said'), [
+  pytest.param(signal.SIGKILL, -9, '', marks=pytest.mark.slow),
+  pytest.param(signal.SIGTERM, 143, '', marks=pytest.mark.slow),
+  (signal.SIGINT, 130, 'Interrupted: the same command goes on\n'),
+])  # fmt: skip
+def test_jobs_end_with_their_launcher(sweep, tmp_path, number, code, said):
+  """By a signal for all its processes, as a terminal sends Ctrl-C to them."""
+  words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=99']
+  command = [sys.executable, '-m', 'experiments.sweep', *words, '--engine=processes', '--jobs=1']
+  pipes = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.PIPE, 'text': True}
+  with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes) as process:
+    pid = tmp_path / 'run' / 'pid'
+    while not (pid.exists() and pid.read_text()):
+      time.sleep(0.05)
+    send = os.killpg if number == signal.SIGINT else os.kill
+    send(process.pid, number)
+    assert (process.communicate(timeout=60)[1], process.returncode) == (said, code)
+  for _ in range(600):
+    if not is_running(int(pid.read_text())):
+      break
+    time.sleep(0.05)
+  else:
+    raise AssertionError('the job goes on')
+  assert not list((tmp_path / 'run' / 'jobs').glob('*.lock'))
+
+
+def is_running(pid):
+  try:
+    return pathlib.Path(f'/proc/{pid}/stat').read_text().split(')')[-1].split()[0] != 'Z'
+  except OSError:
+    return False
+
+
 def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path):
   words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=2,4']
   words += ['--engine=processes', '--jobs=1']
@@ -102,7 +142,7 @@ def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path)
   with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
     while not results.exists() and process.poll() is None:
       time.sleep(0.1)
-    process.kill()  # its job may live on, and is waited for
+    process.kill()  # its job ends too
   assert sweep('k=2,4').code == 0
   assert sorted(measured(tmp_path)) == [(k, 'exact', float(k)) for k in (2, 4)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
@@ -117,6 +157,23 @@ def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
   assert ended.code == 0, ended
   assert measured(tmp_path) == [(4, 'exact', 4.0)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
+
+
+def test_jobs_know_nothing_of_the_allocation_that_submits_them(tmp_path, monkeypatch):
+  users = {'SLURM_CONF': '/etc/slurm.conf', 'SBATCH_ACCOUNT': 'ours'}
+  outer = dict.fromkeys(['SLURM_CPU_BIND', 'SLURM_NTASKS', 'SLURM_MEM_PER_CPU', 'SRUN_DEBUG'], '1')
+  for name, value in (users | outer).items():
+    monkeypatch.setenv(name, value)
+  before, seen = dict(os.environ), {}
+  result = types.SimpleNamespace(done=lambda: True, result=lambda: (7, ''))
+  executor = types.SimpleNamespace(
+    update_parameters=lambda name: None, submit=lambda job: seen.update(os.environ) or result
+  )
+  assert Engine(executor, tmp_path, None).call('seven', len) == 7
+  assert {
+    name: seen[name] for name in seen if name.startswith(('SLURM', 'SRUN', 'SBATCH'))
+  } == users
+  assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize('word, message', [
