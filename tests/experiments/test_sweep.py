@@ -39,6 +39,8 @@ def figures(c, root, key):
   if key['k'] == 99:
     (root / 'pid').write_text(str(os.getpid()))
     time.sleep(60)
+  if key['k'] == 5:
+    (root / f'seen-{c.rate}').write_text((root / 'sweep.md').read_text())
   return {'tokens': key['k'] * c.rate, 'process': os.getpid()}
 
 def make(c, work):
@@ -85,6 +87,36 @@ def test_a_sweep_is_a_product_and_one_table(sweep, tmp_path):
   before = (tmp_path / 'run' / 'results.jsonl').read_bytes()
   assert sweep('k=2,4', 'rule=exact,top-2', 'rate=1,2').code == 0
   assert (tmp_path / 'run' / 'results.jsonl').read_bytes() == before
+
+
+def test_the_table_has_the_rows_so_far_while_others_are_measured(sweep, tmp_path):
+  """The row of 5 reads the table before it has one itself."""
+  ended = sweep('k=2,4,5', 'rate=1,2')
+  assert ended.code == 0, ended
+  seen = [(tmp_path / 'run' / name).read_text() for name in ('seen-1.0', 'seen-2.0')]
+  assert [text.count('\n| ') - 2 for text in seen] == [2, 5]
+  assert all(text.endswith('\nNot finished: other rows are measured.\n') for text in seen)
+  table = (tmp_path / 'run' / 'sweep.md').read_text()
+  assert table.count('\n| ') - 2 == 6 and 'Not finished' not in table
+
+
+def test_a_list_of_the_config_multiplies_rows_and_is_named(sweep, tmp_path):
+  words = ["--config.rules=('exact', 'top-2')", 'k=2,4']
+  ended = sweep(*words)
+  said = 'the config decides: rule=exact,top-2 (--sweep=rule=exact measures that alone)'
+  assert ended.code == 0 and said in ended.out, ended
+  assert len(measured(tmp_path)) == 4
+  assert 'the config decides' not in sweep(*words, 'rule=exact').out
+
+
+def test_a_swept_list_replaces_the_one_of_the_command_line(sweep, tmp_path):
+  assert sweep('--config.rules=exact', '--config.ks=8', 'rule=exact,top-2', 'k=2,4').code == 0
+  lines = rows.read(tmp_path / 'run' / 'results.jsonl')
+  assert [(row['k'], row['rule']) for row in lines] == [
+    (k, rule) for k in (2, 4) for rule in ('exact', 'top-2')
+  ]
+  config = f"{tmp_path}/page.py --config.rules=('exact', 'top-2') --config.ks=(2, 4)"
+  assert {row['config'] for row in lines} == {config}
 
 
 @pytest.mark.slow
@@ -181,7 +213,8 @@ def test_jobs_know_nothing_of_the_allocation_that_submits_them(tmp_path, monkeyp
   ('rate=fast', 'fast is not of type float'),
   ('k=', 'give NAME=A,B'),
   ('k=2,2', 'each value once'),
-])  # fmt: skip
+  ('k=' + ','.join(map(str, range(2, 10_003))), '10,001 products (10,001 of k), and 10,000 are'),
+], ids=lambda text: text[:9])  # fmt: skip
 def test_what_cannot_be_swept_is_one_sentence(sweep, tmp_path, word, message):
   ended = sweep(word)
   assert ended.code == 2 and message in ended.err and ended.err.count('\n') == 1, ended
