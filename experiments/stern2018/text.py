@@ -18,11 +18,10 @@ distillation from its last part, and rows that are in results.jsonl are not meas
 import dataclasses
 import functools
 import itertools
-import math
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,11 +35,14 @@ from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
   TUNED,
+  WIDEST,
   Count,
   HeadsConfig,
   Regime,
   RunConfig,
   Seed,
+  Several,
+  Tokens,
   Zero,
   check_lengths,
   each_once,
@@ -63,7 +65,6 @@ from fastdec.evaluation.languages import check_language, code_of
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import measure
-from fastdec.fields import Between
 from fastdec.files import write_text
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -85,7 +86,7 @@ TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares wi
 class TableConfig:
   """What to measure, and on which sentences."""
 
-  ks: tuple[Annotated[int, Between(2, math.inf)], ...]  # block sizes; k = 1 is always there
+  ks: tuple[Several, ...]  # block sizes; k = 1 is always there
   max_len: Count  # tokens of a translation
   timed: Count  # sentences timed one by one, evenly spaced
   regimes: tuple[Regime, ...] = ('regular', 'distil', 'finetune', 'both')
@@ -118,7 +119,7 @@ class Translation:
   distill: DistillConfig = dataclasses.field(default_factory=DistillConfig)
   task: Literal['translation'] = 'translation'
   scale: str = ''
-  k: Count = 1  # k, regime and base: the one run of experiments.train and experiments.evaluate
+  k: Tokens = 1  # k, regime and base: the one run of experiments.train and experiments.evaluate
   regime: Regime = 'regular'
   base: str = ''
   seed: Seed = 0
@@ -128,7 +129,10 @@ class Translation:
     check_language(self.data.target, 'config.data.target=')  # BLEU depends on it
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
+    # A mistake shows at any k, too much memory at the largest.
+    self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
+    for rule in self.table.rules:
+      check_rule(rule, self.data.vocab_size)
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     check_lengths(lengths, self.model)
 
@@ -558,6 +562,15 @@ def rule_of(name: str) -> fd.MinBlock:
   n = int(match[2] or 1)
   top, size = {'top': (n, 1), 'min': (1, n), None: (1, 1)}[match[1]]
   return fd.MinBlock(fd.TopN(top), size)
+
+
+def check_rule(name: str, words: int) -> None:
+  """Raises UserError where a rule of `rule_of` asks for more than a vocabulary of `words`, or a
+  call, has."""
+  kind, _, n = name.partition('-')
+  most = {'top': words, 'min': WIDEST}.get(kind)
+  if most is not None and int(n) > most:
+    raise UserError(f'the rule {name} is not possible: {kind}-{most} is the most')
 
 
 def tree_nodes(name: str) -> int | None:

@@ -44,8 +44,16 @@ def listing(folder):
 
 @pytest.mark.parametrize('settings, words', [
   ({'table.kz': (2,)}, ["no key 'kz'", 'known are ks, max_len']),
-  ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
-  ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give 2 or more']),
+  ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'from 2 to 999']),
+  ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'from 2 to 999']),
+  ({'table.ks': '(2, 1000)'}, ['config.table.ks[1]=1000', 'from 2 to 999']),
+  ({'k': 99999999}, ['config.k=99999999', 'from 1 to 999']),
+  ({'table.rules': '("top-300", "top-301")'}, ['the rule top-301', 'top-300 is the most']),
+  ({'table.rules': '("min-999", "min-1000")'}, ['the rule min-1000', 'min-999 is the most']),
+  ({'train.rows': 99999999}, ['config.train.rows=99999999', 'from 0 to 65536']),
+  ({'distill.beam': 99999999}, ['config.distill.beam=99999999', 'from 1 to 999']),
+  ({'heads.d_ff': 10**12}, ['config.heads.d_ff=1000000000000 with k=2', 'GB of memory']),
+  ({'model.d_ff': 2**31 - 1, 'model.decoder_layers': 999}, ['a model of d_model=32', 'GB of mem']),
   ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
   ({'table.rules': '("tree-0",)'},
     ['the rule tree-0 names no tree', '2 to 999 nodes', 'such as tree-32']),
