@@ -29,6 +29,7 @@ from experiments.lab.config import known, to_dataclass
 from fastdec.cli import chain, ended
 from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError
+from fastdec.files import place
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
@@ -287,6 +288,8 @@ def _parse(argv: list[str]) -> list[str]:
     raise _mistake(error, argv) or error from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure
     sys.exit(0)
+  if 'workdir' in flags.FLAGS:
+    place(flags.FLAGS['workdir'].value)
   # absl would show what JAX and Orbax log for their developers
   if flags.FLAGS['verbosity'].using_default_value:
     flags.FLAGS.verbosity = logging.WARNING

@@ -24,7 +24,7 @@ from experiments.lab.stage import OutOfTime, inputs_of, seconds_left
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
-from fastdec.fields import Between, Share
+from fastdec.fields import Between, Positive, Share
 from fastdec.fields import Seed as Seed
 from fastdec.files import write_text
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -52,6 +52,7 @@ Tokens = Annotated[int, Between(1, WIDEST)]
 Several = Annotated[int, Between(2, WIDEST)]  # tokens, one beside the first at least
 Rows = Annotated[int, Between(1, 2**16)]  # at once
 Part = Annotated[float, Between(0, 0.999)]
+Factor = Annotated[float, Between(0, 1e30)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RunConfig:
   warmup: Count  # steps
   every: Count  # steps between evaluations and checkpoints
   schedule: str = 'rsqrt'  # or 'noam', T2T's older one; 'linear' and 'cosine' fall to 0
-  constant: float = 2.0  # with a short warm-up the paper's 2.0 would peak too high
+  constant: Positive = 2.0  # with a short warm-up the paper's 2.0 would peak too high
   label_smoothing: Share = 0.1
   average: Count = 2  # checkpoints whose mean is the result
   span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
@@ -70,8 +71,8 @@ class RunConfig:
   rows: Annotated[int, Between(0, 2**16)] = 0
   accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
   b2: float = 0.997  # Adam's, as in T2T v3
-  clip: float = 0.0  # longer gradients are shortened to this norm; 0: none is
-  heads_rate: float = 1.0  # rate of heads that are trained together with the base, in its units
+  clip: Factor = 0.0  # longer gradients are shortened to this norm; 0: none is
+  heads_rate: Factor = 1.0  # rate of heads that are trained together with the base, in its units
   weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
 
   @classmethod

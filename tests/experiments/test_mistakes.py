@@ -80,6 +80,7 @@ def listing(folder):
   ({'train.accumulate': 3}, ['3 parts of a batch', 'multiple of 3 rows']),
   ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
   ({'heads.layout': 'flat'}, ["layout='flat'", 'paper, separate']),
+  ({'train.constant': -1.0}, ['config.train.constant=-1.0', 'from 1e-30']),
   ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
   ({'freeze.schedule': 'stairs'}, ["schedule='stairs'", 'rsqrt', 'cosine']),
   ({'train.span': 2.0}, ['span=2.0', 'from 0 to 1']),
@@ -98,6 +99,7 @@ def test_flags_that_cannot_be(table, refused, tmp_path, name):
   refused(['there is no flag --stepps', 'known are --config'], *command, '--stepps=3')
   refused(['--workdir is missing'], name, *table.words())
   refused(['is a file'], name, *table.words(), f'--workdir={__file__}')
+  refused(["no file can be called ''"], name, *table.words(), '--workdir=')
   refused(['is a file'], name, *table.words(), f'--workdir={__file__}/below')
   assert not (tmp_path / 'new').exists()
 
