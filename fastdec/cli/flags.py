@@ -5,9 +5,10 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,6 +99,25 @@ def one_of(*values: str) -> Callable[[str], str]:
     return text
 
   return read
+
+
+def some_text(text: str) -> str:
+  """The type of a flag that takes a text, which is not empty."""
+  if not text:
+    raise _impossible(text, 'give some text')
+  return text
+
+
+def variable(text: str) -> tuple[str, Any]:
+  """The type of a flag that takes a variable of a chat template: its name, and JSON or a text."""
+  name, equals, value = text.partition('=')
+  if not equals or not name.isidentifier():
+    raise _impossible(text, 'give a name and a value, such as enable_thinking=false')
+  words = {'True': True, 'False': False, 'None': None}
+  try:
+    return name, words[value] if value in words else parse_json(value)
+  except ValueError:
+    return name, value
 
 
 def seconds(text: str) -> float:
