@@ -23,13 +23,19 @@ tokens of its place.
 --regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts what the
 form leaves no choice about.
 
-Each prompt of a file (a line, or "prompt" of each line of a .jsonl file) yields a JSON line as it
-ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3], "finish_reason":
-"end"}. "index" is the prompt's place, "tokens" counts the tokens with their end, "blocks" the calls
-that emitted one token, two, three, and "finish_reason" is "end" or "length". --logprobs adds "ids",
-"logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their order. The same
-command resumes a run that was stopped. Beside the output, out.jsonl.settings.json holds what it
-depends on; outputs of other settings are refused.
+A file of prompts has one on each line, or records of JSON, on a line each or in an array, with one
+of: "prompt", a text; "messages", [{"role": "user", "content": ...}]; "turns", a user's texts, of
+which the first is asked; "question"; "conversations", as ShareGPT has them. It may be packed by
+gzip, bzip2 or xz. A model with a chat template is asked messages, turns and questions in it, and
+other texts with --chat.
+
+Each prompt of a file yields a JSON line as it ends: {"index": 0, "prompt": ..., "text": ...,
+"tokens": 12, "blocks": [0, 1, 3], "finish_reason": "end"}. "index" is the prompt's place, "tokens"
+counts the tokens with their end, "blocks" the calls that emitted one token, two, three, and
+"finish_reason" is "end", "stop" or "length"; a chat has "messages" in place of "prompt". --logprobs
+adds "ids", "logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their
+order. The same command resumes a run that was stopped. Beside the output, out.jsonl.settings.json
+holds what it depends on; outputs of other settings are refused.
 """
 
 import dataclasses
