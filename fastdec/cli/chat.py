@@ -2,6 +2,7 @@
 
 Example:
   fastdec chat --model=folder --draft=smaller --system='You are a helpful assistant.'
+  fastdec chat --model=folder --template=enable_thinking=false
 
 A line is a message; the answer is shown as it is written, a colour for each block. All messages
 before it are read again. Ctrl-D or an empty line ends the talk.

@@ -42,6 +42,9 @@ class Parser(argparse.ArgumentParser):
       if flag.startswith('--') and flag not in known:
         near = difflib.get_close_matches(flag, known, 1)
         advice = f'did you mean {near[0]}? ' if near else ''
+        if not near and '--template' in known:
+          name = flag.lstrip('-').replace('-', '_')
+          advice = f"a chat template's variable is --template={name}=VALUE, and "
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
     args, rest = self.parse_known_args(words[:end])
     return args, [*rest, *words[end + 1 :]]

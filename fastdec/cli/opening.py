@@ -262,8 +262,11 @@ def open_without_weights(
   )
   limit, is_source = folder.model.max_positions, folder.model.start_id is not None
   for i, prompt in enumerate(prompts, 1):
-    ids, _ = generator.read(prompt)
     name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
+    try:
+      ids, _ = generator.read(prompt)
+    except UserError as error:
+      raise error if len(prompts) == 1 else UserError(f'{name}: {error}') from None
     if limit is not None:
       check_positions(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
     check_ids(f"{name}'s tokens", np.array([ids]), source_words(generator.model))

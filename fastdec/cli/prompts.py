@@ -57,9 +57,10 @@ def _text_or_messages(value: Any) -> Prompt | None:
 def _conversation(value: Any) -> Messages | None:
   messages = []
   for turn in value if isinstance(value, list) else []:
-    if not isinstance(turn, dict) or turn.get('from') not in ROLES:
+    role = ROLES.get(str(turn.get('from'))) if isinstance(turn, dict) else None
+    if role is None:
       return None
-    messages.append({'role': ROLES[turn['from']], 'content': turn.get('value')})
+    messages.append({'role': role, 'content': turn.get('value')})
   return _messages(messages)
 
 

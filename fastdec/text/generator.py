@@ -75,6 +75,8 @@ class Generator:
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
+    if self.template and getattr(self.tokenizer, 'folder', None) is not None:
+      check_variables(self.tokenizer.folder, self.template)
     object.__setattr__(self, 'processors', self._with_language(self.processors))
     if self._languages.start is not None:
       self._start_with(self._languages.start)

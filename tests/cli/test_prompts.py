@@ -122,6 +122,7 @@ def test_a_text_may_look_like_json(tmp_path, text):
   ('some', '{"messages": [{"role": "assistant", "content": "a"}]}', 'line 1 of .* an answer alone'),
   ('some', '{"messages": [{"role": "user", "content": "a"}], "tools": [1]}', 'has "tools", which'),
   ('some', '{"turns": "Who?"}', r'\("turns" is a list of a user\'s texts, of which the first is'),
+  ('some', '{"conversations": [{"from": []}]}', '"conversations" is a list of {'),
   ('some', '{"conversations": [{"from": "owl", "value": "a"}]}', '"conversations" is a list of {'),
 ])  # fmt: skip
 def test_what_is_neither_text_nor_a_prompt_of_json_is_named(tmp_path, name, text, message):
@@ -229,6 +230,7 @@ def test_variables_of_a_chat_template(talker, translator):
     (f'model={talker} template=warmth=3', "the chat template has no variable 'warmth'"),
     (f'model={translator} template=tools=3', 'has no chat template'),
     (f'model={talker} template=tools', '--template=tools is not possible: give a name and a value'),
+    (f'model={talker} enable-thinking=false', 'variable is --template=enable_thinking=VALUE, and'),
     (f'model={translator} chat', 'has no chat template: leave out --chat, --system and --template'),
     (f'model={talker} system= ', '--system is empty'),
   ):

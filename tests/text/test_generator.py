@@ -272,6 +272,7 @@ def test_other_settings_of_a_chat_are_variables_of_its_template(talker, monkeypa
 @pytest.mark.parametrize('ask, message', [
   (lambda g, asked: g.chat(asked, warmth=1), "the chat template has no variable 'warmth', and"),
   (lambda g, asked: g.stream(asked, warmth=1), "the chat template has no variable 'warmth'"),
+  (lambda g, asked: dataclasses.replace(g, template={'warmth': 1}), 'has no variable .warmth'),
   (lambda g, asked: g('a', enable_thinking=False), "a call has no argument 'enable_thinking'"),
   (lambda g, asked: g.chat('Count!'), 'messages are a list of'),
   (lambda g, asked: g.chat([asked, 'Count!']), 'messages are a list of'),
