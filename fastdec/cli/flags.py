@@ -5,9 +5,10 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,6 +42,9 @@ class Parser(argparse.ArgumentParser):
       if flag.startswith('--') and flag not in known:
         near = difflib.get_close_matches(flag, known, 1)
         advice = f'did you mean {near[0]}? ' if near else ''
+        if not near and '--template' in known:
+          name = flag.lstrip('-').replace('-', '_')
+          advice = f"a chat template's variable is --template={name}=VALUE, and "
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
     args, rest = self.parse_known_args(words[:end])
     return args, [*rest, *words[end + 1 :]]
@@ -98,6 +102,25 @@ def one_of(*values: str) -> Callable[[str], str]:
     return text
 
   return read
+
+
+def some_text(text: str) -> str:
+  """The type of a flag that takes a text, which is not empty."""
+  if not text:
+    raise _impossible(text, 'give some text')
+  return text
+
+
+def variable(text: str) -> tuple[str, Any]:
+  """The type of a flag that takes a variable of a chat template: its name, and JSON or a text."""
+  name, equals, value = text.partition('=')
+  if not equals or not name.isidentifier():
+    raise _impossible(text, 'give a name and a value, such as enable_thinking=false')
+  words = {'True': True, 'False': False, 'None': None}
+  try:
+    return name, words[value] if value in words else parse_json(value)
+  except ValueError:
+    return name, value
 
 
 def seconds(text: str) -> float:
