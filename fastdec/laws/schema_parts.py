@@ -4,7 +4,6 @@ A reference is followed as JSON Schema 2020-12 and draft 7 say: by pointer (#/$d
 ($anchor, or "$id": "#name"), and by the address that $id gives a part. Nothing is fetched.
 """
 
-import itertools
 import math
 import re
 import urllib.parse
@@ -47,23 +46,36 @@ def read(schema: Any) -> Any:
       schema = parse_json(schema)
     except ValueError as error:
       raise _no_json(str(error).split(';')[0]) from None
-  return _plain(schema, itertools.count(1), 0)
+  return _plain(schema, {}, 0)[0]
 
 
-def _plain(value: Any, seen: Iterator[int], depth: int) -> Any:
-  """Returns a copy of JSON; a dict that is at many places is counted at each."""
-  if next(seen) > MOST_VALUES or depth > MOST_NESTED:
+def _plain(value: Any, copies: dict[int, tuple[Any, int]], depth: int) -> tuple[Any, int]:
+  """Returns a copy of JSON, and how many values it has.
+
+  Args:
+    value: a part of the JSON.
+    copies: those of other lists and objects, by identity; one that is at two places counts twice.
+    depth: lists and objects around it.
+  """
+  if not isinstance(value, Mapping | list | tuple):
+    _check(value)
+    return value, 1
+  if depth > MOST_NESTED:
     raise too_large()
-  if isinstance(value, Mapping):
-    for name in value:
-      if not isinstance(name, str):
-        raise _no_json(f'{shown(name)} is no name')
-      _check(name)
-    return {str(name): _plain(part, seen, depth + 1) for name, part in value.items()}
-  if isinstance(value, list | tuple):
-    return [_plain(part, seen, depth + 1) for part in value]
-  _check(value)
-  return value
+  if id(value) not in copies:
+    parts = value.values() if isinstance(value, Mapping) else value
+    inner = [_plain(part, copies, depth + 1) for part in parts]
+    copy, size = [part for part, _ in inner], 1 + sum(count for _, count in inner)
+    if size > MOST_VALUES:
+      raise too_large()
+    if isinstance(value, Mapping):
+      for name in value:
+        if not isinstance(name, str):
+          raise _no_json(f'{shown(name)} is no name')
+        _check(name)
+      copy = dict(zip(map(str, value), copy, strict=True))
+    copies[id(value)] = copy, size
+  return copies[id(value)]
 
 
 def _check(value: Any) -> None:
