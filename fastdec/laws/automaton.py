@@ -53,7 +53,7 @@ class Automaton:
 
 
 def automaton_of(
-  name: str, pattern: str, words: Sequence[bytes], drops_space: bool = False
+  name: str, pattern: str, words: Sequence[bytes], drops: tuple[bool, bool] = (False, False)
 ) -> Automaton:
   """Compiles an expression for the tokens of a vocabulary.
 
@@ -61,7 +61,7 @@ def automaton_of(
     name: of the expression, for messages.
     pattern: in the syntax of Rust's crate regex; it matches texts as a whole.
     words: the bytes of each token; tokens without any are never allowed.
-    drops_space: true if the tokenizer does not show the space that begins a text.
+    drops: whether the tokenizer shows no space that begins a text, and none that ends it.
 
   Raises:
     UserError: an expression that does not compile, that no text of these tokens matches, or whose
@@ -69,7 +69,9 @@ def automaton_of(
   """
   after, accepting = of_bytes(name, pattern)
   begins = np.array([0, 0])
-  if drops_space:
+  if drops[1]:
+    after, accepting = _with_spaces(after, accepting)
+  if drops[0]:
     after, accepting = _with_start(after, accepting)
     begins[1] = len(after) - 1
   is_forced = ((after >= 0).sum(1) == 1) & ~accepting
@@ -140,6 +142,19 @@ def _with_start(
   dropped = np.where(space, NOWHERE, after[0])
   begun = np.where(space, len(after), after[0])
   return np.vstack([after, dropped, begun]), np.append(accepting, accepting[[0, 0]])
+
+
+def _with_spaces(
+  after: Int[np.ndarray, 'states bytes'], accepting: Bool[np.ndarray, ' states']
+) -> tuple[Int[np.ndarray, 'more bytes'], Bool[np.ndarray, ' more']]:
+  """Adds, for each state behind a space, one where no text may end."""
+  behind = np.unique(after[:, ord(' ')])
+  behind = behind[behind >= 0]
+  after = np.vstack([after, after[behind]])
+  number = np.append(np.full(len(accepting), NOWHERE), NOWHERE)  # of NOWHERE too
+  number[behind] = len(accepting) + np.arange(len(behind))
+  after[:, ord(' ')] = number[after[:, ord(' ')]]
+  return after, np.append(accepting, np.zeros(len(behind), bool))
 
 
 @dataclasses.dataclass(frozen=True)

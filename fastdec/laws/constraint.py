@@ -104,7 +104,7 @@ class Constraint:
         ' tokenizer of pieces or bytes'
       )
     words = tokenizer.token_bytes()
-    made = automaton_of(name, pattern, words, _drops_space(tokenizer, words))
+    made = automaton_of(name, pattern, words, _dropped(tokenizer, words))
     return cls(**_arrays(made), spelling=jnp.asarray(spelling_of(words), jnp.uint32))
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Constraint']:
@@ -220,14 +220,20 @@ def _arrays(made: Automaton) -> dict[str, Any]:
   }
 
 
-def _drops_space(tokenizer: Any, words: Sequence[bytes]) -> bool:
-  """True if the tokenizer does not show the space that begins a text."""
-  for begin in (b' [!-~]', b' $'):
-    for token, word in enumerate(words):
-      if re.match(begin, word):
-        letter = [i for i, other in enumerate(words) if re.fullmatch(b'[!-~]+', other)][:1]
-        return not tokenizer.decode([token, *letter]).startswith(' ')
-  return False
+def _dropped(tokenizer: Any, words: Sequence[bytes]) -> tuple[bool, bool]:
+  """Returns whether the tokenizer shows no space that begins a text, and none that ends it."""
+  letter = _first(b'[!-~]+$', words)
+  begun = _first(b' [!-~]', words) or _first(b' $', words)
+  ended = _first(b'[!-~]* $', words)
+  return (
+    bool(begun) and not tokenizer.decode([*begun, *letter]).startswith(' '),
+    bool(ended) and not tokenizer.decode([*letter, *ended]).endswith(' '),
+  )
+
+
+def _first(form: bytes, words: Sequence[bytes]) -> list[int]:
+  """Returns the first token of a form, or nothing."""
+  return [token for token, word in enumerate(words) if re.match(form, word)][:1]
 
 
 def _at_most(words: int) -> int:

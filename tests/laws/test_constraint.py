@@ -426,18 +426,28 @@ def test_tokens_that_the_model_does_not_have_are_ignored():
     fd.Constraint.regex('az', more).laws(MODEL, 1)
 
 
+def test_a_last_space_counts_where_it_is_shown():
+  words = [b'', b'', b'a', b' ', b'a ', b'b']
+  automaton = automaton_of('it', 'a ?(b ?)?', words, (False, True))
+  texts = [[2], [2, 3], [4], [4, 5], [2, 3, 5], [2, 5, 3], [2, 5]]
+  ends = [state_of(automaton, text)[1] for text in texts]
+  assert ends == [True, False, False, True, True, False, True]
+  with pytest.raises(fd.UserError, match='met by no text'):
+    fd.Constraint.regex('a ', Stripping(words))
+
+
 class Stripping(Spelt):
-  """A tokenizer that does not show the space that begins a text."""
+  """A tokenizer that shows no spaces around a text, as Marian's."""
 
   def decode(self, ids):
-    return super().decode(ids).removeprefix(' ')
+    return super().decode(ids).strip()
 
 
 @pytest.mark.parametrize(
   ('pattern', 'behind_a_start', 'behind_a_prompt'),
   [('yes|x', True, True), ('yes', True, False), (' yes', False, True), (' ?yes', True, True)],
 )
-def test_a_text_is_judged_as_it_is_shown(pattern, behind_a_start, behind_a_prompt):
+def test_a_first_space_counts_where_it_is_shown(pattern, behind_a_start, behind_a_prompt):
   words = [b'', b'', b' yes', b' no', b'x']
   made = fd.Constraint.regex(pattern, Stripping(words))
   how = {'max_len': 4, 'constraint': made}
