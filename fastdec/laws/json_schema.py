@@ -196,7 +196,9 @@ class _Writer:
         self.referred[identity] = target, base
         if identity in self.met:
           yield {'const': None}, place  # stands for any value
-      elif identity in self.met - followed and place.around.get(identity, 0) < RECURSIONS:
+      elif identity in self.met and place.around.get(identity, 0) < RECURSIONS:
+        if identity in followed:
+          continue
         followed.add(identity)
         left.append((target, dataclasses.replace(place.within(identity), base=base)))
 

@@ -101,8 +101,7 @@ class Parts:
   """The parts of a schema by their addresses."""
 
   def __init__(self, root: Any):
-    self._by_address: dict[str, tuple[Any, str]] = {}  # the base of its references too
-    self._by_address[''] = root, base_of(root, '')
+    self._by_address = {'': (root, '')}  # and the base of the references around it
     self._add(root, '')
 
   def _add(self, part: Any, base: str) -> None:
@@ -114,13 +113,13 @@ class Parts:
       if not isinstance(name, str):
         raise UserError(f'{word}={shown(name)} of a JSON schema must be a text')
       name = _joined(base, name) if word == '$id' else f'{inner}#{name}'
-      if self._by_address.setdefault(name, (part, inner))[0] is not part:
+      if self._by_address.setdefault(name, (part, base))[0] is not part:
         raise UserError(f'two parts of the JSON schema are called {shown(name)}: rename one')
     for inside in _parts_of(part):
       self._add(inside, inner)
 
   def at(self, reference: Any, base: str) -> tuple[Any, str]:
-    """Returns the part that a $ref refers to, and the base of the references in it.
+    """Returns the part that a $ref refers to, and the base of the references around it.
 
     Raises:
       UserError: the schema has no such part.
@@ -139,14 +138,13 @@ class Parts:
       raise missing
     part, base = self._by_address[resource]
     for step in urllib.parse.unquote(fragment).split('/')[1:]:
-      step = step.replace('~1', '/').replace('~0', '~')
+      step, base = step.replace('~1', '/').replace('~0', '~'), base_of(part, base)
       if isinstance(part, list) and re.fullmatch('0|[1-9][0-9]{0,8}', step):
         part = part[int(step)] if int(step) < len(part) else missing
       else:
         part = part.get(step, missing) if isinstance(part, dict) else missing
       if part is missing:
         raise missing
-      base = base_of(part, base)
     return part, base
 
 

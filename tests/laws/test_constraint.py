@@ -165,7 +165,7 @@ SCHEMAS = {
         {'$ref': '#one'},
         {'$ref': '#two'},
         {'$ref': 'https://example.org/s#/$defs/3%25~0'},
-        {'$ref': 'inner'},
+        {'$ref': 'dir/inner'},
       ],
       'items': False,
       '$defs': {
@@ -173,9 +173,9 @@ SCHEMAS = {
         'y': {'$id': '#two', 'const': 2},
         '3%~': {'const': 3},
         'z': {
-          '$id': 'inner',
+          '$id': 'dir/inner',
           '$ref': '#/$defs/x',
-          '$defs': {'x': {'$ref': 's#/$defs/w/properties/a/anyOf/1'}},
+          '$defs': {'x': {'$ref': '../s#/$defs/w/properties/a/anyOf/1'}},
         },
         'w': {'properties': {'a': {'anyOf': [{'const': 0}, {'const': 4}]}}},
       },
