@@ -10,7 +10,6 @@ import importlib
 import itertools
 import json
 import pathlib
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,12 +19,11 @@ from jaxtyping import Bool, Int
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.laws.syntax import reason_of, unanchored
 
 NOWHERE = -1  # after a byte or a token that is not allowed
 NEVER, END = 0, 1  # kinds: of tokens that are never allowed, and of the model's ends
 BYTES = 256
-LONGEST = 2**20  # characters of an expression
 MOST_STATES = 4096
 MOST_ENTRIES = 2**25  # of the table
 TOGETHER = 64  # states from which all tokens walk in one pass
@@ -36,7 +34,7 @@ SECONDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Automaton:
-  """States of the texts that can still become a match; state 0 is that of no text.
+  """States of the texts that can still become a match.
 
   Attributes:
     after: the state after a token of each kind, or NOWHERE; after an END, where the text is a
@@ -44,31 +42,38 @@ class Automaton:
     kind: of each token.
     forced: a token of the only text that can follow, as long as possible; NOWHERE if several texts
       can follow, or the text may end.
-    begun: the state of no text if a space before it does not count.
+    begins: the state of no text, behind a prompt and without one; NOWHERE if no text of these
+      tokens becomes a match from there.
   """
 
   after: Int[np.ndarray, 'states kinds']
   kind: Int[np.ndarray, ' words']
   forced: Int[np.ndarray, ' states']
-  begun: int
+  begins: Int[np.ndarray, ' 2']
 
 
-def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
+def automaton_of(
+  name: str, pattern: str, words: Sequence[bytes], drops: tuple[bool, bool] = (False, False)
+) -> Automaton:
   """Compiles an expression for the tokens of a vocabulary.
 
   Args:
     name: of the expression, for messages.
     pattern: in the syntax of Rust's crate regex; it matches texts as a whole.
     words: the bytes of each token; tokens without any are never allowed.
+    drops: whether the tokenizer shows no space that begins a text, and none that ends it.
 
   Raises:
     UserError: an expression that does not compile, that no text of these tokens matches, or whose
       automaton is too large.
   """
   after, accepting = of_bytes(name, pattern)
-  # The last state, `begun`, is that of no text or of one space.
-  begun = np.where(np.arange(BYTES) == ord(' '), 0, after[0])
-  after, accepting = np.vstack([after, begun]), np.append(accepting, accepting[0])
+  begins = np.array([0, 0])
+  if drops[1]:
+    after, accepting = _with_spaces(after, accepting)
+  if drops[0]:
+    after, accepting = _with_start(after, accepting)
+    begins[1] = len(after) - 1
   is_forced = ((after >= 0).sum(1) == 1) & ~accepting
   forcing = np.where(is_forced[:, None], after, NOWHERE)
   first_byte, letter = np.unique(after, axis=1, return_index=True, return_inverse=True)[1:]
@@ -85,7 +90,7 @@ def automaton_of(name: str, pattern: str, words: Sequence[bytes]) -> Automaton:
   for states in _blocks(is_forced.nonzero()[0]):
     sizes = np.where(walk.states_after(forcing, states) >= 0, walk.sizes[:, None], 0)
     forced[states] = np.where(sizes.any(0), sizes.argmax(0), NOWHERE)
-  return _trimmed(name, Automaton(table, kind, forced, len(after) - 1))
+  return trimmed(name, Automaton(table, kind, forced, begins))
 
 
 def of_bytes(
@@ -96,15 +101,14 @@ def of_bytes(
   Raises:
     UserError: as `automaton_of`.
   """
+  expression = unanchored(name, pattern)
   with extras.explained():
     importlib.import_module('outlines_core')  # which the process below needs
-  if len(pattern) > LONGEST:
-    raise _too_large(name)
   script = pathlib.Path(__file__).with_name('expression.py')
   try:
     ended = subprocess.run(
       [sys.executable, '-P', script],
-      input=without_anchors(pattern).encode(),
+      input=expression.encode(),
       capture_output=True,
       timeout=SECONDS,
       check=False,
@@ -113,7 +117,7 @@ def of_bytes(
   except (subprocess.TimeoutExpired, ValueError):  # it was killed before its line was whole
     raise _too_large(name) from None
   if 'refused' in answer:
-    raise UserError(f'{name} does not compile: {shown(answer["refused"])}')
+    raise UserError(f'{name} does not compile: {reason_of(pattern)}')
   if 'steps' not in answer:
     raise _too_large(name)
   number = {state: i for i, state in enumerate(answer['states'])}
@@ -127,14 +131,30 @@ def of_bytes(
   return np.where((after >= 0) & kept[after], after, NOWHERE), matches
 
 
-def without_anchors(pattern: str) -> str:
-  """Returns an expression without ^ and $ around it: whole texts match in any case.
+def _with_start(
+  after: Int[np.ndarray, 'states bytes'], accepting: Bool[np.ndarray, ' states']
+) -> tuple[Int[np.ndarray, 'more bytes'], Bool[np.ndarray, ' more']]:
+  """Adds two states: of a space that is not shown, and last of no text before such a space.
 
-  >>> without_anchors('^a+$')
-  'a+'
+  A second space may not follow: some tokenizers drop all that begin a text, others the first.
   """
-  is_end = re.search(r'(?<!\\)(?:\\\\)*\$$', pattern) is not None
-  return pattern.removeprefix('^')[: -1 if is_end else None]
+  space = np.arange(BYTES) == ord(' ')
+  dropped = np.where(space, NOWHERE, after[0])
+  begun = np.where(space, len(after), after[0])
+  return np.vstack([after, dropped, begun]), np.append(accepting, accepting[[0, 0]])
+
+
+def _with_spaces(
+  after: Int[np.ndarray, 'states bytes'], accepting: Bool[np.ndarray, ' states']
+) -> tuple[Int[np.ndarray, 'more bytes'], Bool[np.ndarray, ' more']]:
+  """Adds, for each state behind a space, one where no text may end."""
+  behind = np.unique(after[:, ord(' ')])
+  behind = behind[behind >= 0]
+  after = np.vstack([after, after[behind]])
+  number = np.append(np.full(len(accepting), NOWHERE), NOWHERE)  # of NOWHERE too
+  number[behind] = len(accepting) + np.arange(len(behind))
+  after[:, ord(' ')] = number[after[:, ord(' ')]]
+  return after, np.append(accepting, np.zeros(len(behind), bool))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +179,7 @@ class _Walk:
 
   @classmethod
   def of(cls, words: Sequence[bytes], letter: Int[np.ndarray, ' bytes']) -> '_Walk':
-    sizes = np.array([len(word) for word in words])
+    sizes = np.array([len(word) for word in words], int)
     text, begins = letter[np.frombuffer(b''.join(words), np.uint8)], np.cumsum(sizes) - sizes
     levels, left, node, count = [], np.flatnonzero(sizes), np.zeros(len(words), int), 1
     for place in itertools.count():
@@ -211,21 +231,25 @@ def _kinds(
   return np.where(sums == 0, NEVER, kind + 2 - never).astype(np.int32), examples[never:]
 
 
-def _trimmed(name: str, whole: Automaton) -> Automaton:
-  """Leaves out states that no text of tokens leads to, or that none leads to a match from."""
+def trimmed(name: str, whole: Automaton) -> Automaton:
+  """Leaves out states that no text of tokens leads to, or that none leads to a match from.
+
+  Raises:
+    UserError: all of them.
+  """
   after, adjacent = whole.after, _adjacent(whole.after)
-  begins = np.isin(np.arange(len(after)), (0, whole.begun))
+  begins = np.isin(np.arange(len(after)), whole.begins)
   kept = _reached(adjacent.T, after[:, END] >= 0) & _reached(adjacent, begins)
-  if not kept[0]:
+  if not kept[begins].any():
     raise UserError(
       f'{name} is met by no text of this tokenizer: allow something that it can write'
     )
-  number = np.where(kept, np.cumsum(kept) - 1, NOWHERE)
-  after = np.where(after >= 0, number[after], NOWHERE)[kept].astype(np.int32)
+  number = np.append(np.where(kept, np.cumsum(kept) - 1, NOWHERE), NOWHERE)  # of NOWHERE too
+  after = number[after][kept].astype(np.int32)
   forced = whole.forced[kept]
   is_allowed = np.take_along_axis(after, whole.kind[forced][:, None], axis=1)[:, 0] >= 0
   forced = np.where((forced >= 0) & is_allowed, forced, NOWHERE).astype(np.int32)
-  return Automaton(after, whole.kind, forced, int(number[whole.begun]))
+  return Automaton(after, whole.kind, forced, number[whole.begins].astype(np.int32))
 
 
 def _adjacent(after: Int[np.ndarray, 'states _']) -> Bool[np.ndarray, 'states states']:

@@ -7,13 +7,14 @@ over tokens, and tokens that lead nowhere get minus infinity. It follows the tex
 draft, so a draft is held to it as plain decoding is. An end is allowed where the text is a match,
 and nowhere else. A text that max_len cuts may be no match yet.
 
-The output is what follows the prompt, its first space included. Only an encoder-decoder's output,
-which no text stands before, may begin with the space that SentencePiece puts before a first word:
-decoded text does not have it. Tokens that processors force, a language first or an end at the row's
-limit, are no part of the text.
+The output is what follows the prompt, its first space included. No text stands before an
+encoder-decoder's output, and some tokenizers (SentencePiece's) do not show the space that begins a
+text: there one space may precede the form, and the form itself begins with none. Tokens that
+processors force, a language first or an end at the row's limit, are no part of the text.
 """
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -29,12 +30,13 @@ from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.laws.automaton import END, NEVER, NOWHERE, automaton_of
+from fastdec.files import check_text
+from fastdec.laws.automaton import END, NEVER, NOWHERE, Automaton, automaton_of, trimmed
 from fastdec.laws.json_schema import expression_of
 from fastdec.models.api import Model
 
 LEAST = 64  # states and kinds of a table, which is padded: few sizes make few programs
-PADDING = 0.05  # share of a vocabulary that a model may add, to reach a round number
+PADDING = 0.05  # share of a vocabulary that a model may add or lack, to reach a round number
 WAITING = -2  # WAITING - s: state s, but one token that is no part of the text comes first
 
 
@@ -46,8 +48,9 @@ class Constraint:
     after: the state after a token of each kind (`automaton.Automaton`), or NOWHERE.
     kind: of each token.
     forced: for each state, a token of the only text that can follow; NOWHERE if several can.
-    begins: the state before any text, after a prompt and without one.
+    begins: the state before any text, after a prompt and without one; NOWHERE if none is met there.
     spelling: of the tokenizer (`spelling_of`).
+    reaches: for each of `begins`, whether some text meets the constraint.
     waits: true if the first token after a start is forced.
   """
 
@@ -56,6 +59,7 @@ class Constraint:
   forced: Int[Array, ' states']
   begins: Int[Array, ' 2']
   spelling: UInt[Array, '']
+  reaches: tuple[bool, ...] = struct.static(default=(True, True))
   waits: bool = struct.static(default=False)
 
   @classmethod
@@ -72,6 +76,7 @@ class Constraint:
     """
     if not isinstance(pattern, str):
       raise UserError(f'pattern={shown(pattern)} is no regular expression: give a string')
+    check_text(pattern)
     return cls._of(f'the pattern {shown(pattern)}', pattern, tokenizer)
 
   @classmethod
@@ -99,21 +104,8 @@ class Constraint:
         ' tokenizer of pieces or bytes'
       )
     words = tokenizer.token_bytes()
-    made = automaton_of(name, pattern, words)
-    # Does the tokenizer's decoded text keep the space that begins its first token?
-    keeps_space = True
-    for token, word in enumerate(words):
-      if word.startswith(b' ') and word.strip():
-        keeps_space = tokenizer.decode([token]).startswith(' ')
-        break
-    padding = [(0, _padded(size) - size) for size in made.after.shape]
-    return cls(
-      jnp.asarray(np.pad(made.after, padding, constant_values=NOWHERE)),
-      jnp.asarray(made.kind),
-      jnp.asarray(np.pad(made.forced, padding[0], constant_values=NOWHERE)),
-      jnp.asarray([0, 0 if keeps_space else made.begun], jnp.int32),
-      jnp.asarray(spelling_of(words), jnp.uint32),
-    )
+    made = automaton_of(name, pattern, words, _dropped(tokenizer, words))
+    return cls(**_arrays(made), spelling=jnp.asarray(spelling_of(words), jnp.uint32))
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Constraint']:
     """Returns the law of a model: the constraint over all of its ids, its ends among them.
@@ -127,21 +119,46 @@ class Constraint:
       UserError: another vocabulary than the constraint's; a model that never ends a text.
     """
     words, wanted = len(self.kind), model.vocab_size
-    if not words <= wanted <= max(words * (1 + PADDING), -(-words // 64) * 64):
+    if max(words, wanted) > _at_most(min(words, wanted)):
       raise UserError(
         f'the constraint is of a tokenizer of {words} tokens, and the model has {wanted}: make it'
         " with the model's own"
       )
     if not model.eos_ids:
       raise UserError('a constraint needs an end token, and the model has none: give another model')
-    kind = jnp.pad(self.kind, (0, wanted - words), constant_values=NEVER)
+    law = self if words <= wanted else self._of_first(wanted)
+    if model.start_id is None:
+      law._check_begin(0)
+    kind = jnp.pad(law.kind, (0, wanted - len(law.kind)), constant_values=NEVER)
     kind = kind.at[jnp.array(model.eos_ids)].set(END)
-    return (dataclasses.replace(self, kind=kind, waits=waits),)
+    return (dataclasses.replace(law, kind=kind, waits=waits),)
+
+  def _of_first(self, count: int) -> 'Constraint':
+    """Returns the constraint without the tokens from `count` on, which the model does not have."""
+    kind, forced = np.asarray(self.kind[:count]), np.asarray(self.forced)
+    after = np.asarray(self.after).copy()
+    lost = np.setdiff1d(np.arange(END + 1, after.shape[1]), kind)
+    after[:, lost] = NOWHERE
+    forced = np.where(forced < count, forced, NOWHERE)
+    made = Automaton(after, kind, forced, np.asarray(self.begins))
+    return dataclasses.replace(self, **_arrays(trimmed('the constraint', made)))
+
+  def _check_begin(self, begin: int) -> None:
+    if not self.reaches[begin]:
+      raise UserError(
+        'no text of this tokenizer meets the constraint at this place: behind a prompt a first'
+        ' space counts, so write it into the form; a translation begins with none, so leave it out'
+      )
 
   def init(self, model: Model, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
-    """Returns each row's state before its first token."""
-    begins_text = model.start_id is not None and prompt.tokens.shape[1] == 1
-    state = jnp.broadcast_to(self.begins[int(begins_text)], prompt.length.shape)
+    """Returns each row's state before its first token.
+
+    Raises:
+      UserError: no text can follow.
+    """
+    begin = int(model.start_id is not None and prompt.tokens.shape[1] == 1)
+    self._check_begin(begin)
+    state = jnp.broadcast_to(self.begins[begin], prompt.length.shape)
     return jnp.where(self.waits & (jnp.asarray(prompt.length) == 1), WAITING - state, state)
 
   def __call__(
@@ -189,6 +206,39 @@ class Constraint:
 
     states = jnp.broadcast_to(state[:, None], draft.tokens.shape)
     return jax.lax.fori_loop(0, topology.max_depth, deeper, states)
+
+
+def _arrays(made: Automaton) -> dict[str, Any]:
+  """Returns the fields of an automaton's constraint; states and kinds are padded."""
+  padding = [(0, _padded(size) - size) for size in made.after.shape]
+  return {
+    'after': jnp.asarray(np.pad(made.after, padding, constant_values=NOWHERE)),
+    'kind': jnp.asarray(made.kind),
+    'forced': jnp.asarray(np.pad(made.forced, padding[0], constant_values=NOWHERE)),
+    'begins': jnp.asarray(made.begins, jnp.int32),
+    'reaches': tuple((made.begins >= 0).tolist()),
+  }
+
+
+def _dropped(tokenizer: Any, words: Sequence[bytes]) -> tuple[bool, bool]:
+  """Returns whether the tokenizer shows no space that begins a text, and none that ends it."""
+  letter = _first(b'[!-~]+$', words)
+  begun = _first(b' [!-~]', words) or _first(b' $', words)
+  ended = _first(b'[!-~]* $', words)
+  return (
+    bool(begun) and not tokenizer.decode([*begun, *letter]).startswith(' '),
+    bool(ended) and not tokenizer.decode([*letter, *ended]).endswith(' '),
+  )
+
+
+def _first(form: bytes, words: Sequence[bytes]) -> list[int]:
+  """Returns the first token of a form, or nothing."""
+  return [token for token, word in enumerate(words) if re.match(form, word)][:1]
+
+
+def _at_most(words: int) -> int:
+  """Returns the tokens that one of model and tokenizer may have if the other has this many."""
+  return max(int(words * (1 + PADDING)), -(-words // 64) * 64)
 
 
 def _padded(size: int) -> int:

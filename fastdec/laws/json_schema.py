@@ -9,19 +9,24 @@ word (`maximum`, `type` beside `anyOf`, `required` without `properties`), and so
 expressions match texts that are no JSON (a `pattern` with an alternative, a property of any kind).
 """
 
+import collections
+import dataclasses
+import functools
 import json
 import re
-import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
-from fastdec.laws.automaton import of_bytes, without_anchors
+from fastdec.laws.automaton import MOST_STATES, of_bytes
+from fastdec.laws.expression import FIRST
+from fastdec.laws.schema_parts import Parts, base_of, read, too_large
+from fastdec.laws.syntax import LONGEST, unanchored
 
 ANNOTATIONS = {
-  'title', 'description', 'default', 'examples', '$schema', '$id', '$comment', '$defs',
-  'definitions', 'deprecated', 'readOnly', 'writeOnly', 'discriminator',
+  'title', 'description', 'default', 'examples', '$schema', '$comment', 'deprecated', 'readOnly',
+  'writeOnly', 'discriminator', '$defs', 'definitions', '$id', '$anchor', '$dynamicAnchor',
 }  # fmt: skip
 KEYWORDS = {  # of each type
   'object': {'properties', 'required', 'additionalProperties', 'minProperties', 'maxProperties'},
@@ -40,7 +45,7 @@ TYPES = {
   list: 'array',
   dict: 'object',
 }
-LETTER = r'(?:[^"\\\x00-\x1f\x7f]|\\["\\/bfnrt])'  # a character of a string
+LETTER = rf'(?:[^{FIRST}"\\\x00-\x1f\x7f]|\\["\\/bfnrt])'  # a character of a string
 ESCAPED = [*range(0x20), ord('"'), ord('\\')]  # bytes that JSON writes otherwise
 FRACTION = r'(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?'
 MONTHS = (
@@ -62,8 +67,11 @@ FORMATS = {
 }
 RECURSIONS = 3  # times that a definition may contain itself, and a value of any kind others
 MOST_PARTS, MOST_DEPTH = 10_000, 64  # of a schema whose references are followed
-LONGEST = 2**20  # characters of an expression
+MOST_TRIED = 100_000  # parts that are looked at to find which definitions can be met
 MOST_BOUND = 10**18
+MOST_PATTERNS = 32
+CHOOSERS = ('$ref', 'anyOf', 'oneOf', 'allOf')
+ANY = 0  # in `_Place.around`, a value of any kind; no identity is 0
 
 
 def expression_of(schema: Any) -> str:
@@ -73,149 +81,210 @@ def expression_of(schema: Any) -> str:
     UserError: a schema that is none, that nothing meets, or that an expression cannot hold.
   """
   try:
-    root = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
-  except (ValueError, TypeError, RecursionError) as error:
-    raise UserError(f'the JSON schema is no JSON ({error}): give its text, or a dict') from None
-  expression = _Writer(root).write(root, ())
+    root = read(schema)
+    writer = _Writer(Parts(root))
+    writer.find_met(root)
+    expression = writer.write(root, _Place())
+  except RecursionError:  # the caller is deep within functions of its own
+    raise too_large() from None
   if expression is None:
     raise UserError('nothing meets the JSON schema: allow some value')
   return expression
 
 
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a part of a schema is written.
+
+  Attributes:
+    base: address that its references are relative to.
+    depth: parts around it.
+    around: times that each definition is around it, by its identity.
+  """
+
+  base: str = ''
+  depth: int = 0
+  around: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
+
+  def within(self, definition: int | None = None) -> '_Place':
+    """Returns a place one part further in, which may be a definition's."""
+    around = self.around
+    if definition is not None:
+      around = {**around, definition: around.get(definition, 0) + 1}
+    return _Place(self.base, self.depth + 1, around)
+
+
 class _Writer:
   """Writes the expressions of a schema's parts. A part that nothing meets has none: None."""
 
-  def __init__(self, root: Any):
-    self.root, self.parts, self.length = root, 0, 0
+  def __init__(self, parts: Parts):
+    self.parts, self.seen, self.length = parts, 0, 0
+    self.patterns: set[str] = set()  # each is compiled alone too
+    self.met: set[int] = set()  # the definitions that some value meets, by identity
+    self.referred: dict[int, tuple[Any, str]] | None = None  # in `find_met`, those that are known
 
-  def write(self, part: Any, path: tuple[str, ...]) -> str | None:
-    """Returns the expression of a part, in parentheses.
+  def find_met(self, root: Any) -> None:
+    """Finds the definitions that a value meets: at first none, then those that need only these.
 
-    Args:
-      part: of the schema.
-      path: a name for each part around this one; after a reference, its pointer.
+    So definitions that contain one another without an end are known before any is written out.
     """
-    self.parts += 1
-    if self.parts > MOST_PARTS or len(path) > MOST_DEPTH:
-      raise UserError('the JSON schema is too large: give fewer parts, or fewer within others')
-    if part is False:
-      return None
-    if part is not True and not isinstance(part, dict):
-      raise UserError(f'{shown(part)} is no JSON schema: give an object, or true')
-    keywords = {}
-    if part is not True:
-      keywords = {word: value for word, value in part.items() if word not in ANNOTATIONS}
-    expression = self._by_keywords(keywords, path)
+    self.referred = known = {}
+    self._tried(root, '')
+    written = 0
+    while written < len(known):  # each may refer to more
+      new, written = [*known.values()][written:], len(known)
+      for part, base in new:
+        self._tried(part, base)
+    count = -1
+    while count != len(self.met):
+      count = len(self.met)
+      for identity, (part, base) in reversed(known.items()):
+        if identity not in self.met and self._tried(part, base):
+          self.met.add(identity)
+    self.referred, self.seen = None, 0
+
+  def _tried(self, part: Any, base: str) -> bool:
+    """Returns whether a value meets a part, if the definitions in `met` alone can be met."""
+    self.length = 0
+    is_met = self.write(part, _Place(base)) is not None
+    self.length = 0
+    return is_met
+
+  def write(self, part: Any, place: _Place) -> str | None:
+    """Returns the expression of a part, in parentheses."""
+    written = [self._by_keywords(words, inner) for words, inner in self._choices(part, place)]
+    expression = _either(written)
     if expression is None:
       return None
     self.length += len(expression)
     if self.length > LONGEST:
-      raise UserError('the JSON schema is too large: give lower highest lengths, or fewer parts')
+      raise too_large('give lower highest lengths, or fewer parts')
     return f'(?:{expression})'
 
-  def _by_keywords(self, keywords: dict[str, Any], path: tuple[str, ...]) -> str | None:
-    if not keywords:
-      return self._any(path)
-    if '$ref' in keywords:
-      _check_alone('$ref', keywords)
-      return self._referred(keywords['$ref'], path)
-    for word in ('anyOf', 'oneOf', 'allOf'):
-      if word in keywords:
-        _check_alone(word, keywords)
-        parts = _a_list(word, keywords[word])
-        if word == 'allOf' and len(parts) > 1:
-          raise UserError('allOf of several JSON schemas is not supported: write them as one')
-        if word == 'oneOf' and not _differ(parts):
-          raise UserError('oneOf is supported where types tell its JSON schemas apart: give anyOf')
-        return _either([self.write(part, (*path, word)) for part in parts])
+  def _choices(self, part: Any, place: _Place) -> Iterator[tuple[dict[str, Any], _Place]]:
+    """Yields the keywords of the schemas that a part chooses from: anyOf and $ref are followed.
+
+    A definition that is met again before anything is written adds no choice.
+    """
+    left, followed = collections.deque([(part, place)]), set()
+    while left:
+      part, place = left.popleft()
+      self.seen += 1
+      if self.seen > (MOST_PARTS if self.referred is None else MOST_TRIED):
+        raise too_large()
+      if place.depth > MOST_DEPTH:
+        raise too_large()
+      if part is False:
+        continue
+      if part is not True and not isinstance(part, dict):
+        raise UserError(f'{shown(part)} is no JSON schema: give an object, or true')
+      words = {} if part is True else {k: v for k, v in part.items() if k not in ANNOTATIONS}
+      place = dataclasses.replace(place, base=base_of(part, place.base))
+      chooser = next((word for word in CHOOSERS if word in words), None)
+      if chooser is None:
+        yield words, place
+        continue
+      _check_alone(chooser, words)
+      if chooser != '$ref':
+        left.extend((one, place.within()) for one in _chosen(chooser, words[chooser]))
+        continue
+      target, base = self.parts.at(words['$ref'], place.base)
+      identity = id(target)
+      if not isinstance(target, dict):
+        left.append((target, place.within()))
+      elif self.referred is not None:
+        self.referred[identity] = target, base
+        if identity in self.met:
+          yield {'const': None}, place  # stands for any value
+      elif identity in self.met and place.around.get(identity, 0) < RECURSIONS:
+        if identity in followed:
+          continue
+        followed.add(identity)
+        left.append((target, dataclasses.replace(place.within(identity), base=base)))
+
+  def _by_keywords(self, words: dict[str, Any], place: _Place) -> str | None:
+    """Returns the alternatives of a schema that neither chooses nor refers."""
+    if not words:
+      return self._any(place)
     for word in ('enum', 'const'):
-      if word in keywords:
-        _check_alone(word, keywords, 'type')
-        values = _a_list(word, keywords[word]) if word == 'enum' else [keywords[word]]
-        types = _types(keywords) if 'type' in keywords else KEYWORDS
+      if word in words:
+        _check_alone(word, words, 'type')
+        values = _a_list(word, words[word]) if word == 'enum' else [words[word]]
+        types = _types(words) if 'type' in words else KEYWORDS
         fit = [value for value in values if _types_of(value) & {*types}]
         return _either([_escape(json.dumps(value, ensure_ascii=False)) for value in fit])
-    types = _types(keywords)
-    for word in keywords:
+    types = _types(words)
+    for word in words:
       if word != 'type' and not any(word in KEYWORDS[kind] for kind in types):
         raise UserError(f'{shown(word)} in a JSON schema of {", ".join(types)} is not supported')
-    return _either([self._typed(kind, keywords, path) for kind in types])
+    return _either([self._typed(kind, words, place) for kind in types])
 
-  def _typed(self, kind: str, keywords: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+  def _typed(self, kind: str, keywords: Mapping[str, Any], place: _Place) -> str | None:
     if kind == 'object':
-      return self._object(keywords, path)
+      return self._object(keywords, place)
     if kind == 'array':
-      return self._array(keywords, path)
+      return self._array(keywords, place)
     if kind == 'string':
+      self.patterns.add(str(keywords.get('pattern')))
+      if len(self.patterns) > MOST_PATTERNS:
+        raise too_large('give fewer patterns')
       return _string(keywords)
     if kind == 'integer':
       return _integer(keywords)
     if kind == 'number':
-      if keywords.get('minimum', 0) != 0:
+      if _number('minimum', keywords, 0) != 0:
         raise UserError('minimum of a number in a JSON schema is supported as 0 alone')
       return f'{"" if "minimum" in keywords else "-?"}(?:0|[1-9][0-9]*){FRACTION}'
     return 'null' if kind == 'null' else 'true|false'
 
-  def _any(self, path: tuple[str, ...]) -> str | None:
+  def _any(self, place: _Place) -> str | None:
     """Returns any value; lists and objects end within one another."""
     kinds = ['string', 'number', 'boolean', 'null']
-    if path.count('any') < RECURSIONS - 1:
+    if place.around.get(ANY, 0) < RECURSIONS - 1:
       kinds += ['array', 'object']
-    return _either([self._typed(kind, {}, (*path, 'any')) for kind in kinds])
+    return _either([self._typed(kind, {}, place.within(ANY)) for kind in kinds])
 
-  def _referred(self, pointer: Any, path: tuple[str, ...]) -> str | None:
-    if not isinstance(pointer, str) or not re.match('#(/|$)', pointer):
-      raise UserError(
-        f'$ref={shown(pointer)} in a JSON schema is not supported: refer to its own parts, as in'
-        ' #/$defs/name'
-      )
-    if path.count(pointer) >= RECURSIONS:
-      return None
-    part = self.root
-    for step in urllib.parse.unquote(pointer).split('/')[1:]:
-      step = step.replace('~1', '/').replace('~0', '~')
-      if isinstance(part, list) and step.isdecimal() and int(step) < len(part):
-        part = part[int(step)]
-      elif isinstance(part, dict) and step in part:
-        part = part[step]
-      else:
-        raise UserError(f'$ref={shown(pointer)} names no part of the JSON schema')
-    return self.write(part, (*path, pointer))
-
-  def _array(self, keywords: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+  def _array(self, keywords: Mapping[str, Any], place: _Place) -> str | None:
     low, high = _count('minItems', keywords, 0), _count('maxItems', keywords, None)
     listed = _a_list('prefixItems', keywords.get('prefixItems', []))
-    first = [self.write(part, (*path, 'prefixItems')) for part in listed][:high]
+    rest = keywords.get('items', True)
+    if isinstance(rest, list):
+      raise UserError('items of a JSON schema must be a schema: call a list of them prefixItems')
+    first = [self.write(part, place.within()) for part in listed][:high]
+    if None in first:  # a list ends before what nothing meets
+      high = first.index(None)
+      first = first[:high]
     more = None
     if 'items' in keywords or not first or low > len(first):
-      more = self.write(keywords.get('items', True), (*path, 'items'))
+      more = self.write(rest, place.within())
     low, high = max(low - len(first), 0), None if high is None else high - len(first)
-    if None in first or (more is None and low) or (high is not None and high < low):
+    if (more is None and low) or (high is not None and high < low):
       return None
     items = ', '.join(part for part in first if part is not None)
     if more is not None and high != 0:
       if first:
         items += f'(?:, {more}){_times(low, high)}'
       else:
-        rest = f'(?:, {more}){_times(max(low - 1, 0), None if high is None else high - 1)}'
-        items = f'{more}{rest}' if low else f'(?:{more}{rest})?'
+        others = f'(?:, {more}){_times(max(low - 1, 0), None if high is None else high - 1)}'
+        items = f'{more}{others}' if low else f'(?:{more}{others})?'
     return rf'\[{items}\]'
 
-  def _object(self, keywords: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+  def _object(self, keywords: Mapping[str, Any], place: _Place) -> str | None:
     properties = keywords.get('properties', {})
     if not isinstance(properties, dict):
       raise UserError(f'properties={shown(properties)} of a JSON schema must be an object')
     required = _a_list('required', keywords.get('required', []))
     if not all(isinstance(name, str) for name in required):
       raise UserError(f'required={shown(required)} of a JSON schema must be a list of names')
+    required = dict.fromkeys(required)
     others = keywords.get('additionalProperties', True)
     properties = {**properties, **{name: others for name in required if name not in properties}}
     low, high = _count('minProperties', keywords, 0), _count('maxProperties', keywords, None)
     if not properties and others is not False:
-      return self._map(others, low, high, path)
+      return self._map(others, low, high, place)
     pairs = []
     for name, part in properties.items():
-      value = self.write(part, (*path, 'properties'))
+      value = self.write(part, place.within())
       if value is None and name in required:
         return None
       if value is not None:
@@ -227,24 +296,22 @@ class _Writer:
         'minProperties and maxProperties are not supported where they cut the properties that a'
         ' JSON schema names: make these required, or leave them out'
       )
-    # From the last property to the first: the texts of those so far, and of them after others.
-    items, after = '', ''
+    # From the last property to the first: what may follow others, and what may come first.
+    after, beginnings, length = '', [''], 0
     for pair, is_required in reversed(pairs):
       begun = f'{pair}{after}'
-      if is_required:
-        items, after = begun, f', {begun}'
-      else:
-        items = f'(?:{begun}|{items})' if items else f'(?:{begun})?'
-        after = f'(?:, {pair})?{after}'
-      if len(items) + len(after) > LONGEST:
-        raise UserError('the JSON schema is too large: make more of its properties required')
-    return rf'\{{{items}\}}'
+      beginnings = [begun] if is_required else [begun, *beginnings]
+      after = f', {begun}' if is_required else f'(?:, {pair})?{after}'
+      length += len(begun)
+      if length > LONGEST:
+        raise too_large('make more of its properties required')
+    return rf'\{{(?:{"|".join(beginnings)})\}}'
 
-  def _map(self, values: Any, low: int, high: int | None, path: tuple[str, ...]) -> str | None:
+  def _map(self, values: Any, low: int, high: int | None, place: _Place) -> str | None:
     """Returns an object of any names, whose values meet a schema."""
     if low > 1:
       raise UserError('minProperties above 1 is not supported where a JSON schema names none')
-    value = self.write(values, (*path, 'additionalProperties'))
+    value = self.write(values, place.within())
     if value is None or high == 0:
       return None if low else r'\{\}'
     pair = f'"{LETTER}*": {value}'
@@ -264,18 +331,29 @@ def _a_list(word: str, value: Any) -> list[Any]:
   return value
 
 
+def _chosen(word: str, value: Any) -> list[Any]:
+  """Returns the schemas that anyOf, oneOf or allOf has."""
+  parts = _a_list(word, value)
+  if word == 'allOf' and len(parts) != 1:
+    raise UserError('allOf of several JSON schemas is not supported: write them as one')
+  if word == 'oneOf' and len(parts) > 1 and not _differ(parts):
+    raise UserError('oneOf is supported where types tell its JSON schemas apart: give anyOf')
+  return parts
+
+
 def _types(keywords: Mapping[str, Any]) -> list[str]:
   """Returns the types that a schema allows; without `type`, the one that its keywords are of."""
-  types = keywords.get('type')
-  if types is None:
-    types = [kind for kind, words in KEYWORDS.items() if words & {*keywords}][:1]
-    if not types:
-      raise UserError(f'{shown(next(iter(keywords)))} in a JSON schema is not supported')
+  if 'type' not in keywords:
+    for kind, words in KEYWORDS.items():
+      if words & {*keywords}:
+        return [kind]
+    raise UserError(f'{shown(next(iter(keywords)))} in a JSON schema is not supported')
+  types = keywords['type']
   types = [types] if isinstance(types, str) else _a_list('type', types)
   for kind in types:
     if not isinstance(kind, str) or kind not in KEYWORDS:
       raise UserError(f'{shown(kind)} is no type of a JSON schema: {known(KEYWORDS)}')
-  return types
+  return [kind for kind in dict.fromkeys(types) if kind != 'integer' or 'number' not in types]
 
 
 def _types_of(value: Any) -> set[str]:
@@ -294,9 +372,20 @@ def _differ(parts: Sequence[Any]) -> bool:
 
 
 def _count(word: str, keywords: Mapping[str, Any], default: int | None) -> Any:
-  value = keywords.get(word, default)
-  if value is not default and not (type(value) is int and value >= 0):
+  if word not in keywords:
+    return default
+  value = keywords[word]
+  if not (type(value) is int and value >= 0):
     raise UserError(f'{word}={shown(value)} of a JSON schema must be a whole number from 0')
+  if value > MOST_STATES:
+    raise UserError(f'{word}={shown(value)} of a JSON schema is supported up to {MOST_STATES:,}')
+  return value
+
+
+def _number(word: str, keywords: Mapping[str, Any], default: int | None) -> Any:
+  value = keywords.get(word, default)
+  if word in keywords and (isinstance(value, bool) or not isinstance(value, int | float)):
+    raise UserError(f'{word}={shown(value)} of a JSON schema must be a number')
   return value
 
 
@@ -323,23 +412,24 @@ def _string(keywords: Mapping[str, Any]) -> str | None:
     return f'"{FORMATS[name]}"'
   if 'pattern' in words:
     _check_alone('pattern', words)
+    if not isinstance(words['pattern'], str):
+      raise UserError(f'pattern={shown(words["pattern"])} of a JSON schema must be an expression')
     return f'"{_pattern(words["pattern"])}"'
   low, high = _count('minLength', words, 0), _count('maxLength', words, None)
   return None if high is not None and high < low else f'"{LETTER}{_times(low, high)}"'
 
 
-def _pattern(pattern: Any) -> str:
-  """Returns the expression of a `pattern`, of which whole matches are written."""
-  if not isinstance(pattern, str):
-    raise UserError(f'pattern={shown(pattern)} of a JSON schema must be an expression')
-  expression = without_anchors(pattern)
-  after, _ = of_bytes(f'pattern={shown(pattern)} of the JSON schema', expression)
+@functools.lru_cache(maxsize=2 * MOST_PATTERNS)
+def _pattern(pattern: str) -> str:
+  """Returns the expression of a `pattern`: where no ^ or $ is, any letters may stand around it."""
+  name = f'pattern={shown(pattern)} of the JSON schema'
+  after, _ = of_bytes(name, pattern)
   if (after[:, ESCAPED] >= 0).any():
     raise UserError(
       f'pattern={shown(pattern)} of a JSON schema may write a quote, a backslash or a control,'
       ' which JSON escapes: name the characters that are allowed, as in [a-z ]*'
     )
-  return f'(?:{expression})'
+  return f'(?:{unanchored(name, pattern, f"(?u-i:{LETTER}*)")})'
 
 
 def _integer(keywords: Mapping[str, Any]) -> str | None:
@@ -349,10 +439,10 @@ def _integer(keywords: Mapping[str, Any]) -> str | None:
     ('minimum', lows, 0), ('exclusiveMinimum', lows, 1),
     ('maximum', highs, 0), ('exclusiveMaximum', highs, -1),
   ):  # fmt: skip
-    value = keywords.get(word)
+    value = _number(word, keywords, None)
     if value is None:
       continue
-    if not isinstance(value, int | float) or isinstance(value, bool) or value % 1 != 0:
+    if value % 1 != 0:
       raise UserError(f'{word}={shown(value)} of an integer in a JSON schema must be whole')
     if abs(value) > MOST_BOUND:
       raise UserError(f'{word} of an integer in a JSON schema is supported up to 10^18')
