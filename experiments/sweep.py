@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments.lab import cli
 from experiments.lab.config import to_dataclass
+from fastdec import extras
 from fastdec.errors import UserError
 
 PAGE = cli.Page()
@@ -35,6 +36,7 @@ SWEEP = flags.DEFINE_multi_string('sweep', [], 'values of a name or a setting, s
 def main(_: list[str]) -> None:
   from experiments.lab.workdir import Workdir
 
+  extras.require('matplotlib')  # draws the picture, when all is measured
   config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
   page = cli.config_words()[0].removeprefix('--config=').split(':')[0]
   paper: Any = runpy.run_path(page).get('PAPER')

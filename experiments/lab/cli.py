@@ -26,6 +26,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.lab.config import known, to_dataclass
 from fastdec.cli import chain, ended
+from fastdec.cli.flags import at_home
 from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError
 
@@ -128,6 +129,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   """
 
   def work() -> None:
+    sys.argv[1:] = at_home(sys.argv[1:])
     rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")

@@ -3,11 +3,27 @@
 import argparse
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from fastdec.errors import UserError
+
+TEXTS = {'--prompt', '--system', '--regex', '--text'}  # flags in which ~ is a character
+MOST = 2**31 - 1  # of a whole number
+HOME = re.compile(r"""(?<=[=,'"])~[^/,:'"]*(?=[/,:'"]|$)""")
+
+
+def at_home(words: Sequence[str]) -> list[str]:
+  """Expands ~ behind the = of flags, and behind their commas, where shells leave it as it is."""
+  expanded = []
+  for word in words:
+    flag, equals, _ = word.partition('=')
+    if equals and flag.startswith('-') and flag not in TEXTS:
+      word = HOME.sub(lambda home: os.path.expanduser(home[0]), word)
+    expanded.append(word)
+  return expanded
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,7 +58,11 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(flag, known, 1)
         advice = f'did you mean {near[0]}? ' if near else ''
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
-    args, rest = self.parse_known_args(words[:end])
+    args, rest = self.parse_known_args(at_home(words[:end]))
+    for name, value in vars(args).items():
+      flag = f'--{name.replace("_", "-")}'
+      if (value == '' or (isinstance(value, list) and '' in value)) and flag not in TEXTS:
+        raise UserError(f'{flag}= is empty: give a value, or leave the flag out')
     return args, [*rest, *words[end + 1 :]]
 
   def error(self, message: str) -> NoReturn:
@@ -53,17 +73,23 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f'{message}: see {self.prog} --help')
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(least: int, most: int = MOST) -> Callable[[str], int]:
   """The type of a flag that takes a whole number."""
-  allowed = f'{least} or more' if most is None else f'{least} to {most}'
 
   def read(text: str) -> int:
-    is_whole = re.fullmatch(r'[+-]?\d{1,18}', text)
-    if not is_whole or int(text) < least or (most is not None and int(text) > most):
+    is_whole = re.fullmatch(r'[+-]?\d+', text, re.ASCII)
+    if not is_whole or not least <= _bounded(text) <= most:
+      is_high = is_whole and _bounded(text) > most
+      allowed = f'{least} or more' if most == MOST and not is_high else f'{least} to {most}'
       raise _impossible(text, f'give a whole number, {allowed}')
     return int(text)
 
   return read
+
+
+def _bounded(digits: str) -> int:
+  """Returns a whole number; of more digits than Python reads, one that is as far out of range."""
+  return int(digits[:20])
 
 
 def number(text: str) -> float:
@@ -82,7 +108,7 @@ def wholes(least: int) -> Callable[[str], list[int]]:
 
   def read(text: str) -> list[int]:
     words = text.split(',')
-    if not all(re.fullmatch(r'\d{1,3}', word) and int(word) >= least for word in words):
+    if not all(re.fullmatch(r'[0-9]{1,3}', word) and int(word) >= least for word in words):
       raise _impossible(text, f'give whole numbers from {least} to 999, such as 4,8')
     return list(dict.fromkeys(map(int, words)))
 
@@ -100,9 +126,17 @@ def one_of(*values: str) -> Callable[[str], str]:
   return read
 
 
+def duration(text: str) -> float:
+  """The type of a flag that takes a time with its unit, in seconds: 540s, 9m, 1.5h."""
+  value = seconds(text)
+  if text[-1] not in 'smh' or not value:
+    raise _impossible(text, 'give a time with its unit, s, m or h, such as 90s or 2m')
+  return value
+
+
 def seconds(text: str) -> float:
   """The type of a flag that takes a time: 540s, 9m, 1.5h, or plain seconds."""
-  match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
+  match = re.fullmatch(r'(\d{1,9}(?:\.\d{1,9})?)([smh]?)', text, re.ASCII)
   if match is None:
     raise _impossible(text, 'give seconds, or a number with s, m or h, such as 540s')
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]

@@ -17,7 +17,7 @@ from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_lines
 from fastdec.errors import UserError
-from fastdec.files import parse_json
+from fastdec.files import parse_json, place_to_write
 from fastdec.text.load import open_folder, tokenizer_of
 
 
@@ -33,6 +33,7 @@ def main(words: Sequence[str]) -> None:
     '--guesses', type=whole(1), default=15, help='n-grams to keep of each key, the commonest (15)'
   )
   args = parser.read(words)
+  place_to_write(args.output)
   folder, texts = open_folder(args.model), texts_of(args.texts)
   tokenizer = tokenizer_of(folder)
   rows = [tokenizer.encode(text) for text in texts]
@@ -46,10 +47,8 @@ def texts_of(files: str) -> list[str]:
   """Reads the texts of files, whose names have commas between them.
 
   Raises:
-    UserError: there is no file, one cannot be read, or has a line that is no text.
+    UserError: a file cannot be read, or has a line that is no text.
   """
-  if not files:
-    raise UserError('there are no files of texts: name one or more, with commas between them')
   texts = []
   for file in map(pathlib.Path, files.split(',')):
     lines = read_lines(file, 'a text')

@@ -18,7 +18,7 @@ from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.pool import texts_of
 from fastdec.errors import UserError
-from fastdec.files import place
+from fastdec.files import place, place_for_folder
 from fastdec.folders.drafts import is_replaceable
 from fastdec.text.load import open_folder, tokenizer_of
 
@@ -35,6 +35,7 @@ def main(words: Sequence[str]) -> None:
     raise UserError(
       f'--output={args.output} is there already, and holds no draft alone: give a new folder'
     )
+  place_for_folder(args.output)
   folder, texts = open_folder(args.model), texts_of(args.texts)
   tokenizer = tokenizer_of(folder)
   tokens = np.concatenate([tokenizer.encode(text) for text in texts])

@@ -34,7 +34,7 @@ from fastdec.cli.prompts import read_prompts
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.files import place, read_json, write_json
+from fastdec.files import place, place_for_folder, read_json, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -78,6 +78,7 @@ def main(words: Sequence[str]) -> None:
   is_free = not out.exists() if args.kind == 'heads' else is_replaceable(out)
   if not is_free:
     raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
+  place_for_folder(out)
   lines, work = read_prompts(pathlib.Path(args.prompts)), out.with_name(f'{out.name}.training')
   generator = _opened(args, lines)
   _check_settings(work, args, lines)
