@@ -17,6 +17,9 @@ strategy in words says how they draft; a tree for heads may be a file of fastdec
 --strategy='medusa(choices=tree.json)'. --strategy=tuned, beside the folder that it drafts with,
 brings its own type of numbers and number of prompts at once.
 
+Exact strategies write greedy decoding's text in float32, but for near ties; in bfloat16 and int8
+not always. docs/own/exact.md has the figures.
+
 --logprobs=3 lists each token with its log-probability by the model's own law, and the 3 likeliest
 tokens of its place.
 

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import with_settings
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
+from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS
@@ -205,6 +207,8 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
     _check_settings(strategy, sampling)
 
+  if args.dtype is None and not is_tuned(strategy):
+    note_slow_type(open_folder(args.model).model)
   languages = flags_of(args, ('source', 'target'))
   generator = fd.Generator.load(
     args.model, draft, heads, args.dtype, strategy=strategy, **languages
@@ -214,6 +218,14 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy=with_settings(generator.strategy, sampling),
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
   )
+
+
+def note_slow_type(model: Any) -> None:
+  """Notes that a model computes in a type that this machine has no units for."""
+  dtype = str(getattr(getattr(model, 'config', None), 'dtype', ''))
+  if dtype in ('bfloat16', 'float16') and not computes_bfloat16():
+    note = f'the model computes in {dtype}, for which this CPU has no units: --dtype=int8 is faster'
+    warnings.warn(f'{note}, and so is float32 where its memory suffices', UserNote, stacklevel=2)
 
 
 def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ class Server(socketserver.ThreadingTCPServer):
 
   allow_reuse_address = True
   daemon_threads = True
+  request_queue_size = CONNECTIONS
   seconds = 60
 
   def __init__(self, host: str, port: int, handler: type['Handler']) -> None:

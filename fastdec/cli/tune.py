@@ -8,7 +8,8 @@ Greedy decoding, prompt lookup, lookahead and all that --draft and --heads can d
 decode the same prompts in turn; those that fall behind are dropped. The command chooses, within
 --budget, the fastest one that keeps --promise:
 
-  exact     the output is the model's own greedy output (the default)
+  exact     the output is the model's own greedy output (the default), as far as rounding lets it
+            be the same text: docs/own/exact.md
   law       tokens have the law of sampling at --temperature (the default where that is above 0)
   relaxed   anything goes: top-n and typical acceptance of heads take part too
 
