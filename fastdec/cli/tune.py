@@ -159,7 +159,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   )
   parser.add_argument('--batches', type=wholes(1), default=[1], help='prompts at once, such as 1,8')
   parser.add_argument('--dtypes', help="such as float32,int8, or all (the model's own)")
-  parser.add_argument('--budget', type=duration, default=120.0, help='time for all of it (2m)')
+  parser.add_argument('--budget', type=duration, default=300.0, help='time for all of it (5m)')
   parser.add_argument('--output', help="file to write (the model's tuned.json)")
   opening.add_sampling(parser)
   opening.add_length(parser)

@@ -151,8 +151,8 @@ def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race(ticks
 
 
 def test_no_more_is_compiled_than_there_is_time_to_tell_apart(ticks, monkeypatch):
-  """A candidate compiles for 10 seconds and takes 4 for a batch: two of four fit into 75 seconds with
-  five rounds, and with less a sentence says what all need."""
+  """A candidate compiles for 10 seconds and takes 4 for a batch: two of four fit into 75 seconds
+  with five rounds, and with less a sentence says what all need."""
   decode = Entrant.__call__
 
   def slowly(entrant, number):
