@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> None:
   opening.add_prompts(parser)
   parser.add_argument('--output', required=True, help='file for the tree, such as tree.json')
   parser.add_argument(
-    '--nodes', type=whole(2), default=64, help='of the tree at most, the root included (64)'
+    '--nodes', type=whole(2), default=64, help='most nodes of the tree, the root included (64)'
   )
   parser.add_argument('--rows', type=whole(1), default=16, help='prompts decoded at once (16)')
   parser.add_argument(

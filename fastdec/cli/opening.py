@@ -94,14 +94,14 @@ def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
 
 def add_cores(parser: Parser) -> None:
   """Adds the flag of the number of cores."""
-  parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
+  parser.add_argument('--cores', type=whole(1), help='cores to decode with (chosen for the model)')
 
 
 def add_sampling(parser: Parser) -> None:
   """Adds the flags of sampling."""
   for name, (kind, meaning) in SAMPLING.items():
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
-  parser.add_argument('--seed', type=whole(0, LAST_SEED), default=0, help='of sampling (0)')
+  parser.add_argument('--seed', type=whole(0, LAST_SEED), default=0, help='seed of sampling (0)')
 
 
 def add_processors(parser: Parser) -> None:

@@ -97,11 +97,14 @@ def main(words: Sequence[str]) -> None:
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()
   deadline = time.perf_counter() + args.budget
-  left = len(dtypes) * len(args.batches)  # runs that are still to come
+  runs = left = len(dtypes) * len(args.batches)  # `left`: those that are still to come
   results: list[tuple[fd.Tuned, str | None]] = []
   too_short = ''
   trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype, generator in generators.items():
+    if left < runs and time.perf_counter() >= deadline:
+      print(f'the budget ended before {dtype}\n')
+      break
     ids = [generator.read(prompt)[0] for prompt in prompts]
     heads = [(pack_if_faster(*load_heads(path, dtype)), path) for path in args.heads]
     drafts = []
@@ -135,7 +138,8 @@ def main(words: Sequence[str]) -> None:
       results.append((dataclasses.replace(tuned, dtype=dtype), folder))
       print(f'{tuned}\n{tuned.why}\n')
   if not results:
-    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}')
+    each = f' (for each of {runs} runs)' if runs > 1 else ''
+    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}{each}')
   _save(args, results, output)
 
 
