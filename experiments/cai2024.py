@@ -22,7 +22,17 @@ from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of, prompts_of
-from experiments.lab.train import Count, Counts, RunConfig, Seed, each_once, seed_of, spaced
+from experiments.lab.train import (
+  Count,
+  Rows,
+  RunConfig,
+  Seed,
+  Several,
+  Tokens,
+  each_once,
+  seed_of,
+  spaced,
+)
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
@@ -31,7 +41,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import tree_calibration, tree_figure
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.evaluation.tree_calibration import TOPS, Calibration
-from fastdec.fields import Between
+from fastdec.fields import Between, Layers
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -63,8 +73,8 @@ Some = Annotated[int, Between(2, math.inf)]  # one at least beside the first
 class Heads:
   """The heads and how they are trained; see fastdec/heads/medusa.py."""
 
-  depth: Count = 4  # heads: as many as the published trees are deep
-  layers: Count = 1  # residual blocks a head
+  depth: Tokens = 4  # heads: as many as the published trees are deep
+  layers: Layers = 1  # residual blocks a head
   decay: Annotated[float, Between(1e-6, 1)] = 0.8  # each later head's loss counts this many times
   # of the loss, the model's share where it learns too: 1 to 0.2 (1 + 0.8 + ...)
   p1_share: Annotated[float, Between(1e-6, 1 - 1e-6)] = 0.6
@@ -75,6 +85,8 @@ class Heads:
   def module(self, model: Any, k: int) -> MedusaHeads:
     """k - 1 heads, each with a projection of its own: with the model's own prediction they write k
     tokens at most."""
+    numbers = (k - 1) * model.d_model * (self.layers * model.d_model + model.vocab_size)
+    train.check_memory(f'config.heads.depth={k - 1} with layers={self.layers}', numbers)
     return MedusaHeads(k - 1, model.d_model, model.vocab_size, layers=self.layers)
 
   def fresh(self, module: MedusaHeads, model: Any, trunk: Any) -> Any:
@@ -92,9 +104,9 @@ class Measure(Texts):
   stages: tuple[Stage, ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
   published: str = 'mc_sim_7b_63'  # the tree beside the calibrated ones
-  nodes: Some = 32  # of the calibrated tree, the root included
-  most: Some = 64  # of the tree with the most tokens a second
-  batches: Counts = (1, 8, 32)  # prompts at once; typical acceptance is at the first
+  nodes: Several = 32  # of the calibrated tree, the root included
+  most: Several = 64  # of the tree with the most tokens a second
+  batches: tuple[Rows, ...] = (1, 8, 32)  # prompts at once; typical acceptance is at the first
   typical: float = 0.09  # epsilon of typical acceptance, with delta its root
   calibrated: Count = 1000  # captions of the dev set that the trees are grown on
 
@@ -123,6 +135,7 @@ class Medusa:
   def __post_init__(self) -> None:
     for name in ('train', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
+    self.heads.module(folders.model_of(self.model), self.heads.depth + 1)  # a mistake shows
     deep = Topology.from_choices(medusa_choices(self.measure.published)).max_depth
     if deep > self.heads.depth:
       raise UserError(

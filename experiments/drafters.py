@@ -28,7 +28,7 @@ from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
-from experiments.lab.train import Count, Counts, HeadsConfig, RunConfig, Seed, Zero, each_once
+from experiments.lab.train import Count, HeadsConfig, Rows, RunConfig, Seed, Tokens, Zero, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.errors import UserError
@@ -87,9 +87,9 @@ class TableConfig(Texts):
   block: BlockConfig = BlockConfig()
   distill: DistillConfig = DistillConfig(beam=1, shard_size=1000)  # of own text
   rows: tuple[Drafter, ...] = get_args(Drafter)
-  nodes: Counts = (8, 16, 32)  # of the trees, the root included
-  gamma: Count = 7  # tokens of a chain
-  batches: Counts = (1, 8)  # texts at once
+  nodes: tuple[Tokens, ...] = (8, 16, 32)  # of the trees, the root included
+  gamma: Tokens = 7  # tokens of a chain
+  batches: tuple[Rows, ...] = (1, 8)  # texts at once
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
   calibrated: Count = 400  # texts of the dev set: for the trees of heads
   sentences: Zero = 0

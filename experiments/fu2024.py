@@ -21,7 +21,7 @@ from experiments.lab.bench import Bench, Texts
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.lab.train import Counts, RunConfig, Seed, check_lengths, each_once
+from experiments.lab.train import WIDEST, Rows, RunConfig, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
@@ -63,14 +63,20 @@ class Measure(Texts):
   """What to measure, and on which texts."""
 
   # columns; the first entry of this list, and of the next two, is the usual size
-  windows: Counts = (15, 2, 5, 10)
+  windows: tuple[Tokens, ...] = (15, 2, 5, 10)
   ngrams: tuple[NGram, ...] = (5, 3, 4, 7)  # tokens, the one looked up by included
-  guesses: Counts = (15, 2, 5, 10)  # n-grams verified a call
-  batches: Counts = (1, 8)  # texts at once; the sweep is at the first
+  guesses: tuple[Tokens, ...] = (15, 2, 5, 10)  # n-grams verified a call
+  batches: tuple[Rows, ...] = (1, 8)  # texts at once; the sweep is at the first
 
   def __post_init__(self) -> None:
     sizes = {'windows': self.windows, 'ngrams': self.ngrams, 'guesses': self.guesses}
     each_once('measure', **sizes, batches=self.batches)
+    tokens = 1 + (max(self.windows) + max(self.guesses)) * (max(self.ngrams) - 1)
+    if tokens > WIDEST:
+      raise UserError(
+        f'config.measure.windows, guesses and ngrams make calls of {tokens} tokens: give smaller'
+        f' ones, which make {WIDEST} or fewer'
+      )
 
   @property
   def pool_sizes(self) -> tuple[int, int]:

@@ -23,7 +23,7 @@ import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
 from experiments.lab.rows import Row, latest
 from experiments.lab.stage import digest
-from experiments.lab.train import Count, Counts, Seed, check_lengths, each_once
+from experiments.lab.train import Count, Counts, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.decode import start, step
@@ -63,7 +63,7 @@ class Growth:
 
   models: tuple[Literal['transformer', 'fconv'], ...] = ('transformer', 'fconv')
   lengths: Counts = (32, 64, 128, 256, 512)  # tokens; each its own program
-  batches: Counts = (1, 32)
+  batches: tuple[Rows, ...] = (1, 32)
   source: Count = 16  # tokens
   steps: Count = 4  # without a cache, at most this many tokens of each length are timed
   rounds: Count = 3
@@ -72,7 +72,7 @@ class Growth:
     each_once('growth', **{name: getattr(self, name) for name in ('models', 'lengths', 'batches')})
 
 
-Sizes = tuple[tuple[Count, Count], ...]  # sentences, and tokens of each
+Sizes = tuple[tuple[Rows, Count], ...]  # sentences, and tokens of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Layout:
   """FasterTransformer's tables: rows by type of numbers; a source has as many tokens."""
 
   model: TransformerConfig
-  beams: Count = 4
+  beams: Tokens = 4
   float32: Sizes = ((1, 32), (1, 64), (1, 128), (32, 32))
   bfloat16: Sizes = ((1, 32),)
   rounds: Count = 3

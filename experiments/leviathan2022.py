@@ -20,7 +20,7 @@ from experiments.lab.compare import cost, joined
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.lab.train import Count, Counts, RunConfig, Seed, check_lengths, each_once
+from experiments.lab.train import Count, Rows, RunConfig, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding import theory
@@ -61,8 +61,10 @@ class Measure(Texts):
   sentences: train.Zero = 200  # for alpha
   max_len: Count = 80
   repeats: Count = 5
-  gammas: Counts = (3, 5, 7)  # drafted tokens a call; an adapted gamma is at most the largest
-  batches: Counts = (1, 8, 32)  # texts at once; all gammas at the first, the first gamma at all
+  # Drafted tokens a call; an adapted gamma is at most the largest.
+  gammas: tuple[Tokens, ...] = (3, 5, 7)
+  # Texts at once; all gammas at the first, the first gamma at all.
+  batches: tuple[Rows, ...] = (1, 8, 32)
   temperatures: tuple[Annotated[float, Between(0, 1e6)], ...] = (0.0, 1.0)
 
   def __post_init__(self) -> None:

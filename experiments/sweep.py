@@ -6,9 +6,10 @@
     --sweep='train.steps=100,200' --engine=slurm --slurm.partition=gpu --workdir=out/sweep
 
 A name is one of the paper's own (k, regime, rule, ...), or a setting of the config. All products
-are measured; those that the page leaves out are named. Rows run here in order, by
+are measured; those that the page leaves out are named. A list of the config that is not swept keeps
+its values: --sweep=regime=regular measures one of four regimes. Rows run here in order, by
 --engine=processes --jobs=N, or by --engine=slurm. Rows that are there are not measured again: after
-a sweep is killed, the same command continues.
+a sweep is killed, the same command continues. sweep.md holds the rows so far.
 """
 
 import contextlib
@@ -16,19 +17,26 @@ import dataclasses
 import difflib
 import functools
 import itertools
+import math
 import pathlib
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import rich.console
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.lab import cli
+from experiments.lab import cli, report
 from experiments.lab.config import to_dataclass
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.files import write_text
 
+Row = dict[str, Any]
+Point = dict[str, Any]  # values of settings that are no lists
+
+MOST = 10_000  # rows of a sweep, which take a day at nine seconds a row
 PAGE = cli.Page()
 SWEEP = flags.DEFINE_multi_string('sweep', [], 'values of a name or a setting, such as k=2,4')
 
@@ -45,27 +53,30 @@ def main(_: list[str]) -> None:
   swept = parse(SWEEP.value, config, paper)
   lists = [axis for axis in swept if axis.is_listed]
   single = [axis for axis in swept if not axis.is_listed]
-  points = []
+  points: list[tuple[Point, dict[str, Any], Any]] = []
   for values in itertools.product(*(axis.values for axis in single)):
     point = dict(zip((axis.setting for axis in single), values, strict=True))
     changed = point | {axis.setting: axis.values for axis in lists}
     config.update_from_flattened_dict(changed)
-    words = [f'--config.{setting}={value}' for setting, value in changed.items()]
-    points.append((point, words, to_dataclass(paper.settings, config)))  # mistakes show first
+    points.append((point, changed, to_dataclass(paper.settings, config)))  # mistakes show first
+  if note := kept(config, paper, lists):
+    print(note)
+  sweep = Sweep(root / 'sweep', swept, paper)
   workdirs = []
   with PAGE.budgeted():
-    for point, words, c in points:
+    for point, changed, c in points:
       try:
-        work = PAGE.made(c, paper.make, words)
+        work = PAGE.made(c, paper.make, changed, functools.partial(sweep.so_far, point))
       except UserError as error:  # this point is not possible; the others may be
         if not point:
           raise
         work = Workdir(root)
         work.fail(point, error)
         work.failures([point])
-      workdirs.append((point, work))
-  write(root / 'sweep', workdirs, swept, paper)
-  PAGE.end([work for _, work in workdirs])
+      workdirs.append(work)
+      sweep.add(point, work.shown)
+  sweep.write(workdirs[0].console)
+  PAGE.end(workdirs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +100,7 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
   """The values that --sweep=NAME=A,B gives.
 
   Raises:
-    UserError: no such name, no values, or a value of another type.
+    UserError: no such name, no values, a value of another type, or too many products.
   """
   swept: list[Swept] = []
   for word in words:
@@ -110,42 +121,99 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
     like = next(iter(default), None) if is_listed else default
     typed = tuple(_typed(like, value, word) for value in values)
     swept.append(Swept(name, setting, typed, is_listed))
+  check_size(swept)
   return swept
 
 
-def write(
-  path: pathlib.Path,
-  workdirs: Sequence[tuple[Mapping[str, Any], Any]],
-  swept: Sequence[Swept],
-  paper: cli.Paper,
-) -> None:
-  """Writes <path>.md and <path>.png of the rows at all points of a sweep."""
-  from experiments.lab import report
+def check_size(swept: Sequence[Swept]) -> None:
+  """Raises UserError where the products are too many for one sweep."""
+  rows = math.prod(len(axis.values) for axis in swept)
+  if rows > MOST:
+    counts = ' x '.join(f'{len(axis.values):,} of {axis.name}' for axis in swept)
+    raise UserError(
+      f'--sweep has {rows:,} products ({counts}), and {MOST:,} are the most: give fewer values'
+    )
 
-  console = workdirs[0][1].console
-  lists = [axis for axis in swept if axis.is_listed]
-  rows: list[dict[str, Any]] = []
-  for point, work in workdirs:
-    for row in work.shown:
+
+def kept(config: ConfigDict, paper: cli.Paper, lists: Sequence[Swept]) -> str:
+  """Says which lists are not swept, and multiply the rows of those that are; '' if none does."""
+  leaves, swept = _leaves(config), {axis.setting for axis in lists}
+  names = {}
+  for name, setting in paper.axes.items():
+    if setting not in swept and len(leaves[setting]) > 1:
+      names[name] = leaves[setting]
+  if not names:
+    return ''
+  values = ', '.join(f'{name}={",".join(map(str, of))}' for name, of in names.items())
+  name, of = next(iter(names.items()))
+  return f'Not swept, so the config decides: {values} (--sweep={name}={of[0]} measures that alone)'
+
+
+class Sweep:
+  """The rows of a sweep, as far as they are there, and its table.
+
+  Attributes:
+    path: of the table and the picture, without a suffix.
+    swept: the axes.
+    paper: what is swept.
+    rows: of the points that are done.
+  """
+
+  def __init__(self, path: pathlib.Path, swept: Sequence[Swept], paper: cli.Paper) -> None:
+    self.path, self.swept, self.paper = path, swept, paper
+    self.rows: list[Row] = []
+
+  def add(self, point: Point, rows: Sequence[Row]) -> None:
+    """Adds the rows of a point that is done."""
+    self.rows += self._wanted(point, rows)
+
+  def so_far(self, point: Point, rows: Sequence[Row]) -> None:
+    """Writes the table of the rows so far, to which those of an unfinished point belong: after
+    each row, and less often where there are hundreds."""
+    rows = [*self.rows, *self._wanted(point, rows)]
+    if len(rows) % (1 + len(rows) // 100) == 0:
+      text = report.markdown(self._table(rows))
+      write_text(self.path.with_suffix('.md'), f'{text}\nNot finished: other rows are measured.\n')
+
+  def write(self, console: rich.console.Console) -> None:
+    """Writes <path>.md and <path>.png, prints the table, and names products without a row."""
+    if not self.rows:
+      console.print('No row is measured yet')
+      return
+    lists = [axis for axis in self.swept if axis.is_listed]
+    for values in itertools.product(*(axis.values for axis in lists)):
+      wanted = {axis.name: value for axis, value in zip(lists, values, strict=True)}
+      if not any(
+        all(row.get(name) == value for name, value in wanted.items()) for row in self.rows
+      ):
+        console.print('No row has ' + ', '.join(f'{name}={wanted[name]}' for name in wanted))
+    swept = [axis.name for axis in self.swept]
+    draw = functools.partial(_draw, self.rows, swept, self._names, self.paper.figures[0])
+    report.write(self.path, console, [self._table(self.rows)], draw)
+
+  def _wanted(self, point: Point, rows: Sequence[Row]) -> list[Row]:
+    """The rows whose lists have the values that are swept, with the settings of their point."""
+    wanted = []
+    for row in rows:
+      lists = (axis for axis in self.swept if axis.is_listed)
       if all(row.get(axis.name, axis.values[0]) in axis.values for axis in lists):
-        rows.append({**row, **point})
-  for values in itertools.product(*(axis.values for axis in lists)):
-    wanted = {axis.name: value for axis, value in zip(lists, values, strict=True)}
-    if not any(all(row.get(name) == value for name, value in wanted.items()) for row in rows):
-      console.print('No row has ' + ', '.join(f'{name}={wanted[name]}' for name in wanted))
-  if not rows:
-    return
-  settings = [axis.setting for axis in swept if not axis.is_listed]
-  names = [*paper.names, *paper.axes, *settings]
-  columns = [report.Column(name, name, names_row=True) for name in names]
-  columns += [report.Column(heading, field, form) for heading, field, form in paper.figures]
-  table = report.Table('Sweep', columns).of(rows)
-  draw = functools.partial(_draw, rows, [axis.name for axis in swept], names, paper.figures[0])
-  report.write(path, console, [table], draw)
+        wanted.append({**row, **point})
+    return wanted
+
+  @property
+  def _names(self) -> list[str]:
+    """Fields that name a row."""
+    settings = [axis.setting for axis in self.swept if not axis.is_listed]
+    return [*self.paper.names, *self.paper.axes, *settings]
+
+  def _table(self, rows: Sequence[Row]) -> report.Drawn:
+    columns = [report.Column(name, name, names_row=True) for name in self._names]
+    columns += [report.Column(heading, field, form) for heading, field, form in self.paper.figures]
+    return report.Table('Sweep', columns).of(rows)
 
 
 def _draw(
-  rows: Sequence[Mapping[str, Any]],
+  rows: Sequence[Row],
   swept: Sequence[str],
   names: Sequence[str],
   figure: tuple[str, str, str],

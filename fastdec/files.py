@@ -3,12 +3,15 @@
 A pipe could keep a command waiting, a device has no end, and a folder holds no bytes.
 """
 
+import bz2
 import contextlib
 import errno
 import fcntl
 import glob
+import gzip
 import io
 import json
+import lzma
 import os
 import pathlib
 import platform
@@ -16,6 +19,7 @@ import re
 import shutil
 import stat
 import sys
+import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -28,6 +32,17 @@ MOST_JSON = 2**26  # parsed JSON takes thirty times as much memory
 MARK = b'\xef\xbb\xbf'  # byte order mark, which begins some UTF-8 files
 LONGEST, LONGEST_PART = 3840, 240  # bytes of a path and of a name; suffixes are added to them
 POINTER = b'version https://git-lfs.github.com/spec/'  # Git LFS leaves such a file in a plain copy
+PACKED = {  # packed files by their names: how they begin, and what reads them
+  '.gz': (re.compile(rb'\x1f\x8b\x08'), gzip.open),
+  '.bz2': (re.compile(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)'), bz2.open),
+  '.xz': (re.compile(rb'\xfd7zXZ\0'), lzma.open),
+}
+BROKEN = (EOFError, zlib.error, lzma.LZMAError)  # of a packed file that is cut short or damaged
+UNREAD = (  # of other kinds, with what makes lines of them
+  (b'\x28\xb5\x2f\xfd', 'it is packed by zstd: unpack it by zstd -d'),
+  (b'PK\x03\x04', 'it is a zip archive, or a table of Excel: unpack or export it'),
+  (b'PAR1', 'it is a table of Parquet: write its lines as JSON'),
+)
 SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')  # an escape that may be half a character
 ROOM = 'make room, or give another folder'
 
@@ -51,10 +66,45 @@ def open_file(path: PathLike) -> io.BufferedReader:
 def read_bytes(path: PathLike, most: int = MOST) -> bytes:
   """Reads a whole file; raises OSError as `open_file`, or if it has more than `most` bytes."""
   with open_file(path) as file:
-    size = os.fstat(file.fileno()).st_size
-    if size > most:
-      raise OSError(errno.EFBIG, f'it has {size:,} bytes, and {most:,} are the most')
-    return file.read(size)
+    return file.read(_size_of(file, most))
+
+
+def _size_of(file: io.BufferedReader, most: int) -> int:
+  size = os.fstat(file.fileno()).st_size
+  if size > most:
+    raise OSError(errno.EFBIG, f'it has {size:,} bytes, and {most:,} are the most')
+  return size
+
+
+def unpacked(file: io.BufferedReader) -> Any:
+  """Returns a file that reads what gzip, bzip2 or xz has packed, by its name or its beginning.
+
+  Another file is returned as it is.
+
+  Raises:
+    OSError: it is of another packer, or a table of another program. Reading may raise `BROKEN`.
+  """
+  head = file.peek(16)
+  for beginning, reason in UNREAD:
+    if head.startswith(beginning):
+      raise OSError(errno.EINVAL, reason)
+  for ending, (pattern, opened) in PACKED.items():
+    if pattern.match(head) or str(file.name).endswith(ending):
+      return opened(file)
+  return file
+
+
+def read_unpacked(path: PathLike, most: int = MOST) -> bytes:
+  """Reads a whole file, unpacked; raises OSError as `read_bytes` and `unpacked`."""
+  with open_file(path) as file:
+    size, content = _size_of(file, most), unpacked(file)
+    try:
+      data = content.read(size if content is file else most + 1)
+    except BROKEN as error:
+      raise OSError(errno.EINVAL, f'it is cut short or damaged: {error}') from None
+  if len(data) > most:
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes when it is unpacked')
+  return data
 
 
 def read_stdin(most: int = MOST) -> bytes:

@@ -203,6 +203,27 @@ def translator(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def talker(shared, tmp_path_factory):
+  """The folder of a language model without training, with a chat template that has variables."""
+  import jax
+
+  import fastdec as fd
+  from fastdec.models.lm import LM, LMConfig
+
+  folder = tmp_path_factory.mktemp('talkers') / 'model'
+  tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / 'chatml_tiny')
+  sizes = dict(vocab_size=tokenizer.vocab_size, d_model=8, d_ff=12, heads=2, layers=1)
+  model = LM(LMConfig(**sizes, windows=(0,), norm_epsilon=1e-5, max_positions=None))
+  params = jax.tree.map(lambda x: 4 * x, jax.jit(model.init)(jax.random.key(2)))
+  fd.save(model, params, folder, tokenizer=tokenizer)
+  template = folder / 'chat_template.jinja'
+  template.chmod(0o644)
+  thinking = '{% if enable_thinking is defined and not enable_thinking %}<quick>{% endif %}'
+  template.write_text(template.read_text() + thinking)
+  return folder
+
+
+@pytest.fixture(scope='session')
 def networks(translator):
   """Untrained draft networks for the translator, by their kind."""
   import jax

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -109,16 +110,21 @@ def picture_path(name: str) -> Path:
   return place_to_write(path)
 
 
-def config_words() -> list[str]:
-  """The words of the command line that gave the config: --config=... and its leaves."""
+def config_words(overrides: Mapping[str, Any] | None = None) -> list[str]:
+  """The words of the command line that gave the config: --config=... and its leaves.
+
+  Args:
+    overrides: values that replace those of the command line, by leaf.
+  """
   flag: Any = flags.FLAGS['config']  # ml_collections keeps its class private
-  leaves = (f'--config.{key}={value}' for key, value in flag.override_values.items())
+  values = {**flag.override_values, **(overrides or {})}
+  leaves = (f'--config.{key}={value}' for key, value in values.items())
   return [f'--config={flag.config_filename}', *leaves]
 
 
-def config_string() -> str:
+def config_string(overrides: Mapping[str, Any] | None = None) -> str:
   """The config as the command line has it, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
-  return ' '.join(config_words()).removeprefix('--config=')
+  return ' '.join(config_words(overrides)).removeprefix('--config=')
 
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:
@@ -137,7 +143,13 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     main(rest)
 
-  sys.exit(ended(work, 'Interrupted: the same command goes on'))
+  code = ended(work, 'Interrupted: the same command goes on')
+  if code == 130:
+    # XLA may still compute, and would crash when Python takes its parts away at an ordinary end.
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,19 +198,26 @@ class Page:
 
     return stage.budget(seconds(self.budget.value))
 
-  def made(self, c: Any, make: Make, overrides: Sequence[str] = ()) -> Any:
+  def made(
+    self,
+    c: Any,
+    make: Make,
+    overrides: Mapping[str, Any] | None = None,
+    on_rows: Callable[[list[Any]], None] | None = None,
+  ) -> Any:
     """Calls make(c, work) until it ends or the budget does; returns the `Workdir`.
 
     Args:
       c: the settings.
       make: the paper's function.
-      overrides: flags by which these settings differ from the command's.
+      overrides: values of leaves in which these settings differ from the command's.
+      on_rows: see `Workdir`.
     """
     from experiments.lab import engine, stage
     from experiments.lab.workdir import Workdir
 
     root, here = Path(self.workdir.value), conditions()
-    here['config'] = ' '.join([here['config'], *overrides])
+    here['config'] = config_string(overrides)
     jobs = None
     if self.engine.value == 'processes':
       jobs = engine.by_processes(root / 'jobs', self.jobs.value)
@@ -206,8 +225,10 @@ class Page:
       sizes = self.partition.value, self.gpus.value, self.minutes.value
       jobs = engine.by_slurm(root / 'jobs', *sizes)
     work = Workdir(root, here, jobs)
+    work.on_rows = on_rows
     try:
-      make(c, work)
+      with contextlib.nullcontext() if jobs is None else engine.ended_in_order():
+        make(c, work)
     except stage.OutOfTime:
       work.is_complete = False
     return work

@@ -5,18 +5,26 @@
 
 A job is a plain function with plain arguments: settings, folders, keys. What a killed job had made
 is in the workdir, so the job is started again and continues from there.
+
+Jobs end with the process that called them, their launcher. A process here ends when its launcher
+has let go of a lock, as it does even when it is killed. Jobs of a cluster are cancelled.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
+import signal
+import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from experiments.lab.stage import OutOfTime, budget, reason_of, seconds_left
+from experiments.lab.stage import POLL_SECONDS, OutOfTime, budget, reason_of, seconds_left
 from fastdec.errors import UserError
+from fastdec.files import locked
 
 TRIES = 3  # of a job that is killed
 FOREVER = 1_000_000  # minutes: submitit would end a local job after two
@@ -30,6 +38,7 @@ class Job:
     function, args, inputs: what is called.
     seconds: the budget; None is endless.
     environment: variables that the job needs as they are here.
+    launcher: a file that is locked as long as the job is wanted; None: there is none.
   """
 
   function: Callable[..., Any]
@@ -37,9 +46,12 @@ class Job:
   inputs: Mapping[str, Any]
   seconds: float | None
   environment: Mapping[str, str]
+  launcher: pathlib.Path | None
 
   def __call__(self) -> tuple[Any, str]:
     """The function's value, None where the budget ended first, and '' or why it failed."""
+    if self.launcher is not None:
+      threading.Thread(target=_end_with, args=[self.launcher], daemon=True).start()
     os.environ.update(self.environment)  # before JAX looks for devices
     try:
       with budget(self.seconds):
@@ -57,6 +69,13 @@ class Job:
     return DelayedSubmission(self)
 
 
+def _end_with(launcher: pathlib.Path) -> None:
+  """Ends this process, as if it were killed, when the launcher has let go of its lock."""
+  with locked(launcher):
+    launcher.unlink(missing_ok=True)
+    os._exit(1)
+
+
 class Engine:
   """Runs functions as jobs of an executor of submitit's; several threads may call it.
 
@@ -71,12 +90,12 @@ class Engine:
     folder: pathlib.Path,
     at_once: int | None,
     environment: Mapping[str, str] | None = None,
+    is_here: bool = False,
   ) -> None:
     self.executor, self.folder, self.at_once = executor, folder, at_once
-    self._environment = dict(environment or {})
+    self._environment, self._is_here = dict(environment or {}), is_here
     self._submitting = threading.Lock()  # executors are not made for threads
-    self._running: set[Any] = set()
-    self._is_cancelled = False
+    self._cancelled = threading.Event()
 
   def call(self, name: str, function: Callable[..., Any], *args: Any, **inputs: Any) -> Any:
     """The value of function(*args, **inputs), run as a job of this name within the budget; None
@@ -89,22 +108,19 @@ class Engine:
     from submitit.core.utils import UncompletedJobError
 
     for _ in range(TRIES):
-      job = Job(function, args, inputs, seconds_left(), self._environment)
-      with self._submitting:
-        if self._is_cancelled:
-          raise OutOfTime
-        self.executor.update_parameters(name=name)
-        running = self.executor.submit(job)
-        self._running.add(running)
-      try:
-        value, reason = running.result()
-      except UncompletedJobError:  # it was killed
-        continue
-      except BaseException:  # Ctrl-C, say
-        running.cancel()
-        raise
-      finally:
-        self._running.discard(running)
+      with self._launcher() as launcher:
+        job = Job(function, args, inputs, seconds_left(), self._environment, launcher)
+        running = self._submit(name, job)
+        try:
+          while not running.done():
+            if self._cancelled.wait(POLL_SECONDS):
+              raise OutOfTime
+          value, reason = running.result()
+        except UncompletedJobError:  # it was killed
+          continue
+        except BaseException:  # Ctrl-C, say
+          running.cancel(check=False)
+          raise
       if reason:
         raise UserError(f'{reason} (its job is {running.job_id} in {self.folder})')
       return value
@@ -112,10 +128,68 @@ class Engine:
 
   def cancel(self) -> None:
     """Ends all jobs, and starts no more."""
-    with self._submitting:
-      self._is_cancelled = True
-      for job in list(self._running):
-        job.cancel()
+    self._cancelled.set()
+
+  @contextlib.contextmanager
+  def _launcher(self) -> Iterator[pathlib.Path | None]:
+    """Holds the lock of a job here during the block."""
+    if not self._is_here:
+      yield None
+      return
+    path = self.folder / f'launcher-{uuid.uuid4().hex}.lock'
+    try:
+      with locked(path):
+        yield path
+    finally:
+      path.unlink(missing_ok=True)
+
+  def _submit(self, name: str, job: Job) -> Any:
+    """Submits a job that knows nothing of an allocation which this process may be in."""
+    from submitit.helpers import clean_env
+
+    with self._submitting, _without_ctrl_c():
+      if self._cancelled.is_set():
+        raise OutOfTime
+      self.executor.update_parameters(name=name)
+      users = {name: os.environ[name] for name in os.environ if _is_users(name)}
+      with clean_env():
+        os.environ.update(users)
+        return self.executor.submit(job)
+
+
+def _is_users(name: str) -> bool:
+  """True for variables by which users set up sbatch: no allocation sets them."""
+  return name == 'SLURM_CONF' or name.startswith('SBATCH_')
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+  """Keeps Ctrl-C from processes that are started in the block: a terminal sends it to all of them,
+  and each would print a traceback. The launcher ends them."""
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+  """Lets SIGTERM, and SIGHUP unless `nohup` ignores it, raise SystemExit in the block, so that jobs
+  are cancelled."""
+
+  def end(number: int, _: Any) -> None:
+    sys.exit(128 + number)
+
+  both = signal.SIGTERM, signal.SIGHUP
+  wanted = [number for number in both if signal.getsignal(number) == signal.SIG_DFL]
+  for number in wanted:
+    signal.signal(number, end)
+  try:
+    yield
+  finally:
+    for number in wanted:
+      signal.signal(number, signal.SIG_DFL)
 
 
 def by_processes(folder: pathlib.Path, at_once: int) -> Engine:
@@ -130,7 +204,7 @@ def by_processes(folder: pathlib.Path, at_once: int) -> Engine:
   # submitit's local jobs see no GPU unless it hands them out
   name = 'CUDA_VISIBLE_DEVICES'
   every = ','.join(map(str, range(64)))
-  return Engine(executor, folder, at_once, {name: os.environ.get(name, every)})
+  return Engine(executor, folder, at_once, {name: os.environ.get(name, every)}, is_here=True)
 
 
 def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> Engine:

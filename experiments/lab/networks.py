@@ -7,7 +7,6 @@ the user names: configs/drafts.py, with a kind, for experiments.train.
 """
 
 import dataclasses
-import math
 import pathlib
 from typing import Annotated, Any, Literal
 
@@ -19,10 +18,10 @@ from jaxtyping import Array, Int
 from experiments.lab import train
 from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig
-from experiments.lab.train import Count, HeadsConfig, RunConfig, Seed, Zero, seed_of
+from experiments.lab.train import HeadsConfig, RunConfig, Seed, Several, Tokens, Zero, seed_of
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.fields import Between
+from fastdec.fields import Between, Layers
 from fastdec.folders.drafts import draft_content, load_draft, save_draft
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
@@ -49,7 +48,7 @@ SAMPLE = 16  # batches of the training text, on which a network is evaluated
 class NetworkConfig:
   """A draft network: what both kinds have (fastdec/heads/draft.py)."""
 
-  layers: Count = 1  # of the base's kind and sizes
+  layers: Layers = 1  # of the base's kind and sizes
   taps: tuple[int, ...] = ()  # layers of the base whose states are read; (): its last state
   words: Zero = 0  # of a draft vocabulary, the most frequent ones of the training text; 0: all
   dropout: Annotated[float, Between(0, 0.99)] = 0.0
@@ -82,7 +81,7 @@ class NetworkConfig:
 class EagleConfig(NetworkConfig):
   """A layer that reads the base's hidden state and the next token, and then its own."""
 
-  guesses: Count = 7  # in a row, for which it is evaluated and calibrated
+  guesses: Tokens = 7  # in a row, for which it is evaluated and calibrated
 
   @property
   def depth(self) -> int:
@@ -94,7 +93,7 @@ class EagleConfig(NetworkConfig):
 class BlockConfig(NetworkConfig):
   """The rows of a block in one pass, and a bias from the token before each."""
 
-  k: Annotated[int, Between(2, math.inf)] = 8  # the root and 7 guesses
+  k: Several = 8  # the root and 7 guesses
   markov: Zero = 64  # rank of the bias; 0: none
   markov_kind: Literal['vanilla', 'gated', 'rnn'] = 'vanilla'
   candidates: Zero = 0  # words of each row that the bias may reorder in decoding; 0: all
@@ -125,7 +124,7 @@ class HeadsOnBase(OnBase):
   """Heads on a finished base."""
 
   heads: HeadsConfig
-  k: Annotated[int, Between(2, math.inf)] = 8  # the root and k - 1 guesses
+  k: Several = 8  # the root and k - 1 guesses
   kind: Literal['heads'] = 'heads'
 
 

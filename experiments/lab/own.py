@@ -35,7 +35,7 @@ from experiments.lab.text import (
   prompts_of,
   record_of,
 )
-from experiments.lab.train import Count, Seed, Zero, author_of, seed_of
+from experiments.lab.train import WIDEST, Count, Seed, Tokens, author_of, seed_of
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, open_text
 from fastdec.data.text.sentencepiece import EOS_ID, PAD_ID, normalise
@@ -60,13 +60,14 @@ class DistillConfig:
   """How a model translates the sources: by beam search as in Vaswani et al. 2017, greedily
   (beam=1), or at random (samples)."""
 
-  beam: Count = 4
+  beam: Tokens = 4
   length_penalty: float = 0.6
   min_len: Count = 2  # tokens. With 1, beam search returns an empty translation for some sources.
   # (a, b): a * source + b tokens at most. The paper's b = 50 costs time where sentences are short.
   max_len: tuple[Annotated[float, Between(0, 1e6)], ...] = (1, 20)
-  n_best: Count = 1  # outputs of a source
-  samples: Zero = 0  # with beam=1: outputs drawn for each source; 0: none
+  n_best: Tokens = 1  # outputs of a source
+  # With beam=1: outputs drawn for each source; 0: none.
+  samples: Annotated[int, Between(0, WIDEST)] = 0
   temperature: float = 1.0
   seed: Seed = 0  # of drawing
   sources: str = ''  # files of the source language, with commas between them; '': training sources

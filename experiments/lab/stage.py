@@ -163,7 +163,7 @@ def _check_same_inputs(record: pathlib.Path, wanted: Mapping[str, Any]) -> None:
   has_results = is_first() and bool(files - {'lock', record.name})
   settings = read_json(record) if record.is_file() else {}
   if agreed(has_results and settings != wanted):
-    made = 'by an earlier version, or by hand'
+    made = 'by an earlier version, or by hand, or by another experiment'
     if settings:
       names = [name for name, value in wanted.items() if settings.get(name) != value]
       made = f'with another {", ".join(names)}'

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 import fastdec as fd
-from experiments.lab.train import Count, Zero, author_of, without_heads
+from experiments.lab.train import Count, Rows, Zero, author_of, without_heads
 from fastdec import folders
 from fastdec.data.text.caching import tokenizer_of, tokens_of, union_of
 from fastdec.data.text.corpus import Corpus, TextData, open_text
@@ -55,7 +55,7 @@ class TextConfig:
   source: str = 'en'
   target: str = 'de'
   vocab_size: Count = 4000  # of the joint SentencePiece vocabulary
-  rows: Count = 32  # of a batch
+  rows: Rows = 32  # of a batch
   row_length: Count = 64  # tokens; longer sentences are left out of training
   max_train: Zero = 0  # pairs; 0: all
   cache: str = 'out/data'  # prepared text, shared by all runs

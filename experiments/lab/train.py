@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,7 @@ from experiments.lab.stage import OutOfTime, inputs_of, seconds_left
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
-from fastdec.fields import Between, Share
+from fastdec.fields import Between, Positive, Share
 from fastdec.fields import Seed as Seed
 from fastdec.files import write_text
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -45,7 +46,13 @@ TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
 Count = Annotated[int, Between(1, math.inf)]
 Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
 Counts = tuple[Count, ...]
+# Bounds of what a call, or a batch, can hold.
+WIDEST = 999  # tokens of a call
+Tokens = Annotated[int, Between(1, WIDEST)]
+Several = Annotated[int, Between(2, WIDEST)]  # tokens, one beside the first at least
+Rows = Annotated[int, Between(1, 2**16)]  # at once
 Part = Annotated[float, Between(0, 0.999)]
+Factor = Annotated[float, Between(0, 1e30)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +63,16 @@ class RunConfig:
   warmup: Count  # steps
   every: Count  # steps between evaluations and checkpoints
   schedule: str = 'rsqrt'  # or 'noam', T2T's older one; 'linear' and 'cosine' fall to 0
-  constant: float = 2.0  # with a short warm-up the paper's 2.0 would peak too high
+  constant: Positive = 2.0  # with a short warm-up the paper's 2.0 would peak too high
   label_smoothing: Share = 0.1
   average: Count = 2  # checkpoints whose mean is the result
   span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
-  rows: Zero = 0  # of a batch; 0: the data's. All heads at once train faster on small batches
+  # Rows of a batch; 0: the data's. All heads at once train faster on small batches.
+  rows: Annotated[int, Between(0, 2**16)] = 0
   accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
   b2: float = 0.997  # Adam's, as in T2T v3
-  clip: float = 0.0  # longer gradients are shortened to this norm; 0: none is
-  heads_rate: float = 1.0  # rate of heads that are trained together with the base, in its units
+  clip: Factor = 0.0  # longer gradients are shortened to this norm; 0: none is
+  heads_rate: Factor = 1.0  # rate of heads that are trained together with the base, in its units
   weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
 
   @classmethod
@@ -113,7 +121,13 @@ class HeadsConfig:
       )
 
   def module(self, model: Any, k: int) -> BlockwiseHeads:
-    """The heads for blocks of k tokens on a model."""
+    """The heads for blocks of k tokens on a model.
+
+    Raises:
+      UserError: they are impossible, or too large for the memory.
+    """
+    numbers = k * self.d_ff * model.d_model * (k if self.layout == 'paper' else 1)
+    check_memory(f'config.heads.d_ff={self.d_ff} with k={k}', numbers)
     names = 'd_ff', 'layout', 'first', 'dropout', 'rooted', 'markov'
     d_embed = getattr(model.config, 'd_embed', None) if self.rooted else None
     words = model.vocab_size if self.markov else None
@@ -350,12 +364,26 @@ def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
 
 def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:
   """Raises UserError, before any work, where a run (config.<name>) is impossible."""
+  layers = getattr(model, 'decoder_layers', getattr(model, 'layers', 1))
+  numbers = model.d_model * getattr(model, 'd_ff', 1) * (layers if type(layers) is int else 1)
+  check_memory(f'config.{name}: a model of d_model={model.d_model}', numbers // mesh.model)
   try:
     check_rows(run.rows or rows, mesh.data, run.accumulate)
     run.optimizer(model.d_model)
     run.loop()
   except UserError as error:
     raise UserError(f'config.{name}: {error}') from None
+
+
+def check_memory(what: str, numbers: int) -> None:
+  """Raises UserError, before any work, where as many parameters, with their gradients and Adam's
+  two moments, take more memory than the machine has."""
+  needed, there = 16 * numbers, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  if needed > there:
+    raise UserError(
+      f'{what} is not possible: training takes {needed / 1e9:,.0f} GB or more, and this machine has'
+      f' {there / 1e9:,.0f} GB of memory, so give smaller sizes'
+    )
 
 
 def check_lengths(lengths: Mapping[str, int], model: Any, name: str = 'model') -> None:

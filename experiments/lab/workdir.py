@@ -18,6 +18,7 @@ import collections
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
 import pathlib
 import threading
 import time
@@ -48,6 +49,7 @@ class Workdir:
     failed: names of the keys that failed.
     is_complete: False when the budget ended before all was made.
     shown: all rows that this command has returned so far; experiments.sweep draws them.
+    on_rows: gets the rows so far of the keys that `fill` is measuring, after each one or each job.
   """
 
   def __init__(
@@ -63,12 +65,14 @@ class Workdir:
     self.failed: list[str] = []
     self.is_complete = True
     self.shown: list[Row] = []
+    self.on_rows: Callable[[list[Row]], None] | None = None
     self.console = plain_console()
     # rows above this line are of earlier commands, whose failures are tried again
     self._lines_at_start = len(read(self.path))
     self._reason_of_failed: dict[pathlib.Path, str] = {}
     self._lock_of_folder: dict[pathlib.Path, Any] = collections.defaultdict(threading.Lock)
     self._lock = threading.Lock()  # held while a thread changes the attributes
+    self._telling = threading.Lock()  # held while a thread calls `on_rows`
 
   def __reduce__(self) -> Any:
     """A job gets the same folder, without an engine."""
@@ -139,7 +143,8 @@ class Workdir:
     finished = len(every) - len(self._missing(every))
     if finished:
       self.console.print(f'{finished} of {len(every)} rows are there')
-    self._share(keys, lambda group: self._measure(group, figures, summary))
+    tell = functools.partial(self._tell, every)
+    self._share(keys, lambda group: self._measure(group, figures, summary, tell))
     return self.rows(every)
 
   def _measure(
@@ -147,6 +152,7 @@ class Workdir:
     group: Row | list[Row],
     figures: Callable[[Any], Any],
     summary: Callable[[Row], str] | None,
+    tell: Callable[[], None],
   ) -> None:
     """Adds the rows of a group that are missing."""
     missing = self._missing(_listed(group))
@@ -154,10 +160,11 @@ class Workdir:
       return
     check_budget()
     if self.engine is None:
-      self._measure_here(group, missing, figures, summary)
+      self._measure_here(group, missing, figures, summary, tell)
     else:
       job = name_of(missing[0])
       self._note(self.engine.call(job, _fill_in_job, self, group, figures, summary))
+      tell()
 
   def _measure_here(
     self,
@@ -165,6 +172,7 @@ class Workdir:
     missing: Sequence[Row],
     figures: Callable[[Any], Any],
     summary: Callable[[Row], str] | None,
+    tell: Callable[[], None],
   ) -> None:
     """Adds each missing row of a group as soon as it is measured. Where measuring raises, the keys
     that are still without a row get one that says why."""
@@ -174,6 +182,7 @@ class Workdir:
         row = self.add({**key, **values})
         if summary is not None:
           self.console.print(summary(row))
+        tell()
         if key is not missing[-1]:
           check_budget()
     except OutOfTime:
@@ -181,6 +190,12 @@ class Workdir:
     except Exception as error:
       for key in self._missing(missing):
         self.fail(key, error)
+
+  def _tell(self, every: Sequence[Row]) -> None:
+    """Shows the rows so far of these keys to whoever listens."""
+    if self.on_rows is not None:
+      with self._telling:
+        self.on_rows(self._found(every))
 
   def _note(self, outcome: tuple[list[str], bool] | None) -> None:
     """Notes what `_fill_in_job` returned; None: the job's budget ended."""
@@ -193,13 +208,18 @@ class Workdir:
 
   def rows(self, keys: Iterable[Row]) -> list[Row]:
     """Returns the finished row of each key, else its failure in this command; each row once."""
+    rows = self._found(keys)
+    self.shown += rows
+    return rows
+
+  def _found(self, keys: Iterable[Row]) -> list[Row]:
+    """Returns what `rows` does, and notes nothing."""
     lines = read(self.path)
     rows: list[Row] = []
     for key in keys:
       row = find(lines, **key) or find_failure(lines[self._lines_at_start :], **key)
       if row is not None and not any(row is other for other in rows):
         rows.append(row)
-    self.shown += rows
     return rows
 
   def failures(self, keys: Iterable[Row]) -> list[Row]:

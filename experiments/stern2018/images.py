@@ -35,8 +35,11 @@ from experiments.lab.train import (
   TUNED,
   Count,
   HeadsConfig,
+  Rows,
   RunConfig,
   Seed,
+  Several,
+  Tokens,
   Zero,
   author_of,
   each_once,
@@ -79,7 +82,6 @@ FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fit
 PART = 64  # images that a base writes at once; a killed stage resumes after the last part
 WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
 COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
-Several = Annotated[int, Between(2, math.inf)]  # tokens of a block
 
 
 # --- settings
@@ -92,7 +94,7 @@ class ImagesConfig:
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
   path: str = ''  # of kind npz
   folder: str = ''  # of kind tfds: its data_dir
-  rows: Count = 2  # of a batch
+  rows: Rows = 2  # of a batch
   max_train: Zero = 0  # 0: all
   side: int = SIDE  # pixels of the images that are written: 32, or 16, to which they are shrunk
   mirrored: bool = False  # every other training image is, drawn anew each time
@@ -127,7 +129,8 @@ class Measure:
 
   ks: tuple[Several, ...] = (2, 4, 6, 8, 10)  # k = 1, the base, is always there
   regimes: tuple[Literal['regular', 'finetune'], ...] = ('regular', 'finetune')
-  taus: tuple[Zero, ...] = tuple(range(9))  # distances accepted; 2 is always
+  # Distances accepted; 2 is always.
+  taus: tuple[Annotated[int, Between(0, INTENSITIES - 1)], ...] = tuple(range(9))
   taus_of: Literal['largest', 'all'] = 'largest'  # the k whose taus, but 0 and 2, are measured
   forecast: tuple[Several, ...] = ()  # block sizes that the base's forecast guesses, without heads
   own: bool = False  # heads learn from images that the base writes first
@@ -164,7 +167,7 @@ class Table2:
   task: Literal['images'] = 'images'
   scale: str = ''
   # k, regime and base: the one run of experiments.train and experiments.evaluate
-  k: Count = 1
+  k: Tokens = 1
   regime: Literal['regular', 'finetune'] = 'regular'
   base: str = ''
   seed: Seed = 0
@@ -173,6 +176,8 @@ class Table2:
   def __post_init__(self) -> None:
     for name in ('train', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
+    # A mistake shows at any k, too much memory at the largest.
+    self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
     small, large = self.model.source_size, self.model.size
     if (small, large) != (SMALL, self.data.side):
       raise UserError(

@@ -18,11 +18,10 @@ distillation from its last part, and rows that are in results.jsonl are not meas
 import dataclasses
 import functools
 import itertools
-import math
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,11 +35,14 @@ from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
   TUNED,
+  WIDEST,
   Count,
   HeadsConfig,
   Regime,
   RunConfig,
   Seed,
+  Several,
+  Tokens,
   Zero,
   check_lengths,
   each_once,
@@ -59,10 +61,10 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
+from fastdec.evaluation.languages import check_language, code_of
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import measure
-from fastdec.fields import Between
 from fastdec.files import write_text
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -84,7 +86,7 @@ TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares wi
 class TableConfig:
   """What to measure, and on which sentences."""
 
-  ks: tuple[Annotated[int, Between(2, math.inf)], ...]  # block sizes; k = 1 is always there
+  ks: tuple[Several, ...]  # block sizes; k = 1 is always there
   max_len: Count  # tokens of a translation
   timed: Count  # sentences timed one by one, evenly spaced
   regimes: tuple[Regime, ...] = ('regular', 'distil', 'finetune', 'both')
@@ -117,16 +119,20 @@ class Translation:
   distill: DistillConfig = dataclasses.field(default_factory=DistillConfig)
   task: Literal['translation'] = 'translation'
   scale: str = ''
-  k: Count = 1  # k, regime and base: the one run of experiments.train and experiments.evaluate
+  k: Tokens = 1  # k, regime and base: the one run of experiments.train and experiments.evaluate
   regime: Regime = 'regular'
   base: str = ''
   seed: Seed = 0
   mesh: MeshConfig = MeshConfig()
 
   def __post_init__(self) -> None:
+    check_language(self.data.target, 'config.data.target=')  # BLEU depends on it
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows at any k
+    # A mistake shows at any k, too much memory at the largest.
+    self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
+    for rule in self.table.rules:
+      check_rule(rule, self.data.vocab_size)
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     check_lengths(lengths, self.model)
 
@@ -462,7 +468,7 @@ def quality(sentences: Sentences, out: Decoded) -> Row:
   lines = [sentences.text.tokenizer.decode(row.tolist()) for row in out.tokens]
   bleu = corpus_bleu(lines, sentences.references, language)
   row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
-  if language == 'de':  # Tensor2Tensor's script is about German
+  if code_of(language) == 'de':  # Tensor2Tensor's script is about German
     score, signature = split_compound_bleu(lines, sentences.references)
     row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
   blocks = count_blocks(out.lengths, out.block_sizes)
@@ -558,6 +564,15 @@ def rule_of(name: str) -> fd.MinBlock:
   return fd.MinBlock(fd.TopN(top), size)
 
 
+def check_rule(name: str, words: int) -> None:
+  """Raises UserError where a rule of `rule_of` asks for more than a vocabulary of `words`, or a
+  call, has."""
+  kind, _, n = name.partition('-')
+  most = {'top': words, 'min': WIDEST}.get(kind)
+  if most is not None and int(n) > most:
+    raise UserError(f'the rule {name} is not possible: {kind}-{most} is the most')
+
+
 def tree_nodes(name: str) -> int | None:
   """Returns the nodes of the tree that a rule such as 'tree-32' names, the root included; None for
   the rules of `rule_of`."""
@@ -581,19 +596,24 @@ def notes(c: Translation) -> list[str]:
 
 
 def fastest(rows: Sequence[Row]) -> str | None:
-  """Says which exact decoding was the fastest; None where none was timed, or nothing was
-  written."""
+  """Says which exact decoding was the fastest in its slowest round, and what all its rounds say;
+  None where none was timed, or nothing was written."""
   timed = []
   for row in tables.finished(rows):
     is_exact = row['k'] > 1 and (row['rule'] == 'exact' or tree_nodes(row['rule']))
     if is_exact and row.get('speedup') and row.get('mean_block_size'):
-      timed.append(row)
+      least, most = row.get('spread') or (row['speedup'],) * 2
+      timed.append((least, most, row))
   if not timed:
     return None
-  best = max(timed, key=lambda row: row['speedup'])
-  ratio, same = f'{best["speedup"]:.2f} times as fast', f'{best["same_as_greedy"]:.0%}'
+  least, most, best = max(timed, key=lambda each: each[0])
+  ratio = f'{best["speedup"]:.2f} times as fast'
+  if least <= 1 <= most:
+    ratio = f'{least:.2f} to {most:.2f} times as fast (the rounds do not agree)'
+  elif least < most:
+    ratio += f' ({least:.2f} to {most:.2f} by rounds)'
   return (
     f'The fastest exact decoding here: {best["mean_block_size"]:.1f} tokens a call, {ratio} as'
-    f' greedy decoding of the same model, {same} of the outputs the same (k = {best["k"]},'
-    f' {REGIMES[best["regime"]].lower()}, {best["rule"]})'
+    f' greedy decoding of the same model, {best["same_as_greedy"]:.0%} of the outputs the same'
+    f' (k = {best["k"]}, {REGIMES[best["regime"]].lower()}, {best["rule"]})'
   )

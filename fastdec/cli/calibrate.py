@@ -56,8 +56,10 @@ def main(words: Sequence[str]) -> None:
     raise UserError(f'--output={output} is no JSON file: give a name such as tree.json')
   if args.max_len < 2:
     raise UserError('--max-len=1 leaves nothing to guess: give 2 or more')
-  prompts = read_prompts(pathlib.Path(args.prompts))
-  generator = opening.open_without_weights(args.model, args.dtype, prompts, args.max_len)
+  prompts = opening.asked(args, read_prompts(pathlib.Path(args.prompts)))
+  generator = opening.open_without_weights(
+    args.model, args.dtype, prompts, args.max_len, template=opening.variables(args)
+  )
   ids = [generator.read(prompt)[0] for prompt in prompts]
   target, heads = _opened(args)
 

@@ -2,6 +2,7 @@
 
 Example:
   fastdec chat --model=folder --draft=smaller --system='You are a helpful assistant.'
+  fastdec chat --model=folder --template=enable_thinking=false
 
 A line is a message; the answer is shown as it is written, a colour for each block. All messages
 before it are read again. Ctrl-D or an empty line ends the talk.
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser
-from fastdec.cli.generate import check_text, show_stream, summary
+from fastdec.cli.generate import show_stream, summary
 from fastdec.cli.show import plain_console
 
 
@@ -21,19 +22,22 @@ def main(words: Sequence[str]) -> None:
   opening.add_model(parser)
   opening.add_drafting(parser)
   parser.add_argument('--system', help='what the model is told before the talk')
+  opening.add_template(parser)
   opening.add_sampling(parser)
   opening.add_processors(parser)
+  opening.add_stop(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   args = parser.read(words)
-  check_text('--system', args.system)
+  opening.check_text('--system', args.system)
   opening.restrict_cores(args, 1)
   talk = []
   if args.system is not None:
     talk.append({'role': 'system', 'content': args.system})
   # A tokenizer without a template is refused before weights are read.
   first = [*talk, {'role': 'user', 'content': 'Hello'}]
-  opening.open_without_weights(args.model, None, [first], args.max_len)
+  template = opening.variables(args)
+  opening.open_without_weights(args.model, None, [first], args.max_len, template=template)
   generator, console = opening.load(args), plain_console()
   while True:
     if sys.stdin is None:
@@ -43,7 +47,7 @@ def main(words: Sequence[str]) -> None:
     line = sys.stdin.readline().strip()
     if not line:
       return
-    check_text('the message', line)
+    opening.check_text('the message', line)
     talk.append({'role': 'user', 'content': line})
     _, sizes, text = show_stream(console, generator, talk, args)
     console.print(summary(generator.strategy, sizes), style='dim')

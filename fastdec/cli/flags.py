@@ -6,11 +6,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json
 
-TEXTS = {'--prompt', '--system', '--regex', '--text'}  # flags in which ~ is a character
+# Flags in which ~ is a character.
+TEXTS = {'--prompt', '--system', '--regex', '--text', '--stop', '--template'}
 MOST = 2**31 - 1  # of a whole number
 HOME = re.compile(r"""(?<=[=,'"])~[^/,:'"]*(?=[/,:'"]|$)""")
 
@@ -57,6 +59,9 @@ class Parser(argparse.ArgumentParser):
       if flag.startswith('--') and flag not in known:
         near = difflib.get_close_matches(flag, known, 1)
         advice = f'did you mean {near[0]}? ' if near else ''
+        if not near and '--template' in known:
+          name = flag.lstrip('-').replace('-', '_')
+          advice = f"a chat template's variable is --template={name}=VALUE, and "
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
     args, rest = self.parse_known_args(at_home(words[:end]))
     for name, value in vars(args).items():
@@ -132,6 +137,25 @@ def duration(text: str) -> float:
   if text[-1] not in 'smh' or not value:
     raise _impossible(text, 'give a time with its unit, s, m or h, such as 90s or 2m')
   return value
+
+
+def some_text(text: str) -> str:
+  """The type of a flag that takes a text, which is not empty."""
+  if not text:
+    raise _impossible(text, 'give some text')
+  return text
+
+
+def variable(text: str) -> tuple[str, Any]:
+  """The type of a flag that takes a variable of a chat template: its name, and JSON or a text."""
+  name, equals, value = text.partition('=')
+  if not equals or not name.isidentifier():
+    raise _impossible(text, 'give a name and a value, such as enable_thinking=false')
+  words = {'True': True, 'False': False, 'None': None}
+  try:
+    return name, words[value] if value in words else parse_json(value)
+  except ValueError:
+    return name, value
 
 
 def seconds(text: str) -> float:

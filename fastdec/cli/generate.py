@@ -26,13 +26,19 @@ tokens of its place.
 --regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts what the
 form leaves no choice about.
 
-Each prompt of a file (a line, or "prompt" of each line of a .jsonl file) yields a JSON line as it
-ends: {"index": 0, "prompt": ..., "text": ..., "tokens": 12, "blocks": [0, 1, 3], "finish_reason":
-"end"}. "index" is the prompt's place, "tokens" counts the tokens with their end, "blocks" the calls
-that emitted one token, two, three, and "finish_reason" is "end" or "length". --logprobs adds "ids",
-"logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their order. The same
-command resumes a run that was stopped. Beside the output, out.jsonl.settings.json holds what it
-depends on; outputs of other settings are refused.
+A file of prompts has one on each line, or records of JSON, on a line each or in an array, with one
+of: "prompt", a text; "messages", [{"role": "user", "content": ...}]; "turns", a user's texts, of
+which the first is asked; "question"; "conversations", as ShareGPT has them. It may be packed by
+gzip, bzip2 or xz. A model with a chat template is asked messages, turns and questions in it, and
+other texts with --chat.
+
+Each prompt of a file yields a JSON line as it ends: {"index": 0, "prompt": ..., "text": ...,
+"tokens": 12, "blocks": [0, 1, 3], "finish_reason": "end"}. "index" is the prompt's place, "tokens"
+counts the tokens with their end, "blocks" the calls that emitted one token, two, three, and
+"finish_reason" is "end", "stop" or "length"; a chat has "messages" in place of "prompt". --logprobs
+adds "ids", "logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their
+order. The same command resumes a run that was stopped. Beside the output, out.jsonl.settings.json
+holds what it depends on; outputs of other settings are refused.
 """
 
 import dataclasses
@@ -57,7 +63,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place_to_write, read_stdin, text_of
-from fastdec.text.reader import Reader
+from fastdec.text.reader import Reader, StopReader
 
 
 def main(words: Sequence[str]) -> None:
@@ -67,12 +73,14 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument(
     '--prompt', help='text to continue, or to translate; - reads it from standard input'
   )
-  parser.add_argument('--prompts', help='file with a prompt on each line')
+  parser.add_argument('--prompts', help='file with a prompt on each line, or records of JSON')
+  opening.add_chat(parser)
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
   parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
   opening.add_sampling(parser)
   opening.add_processors(parser)
   opening.add_constraint(parser)
+  opening.add_stop(parser)
   opening.add_length(parser)
   parser.add_argument(
     '--logprobs', type=whole(0), default=0, help='likeliest tokens of each place to list (0)'
@@ -107,25 +115,14 @@ def _check(args: Namespace) -> None:
     )
   if args.logprobs and args.plain:
     raise UserError('--plain shows the text alone: leave it out, or --logprobs')
-  check_text('--prompt', args.prompt)
+  opening.check_text('--prompt', args.prompt)
   opening.check_form(args)
-
-
-def check_text(flag: str, text: str | None) -> None:
-  """Raises UserError for a text that is empty, or not of characters."""
-  if text is None:
-    return
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    raise UserError(f'{flag} is not UTF-8: convert the text') from None
-  if not text.strip():
-    raise UserError(f'{flag} is empty: give some text to continue')
 
 
 def _generate_one(console: rich.console.Console, args: Namespace) -> None:
   """Shows what follows one prompt."""
   opening.restrict_cores(args, 1)
+  (args.prompt,) = opening.asked(args, [args.prompt])
   generator = _load(args, [args.prompt])
   if not args.plain:
     show_draft_check(console, generator, args.prompt)
@@ -136,17 +133,22 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   """Writes what follows each prompt of a file."""
   path, prompts = place_to_write(args.output), read_prompts(pathlib.Path(args.prompts))
   rows = opening.restrict_cores(args)
-  generator = dataclasses.replace(_load(args, prompts), rows=rows)
+  asked = opening.asked(args, prompts)
+  generator = dataclasses.replace(_load(args, asked), rows=rows)
   settings = prompt_file.settings(args, generator, prompts)
   output = prompt_file.Output(path, settings, len(prompts))
-  show_draft_check(console, generator, prompts[0])
-  prompt_file.write(output, generator, prompts, args)
+  show_draft_check(console, generator, asked[0])
+  prompt_file.write(
+    output, generator, prompts, asked, args.max_len, args.seed, args.logprobs, args.stop
+  )
   _warn(console, generator)
 
 
-def _load(args: Namespace, prompts: Sequence[str]) -> fd.Generator:
+def _load(args: Namespace, prompts: Sequence[Any]) -> fd.Generator:
   """Checks prompts and constraint before weights are read, and reads the model."""
-  opened = opening.open_without_weights(args.model, None, prompts, args.max_len)
+  opened = opening.open_without_weights(
+    args.model, None, prompts, args.max_len, template=opening.variables(args)
+  )
   check_logprobs(opened.model, args.logprobs)
   constraint = opening.constraint_of(args, opened)
   pool = None if args.pool is None else fd.load_pool(args.pool)
@@ -154,7 +156,7 @@ def _load(args: Namespace, prompts: Sequence[str]) -> fd.Generator:
   return dataclasses.replace(generator, constraint=constraint)
 
 
-def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: str) -> None:
+def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: Any) -> None:
   """Prints how often a draft network is right after this prompt.
 
   A warning names the causes where that is seldom.
@@ -187,7 +189,7 @@ def show(console: rich.console.Console, generator: fd.Generator, args: Any) -> N
   if args.logprobs:
     console.print(likeliest(generator.tokenizer, tokens))
   lines = [summary(generator.strategy, sizes)]
-  if finish_reason(generator.model, tokens) == 'length':
+  if finish_reason(generator.model, tokens) == 'length' and len(tokens) == args.max_len:
     lines.append(f'cut at --max-len={args.max_len}: raise it for a longer text')
   if args.repeats:
     lines.append(timed(generator, ids, args))
@@ -215,7 +217,9 @@ def show_stream(
   Returns its tokens, the tokens of each call, and the text. No call emitted the first token.
   """
   tokens, sizes, text = [], [], ''
-  blocks = stream_blocks(generator, prompt, args.max_len, args.seed, logprobs)
+  blocks = stream_blocks(
+    generator, prompt, args.max_len, args.seed, logprobs, getattr(args, 'stop', ())
+  )
   try:
     for block, piece in blocks:
       if block:
@@ -229,21 +233,30 @@ def show_stream(
 
 
 def stream_blocks(
-  generator: fd.Generator, prompt: Any, max_len: int, seed: int = 0, logprobs: int = 0
+  generator: fd.Generator,
+  prompt: Any,
+  max_len: int,
+  seed: int = 0,
+  logprobs: int = 0,
+  stops: Sequence[str] = (),
 ) -> Iterator[tuple[list[int], str]]:
-  """Yields the tokens of each call, and the text that they complete, as they are accepted.
+  """Yields the tokens of each call, and the text that they complete, up to a stop string.
 
   Last come no tokens, with the text that still waited for more of them.
   """
   ids, context = generator.read(prompt)
-  reader = Reader(generator.tokenizer, context)
+  reader = StopReader(Reader(generator.tokenizer, context), stops)
   stream = fd.stream(
     generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
     max_len=max_len, key=jax.random.key(seed), processors=generator.processors,
     constraint=generator.constraint, logprobs=logprobs,
   )  # fmt: skip
   for (block,) in stream:
-    yield block, reader.add(block)
+    before = reader.count
+    text = reader.add(block)
+    yield block[: reader.count - before], text
+    if reader.stop is not None:
+      break
   yield [], reader.finish()
 
 

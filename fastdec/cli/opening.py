@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ import numpy as np
 import fastdec as fd
 from fastdec import extras
 from fastdec.cli import cores
-from fastdec.cli.flags import Parser, number, whole
+from fastdec.cli.flags import Parser, number, some_text, variable, whole
+from fastdec.cli.prompts import Prompt, Question
+from fastdec.cli.prompts import asked as prompts_asked
 from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.settings import MOST_TOKENS
@@ -21,6 +23,7 @@ from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
+from fastdec.hub.tokenizers import chat
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS
 from fastdec.text.load import is_tuned, open_folder, tokenizer_of
@@ -69,7 +72,100 @@ def add_dtype(parser: Parser) -> None:
 
 def add_prompts(parser: Parser) -> None:
   """Adds the flag of a file of prompts that a command needs."""
-  parser.add_argument('--prompts', required=True, help='file with a prompt on each line')
+  parser.add_argument(
+    '--prompts', required=True, help='file with a prompt on each line, or records of JSON'
+  )
+  add_chat(parser)
+
+
+def add_chat(parser: Parser) -> None:
+  """Adds the flags of how a model with a chat template is asked."""
+  parser.add_argument(
+    '--chat', action='store_true', help="asks texts in the model's chat template, as a user would"
+  )
+  parser.add_argument('--system', help='what the model is told before a chat (--chat is implied)')
+  add_template(parser)
+
+
+def add_template(parser: Parser) -> None:
+  """Adds the flag of the variables of a chat template."""
+  parser.add_argument(
+    '--template',
+    type=variable,
+    action='append',
+    help='variable of the chat template, such as enable_thinking=false; once or more',
+  )
+
+
+def variables(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the variables of the chat template by flags; refuses those that it does not use."""
+  values = dict(getattr(args, 'template', None) or ())
+  if values:
+    chat.check_variables(open_folder(args.model).path, values)
+  return values
+
+
+def asked(
+  args: argparse.Namespace, prompts: Sequence[Prompt], are_texts: bool = False
+) -> list[Any]:
+  """Returns prompts as the flags say that the model is asked them, and notes what may be a mistake.
+
+  Args:
+    args: the flags, those of `add_chat` among them.
+    prompts: of a file.
+    are_texts: they are not continued, so that texts without a template are no mistake.
+
+  Raises:
+    UserError: the flags are of a chat, and the model has no chat template.
+  """
+  check_text('--system', args.system)
+  folder = open_folder(args.model).path
+  is_chat = args.chat or args.system is not None or bool(args.template)
+  has_template = chat.has_template(folder)
+  if is_chat and not has_template:
+    raise UserError(f'{args.model} has no chat template: leave out --chat, --system and --template')
+  note = None
+  if has_template and any(type(prompt) is str for prompt in prompts):
+    note = 'has a chat template, and texts are continued without it: --chat asks them in it'
+  elif not has_template and any(isinstance(prompt, Question) for prompt in prompts):
+    note = 'has no chat template: it continues the questions as texts'
+  if note is not None and not is_chat and not are_texts:
+    warnings.warn(f'{args.model} {note}', UserNote, stacklevel=2)
+  return [*prompts_asked(prompts, is_chat, args.system, has_template)]
+
+
+def text_ids(args: argparse.Namespace, tokenizer: Any, texts: Sequence[Prompt]) -> list[list[int]]:
+  """Returns the ids of texts and of whole chats, to whose end no answer is begun."""
+  ids, template = [], variables(args)
+  for text in asked(args, texts, are_texts=True):
+    if isinstance(text, str):
+      ids.append(tokenizer.encode(text))
+    else:
+      ids.append(tokenizer.encode_chat(text, add_generation_prompt=False, **template))
+  return ids
+
+
+def check_text(flag: str, text: str | None) -> None:
+  """Raises UserError for a text that is empty, or not of characters."""
+  if text is None:
+    return
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    raise UserError(f'{flag} is not UTF-8: convert the text') from None
+  if not text.strip():
+    raise UserError(f'{flag} is empty: give some text to continue')
+
+
+def add_stop(parser: Parser) -> None:
+  """Adds the flag of strings that end a text."""
+  parser.add_argument(
+    '--stop',
+    type=some_text,
+    action='append',
+    default=[],
+    help='ends the text before this string; once or more',
+  )
 
 
 def add_texts(parser: Parser) -> None:
@@ -79,6 +175,7 @@ def add_texts(parser: Parser) -> None:
     required=True,
     help='files with a text on each line, or of fastdec generate, such as a,b',
   )
+  add_chat(parser)
 
 
 def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
@@ -160,6 +257,7 @@ def open_without_weights(
   noun: str = 'prompt',
   source: str | None = None,
   target: str | None = None,
+  template: Mapping[str, Any] | None = None,
 ) -> fd.Generator:
   """Opens a model with its tokenizer, without its weights, and checks the prompts for it.
 
@@ -168,11 +266,16 @@ def open_without_weights(
       or hold what the model does not know; languages that the tokenizer lacks.
   """
   folder = open_folder(model, dtype)
-  generator = fd.Generator(folder.model, None, tokenizer_of(folder), source=source, target=target)
+  generator = fd.Generator(
+    folder.model, None, tokenizer_of(folder), source=source, target=target, template=template or {}
+  )
   limit, is_source = folder.model.max_positions, folder.model.start_id is not None
   for i, prompt in enumerate(prompts, 1):
-    ids, _ = generator.read(prompt)
     name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
+    try:
+      ids, _ = generator.read(prompt)
+    except UserError as error:
+      raise error if len(prompts) == 1 else UserError(f'{name}: {error}') from None
     if limit is not None:
       check_positions(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
     check_ids(f"{name}'s tokens", np.array([ids]), source_words(generator.model))
@@ -217,6 +320,7 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     generator,
     strategy=with_settings(generator.strategy, sampling),
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
+    template=variables(args),
   )
 
 

@@ -12,7 +12,7 @@ import operator
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -20,7 +20,9 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.cli import opening
 from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
+from fastdec.cli.prompts import Prompt, hash_of
 from fastdec.cli.show import counted, plain_console
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -29,15 +31,16 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders import draft_content
+from fastdec.text.generator import blocks_by_calls
 from fastdec.text.load import is_draft, is_tuned, open_folder
-from fastdec.text.reader import Reader
+from fastdec.text.reader import Reader, StopReader
 from fastdec.training.progress import Progress
 
 LOGGED = 30  # seconds between lines, where there is no progress bar
 
 
 def settings(
-  args: argparse.Namespace, generator: fd.Generator, prompts: Sequence[str]
+  args: argparse.Namespace, generator: fd.Generator, prompts: Sequence[Prompt]
 ) -> dict[str, Any]:
   """Returns all that the lines depend on: settings, and hashes of folders' contents."""
   # A pool has no words: the hash of its file stands for it.
@@ -65,8 +68,15 @@ def settings(
     'processors': flags_of(args, PROCESSORS),
     'form': form_of(args),
     'logprobs': args.logprobs,
-    'prompts': hashed('\n'.join(prompts).encode()),
+    'stop': args.stop,
+    'prompts': hash_of(prompts),
+    **chat_settings(args),
   }
+
+
+def chat_settings(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the settings of how prompts are asked."""
+  return {'chat': args.chat, 'system': args.system, 'template': opening.variables(args)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +87,7 @@ class Output:
     path: the file.
     record: the settings (`settings`).
     total: the number of lines when all are done.
+    remedy: what else to do than to write there.
 
   Raises:
     UserError: the file is there, with other settings beside it or with none.
@@ -85,6 +96,7 @@ class Output:
   path: pathlib.Path
   record: dict[str, Any]
   total: int
+  remedy: str = 'give another --output'
 
   def __post_init__(self) -> None:
     self._check()
@@ -103,15 +115,13 @@ class Output:
       self.path.parent.mkdir(parents=True, exist_ok=True)
       file = open(self.path, 'a+b', buffering=0)  # noqa: SIM115
     except OSError as error:
-      raise UserError(
-        f'cannot write {self.path} ({error.strerror}): give another --output'
-      ) from None
+      raise UserError(f'cannot write {self.path} ({error.strerror}): {self.remedy}') from None
     with file:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         raise UserError(
-          f'another process writes {self.path}: wait for it, or give another --output'
+          f'another process writes {self.path}: wait for it, or {self.remedy}'
         ) from None
       self._check()  # again: another process may have been here
       write_json(self.settings_path, self.record)
@@ -153,22 +163,39 @@ class Output:
     except (OSError, ValueError):
       before = None
     if not isinstance(before, dict):
-      raise UserError(
-        f'{self.path} is there, without its settings beside it: give another --output'
-      )
-    changed = [name for name in self.record | before if before.get(name) != self.record.get(name)]
-    if changed:
-      raise UserError(
-        f'{self.path} was made with other settings ({", ".join(changed)}): give another --output'
-      )
+      raise UserError(f'{self.path} is there, without its settings beside it: {self.remedy}')
+    check_same(before, self.record, self.path, self.remedy)
+
+
+def check_same(
+  before: Mapping[str, Any], record: Mapping[str, Any], path: pathlib.Path, remedy: str
+) -> None:
+  """Raises UserError with the names of settings that are not what they were."""
+  changed = [name for name in {**record, **before} if before.get(name) != record.get(name)]
+  if changed:
+    raise UserError(f'{path} was made with other settings ({", ".join(changed)}): {remedy}')
 
 
 def write(
-  output: Output, generator: fd.Generator, prompts: Sequence[str], args: argparse.Namespace
+  output: Output,
+  generator: fd.Generator,
+  prompts: Sequence[Prompt],
+  asked: Sequence[Prompt],
+  max_len: int,
+  seed: int = 0,
+  logprobs: int = 0,
+  stops: Sequence[str] = (),
+  ids: bool = False,
 ) -> None:
   """Generates the missing lines, longest prompts first, and prints what they were worth.
 
   A prompt draws by its place, so that a run that was stopped writes what it would have written.
+
+  Args:
+    prompts: as the file has them, for the lines.
+    asked: as the model is asked them.
+    max_len, seed, logprobs, stops: as of a call of the generator.
+    ids: lines have the ids of the text too, as with `logprobs`.
   """
   console = plain_console()
   with output.open() as file, Progress(len(prompts), 'prompt') as progress:
@@ -176,23 +203,25 @@ def write(
     done = output.done()
     todo = [index for index in range(len(prompts)) if index not in done]
     progress.reset(len(done))
-    sources = [np.array(generator.read(prompts[index])[0], np.int32) for index in todo]
+    read = [generator.read(asked[index]) for index in todo]
+    sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = None
     if todo:
-      keys = row_keys(jax.random.key(args.seed), len(prompts))[np.array(todo, int)]
+      keys = row_keys(jax.random.key(seed), len(prompts))[np.array(todo, int)]
     # Decode them. Each exchange of the pool adds its lines to the file.
     started = logged = time.monotonic()
     tokens = 0
     parts = decode_each(
-      generator.model, generator.params, sources, generator.strategy, args.max_len,
+      generator.model, generator.params, sources, generator.strategy, max_len,
       generator.rows, keys, processors=generator.processors, constraint=generator.constraint,
-      logprobs=args.logprobs,
+      logprobs=logprobs,
     )  # fmt: skip
     for finished in parts:
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
+        reader = StopReader(Reader(generator.tokenizer, read[int(place)][1]), stops)
         index = todo[int(place)]
-        lines.append(_line(generator, index, prompts[index], decoded, row))
+        lines.append(_line(generator, index, prompts[index], decoded, row, reader, ids))
       _append(output, file, b''.join(lines))
       progress.add(len(lines))
       tokens += int(decoded.lengths.sum())
@@ -211,7 +240,7 @@ def write(
   if count:
     console.print(count)
   if cut:
-    console.print(f'{cut:,} of them were cut at --max-len={args.max_len}: raise it for longer ones')
+    console.print(f'{cut:,} of them were cut at --max-len={max_len}: raise it for longer ones')
   if todo:
     speed = tokens / (time.monotonic() - started)
     console.print(f'{speed:,.1f} tokens per second with compilation')
@@ -222,19 +251,30 @@ def hashed(data: bytes) -> str:
   return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _line(generator: fd.Generator, index: int, prompt: str, decoded: Any, row: int) -> bytes:
+def _line(
+  generator: fd.Generator,
+  index: int,
+  prompt: Prompt,
+  decoded: Any,
+  row: int,
+  reader: StopReader,
+  has_ids: bool,
+) -> bytes:
   """Writes the JSON line of a decoded row."""
   ids: list[Any] = decoded.written(row)
-  reader = Reader(generator.tokenizer, generator.read(prompt)[1])
-  blocks = np.bincount(decoded.block_sizes[row, : decoded.calls[row]], minlength=1)[1:].tolist()
+  text = reader.add(ids) + reader.finish()
+  ids = ids[: reader.count]
+  blocks = blocks_by_calls(ids, decoded.block_sizes[row, : decoded.calls[row]].tolist())
   record = {
     'index': index,
-    'prompt': prompt,
-    'text': reader.add(ids) + reader.finish(),
+    'prompt' if isinstance(prompt, str) else 'messages': prompt,
+    'text': text,
     'tokens': len(ids),
-    'blocks': blocks,
-    'finish_reason': finish_reason(generator.model, ids),
+    'blocks': np.bincount([len(block) for block in blocks[1:]], minlength=1)[1:].tolist(),
+    'finish_reason': 'stop' if reader.stop is not None else finish_reason(generator.model, ids),
   }
+  if has_ids:
+    record['ids'] = [int(token) for token in ids]
   if decoded.logprobs is not None:
     logprobs, top_logprobs = [], []
     for token in ids:

@@ -5,8 +5,9 @@ Example:
   fastdec generate --model=folder --draft=short --prompt='A man in'
 
 The model's output stays what it was. A guess costs less, and the model's rarer words are no longer
-guessed. Texts are in the language that the model writes: files with a text on each line, or outputs
-of `fastdec generate` (.jsonl). It prints the share of their tokens that are among the words.
+guessed. Texts are in the language that the model writes: files with a text on each line, outputs of
+`fastdec generate`, or chats, as `fastdec pool` reads them. It prints the share of their tokens that
+are among the words.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ import numpy as np
 import fastdec as fd
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
-from fastdec.cli.pool import texts_of
+from fastdec.cli.pool import rows_of
 from fastdec.errors import UserError
 from fastdec.files import place, place_for_folder
 from fastdec.folders.drafts import is_replaceable
-from fastdec.text.load import open_folder, tokenizer_of
+from fastdec.text.load import open_folder
 
 
 def main(words: Sequence[str]) -> None:
@@ -36,9 +37,7 @@ def main(words: Sequence[str]) -> None:
       f'--output={args.output} is there already, and holds no draft alone: give a new folder'
     )
   place_for_folder(args.output)
-  folder, texts = open_folder(args.model), texts_of(args.texts)
-  tokenizer = tokenizer_of(folder)
-  tokens = np.concatenate([tokenizer.encode(text) for text in texts])
+  folder, tokens = open_folder(args.model), np.concatenate(rows_of(args))
   draft = fd.load_draft(args.draft)
   network, params = fd.shortlist((folder.model, folder.params()), draft, tokens, args.words)
   fd.save_draft(args.output, (network, params))

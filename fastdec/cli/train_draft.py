@@ -12,12 +12,15 @@ The model continues each prompt greedily (or translates it), and the draft learn
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
 A twentieth of the texts is held out, to fit the confidences by which trees of a draft grow. Beside
-OUT stand, in OUT.training, the text and the checkpoints: the same command resumes. Needs the extra
+OUT the model's texts are kept as they are written, in train-draft-text-....jsonl, which serves all
+kinds and steps, and the checkpoints in OUT.training: the same command resumes. Needs the extra
 fastdec[train].
 """
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,14 +30,13 @@ import jax.numpy as jnp
 
 import fastdec as fd
 from fastdec import folders
-from fastdec.cli import opening
+from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, one_of, whole
-from fastdec.cli.prompt_file import hashed
-from fastdec.cli.prompts import read_prompts
+from fastdec.cli.prompts import Prompt, hash_of, read_prompts, read_texts
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.files import place, place_for_folder, read_json, write_json
+from fastdec.files import parse_json, place, place_for_folder, read_json, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -49,14 +51,16 @@ from fastdec.training.drafts.start import begin, layers_like
 from fastdec.training.drafts.tasks import frozen_draft_task, split
 from fastdec.training.loop import LoopConfig, train
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.progress import Progress
 from fastdec.training.state import Task, frozen_heads_task
+from fastdec.tuning.tuned import content_of_part
 
 ANCHORS = 16  # places of each row that guesses are learnt at, drawn anew in each step
 GUESSES = 7  # of a draft
 HEADS = 4  # Medusa's
 RATE = 2e-3  # at its peak
 HELD_OUT = 20  # one of 20 texts is held out
+DONE = 'done.json'  # a hash of the finished draft
+Text = tuple[list[int], list[int]]  # source and target
 
 
 def main(words: Sequence[str]) -> None:
@@ -74,20 +78,35 @@ def main(words: Sequence[str]) -> None:
   )
   opening.add_length(parser)
   args = parser.read(words)
+
+  # Look at what is there: the finished draft, or the training of another one.
   out = place(args.out)
-  is_free = not out.exists() if args.kind == 'heads' else is_replaceable(out)
-  if not is_free:
-    raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
+  work = out.with_name(f'{out.name}.training')
+  read = read_texts if args.as_is else read_prompts
+  prompts = read(pathlib.Path(args.prompts))
+  if len(prompts) < 2:
+    raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
+  asked = opening.asked(args, prompts, are_texts=args.as_is)
+  text_record = {
+    'model': folders.content(args.model),
+    'prompts': hash_of(prompts),
+    'max_len': args.max_len,
+    **prompt_file.chat_settings(args),
+  }
+  if _is_done(args, out, work, text_record):
+    drop_checkpoints(work)
+    print(f'{out} is done already: use it by {_flag(args)}')
+    return
   place_for_folder(out)
-  lines, work = read_prompts(pathlib.Path(args.prompts)), out.with_name(f'{out.name}.training')
-  generator = _opened(args, lines)
-  _check_settings(work, args, lines)
+  generator = _opened(args, asked)
+  write_json(work / 'settings.json', _record(args, text_record))
 
   # Let the model write its texts, and hold some of them out.
-  texts = _texts(work / 'text.json', generator, lines, args)
+  if args.as_is:
+    texts = _as_is(args, generator, asked)
+  else:
+    texts = _written(out, generator, prompts, asked, text_record)
   held_out = max(len(texts) // HELD_OUT, 1)
-  if len(texts) <= held_out:
-    raise UserError(f'{args.prompts} has {len(texts)} prompts: give more to train on')
   longest = 0
   for source, target in texts:
     longest = max(longest, len(source), len(target))
@@ -108,15 +127,56 @@ def main(words: Sequence[str]) -> None:
   loop = LoopConfig(args.steps, log_every=min(50, every), checkpoint_every=every, keep=2)
   train(task, batches, optimizer, loop, work, jax.random.key(args.seed))
   save(average_checkpoints(work, loop.kept))
+  write_json(work / DONE, {'content': _content(args)})
   drop_checkpoints(work)
-  flag = 'heads' if args.kind == 'heads' else 'draft'
-  print(f'{out} is a draft for {args.model}: use it by --{flag}={out}')
+  print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
 
 
-def _opened(args: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
+def _flag(args: argparse.Namespace) -> str:
+  return f'--{"heads" if args.kind == "heads" else "draft"}={args.out}'
+
+
+def _content(args: argparse.Namespace) -> str:
+  """Returns a hash of the finished draft."""
+  return content_of_part('heads' if args.kind == 'heads' else 'draft network', args.out)
+
+
+def _record(args: argparse.Namespace, text_record: dict[str, Any]) -> dict[str, Any]:
+  """Returns all settings of a training."""
+  record = {**vars(args), **text_record}
+  del record['out']
+  return record
+
+
+def _is_done(
+  args: argparse.Namespace, out: pathlib.Path, work: pathlib.Path, text_record: dict[str, Any]
+) -> bool:
+  """True if this command has finished before.
+
+  Raises:
+    UserError: the training of other settings is there, or another folder than a draft.
+  """
+  file, done = work / 'settings.json', work / DONE
+  if file.is_file():
+    remedy = 'give another --out, beside which the same text serves, or remove it'
+    prompt_file.check_same(read_json(file), _record(args, text_record), work, remedy)
+    if out.exists() and args.kind == 'heads':  # heads are never written over others
+      return True
+    if out.exists() and done.is_file():
+      with contextlib.suppress(UserError):
+        return read_json(done).get('content') == _content(args)
+  is_free = not out.exists() if args.kind == 'heads' else is_replaceable(out)
+  if not is_free:
+    raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
+  return False
+
+
+def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator:
   """Reads the model as it was trained; decoding would cast its parameters."""
   max_len = 1 if args.as_is else args.max_len
-  generator = opening.open_without_weights(args.model, None, lines, max_len)
+  generator = opening.open_without_weights(
+    args.model, None, prompts, max_len, template=opening.variables(args)
+  )
   if args.as_is and generator.model.start_id is not None:
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
   if args.kind != 'heads':
@@ -125,45 +185,51 @@ def _opened(args: argparse.Namespace, lines: Sequence[str]) -> fd.Generator:
   return dataclasses.replace(generator, params=params, rows=4 * args.rows)
 
 
-def _check_settings(work: pathlib.Path, args: argparse.Namespace, lines: Sequence[str]) -> None:
-  """Writes the settings of the training, or raises UserError if others were written here before."""
-  file, record = work / 'settings.json', dict(vars(args))
-  record['model'] = folders.content(args.model)
-  record['prompts'] = hashed('\n'.join(lines).encode())
-  if file.is_file() and read_json(file) != record:
-    raise UserError(f'{work} was made with other settings: give another --out, or remove it')
-  write_json(file, record)
+def _as_is(
+  args: argparse.Namespace, generator: fd.Generator, texts: Sequence[Prompt]
+) -> list[Text]:
+  """Returns each text with the model's end, as source and target."""
+  pairs = []
+  for ids in opening.text_ids(args, generator.tokenizer, texts):
+    ids = [*_without_start(generator, ids), *generator.model.eos_ids[:1]]
+    pairs.append((ids, ids))
+  return pairs
 
 
-def _texts(
-  file: pathlib.Path, generator: fd.Generator, lines: Sequence[str], args: argparse.Namespace
-) -> list[tuple[list[int], list[int]]]:
-  """Returns source and target of each text: those in the file, or else written now."""
-  if file.is_file():
-    return [tuple(pair) for pair in read_json(file)['texts']]
-  model, texts = generator.model, []
-  with Progress(len(lines), 'prompt') as progress:
-    for start in range(0, len(lines), 16 * generator.rows):
-      prompts = list(lines[start : start + 16 * generator.rows])
-      if args.as_is:
-        outputs = [list(model.eos_ids[:1])] * len(prompts)
-      else:
-        outputs = [text.tokens for text in generator(prompts, args.max_len)]
-      for prompt, tokens in zip(prompts, outputs, strict=True):
-        ids, _ = generator.read(prompt)
-        if model.start_id is not None:
-          texts.append((ids, tokens))
-          continue
-        # The model itself puts its first token before a text.
-        if ids[0] == model.config.bos_id:
-          ids = ids[1:]
-        texts.append((ids + tokens, ids + tokens))
-      progress.add(len(prompts))
-  write_json(file, {'texts': texts})
-  return texts
+def _written(
+  out: pathlib.Path,
+  generator: fd.Generator,
+  prompts: Sequence[Prompt],
+  asked: Sequence[Prompt],
+  record: dict[str, Any],
+) -> list[Text]:
+  """Returns source and target of each text that the model writes, or has written before."""
+  key = prompt_file.hashed(json.dumps(record).encode())
+  file = out.with_name(f'train-draft-text-{key}.jsonl')
+  output = prompt_file.Output(file, record, len(prompts), 'give --out another folder')
+  if len(output.done()) < len(prompts):
+    print(f'{len(prompts):,} texts are written, and kept in {file}', flush=True)
+    prompt_file.write(output, generator, prompts, asked, record['max_len'], ids=True)
+  pairs, lines = [], output.done()
+  for index, prompt in enumerate(asked):
+    ids, written = generator.read(prompt)[0], parse_json(lines[index]).get('ids')
+    words = range(generator.model.vocab_size)
+    if not isinstance(written, list) or not all(token in words for token in written):
+      raise UserError(f'line {index + 1} of {file} has no ids of this model: remove the file')
+    if generator.model.start_id is not None:
+      pairs.append((ids, written))
+    else:
+      whole = _without_start(generator, ids) + written
+      pairs.append((whole, whole))
+  return pairs
 
 
-def _pairs(texts: Sequence[tuple[list[int], list[int]]]) -> TokenPairs:
+def _without_start(generator: fd.Generator, ids: list[int]) -> list[int]:
+  """Returns the ids of a text without its first token if the model itself puts it there."""
+  return ids[1:] if ids[:1] == [generator.model.config.bos_id] else ids
+
+
+def _pairs(texts: Sequence[Text]) -> TokenPairs:
   sources, targets = zip(*texts, strict=True)
   return TokenPairs(Ragged.of(sources), Ragged.of(targets))
 

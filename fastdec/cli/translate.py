@@ -25,7 +25,7 @@ from fastdec.cli.show import marked, plain_console
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
-from fastdec.files import read_bytes, read_stdin, text_of
+from fastdec.files import read_stdin, read_unpacked, text_of
 from fastdec.text.load import open_folder
 
 
@@ -132,19 +132,18 @@ def _lines(file: str | None, sentences: Sequence[str]) -> list[str]:
     raise UserError(
       'there is nothing to translate: give sentences, --input=FILE, or lines on standard input'
     )
-  # Only a newline ends a line, as for `wc -l`.
   if sentences:
     words = [sentence.replace('\n', ' ') for sentence in sentences]
-    data = '\n'.join(words).encode(errors='surrogateescape')
-    return text_of(data, 'the command line').split('\n')
-  if file is None:
+    name, data = 'the command line', '\n'.join([*words, '']).encode(errors='surrogateescape')
+  elif file is None:
     name, data = 'standard input', read_stdin()
   else:
     try:
-      name, data = file, read_bytes(file)
+      name, data = file, read_unpacked(file)
     except OSError as error:
       raise UserError(f'cannot read {file} ({error.strerror}): give a text file') from None
   text = text_of(data, name)
   if not text:
     raise UserError(f'{name} is empty: give a sentence on each line')
-  return text.removesuffix('\n').split('\n')
+  # Only a newline ends a line, as for `wc -l`; a carriage return may precede it.
+  return [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]

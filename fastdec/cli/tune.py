@@ -90,9 +90,12 @@ def main(words: Sequence[str]) -> None:
   prompts = read_prompts(pathlib.Path(args.prompts))
   most = MOST_PROMPTS * max(args.batches)
   prompts = prompts[:: -(-len(prompts) // most)]
+  prompts, template = opening.asked(args, prompts), opening.variables(args)
   generators = {}
   for dtype in dtypes:
-    generators[dtype] = opening.open_without_weights(args.model, dtype, prompts, args.max_len)
+    generators[dtype] = opening.open_without_weights(
+      args.model, dtype, prompts, args.max_len, template=template
+    )
 
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.evaluation.languages import check_language, code_of
 
 with extras.explained():
   import sacremoses
@@ -21,7 +22,7 @@ with extras.explained():
 
 # Languages without spaces between words, where 13a (mteval's) would take a sentence for one word.
 # Words of Japanese, Thai and so on cannot be split without a dictionary, so characters count.
-TOKENIZERS = {'zh': 'zh', 'ja': 'char', 'th': 'char', 'lo': 'char', 'km': 'char', 'my': 'char'}
+TOKENIZERS = {'zh': 'zh'} | dict.fromkeys(('ja', 'th', 'lo', 'km', 'my', 'shn', 'bo', 'dz'), 'char')
 
 
 def composed(lines: Sequence[str]) -> list[str]:
@@ -40,13 +41,14 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
   """Computes BLEU of detokenised lines against one reference each.
 
   Args:
-    language: of the lines; languages without spaces between words have tokenizers of their own.
+    language: of the lines, such as 'zh-CN' (see `languages.code_of`); '' is one with spaces between
+      words. Languages without them have tokenizers of their own.
 
   Raises:
-    UserError: no lines, or not as many hypotheses as references.
+    UserError: no lines, not as many hypotheses as references, or no language.
   """
-  sides = composed(hypotheses), composed(references)
-  return _score(BLEU(tokenize=TOKENIZERS.get(language, '13a')), *sides)
+  tokenizer = TOKENIZERS.get(check_language(language), '13a') if language else '13a'
+  return _score(BLEU(tokenize=tokenizer), composed(hypotheses), composed(references))
 
 
 def split_compound_bleu(
@@ -59,22 +61,23 @@ def split_compound_bleu(
   the score is 0.
 
   Args:
-    language: decides which abbreviations keep their full stop.
+    language: decides which abbreviations keep their full stop; 'de-AT' is 'de'.
 
   Raises:
     UserError: no lines, not as many hypotheses as references, or a language that Moses does not
       know.
   """
   known = sorted(set(NonbreakingPrefixes().available_langs.values()))
-  if language not in known:
+  code = code_of(language)
+  if code not in known:
     raise UserError(
       f"Moses has no rules for the language '{language}': give one of {', '.join(known)}"
     )
-  tokenizer = sacremoses.MosesTokenizer(language)
+  tokenizer = sacremoses.MosesTokenizer(code)
   ours = [_split(tokenizer, line) for line in composed(hypotheses)]
   theirs = [_split(tokenizer, line) for line in composed(references)]
   score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), ours, theirs)
-  tokens = f'tok:moses-{language}-split-compounds|sacremoses:{sacremoses.__version__}'
+  tokens = f'tok:moses-{code}-split-compounds|sacremoses:{sacremoses.__version__}'
   return Bleu(score, signature.replace('tok:none', tokens))
 
 

@@ -31,6 +31,7 @@ from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_setting
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
+from fastdec.hub.tokenizers.chat import check_variables
 from fastdec.hub.tokenizers.languages import Languages, languages_of
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
@@ -58,6 +59,7 @@ class Generator:
     source, target: languages of a translation model, by the codes of its tokenizer: 'en', 'de_DE',
       'deu_Latn'. None: as tokenizer and model have it.
     constraint: as in `fd.decode`.
+    template: variables for the chat template, such as {'enable_thinking': False}.
   """
 
   model: Any
@@ -69,9 +71,12 @@ class Generator:
   source: str | None = None
   target: str | None = None
   constraint: Constraint | None = None
+  template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
+    if self.template and getattr(self.tokenizer, 'folder', None) is not None:
+      check_variables(self.tokenizer.folder, self.template)
     object.__setattr__(self, 'processors', self._with_language(self.processors))
     if self._languages.start is not None:
       self._start_with(self._languages.start)
@@ -172,6 +177,7 @@ class Generator:
       **settings: temperature, top_k, ... in place of the strategy's own, as in `fd.Sampling`; and
         repetition_penalty, ... in place of the processors' own, as in `fd.Processors`. For a list,
         each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
+        Other names are variables of the chat template, such as tools or enable_thinking.
 
     Returns:
       `Generated`, or a list of them in the order of the prompts.
@@ -183,13 +189,15 @@ class Generator:
 
     # Check the arguments, and read the prompts.
     stops = _stop_strings(stop)
+    is_one = isinstance(prompt, str) or _is_messages(prompt)
+    listed = prompt if isinstance(prompt, Sequence) and not is_one else [prompt]
+    variables = self._variables(settings, listed)
     arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
     arguments['logprobs'] = logprobs
-    is_one = isinstance(prompt, str) or _is_messages(prompt)
     if not is_one and not isinstance(prompt, Sequence):
       kind = type(prompt).__name__
       raise UserError(f'give a prompt or a list of prompts, not a value of the kind {kind}')
-    prompts = [self.read(one) for one in ([prompt] if is_one else prompt)]
+    prompts = [self.read(one, **variables) for one in listed]
 
     # Decode. Texts come as they end, so each is put in the place of its prompt.
     model = ended_by(self.model, arguments['processors'])
@@ -200,7 +208,7 @@ class Generator:
       reader = StopReader(Reader(self.tokenizer, context), stops)
       text = reader.add(row.tokens) + reader.finish()
       tokens = row.tokens[: reader.count]
-      blocks = _blocks([int(token) for token in tokens], row.sizes)
+      blocks = blocks_by_calls([int(token) for token in tokens], row.sizes)
       is_stopped = reader.stop is not None
       texts[row.index] = Generated(
         text=text,
@@ -233,30 +241,40 @@ class Generator:
       UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`. Most
         mistakes are raised at once, those that show only in the trace at the first piece.
     """
+    variables = self._variables(settings, [prompt])
     arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
-    ids, context = self.read(prompt)
+    ids, context = self.read(prompt, **variables)
     reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop))
     blocks = self._stream(ids, arguments)
     return _pieces(blocks, reader)
 
-  def chat(self, messages: Any, **settings: Any) -> Generated:
+  def chat(self, messages: Any, **settings: Any) -> Any:
     """Writes the answer to messages, by the chat template of the tokenizer.
 
     Args:
-      messages: {'role': 'user', 'content': 'Hello'}, ...
-      **settings: as in a call.
+      messages: {'role': 'user', 'content': 'Hello'}, ...; or a list of such chats.
+      **settings: as in a call; and variables of the template, such as tools=[...] or
+        enable_thinking=False.
+
+    Returns:
+      `Generated`, or a list of them in the order of the chats.
 
     Raises:
       UserError: as a call; a tokenizer without a template, or messages that it refuses.
     """
-    if not _is_messages(messages):
+    chats = messages if isinstance(messages, list | tuple) else [messages]
+    if not _is_messages(messages) and not (chats and all(map(_is_messages, chats))):
       raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
     return self(messages, **settings)
 
-  def read(self, prompt: Any) -> tuple[list[int], list[int]]:
+  def read(self, prompt: Any, **variables: Any) -> tuple[list[int], list[int]]:
     """Returns the ids of a prompt, and the ids whose text the output continues.
 
     The answer in a chat and a translation continue no text: the second list is empty.
+
+    Args:
+      prompt: a text, or the messages of a chat.
+      **variables: of the chat template, beside the generator's own.
     """
     is_source = self.model.start_id is not None
     try:
@@ -271,7 +289,7 @@ class Generator:
         raise UserError(
           'this tokenizer has no chat template: give texts, or a model made for chats'
         )
-      ids, context = list(self.tokenizer.encode_chat(prompt)), []
+      ids, context = list(self.tokenizer.encode_chat(prompt, **{**self.template, **variables})), []
     elif isinstance(prompt, str):
       ids = self._languages.encode(self.tokenizer, prompt)
       context = [] if is_source else ids
@@ -286,6 +304,16 @@ class Generator:
     if not ids:
       raise UserError('the prompt is empty: give some text to continue')
     return ids, context
+
+  def _variables(self, settings: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+    """Takes from a call's settings those that are variables of the chat template."""
+    names = [name for name in settings if name not in (*SETTINGS, *PROCESSORS)]
+    if not names or not any(map(_is_messages, prompts)):
+      return {}  # texts have none: the call refuses them
+    variables = {name: settings.pop(name) for name in names}
+    if getattr(self.tokenizer, 'folder', None) is not None:
+      check_variables(self.tokenizer.folder, variables)
+    return variables
 
   @functools.cached_property
   def _languages(self) -> Languages:
@@ -438,7 +466,7 @@ def _rows(decoded: Decoded, indices: Sequence[int]) -> Iterator[_Row]:
     yield _Row(index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row]))
 
 
-def _blocks(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
+def blocks_by_calls(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
   """Cuts tokens by their calls; the first came with the prompt."""
   blocks, begin = [tokens[:1]], 1
   for size in sizes:

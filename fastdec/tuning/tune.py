@@ -58,8 +58,9 @@ def tune(
     model, params, max_len: as of `decode`.
     strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. If a
       `Sample` is among them, tokens are drawn from its law; otherwise they are `Greedy`'s.
-    inputs: prompts like those to decode later: ids of each, without padding, or pictures. At least
-      five batches of different ones; the few that are much longer than the others are left out.
+    inputs: prompts like those to decode later: ids of each, without padding, or pictures; those of
+      texts and chats are `fd.Generator.read(prompt)[0]`. At least five batches of different ones;
+      the few that are much longer than the others are left out.
     rows: prompts decoded at once.
     relaxed: also races candidates that write other text than the model would.
     budget: seconds for everything, compiling included.

@@ -11,7 +11,7 @@ import pytest
 import rich.console
 
 import fastdec as fd
-from fastdec.cli import generate, prompt_file
+from fastdec.cli import generate, opening, prompt_file
 from fastdec.cli.show import accepted_shares, columns, counted
 from tests.cli.conftest import PROMPTS
 from tests.decoding.fakes import HashLM
@@ -246,6 +246,91 @@ def test_an_output_of_other_settings_is_refused_and_kept(
   assert 'other settings (prompts)' in fastdec(*words, *heads).mistake
   (tmp_path / 'out.jsonl.settings.json').unlink()
   assert 'without its settings' in fastdec(*words, *heads).mistake and out.read_bytes() == before
+
+
+@pytest.fixture
+def questions(tmp_path):
+  """A file of a question, a chat and a text; and what a model with a template is asked."""
+  records = [
+    {'turns': ['Who runs?', 'Why?']},
+    {'messages': [{'role': 'user', 'content': 'Who sits?'}]},
+    {'prompt': 'Who sees?'},
+  ]
+  path = tmp_path / 'questions'
+  path.write_text('\n'.join(map(json.dumps, records)))
+  chats = [[{'role': 'user', 'content': f'Who {verb}?'}] for verb in ('runs', 'sits', 'sees')]
+  return path, chats
+
+
+def test_questions_are_asked_in_the_chat_template(talker, fastdec, questions, tmp_path):
+  file, chats = questions
+  system = {'role': 'system', 'content': 'Short!'}
+  out = tmp_path / 'out.jsonl'
+  words = ('generate', '--model', talker, '--prompts', file, '--output', out, '--max-len=8')
+  words += ('--system=Short!', '--template=enable_thinking=false')
+  ended = fastdec(*words)
+  assert ended.code == 0 and not ended.err, ended.err
+  g = fd.Generator.load(talker)
+  wanted = g([[system, *chat] for chat in chats], max_new_tokens=8, enable_thinking=False)
+  lines = lines_of(out)
+  assert [line['text'] for line in lines] == [one.text for one in wanted]
+  assert [line.get('prompt') for line in lines] == ['Who runs?', None, 'Who sees?']
+  assert lines[1]['messages'] == chats[1]
+  assert '0 of them new' in fastdec(*words).out
+  for word, name in (('--system=Long!', 'system'), ('--chat', 'chat'), ('--stop=a', 'stop')):
+    assert f'was made with other settings ({name})' in fastdec(*words, word).mistake
+  one = ('generate', '--model', talker, '--prompt=Who sees?', '--max-len=8', '--plain')
+  shown = fastdec(*one, *words[-2:])
+  assert shown.out.rstrip('\n') == wanted[2].text.rstrip('\n') and not shown.err
+  bare = fastdec(*one)
+  assert bare.out != shown.out
+  assert bare.err.startswith(f'{talker} has a chat template') and bare.err.count('\n') == 1
+
+
+def test_a_stop_string_ends_lines_and_streams(translator, fastdec, prompts, tmp_path):
+  whole = greedy_text(translator, PROMPTS[1], 9)[0]
+  stop = whole[len(whole) // 2 :][:2]
+  out = fd.Generator.load(translator)(PROMPTS[1], max_new_tokens=9, stop=stop)
+  words = ('generate', '--model', translator, '--max-len=9', f'--stop={stop}', '--repeats=0')
+  shown = fastdec(*words, f'--prompt={PROMPTS[1]}').out
+  assert shown.startswith(f'{out.text}\n{len(out.tokens)} tokens, ') and 'cut at' not in shown
+  assert fastdec(*words, '--prompts', prompts, f'--output={tmp_path}/out').code == 0
+  line = lines_of(tmp_path / 'out')[1]
+  assert (line['text'], line['tokens'], line['finish_reason']) == (
+    out.text,
+    len(out.tokens),
+    'stop',
+  )
+  assert sum(i * n for i, n in enumerate(line['blocks'], 1)) == len(out.tokens) - 1
+  assert '--stop= is not possible: give some text' in fastdec(*words, '--stop=').mistake
+
+
+@pytest.mark.parametrize('command, words', [
+  ('generate', ['--output={}/out']),
+  ('tune', []),
+  ('calibrate', ['--output={}/tree.json']),
+  ('train-draft', ['--out={}/draft']),
+])  # fmt: skip
+def test_every_command_asks_alike(
+  talker, fastdec, questions, tmp_path, monkeypatch, command, words
+):
+  file, chats = questions
+  system, seen = {'role': 'system', 'content': 'Short!'}, []
+
+  def opened(model, dtype, prompts, *_, template):
+    seen.append((prompts, template))
+    raise fd.UserError('that is enough')
+
+  monkeypatch.setattr(opening, 'open_without_weights', opened)
+  words = ['--model', talker, '--prompts', file, *(word.format(tmp_path) for word in words)]
+  asking = ['--chat', '--system=Short!', '--template=enable_thinking=false']
+  assert fastdec(command, *words, *asking).mistake == 'that is enough\n'
+  bare = fastdec(command, *words)
+  assert bare.code == 2 and bare.err.startswith(f'{talker} has a chat template')
+  assert seen == [
+    ([[system, *chat] for chat in chats], {'enable_thinking': False}),
+    ([*chats[:2], 'Who sees?'], {}),
+  ]
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):

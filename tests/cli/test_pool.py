@@ -40,6 +40,22 @@ def test_lines_and_outputs_are_counted_in_the_models_ids(translator, file):
   assert pool.vocab_size == model.vocab_size and len(pool.values) > 5
 
 
+def test_chats_are_counted_in_their_template(talker, fastdec, tmp_path):
+  asked = {'role': 'user', 'content': 'Who?'}
+  chat = [asked, {'role': 'assistant', 'content': 'I.'}]
+  (tmp_path / 'chats').write_text(json.dumps({'messages': chat}) + '\n{"question": "Who?"}\n')
+  path = tmp_path / 'pool.safetensors'
+  words = (f'--model={talker}', f'--texts={tmp_path}/chats', f'--output={path}', '--system=Short!')
+  ended = fastdec('pool', *words)
+  assert ended.code == 0 and 'from 2 texts' in ended.out, ended.err
+  tokenizer, system = fd.load_tokenizer(talker), {'role': 'system', 'content': 'Short!'}
+  rows = []
+  for messages in ([system, *chat], [system, asked]):
+    rows.append(tokenizer.encode_chat(messages, add_generation_prompt=False))
+  wanted = fd.build_pool(rows, fd.load(talker)[0], 5, 15)
+  np.testing.assert_array_equal(fd.load_pool(path).values, wanted.values)
+
+
 @pytest.mark.parametrize('drafter', ['lookahead', 'prompt_lookup'])
 @pytest.mark.wide('lookahead')
 def test_a_pool_changes_the_calls_and_not_the_text(translator, fastdec, file, tmp_path, drafter):

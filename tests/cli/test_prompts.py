@@ -1,13 +1,32 @@
-"""Files of prompts: lines and JSON lines are read, what is none is named."""
+"""Files of prompts: lines and JSON are read, packed or not; what is none is named."""
 
+import bz2
+import gzip
 import json
+import lzma
 
 import pytest
 
-from fastdec.cli.prompts import read_prompts
-from fastdec.errors import UserError
-from fastdec.files import read_json
+from fastdec.cli import opening
+from fastdec.cli.flags import Parser
+from fastdec.cli.prompts import Question, asked, hash_of, read_prompts, read_texts
+from fastdec.errors import UserError, UserNote
+from fastdec.files import read_json, read_unpacked
 
+USER, ANSWER = {'role': 'user', 'content': 'Who?'}, {'role': 'assistant', 'content': 'I.'}
+SYSTEM = {'role': 'system', 'content': 'Be brief.'}
+RECORDS = {  # and the prompts that they are
+  '{"prompt": "A man", "id": 3}': 'A man',
+  '{"prompt": [{"role": "user", "content": "Who?"}]}': [USER],
+  '{"messages": [{"role": "user", "content": "Who?"}]}': [USER],
+  json.dumps({'prompt': 'Who?', 'messages': [SYSTEM, USER, ANSWER, USER, ANSWER]}): [
+    SYSTEM, USER, ANSWER, USER,
+  ],
+  '{"question_id": 81, "turns": ["Who?", "And then?"]}': Question('Who?'),
+  '{"question": "Who?", "answer": "I."}': Question('Who?'),
+  '{"conversations": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "I."}]}': [USER],
+  '"A man"': 'A man',
+}  # fmt: skip
 JSON_LINE = r'line 2 of .*some.jsonl has no prompt.*: give {"prompt": "..."} on each line'
 
 
@@ -64,3 +83,158 @@ def test_lines_that_are_none_are_named(tmp_path, content, message):
   (tmp_path / 'lines.txt').write_bytes(content)
   with pytest.raises(UserError, match=message):
     read_prompts(tmp_path / 'lines.txt')
+
+
+@pytest.mark.parametrize('name', ['some.jsonl', 'some.ndjson', 'some.json', 'some.txt', 'some'])
+@pytest.mark.parametrize('form', ['lines', 'array', 'indented'])
+def test_records_are_read_under_any_name(tmp_path, name, form):
+  records, prompts = [*RECORDS], [*RECORDS.values()]
+  text = '\r\n'.join(records) + '\n'
+  if form != 'lines':
+    indent = 2 if form == 'indented' else None
+    text = json.dumps([json.loads(record) for record in records], indent=indent)
+  (tmp_path / name).write_bytes(b'\xef\xbb\xbf' + text.encode())
+  read = read_prompts(tmp_path / name)
+  assert read == prompts and [*map(type, read)] == [*map(type, prompts)]
+
+
+def test_a_record_of_several_lines_is_one(tmp_path):
+  (tmp_path / 'one').write_text(json.dumps({'prompt': 'A man'}, indent=2))
+  assert read_prompts(tmp_path / 'one') == ['A man']
+
+
+@pytest.mark.parametrize('text', ['[1] A man\n{a dog\n', 'A man\n{"prompt": "A dog"}\n', '42\n'])
+def test_a_text_may_look_like_json(tmp_path, text):
+  (tmp_path / 'lines').write_text(text)
+  assert read_prompts(tmp_path / 'lines') == text.splitlines()
+
+
+@pytest.mark.parametrize('name, text, message', [
+  ('table.csv', 'prompt,answer\na,b\n', 'table.csv is a table by its name: give a .txt file'),
+  ('table.csv.gz', 'prompt,answer\na,b\n', 'is a table by its name'),
+  ('some.txt', '[{"prompt": "a"},\n 3]', 'record 2 of .*some.txt has no prompt: give'),
+  ('some.txt', '[\n{"prompt": "a"},\n', r'some.txt begins as JSON, and is none \(Expecting'),
+  ('some.json', '{\n"prompt": "a",\n', r'some.json begins as JSON, and is none \(Expecting'),
+  ('some.json', 'A man\n', r'line 1 of .*some.json has no prompt \(no JSON: Expecting'),
+  ('some', '{"data": ["a"]}\n', 'line 1 of .*some has no prompt: give {"prompt": "..."} on each'),
+  ('some', '[]', 'is an empty array'),
+  ('some', '{"messages": [{"from": "a"}]}', r'\("messages" is a list of {"role": "user",'),
+  ('some', '{"messages": [{"role": "assistant", "content": "a"}]}', 'line 1 of .* an answer alone'),
+  ('some', '{"messages": [{"role": "user", "content": "a"}], "tools": [1]}', 'has "tools", which'),
+  ('some', '{"turns": "Who?"}', r'\("turns" is a list of a user\'s texts, of which the first is'),
+  ('some', '{"conversations": [{"from": []}]}', '"conversations" is a list of {'),
+  ('some', '{"conversations": [{"from": "owl", "value": "a"}]}', '"conversations" is a list of {'),
+])  # fmt: skip
+def test_what_is_neither_text_nor_a_prompt_of_json_is_named(tmp_path, name, text, message):
+  (tmp_path / name).write_text(text)
+  with pytest.raises(UserError, match=message):
+    read_prompts(tmp_path / name)
+
+
+def test_texts_are_outputs_and_whole_chats(tmp_path):
+  records = {'prompt': 'a', 'text': 'b'}, {'messages': [USER, ANSWER]}, {'question': 'Who?'}
+  (tmp_path / 'out.jsonl').write_text('\n'.join(map(json.dumps, records)))
+  assert read_texts(tmp_path / 'out.jsonl') == ['b', [USER, ANSWER], 'Who?']
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_files_are_unpacked_whatever_their_name(tmp_path, pack):
+  file = tmp_path / 'lines.txt'
+  file.write_bytes(pack(b'A man\nA dog\n'))
+  assert read_prompts(file) == ['A man', 'A dog']
+  assert read_unpacked(file, 100) == b'A man\nA dog\n'
+  file.write_bytes(pack(bytes(1000)))
+  assert len(read_unpacked(file, 1000)) == 1000
+  with pytest.raises(OSError, match='it has more than 999 bytes when it is unpacked'):
+    read_unpacked(file, 999)
+  file.write_bytes(pack(b'A man\n')[:-9])
+  with pytest.raises(UserError, match=r'cannot read .*lines.txt \(it is cut short or damaged'):
+    read_prompts(file)
+
+
+@pytest.mark.parametrize('data, reason', [
+  (b'\x28\xb5\x2f\xfd\x04\x20', 'it is packed by zstd: unpack it by zstd -d'),
+  (b'PK\x03\x04', 'it is a zip archive'),
+  (b'PAR1\x15', 'it is a table of Parquet'),
+])  # fmt: skip
+def test_what_is_not_unpacked_is_named(tmp_path, data, reason):
+  (tmp_path / 'lines.txt').write_bytes(data)
+  with pytest.raises(UserError, match=rf'cannot read .*lines.txt \({reason}'):
+    read_prompts(tmp_path / 'lines.txt')
+  (tmp_path / 'lines.gz').write_bytes(b'A man\n')
+  with pytest.raises(UserError, match=r'cannot read .*lines.gz \(Not a gzipped file'):
+    read_prompts(tmp_path / 'lines.gz')
+
+
+@pytest.mark.parametrize('name, number, kind', [
+  ('mt_bench_question.jsonl', 80, Question),
+  ('HumanEval.jsonl.gz', 164, str),
+  ('gsm8k_test_first200.jsonl', 200, Question),
+  ('spec_bench_math_reasoning.jsonl', 80, Question),
+  ('spec_bench_qa.jsonl', 80, Question),
+  ('spec_bench_rag.jsonl', 80, Question),
+])  # fmt: skip
+def test_published_question_files(shared, name, number, kind):
+  prompts = read_prompts(shared / 'specbench' / name)
+  assert len(prompts) == number and {*map(type, prompts)} == {kind}
+
+
+def test_prompts_are_known_by_their_places_and_kinds():
+  keys = ['x', 'y\nz'], ['x\ny', 'z'], ['x', Question('y\nz')], ['x', [USER]], ['x']
+  assert len({hash_of(prompts) for prompts in keys}) == 5
+
+
+def test_a_chat_is_asked_where_flags_or_questions_say_so():
+  prompts = ['A man', Question('Who?'), [USER], [SYSTEM, USER]]
+  said = {'role': 'user', 'content': 'A man'}
+  brief = {'role': 'system', 'content': 'Short!'}
+  assert [*asked(prompts, False, None, False)] == ['A man', 'Who?', [USER], [SYSTEM, USER]]
+  assert [*asked(prompts, False, None, True)] == ['A man', [USER], [USER], [SYSTEM, USER]]
+  assert [*asked(prompts, True, 'Short!', True)] == [
+    [brief, said], [brief, USER], [brief, USER], [SYSTEM, USER],
+  ]  # fmt: skip
+
+
+def flags(*words):
+  parser = Parser('generate', None)
+  opening.add_model(parser)
+  opening.add_chat(parser)
+  return parser.read([f'--{word}' for word in words])
+
+
+def test_a_note_says_what_may_be_a_mistake(talker, translator):
+  with pytest.warns(UserNote, match='has a chat template, and texts are continued without it'):
+    assert opening.asked(flags(f'model={talker}'), ['A man']) == ['A man']
+  with pytest.warns(UserNote, match='has no chat template: it continues the questions as texts'):
+    assert opening.asked(flags(f'model={translator}'), [Question('Who?')]) == ['Who?']
+
+
+@pytest.mark.filterwarnings('error')
+def test_no_note_where_all_is_asked(talker, translator):
+  said = [{'role': 'user', 'content': 'A man'}]
+  assert opening.asked(flags(f'model={talker}', 'chat'), ['A man']) == [said]
+  assert opening.asked(flags(f'model={talker}'), [[USER], Question('Who?')]) == [[USER], [USER]]
+  assert opening.asked(flags(f'model={talker}'), ['A man'], are_texts=True) == ['A man']
+  assert opening.asked(flags(f'model={translator}'), ['A man']) == ['A man']
+
+
+def test_variables_of_a_chat_template(talker, translator):
+  words = ['template=enable_thinking=false', 'template=tools=[{"a": 1}]']
+  wanted = {'enable_thinking': False, 'tools': [{'a': 1}]}
+  assert opening.variables(flags(f'model={talker}', *words)) == wanted
+  python = flags(f'model={talker}', 'template=enable_thinking=False')
+  assert opening.variables(python) == {'enable_thinking': False}
+  text = flags(f'model={talker}', 'template=enable_thinking=maybe=not')
+  assert opening.variables(text) == {'enable_thinking': 'maybe=not'}
+  for one, message in (
+    (f'model={talker} template=warmth=3', "the chat template has no variable 'warmth'"),
+    (f'model={translator} template=tools=3', 'has no chat template'),
+    (f'model={talker} template=tools', '--template=tools is not possible: give a name and a value'),
+    (f'model={talker} enable-thinking=false', 'variable is --template=enable_thinking=VALUE, and'),
+    (f'model={translator} chat', 'has no chat template: leave out --chat, --system and --template'),
+    (f'model={talker} system= ', '--system is empty'),
+  ):
+    with pytest.raises(UserError, match=message):
+      args = flags(*one.split(maxsplit=1))
+      opening.asked(args, ['A man'])
+      opening.variables(args)

@@ -1,9 +1,11 @@
 """Drafts that are trained by the command line."""
 
+import json
+
 import pytest
 
 import fastdec as fd
-from fastdec.cli import train_draft
+from fastdec.cli import prompt_file, train_draft
 
 
 @pytest.mark.wide('heads')
@@ -12,13 +14,27 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   out = tmp_path / 'draft'
   words = ('train-draft', '--model', translator, '--prompts', prompts, '--out', out)
   words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8')
-  with monkeypatch.context() as patch:  # the text is written, and the training interrupted
-    patch.setattr(train_draft, 'train', lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert fastdec(*words).code == 130 and not out.exists()
-  monkeypatch.setattr(fd.Generator, '__call__', lambda *args: pytest.fail('it writes again'))
-  assert 'was made with other settings' in fastdec(*words, '--seed=1').mistake
+  stopped = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+  with monkeypatch.context() as patch:  # after some texts
+    append = prompt_file._append
+    patch.setattr(prompt_file, '_append', lambda *args: stopped(append(*args)))
+    assert fastdec(*words).code == 130
+  with monkeypatch.context() as patch:  # before the training
+    patch.setattr(train_draft, 'train', stopped)
+    ended = fastdec(*words)
+    assert ended.code == 130 and not out.exists()
+  assert '6 outputs, ' in ended.out and '6 of them new' not in ended.out
+  monkeypatch.setattr(prompt_file, 'decode_each', lambda *args, **kw: pytest.fail('written again'))
+  changed = fastdec(*words, '--seed=1', '--steps=3').mistake
+  assert 'was made with other settings (steps, seed): give another --out' in changed
   ended = fastdec(*words)
   assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
+  before = [(file, file.read_bytes()) for file in sorted(out.iterdir())]
+  with monkeypatch.context() as patch:
+    patch.setattr(train_draft, 'train', stopped)
+    assert fastdec(*words).out == f'{out} is done already: use it by {ended.out.split()[-1]}\n'
+    assert fastdec(*words, '--steps=3', f'--out={tmp_path}/other').code == 130
+  assert before == [(file, file.read_bytes()) for file in sorted(out.iterdir())]
   flag = 'heads' if kind == 'heads' else 'draft'
   written = fastdec(
     'generate', '--model', translator, f'--{flag}', out, '--prompt=a dog', '--max-len=8', '--plain'
@@ -32,11 +48,31 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   (['--as-is'], '--as-is is for a model that continues a text'),
   (['--out={}'], 'is there already, and is no draft alone'),
   (['--max-len=40'], "exceeds the model's 32 positions"),
+  (['--prompts={}/../one'], 'has 1 prompt, which is held out: give more'),
   (['--steps=1'], '--steps=1 is not possible: give a whole number, 2 or more'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence_and_leave_nothing(
   translator, fastdec, prompts, tmp_path, words, message
 ):
   flags = ('--model', translator, '--prompts', prompts, f'--out={tmp_path}/draft')
+  (translator.parent / 'one').write_text('a dog\n')
   ended = fastdec('train-draft', *flags, *(word.format(translator) for word in words))
   assert message in ended.mistake and not list(tmp_path.glob('draft*'))
+
+
+def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeypatch):
+  asked = {'role': 'user', 'content': 'Who?'}
+  chat = [asked, {'role': 'assistant', 'content': 'I.'}]
+  records = {'messages': chat}, {'prompt': 'A man'}
+  (tmp_path / 'texts').write_text('\n'.join(map(json.dumps, records)))
+  seen = []
+  monkeypatch.setattr(train_draft, '_pairs', lambda texts: seen.append(texts) or stop())
+
+  def stop():
+    raise fd.UserError('that is enough')
+
+  words = ('--model', talker, '--prompts', tmp_path / 'texts', f'--out={tmp_path}/draft', '--as-is')
+  assert fastdec('train-draft', *words).mistake == 'that is enough\n'
+  tokenizer, (end, *_) = fd.load_tokenizer(talker), fd.load(talker)[0].eos_ids
+  ids = [*tokenizer.encode_chat(chat, add_generation_prompt=False), end]
+  assert seen == [[(ids, ids)]]

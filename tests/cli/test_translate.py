@@ -1,13 +1,16 @@
 """Translations: a line for each sentence, from wherever it comes; searches; and mistakes."""
 
+import gzip
 import io
 import json
 import shutil
+import sys
 
 import pytest
 import sentencepiece
 
 import fastdec as fd
+from fastdec.cli import translate
 from tests.cli.conftest import PROMPTS
 
 SENTENCES = ['a dog runs', '', 'the cat sits']
@@ -41,6 +44,15 @@ def test_arguments_a_file_and_a_pipe_are_alike(translator, fastdec, tmp_path):
   pipe = fastdec(*command, stdin=lines.encode())
   assert words.code == 0 and words.out.count('\n') == 3
   assert words == file == pipe
+
+
+def test_carriage_returns_end_lines_and_packed_files_are_unpacked(tmp_path, monkeypatch):
+  data = b'\xef\xbb\xbftwo dogs\r\n\r\na\rcat\r\n'
+  monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(data)))
+  (tmp_path / 'lines').write_bytes(gzip.compress(data))
+  wanted = ['two dogs', '', 'a\rcat']
+  assert translate._lines(None, []) == translate._lines(f'{tmp_path}/lines', []) == wanted
+  assert translate._lines(None, ['two dogs\r', '', 'a\rcat']) == wanted
 
 
 @pytest.mark.parametrize('words, message', [

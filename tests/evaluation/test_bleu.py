@@ -9,6 +9,7 @@ import sacremoses
 
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import _split, corpus_bleu, split_compound_bleu
+from fastdec.evaluation.languages import code_of
 
 
 def test_split_compounds_are_three_words():
@@ -96,3 +97,26 @@ def test_languages_without_spaces_are_not_one_word_a_sentence():
     bleu = corpus_bleu(hypothesis, [reference], language)
     assert bleu.score > 70 and f'tok:{tokenizer}' in bleu.signature
     assert corpus_bleu(hypothesis, [reference], 'en').score < 30
+
+
+@pytest.mark.parametrize('names, code', [
+  ('zh zh-CN zh_TW ZH-Hans-CN zho zho_Hans chi cmn yue_Hant', 'zh'), ('ja ja-JP ja_XX jpn', 'ja'),
+  ('th th-TH tha_Thai', 'th'), ('km km_KH khm_Khmr', 'km'), ('my mya bur', 'my'),
+  ('ko ko-KR kor kor_Hang', 'ko'), ('de de-AT deu_Latn ger', 'de'), ('ceb ceb_Latn', 'ceb'),
+])  # fmt: skip
+def test_other_names_of_a_language_are_the_language(names: str, code: str):
+  reference = '今天的火车晚点了十分钟。'
+  pair = [reference[:-2] + reference[-1]], [reference]
+  assert {code_of(name) for name in names.split()} == {code}
+  assert len({corpus_bleu(*pair, name) for name in names.split()}) == 1
+
+
+def test_rules_of_moses_are_found_by_other_names():
+  pair = ['ein Text-Datei'], ['ein Text-Format']
+  assert split_compound_bleu(*pair, 'deu_Latn') == split_compound_bleu(*pair, 'de')
+
+
+@pytest.mark.parametrize('name', ['jp', 'cn', 'chinese', 'zh CN', '日本語', '-', 'zh' * 5000])
+def test_a_name_of_no_language_is_a_sentence(name: str):
+  with pytest.raises(UserError, match='is no language: give its code by ISO 639'):
+    corpus_bleu(['a'], ['a'], name)

@@ -29,7 +29,7 @@ def settings(text='own', scale='smoke', **changed):
                        ' many heads'),
   ({'heads.p1_share': 1.0}, 'config.heads.p1_share=1.0 is not possible'),
   ({'heads.decay': 0.0}, 'config.heads.decay=0.0 is not possible'),
-  ({'measure.nodes': 1}, 'config.measure.nodes=1 is not possible: give 2 or more'),
+  ({'measure.nodes': 1}, 'config.measure.nodes=1 is .* from 2 to 999'),
   ({'measure.batches': ()}, 'config.measure.batches=.* give one or more'),
   ({'measure.trees': ('oak',)}, r"config.measure.trees\[0\]='oak' is .*: give one of chain"),
   ({'measure.typical': 2.0}, 'epsilon=2.0 is not possible'),

@@ -188,7 +188,7 @@ def test_what_the_teacher_cannot_translate_keeps_its_translation(
 @pytest.mark.parametrize(
   'settings, expected',
   [
-    ({'distill.beam': 0}, ['config.distill.beam=0', 'give 1 or more']),
+    ({'distill.beam': 0}, ['config.distill.beam=0', 'from 1 to 999']),
     ({'distill.n_best': 3}, ['config.distill.n_best=3', 'beam=2 is the most']),
     ({'distill.max_len': '(1,)'}, ['config.distill.max_len=(1.0,)', 'give (a, b)']),
     ({'distill.rows': 0}, ['config.distill.rows=0']),

@@ -44,8 +44,16 @@ def listing(folder):
 
 @pytest.mark.parametrize('settings, words', [
   ({'table.kz': (2,)}, ["no key 'kz'", 'known are ks, max_len']),
-  ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'give 2 or more']),
-  ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'give 2 or more']),
+  ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'from 2 to 999']),
+  ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'from 2 to 999']),
+  ({'table.ks': '(2, 1000)'}, ['config.table.ks[1]=1000', 'from 2 to 999']),
+  ({'k': 99999999}, ['config.k=99999999', 'from 1 to 999']),
+  ({'table.rules': '("top-300", "top-301")'}, ['the rule top-301', 'top-300 is the most']),
+  ({'table.rules': '("min-999", "min-1000")'}, ['the rule min-1000', 'min-999 is the most']),
+  ({'train.rows': 99999999}, ['config.train.rows=99999999', 'from 0 to 65536']),
+  ({'distill.beam': 99999999}, ['config.distill.beam=99999999', 'from 1 to 999']),
+  ({'heads.d_ff': 10**12}, ['config.heads.d_ff=1000000000000 with k=2', 'GB of memory']),
+  ({'model.d_ff': 2**31 - 1, 'model.decoder_layers': 999}, ['a model of d_model=32', 'GB of mem']),
   ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
   ({'table.rules': '("tree-0",)'},
     ['the rule tree-0 names no tree', '2 to 999 nodes', 'such as tree-32']),
@@ -65,12 +73,14 @@ def listing(folder):
   ({'data.row_length': 2}, ['no pairs to train on', 'longer rows']),
   ({'data.kind': 'web'}, ["config.data.kind='web'", 'embedded, files']),
   ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
+  ({'data.target': 'german'}, ["config.data.target='german' is no language", 'de, zh-CN']),
   ({'data.cache': __file__}, [__file__, 'give another folder']),
   ({'model.heads': 3}, ['d_model=32', 'heads=3']),
   ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),
   ({'train.accumulate': 3}, ['3 parts of a batch', 'multiple of 3 rows']),
   ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
   ({'heads.layout': 'flat'}, ["layout='flat'", 'paper, separate']),
+  ({'train.constant': -1.0}, ['config.train.constant=-1.0', 'from 1e-30']),
   ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
   ({'freeze.schedule': 'stairs'}, ["schedule='stairs'", 'rsqrt', 'cosine']),
   ({'train.span': 2.0}, ['span=2.0', 'from 0 to 1']),
@@ -89,6 +99,7 @@ def test_flags_that_cannot_be(table, refused, tmp_path, name):
   refused(['there is no flag --stepps', 'known are --config'], *command, '--stepps=3')
   refused(['--workdir is missing'], name, *table.words())
   refused(['is a file'], name, *table.words(), f'--workdir={__file__}')
+  refused(["no file can be called ''"], name, *table.words(), '--workdir=')
   refused(['is a file'], name, *table.words(), f'--workdir={__file__}/below')
   assert not (tmp_path / 'new').exists()
 

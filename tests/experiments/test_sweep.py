@@ -1,18 +1,22 @@
 """Sweeps: products, engines, killed jobs, one table; on a toy paper that trains nothing."""
 
 import os
+import pathlib
+import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import submitit
 
 from experiments.lab import rows
+from experiments.lab.engine import Engine
 from tests.experiments.conftest import ROOT
 
 PAGE = """
-import dataclasses, functools, os, signal
+import dataclasses, functools, os, signal, time
 from experiments.lab.config import config_of
 from experiments.lab.cli import Paper
 
@@ -32,6 +36,11 @@ def figures(c, root, key):
     os.kill(os.getpid(), signal.SIGKILL)
   if key['k'] == 13:
     raise ValueError('bad luck')
+  if key['k'] == 99:
+    (root / 'pid').write_text(str(os.getpid()))
+    time.sleep(60)
+  if key['k'] == 5:
+    (root / f'seen-{c.rate}').write_text((root / 'sweep.md').read_text())
   return {'tokens': key['k'] * c.rate, 'process': os.getpid()}
 
 def make(c, work):
@@ -80,6 +89,36 @@ def test_a_sweep_is_a_product_and_one_table(sweep, tmp_path):
   assert (tmp_path / 'run' / 'results.jsonl').read_bytes() == before
 
 
+def test_the_table_has_the_rows_so_far_while_others_are_measured(sweep, tmp_path):
+  """The row of 5 reads the table before it has one itself."""
+  ended = sweep('k=2,4,5', 'rate=1,2')
+  assert ended.code == 0, ended
+  seen = [(tmp_path / 'run' / name).read_text() for name in ('seen-1.0', 'seen-2.0')]
+  assert [text.count('\n| ') - 2 for text in seen] == [2, 5]
+  assert all(text.endswith('\nNot finished: other rows are measured.\n') for text in seen)
+  table = (tmp_path / 'run' / 'sweep.md').read_text()
+  assert table.count('\n| ') - 2 == 6 and 'Not finished' not in table
+
+
+def test_a_list_of_the_config_multiplies_rows_and_is_named(sweep, tmp_path):
+  words = ["--config.rules=('exact', 'top-2')", 'k=2,4']
+  ended = sweep(*words)
+  said = 'the config decides: rule=exact,top-2 (--sweep=rule=exact measures that alone)'
+  assert ended.code == 0 and said in ended.out, ended
+  assert len(measured(tmp_path)) == 4
+  assert 'the config decides' not in sweep(*words, 'rule=exact').out
+
+
+def test_a_swept_list_replaces_the_one_of_the_command_line(sweep, tmp_path):
+  assert sweep('--config.rules=exact', '--config.ks=8', 'rule=exact,top-2', 'k=2,4').code == 0
+  lines = rows.read(tmp_path / 'run' / 'results.jsonl')
+  assert [(row['k'], row['rule']) for row in lines] == [
+    (k, rule) for k in (2, 4) for rule in ('exact', 'top-2')
+  ]
+  config = f"{tmp_path}/page.py --config.rules=('exact', 'top-2') --config.ks=(2, 4)"
+  assert {row['config'] for row in lines} == {config}
+
+
 @pytest.mark.slow
 def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp_path):
   (tmp_path / 'run' / 'kill').touch()
@@ -94,6 +133,39 @@ def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp
   assert 'failed: ValueError: bad luck' in table and '| 4 | exact | 4.00 |' in table
 
 
+@pytest.mark.parametrize(('number', 'code', 'said'), [
+  pytest.param(signal.SIGKILL, -9, '', marks=pytest.mark.slow),
+  pytest.param(signal.SIGTERM, 143, '', marks=pytest.mark.slow),
+  (signal.SIGINT, 130, 'Interrupted: the same command goes on\n'),
+])  # fmt: skip
+def test_jobs_end_with_their_launcher(sweep, tmp_path, number, code, said):
+  """By a signal for all its processes, as a terminal sends Ctrl-C to them."""
+  words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=99']
+  command = [sys.executable, '-m', 'experiments.sweep', *words, '--engine=processes', '--jobs=1']
+  pipes = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.PIPE, 'text': True}
+  with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes) as process:
+    pid = tmp_path / 'run' / 'pid'
+    while not (pid.exists() and pid.read_text()):
+      time.sleep(0.05)
+    send = os.killpg if number == signal.SIGINT else os.kill
+    send(process.pid, number)
+    assert (process.communicate(timeout=60)[1], process.returncode) == (said, code)
+  for _ in range(600):
+    if not is_running(int(pid.read_text())):
+      break
+    time.sleep(0.05)
+  else:
+    raise AssertionError('the job goes on')
+  assert not list((tmp_path / 'run' / 'jobs').glob('*.lock'))
+
+
+def is_running(pid):
+  try:
+    return pathlib.Path(f'/proc/{pid}/stat').read_text().split(')')[-1].split()[0] != 'Z'
+  except OSError:
+    return False
+
+
 def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path):
   words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=2,4']
   words += ['--engine=processes', '--jobs=1']
@@ -102,7 +174,7 @@ def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path)
   with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
     while not results.exists() and process.poll() is None:
       time.sleep(0.1)
-    process.kill()  # its job may live on, and is waited for
+    process.kill()  # its job ends too
   assert sweep('k=2,4').code == 0
   assert sorted(measured(tmp_path)) == [(k, 'exact', float(k)) for k in (2, 4)]
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
@@ -119,12 +191,30 @@ def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
 
 
+def test_jobs_know_nothing_of_the_allocation_that_submits_them(tmp_path, monkeypatch):
+  users = {'SLURM_CONF': '/etc/slurm.conf', 'SBATCH_ACCOUNT': 'ours'}
+  outer = dict.fromkeys(['SLURM_CPU_BIND', 'SLURM_NTASKS', 'SLURM_MEM_PER_CPU', 'SRUN_DEBUG'], '1')
+  for name, value in (users | outer).items():
+    monkeypatch.setenv(name, value)
+  before, seen = dict(os.environ), {}
+  result = types.SimpleNamespace(done=lambda: True, result=lambda: (7, ''))
+  executor = types.SimpleNamespace(
+    update_parameters=lambda name: None, submit=lambda job: seen.update(os.environ) or result
+  )
+  assert Engine(executor, tmp_path, None).call('seven', len) == 7
+  assert {
+    name: seen[name] for name in seen if name.startswith(('SLURM', 'SRUN', 'SBATCH'))
+  } == users
+  assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize('word, message', [
   ('kk=2', "there is no setting 'kk', did you mean k?"),
   ('rate=fast', 'fast is not of type float'),
   ('k=', 'give NAME=A,B'),
   ('k=2,2', 'each value once'),
-])  # fmt: skip
+  ('k=' + ','.join(map(str, range(2, 10_003))), '10,001 products (10,001 of k), and 10,000 are'),
+], ids=lambda text: text[:9])  # fmt: skip
 def test_what_cannot_be_swept_is_one_sentence(sweep, tmp_path, word, message):
   ended = sweep(word)
   assert ended.code == 2 and message in ended.err and ended.err.count('\n') == 1, ended

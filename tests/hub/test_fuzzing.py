@@ -337,10 +337,13 @@ def test_a_calibrated_tree(folder):
   fuzz(folder, 'tree.json', base, lambda folder: Calibration.load(folder / 'tree.json').chosen, 50)
 
 
-@pytest.mark.parametrize('name', ['prompts.txt', 'prompts.jsonl'])
-@pytest.mark.wide('prompts.jsonl')
+@pytest.mark.parametrize('name', ['prompts.txt', 'prompts.jsonl', 'chats.jsonl'])
+@pytest.mark.wide('*.jsonl')
 def test_prompts(name, folder):
-  fuzz_lines(folder, name, {'prompt': 'a b'}, lambda folder: read_prompts(folder / name), 60)
+  record: dict = {'prompt': 'a b'}
+  if name == 'chats.jsonl':
+    record = {'conversations': [{'from': 'human', 'value': 'a'}, {'from': 'gpt', 'value': 'b'}]}
+  fuzz_lines(folder, name, record, lambda folder: read_prompts(folder / name), 60)
 
 
 def test_metrics(folder):

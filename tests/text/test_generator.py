@@ -238,6 +238,51 @@ def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
   assert ''.join(g.stream(messages, max_new_tokens=12)) == out.text == ''.join(out.pieces)
 
 
+def test_other_settings_of_a_chat_are_variables_of_its_template(talker, monkeypatch):
+  g, asked = fd.Generator.load(talker), [{'role': 'user', 'content': 'Count!'}]
+  tools = [{'type': 'function', 'function': {'name': 'get', 'parameters': {}}}]
+  variables = {'enable_thinking': False, 'tools': tools}
+  wanted = g.tokenizer.render(asked, **variables)
+  assert '<quick>' in wanted and 'Tools: ' in wanted
+  half = dataclasses.replace(g, template={'tools': tools})
+  answered = [*asked, {'role': 'assistant', 'content': 'One'}]
+  whole = g.tokenizer.render(answered, False).partition('One')[0] + 'One'
+  texts = []
+
+  def encode(text, special=True):
+    texts.append((text, special))
+    raise fd.UserError('that is enough')
+
+  monkeypatch.setattr(g.tokenizer, 'encode', encode)
+  for ask, text in (
+    (lambda: g.chat(asked, max_new_tokens=3, **variables), wanted),
+    (lambda: g.chat([asked, asked], seed=2, **variables), wanted),
+    (lambda: g(asked, **variables), wanted),
+    (lambda: g([asked], stop='a', **variables), wanted),
+    (lambda: g.stream(asked, **variables), wanted),
+    (lambda: g.read(asked, **variables), wanted),
+    (lambda: half(asked, enable_thinking=False), wanted),
+    (lambda: g.chat(answered, continue_final_message=True), whole),
+  ):
+    with pytest.raises(fd.UserError, match='that is enough'):
+      ask()
+    assert texts[-1] == (text, False)  # no token is put before those of the template
+
+
+@pytest.mark.parametrize('ask, message', [
+  (lambda g, asked: g.chat(asked, warmth=1), "the chat template has no variable 'warmth', and"),
+  (lambda g, asked: g.stream(asked, warmth=1), "the chat template has no variable 'warmth'"),
+  (lambda g, asked: dataclasses.replace(g, template={'warmth': 1}), 'has no variable .warmth'),
+  (lambda g, asked: g('a', enable_thinking=False), "a call has no argument 'enable_thinking'"),
+  (lambda g, asked: g.chat('Count!'), 'messages are a list of'),
+  (lambda g, asked: g.chat([asked, 'Count!']), 'messages are a list of'),
+  (lambda g, asked: g.chat([]), 'messages are a list of'),
+])  # fmt: skip
+def test_mistakes_of_chats(talker, ask, message):
+  with pytest.raises(fd.UserError, match=message):
+    ask(fd.Generator.load(talker), [{'role': 'user', 'content': 'Count!'}])
+
+
 def test_logprobs_are_the_model_s(g):
   out = g('a dog', max_new_tokens=9, logprobs=1)
   scores = fd.score(g.model, g.params, [g.tokenizer.encode('a dog')], [out.tokens])

@@ -33,8 +33,8 @@ class TextData:
       English-German (see `fastdec.data.text.wmt14`), from the original 'archives' or as prepared by
       'tfds'.
     train, dev, test: of kind 'files', the paths of source and target, () for a missing split. Line
-      i of one translates line i of the other. A file whose name ends in .gz is gzipped, and one in
-      .sgm has segments.
+      i of one translates line i of the other. Files that gzip, bzip2 or xz has packed are unpacked,
+      and one in .sgm has segments.
     folder: of kind 'archives', their folder; of kind 'tfds', its data_dir ('': TFDS's default).
     source, target: the languages of WMT14: 'en' and 'de', or 'de' and 'en'.
     max_train: reads at most this many lines of training text (None: all).

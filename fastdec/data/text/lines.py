@@ -14,13 +14,12 @@ import pathlib
 import posixpath
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastdec.errors import UserError
 from fastdec.fields import Size, read
-from fastdec.files import MARK, open_file, read_json, write_json
+from fastdec.files import BROKEN, MARK, open_file, read_json, unpacked, write_json
 
 Pair = tuple[str, str]
 LONGEST = 2**24  # bytes of a line
@@ -36,7 +35,7 @@ class Lines:
   lines are the segments, without white space at the ends, and with entities decoded.
 
   Fields:
-    path: the file, gzipped if its name ends in .gz.
+    path: the file; one that gzip, bzip2 or xz has packed is unpacked.
     member: the name of a file in it, if it is a gzipped tar archive; else ''.
   """
 
@@ -61,18 +60,14 @@ class Lines:
           for entity, character in ENTITIES.items():
             text = text.replace(entity, character)
           yield text
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except (OSError, *BROKEN, tarfile.TarError) as error:
       reason = getattr(error, 'strerror', None) or error
-      wanted = 'the whole archive' if self.member else 'a text file, or a gzipped one named .gz'
+      wanted = 'the whole archive' if self.member else 'a text file, or one packed by gzip'
       raise UserError(f'cannot read {self} ({reason}): give {wanted}') from error
 
   def _file(self) -> Iterator[bytes]:
-    with open_file(self.path) as file:
-      if self.path.endswith('.gz'):
-        with gzip.open(file) as unzipped:
-          yield from _lines_of(unzipped)
-      else:
-        yield from _lines_of(file)
+    with open_file(self.path) as file, unpacked(file) as content:
+      yield from _lines_of(content)
 
   def _member(self) -> Iterator[bytes]:
     with (

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from fastdec.files import read_bytes, read_json, text_of
 TEMPLATE = 'chat_template.jinja'
 SETTINGS = 'tokenizer_config.json'
 SPECIAL = 'special_tokens_map.json'
+GENERATION = 'add_generation_prompt', 'continue_final_message'  # of every template
 START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to render once
 
 
@@ -108,6 +110,22 @@ def template_of(folder: pathlib.Path, tools: Any = None) -> str:
       ' or a model made for chats'
     )
   return template
+
+
+def has_template(folder: pathlib.Path) -> bool:
+  """True if a folder has a chat template."""
+  return (folder / TEMPLATE).is_file() or _read(folder / SETTINGS).get('chat_template') is not None
+
+
+def check_variables(folder: pathlib.Path, variables: Mapping[str, Any]) -> None:
+  """Raises UserError for a variable that the chat template of a folder does not use."""
+  template = template_of(folder, variables.get('tools'))
+  for name in variables:
+    if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
+      raise UserError(
+        f'the chat template has no variable {name!r}, and a call no argument of that name: leave'
+        ' it out'
+      )
 
 
 def special_tokens(folder: pathlib.Path) -> dict[str, str]:

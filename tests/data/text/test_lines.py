@@ -1,7 +1,9 @@
 """Lines of files and archives; a file is read once for each state that it has been in."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import tarfile
 from pathlib import Path
@@ -35,16 +37,30 @@ def test_lines_are_the_same_in_a_file_a_gzipped_one_and_an_archive(tmp_path: Pat
   content = 'eins\n\n zwei\xa0\r\ndrei\x0cdrei\u2028'.encode()
   (tmp_path / 'plain.de').write_bytes(content)
   (tmp_path / 'packed.gz').write_bytes(gzip.compress(content))
+  (tmp_path / 'unnamed.de').write_bytes(gzip.compress(content))
+  (tmp_path / 'packed.bz2').write_bytes(bz2.compress(content))
+  (tmp_path / 'packed.de').write_bytes(lzma.compress(content))
   packed = archive(
     tmp_path / 'archive.tgz', {'b/a/text.de': b'no\n', './a/text.de': content, 'z': b''}
   )
   expected = [line.encode() for line in ('eins', '', ' zwei\xa0', 'drei\x0cdrei\u2028')]
   places = (
     Lines(str(tmp_path / 'plain.de')),
-    Lines(str(tmp_path / 'packed.gz')),
+    *(Lines(str(tmp_path / name)) for name in ('packed.gz', 'unnamed.de')),
+    *(Lines(str(tmp_path / name)) for name in ('packed.bz2', 'packed.de')),
     Lines(str(packed), 'a/text.de'),
   )
-  assert [list(place) for place in places] == [expected] * 3
+  assert [list(place) for place in places] == [expected] * 6
+
+
+@pytest.mark.parametrize('data, reason', [
+  (b'\x28\xb5\x2f\xfd\x04', 'it is packed by zstd: unpack it by zstd -d'),
+  (lzma.compress(b'eins')[:-9], 'Compressed file ended'),
+])  # fmt: skip
+def test_files_that_are_packed_otherwise_or_damaged_are_named(tmp_path: Path, data, reason):
+  (tmp_path / 'train.en').write_bytes(data)
+  with pytest.raises(UserError, match=rf'cannot read .*train.en \({reason}'):
+    list(Lines(str(tmp_path / 'train.en')))
 
 
 def test_of_sgm_files_the_segments_are_the_lines(tmp_path: Path):

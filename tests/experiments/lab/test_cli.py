@@ -19,6 +19,8 @@ LAUNCHERS = '\n'.join(path.read_text() for path in (ROOT / 'experiments').glob('
 
 LAUNCHER = '''
 """Does nothing, well."""
+import atexit
+import os
 import time
 import warnings
 from absl import flags
@@ -37,6 +39,7 @@ def main(words):
   if DO.value == 'bug':
     raise ValueError('this is a bug')
   if DO.value == 'sleep':
+    atexit.register(os.abort)  # as XLA might
     print('asleep', flush=True)
     time.sleep(60)
   print(cli.config_string(), '|', CONFIG.value.model.d, CONFIG.value.model.sizes)

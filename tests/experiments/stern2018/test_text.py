@@ -323,6 +323,13 @@ def test_in_short_the_fastest_row_that_writes_what_greedy_decoding_writes():
   assert text.fastest([timed[2], a_row(4, speedup=2.0, error='stopped')]) is None
 
 
+def test_in_short_a_speed_up_has_the_interval_of_its_rounds():
+  noisy = a_row(4, speedup=1.9, spread=[0.04, 6.82], same_as_greedy=1.0)
+  assert '0.04 to 6.82 times as fast (the rounds do not agree) as greedy' in text.fastest([noisy])
+  timed = [noisy, a_row(8, speedup=1.3, spread=[1.2, 1.4], same_as_greedy=1.0)]
+  assert '1.30 times as fast (1.20 to 1.40 by rounds) as greedy decoding' in text.fastest(timed)
+
+
 def test_the_worked_example_as_text_and_as_a_picture(tmp_path):
   blocks = [[' Once'], [' upon', ' a'], [' time', ',', ' in']]
   assert tables.example_text('Es war einmal, in', blocks) == (
