@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 2
 # --no-compile saves half a minute: Python compiles what it imports, not all that is installed.
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-COMMA := ,
 # Twice quiet: pip shows its errors, and none of its warnings.
 install = $(PIP_INSTALL) -qq -e '$(1)' || { \
   echo "The installation failed. All that pip says about it: $(PIP_INSTALL) -e '$(1)'" >&2; exit 1; }
@@ -71,7 +70,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	       "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@echo 'Setting up $(VENV), once (about a minute) ...'
 	@$(PYTHON) -m venv $(VENV)
-	@$(call install,.[train$(COMMA)evaluate])
+	@$(call install,.[all])
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready

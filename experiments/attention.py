@@ -35,13 +35,12 @@ def main(_: list[str]) -> None:
   import fastdec as fd
   from experiments.pictures.attention import MOST, check_translates, cross_attention, figure
   from fastdec.cli import opening
-  from fastdec.cli.generate import check_text
   from fastdec.errors import UserError
   from fastdec.evaluation import drawing
   from fastdec.text.load import open_folder
 
   out = cli.picture_path(OUT.value)
-  check_text('--text', TEXT.value)
+  opening.check_text('--text', TEXT.value)
   folder = open_folder(MODEL.value)
   check_translates(folder.model, MODEL.value)
   language = opening.open_without_weights(MODEL.value, None, [TEXT.value], MAX_LEN.value)

@@ -29,6 +29,7 @@ from ml_collections import ConfigDict
 
 from experiments.lab import cli, report
 from experiments.lab.config import to_dataclass
+from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import write_text
 
@@ -43,6 +44,7 @@ SWEEP = flags.DEFINE_multi_string('sweep', [], 'values of a name or a setting, s
 def main(_: list[str]) -> None:
   from experiments.lab.workdir import Workdir
 
+  extras.require('matplotlib')  # draws the picture, when all is measured
   config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
   page = cli.config_words()[0].removeprefix('--config=').split(':')[0]
   paper: Any = runpy.run_path(page).get('PAPER')

@@ -6,9 +6,12 @@ that a user who lacks it learns what to install:
 
   with extras.explained():
     import optax
+
+`require` only looks whether a package is there, before work that needs it late.
 """
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 
 from fastdec.errors import UserError
@@ -56,3 +59,10 @@ def explained() -> Iterator[None]:
     raise UserError(
       f'{module} is not installed: run {remedy} (the extra all brings everything)'
     ) from None
+
+
+def require(module: str) -> None:
+  """Raises UserError, as `explained`, if a module is not installed; it is not imported."""
+  with explained():
+    if importlib.util.find_spec(module) is None:
+      raise ModuleNotFoundError(module, name=module)

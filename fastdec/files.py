@@ -18,6 +18,7 @@ import platform
 import re
 import shutil
 import stat
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any
@@ -106,6 +107,16 @@ def read_unpacked(path: PathLike, most: int = MOST) -> bytes:
   return data
 
 
+def read_stdin(most: int = MOST) -> bytes:
+  """Reads standard input; raises UserError if it is closed, or has more than `most` bytes."""
+  if sys.stdin is None:
+    raise UserError('standard input is closed: give a file, or the text itself')
+  data = sys.stdin.buffer.read(most + 1)
+  if len(data) > most:
+    raise UserError(f'standard input has more than {most:,} bytes: give less')
+  return data
+
+
 @contextlib.contextmanager
 def explained(action: str, path: pathlib.Path, remedy: str) -> Iterator[None]:
   """Turns the system's errors within the block into a UserError."""
@@ -128,6 +139,45 @@ def place(path: Any) -> pathlib.Path:
   if not name or b'\0' in name or len(name) > LONGEST or longest_part > LONGEST_PART:
     raise UserError(f'no file can be called {shown(os.fspath(path))}: give another name')
   return pathlib.Path(os.fsdecode(name))
+
+
+def place_to_write(path: Any) -> pathlib.Path:
+  """Returns the path of a file to write, before the work whose result it is to hold.
+
+  Raises:
+    UserError: it is a folder or a device, or cannot be made; nothing has been written.
+  """
+  path = place(path)
+  if path.name in ('', '..') or os.path.isdir(path):
+    raise UserError(f'{path} is a folder: give the name of a file')
+  if os.path.exists(path) and not os.path.isfile(path):
+    raise UserError(f'{path} is no regular file, but a device or a pipe: give another name')
+  return _reachable(path)
+
+
+def place_for_folder(path: Any) -> pathlib.Path:
+  """Returns the path of a folder to write, before the work whose result it is to hold.
+
+  Raises:
+    UserError: it is no folder, or cannot be made; nothing has been written.
+  """
+  path = place(path)
+  if path.name in ('', '..') or (os.path.exists(path) and not os.path.isdir(path)):
+    raise UserError(f'{path} cannot become a folder: give the name of a new one')
+  return _reachable(path)
+
+
+def _reachable(path: pathlib.Path) -> pathlib.Path:
+  """Returns the path; raises UserError if the folder above it cannot be made or written."""
+  above = path.parent
+  while not os.path.exists(above):
+    above = above.parent
+  with explained('write', path, ROOM):
+    if not os.path.isdir(above):
+      raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(above, os.W_OK | os.X_OK):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+  return path
 
 
 @contextlib.contextmanager
@@ -181,8 +231,7 @@ def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Raises:
     UserError: it cannot be written; an existing folder stays.
   """
-  if path.name in ('', '..') or (path.exists() and not path.is_dir()):
-    raise UserError(f'{path} cannot become a folder: give the name of a new one')
+  path = place_for_folder(path)
   partial, old = path.with_name(f'{path.name}.partial'), path.with_name(f'{path.name}.old')
 
   def restore() -> None:
@@ -271,19 +320,28 @@ def parse_json(text: str | bytes) -> Any:
   return value
 
 
-def read_json(file: pathlib.Path) -> dict[str, Any]:
-  """Reads a JSON object; raises UserError if the file is missing, unreadable, or something else."""
-  with explained('read', file, 'restore the file'):
+def read_json(file: pathlib.Path, remedy: str = '') -> dict[str, Any]:
+  """Reads a JSON object.
+
+  Args:
+    file: of a model folder; or any, with a `remedy` for messages.
+
+  Raises:
+    UserError: the file is missing, unreadable, or something else.
+  """
+  with explained('read', file, remedy or 'restore the file'):
     try:
       data = read_bytes(file, MOST_JSON)
     except FileNotFoundError:
+      if remedy:
+        raise
       raise UserError(f'{file.parent} has no {file.name}: give a whole model folder') from None
   try:
     content = parse_json(data)
   except ValueError as error:
-    raise damaged(file, f'is not JSON ({error})', 'restore the file') from None
+    raise damaged(file, f'is not JSON ({error})', remedy or 'restore the file') from None
   if not isinstance(content, dict):
-    raise damaged(file, 'is no JSON object', 'restore the file')
+    raise damaged(file, 'is no JSON object', remedy or 'restore the file')
   return content
 
 

@@ -1,9 +1,11 @@
 """What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
 
+import collections
 import fnmatch
 import functools
 import gc
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -73,6 +75,17 @@ def pytest_collection_modifyitems(items):
   for (path, name), named in tables.items():
     if len(named) > 1 and not any(named):
       raise pytest.UsageError(f'{path}: {name}: no row has a name that its mark `wide` gives')
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Lists the reasons of skipped tests, a line each, with the number of tests."""
+  reasons = collections.Counter()
+  for report in terminalreporter.stats.get('skipped', ()):
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = re.sub(rf'{re.escape(str(ROOT.parent))}/shared\S*', '../shared', reason)
+    reasons[' '.join(reason.removeprefix('Skipped: ').split())] += 1
+  for reason, count in reasons.most_common():
+    terminalreporter.write_line(f'{count} skipped: {reason}')
 
 
 def pytest_collection_finish():

@@ -47,6 +47,14 @@ def test_other_errors_stay_what_they_are(error):
   assert raised.value is error
 
 
+def test_a_module_may_be_required_before_it_is_needed(monkeypatch):
+  extras.require('json')
+  for module in ('skimage', 'matplotlib', 'outlines_core'):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"{module} is not installed: run pip install 'fastdec\["):
+      extras.require(module)
+
+
 @pytest.mark.wide('matplotlib-*')
 @pytest.mark.parametrize(('missing', 'command', 'extra'), [
   ('ml_collections', 'train', 'commands'),

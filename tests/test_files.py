@@ -1,6 +1,8 @@
 """Files are regular, bounded, and written whole or not at all; one process has a lock."""
 
+import contextlib
 import errno
+import io
 import os
 import pathlib
 import platform
@@ -20,7 +22,10 @@ from fastdec.files import (
   locked,
   parse_json,
   place,
+  place_for_folder,
+  place_to_write,
   read_json,
+  read_stdin,
   whole_file,
   whole_folder,
   write_json,
@@ -85,6 +90,35 @@ def test_what_is_no_file_or_no_folder_is_not_replaced(tmp_path):
       pass
   assert sorted(path.name for path in tmp_path.iterdir()) == ['file', 'pipe']
   assert (tmp_path / 'pipe').is_fifo() and (tmp_path / 'file').read_text() == 'mine'
+
+
+@pytest.mark.parametrize('name, file, folder', [
+  ('new', '', ''), ('deep/new', '', ''), ('.', 'is a folder', ''),
+  ('there', '', 'cannot become a folder'), ('there/new', 'Not a directory', 'Not a directory'),
+  ('pipe', 'is no regular file', 'cannot become'),
+  ('locked/new', 'Permission denied', 'Permission denied'),
+])  # fmt: skip
+def test_a_place_to_write_is_checked_before_the_work(tmp_path, monkeypatch, name, file, folder):
+  os.mkfifo(tmp_path / 'pipe')
+  (tmp_path / 'there').touch()
+  (tmp_path / 'locked').mkdir()
+  monkeypatch.setattr(os, 'access', lambda path, mode: path.name != 'locked')  # root may write it
+  for check, reason in ((place_to_write, file), (place_for_folder, folder)):
+    with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
+      assert check(tmp_path / name) == tmp_path / name
+  assert len([*tmp_path.rglob('*')]) == 3
+
+
+def test_standard_input_is_bounded(monkeypatch):
+  for data, most in ((b'abc', 3), (b'abcd', 4)):
+    monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(data)))
+    assert read_stdin(most) == data
+  monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(b'abcd')))
+  with pytest.raises(UserError, match='more than 3 bytes'):
+    read_stdin(3)
+  monkeypatch.setattr(sys, 'stdin', None)
+  with pytest.raises(UserError, match='standard input is closed'):
+    read_stdin()
 
 
 def fill(path, content):

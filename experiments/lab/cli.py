@@ -27,14 +27,16 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.lab.config import known, to_dataclass
 from fastdec.cli import chain, ended
+from fastdec.cli.flags import at_home
 from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError
-from fastdec.files import place
+from fastdec.files import place, place_to_write
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+PATHS = ('workdir', 'teacher', 'model', 'out', 'output', 'folder')  # flags with one path
 ENGINES = ('local', 'processes', 'slurm')
 Make = Callable[[Any, Any], None]  # of settings and a Workdir, which gets the rows
 
@@ -105,7 +107,7 @@ def picture_path(name: str) -> Path:
   if path.is_dir() or not path.parent.is_dir():
     reason = 'is a folder' if path.is_dir() else f'is in {path.parent}, which is no folder'
     raise UserError(f'--out={name} {reason}: name a file in a folder that exists')
-  return path
+  return place_to_write(path)
 
 
 def config_words(overrides: Mapping[str, Any] | None = None) -> list[str]:
@@ -135,6 +137,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   """
 
   def work() -> None:
+    sys.argv[1:] = at_home(sys.argv[1:])
     rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
@@ -288,8 +291,9 @@ def _parse(argv: list[str]) -> list[str]:
     raise _mistake(error, argv) or error from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure
     sys.exit(0)
-  if 'workdir' in flags.FLAGS:
-    place(flags.FLAGS['workdir'].value)
+  for name in PATHS:
+    if name in flags.FLAGS and flags.FLAGS[name].value is not None:
+      place(flags.FLAGS[name].value)  # refuses a name that no file can have
   # absl would show what JAX and Orbax log for their developers
   if flags.FLAGS['verbosity'].using_default_value:
     flags.FLAGS.verbosity = logging.WARNING

@@ -51,7 +51,7 @@ from experiments.stern2018 import image_tables, runs, tables
 from experiments.stern2018.image_tables import TAU
 from experiments.stern2018.runs import Cell, Models
 from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
-from fastdec import folders
+from fastdec import extras, folders
 from fastdec.data.images import npz
 from fastdec.data.images.corpus import (
   ImageData,
@@ -206,8 +206,7 @@ class Table2:
 
 def table2(c: Table2, work: Workdir) -> None:
   """Makes Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
-  import skimage  # noqa: F401  measures likeness: where it is missing, that shows before training
-
+  extras.require('skimage')  # measures likeness
   base = work.stage(
     'base', train.base, model=c.model, run=c.train, data=c.photographs, seed=c.seed, mesh=c.mesh
   )
@@ -312,6 +311,7 @@ def train_run(c: Table2, folder: pathlib.Path) -> bool:
 
 def evaluate(c: Table2, work: Workdir) -> None:
   """Measures the run in the workdir alone, by the rules of the table."""
+  extras.require('skimage')
   folder = work.root
   runs.check_model(folder, folders.model_of(c.model))
   train.check_run(folder, c.k, c.regime, c.seed)

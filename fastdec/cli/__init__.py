@@ -5,9 +5,12 @@ sentence on stderr; 130 Ctrl-C; 141 when whoever reads the output has stopped (`
 `UserNote`, which is a warning, is a sentence on stderr too.
 """
 
+import contextlib
 import difflib
+import errno
 import functools
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -32,6 +35,8 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
 }
 # These commands, with these flags, keep their work on the disk, and take it up again.
 RESUMED = {'train-draft': '--out', 'generate': '--output'}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}  # errors of whatever takes the output
+PLATFORMS = 'JAX_PLATFORMS', 'JAX_PLATFORM_NAME'  # variables that tell JAX where to compute
 RED, YELLOW = 31, 33  # colours of a terminal
 HELP = """usage: fastdec COMMAND ...
 
@@ -68,11 +73,13 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
     work: raises UserError for a mistake, which is a sentence on stderr then.
     interrupted: the sentence after Ctrl-C.
   """
+  _escape_streams()
   try:
-    with warnings.catch_warnings(), extras.explained():
+    with warnings.catch_warnings(), extras.explained(), _device_explained():
       _show_notes()
       work()
-      sys.stdout.flush()
+      if sys.stdout is not None:
+        sys.stdout.flush()
   except UserError as error:
     _print_line(str(error), RED)
     return 2
@@ -82,12 +89,55 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
   except (BrokenPipeError, SystemExit) as error:
     # Rich turns a broken pipe into a SystemExit.
     if any(isinstance(cause, BrokenPipeError) for cause in chain(error)):
-      # Python flushes stdout at its end, which must not fail again.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      _drop_output()
       return 141
     if not isinstance(error, SystemExit) or error.code:
       raise
+  except OSError as error:
+    if error.errno not in FULL or error.filename is not None:
+      raise
+    _drop_output()
+    _print_line(f'the output cannot be written ({error.strerror}): give it another place', RED)
+    return 2
   return 0
+
+
+def _escape_streams() -> None:
+  """Makes streams of any encoding escape what they lack; what stdin lacks, `check_text` refuses."""
+  for stream in (sys.stdin, sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):  # None: closed, as by >&-
+      stream.reconfigure(errors='surrogateescape' if stream is sys.stdin else 'backslashreplace')
+
+
+def _drop_output() -> None:
+  """Lets what is still to be written vanish: Python flushes stdout at its end, which must work."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _device_explained() -> Iterator[None]:
+  """Turns an error of JAX within the block into a UserError, if it finds no device at all."""
+  try:
+    yield
+  except (AssertionError, RuntimeError):
+    names = [name for name in PLATFORMS if os.environ.get(name)]
+    if not names or _has_device():
+      raise
+    asked = ' '.join(f'{name}={os.environ[name]}' for name in names)
+    raise UserError(
+      f'{asked} asks for a device that is not here, or that JAX has no plugin for: unset it, or'
+      ' install "jax[cuda13]" for an NVIDIA GPU'
+    ) from None
+
+
+def _has_device() -> bool:
+  """True if JAX can compute at all."""
+  try:
+    import jax
+
+    return bool(jax.devices())
+  except Exception:  # its kind depends on the platform: AssertionError, RuntimeError, ...
+    return False
 
 
 def _run(words: list[str]) -> None:
@@ -122,6 +172,8 @@ def _show_notes() -> None:
 
 def _print_line(text: str, colour: int) -> None:
   """Prints a sentence on stderr, in an ANSI colour if that is a terminal."""
+  if sys.stderr is None:
+    return
   line = ' '.join(text.split())
   if sys.stderr.isatty():
     line = f'\x1b[{colour}m{line}\x1b[0m'

@@ -39,17 +39,19 @@ def main(words: Sequence[str]) -> None:
   opening.add_prompts(parser)
   parser.add_argument('--output', required=True, help='file for the tree, such as tree.json')
   parser.add_argument(
-    '--nodes', type=whole(2), default=64, help='of the tree at most, the root included (64)'
+    '--nodes', type=whole(2), default=64, help='most nodes of the tree, the root included (64)'
   )
   parser.add_argument('--rows', type=whole(1), default=16, help='prompts decoded at once (16)')
-  parser.add_argument('--repeats', type=whole(0), default=5, help='rounds of timing (5; 0: none)')
+  parser.add_argument(
+    '--repeats', type=whole(0, 1000), default=5, help='rounds of timing (5; 0: none)'
+  )
   opening.add_dtype(parser)
   opening.add_length(parser)
   args = parser.read(words)
   from fastdec.evaluation import tree_figure  # imports the extra that draws pictures
 
   # Check the flags, and open the model and its heads.
-  output = files.place(args.output)
+  output = files.place_to_write(args.output)
   if output.suffix != '.json':
     raise UserError(f'--output={output} is no JSON file: give a name such as tree.json')
   if args.max_len < 2:

@@ -40,6 +40,8 @@ def main(words: Sequence[str]) -> None:
   opening.open_without_weights(args.model, None, [first], args.max_len, template=template)
   generator, console = opening.load(args), plain_console()
   while True:
+    if sys.stdin is None:
+      return
     if sys.stdin.isatty():
       console.out('> ', end='')
     line = sys.stdin.readline().strip()

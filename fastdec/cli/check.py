@@ -34,11 +34,20 @@ def main(words: Sequence[str]) -> None:
   args, paths = parser.read_beside(words)
   if not paths:
     raise UserError('there is no folder to look at: name one or more')
+  wrong = []
   for path in paths:
     print(path)
-    for line in lines_of(path, args.prompt, args.dtype, args.max_len):
-      # The memory that a model needs is on the screen before its weights are read.
-      print(f'  {line}', flush=True)
+    try:
+      for line in lines_of(path, args.prompt, args.dtype, args.max_len):
+        # The memory that a model needs is on the screen before its weights are read.
+        print(f'  {line}', flush=True)
+    except UserError as error:
+      if len(paths) == 1:
+        raise
+      print(f'  wrong: {error}', flush=True)
+      wrong.append(path)
+  if wrong:
+    raise UserError(f'{len(wrong)} of {len(paths)} cannot be decoded with: {", ".join(wrong)}')
 
 
 def lines_of(path: str, prompt: str | None, dtype: str | None, most: int) -> Iterator[str]:

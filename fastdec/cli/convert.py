@@ -16,12 +16,17 @@ import jax
 from fastdec import folders
 from fastdec.cli.flags import Parser, whole
 from fastdec.errors import UserError
-from fastdec.files import place
+from fastdec.files import place, place_for_folder
 from fastdec.hub.fairseq import convert as fairseq
 from fastdec.hub.tokenizers.dictionary import DictionaryPair
 
 
 def main(words: Sequence[str]) -> None:
+  for word in words:
+    if word.endswith('.gguf') and not word.startswith('-'):
+      raise UserError(
+        f'{word} is no checkpoint of fairseq: the other commands take it as it is, as --model'
+      )
   parser = Parser('convert', __doc__)
   parser.usage = '%(prog)s CHECKPOINT --source-dict=FILE --target-dict=FILE --out=FOLDER'
   parser.add_argument('--source-dict', required=True, help="the source's dict.txt")
@@ -39,6 +44,7 @@ def main(words: Sequence[str]) -> None:
     raise UserError(
       f'{out} is there already, and is not just a model of fastdec: give a new folder as --out'
     )
+  place_for_folder(out)
   for file in (checkpoint, source, target):
     if out.resolve() in file.resolve().parents:
       raise UserError(f'{file} is in {out}, which is written anew: give another folder as --out')

@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> None:
     '--host', default='127.0.0.1', help='address of the page; 0.0.0.0 opens it to the whole network'
   )
   parser.add_argument(
-    '--port', type=whole(0, 65535), default=8000, help='of the page (8000); 0 is any free one'
+    '--port', type=whole(0, 65535), default=8000, help='port of the page (8000); 0: any free one'
   )
   args = parser.read(words)
   with Server(args.host, args.port) as server:

@@ -3,12 +3,29 @@
 import argparse
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fastdec.errors import UserError
 from fastdec.files import parse_json
+
+# Flags in which ~ is a character.
+TEXTS = {'--prompt', '--system', '--regex', '--text', '--stop', '--template'}
+MOST = 2**31 - 1  # of a whole number
+HOME = re.compile(r"""(?<=[=,'"])~[^/,:'"]*(?=[/,:'"]|$)""")
+
+
+def at_home(words: Sequence[str]) -> list[str]:
+  """Expands ~ behind the = of flags, and behind their commas, where shells leave it as it is."""
+  expanded = []
+  for word in words:
+    flag, equals, _ = word.partition('=')
+    if equals and flag.startswith('-') and flag not in TEXTS:
+      word = HOME.sub(lambda home: os.path.expanduser(home[0]), word)
+    expanded.append(word)
+  return expanded
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,7 +63,11 @@ class Parser(argparse.ArgumentParser):
           name = flag.lstrip('-').replace('-', '_')
           advice = f"a chat template's variable is --template={name}=VALUE, and "
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
-    args, rest = self.parse_known_args(words[:end])
+    args, rest = self.parse_known_args(at_home(words[:end]))
+    for name, value in vars(args).items():
+      flag = f'--{name.replace("_", "-")}'
+      if (value == '' or (isinstance(value, list) and '' in value)) and flag not in TEXTS:
+        raise UserError(f'{flag}= is empty: give a value, or leave the flag out')
     return args, [*rest, *words[end + 1 :]]
 
   def error(self, message: str) -> NoReturn:
@@ -57,17 +78,23 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f'{message}: see {self.prog} --help')
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(least: int, most: int = MOST) -> Callable[[str], int]:
   """The type of a flag that takes a whole number."""
-  allowed = f'{least} or more' if most is None else f'{least} to {most}'
 
   def read(text: str) -> int:
-    is_whole = re.fullmatch(r'[+-]?\d{1,18}', text)
-    if not is_whole or int(text) < least or (most is not None and int(text) > most):
+    is_whole = re.fullmatch(r'[+-]?\d+', text, re.ASCII)
+    if not is_whole or not least <= _bounded(text) <= most:
+      is_high = is_whole and _bounded(text) > most
+      allowed = f'{least} or more' if most == MOST and not is_high else f'{least} to {most}'
       raise _impossible(text, f'give a whole number, {allowed}')
     return int(text)
 
   return read
+
+
+def _bounded(digits: str) -> int:
+  """Returns a whole number; of more digits than Python reads, one that is as far out of range."""
+  return int(digits[:20])
 
 
 def number(text: str) -> float:
@@ -86,7 +113,7 @@ def wholes(least: int) -> Callable[[str], list[int]]:
 
   def read(text: str) -> list[int]:
     words = text.split(',')
-    if not all(re.fullmatch(r'\d{1,3}', word) and int(word) >= least for word in words):
+    if not all(re.fullmatch(r'[0-9]{1,3}', word) and int(word) >= least for word in words):
       raise _impossible(text, f'give whole numbers from {least} to 999, such as 4,8')
     return list(dict.fromkeys(map(int, words)))
 
@@ -102,6 +129,14 @@ def one_of(*values: str) -> Callable[[str], str]:
     return text
 
   return read
+
+
+def duration(text: str) -> float:
+  """The type of a flag that takes a time with its unit, in seconds: 540s, 9m, 1.5h."""
+  value = seconds(text)
+  if text[-1] not in 'smh' or not value:
+    raise _impossible(text, 'give a time with its unit, s, m or h, such as 90s or 2m')
+  return value
 
 
 def some_text(text: str) -> str:
@@ -125,7 +160,7 @@ def variable(text: str) -> tuple[str, Any]:
 
 def seconds(text: str) -> float:
   """The type of a flag that takes a time: 540s, 9m, 1.5h, or plain seconds."""
-  match = re.fullmatch(r'(\d+(?:\.\d+)?)([smh]?)', text)
+  match = re.fullmatch(r'(\d{1,9}(?:\.\d{1,9})?)([smh]?)', text, re.ASCII)
   if match is None:
     raise _impossible(text, 'give seconds, or a number with s, m or h, such as 540s')
   return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]

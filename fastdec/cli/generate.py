@@ -17,6 +17,9 @@ strategy in words says how they draft; a tree for heads may be a file of fastdec
 --strategy='medusa(choices=tree.json)'. --strategy=tuned, beside the folder that it drafts with,
 brings its own type of numbers and number of prompts at once.
 
+Exact strategies write greedy decoding's text in float32, but for near ties; in bfloat16 and int8
+not always. docs/own/exact.md has the figures.
+
 --logprobs=3 lists each token with its log-probability by the model's own law, and the 3 likeliest
 tokens of its place.
 
@@ -55,10 +58,11 @@ from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, counted, plain_console
 from fastdec.decoding.protocol import finish_reason, promise_of
+from fastdec.decoding.score import likeliest as check_logprobs
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import place
+from fastdec.files import place_to_write, read_stdin, text_of
 from fastdec.text.reader import Reader, StopReader
 
 
@@ -66,7 +70,9 @@ def main(words: Sequence[str]) -> None:
   parser = Parser('generate', __doc__)
   opening.add_model(parser)
   opening.add_drafting(parser)
-  parser.add_argument('--prompt', help='text to continue, or to translate')
+  parser.add_argument(
+    '--prompt', help='text to continue, or to translate; - reads it from standard input'
+  )
   parser.add_argument('--prompts', help='file with a prompt on each line, or records of JSON')
   opening.add_chat(parser)
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
@@ -83,9 +89,11 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
   parser.add_argument('--plain', action='store_true', help='shows the text alone')
   parser.add_argument(
-    '--repeats', type=whole(0), default=3, help='rounds of timing after a prompt (3; 0: none)'
+    '--repeats', type=whole(0, 1000), default=3, help='rounds of timing after a prompt (3; 0: none)'
   )
   args = parser.read(words)
+  if args.prompt == '-':
+    args.prompt = text_of(read_stdin(), 'standard input').removesuffix('\n').removesuffix('\r')
   _check(args)
   console = plain_console()
   if args.prompt is not None:
@@ -108,6 +116,7 @@ def _check(args: Namespace) -> None:
   if args.logprobs and args.plain:
     raise UserError('--plain shows the text alone: leave it out, or --logprobs')
   opening.check_text('--prompt', args.prompt)
+  opening.check_form(args)
 
 
 def _generate_one(console: rich.console.Console, args: Namespace) -> None:
@@ -122,10 +131,7 @@ def _generate_one(console: rich.console.Console, args: Namespace) -> None:
 
 def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   """Writes what follows each prompt of a file."""
-  path, prompts = place(args.output), read_prompts(pathlib.Path(args.prompts))
-  if path.exists() and not path.is_file():
-    kind = 'a folder' if path.is_dir() else 'no regular file'
-    raise UserError(f'{path} is {kind}: give --output a file, such as {path / "out.jsonl"}')
+  path, prompts = place_to_write(args.output), read_prompts(pathlib.Path(args.prompts))
   rows = opening.restrict_cores(args)
   asked = opening.asked(args, prompts)
   generator = dataclasses.replace(_load(args, asked), rows=rows)
@@ -143,8 +149,10 @@ def _load(args: Namespace, prompts: Sequence[Any]) -> fd.Generator:
   opened = opening.open_without_weights(
     args.model, None, prompts, args.max_len, template=opening.variables(args)
   )
+  check_logprobs(opened.model, args.logprobs)
   constraint = opening.constraint_of(args, opened)
-  generator = opening.with_pool(opening.load(args), args.pool)
+  pool = None if args.pool is None else fd.load_pool(args.pool)
+  generator = opening.with_pool(opening.load(args), pool)
   return dataclasses.replace(generator, constraint=constraint)
 
 

@@ -11,20 +11,23 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
+from fastdec import extras
 from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, some_text, variable, whole
 from fastdec.cli.prompts import Prompt, Question
 from fastdec.cli.prompts import asked as prompts_asked
 from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
+from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError, UserNote
+from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
 from fastdec.hub.tokenizers import chat
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS
 from fastdec.text.load import is_tuned, open_folder, tokenizer_of
-from fastdec.tuning.tuned import NAME
+from fastdec.tuning.tuned import file_to_read
 
 # The tree of heads may be the name of a file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
@@ -180,7 +183,7 @@ def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
   parser.add_argument(
     '--max-len',
     '--max-new-tokens',
-    type=whole(1),
+    type=whole(1, MOST_TOKENS),
     default=max_len,
     help=f'the most tokens of an output ({max_len})',
   )
@@ -188,14 +191,14 @@ def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
 
 def add_cores(parser: Parser) -> None:
   """Adds the flag of the number of cores."""
-  parser.add_argument('--cores', type=whole(1), help='cores to decode with (as suits the model)')
+  parser.add_argument('--cores', type=whole(1), help='cores to decode with (chosen for the model)')
 
 
 def add_sampling(parser: Parser) -> None:
   """Adds the flags of sampling."""
   for name, (kind, meaning) in SAMPLING.items():
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
-  parser.add_argument('--seed', type=whole(0, LAST_SEED), default=0, help='of sampling (0)')
+  parser.add_argument('--seed', type=whole(0, LAST_SEED), default=0, help='seed of sampling (0)')
 
 
 def add_processors(parser: Parser) -> None:
@@ -226,7 +229,13 @@ def form_of(args: argparse.Namespace) -> Any:
     return args.regex
   if args.regex is not None:
     raise UserError('--regex and --json-schema each say what is written: give one of them')
-  return read_json(place(args.json_schema))
+  return read_json(place(args.json_schema), 'give the file of a JSON schema')
+
+
+def check_form(args: argparse.Namespace) -> None:
+  """Raises UserError for a form that cannot be read, or that nothing is installed to compile."""
+  if form_of(args) is not None:
+    extras.require('outlines_core')
 
 
 def constraint_of(args: argparse.Namespace, generator: fd.Generator) -> fd.Constraint | None:
@@ -289,6 +298,11 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
   # Mistakes in the flags show before weights are read: values out of their ranges raise here.
   sampling, processors = flags_of(args, SAMPLING), flags_of(args, PROCESSORS)
   fd.Processors(**processors)
+  least = processors.get('min_new_tokens', 0)
+  if least > args.max_len:
+    raise UserError(
+      f'--min-new-tokens={least} is above --max-len={args.max_len}: give no more than that'
+    )
   fd.Sampling(**sampling)
   if strategy is None:
     with_settings(fd.Greedy(), sampling)  # refuses other settings without a temperature
@@ -296,6 +310,8 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
     _check_settings(strategy, sampling)
 
+  if args.dtype is None and not is_tuned(strategy):
+    note_slow_type(open_folder(args.model).model)
   languages = flags_of(args, ('source', 'target'))
   generator = fd.Generator.load(
     args.model, draft, heads, args.dtype, strategy=strategy, **languages
@@ -306,6 +322,14 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
     template=variables(args),
   )
+
+
+def note_slow_type(model: Any) -> None:
+  """Notes that a model computes in a type that this machine has no units for."""
+  dtype = str(getattr(getattr(model, 'config', None), 'dtype', ''))
+  if dtype in ('bfloat16', 'float16') and not computes_bfloat16():
+    note = f'the model computes in {dtype}, for which this CPU has no units: --dtype=int8 is faster'
+    warnings.warn(f'{note}, and so is float32 where its memory suffices', UserNote, stacklevel=2)
 
 
 def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
@@ -320,15 +344,14 @@ def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
   with_settings(without_part, sampling)
 
 
-def with_pool(generator: fd.Generator, file: str | None) -> fd.Generator:
-  """Returns a generator that guesses the n-grams of a file too."""
-  if file is None:
+def with_pool(generator: fd.Generator, pool: fd.NGramPool | None) -> fd.Generator:
+  """Returns a generator that guesses the n-grams of a pool too."""
+  if pool is None:
     return generator
-  pool = fd.load_pool(file)
   pool.check(generator.model.vocab_size)
   if not hasattr(generator.strategy, 'with_pool'):
     raise UserError(
-      f'--pool={file} is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
+      '--pool is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
     )
   return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
@@ -354,7 +377,7 @@ def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
 def tuned_file(args: argparse.Namespace) -> pathlib.Path:
   """Returns the file of `fastdec tune` that --strategy names."""
   if args.strategy == 'tuned':
-    return open_folder(args.model).path / NAME
+    return file_to_read(args.model)
   return place(args.strategy)
 
 

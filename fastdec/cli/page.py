@@ -15,6 +15,7 @@ from typing import Any
 from fastdec.errors import UserError
 
 CONNECTIONS = 64  # open at once
+SENDING = 10  # seconds until a request must have arrived
 HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
 POLICY = (
   "default-src 'none'; script-src 'nonce-NONCE'; style-src 'nonce-NONCE'; img-src data:;"
@@ -25,16 +26,20 @@ POLICY = (
 class Server(socketserver.ThreadingTCPServer):
   """The server, a thread a connection.
 
+  A connection that has not sent its request yet makes room for a newer one.
+
   Attributes:
-    seconds: how long a connection may last.
+    seconds: how long an answer may take, once the request has arrived.
   """
 
   allow_reuse_address = True
   daemon_threads = True
+  request_queue_size = CONNECTIONS
   seconds = 60
 
   def __init__(self, host: str, port: int, handler: type['Handler']) -> None:
-    self._began: dict[Any, float] = {}
+    self._ends: dict[Any, float] = {}  # when each connection is ended
+    self._sending: dict[Any, None] = {}  # connections whose request is not here yet, oldest first
     try:
       super().__init__((host, port), handler)
     except OSError as error:
@@ -49,22 +54,40 @@ class Server(socketserver.ThreadingTCPServer):
     return f'http://{host}:{port}/'
 
   def process_request(self, request: Any, client_address: Any) -> None:
-    if len(self._began) >= CONNECTIONS:
-      self.shutdown_request(request)
-    else:
-      self._began[request] = time.monotonic()
-      super().process_request(request, client_address)
+    if len(self._ends) >= CONNECTIONS:
+      for idle in list(self._sending)[:1]:
+        self._end(idle)
+    if len(self._ends) >= CONNECTIONS:
+      return self.shutdown_request(request)
+    self._ends[request] = time.monotonic() + SENDING
+    self._sending[request] = None
+    super().process_request(request, client_address)
+
+  def received(self, request: Any) -> None:
+    """Notes that a whole request has arrived; from now on its answer is waited for."""
+    if request in self._sending:  # else it was ended meanwhile
+      self._sending.pop(request, None)
+      self._ends[request] = time.monotonic() + self.seconds
 
   def shutdown_request(self, request: Any) -> None:
-    self._began.pop(request, None)
+    self._forget(request)
     super().shutdown_request(request)
 
   def service_actions(self) -> None:
     """Ends, twice a second, connections that last too long, however busy they are."""
-    for connection, began in list(self._began.items()):
-      if time.monotonic() - began > self.seconds:
-        with contextlib.suppress(OSError):
-          connection.shutdown(socket.SHUT_RDWR)
+    for connection, end in list(self._ends.items()):
+      if time.monotonic() > end:
+        self._end(connection)
+
+  def _end(self, connection: Any) -> None:
+    """Ends a connection; its thread sees that when it next reads or writes."""
+    self._forget(connection)
+    with contextlib.suppress(OSError):
+      connection.shutdown(socket.SHUT_RDWR)
+
+  def _forget(self, connection: Any) -> None:
+    self._ends.pop(connection, None)
+    self._sending.pop(connection, None)
 
   def handle_error(self, request: Any, client_address: Any) -> None:
     if not isinstance(sys.exception(), OSError):  # such as a browser's that went away
@@ -74,6 +97,8 @@ class Server(socketserver.ThreadingTCPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
   """One request of a browser, and the answer to it."""
 
+  server: Server
+
   def parse_request(self) -> bool:
     """Refuses pages from elsewhere, which may have a name of their own resolved to this machine."""
     if not super().parse_request():
@@ -82,6 +107,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     ours = HOST.fullmatch(host) and origin in (None, f'http://{host}')
     if not ours:
       self.send_error(403, 'open the page by the address of its machine')
+    elif 'Content-Length' not in self.headers:
+      self.server.received(self.connection)
     return bool(ours)
 
   def body(self, path: str, most: int) -> bytes | None:
@@ -90,13 +117,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if self.path != path or not re.fullmatch('[0-9]{1,9}', length) or int(length) > most:
       self.send_error(413, f'{path} takes at most {most} bytes, and nothing else is taken')
       return None
-    return self.rfile.read(int(length))
+    content = self.rfile.read(int(length))
+    self.server.received(self.connection)
+    return content
 
   def show(self, page: Path, facts: Any) -> None:
     """Answers by a page, with facts, as JSON, in the place of its word TOLD."""
     nonce = secrets.token_hex()
     value = json.dumps(facts).replace('<', '\\u003c')  # '</script>' would end the script
-    text = page.read_text().replace('NONCE', nonce).replace('TOLD', value)
+    text = page.read_text('utf-8').replace('NONCE', nonce).replace('TOLD', value)
     self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
 
   def answer(self, content: bytes, kind: str, policy: str = "default-src 'none'") -> None:

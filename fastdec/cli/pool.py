@@ -17,7 +17,7 @@ import fastdec as fd
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_texts
-from fastdec.errors import UserError
+from fastdec.files import place_to_write
 from fastdec.text.load import open_folder, tokenizer_of
 
 
@@ -33,6 +33,7 @@ def main(words: Sequence[str]) -> None:
     '--guesses', type=whole(1), default=15, help='n-grams to keep of each key, the commonest (15)'
   )
   args = parser.read(words)
+  place_to_write(args.output)
   rows = rows_of(args)
   pool = fd.build_pool(rows, open_folder(args.model).model, args.ngram, args.guesses)
   fd.save_pool(pool, args.output)
@@ -44,10 +45,8 @@ def rows_of(args: argparse.Namespace) -> list[list[int]]:
   """Reads the texts of files, whose names have commas between them, as ids of the model.
 
   Raises:
-    UserError: there is no file, one cannot be read, or has a record that is no text.
+    UserError: a file cannot be read, or has a record that is no text.
   """
-  if not args.texts:
-    raise UserError('there are no files of texts: name one or more, with commas between them')
   texts = []
   for file in args.texts.split(','):
     texts += read_texts(pathlib.Path(file))

@@ -19,7 +19,7 @@ from fastdec.cli import opening
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.pool import rows_of
 from fastdec.errors import UserError
-from fastdec.files import place
+from fastdec.files import place, place_for_folder
 from fastdec.folders.drafts import is_replaceable
 from fastdec.text.load import open_folder
 
@@ -36,6 +36,7 @@ def main(words: Sequence[str]) -> None:
     raise UserError(
       f'--output={args.output} is there already, and holds no draft alone: give a new folder'
     )
+  place_for_folder(args.output)
   folder, tokens = open_folder(args.model), np.concatenate(rows_of(args))
   draft = fd.load_draft(args.draft)
   network, params = fd.shortlist((folder.model, folder.params()), draft, tokens, args.words)

@@ -36,7 +36,7 @@ from fastdec.cli.prompts import Prompt, hash_of, read_prompts, read_texts
 from fastdec.data.text.packing import packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
-from fastdec.files import parse_json, place, read_json, write_json
+from fastdec.files import parse_json, place, place_for_folder, read_json, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -97,6 +97,7 @@ def main(words: Sequence[str]) -> None:
     drop_checkpoints(work)
     print(f'{out} is done already: use it by {_flag(args)}')
     return
+  place_for_folder(out)
   generator = _opened(args, asked)
   write_json(work / 'settings.json', _record(args, text_record))
 

@@ -25,7 +25,7 @@ from fastdec.cli.show import marked, plain_console
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
-from fastdec.files import read_unpacked, text_of
+from fastdec.files import read_stdin, read_unpacked, text_of
 from fastdec.text.load import open_folder
 
 
@@ -136,7 +136,7 @@ def _lines(file: str | None, sentences: Sequence[str]) -> list[str]:
     words = [sentence.replace('\n', ' ') for sentence in sentences]
     name, data = 'the command line', '\n'.join([*words, '']).encode(errors='surrogateescape')
   elif file is None:
-    name, data = 'standard input', sys.stdin.buffer.read()
+    name, data = 'standard input', read_stdin()
   else:
     try:
       name, data = file, read_unpacked(file)

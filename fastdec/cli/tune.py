@@ -8,15 +8,17 @@ Greedy decoding, prompt lookup, lookahead and all that --draft and --heads can d
 decode the same prompts in turn; those that fall behind are dropped. The command chooses, within
 --budget, the fastest one that keeps --promise:
 
-  exact     the output is the model's own greedy output (the default)
+  exact     the output is the model's own greedy output (the default), as far as rounding lets it
+            be the same text: docs/own/exact.md
   law       tokens have the law of sampling at --temperature (the default where that is above 0)
   relaxed   anything goes: top-n and typical acceptance of heads take part too
 
 One token a call takes part, and is kept unless something is faster beyond noise. Printed for each
 candidate: tokens a call; milliseconds a call and a token, prompts included; tokens a second; how
 many times as fast as plain decoding, with the interval that holds 95 % of 1000 samples of the
-prompts; and how many texts equal greedy decoding's. The choice is written beside the model,
-tuned.json, where --strategy=tuned of the other commands, and fd.load_tuned, read it.
+prompts; and how many texts equal greedy decoding's. The choice is written beside the model, as
+tuned.json (in ~/.local/share/fastdec where the model's folder cannot be written). --strategy=tuned
+of the other commands, and fd.load_tuned, read it.
 
 --dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
 int8, and where the machine has units for bfloat16 that and int8w). In another type it is another
@@ -38,19 +40,20 @@ from typing import Any, NamedTuple
 
 import fastdec as fd
 from fastdec.cli import cores, opening
-from fastdec.cli.flags import Parser, one_of, seconds, wholes
+from fastdec.cli.flags import Parser, duration, one_of, wholes
 from fastdec.cli.prompts import read_prompts
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.strategy import TREES, in_turn, lengths, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
-from fastdec.files import place
+from fastdec.files import place_to_write
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text.drafting import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
+from fastdec.tuning.tuned import file_to_write
 
 # For each row decoded at once. They are more than are timed, because some may be too long.
 MOST_PROMPTS = 128
@@ -80,8 +83,8 @@ def main(words: Sequence[str]) -> None:
     raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
   for text in args.strategy:
     _in_words(text, sampling)
-  if args.output is not None:
-    place(args.output)  # refuses a name that no file can have
+  # Another place than that of --output: the model's folder, or the user's own.
+  output = place_to_write(args.output or file_to_write(args.model))
 
   # Take prompts from the whole file, and check them and the types of numbers.
   prompts = read_prompts(pathlib.Path(args.prompts))
@@ -97,10 +100,14 @@ def main(words: Sequence[str]) -> None:
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()
   deadline = time.perf_counter() + args.budget
-  left = len(dtypes) * len(args.batches)  # runs that are still to come
+  runs = left = len(dtypes) * len(args.batches)  # `left`: those that are still to come
   results: list[tuple[fd.Tuned, str | None]] = []
+  too_short = ''
   trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype, generator in generators.items():
+    if left < runs and time.perf_counter() >= deadline:
+      print(f'the budget ended before {dtype}\n')
+      break
     ids = [generator.read(prompt)[0] for prompt in prompts]
     heads = [(pack_if_faster(*load_heads(path, dtype)), path) for path in args.heads]
     drafts = []
@@ -124,6 +131,7 @@ def main(words: Sequence[str]) -> None:
           budget=max(share, 1e-3),
         )
       except OutOfTime as error:
+        too_short = str(error)
         print(f'{error}\n')
         continue
       folder = None
@@ -133,8 +141,9 @@ def main(words: Sequence[str]) -> None:
       results.append((dataclasses.replace(tuned, dtype=dtype), folder))
       print(f'{tuned}\n{tuned.why}\n')
   if not results:
-    raise UserError(f'--budget={args.budget:g}s ended before one round: give more')
-  _save(args, results)
+    each = f' (for each of {runs} runs)' if runs > 1 else ''
+    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}{each}')
+  _save(args, results, output)
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
@@ -157,8 +166,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   )
   parser.add_argument('--batches', type=wholes(1), default=[1], help='prompts at once, such as 1,8')
   parser.add_argument('--dtypes', help="such as float32,int8, or all (the model's own)")
-  parser.add_argument('--budget', type=seconds, default=120.0, help='time for all of it (2m)')
-  parser.add_argument('--output', help="file to write (tuned.json in the model's folder)")
+  parser.add_argument('--budget', type=duration, default=300.0, help='time for all of it (5m)')
+  parser.add_argument('--output', help="file to write (the model's tuned.json)")
   opening.add_sampling(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
@@ -173,8 +182,6 @@ def _types(names: str | None) -> list[str | None]:
     if computes_bfloat16():
       return ['float32', 'bfloat16', 'int8w', 'int8']
     return ['float32', 'int8']
-  if not names:
-    raise UserError('--dtypes= names no type: give some such as float32,int8, or all')
   return list(dict.fromkeys(names.split(',')))
 
 
@@ -250,7 +257,9 @@ def _head_families(
   return [trees, relaxed]
 
 
-def _save(args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None]]) -> None:
+def _save(
+  args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None]], output: pathlib.Path
+) -> None:
   """Writes the fastest result, and prints which it is."""
   (first, _), *others = results
   best, folder = results[0]
@@ -258,7 +267,7 @@ def _save(args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None
     if tuned.tokens_per_second > MARGIN * best.tokens_per_second:
       best, folder = tuned, other_folder
   best = dataclasses.replace(best, why=best.why + compared(best, first))
-  file = best.save(args.model, folder, args.output)
+  file = best.save(args.model, folder, output)
   print(
     f'{best.why}\n{_title(best.rows, best.dtype)}, at most {best.max_len} tokens:'
     f' {best.prompts} prompts; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'

@@ -195,7 +195,8 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   sampling = strategy.sampling or Sampling(0.0)
   sampling = sampling.changed(settings)
   if sampling.is_greedy and any(name != 'temperature' for name in settings):
-    raise UserError(f'{names} are about sampling: give a temperature above 0 too')
+    verb = 'are' if len(settings) > 1 else 'is'
+    raise UserError(f'{names} {verb} about sampling: give a temperature above 0 too')
   return strategy.with_sampling(None if sampling.is_greedy else sampling)
 
 

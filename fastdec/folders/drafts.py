@@ -161,6 +161,8 @@ def draft_folder(path: PathLike) -> pathlib.Path:
     UserError: the folder does not exist.
   """
   folder = resolved(path)
+  if folder.is_file():
+    raise UserError(f'{folder} is a file: give the folder that it is in, {folder.parent}')
   if not folder.is_dir():
     raise UserError(
       f'{folder} is not a folder: give the folder of a draft, or the workdir of a run'

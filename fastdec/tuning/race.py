@@ -129,8 +129,9 @@ class Race:
     seen = self.seen(self.plain)
     if seen < LEAST:
       reason = 'there are' if self.batches < LEAST else 'the budget was enough for'
+      batches = 'batch' if seen == 1 else 'batches'
       return self.plain, (
-        f'{self.plain} is kept: {reason} {seen} batches of prompts, too few to tell candidates'
+        f'{self.plain} is kept: {reason} {seen} {batches} of prompts, too few to tell candidates'
         f' apart, which takes {LEAST}'
       )
     ahead = {}

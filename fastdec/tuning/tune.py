@@ -1,14 +1,16 @@
 """The search for the strategy that is fastest on this machine, for a model and prompts.
 
-Candidates that keep the promise are compiled in their order, for at most half of the budget. Then
-they race (`tuning.race`) for half of the rest. In the remaining time the other candidates are
-compiled, and join the race. One token a call, `Greedy` or `Sample`, always takes part, and is kept
-unless something is faster beyond noise: the answer is never slower.
+Candidates that keep the promise are compiled in their order: two at first, then as many as half of
+the budget suffices for, if what is left tells them apart. They race (`tuning.race`) for half of the
+rest. In the remaining time other candidates are compiled, and join the race. One token a call,
+`Greedy` or `Sample`, always takes part, and is kept unless something is faster beyond noise: the
+answer is never slower.
 
 Progress is logged as 'fastdec.tuning'.
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +29,7 @@ from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
 from fastdec.tuning.entrants import Entrant, figures_of
 from fastdec.tuning.prompts import batches_of
-from fastdec.tuning.race import Race
+from fastdec.tuning.race import LEAST, Race
 from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
@@ -89,6 +91,8 @@ def tune(
     notes[name] = 'not run: the budget was not enough to compile it'
 
   fastest, why = race.winner()
+  if race.rounds < min(LEAST, len(batches)):
+    why += f'; these candidates need {_enough(race, entrants)}'
   table = []
   for name in candidates:
     if name in race.seconds:
@@ -142,7 +146,10 @@ def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
 
 
 def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
-  """Compiles candidates for half of the time left, times them for half of the rest, and so on.
+  """Compiles the plain candidate and another, and times them once, as a measure of what fits.
+
+  Others are compiled for half of the time left, timed with them for half of the rest, and so on, as
+  long as the rest suffices to tell candidates apart (`LEAST` rounds).
 
   Returns the names of those that there was no time to compile.
 
@@ -152,39 +159,38 @@ def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> 
   """
   waiting = list(entrants)
   while waiting:
-    # The plain candidate and another are compiled in any case, more only while time is left.
-    least = 0 if race.rounds else 2
-    slowest = max(entrant.compile_seconds for entrant in entrants.values())
-    if not least and clock() + slowest >= ends:
-      break
-    number = _compile(waiting, entrants, (clock() + ends) / 2, least)
+    number = _compile(race, waiting, entrants, ends)
     if not number:
       break
     joining, waiting = waiting[:number], waiting[number:]
-    if clock() >= ends and not race.rounds:
-      seconds = sum(entrants[name].compile_seconds for name in joining)
-      raise OutOfTime(
-        f'the budget ended before one round: compiling {number} candidates took {seconds:.0f} s,'
-        ' so give more, or fewer candidates'
-      )
+    is_first = not race.rounds
     race.join(joining)
     log.info(f'{number} candidates are compiled; {len(race.running)} are timed in turn')
     begun = clock()
     with alone():
       ends += clock() - begun  # waiting for other programs is no part of the budget
-      _run(race, entrants, (clock() + ends) / 2 if waiting else ends)
+      until = clock() if is_first else (clock() + ends) / 2
+      _run(race, entrants, until if waiting else ends, least=1)
+  with alone():
+    _run(race, entrants, ends)
   return waiting
 
 
-def _compile(names: list[str], entrants: dict[str, Entrant], until: float, least: int) -> int:
-  """Compiles candidates in their order until the time is up, but at least `least`.
-
-  Returns their number.
-  """
+def _compile(race: Race, names: list[str], entrants: dict[str, Entrant], ends: float) -> int:
+  """Compiles candidates in their order while there is time; returns their number."""
+  until = (clock() + ends) / 2
+  least = 0 if race.rounds else 2
   for number, name in enumerate(names):
     begun = clock()
-    if number >= least and begun > until:
+    slowest = max(entrant.compile_seconds for entrant in entrants.values())
+    has_time = begun <= until and begun + slowest + _of_rounds(race, number + 1) <= ends
+    if number >= least and not (race.rounds and has_time):
       return number
+    if number and begun + slowest >= ends:
+      raise OutOfTime(
+        f'the budget ended before one round: compiling {number} of {len(entrants)} candidates took'
+        f' {slowest:.0f} s, so give {_enough(race, entrants)}, or fewer candidates'
+      )
     log.info(f'compiling {name}')
     try:
       entrants[name](0)
@@ -194,13 +200,31 @@ def _compile(names: list[str], entrants: dict[str, Entrant], until: float, least
   return len(names)
 
 
-def _run(race: Race, entrants: dict[str, Entrant], ends: float) -> None:
-  """Runs at least one round, and more until they change nothing or do not fit into the time."""
-  is_first, last_round = True, 0.0  # seconds
-  while is_first or (not race.is_over and clock() + last_round <= ends):
+def _of_rounds(race: Race, more: int) -> float:
+  """Estimates the seconds that tell the running candidates and some more apart."""
+  timed = [name for name in race.running if race.seconds[name]]
+  if not timed:
+    return 0.0
+  mean = sum(map(race.seconds_per_batch, timed)) / len(timed)
+  return LEAST * mean * (len(race.running) + more)
+
+
+def _enough(race: Race, entrants: dict[str, Entrant]) -> str:
+  """Estimates the time that all candidates need, in words."""
+  compiled = [one.compile_seconds for one in entrants.values() if one.compile_seconds]
+  seconds = len(entrants) * sum(compiled) / max(len(compiled), 1)
+  seconds += _of_rounds(race, len(entrants) - len(race.running)) or seconds / 2
+  minutes = math.ceil(seconds / 60)
+  return 'about a minute' if minutes <= 1 else f'about {minutes} minutes'
+
+
+def _run(race: Race, entrants: dict[str, Entrant], ends: float, least: int = 0) -> None:
+  """Runs rounds until they change nothing or do not fit into the time, but at least `least`."""
+  rounds, last_round = 0, _of_rounds(race, 0) / LEAST  # seconds
+  while rounds < least or (not race.is_over and clock() + last_round <= ends):
     started, before = clock(), list(race.running)
     race.run(entrants, clock)
-    is_first, last_round = False, clock() - started
+    rounds, last_round = rounds + 1, clock() - started
     for name in before:
       if name not in race.running:
         log.info(f'{name} is dropped after {len(race.seconds[name])} rounds')

@@ -1,5 +1,8 @@
 """The result of `tune`: a strategy and the figures that chose it, kept beside the model.
 
+Beside a model whose folder cannot be written nothing is kept: the file is in the user's own folder
+then (`own_file`), where `load_tuned` looks too.
+
 tuned.json    strategy   in words (`decoding.description`), without heads or draft
               part       heads or draft: their folder, and a hash of its content
               model      a hash of the model that was measured
@@ -7,6 +10,8 @@ tuned.json    strategy   in words (`decoding.description`), without heads or dra
 """
 
 import dataclasses
+import hashlib
+import os
 import pathlib
 from typing import Any, Literal
 
@@ -111,7 +116,7 @@ class Tuned:
     Args:
       model: the folder that the model was loaded from, or the workdir.
       part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
-      file: where to write (None: `tuned.json` in the model's folder).
+      file: where to write (None: `tuned.json` in the model's folder, or `own_file`).
 
     Raises:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
@@ -128,7 +133,7 @@ class Tuned:
       'model': folders.content(folder),
       'figures': figures,
     }
-    path = folder / NAME if file is None else files.place(file)
+    path = file_to_write(model) if file is None else files.place(file)
     files.write_json(path, content)
     return path
 
@@ -144,6 +149,26 @@ class Tuned:
       padded = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=False)]
       text.append('  '.join([name.ljust(widths[0]), *padded, note]).rstrip())
     return '\n'.join(text)
+
+
+def file_to_write(model: PathLike) -> pathlib.Path:
+  """Returns where a model's tuned.json is written: in its folder, if that can be written."""
+  folder = folders.model_folder(model)
+  return folder / NAME if os.access(folder, os.W_OK) else own_file(folder)
+
+
+def file_to_read(model: PathLike) -> pathlib.Path:
+  """Returns the newer tuned.json of those in the model's folder and in the user's own."""
+  folder = folders.model_folder(model)
+  there = [file for file in (folder / NAME, own_file(folder)) if file.is_file()]
+  return max(there, key=lambda file: file.stat().st_mtime, default=folder / NAME)
+
+
+def own_file(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the tuned.json of a model in the user's own folder, ~/.local/share/fastdec."""
+  data = os.environ.get('XDG_DATA_HOME') or os.path.expanduser('~/.local/share')
+  name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+  return pathlib.Path(data) / 'fastdec' / name / NAME
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,13 @@ def test_needs_are_counted_and_texts_are_those_of_greedy_decoding(small, fastdec
   assert lines[-1] == f'  writes: {tokens} (5 tokens, {len({*tokens})} different ones)'
 
 
+def test_all_folders_are_described_and_one_that_is_wrong_is_exit_code_2(small, fastdec, tmp_path):
+  ended = fastdec('check', tmp_path, small, '--max-len=2')
+  assert ended.out.startswith(f'{tmp_path}\n  wrong: {tmp_path} has no config.json: ')
+  assert f'\n{small}\n  model: LM, ' in ended.out
+  assert f'1 of 2 cannot be decoded with: {tmp_path}' in ended.mistake
+
+
 def test_a_folder_that_is_not_whole_is_a_mistake(translator, small, fastdec, tmp_path):
   folder = shutil.copytree(translator, tmp_path / 'model')
   (folder / 'model.safetensors').unlink()

@@ -1,5 +1,6 @@
 """The command itself: help, names, exit codes, and that a wheel brings it."""
 
+import io
 import os
 import shutil
 import subprocess
@@ -8,10 +9,13 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import jax
 import pytest
 
 import fastdec as fd
-from fastdec.cli import COMMANDS
+from fastdec.cli import COMMANDS, ended, show
+from fastdec.cli.flags import at_home
+from fastdec.folders.native import NativeFolder
 from tests.cli.conftest import ROOT
 
 
@@ -36,9 +40,104 @@ def test_all_commands_are_listed(fastdec):
   (['pool', '--modle=x'], 'there is no flag --modle: did you mean --model? fastdec pool --help'),
   (['pool', 'x', '--model=m', '--texts=t', '--output=o'], "'x' is not a flag: fastdec pool --help"),
   (['pool', '--model'], '--model: expected one argument: see fastdec pool --help'),
+  (['pool', '--model=', '--texts=t', '--output=o'], '--model= is empty: give a value'),
+  (['tune', '--model=m', '--prompts=p', '--heads=h', '--heads='], '--heads= is empty'),
+  (['pool', '--ngram=²'], '--ngram=² is not possible: give a whole number, 2 or more'),
+  (['pool', '--ngram=' + '9' * 5000], 'give a whole number, 2 to 2147483647'),
+  (['convert', 'x.gguf'], 'x.gguf is no checkpoint of fairseq: the other commands take it'),
 ])  # fmt: skip
 def test_a_word_that_is_no_word_of_the_command(fastdec, words, message):
   assert message in fastdec(*words).mistake
+
+
+def test_the_home_folder_may_stand_behind_equals_signs_and_commas(monkeypatch):
+  monkeypatch.setenv('HOME', '/h')
+  stays = '--prompt=~/m', '--regex=~/,~/', '~/m', 'a=~/m', '--model=a~/m', '--model=~nobody-here/m'
+  for word, wanted in {
+    '--model=~/m': '--model=/h/m', '--output=~': '--output=/h',
+    '--texts=~/a,b,~/c': '--texts=/h/a,b,/h/c',
+    '--strategy=medusa(choices=~/t.json)': '--strategy=medusa(choices=/h/t.json)',
+    "--strategy=medusa(choices='~/t.json')": "--strategy=medusa(choices='/h/t.json')",
+    '--config=~/my.py:k=8': '--config=/h/my.py:k=8', '--config.base=~/b': '--config.base=/h/b',
+  }.items():  # fmt: skip
+    assert at_home([word]) == [wanted]
+  assert at_home(stays) == [*stays]
+
+
+MISTAKES = {
+  'translate': (['--input={files}/none', '--model={model}'], 'cannot read'),
+  'translate search': (['a', '--model={model}', '--beam=2', '--nbest=3'], 'n_best=3'),
+  'tune': (['--output=/'], '/ is a folder: give the name of a file'),
+  'tune device': (['--output=/dev/full'], '/dev/full is no regular file, but a device or a pipe'),
+  'tune file': (['--output={files}/prompts.txt/x'], 'prompts.txt/x (Not a directory)'),
+  'tune unit': (['--budget=2'], '--budget=2 is not possible: give a time with its unit'),
+  'tune nothing': (['--budget=0s'], '--budget=0s is not possible: give a time with its unit'),
+  'train-draft': (['--out={files}/prompts.txt/x'], 'prompts.txt/x (Not a directory)'),
+  'calibrate': (['--output=/dev/null/x.json'], '/dev/null/x.json (Not a directory)'),
+  'pool': (['--texts={files}/prompts.txt', '--output={files}'], 'is a folder: give the name of'),
+  'shortlist': (
+    ['--draft=x', '--texts=x', '--words=3', '--output={files}/prompts.txt/x'],
+    'prompts.txt/x (Not a directory)',
+  ),
+  'demo': (['--port=0', '--draft={files}/none'], 'is not a folder'),
+  'demo file': (['--port=0', '--model={model}/model.safetensors'], 'give the folder that it is in'),
+  'check': (['{model}/model.safetensors'], 'give the folder that it is in, {model}'),
+  'chat': (['--min-new-tokens=9', '--max-len=8'], 'has no chat template'),
+}
+
+
+@pytest.mark.parametrize('name', MISTAKES)
+def test_a_mistake_is_a_sentence_before_weights_are_read(
+  translator, fastdec, prompts, monkeypatch, name
+):
+  monkeypatch.setattr(NativeFolder, 'params', lambda *_, **__: pytest.fail('weights are read'))
+  monkeypatch.setattr(NativeFolder, 'head_params', lambda *_, **__: pytest.fail('heads are read'))
+  command = name.split()[0]
+  words, sentence = MISTAKES[name]
+  given = {'files': prompts.parent, 'model': translator}
+  words = [word.format(**given) for word in words]
+  if command != 'check' and not any(word.startswith('--model=') for word in words):
+    words.append(f'--model={translator}')
+  if command in ('tune', 'train-draft', 'calibrate'):
+    words.append(f'--prompts={prompts}')
+  assert sentence.format(**given) in fastdec(command, *words).mistake
+
+
+@pytest.mark.parametrize('encoding, wanted', [
+  ('ascii', b'\\u65e5 \\xe9\n'), ('latin-1', b'\\u65e5 \xe9\n'), ('cp1252', b'\\u65e5 \xe9\n'),
+  ('utf-8', '日 é\n'.encode()),
+])  # fmt: skip
+def test_characters_that_an_output_lacks_are_escaped(monkeypatch, encoding, wanted):
+  for print_line in (print, lambda text: show.plain_console().print(text)):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, 'stdout', stream)
+    assert ended(lambda: print_line('日 é'), '') == 0  # noqa: B023
+    assert stream.buffer.getvalue() == wanted
+
+
+def test_output_may_be_closed_or_full(monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'stdout', None)
+  assert ended(lambda: print('a'), '') == 0
+  with open('/dev/full', 'w') as full:
+    monkeypatch.setattr(sys, 'stdout', full)
+    assert ended(lambda: print('a'), '') == 2
+  assert 'cannot be written (No space left on device): give it another' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('error', [AssertionError(), RuntimeError("Unable to initialize 'tpu'")])
+def test_a_device_that_is_not_there_is_a_sentence_and_a_bug_stays_one(monkeypatch, capsys, error):
+  def work():
+    raise error
+
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
+  with pytest.raises(type(error)):
+    ended(work, '')
+  monkeypatch.setattr(jax, 'devices', work)
+  assert ended(work, '') == 2
+  assert capsys.readouterr().err.startswith('JAX_PLATFORMS=cuda asks for a device that is not here')
+  monkeypatch.setenv('JAX_PLATFORMS', '')
+  with pytest.raises(type(error)):
+    ended(work, '')
 
 
 def start(*words, **pipes):

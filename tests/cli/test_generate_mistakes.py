@@ -5,12 +5,16 @@ Those of `fd.Generator.load` are in tests/text.
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fastdec.cli import opening
+from fastdec.errors import UserNote
 from fastdec.folders.native import NativeFolder
+from fastdec.models.lm import LM, LMConfig
 
 MISTAKES = {
   'no prompt': ([], 'nothing to continue'),
@@ -28,6 +32,20 @@ MISTAKES = {
   'no heads': (['--prompt=a', '--heads={model}/../short'], 'holds a model without heads'),
   'no strategy': (['--prompt=a', '--strategy=fast'], "'fast' is no strategy: known are Greedy"),
   'pool of nothing': (['--prompt=a', '--pool={files}/nowhere'], '{files}/nowhere is not a file'),
+  'no schema': (
+    ['--prompt=a', '--json-schema={files}/nowhere'],
+    'nowhere (No such file or directory): give the file of a JSON schema',
+  ),
+  'a schema that is text': (
+    ['--prompt=a', '--json-schema={files}/lines'],
+    '{files}/lines is not JSON (Expecting value: line 1 column 1 (char 0)): give the file of',
+  ),
+  'long for its limit': (
+    ['--prompt=a', '--min-new-tokens=9'],
+    '--min-new-tokens=9 is above --max-len=8',
+  ),
+  'many likely ones': (['--prompt=a', '--logprobs=31'], 'logprobs=31 is more than a call can hold'),
+  'standard input': (['--prompt=-'], '--prompt is empty'),
   'unknown tree': (
     ['--prompt=a', "--strategy=medusa(choices='mc')"],
     "'mc' is no published tree: known are mc_sim_7",
@@ -90,7 +108,7 @@ def files(tmp_path_factory):
   wide = json.dumps([[rank] for rank in range(31)])
   for name, text in {
     'lines': 'a\n', 'lines.json': 'a\n', 'gap': 'a\n \nb\n', 'wide.json': wide,
-    'long': 'a\n' + 'dog ' * 40 + '\n', 'half.jsonl': r'{"prompt": "a\ud800"}',
+    'long': 'a\n' + 'dog ' * 40 + '\n', 'half.jsonl': r'{"prompt": "a\ud800"}', 'form.json': '{}',
   }.items():  # fmt: skip
     (place / name).write_text(text)
   return place
@@ -102,12 +120,31 @@ def test_a_mistake_is_one_sentence_before_the_models_weights_are_read(
 ):
   words, expected = MISTAKES[name]
   read = lambda self, mesh=None, as_stored=False: pytest.fail('the model is read')
-  if name != 'pool of nothing':
-    monkeypatch.setattr(NativeFolder, 'params', read)
+  monkeypatch.setattr(NativeFolder, 'params', read)
   words = [word.format(files=files, model=translator) for word in words]
   ended = fastdec('generate', '--model', translator, '--max-len=8', *words)
   assert expected.format(files=files, model=translator) in ended.mistake and ended.out == ''
   assert not (files / 'out').exists()
+
+
+def test_a_type_that_the_machine_has_no_units_for_is_noted(monkeypatch, recwarn):
+  has_units = True
+  monkeypatch.setattr(opening, 'computes_bfloat16', lambda: has_units)
+  for dtype in ('bfloat16', 'float32'):
+    opening.note_slow_type(LM(LMConfig(dtype=dtype)))
+  assert not recwarn
+  has_units = False
+  opening.note_slow_type(LM(LMConfig(dtype='float32')))
+  assert not recwarn
+  with pytest.warns(UserNote, match='no units: --dtype=int8 is faster'):
+    opening.note_slow_type(LM(LMConfig(dtype='bfloat16')))
+
+
+def test_what_a_form_needs_is_missed_before_anything_is_read(fastdec, files, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'outlines_core', None)
+  for form in ('--regex=a', f'--json-schema={files}/form.json'):
+    ended = fastdec('generate', '--model=nowhere', '--prompt=a', form)
+    assert "outlines_core is not installed: run pip install 'fastdec[constraint]'" in ended.mistake
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_texts_most_frequent_words_are_kept_and_the_draft_is_one_like_others
   ({'words': 31}, 'words=31 is not possible: this model has 30'),
   ({'output': '{texts}'}, 'is there already, and holds no draft alone: give a new folder'),
   ({'draft': '{model}'}, 'these are prediction heads: load them with fd.load_heads'),
-  ({'texts': ''}, 'there are no files of texts: name one or more'),
+  ({'texts': ''}, '--texts= is empty'),
   ({'texts': '/nowhere/corpus.txt'}, '/nowhere/corpus.txt'),
 ])  # fmt: skip
 def test_mistakes_are_sentences_and_nothing_is_written(flags, fastdec, change, sentence):

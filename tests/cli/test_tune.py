@@ -83,7 +83,7 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
 @pytest.mark.parametrize('words, message', [
   (['--budget=soon'], '--budget=soon is not possible: give seconds'),
   (['--dtypes=int4'], "dtype='int4' is not possible: give one of"),
-  (['--dtypes='], '--dtypes= names no type'),
+  (['--dtypes='], '--dtypes= is empty'),
   (['--batches=0'], '--batches=0 is not possible: give whole numbers from 1'),
   (['--gammas=2,x'], '--gammas=2,x is not possible: give whole numbers from 1 to 999'),
   (['--nodes=1'], '--nodes=1 is not possible: give whole numbers from 2 to 999'),

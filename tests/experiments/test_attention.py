@@ -1,6 +1,8 @@
 """The launcher that draws where a translation looked: one picture, and a sentence for each
 mistake."""
 
+import os
+
 import jax
 import matplotlib.image
 import numpy as np
@@ -8,8 +10,11 @@ import pytest
 
 from fastdec import folders
 
+HOME = os.path.expanduser('~')
 MISTAKES = {
   'no folder': (['--model={files}/nowhere', '--text=a dog'], '{files}/nowhere is not a folder'),
+  'the home folder': (['--model=~/nowhere/m', '--text=a'], f'{HOME}/nowhere/m is not a folder'),
+  'no name': (['--model=', '--text=a'], "no file can be called ''"),
   'no encoder': (['--model={files}/lm', '--text=a dog'],
     'lm is decoder-only and looks at no source'),
   'images': (['--model={files}/images', '--text=a dog'], 'images makes images'),

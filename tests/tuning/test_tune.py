@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.tuning.entrants import Entrant
 from fastdec.tuning.race import Race
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import hash_kit
@@ -149,9 +150,30 @@ def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race(ticks
   assert tuned.compile_seconds == pytest.approx(30, abs=1)
 
 
+def test_no_more_is_compiled_than_there_is_time_to_tell_apart(ticks, monkeypatch):
+  """A candidate compiles for 10 seconds and takes 4 for a batch: two of four fit into 75 seconds
+  with five rounds, and with less a sentence says what all need."""
+  decode = Entrant.__call__
+
+  def slowly(entrant, number):
+    clock.now += 4 if entrant.texts else 14
+    return decode(entrant, number)
+
+  monkeypatch.setattr(Entrant, '__call__', slowly)
+  strategies = [fd.PromptLookup(2, k) for k in (2, 3, 4)]
+  for budget, rounds, why in (
+    (75, 5, 'else was faster'),
+    (50, 2, 'candidates need about 3 minutes'),
+  ):
+    clock = ticks(0.01)
+    tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=budget)
+    assert [one.rounds for one in tuned.table] == [rounds, rounds, 0, 0]
+    assert why in tuned.why and tuned.seconds < budget
+
+
 def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ticks(1.0)
-  message = r'the budget ended before one round: compiling 2 candidates took \d+ s, so give'
+  message = r'compiling 1 of 2 candidates took \d+ s, so give about a minute, or fewer candidates'
   with pytest.raises(fd.UserError, match=message):
     fd.tune(MODEL, PARAMS, [LOOKUP], PROMPTS, max_len=8, budget=2)
 

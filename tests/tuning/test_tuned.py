@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import shutil
 
 import jax
 import numpy as np
@@ -45,6 +47,20 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
   ours = fd.decode(model, params, [[2, 3]], again.strategy, max_len=6)
   greedy = fd.decode(model, params, [[2, 3]], fd.Greedy(), max_len=6)
   assert again.strategy.k == 2 and (ours.tokens == greedy.tokens).all()
+
+
+def test_beside_a_folder_that_cannot_be_written_the_users_own_is_used(run, tmp_path, monkeypatch):
+  place, tuned = run
+  folder = shutil.copytree(place / 'model', tmp_path / 'shared', ignore=lambda *_: ['tuned.json'])
+  monkeypatch.setenv('XDG_DATA_HOME', str(tmp_path / 'data'))
+  with monkeypatch.context() as locked:
+    locked.setattr(os, 'access', lambda path, mode: False)
+    file = tuned.save(folder)
+  assert file.is_relative_to(tmp_path / 'data' / 'fastdec') and not (folder / 'tuned.json').exists()
+  assert fd.load_tuned(folder).strategy.k == 2
+  os.utime(file, (1, 1))
+  dataclasses.replace(tuned, strategy=fd.Greedy()).save(folder)  # newer, and beside the model
+  assert isinstance(fd.load_tuned(folder).strategy, fd.Greedy)
 
 
 def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
