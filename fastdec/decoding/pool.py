@@ -225,6 +225,7 @@ class _Pool:
     (kept,) = (leaving != NOBODY).nonzero()
     decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
     decoded = decoded.resized(request.max_len, request.target.module.pad_id)
+    decoded = dataclasses.replace(decoded, ruled_by=request.ruled_by)
     return Finished(leaving[kept], decoded, row_calls)
 
   def _target(self, coming: Int[np.ndarray, ' q']) -> Bound:

@@ -96,7 +96,7 @@ class Decoded:
   block_sizes: Int[Array | np.ndarray, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array | np.ndarray, ' b']
   draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
-  # false: a token was chosen by logits without a best one (`has_best`)
+  # false: a token was chosen by logits without a best one (`has_best`), or nothing was found
   finite: Bool[Array | np.ndarray, ' b']
   # beams: of the best hypothesis, the one in `tokens`
   scores: Float[Array | np.ndarray, ' b'] | None = None
@@ -107,6 +107,10 @@ class Decoded:
   logprobs: Float[Array | np.ndarray, 'b t'] | None = None
   top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
   top_ids: Int[Array | np.ndarray, 'b t n'] | None = None
+  # true: the laws left no token to write, so that `finite` is false; None: no row is
+  stuck: Bool[Array | np.ndarray, ' b'] | None = None
+  # the settings that may have ruled the tokens out
+  ruled_by: tuple[str, ...] = struct.static(default=())
 
   def resized(self, max_len: int, pad_id: int) -> 'Decoded':
     """Returns the same with room for `max_len` tokens a row; no row may have more."""
@@ -134,9 +138,10 @@ class Decoded:
     """Returns itself if its tokens can be trusted.
 
     Raises:
-      UserError: tokens of a row were chosen by logits that are not finite.
+      UserError: tokens of a row were chosen by logits that are not finite, or there was no token
+        left to choose.
     """
-    check_finite(self.finite)
+    check_finite(self.finite, self.stuck, self.ruled_by)
     return self
 
   @property
@@ -173,14 +178,37 @@ def finish_reason(model: Model, tokens: Sequence[int]) -> Literal['end', 'length
   return 'end' if is_whole else 'length'
 
 
-def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
-  """Raises UserError if tokens of a row were chosen by logits without a best (`has_best`)."""
-  wrong = int((~np.asarray(finite)).sum())
-  if wrong:
+def judged(
+  own: Float[Array, '*b v'], changed: Float[Array, '*b v']
+) -> tuple[Bool[Array, '*b'], Bool[Array, '*b']]:
+  """Returns two masks: the logits have a best token; the laws, which changed them, left none."""
+  finite = has_best(changed)
+  return finite, has_best(own) & ~finite
+
+
+def check_finite(finite: Any, stuck: Any, ruled_by: Sequence[str]) -> None:
+  """Raises UserError if tokens of a row were chosen by logits without a best (`has_best`).
+
+  Args:
+    finite, stuck: bool[b], as in `Decoded`.
+    ruled_by: settings that rule out tokens.
+  """
+  finite = np.asarray(finite)
+  stuck = np.zeros_like(finite) if stuck is None else np.asarray(stuck)
+  broken = int((~finite & ~stuck).sum())
+  if broken:
     raise UserError(
-      f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose'
+      f'the logits of {broken} of {len(finite)} rows were NaN or infinite, so that what they chose'
       " means nothing: check the weights, or compute in dtype='float32' or 'bfloat16' if this is"
-      ' float16, or let processors and constraint leave some token'
+      ' float16'
+    )
+  if stuck.any():
+    names = ruled_by or ('the laws of the target',)
+    together = ', '.join(names[:-1]) + ' and ' * (len(names) > 1) + names[-1]
+    verb, change = ('rules', 'it') if len(names) == 1 else ('together rule', 'one of them')
+    raise UserError(
+      f'nothing is left to write in {int(stuck.sum())} of {len(finite)} rows, because {together}'
+      f' {verb} out every token there: change {change}'
     )
 
 

@@ -48,6 +48,7 @@ class Request:
     limit: most tokens that each row may emit, its end included.
     keys: a random key for each row; None: there are none.
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
+    ruled_by: the settings that rule out tokens, see `Decoded`.
     mesh: devices that the parameters lie on; None: one device.
   """
 
@@ -56,6 +57,7 @@ class Request:
   limit: Int[np.ndarray, ' n']
   keys: Array | None
   logprobs: int
+  ruled_by: tuple[str, ...]
   mesh: Mesh | None
 
   @property
@@ -174,9 +176,21 @@ def _request(
     limit=np.full(rows, limit),
     keys=None if key is None else row_keys(key, rows),
     logprobs=int(logprobs),
+    ruled_by=ruled_by(strategy, constraint, processors),
     # A look at every leaf takes a noticeable part of a short text's time.
     mesh=None if jax.device_count() == 1 else mesh_of(params),
   )
+
+
+def ruled_by(strategy: Any, *makers: Any) -> tuple[str, ...]:
+  """Returns the names of the settings that rule out tokens; a stranger's law has its type's."""
+  names = [
+    name
+    for maker in makers
+    if maker is not None
+    for name in getattr(maker, 'rules_out', (type(maker).__name__,))
+  ]
+  return (*names, *getattr(strategy, 'rules_out', ()))
 
 
 def ended_by(model: Model, processors: Any) -> Model:

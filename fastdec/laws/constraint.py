@@ -57,6 +57,7 @@ class Constraint:
   begins: Int[Array, ' 2']
   spelling: UInt[Array, '']
   waits: bool = struct.static(default=False)
+  rules_out = ('the constraint',)  # see `LawMaker`
 
   @classmethod
   def regex(cls, pattern: Any, tokenizer: Any) -> 'Constraint':

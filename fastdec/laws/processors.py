@@ -56,6 +56,16 @@ class Number(NamedTuple):
   is_penalty: bool = False  # lowers or raises the words of a text, see `_penalty`
 
 
+# Settings that rule out tokens.
+RULING = (
+  'bad_words',
+  'suppress',
+  'begin_suppress',
+  'no_repeat_ngram',
+  'encoder_no_repeat_ngram',
+  'min_length',
+  'min_new_tokens',
+)
 FACTOR = 'a number above 0; 1 changes nothing'
 ADDED = 'a number; 0 changes nothing'
 TOKENS = 'a whole number of tokens from 0'
@@ -168,6 +178,14 @@ class Processors:
         struct.assign(self, **{name: _tokens(name, ends)})
     if self.length_decay is not None:
       struct.assign(self, length_decay=_decay(self.length_decay))
+
+  @property
+  def rules_out(self) -> tuple[str, ...]:
+    """Names of the settings that rule out tokens, see `LawMaker`; forced tokens are left."""
+    values = {name: getattr(self, name) for name in RULING}
+    return tuple(
+      name for name, x in values.items() if (len(x) if isinstance(x, tuple) else np.any(x))
+    )
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:
     """Returns the law that the settings make for a model and a number of rows; () if none is on.
