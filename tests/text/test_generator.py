@@ -255,6 +255,8 @@ def test_a_notebook_shows_blocks():
   shown = out._repr_html_()
   assert out.pieces == ['<b>', ' upon a', ' time']
   assert '&lt;b&gt;</span>' in shown and '> upon a</span>' in shown and '4 tokens' in shown
+  one = fd.Generated('<b>', [0], [[0]], 0, 'length', 1.0, None, (Words, []))
+  assert '1 tokens, 0 calls: 1 a second (length)' in one._repr_html_()
 
 
 @pytest.mark.parametrize(

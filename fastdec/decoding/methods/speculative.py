@@ -16,7 +16,7 @@ from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.inputs import check_positions
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
-from fastdec.decoding.prefill import memory_of, read_text
+from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import MOST_NODES, Whole, size
@@ -176,8 +176,11 @@ class ModelDrafter:
     source = self._source(target.module, prompt)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
-    capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
     prompt = dataclasses.replace(prompt, inputs=source, tokens=tokens)
+    if getattr(model, 'reads_length', True):  # though the target may not
+      prompt = dataclasses.replace(prompt, shared=0)
+    capacity = capacity_of(prompt, prefill.max_len, self.nodes)
+    capacity = dataclasses.replace(capacity, back=self.gamma - 1)
     cache = model.init_cache(params, memory_of(self.draft, prompt), b, capacity)
     _, _, cache = read_text(self.draft, prompt, cache)
     ones = jnp.ones_like(prefill.root)
