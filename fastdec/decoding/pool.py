@@ -238,7 +238,7 @@ class _Pool:
     self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
   ) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
-    request, model = self.request, self.request.target.module
+    request, model = self.request, self.request.model
     inputs = np.full((len(indices), width), source_pad(model), np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):

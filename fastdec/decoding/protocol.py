@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, source_pad
+from fastdec.models.api import Capacity, Model, source_length
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -61,8 +61,7 @@ class Prompt:
   def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""
     assert self.inputs is not None and self.inputs.ndim == 2
-    places = jnp.arange(1, self.inputs.shape[1] + 1, dtype=jnp.int32)
-    return jnp.where(self.inputs != source_pad(model), places, 0).max(axis=1)
+    return source_length(model, jnp.asarray(self.inputs))
 
 
 LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`

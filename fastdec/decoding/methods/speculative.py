@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
-from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.inputs import check_positions
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
@@ -84,14 +83,8 @@ class Speculative(DraftsWithProbs):
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     draft, _ = self.draft
+    check_vocabularies(model, draft, self.same_ids)
     check_draft_model(model, draft, prompt, max_len)
-
-  def init(
-    self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None
-  ) -> loop.DecodeState:
-    draft, _ = self.draft
-    check_vocabularies(target.module, draft, self.same_ids)
-    return super().init(target, prompt, max_len, keys)
 
 
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
