@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, source_length
+from fastdec.models.api import Capacity, Model, source_length, source_pad
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -61,7 +61,7 @@ class Prompt:
   def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""
     assert self.inputs is not None and self.inputs.ndim == 2
-    return source_length(model, jnp.asarray(self.inputs))
+    return source_length(jnp.asarray(self.inputs), source_pad(model))
 
 
 LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`

@@ -162,8 +162,8 @@ class LoopStrategy:
 
   def result(self, state: loop.DecodeState) -> Decoded:
     counts = (state.block_sizes, state.calls, state.draft_calls)
-    logprobs = law.logprobs_of(state.laws)
-    return Decoded(state.tokens, state.length, *counts, state.finite, **logprobs, stuck=state.stuck)
+    decoded = Decoded(state.tokens, state.length, *counts, state.finite, stuck=state.stuck)
+    return dataclasses.replace(decoded, **law.logprobs_of(state.laws))
 
 
 def select_rows(strategy: T, rows: Any) -> T:

@@ -155,7 +155,7 @@ class EncoderDecoder(LinenModel):
 
     The pad id is a token like others before a source's last one, as tokenizers have it."""
     places = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
-    return jnp.maximum(inputs, 0), places < source_length(self, inputs)[:, None]
+    return jnp.maximum(inputs, 0), places < source_length(inputs, self.source_pad_id)[:, None]
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Any:
     """Encodes source ids padded with `pad_id`."""
