@@ -5,7 +5,8 @@
 A constraint is a law of the target (`decoding.law`): its state is a row's place in an automaton
 over tokens, and tokens that lead nowhere get minus infinity. It follows the text to each node of a
 draft, so a draft is held to it as plain decoding is. An end is allowed where the text is a match,
-and nowhere else. A text that max_len cuts may be no match yet.
+and nowhere else. A text that max_len cuts may be no match yet. Where processors rule out all that
+is allowed, such as an end before min_new_tokens, a row is `Decoded.stuck`.
 
 The output is what follows the prompt, its first space included. Only an encoder-decoder's output,
 which no text stands before, may begin with the space that SentencePiece puts before a first word:

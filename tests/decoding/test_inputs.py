@@ -137,6 +137,13 @@ def test_a_pad_within_a_source_is_a_token_like_others():
   assert prompt.source_length(model).tolist() == [8, 2]
 
 
+@pytest.mark.slow
+def test_a_pad_within_a_source_is_read_as_by_transformers(shared):
+  model, params = fd.load(shared / 'reference/hf/t5_tiny')
+  out = fd.decode(model, params, [[7, 9, 0, 12, 30, 1], [7, 1]], fd.Greedy(), max_len=5)
+  assert out.tokens[0].tolist() == [58, 24, 86, 34, 1]
+
+
 def prepared(model, inputs, strategy, processors):
   nothing = dict.fromkeys(('prompt_lengths', 'prefix', 'key', 'constraint'))
   how = nothing | {'max_len': 4, 'processors': processors, 'logprobs': 0}
