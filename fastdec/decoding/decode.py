@@ -13,7 +13,7 @@ from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import most_of
 from fastdec.decoding.law import LawMaker, logprobs_of
 from fastdec.decoding.prefill import has_slots, with_more_slots, with_slots
-from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
+from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
@@ -133,10 +133,10 @@ def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
   yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
     # Yield what the last call has emitted.
-    tokens, length, done, finite, stuck, logprobs = jax.device_get(
-      (state.tokens, state.length, state.done, state.finite, state.stuck, logprobs_of(state.laws))
+    tokens, length, done, fault, logprobs = jax.device_get(
+      (state.tokens, state.length, state.done, state.fault, logprobs_of(state.laws))
     )
-    check_finite(finite, stuck, request.ruled_by)
+    check_finite(fault == FINE, fault == STUCK, request.ruled_by)
     blocks = []
     for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
       blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))

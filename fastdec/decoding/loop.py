@@ -16,7 +16,17 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.decoding import law
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, judged
+from fastdec.decoding.protocol import (
+  FINE,
+  STUCK,
+  Draft,
+  Drafter,
+  Prefill,
+  Prompt,
+  Rule,
+  Step,
+  fault_of,
+)
 from fastdec.decoding.sampling import is_among
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import suppress
@@ -40,12 +50,21 @@ class DecodeState:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']
-  finite: Bool[Array, ' b']  # true if all tokens were chosen by logits that have a best one
-  stuck: Bool[Array, ' b']  # true if the laws left no token, the first time that `finite` failed
+  fault: Int[Array, ' b']  # the first of the logits that chose tokens (`fault_of`)
   cache: Any
   drafter: Any  # the drafter's own state
   laws: Any  # the states of the target's laws, which know the text up to the root
   keys: Array | None  # one a row
+
+  @property
+  def finite(self) -> Bool[Array, ' b']:
+    """True if all tokens were chosen by logits that have a best one."""
+    return self.fault == FINE
+
+  @property
+  def stuck(self) -> Bool[Array, ' b']:
+    """True if the laws left no token to choose."""
+    return self.fault == STUCK
 
 
 def init(
@@ -100,7 +119,6 @@ def init(
   zeros = jnp.zeros(b, jnp.int32)
   limit = zeros + max_len if prompt.limit is None else prompt.limit
   first = law.Emitted(root[:, None], zeros + 1, zeros[:, None], own)
-  finite, stuck = judged(allowed[:, 0], logits[:, 0])
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
     length=zeros + 1,
@@ -110,8 +128,7 @@ def init(
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
-    finite=finite | prompt.empty,
-    stuck=stuck & ~prompt.empty,
+    fault=jnp.where(prompt.empty, FINE, fault_of(allowed[:, 0], logits[:, 0])),
     cache=cache,
     drafter=drafter.init(target, prefill),
     laws=law.observed(target, laws, first),
@@ -162,9 +179,8 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # Each emitted token was chosen by the logits of the node before it; the other logits of the call
   # do not matter.
   is_read = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < count[:, None]
-  chosen, nothing_left = (jnp.take_along_axis(x, path, axis=1) for x in judged(allowed, logits))
-  stuck = state.stuck | (state.finite & (nothing_left & is_read).any(axis=1))
-  finite = state.finite & (chosen | ~is_read).all(axis=1)
+  faults = jnp.take_along_axis(fault_of(allowed, logits), path, axis=1)
+  fault = jnp.where(state.finite, jnp.where(is_read, faults, FINE).max(axis=1), state.fault)
 
   # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order
   # already, so without a path nothing is copied.
@@ -178,9 +194,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   drafter_state = drafter.observe(target, drafter_state, seen)
   emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
   laws = law.observed(target, state.laws, emitted)
-  return dataclasses.replace(
-    state, finite=finite, stuck=stuck, cache=cache, drafter=drafter_state, laws=laws
-  )
+  return dataclasses.replace(state, fault=fault, cache=cache, drafter=drafter_state, laws=laws)
 
 
 def _acceptable(

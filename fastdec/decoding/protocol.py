@@ -64,6 +64,8 @@ class Prompt:
     return source_length(jnp.asarray(self.inputs), source_pad(model))
 
 
+# A row's logits had a best token; the laws left none; the model's own had none.
+FINE, STUCK, BROKEN = range(3)
 LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
 
 
@@ -177,12 +179,10 @@ def finish_reason(model: Model, tokens: Sequence[int]) -> Literal['end', 'length
   return 'end' if is_whole else 'length'
 
 
-def judged(
-  own: Float[Array, '*b v'], changed: Float[Array, '*b v']
-) -> tuple[Bool[Array, '*b'], Bool[Array, '*b']]:
-  """Returns two masks: the logits have a best token; the laws, which changed them, left none."""
-  finite = has_best(changed)
-  return finite, has_best(own) & ~finite
+def fault_of(own: Float[Array, '*b v'], changed: Float[Array, '*b v']) -> Int[Array, '*b']:
+  """Returns why logits, which laws have changed, have no best token: STUCK or BROKEN; or FINE."""
+  fault = jnp.where(has_best(own), STUCK, BROKEN)
+  return jnp.where(has_best(changed), FINE, fault).astype(jnp.int32)
 
 
 def check_finite(finite: Any, stuck: Any, ruled_by: Sequence[str]) -> None:
