@@ -3,10 +3,12 @@
 Two things differ from `flax.struct`. Fields marked `static()` go into the tree's structure (they
 must be hashable). And unflattening bypasses `__init__`: JAX rebuilds trees from other things than
 arrays (specs, None, tracers of another rank), which a checked constructor would refuse. `Cls(...)`
-and `dataclasses.replace` stay checked.
+and `dataclasses.replace` stay checked. A missing or unknown argument is a `UserError`.
 """
 
 import dataclasses
+import functools
+import inspect
 import operator
 import os
 from collections.abc import Callable, Iterator
@@ -36,6 +38,7 @@ def pytree(cls: type[T]) -> type[T]:
   Scaled(x=3.0, by=3)
   """
   cls = dataclasses.dataclass(frozen=True)(cls)
+  cls.__init__ = _explained(cls.__name__, cls.__init__)
   fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
   statics = tuple(f.name for f in fields if f.metadata.get('static'))
@@ -58,6 +61,25 @@ def pytree(cls: type[T]) -> type[T]:
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
+
+
+def _explained(name: str, init: Callable[..., None]) -> Callable[..., None]:
+  """Returns a constructor that raises a UserError for arguments that are not its own."""
+
+  @functools.wraps(init)
+  def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+      init(self, *args, **kwargs)
+    except TypeError:
+      signature = inspect.signature(init)
+      try:
+        signature.bind(self, *args, **kwargs)
+      except TypeError as error:
+        known = ', '.join(list(signature.parameters)[1:])
+        raise UserError(f'{name}: {error}: its arguments are {known}') from None
+      raise
+
+  return checked
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:

@@ -1,5 +1,6 @@
 """`decode` and `stream`: check the arguments, compile once for many lengths, run the loop."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from fastdec.cache.loops import while_loop
 from fastdec.decoding.inputs import most_of
 from fastdec.decoding.law import LawMaker, logprobs_of
 from fastdec.decoding.prefill import has_slots, with_more_slots, with_slots
-from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
+from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
@@ -85,9 +86,9 @@ def decode(
     # The model reads the texts of a search again for their log-probabilities.
     if request.logprobs and decoded.logprobs is None:
       decoded = scored(target, prompt, decoded, request.logprobs)
-    if bucket == request.max_len:
-      return decoded
-    return _resized(decoded, request.max_len, target.module.pad_id)
+    if bucket != request.max_len:
+      decoded = _resized(decoded, request.max_len, target.module.pad_id)
+    return dataclasses.replace(decoded, ruled_by=request.ruled_by)
 
 
 def stream(
@@ -112,8 +113,8 @@ def stream(
 
   Raises:
     UserError: as `decode`; a strategy that ranks whole outputs, such as `Beam`; logits of a row
-      that are NaN or infinite (`decode` reports them in `Decoded.finite`): their tokens are not
-      yielded.
+      that are NaN or infinite, or a row in which nothing is left to write (`decode` reports both
+      in `Decoded.finite`): their tokens are not yielded.
   """
   check_streams(strategy)
   request, prompt = prepare(
@@ -132,10 +133,10 @@ def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
   yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
   while True:
     # Yield what the last call has emitted.
-    tokens, length, done, finite, logprobs = jax.device_get(
-      (state.tokens, state.length, state.done, state.finite, logprobs_of(state.laws))
+    tokens, length, done, fault, logprobs = jax.device_get(
+      (state.tokens, state.length, state.done, state.fault, logprobs_of(state.laws))
     )
-    check_finite(finite)
+    check_finite(fault == FINE, fault == STUCK, request.ruled_by)
     blocks = []
     for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
       blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))

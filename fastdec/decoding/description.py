@@ -143,6 +143,8 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   settings, drawing = {}, {}
   for keyword in keywords:
     value_name = f'{kind.__name__}: {keyword.arg}'
+    if keyword.arg in settings or keyword.arg in drawing:
+      raise UserError(f'{value_name} is given twice: give it once')
     if keyword.arg in fields:
       settings[keyword.arg] = _value(value_name, keyword.value)
     elif draws and keyword.arg in SETTINGS:

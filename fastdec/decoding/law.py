@@ -76,8 +76,8 @@ class Law(Protocol):
 class LawMaker(Protocol):
   """Settings that make laws for a model, such as `fd.Processors` and `fd.Constraint`.
 
-  It may have `ends`, ids that end a text in place of the model's own, and `forced_begin`, the first
-  token of a text.
+  It may have `ends`, ids that end a text in place of the model's own; `forced_begin`, the first
+  token of a text; and `rules_out`, the names of the settings that rule out tokens, for a message.
   """
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:

@@ -16,7 +16,17 @@ from jaxtyping import Array, Bool, Int
 from fastdec import struct
 from fastdec.decoding import law
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step, has_best
+from fastdec.decoding.protocol import (
+  FINE,
+  STUCK,
+  Draft,
+  Drafter,
+  Prefill,
+  Prompt,
+  Rule,
+  Step,
+  fault_of,
+)
 from fastdec.decoding.sampling import is_among
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import suppress
@@ -40,11 +50,21 @@ class DecodeState:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']
-  finite: Bool[Array, ' b']  # true if all tokens were chosen by logits that have a best one
+  fault: Int[Array, ' b']  # the first of the logits that chose tokens (`fault_of`)
   cache: Any
   drafter: Any  # the drafter's own state
   laws: Any  # the states of the target's laws, which know the text up to the root
   keys: Array | None  # one a row
+
+  @property
+  def finite(self) -> Bool[Array, ' b']:
+    """True if all tokens were chosen by logits that have a best one."""
+    return self.fault == FINE
+
+  @property
+  def stuck(self) -> Bool[Array, ' b']:
+    """True if the laws left no token to choose."""
+    return self.fault == STUCK
 
 
 def init(
@@ -86,8 +106,9 @@ def init(
 
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
   own = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
+  allowed = suppress(own, model.suppressed_ids)
   nothing_drafted, laws = Draft(last, Topology.chain(1)), law.begun(target, prompt, max_len)
-  logits = law.changed(target, laws, nothing_drafted, suppress(own, model.suppressed_ids))
+  logits = law.changed(target, laws, nothing_drafted, allowed)
   root = rule(
     _fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)
   ).bonus
@@ -107,7 +128,7 @@ def init(
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
-    finite=has_best(logits[:, 0]) | prompt.empty,
+    fault=jnp.where(prompt.empty, FINE, fault_of(allowed[:, 0], logits[:, 0])),
     cache=cache,
     drafter=drafter.init(target, prefill),
     laws=law.observed(target, laws, first),
@@ -146,7 +167,8 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   apply = apply_with(model, getattr(drafter, 'taps', ()))
   hidden, taps, cache = apply(params, draft.tokens, topology.nodes, state.cache)
   own = model.unembed(params, hidden)
-  logits = law.changed(target, state.laws, draft, suppress(own, model.suppressed_ids))
+  allowed = suppress(own, model.suppressed_ids)
+  logits = law.changed(target, state.laws, draft, allowed)
 
   # Accept: the rule names the last node of a path, and the bonus after it.
   acceptable = _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
@@ -156,8 +178,9 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
 
   # Each emitted token was chosen by the logits of the node before it; the other logits of the call
   # do not matter.
-  unread = jnp.arange(path.shape[1], dtype=jnp.int32)[None] >= count[:, None]
-  finite = state.finite & (jnp.take_along_axis(has_best(logits), path, axis=1) | unread).all(axis=1)
+  is_read = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < count[:, None]
+  faults = jnp.take_along_axis(fault_of(allowed, logits), path, axis=1)
+  fault = jnp.where(state.finite, jnp.where(is_read, faults, FINE).max(axis=1), state.fault)
 
   # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order
   # already, so without a path nothing is copied.
@@ -171,7 +194,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   drafter_state = drafter.observe(target, drafter_state, seen)
   emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
   laws = law.observed(target, state.laws, emitted)
-  return dataclasses.replace(state, finite=finite, cache=cache, drafter=drafter_state, laws=laws)
+  return dataclasses.replace(state, fault=fault, cache=cache, drafter=drafter_state, laws=laws)
 
 
 def _acceptable(

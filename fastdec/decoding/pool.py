@@ -3,12 +3,14 @@
 Sources are sorted by length and cut into groups of one padded width. A group goes through a pool of
 rows. The pool runs, in one `lax.while_loop`, until a quarter of its rows has ended. These leave
 with their results, and new sources take their places. A width needs one compiled program, and
-another each time its caches grow, for any number of sources: the same exchange fills the pool. At
-the end fillers, which have ended before they begin, come in place of sources.
+another each time its caches grow, for any number of sources: the same exchange fills the pool. The
+last sources run until all have ended, and leave together: nobody waits for their places. Sources
+that fill one pool at most come together too. Where sources are few, fillers, which have ended
+before they begin, take their places.
 
     sources 0..5, two rows, one exchanged at a time (- is a filler)
-    pool     0 -   0 1   2 1   2 3   4 3   4 5   - 5   - -
-    leaves           0     1     2     3     4     5
+    pool     0 -   0 1   2 1   2 3   4 3   4 5
+    leaves           0     1     2     3     4 5
 """
 
 import dataclasses
@@ -94,7 +96,7 @@ def decode_each(
   # A short list gets a smaller pool. Its size is a power of two, since each size needs a program.
   enough = 2 ** (len(sources) - 1).bit_length()
   rows = min(rows, -(-enough // unit) * unit)
-  quarter = max(1, rows // (EXCHANGED * unit)) * unit
+  quarter = rows if len(sources) <= rows else max(1, rows // (EXCHANGED * unit)) * unit
   pool = _Pool(request, sources, rows - rows % quarter, quarter)
   lengths = np.array([len(source) for source in sources])
   groups = groups_of(lengths, LEAST_POOLFULS * rows)
@@ -164,7 +166,7 @@ class _Pool:
     owners = np.full(self.rows, NOBODY)  # the source in each row of the pool
     is_done, row_calls, state, slots = np.ones(self.rows, bool), 0, None, None
     for taken in itertools.count(0, self.quarter):
-      # The next sources come; after the last one fillers do.
+      # The next sources come; behind the last one fillers do.
       coming = group[taken : taken + self.quarter]
       coming = np.pad(coming, (0, self.quarter - len(coming)), constant_values=NOBODY)
       prompt, keys = self._prompt(coming, width, filler)
@@ -182,9 +184,10 @@ class _Pool:
       leaving = owners[places]
       owners[places] = coming
 
-      # The pool runs until a quarter of its sources has ended.
-      most_running = max(int((owners != NOBODY).sum()) - self.quarter, 0)
-      if taken + self.quarter < self.rows:
+      # The pool runs until a quarter of its sources has ended, and at the end until all have.
+      is_last = taken + self.quarter >= len(group)
+      most_running = 0 if is_last else max(int((owners != NOBODY).sum()) - self.quarter, 0)
+      if taken + self.quarter < self.rows and not is_last:
         most_running = self.rows  # it is being filled, and does not run
       strategy, target = select_rows(request.strategy, owners.clip(0)), self._target(coming)
       with using(request.mesh):
@@ -203,10 +206,13 @@ class _Pool:
       if (leaving != NOBODY).any():
         yield self._finished(leaving, decoded, row_calls, width, filler)
         row_calls = 0
-      if (owners == NOBODY).all():
+      row_calls += int(calls) * self.rows
+      if is_last:
+        with using(request.mesh):
+          decoded = _result(strategy, state)
+        yield self._finished(owners, decoded, row_calls, width, filler)
         return
       is_done = np.asarray(is_done)
-      row_calls += int(calls) * self.rows
 
   def _finished(
     self,
@@ -225,6 +231,7 @@ class _Pool:
     (kept,) = (leaving != NOBODY).nonzero()
     decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
     decoded = decoded.resized(request.max_len, request.target.module.pad_id)
+    decoded = dataclasses.replace(decoded, ruled_by=request.ruled_by)
     return Finished(leaving[kept], decoded, row_calls)
 
   def _target(self, coming: Int[np.ndarray, ' q']) -> Bound:
@@ -237,7 +244,7 @@ class _Pool:
     self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
   ) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
-    request, model = self.request, self.request.target.module
+    request, model = self.request, self.request.model
     inputs = np.full((len(indices), width), source_pad(model), np.int32)
     lengths = np.ones(len(indices), int)
     for row, index in enumerate(indices):
@@ -278,6 +285,11 @@ def _begun(
 ) -> Any:
   """Returns the state of rows that begin; traced once for its shapes and for `_exchange`."""
   return strategy.init(target, prompt, bucket, keys)
+
+
+@jax.jit
+def _result(strategy: Strategy, state: Any) -> Decoded:
+  return strategy.result(state)
 
 
 @functools.partial(jax.jit, static_argnames='bucket', donate_argnames='state')

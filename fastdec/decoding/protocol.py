@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, source_pad
+from fastdec.models.api import Capacity, Model, source_length, source_pad
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -61,10 +61,11 @@ class Prompt:
   def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""
     assert self.inputs is not None and self.inputs.ndim == 2
-    places = jnp.arange(1, self.inputs.shape[1] + 1, dtype=jnp.int32)
-    return jnp.where(self.inputs != source_pad(model), places, 0).max(axis=1)
+    return source_length(jnp.asarray(self.inputs), source_pad(model))
 
 
+# A row's logits had a best token; the laws left none; the model's own had none.
+FINE, STUCK, BROKEN = range(3)
 LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
 
 
@@ -96,7 +97,7 @@ class Decoded:
   block_sizes: Int[Array | np.ndarray, 'b t']  # tokens emitted by each call of the target
   calls: Int[Array | np.ndarray, ' b']
   draft_calls: Int[Array | np.ndarray, ' b']  # calls of the drafter's own model
-  # false: a token was chosen by logits without a best one (`has_best`)
+  # false: a token was chosen by logits without a best one (`has_best`), or nothing was found
   finite: Bool[Array | np.ndarray, ' b']
   # beams: of the best hypothesis, the one in `tokens`
   scores: Float[Array | np.ndarray, ' b'] | None = None
@@ -107,6 +108,10 @@ class Decoded:
   logprobs: Float[Array | np.ndarray, 'b t'] | None = None
   top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
   top_ids: Int[Array | np.ndarray, 'b t n'] | None = None
+  # true: the laws left no token to write, so that `finite` is false; None: no row is
+  stuck: Bool[Array | np.ndarray, ' b'] | None = None
+  # the settings that may have ruled the tokens out
+  ruled_by: tuple[str, ...] = struct.static(default=())
 
   def resized(self, max_len: int, pad_id: int) -> 'Decoded':
     """Returns the same with room for `max_len` tokens a row; no row may have more."""
@@ -134,9 +139,10 @@ class Decoded:
     """Returns itself if its tokens can be trusted.
 
     Raises:
-      UserError: tokens of a row were chosen by logits that are not finite.
+      UserError: tokens of a row were chosen by logits that are not finite, or there was no token
+        left to choose.
     """
-    check_finite(self.finite)
+    check_finite(self.finite, self.stuck, self.ruled_by)
     return self
 
   @property
@@ -173,14 +179,35 @@ def finish_reason(model: Model, tokens: Sequence[int]) -> Literal['end', 'length
   return 'end' if is_whole else 'length'
 
 
-def check_finite(finite: Bool[Array | np.ndarray, ' b']) -> None:
-  """Raises UserError if tokens of a row were chosen by logits without a best (`has_best`)."""
-  wrong = int((~np.asarray(finite)).sum())
-  if wrong:
+def fault_of(own: Float[Array, '*b v'], changed: Float[Array, '*b v']) -> Int[Array, '*b']:
+  """Returns why logits, which laws have changed, have no best token: STUCK or BROKEN; or FINE."""
+  fault = jnp.where(has_best(own), STUCK, BROKEN)
+  return jnp.where(has_best(changed), FINE, fault).astype(jnp.int32)
+
+
+def check_finite(finite: Any, stuck: Any, ruled_by: Sequence[str]) -> None:
+  """Raises UserError if tokens of a row were chosen by logits without a best (`has_best`).
+
+  Args:
+    finite, stuck: bool[b], as in `Decoded`.
+    ruled_by: settings that rule out tokens.
+  """
+  finite = np.asarray(finite)
+  stuck = np.zeros_like(finite) if stuck is None else np.asarray(stuck)
+  broken = int((~finite & ~stuck).sum())
+  if broken:
     raise UserError(
-      f'the logits of {wrong} of {len(finite)} rows were NaN or infinite, so that what they chose'
+      f'the logits of {broken} of {len(finite)} rows were NaN or infinite, so that what they chose'
       " means nothing: check the weights, or compute in dtype='float32' or 'bfloat16' if this is"
-      ' float16, or let processors and constraint leave some token'
+      ' float16'
+    )
+  if stuck.any():
+    names = ruled_by or ('the laws of the target',)
+    together = ', '.join(names[:-1]) + ' and ' * (len(names) > 1) + names[-1]
+    verb, change = ('rules', 'it') if len(names) == 1 else ('together rule', 'one of them')
+    raise UserError(
+      f'nothing is left to write in {int(stuck.sum())} of {len(finite)} rows, because {together}'
+      f' {verb} out every token there: change {change}'
     )
 
 

@@ -43,19 +43,23 @@ class Request:
   """Settings of a decode of n rows.
 
   Attributes:
-    target: the model, its parameters, and the laws that change its logits.
+    model: as the caller has it; it reads the inputs.
+    target: the model, its parameters, and the laws that change its logits and its ends.
     strategy: how to decode.
     limit: most tokens that each row may emit, its end included.
     keys: a random key for each row; None: there are none.
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
+    ruled_by: the settings that rule out tokens, see `Decoded`.
     mesh: devices that the parameters lie on; None: one device.
   """
 
+  model: Model
   target: Bound
   strategy: Strategy
   limit: Int[np.ndarray, ' n']
   keys: Array | None
   logprobs: int
+  ruled_by: tuple[str, ...]
   mesh: Mesh | None
 
   @property
@@ -86,7 +90,6 @@ def prepare(
   """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`."""
   check_model(model, params)
   check_strategy(strategy)
-  model = ended_by(model, processors)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   rows = len(prompt.tokens)
   request = _request(
@@ -119,7 +122,6 @@ def prepare_each(
   """Returns the request, and the ids of each source or prompt; see `decode_each`."""
   check_model(model, params)
   check_strategy(strategy)
-  model = ended_by(model, processors)
   name = 'prompt' if model.start_id is None else 'source'
   sources = []
   for i, row in enumerate(unpadded_rows('inputs', inputs, source_words(model))):
@@ -167,16 +169,30 @@ def _request(
   sampling = getattr(strategy, 'sampling', None)
   if isinstance(sampling, Sampling):
     sampling.check_rows(rows)
-  laws = laws_of(model, strategy, rows, processors, constraint, logprobs)
+  ended = ended_by(model, processors)
+  laws = laws_of(ended, strategy, rows, processors, constraint, logprobs)
   return Request(
-    target=Bound(model, params, laws),
+    model=model,
+    target=Bound(ended, params, laws),
     strategy=strategy,
     limit=np.full(rows, limit),
     keys=None if key is None else row_keys(key, rows),
     logprobs=int(logprobs),
+    ruled_by=ruled_by(strategy, constraint, processors),
     # A look at every leaf takes a noticeable part of a short text's time.
     mesh=None if jax.device_count() == 1 else mesh_of(params),
   )
+
+
+def ruled_by(strategy: Any, *makers: Any) -> tuple[str, ...]:
+  """Returns the names of the settings that rule out tokens; a stranger's law has its type's."""
+  names = [
+    name
+    for maker in makers
+    if maker is not None
+    for name in getattr(maker, 'rules_out', (type(maker).__name__,))
+  ]
+  return (*names, *getattr(strategy, 'rules_out', ()))
 
 
 def ended_by(model: Model, processors: Any) -> Model:
@@ -190,11 +206,14 @@ def ended_by(model: Model, processors: Any) -> Model:
     return model
   whole: Any = model
   config: Any = getattr(model, 'config', model)
-  if not hasattr(config, '__dataclass_fields__') or not hasattr(config, 'eos_ids'):
+  if 'eos_ids' not in getattr(config, '__dataclass_fields__', ()):
     kind = type(model).__name__
-    raise UserError(f'the ends of a {kind} are its own: leave ends out of the processors')
+    raise UserError(f'{kind} keeps the ends that it has: leave ends out of the processors')
   config = dataclasses.replace(config, eos_ids=ends)
-  return dataclasses.replace(whole, config=config) if hasattr(model, 'config') else config
+  if not hasattr(model, 'config'):
+    return config
+  own = {'own_ends': model.eos_ids} if hasattr(model, 'own_ends') else {}
+  return dataclasses.replace(whole, config=config, **own)
 
 
 def laws_of(

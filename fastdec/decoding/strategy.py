@@ -32,9 +32,10 @@ class Strategy(Protocol):
   may leave (`take`), and others take their places, without a change to the rest. So every array of
   a state has its rows first, and several entries of a row (beams) lie together.
 
-  Two more members are optional: `nodes`, the tokens of a row in one call (1 without it), and
-  `emitted(state)`, the tokens int32[b] of each row so far. With the latter, `Prompt.slots` may be
-  fewer than max_len, and the state grows (`prefill.with_slots`).
+  Three more members are optional: `nodes`, the tokens of a row in one call (1 without it);
+  `rules_out`, the names of settings that rule out tokens; and `emitted(state)`, the tokens int32[b]
+  of each row so far. With the latter, `Prompt.slots` may be fewer than max_len, and the state grows
+  (`prefill.with_slots`).
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -161,8 +162,8 @@ class LoopStrategy:
 
   def result(self, state: loop.DecodeState) -> Decoded:
     counts = (state.block_sizes, state.calls, state.draft_calls)
-    logprobs = law.logprobs_of(state.laws)
-    return Decoded(state.tokens, state.length, *counts, state.finite, **logprobs)
+    decoded = Decoded(state.tokens, state.length, *counts, state.finite, stuck=state.stuck)
+    return dataclasses.replace(decoded, **law.logprobs_of(state.laws))
 
 
 def select_rows(strategy: T, rows: Any) -> T:

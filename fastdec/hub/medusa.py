@@ -23,6 +23,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.files import place, whole_folder
 from fastdec.folders.folder import INDEX
@@ -133,18 +134,27 @@ class MedusaFolder(HuggingFaceFolder):
     return read_fields(MedusaFields, self.config, f'{self.path}/config.json')
 
 
-def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_model: str) -> None:
+def save_heads(
+  folder: str | os.PathLike[str],
+  heads: tuple[Any, Params],
+  base_model: str | os.PathLike[str] | None = None,
+) -> None:
   """Writes Medusa heads in the published format: config.json and medusa_lm_head.safetensors.
 
   Args:
     folder: a new one.
     heads: (module, params).
-    base_model: name or folder of their model, for config.json.
+    base_model: name or folder of their model, for config.json; it must be given.
 
   Raises:
-    UserError: the folder exists or cannot be written; heads of a kind that the format lacks.
+    UserError: the folder exists or cannot be written; heads of a kind that the format lacks; no
+      base_model.
   """
-  module, params = heads
+  module, params = struct.bound(heads, 'heads')
+  if base_model is None:
+    raise UserError(
+      'config.json of published heads names their model: give base_model, its folder or name'
+    )
   is_published_kind = isinstance(module, MedusaHeads) and not (
     module.output_bias or module.rooted or module.markov or module.short
   )
@@ -159,7 +169,7 @@ def save_heads(folder: str | os.PathLike[str], heads: tuple[Any, Params], base_m
   config = {
     'medusa_num_heads': module.depth,
     'medusa_num_layers': module.layers,
-    'base_model_name_or_path': base_model,
+    'base_model_name_or_path': str(base_model),
     'version': '2',
   }
   tensors = {}

@@ -5,7 +5,8 @@
 A constraint is a law of the target (`decoding.law`): its state is a row's place in an automaton
 over tokens, and tokens that lead nowhere get minus infinity. It follows the text to each node of a
 draft, so a draft is held to it as plain decoding is. An end is allowed where the text is a match,
-and nowhere else. A text that max_len cuts may be no match yet.
+and nowhere else. A text that max_len cuts may be no match yet. Where processors rule out all that
+is allowed, such as an end before min_new_tokens, a row is `Decoded.stuck`.
 
 The output is what follows the prompt, its first space included. No text stands before an
 encoder-decoder's output, and some tokenizers (SentencePiece's) do not show the space that begins a
@@ -61,6 +62,7 @@ class Constraint:
   spelling: UInt[Array, '']
   reaches: tuple[bool, ...] = struct.static(default=(True, True))
   waits: bool = struct.static(default=False)
+  rules_out = ('the constraint',)  # see `LawMaker`
 
   @classmethod
   def regex(cls, pattern: Any, tokenizer: Any) -> 'Constraint':

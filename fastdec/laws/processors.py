@@ -28,6 +28,7 @@ from fastdec.files import place, read_json
 from fastdec.models.api import Model, has_own_source_ids
 
 NONE = -1  # stands before a text, and before a shorter sequence of a table
+MOST = 1e30  # a logit beyond it would be infinite at a low temperature
 LONGEST = 64  # tokens of an n-gram or a sequence: a step of the program for each
 CONFIGS = ('generation_config.json', 'config.json')
 # Names of `generate` that differ from ours.
@@ -56,6 +57,16 @@ class Number(NamedTuple):
   is_penalty: bool = False  # lowers or raises the words of a text, see `_penalty`
 
 
+# Settings that rule out tokens.
+RULING = (
+  'bad_words',
+  'suppress',
+  'begin_suppress',
+  'no_repeat_ngram',
+  'encoder_no_repeat_ngram',
+  'min_length',
+  'min_new_tokens',
+)
 FACTOR = 'a number above 0; 1 changes nothing'
 ADDED = 'a number; 0 changes nothing'
 TOKENS = 'a whole number of tokens from 0'
@@ -168,6 +179,14 @@ class Processors:
         struct.assign(self, **{name: _tokens(name, ends)})
     if self.length_decay is not None:
       struct.assign(self, length_decay=_decay(self.length_decay))
+
+  @property
+  def rules_out(self) -> tuple[str, ...]:
+    """Names of the settings that rule out tokens, see `LawMaker`; forced tokens are left."""
+    values = {name: getattr(self, name) for name in RULING}
+    return tuple(
+      name for name, x in values.items() if (len(x) if isinstance(x, tuple) else np.any(x))
+    )
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:
     """Returns the law that the settings make for a model and a number of rows; () if none is on.
@@ -528,7 +547,8 @@ class Processing:
     if 'decay_start' in numbers:
       late = (new - numbers['decay_start']).clip(0)
       gain = numbers['decay_factor'].astype(logits.dtype) ** late.astype(logits.dtype) - 1
-      more = logits + jnp.abs(logits) * gain[..., None]
+      gain = gain.clip(max=MOST)  # infinity times a logit of 0 is NaN
+      more = _bounded(logits, logits + jnp.abs(logits) * gain[..., None])
       logits = jnp.where(is_end & jnp.isfinite(logits) & (late > 0)[..., None], more, logits)
     if self.begin is not None:
       is_later = self.begins_later & (state.prompt == 1)
@@ -552,15 +572,20 @@ def _penalty(
 
   if 'encoder_repetition_penalty' in numbers:
     p = number('encoder_repetition_penalty')
-    x = jnp.where(in_source, jnp.where(x < 0, x / p, x * p), x)
+    x = jnp.where(in_source, _bounded(x, jnp.where(x < 0, x / p, x * p)), x)
   if 'repetition_penalty' in numbers:
     p = number('repetition_penalty')
-    x = jnp.where(seen, jnp.where(x < 0, x * p, x / p), x)
+    x = jnp.where(seen, _bounded(x, jnp.where(x < 0, x * p, x / p)), x)
   if counts is not None and 'presence_penalty' in numbers:
     x = jnp.where(counts > 0, x - number('presence_penalty'), x)
   if counts is not None and 'frequency_penalty' in numbers:
     x = x - number('frequency_penalty') * counts.astype(x.dtype)
   return x
+
+
+def _bounded(x: Float[Array, '*b'], changed: Float[Array, '*b']) -> Float[Array, '*b']:
+  """Returns changed logits; finite ones, which any factor may have multiplied, stay finite."""
+  return jnp.where(jnp.isfinite(x), changed.clip(-MOST, MOST), changed)
 
 
 def _without_followers(

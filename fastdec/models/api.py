@@ -353,6 +353,12 @@ def source_pad(model: Model) -> int:
   return model.pad_id if own is None else own
 
 
+def source_length(inputs: Int[Array, 'b s'], pad_id: int) -> Int[Array, ' b']:
+  """Returns the number of tokens of each row's source; padding stands behind them only."""
+  places = jnp.arange(1, inputs.shape[1] + 1, dtype=jnp.int32)
+  return jnp.where(inputs != pad_id, places, 0).max(axis=1)
+
+
 def float_type(params: Params) -> Any:
   """Returns the widest floating-point type among the parameters."""
   return np.result_type(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.memory import Memory, WithMemory
-from fastdec.models.api import NO_TOKEN, Capacity, Nodes, Params, setting
+from fastdec.models.api import NO_TOKEN, Capacity, Nodes, Params, setting, source_length
 from fastdec.models.attention import attend, node_mask, slot_positions
 from fastdec.models.fresh import unrun
 from fastdec.models.layers import look_up
@@ -119,6 +119,9 @@ class EncoderDecoder(LinenModel):
     default_factory=dict, compare=False, repr=False, kw_only=True
   )
 
+  # the model's own ends, if `eos_ids` are those that a caller wants in their place
+  own_ends: tuple[int, ...] | None = dataclasses.field(default=None, kw_only=True)
+
   fixed_length = None
   source_vocab_size = None
 
@@ -133,7 +136,8 @@ class EncoderDecoder(LinenModel):
   @property
   def source_pad_id(self) -> int:
     """Id that fills up sources: the pad id, unless it ends texts too, as in many Marians."""
-    return NO_TOKEN if self.pad_id in self.eos_ids else self.pad_id
+    ends = self.eos_ids if self.own_ends is None else self.own_ends
+    return NO_TOKEN if self.pad_id in ends else self.pad_id
 
   @unrun
   def init(self, key: Array) -> Params:
@@ -147,8 +151,11 @@ class EncoderDecoder(LinenModel):
     return self.network(self.config).init(key, batch, train=False)['params']
 
   def unpadded(self, inputs: Int[Array, 'b s']) -> tuple[Int[Array, 'b s'], Bool[Array, 'b s']]:
-    """Returns ids that all have an embedding, and a mask that is false on padding."""
-    return jnp.maximum(inputs, 0), inputs != self.source_pad_id
+    """Returns ids that all have an embedding, and a mask that is false on padding.
+
+    The pad id is a token like others before a source's last one, as tokenizers have it."""
+    places = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+    return jnp.maximum(inputs, 0), places < source_length(inputs, self.source_pad_id)[:, None]
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Any:
     """Encodes source ids padded with `pad_id`."""

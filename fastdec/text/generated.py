@@ -68,6 +68,8 @@ class Generated:
       title = f'call {i}: {len(block)} tokens' if i else 'with the prompt'
       style = f'background:{COLOURS[i % 2]};color:#111;border-radius:3px'
       spans.append(f'<span title="{title}" style="{style}">{html.escape(piece)}</span>')
-    speed = f'{self.tokens_per_call:.2f} a call, {self.tokens_per_second:.0f} a second'
+    speed = f'{self.tokens_per_second:.0f} a second'
+    if self.calls:
+      speed = f'{self.tokens_per_call:.2f} a call, {speed}'
     summary = f'{len(self.tokens)} tokens, {self.calls} calls: {speed} ({self.finish_reason})'
     return f'<div style="white-space:pre-wrap">{"".join(spans)}</div><small>{summary}</small>'

@@ -23,7 +23,7 @@ from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.pool import decode_each
-from fastdec.decoding.protocol import Decoded, check_finite, finish_reason, promise_of
+from fastdec.decoding.protocol import Decoded, finish_reason, promise_of
 from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
@@ -459,8 +459,7 @@ class _Row:
 
 def _rows(decoded: Decoded, indices: Sequence[int]) -> Iterator[_Row]:
   """Yields the rows of a result, which are those of the prompts with these indices."""
-  decoded = jax.device_get(decoded)
-  check_finite(decoded.finite)
+  decoded = jax.device_get(decoded).checked()
   for row, index in enumerate(indices):
     sizes = decoded.block_sizes[row]
     yield _Row(index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row]))

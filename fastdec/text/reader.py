@@ -127,10 +127,11 @@ class StopReader:
 
   def _waiting(self) -> int:
     """Returns the length of the end of the text that may begin a string."""
-    longest = max(map(len, self._stops), default=1)
-    for size in range(longest - 1, 0, -1):
-      if any(stop.startswith(self._text[-size:]) for stop in self._stops):
-        return min(size, len(self._text))
+    # What was returned begins no string.
+    end, longest = len(self._text), max(map(len, self._stops), default=1)
+    for begin in range(max(self._returned, end - longest + 1), end):
+      if any(stop.startswith(self._text[begin:]) for stop in self._stops):
+        return end - begin
     return 0
 
   def _new(self, waiting: int) -> str:

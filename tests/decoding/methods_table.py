@@ -8,6 +8,7 @@ that fit the model to be decoded. The tests then check that it writes what greed
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in
                        one program
   test_pool.py         in a pool of rows that come and go
+  test_finite.py       that it reports rows of broken logits, and rows with nothing left to write
   folders/             what `transformers` writes, on mixtures of experts and encoder-decoders
 
 `VARIANTS` are further settings of the same methods, and lossless too. So are `NETWORKS`;

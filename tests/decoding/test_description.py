@@ -92,6 +92,8 @@ def test_what_is_someone_elses_is_not_described():
   ('greedy() + greedy()', 'is no strategy'),
   ('jacobi(4)', 'Jacobi takes its settings by name: known are k'),
   ('jacobi', 'Jacobi needs k'),
+  ('jacobi(k=4, k=5)', 'Jacobi: k is given twice: give it once'),
+  ('jacobi(k=4, top_k=5, top_k=0)', 'Jacobi: top_k is given twice'),
   ('jacobi(k=open)', "'open' is no rule"),
   ('jacobi(k=2**9)', 'Jacobi: k is not possible: give a number, a rule or a tree'),
   ('jacobi(k=[[0]])', 'k=.* is not possible'),

@@ -54,6 +54,11 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.Medusa(of_heads, [[True]])': 'no path of ranks',
   'fd.Medusa(of_heads, 5)': '5 is no tree: give paths of ranks',
   'fd.Medusa(of_heads, None)': 'None is no tree',
+  'fd.Medusa(of_heads)': "Medusa: missing a required argument: 'choices': its arguments are h",
+  'fd.Speculative()': "Speculative: missing a required argument: 'draft'",
+  'fd.Jacobi(4, size=2)': "Jacobi: got an unexpected keyword argument 'size': its .* k, sampling",
+  'fd.save_heads("heads", of_heads)': 'published heads names their model: give base_model',
+  'fd.save_heads("heads", heads, "m")': 'heads is a pair',
   'fd.Topology.from_choices("mc")': "'mc' is no tree",
   'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is no pool of n-grams: give"
   ' what load_pool',

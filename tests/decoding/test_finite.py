@@ -1,5 +1,5 @@
-"""Strategies report rows whose logits are NaN or infinite. They do not report the rows beside them,
-nor drafts that were not accepted."""
+"""Strategies report rows whose logits are NaN or infinite, and rows in which no law leaves a token.
+They do not report the rows beside them, nor drafts that were not accepted."""
 
 import dataclasses
 
@@ -11,11 +11,14 @@ import pytest
 import fastdec as fd
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.pool import decode_all
+from fastdec.decoding.protocol import check_finite
+from fastdec.decoding.request import ruled_by
 from fastdec.models.attention import node_mask
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import METHODS, OTHERS, hash_kit
 
-POISON, MAX_LEN = 13, 9
+POISON, STUCK, MAX_LEN = 13, 2, 9
+NOTHING_LEFT = fd.Processors(bad_words=[(STUCK, token) for token in range(14)])
 BROKEN = {
   'nan': np.full(14, np.nan),
   'one is infinite': np.where(np.arange(14) == 3, np.inf, 0.0),
@@ -56,13 +59,17 @@ class Fragile(HashLM):
 
 
 def chosen_by_nothing(out):
-  """Marks rows in which a token was written behind the poison, be it in the prompt or the
-  output."""
-  read = [
-    [*prompt, *row[: length - 1]]
-    for prompt, row, length in zip(PROMPTS, out.tokens, out.lengths, strict=True)
-  ]
-  return np.array([POISON in tokens for tokens in read])
+  """Marks rows in which a token was written behind the poison or the last allowed token, be it in
+  the prompt or the output; the second mask is of those where the latter was the first."""
+  broken, stuck = [], []
+  for prompt, row, length in zip(PROMPTS.tolist(), out.tokens, out.lengths, strict=True):
+    # A search that finds nothing has length 0: its prompt is the text that leaves no token.
+    text = [*prompt, *row[: max(length - 1, 0)].tolist()]
+    poisoned = text.index(POISON) if POISON in text else MAX_LEN + 9
+    last = text.index(STUCK, len(prompt) - 1) if STUCK in text[len(prompt) - 1 :] else MAX_LEN + 9
+    broken.append(min(poisoned, last) <= MAX_LEN + 8)
+    stuck.append(broken[-1] and last < poisoned)
+  return np.array(broken), np.array(stuck)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +79,18 @@ def chosen_by_nothing(out):
 @pytest.mark.wide('speculative-nan', 'beam-nan')
 def test_a_row_is_finite_where_its_own_tokens_were_chosen_by_numbers(name, how):
   """Also midway: a row that writes 13 is finite up to there, and a last token of 13 does no
-  harm."""
+  harm. The same holds for a row that writes 2, behind which the processors leave no token."""
   # beams that do not win count too
   model = Fragile(suppressed_ids=(0, POISON)) if name == 'beam' else Fragile(how=how)
-  out = fd.decode(model, {}, PROMPTS, STRATEGIES[name], max_len=MAX_LEN, key=jax.random.key(2))
-  expected = ~chosen_by_nothing(jax.device_get(out))
-  assert out.finite.dtype == bool and out.finite.tolist() == expected.tolist()
-  assert expected[[1, 3]].tolist() == [False, False] and expected.any()
-  if name in ('greedy', 'sampling speculatively'):
-    pool = decode_all(model, {}, list(PROMPTS), STRATEGIES[name], MAX_LEN, 4, jax.random.key(2))
-    assert pool.finite.tolist() == expected.tolist()
+  how = {'max_len': MAX_LEN, 'key': jax.random.key(5), 'processors': NOTHING_LEFT}
+  out = jax.device_get(fd.decode(model, {}, PROMPTS, STRATEGIES[name], **how))
+  broken, stuck = chosen_by_nothing(out)
+  assert out.finite.dtype == bool and out.finite.tolist() == (~broken).tolist()
+  assert out.stuck.tolist() == stuck.tolist()
+  assert broken[[1, 3]].all() and stuck[[4, 5]].all() and not broken.all()
+  if name in ('greedy', 'sampling speculatively', 'beam'):
+    pool = decode_all(model, {}, list(PROMPTS), STRATEGIES[name], rows=4, **how)
+    assert pool.finite.tolist() == (~broken).tolist() and pool.stuck.tolist() == stuck.tolist()
 
 
 def test_a_row_breaks_midway():
@@ -116,3 +125,42 @@ def test_a_stream_ends_before_it_shows_what_nothing_chose():
     sum(len(block) for (block,) in fd.stream(Fragile(), {}, PROMPTS[:1], fd.Greedy(), max_len=1))
     == 1
   )
+
+
+class Numbers:
+  """A tokenizer whose tokens are numbers."""
+
+  def encode(self, text):
+    return [int(word) for word in text.split()]
+
+  def decode(self, ids):
+    return ' '.join(map(str, ids))
+
+
+def test_a_dead_end_is_one_sentence_wherever_texts_come_from():
+  g = fd.Generator(HashLM(), {}, Numbers(), fd.Beam(2), processors=NOTHING_LEFT)
+  greedy = fd.Generator(HashLM(), {}, Numbers(), processors=NOTHING_LEFT)
+  dead = f'5 {STUCK}'
+  for call in (
+    lambda: g(dead, max_new_tokens=4),
+    lambda: greedy(['3 4', dead], max_new_tokens=4),
+    lambda: list(greedy.stream(dead, max_new_tokens=4)),
+  ):
+    message = 'nothing is left to write in 1 of . rows, because bad_words rules out every token'
+    with pytest.raises(fd.UserError, match=message):
+      call()
+
+
+def test_a_dead_end_names_what_rules_tokens_out():
+  law = fd.Processors(min_new_tokens=[0, 9], suppress=[3], bias={4: -9.0}, forced_end=1)
+  names = ruled_by(fd.Beam(2, min_len=3), None, law)
+  assert names == ('suppress', 'min_new_tokens', 'min_len')
+  assert ruled_by(fd.Greedy(), object(), fd.Processors()) == ('object',)
+  one, none = np.array([False, True, True]), np.zeros(3, bool)
+  with pytest.raises(
+    fd.UserError, match='in 1 of 3 rows, because suppress, min_new_tokens and min'
+  ):
+    check_finite(one, ~one, names)
+  with pytest.raises(fd.UserError, match='logits of 1 of 3 rows were NaN'):
+    check_finite(none, one, names)
+  check_finite(~none, none, names)

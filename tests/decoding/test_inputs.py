@@ -9,6 +9,7 @@ import pytest
 import fastdec as fd
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.pool import decode_each
+from fastdec.decoding.request import prepare
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -125,6 +126,49 @@ def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
     cut = [row[:n] for row, n in zip(alone, lengths, strict=True)]
     totals = fd.score(model, params, sources, cut).total
     np.testing.assert_allclose(totals, fd.score(model, params, padded, alone).total, rtol=1e-5)
+
+
+def test_a_pad_within_a_source_is_a_token_like_others():
+  model = Transformer(TransformerConfig(vocab_size=13, eos_ids=(1,), pad_id=0, **SIZES))
+  source = [7, 9, 0, 12, 0, 0, 3, 1]
+  prompt = prompt_of(model, [source, [5, 1]], None, None)
+  _, mask = model.unpadded(jnp.asarray(prompt.inputs))
+  assert mask.tolist() == [[True] * 8, [True] * 2 + [False] * 6]
+  assert prompt.source_length(model).tolist() == [8, 2]
+
+
+@pytest.mark.slow
+def test_a_pad_within_a_source_is_read_as_by_transformers(shared):
+  model, params = fd.load(shared / 'reference/hf/t5_tiny')
+  out = fd.decode(model, params, [[7, 9, 0, 12, 30, 1], [7, 1]], fd.Greedy(), max_len=5)
+  assert out.tokens[0].tolist() == [58, 24, 86, 34, 1]
+
+
+def prepared(model, inputs, strategy, processors):
+  nothing = dict.fromkeys(('prompt_lengths', 'prefix', 'key', 'constraint'))
+  how = nothing | {'max_len': 4, 'processors': processors, 'logprobs': 0}
+  return prepare(model, {}, inputs, strategy, **how)
+
+
+def test_other_ends_change_when_a_text_ends_and_not_how_inputs_are_read():
+  ends = fd.Processors(ends=[3])
+  # Two vocabularies of one tokenizer, padded differently, have an end in common.
+  draft = fd.Speculative((HashLM(201), {}), 3)
+  request, _ = prepared(HashLM(200), [[4, 5]], draft, ends)
+  assert request.target.module.eos_ids == (3,) and request.model.eos_ids == (1,)
+  with pytest.raises(fd.UserError, match='the draft model has 201 tokens and the target 200'):
+    prepared(HashLM(200, eos_ids=(3,)), [[4, 5]], draft, None)
+
+  # A source is text up to the model's own end. The new one may be a word of it.
+  for sources in ([[3], [2], [5, 2]], np.array([[3, 2], [2, 2], [5, 2]])):
+    request, prompt = prepared(SAME, sources, fd.Greedy(), ends)
+    _, plain = prepared(SAME, sources, fd.Greedy(), None)
+    np.testing.assert_array_equal(prompt.inputs, plain.inputs)
+    assert prompt.empty.tolist() == [False, True, False]
+    ended = request.target.module
+    assert ended.source_pad_id == SAME.source_pad_id and ended.eos_ids == (3,)
+  with pytest.raises(fd.UserError, match='Ensemble keeps the ends that it has: leave ends out'):
+    prepared(fd.Ensemble((SAME,)), [[3]], fd.Greedy(), ends)
 
 
 # It begins texts with a token of its own, so no text contains the pad.

@@ -3,6 +3,7 @@
 Models and methods are those of the tables. A few run by default, and all of them as slow tests.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,10 +17,11 @@ from fastdec.decoding import inputs, prefill
 from fastdec.decoding.decode import _decode
 from fastdec.decoding.protocol import Prompt
 from fastdec.models.api import Nodes
+from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
-from tests.decoding.models_table import MODELS, made
+from tests.decoding.models_table import DYNAMIC, MODELS, SMALL, TEXT, made
 
 T = 11  # tokens of prompts
 SEES = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)
@@ -192,6 +194,54 @@ def anew(shapes):
       return super().apply(params, tokens, nodes, cache)
 
   return Anew()
+
+
+@dataclasses.dataclass(frozen=True)
+class Careless(LM):
+  """A wrong model: its states depend on the length of the prompt, and it does not say so."""
+
+  reads_length = False
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('in_float64')
+def test_a_draft_that_reads_the_length_of_the_prompt_reads_each_row_whole():
+  """The target's rows, of two lengths, share their beginning; the draft's keys are those of a row
+  alone. (A cache of longrope holds the keys of both lengths.)"""
+  params, config = made('lm of dynamic rope').params, LMConfig(**TEXT, **SMALL, **DYNAMIC)
+  target, rng = Bound(LM(LMConfig(**TEXT, **SMALL)), params), np.random.default_rng(0)
+  rows, length, nothing = (
+    rng.integers(1, 6, (2, 64)),
+    np.array([43, 63], np.int32),
+    np.zeros(2, bool),
+  )
+  rows[1, :40] = rows[0, :40]
+  prompt = Prompt(None, rows.astype(np.int32), length, nothing, shared=32)
+  alone = Prompt(None, rows[1:].astype(np.int32), length[1:], nothing[1:])
+
+  def keys_of(draft, prompt):
+    init = fd.Speculative((draft, params), 3).init
+    state = jax.jit(lambda prompt: init(target, prompt, 8, None))(prompt)
+    return [np.asarray(layer.k)[-1, :, :63] for layer in state.drafter.cache.layers]
+
+  expected = keys_of(LM(config), alone)
+  for draft, tolerance in ((LM(config), 1e-5), (Careless(config), None)):
+    far = max(abs(x - y).max() for x, y in zip(keys_of(draft, prompt), expected, strict=True))
+    assert far > 0.1 if tolerance is None else far < tolerance
+
+
+@pytest.mark.parametrize('reads_length', [False, True])
+def test_a_draft_shares_a_beginning_if_it_does_not_read_the_length_of_the_prompt(reads_length):
+  calls, rows, drafted = [], np.full((2, 48), 3, np.int32), []
+  target, draft = anew(calls), anew(drafted)
+  for model in (target, draft):
+    object.__setattr__(model, 'reads_length', reads_length and model is draft)
+  prompt = Prompt(None, rows, np.array([43, 45], np.int32), np.zeros(2, bool), shared=32)
+  strategy = fd.Speculative((draft, {}), 3)
+  init = functools.partial(strategy.init, Bound(target, {}), max_len=8, keys=None)
+  jax.eval_shape(init, prompt)
+  assert (1, 32) in calls and (2, 16) in calls
+  assert drafted[:2] == ([(2, 48)] if reads_length else [(1, 32), (2, 16)])
 
 
 @pytest.mark.parametrize('name', [name for name in MODELS if name.startswith('lm')])

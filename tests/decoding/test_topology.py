@@ -167,6 +167,7 @@ NO_LIST = 'tree holds no list of paths of ranks: give'
 @pytest.mark.parametrize('content, message', [
   (b'', 'tree is not JSON: give'), (b'\xff', 'is not JSON'), (b'[' * 10**5, 'is not JSON'),
   (b'3', NO_LIST), (b'[0, 1]', NO_LIST), (b'[["0"]]', NO_LIST), (b'[[0.5]]', NO_LIST),
+  (b'[]', NO_LIST),
   (b'[[true]]', NO_LIST), (b'[[4294967296]]', NO_LIST), (b'{"tree": [[0]]}', NO_LIST),
   (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
   (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),

@@ -102,6 +102,27 @@ def test_processors_that_are_off_are_no_law():
   assert (np.asarray(plain.tokens) != np.asarray(decoded(fd.Greedy()).tokens)).any(1).all()
 
 
+@pytest.mark.parametrize('setting, word, large', [
+  ({'length_decay': (0, 4.0), 'min_new_tokens': 70}, EOS, [2, -2]),
+  ({'length_decay': (70, 1e6)}, EOS, [2, -2]),
+  ({'repetition_penalty': 1e-37}, 3, [2]),
+  ({'encoder_repetition_penalty': 1e-37}, 3, [-2]),
+  ({'encoder_repetition_penalty': 1e6, 'repetition_penalty': 1e-37}, 3, [2]),
+])  # fmt: skip
+def test_a_factor_beyond_float32_leaves_logits_finite(setting, word, large):
+  """Also at a low temperature."""
+  (law,) = fd.Processors(**setting).laws(MODEL, 1)
+  one = np.ones(1, np.int32)
+  prompt = Prompt(None, np.array([[3]], np.int32), one, np.zeros(1, bool), 1000 * one)
+  state = dataclasses.replace(law.init(MODEL, prompt, 1000), length=jnp.array([1 + 90], jnp.int32))
+  for own in (2, -2, 0):
+    logits = jnp.full((1, 1, 14), own, jnp.float32).at[..., 0].set(-jnp.inf)
+    made = law(state, Draft(jnp.array([[3]], jnp.int32), Topology.chain(1)), logits)[0, 0]
+    assert made[0] == -jnp.inf and jnp.isfinite(made[1:]).all()
+    assert (abs(made[word]) > 1e20) == (own in large)
+    assert jnp.isfinite(Sampling(1e-6).law(made)[word])
+
+
 def test_a_stream_decodes_with_processors():
   plain = decoded(fd.Greedy())
   how = {'prompt_lengths': LENGTHS, 'max_len': MAX_LEN, 'processors': ALL}

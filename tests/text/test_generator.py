@@ -23,6 +23,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text.load import open_folder
+from fastdec.text.reader import Reader, StopReader
 
 LINES = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt']
 SIZES = dict(vocab_size=30, d_model=8, d_ff=12, heads=2)
@@ -290,6 +291,25 @@ def test_logprobs_are_the_model_s(g):
   assert out.top_logprobs == [{i: x} for i, x in zip(out.tokens, out.logprobs, strict=True)]
 
 
+def test_a_long_stop_string_costs_a_token_as_little_as_a_short_one():
+  class Counted(str):
+    looks = 0
+
+    def startswith(self, prefix, *args):
+      Counted.looks += 1
+      return super().startswith(prefix, *args)
+
+  class Letters:
+    decode = staticmethod(lambda ids: ''.join('ab'[i] for i in ids))
+
+  text = [0, 1, 0, 0] * 500
+  for stop, looks in (('x', 0), ('x' * 100_000, 1), ('a' * 100_000, 2), ('abaa' * 25_000, 2)):
+    Counted.looks = 0
+    reader = StopReader(Reader(Letters, []), [Counted(stop)])
+    shown = ''.join(reader.add([token]) for token in text) + reader.finish()
+    assert shown == Letters.decode(text) and Counted.looks <= looks * len(text)
+
+
 def test_a_notebook_shows_blocks():
   class Words:
     decode = staticmethod(lambda ids: ''.join(['<b>', ' upon', ' a', ' time'][i] for i in ids))
@@ -300,6 +320,8 @@ def test_a_notebook_shows_blocks():
   shown = out._repr_html_()
   assert out.pieces == ['<b>', ' upon a', ' time']
   assert '&lt;b&gt;</span>' in shown and '> upon a</span>' in shown and '4 tokens' in shown
+  one = fd.Generated('<b>', [0], [[0]], 0, 'length', 1.0, None, (Words, []))
+  assert '1 tokens, 0 calls: 1 a second (length)' in one._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,11 @@ class Beam:
         'max_len=(a, b) counts tokens of a source, and pictures have none: give decode max_len'
       )
 
+  @property
+  def rules_out(self) -> tuple[str, ...]:
+    """See `Strategy`; a repeated n-gram is allowed where a row would have no token left."""
+    return ('min_len',) if np.any(np.asarray(self.min_len) > 1) else ()
+
   def most_tokens(self, source: int, max_len: int) -> int:
     """See `Strategy.most_tokens`."""
     if self.max_len is None:
@@ -199,16 +204,18 @@ class Beam:
   def result(self, state: BeamState) -> Decoded:
     """Returns the best hypotheses over all groups.
 
-    `calls` counts steps: a row may go on after its best hypothesis has ended."""
+    `calls` counts steps: a row may go on after its best hypothesis has ended. A row without any
+    hypothesis has length 0: nothing was left to write."""
     tokens, scores, lengths = state.beams.best(self.n_best)
     lengths, max_len = lengths[:, 0], tokens.shape[-1]
+    finite = state.finite & (lengths > 0)
     block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(
       jnp.int32
     )
     nothing = jnp.zeros_like(lengths)
     return Decoded(
-      tokens[:, 0], lengths, block_sizes, state.length - 1, nothing, state.finite,
-      scores=scores[:, 0], nbest_tokens=tokens, nbest_scores=scores,
+      tokens[:, 0], lengths, block_sizes, state.length - 1, nothing, finite,
+      scores=scores[:, 0], nbest_tokens=tokens, nbest_scores=scores, stuck=state.finite & ~finite,
     )  # fmt: skip
 
   def _spread(self, x: Array) -> Array:

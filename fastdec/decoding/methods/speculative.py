@@ -12,11 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
-from fastdec.decoding import loop
 from fastdec.decoding.drafted_by import drafted_by
 from fastdec.decoding.inputs import check_positions
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
-from fastdec.decoding.prefill import memory_of, read_text
+from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, argmax, draw, folded
 from fastdec.decoding.settings import MOST_NODES, Whole, size
@@ -84,14 +83,8 @@ class Speculative(DraftsWithProbs):
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     draft, _ = self.draft
+    check_vocabularies(model, draft, self.same_ids)
     check_draft_model(model, draft, prompt, max_len)
-
-  def init(
-    self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None
-  ) -> loop.DecodeState:
-    draft, _ = self.draft
-    check_vocabularies(target.module, draft, self.same_ids)
-    return super().init(target, prompt, max_len, keys)
 
 
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
@@ -176,8 +169,11 @@ class ModelDrafter:
     source = self._source(target.module, prompt)
     tokens = self._known(prompt.tokens)
     tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
-    capacity = dataclasses.replace(prefill.capacity, back=self.gamma - 1)
     prompt = dataclasses.replace(prompt, inputs=source, tokens=tokens)
+    if getattr(model, 'reads_length', True):  # though the target may not
+      prompt = dataclasses.replace(prompt, shared=0)
+    capacity = capacity_of(prompt, prefill.max_len, self.nodes)
+    capacity = dataclasses.replace(capacity, back=self.gamma - 1)
     cache = model.init_cache(params, memory_of(self.draft, prompt), b, capacity)
     _, _, cache = read_text(self.draft, prompt, cache)
     ones = jnp.ones_like(prefill.root)

@@ -95,7 +95,7 @@ def _read(path: pathlib.Path) -> list[list[int]]:
       f'{path} is not JSON: give a file of paths of ranks, such as [[0], [0, 0], [1]]'
     ) from None
   choices = content.get('choices') if isinstance(content, dict) else content
-  if not isinstance(choices, list) or not all(map(_is_path, choices)):
+  if not (isinstance(choices, list) and choices and all(map(_is_path, choices))):
     raise UserError(
       f'{path} holds no list of paths of ranks: give [[0], [0, 0], [1]], or'
       f' {{"choices": [[0], ...]}}'
