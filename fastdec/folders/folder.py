@@ -128,6 +128,8 @@ def model_folder(path: PathLike) -> pathlib.Path:
       f'{folder} was being replaced when something stopped it: {folder}.old is what was'
       ' there, rename it'
     )
+  if folder.is_file():
+    raise UserError(f'{folder} is a file: give the folder of the model, such as {folder.parent}')
   raise UserError(
     f'{folder} is not a folder: give a model folder or the workdir of a finished training run'
   )

@@ -197,7 +197,7 @@ class Generator:
     for row in self._decode(prompts, stops, arguments):
       # Turn tokens into text, up to the first stop string.
       _, context = prompts[row.index]
-      reader = StopReader(Reader(self.tokenizer, context), stops)
+      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
       text = reader.add(row.tokens) + reader.finish()
       tokens = row.tokens[: reader.count]
       blocks = _blocks([int(token) for token in tokens], row.sizes)
@@ -235,7 +235,7 @@ class Generator:
     """
     arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
     ids, context = self.read(prompt)
-    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop))
+    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop), with_special=True)
     blocks = self._stream(ids, arguments)
     return _pieces(blocks, reader)
 
@@ -372,7 +372,8 @@ class Generator:
     elif stops and isinstance(self.strategy, LoopStrategy):
       # A stream makes no more calls after a stop string. Only the loop streams; a search does not.
       _, context = prompts[0]
-      reader, tokens, sizes = StopReader(Reader(self.tokenizer, context), stops), [], []
+      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
+      tokens, sizes = [], []
       for block in self._stream(inputs[0], arguments):
         tokens += block
         sizes.append(len(block))

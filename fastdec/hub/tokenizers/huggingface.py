@@ -15,9 +15,11 @@ them into what tokenizer.json would hold.
 import abc
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
@@ -25,9 +27,10 @@ from typing import Annotated, Any
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import Between, read, shown
-from fastdec.files import check_text, damaged, parse_json, read_bytes, read_json, write_json
+from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
-from fastdec.hub.tokenizers.chat import SETTINGS, Chats
+from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates, named_tokens, special_tokens
+from fastdec.hub.tokenizers.growth import check_growth
 from fastdec.hub.tokenizers.spelling import of_spaces, speller
 
 JSON = 'tokenizer.json'
@@ -41,6 +44,8 @@ OTHERS = {
 }
 NUMBERED = ('vocab.json', 'added_tokens.json')  # files of pieces and their ids
 MOST_IDS = 2**24
+UNREAD = ('tekken.json', 'tiktoken.model', 'vocab.txt')  # of kinds that are not read
+OF_TIKTOKEN = re.compile(rb'[A-Za-z0-9+/]+=* \d+\r?\n')  # the first line of such a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,13 @@ class TokenizerConfig:
   bos_token: str | dict | None = None
   eos_token: str | dict | None = None
   extra_ids: Annotated[int, Between(0, 9999)] | None = None  # T5's sentinels
+  added_tokens_decoder: dict | None = None
+  additional_special_tokens: tuple[str | dict, ...] | None = None
+  extra_special_tokens: tuple[str | dict, ...] | dict | None = None  # the newer name
+  add_prefix_space: bool | None = None
+  split_special_tokens: bool | None = None
+  src_lang: str | None = None
+  legacy_behaviour: bool | None = None  # NLLB's first order
 
 
 # Classes for which `transformers` 4 puts start and end around a text by the two flags of
@@ -63,7 +75,18 @@ AROUND = {
   'CodeLlamaTokenizer': ('<s>', '</s>'),
   'GemmaTokenizer': ('<bos>', '<eos>'),
 }
-OF_MODELS = {'llama': 'LlamaTokenizer', 'mistral': 'LlamaTokenizer'}  # without a class
+OF_MODELS = {  # without a class
+  'llama': 'LlamaTokenizer',
+  'mistral': 'LlamaTokenizer',
+  'mbart': 'MBartTokenizer',
+}
+# Classes that put the source's language beside a text, and the language without src_lang.
+OF_LANGUAGES = {
+  'NllbTokenizer': 'eng_Latn',
+  'MBartTokenizer': 'en_XX',
+  'MBart50Tokenizer': 'en_XX',
+}
+PLAIN = ('', 'PreTrainedTokenizer', 'TokenizersBackend')  # classes without settings of their own
 
 
 def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
@@ -82,6 +105,11 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   for name, default_class in OTHERS.items():
     if (folder / name).is_file():
       return _by_transformers(folder, model_type, default_class)
+  for name in UNREAD:
+    if (folder / name).is_file():
+      raise UserError(
+        f'{folder} has its tokenizer as {name}, which is not read: add the {JSON} of the same model'
+      )
   raise UserError(
     f'{folder} has no tokenizer (looked for {JSON}, {", ".join(OTHERS)}): copy it there from where'
     ' the model came'
@@ -93,11 +121,72 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
 
   file = folder / JSON
   with _explained(file):
-    tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
-  kind = ''
-  if (folder / SETTINGS).is_file():
-    kind = _config(folder).tokenizer_class or OF_MODELS.get(str(model_type), '')
-  return JsonTokenizer(tokenizer, file, kind, _around(folder, kind, tokenizer))
+    content = read_bytes(file).removeprefix(MARK)
+    check_growth(parse_json(content), file)
+    tokenizer = tokenizers.Tokenizer.from_buffer(content)
+  kind = _class_of(folder, model_type) if (folder / SETTINGS).is_file() else ''
+  around = _around(folder, kind, tokenizer)
+  with _explained(folder / SETTINGS):
+    _heed_settings(tokenizer, folder, kind)
+  return JsonTokenizer(tokenizer, file, kind, around)
+
+
+def _class_of(folder: pathlib.Path, model_type: str | None) -> str:
+  """Returns the class that the settings of tokenizer or model name; '' if none does."""
+  kind = _config(folder).tokenizer_class
+  if kind is None and (folder / 'config.json').is_file():
+    kind = read_json(folder / 'config.json').get('tokenizer_class')
+  return kind if isinstance(kind, str) else OF_MODELS.get(str(model_type), '')
+
+
+def _heed_settings(tokenizer: Any, folder: pathlib.Path, kind: str) -> None:
+  """Applies the settings beside a tokenizer.json, as the class of `transformers` does."""
+  import tokenizers
+
+  config = _config(folder)
+  if config.split_special_tokens:
+    tokenizer.encode_special_tokens = True
+  has_class = kind.removesuffix('Fast') not in PLAIN
+  if config.add_prefix_space is not None and has_class:
+    _set_prefix_space(tokenizer, config.add_prefix_space)
+
+  # Add the tokens that tokenizer.json lacks. One with a name, such as eos_token, becomes special.
+  numbered = sorted((config.added_tokens_decoder or {}).items(), key=lambda pair: int(pair[0]))
+  extra = config.extra_special_tokens or config.additional_special_tokens or ()
+  named, listed = named_tokens(folder), () if isinstance(extra, dict) else extra
+  named |= extra if isinstance(extra, dict) else {}
+  tokens = [_added(token) for _, token in numbered]
+  known = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+  known |= {token.content: token for token in tokens}
+  for token in map(_added, named.values()):
+    token = known.get(token.content, token)
+    token.special = True
+    tokens.append(token)
+  for token in map(_added, listed):
+    token.special = True
+    if token.content not in known:
+      tokens.append(token)
+  tokenizer.add_tokens([token for token in tokens if token.content])
+
+
+def _set_prefix_space(tokenizer: Any, is_set: bool) -> None:
+  """Lets a tokenizer of bytes put a space before a text, or not."""
+  import tokenizers
+
+  parts = tokenizer.pre_tokenizer
+  for part in parts if isinstance(parts, tokenizers.pre_tokenizers.Sequence) else [parts]:
+    if isinstance(part, tokenizers.pre_tokenizers.ByteLevel):
+      part.add_prefix_space = is_set
+
+
+def _added(token: str | dict[str, Any]) -> Any:
+  """Returns an added token of a settings file as the library has it."""
+  import tokenizers
+
+  if isinstance(token, str):
+    return tokenizers.AddedToken(token, special=True)
+  fields = {name: value for name, value in token.items() if name != '__type'}
+  return tokenizers.AddedToken(**fields)
 
 
 def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class: str) -> Any:
@@ -108,7 +197,7 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
     import transformers
   reader: Any = transformers.AutoTokenizer
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
-  if _config(folder).tokenizer_class is None and model_type in (None, *OF_MODELS):
+  if _config(folder).tokenizer_class is None and model_type in (None, 'llama', 'mistral'):
     reader = getattr(transformers, default_class)
   with _explained(folder):
     made = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -136,6 +225,11 @@ def _check_files(folder: pathlib.Path) -> None:
       try:
         SentencePieceProcessor(model_proto=read_bytes(file))
       except (OSError, ValueError, RuntimeError):
+        with contextlib.suppress(OSError):
+          if OF_TIKTOKEN.match(read_bytes(file)):
+            raise UserError(
+              f"{file} is tiktoken's, which is not read: add the {JSON} of the same model"
+            ) from None
         raise damaged(file, 'is no SentencePiece model') from None
 
 
@@ -147,9 +241,11 @@ def _config(folder: pathlib.Path) -> TokenizerConfig:
 
 def _around(folder: pathlib.Path, kind: str, tokenizer: Any) -> tuple[list[int], list[int]] | None:
   """Returns the ids around a text by tokenizer_config.json; None: the tokenizer adds its own."""
-  if kind.removesuffix('Fast') not in AROUND:
+  kind, config = kind.removesuffix('Fast'), _config(folder)
+  if kind in OF_LANGUAGES:
+    return _around_of_language(folder, kind, tokenizer)
+  if kind not in AROUND:
     return None
-  config = _config(folder)
 
   def id_of(token: str | dict | None, default: str) -> int:
     if isinstance(token, dict):
@@ -164,10 +260,28 @@ def _around(folder: pathlib.Path, kind: str, tokenizer: Any) -> tuple[list[int],
       )
     return number
 
-  start, end = AROUND[kind.removesuffix('Fast')]
+  start, end = AROUND[kind]
   before = [] if config.add_bos_token is False else [id_of(config.bos_token, start)]
   after = [id_of(config.eos_token, end)] if config.add_eos_token else []
   return before, after
+
+
+def _around_of_language(
+  folder: pathlib.Path, kind: str, tokenizer: Any
+) -> tuple[list[int], list[int]] | None:
+  """Returns the ids around a source; None if the tokenizer lacks the language of the class."""
+  config = _config(folder)
+  language = tokenizer.token_to_id(config.src_lang or OF_LANGUAGES[kind])
+  end = tokenizer.token_to_id(special_tokens(folder).get('eos_token', '</s>'))
+  if language is None and config.src_lang is not None:
+    raise UserError(
+      f'{folder / SETTINGS} has src_lang={shown(config.src_lang)}, which the tokenizer does not'
+      ' have: mend it'
+    )
+  if language is None or end is None:
+    return None
+  is_behind = kind == 'MBartTokenizer' or (kind == 'NllbTokenizer' and config.legacy_behaviour)
+  return ([], [end, language]) if is_behind else ([language], [end])
 
 
 @contextlib.contextmanager
@@ -178,7 +292,11 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
   except (KeyboardInterrupt, SystemExit, UserError):
     raise
   except BaseException as error:  # Rust's panics are not even of the class Exception
-    reason, advice = f'cannot be read ({shown(str(error))})', 'copy it again'
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason, advice = f'cannot be read ({shown(lines[0])})', 'copy it again'
+    if file.is_dir():
+      reason = f'has a tokenizer that {reason}'
+      advice = f'add its {JSON}, or mend tokenizer_class in {SETTINGS}'
     with contextlib.suppress(OSError, ValueError):
       content = parse_json(read_bytes(file))
       if isinstance(content, dict) and 'model' in content:
@@ -197,6 +315,11 @@ class _Tokenizer(Chats, abc.ABC):
     self._tokenizer, self._source, self._kind = tokenizer, source, kind
     self.folder = source if source.is_dir() else source.parent
 
+  @property
+  @abc.abstractmethod
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
+
   @abc.abstractmethod
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
@@ -211,6 +334,7 @@ class _Tokenizer(Chats, abc.ABC):
     for name in TOKENIZER_FILES:
       if (self.folder / name).is_file():
         shutil.copy(self.folder / name, folder / name)
+    copy_templates(self.folder, folder)
     content = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     if self._kind:
       content['tokenizer_class'] = self._kind
@@ -238,6 +362,12 @@ class JsonTokenizer(_Tokenizer):
   def vocab_size(self) -> int:
     """Number of ids, the added ones included."""
     return self._tokenizer.get_vocab_size()
+
+  @functools.cached_property
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
+    added = self._tokenizer.get_added_tokens_decoder()
+    return {token: one.content for token, one in added.items() if one.special}
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
@@ -293,13 +423,19 @@ class PythonTokenizer(_Tokenizer):
     super().__init__(tokenizer, source, kind)
     languages = getattr(tokenizer, 'lang_token_to_id', {})  # M2M-100's are beside its vocabulary
     self._names = {token: piece for piece, token in (tokenizer.get_vocab() | languages).items()}
-    self._special = {*tokenizer.all_special_ids, *languages.values()}
+    special = {*tokenizer.all_special_ids, *languages.values()}
+    self._special = {token: self._names[token] for token in special if token in self._names}
     self.encode('')  # a vocabulary without '<unk>' fails only in use
 
   @property
   def vocab_size(self) -> int:
     """Number of ids, those without a piece included."""
     return 1 + max(self._names)
+
+  @property
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
+    return self._special
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
