@@ -128,14 +128,14 @@ def check_place(folder: pathlib.Path) -> None:
       " model in Hugging Face's (config.json and *.safetensors)"
     )
 
-  # The cache of Hugging Face's hub: models--OWNER--NAME/snapshots/COMMIT; the hub's home has it too.
+  # The cache of Hugging Face's hub: models--OWNER--NAME/snapshots/COMMIT, perhaps in hub/.
   cached = sorted(folder.glob('models--*')) or sorted(folder.glob('hub/models--*'))
   snapshots = sorted(folder.glob('snapshots/*/config.json')) or sorted(folder.glob('*/config.json'))
   if cached:
     models = ['/'.join(path.name.split('--')[1:]) for path in cached]
     raise UserError(
-      f"{folder} is the cache of Hugging Face's hub, with {listed(models)}: give such a name, or the"
-      f' folder of a model, as {cached[0] / "snapshots"} has it'
+      f"{folder} is the cache of Hugging Face's hub, with {listed(models)}: give such a name, or"
+      f' the folder of a model, as {cached[0] / "snapshots"} has it'
     )
   if snapshots:
     folders = [f'{file.parent}' for file in snapshots]
@@ -143,8 +143,8 @@ def check_place(folder: pathlib.Path) -> None:
   weights = [name for name in names if name.endswith('.safetensors')]
   if weights:
     raise UserError(
-      f'{folder} has {listed(weights)}, but no config.json, which says what they are: copy it there'
-      ' from where the model came'
+      f'{folder} has no config.json beside {listed(weights)}: copy it there from where the model'
+      ' came'
     )
 
 

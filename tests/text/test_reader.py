@@ -8,7 +8,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fastdec.text.reader import FORGETS, Reader
+from fastdec.text.reader import FORGETS, Reader, StopReader
 
 LINES = [
   'A man rides a bike .',
@@ -99,3 +99,37 @@ def test_bytes_that_become_wrong_are_never_shown_right():
     reader = Reader(tokenizer, [])
     pieces = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
     assert ''.join([*pieces, reader.finish()]) == tokenizer.decode(ids)
+
+
+class Chatting(FallingBack):
+  """The same with its special tokens by name."""
+
+  def __init__(self):
+    super().__init__()
+    self.special = {258: '<end>'}
+
+
+A, B, END = 256, 257, 258
+STOPS = [  # stop strings, ids, the text, the string that ended it, and how many ids were read
+  (['<end>'], [A, END, B], 'a', '<end>', 2),
+  (['<end>'], [0x41, END, B], 'A', '<end>', 2),  # a byte that waits
+  (['<end>b'], [A, END, A, END, B, A], 'aa', '<end>b', 5),
+  (['a<end>'], [B, A, A, END, A], 'ba', 'a<end>', 4),
+  (['a<end>b'], [A, END, A, B], 'aab', None, 4),
+  (['<end><end>'], [A, END, B, END, END, B], 'ab', '<end><end>', 5),
+  (['<end>', 'ab'], [A, A, B, END], 'a', 'ab', 3),
+  (['end>'], [A, END, B], 'ab', None, 3),  # a part of a token is none
+  (['a' * 99_999 + 'b'], [A] * 9, 'a' * 9, None, 9),
+  ([], [A, END, B], 'ab', None, 3),
+]
+
+
+@pytest.mark.parametrize('size', [1, 2, 9])
+@pytest.mark.parametrize(('stops', 'ids', 'text', 'stop', 'count'), STOPS)
+def test_special_tokens_in_stop_strings(stops, ids, text, stop, count, size):
+  reader = StopReader(Reader(Chatting(), []), stops, with_special=True)
+  shown = ''
+  for at in range(0, len(ids), size):
+    shown += reader.add(ids[at : at + size])
+    assert text.startswith(shown)
+  assert (shown + reader.finish(), reader.stop, reader.count) == (text, stop, count)

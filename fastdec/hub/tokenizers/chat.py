@@ -22,9 +22,9 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import explained, read_bytes, read_json, text_of
+from fastdec.folders.folder import TEMPLATES
 
 TEMPLATE = 'chat_template.jinja'
-TEMPLATES = 'additional_chat_templates'  # a folder of others, NAME.jinja
 SETTINGS = 'tokenizer_config.json'
 SPECIAL = 'special_tokens_map.json'
 # Names that a template has from elsewhere, or that set how it is rendered.
@@ -86,6 +86,18 @@ class Chats:
     """Returns the ids of `render`'s text; special tokens that the text spells out count as such."""
     text = self.render(messages, add_generation_prompt, **template_arguments)
     return self.encode(text, special=False)
+
+  def turn_end(self) -> tuple[int, str] | None:
+    """Returns the eos_token of the settings, with its id; None if no chat template writes it."""
+    if self.folder is None:
+      return None
+    with contextlib.suppress(UserError):  # a damaged template matters in a chat
+      token = special_tokens(self.folder).get('eos_token', '')
+      templates = _templates_of(self.folder).values()
+      if token and any(token in text or 'eos_token' in text for text in templates):
+        ids = self.encode(token, special=False)
+        return (ids[0], token) if len(ids) == 1 else None
+    return None
 
 
 def _without_nulls(message: Any) -> dict[str, Any]:
@@ -222,14 +234,14 @@ class Process:
         if importlib.util.find_spec(name) is None:
           raise ModuleNotFoundError(name=name)
     command = [sys.executable, '-P', str(pathlib.Path(__file__).with_name('rendering.py'))]
-    running = self._running = subprocess.Popen(
+    running: Any = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C is for us
       env={**os.environ, 'TRANSFORMERS_VERBOSITY': 'error'},  # it would advise to install PyTorch
     )
-    self._owner = os.getpid()
+    self._running, self._owner = running, os.getpid()
     with _deadline(running, START):
       is_ready = running.stdout.readline() == b'ready\n'
     if not is_ready:
