@@ -30,7 +30,14 @@ from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, rea
 from fastdec.folders.folder import TOKENIZER_FILES
 from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates
 from fastdec.hub.tokenizers.growth import check_growth
-from fastdec.hub.tokenizers.settings import LLAMAS, around_text, class_of, config_of, heed_settings
+from fastdec.hub.tokenizers.settings import (
+  LLAMAS,
+  OF_LANGUAGES,
+  around_text,
+  class_of,
+  config_of,
+  heed_settings,
+)
 from fastdec.hub.tokenizers.spelling import of_spaces, speller
 
 JSON = 'tokenizer.json'
@@ -96,12 +103,12 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')  # it would advise to install PyTorch
   with extras.explained():
     import transformers
-  if default_class == 'M2M100Tokenizer' and not (folder / 'vocab.json').is_file():
-    if not class_of(folder, model_type):
-      raise UserError(
-        f'{folder} does not say whose its sentencepiece.bpe.model is: name the class in {SETTINGS},'
-        ' such as {"tokenizer_class": "NllbTokenizer"}'
-      )
+  has_vocabulary = default_class != 'M2M100Tokenizer' or (folder / 'vocab.json').is_file()
+  if not has_vocabulary and not class_of(folder, model_type):
+    raise UserError(
+      f'{folder} does not say whose its sentencepiece.bpe.model is: name the class in {SETTINGS},'
+      ' such as {"tokenizer_class": "NllbTokenizer"}'
+    )
   reader: Any = transformers.AutoTokenizer
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
   if config_of(folder).tokenizer_class is None and model_type in (None, *LLAMAS):
@@ -112,7 +119,8 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
     return PythonTokenizer(made, folder, kind)
   tokenizer = made.backend_tokenizer
-  return JsonTokenizer(tokenizer, folder, kind, around_text(folder, kind, tokenizer))
+  around = None if kind in OF_LANGUAGES else around_text(folder, kind, tokenizer)
+  return JsonTokenizer(tokenizer, folder, kind, around)
 
 
 def _check_files(folder: pathlib.Path) -> None:
