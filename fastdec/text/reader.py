@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fastdec.hub.tokenizers.spelling import BYTE
+from fastdec.hub.tokenizers.spelling import BYTE, UNCLEAR
 
 FORGETS = 64  # tokens beyond which the first are dropped: all kept ones are decoded with each block
 KEPT = 16  # tokens that stay then, since the text of a token depends on those before it
@@ -58,7 +58,8 @@ class Reader:
     text = self._whole
     if count < len(self._ids):
       text = self._tokenizer.decode(self._ids[:count])
-    return text.rstrip(self.UNKNOWN)
+    text = text.rstrip(self.UNKNOWN)
+    return UNCLEAR.sub('', text) if getattr(self._tokenizer, 'cleans', False) else text
 
   def _is_open(self, token: int) -> bool:
     """True for a token of one byte, and for one without a text, which ends no bytes before it."""

@@ -8,6 +8,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from fastdec.hub.tokenizers.spelling import cleaned
 from fastdec.text.reader import FORGETS, Reader, StopReader
 
 LINES = [
@@ -133,3 +134,26 @@ def test_special_tokens_in_stop_strings(stops, ids, text, stop, count, size):
     shown += reader.add(ids[at : at + size])
     assert text.startswith(shown)
   assert (shown + reader.finish(), reader.stop, reader.count) == (text, stop, count)
+
+
+class Cleaning:
+  """Words with a space before each, and texts without the spaces before punctuation."""
+
+  cleans = True
+  words = ('a', '.', ',', "'", "n't", "'s", "'ve", 'n', '?')
+
+  def decode(self, ids):
+    return cleaned(''.join(f' {self.words[i]}' for i in ids))
+
+
+@pytest.mark.parametrize('size', [1, 3])
+def test_spaces_that_are_cleaned_are_not_shown_before(size):
+  tokenizer, random_ids = Cleaning(), random.Random(1)
+  assert tokenizer.decode([0, 4, 1, 0, 3, 0, 5]) == " an't. a'a's"
+  for _ in range(50):
+    ids = random_ids.choices(range(len(Cleaning.words)), k=12)
+    reader, shown = Reader(tokenizer, []), ''
+    for at in range(0, 12, size):
+      shown += reader.add(ids[at : at + size])
+      assert tokenizer.decode(ids).startswith(shown)
+    assert shown + reader.finish() == tokenizer.decode(ids)

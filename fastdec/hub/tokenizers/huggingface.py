@@ -38,7 +38,7 @@ from fastdec.hub.tokenizers.settings import (
   config_of,
   heed_settings,
 )
-from fastdec.hub.tokenizers.spelling import of_spaces, speller
+from fastdec.hub.tokenizers.spelling import cleaned, of_spaces, speller
 
 JSON = 'tokenizer.json'
 # Files of other tokenizers, and the class that reads each where neither file of settings names one.
@@ -173,11 +173,13 @@ class _Tokenizer(Chats, abc.ABC):
   """The part that both kinds share.
 
   `source` is the file or the folder that was read, `kind` its class in `transformers`, if known.
+  `cleans` is true if texts are without the spaces before punctuation (`spelling.cleaned`).
   """
 
   def __init__(self, tokenizer: Any, source: pathlib.Path, kind: str):
     self._tokenizer, self._source, self._kind = tokenizer, source, kind
     self.folder = source if source.is_dir() else source.parent
+    self.cleans = bool(config_of(self.folder).clean_up_tokenization_spaces)
 
   @property
   @abc.abstractmethod
@@ -217,6 +219,7 @@ class JsonTokenizer(_Tokenizer):
   ):
     super().__init__(tokenizer, source, kind)
     self._around = around
+    self.cleans &= type(tokenizer.model).__name__ != 'BPE'  # as `transformers` has it
     with _explained(source):
       tokenizer.no_truncation()  # the file may keep settings of its training
       tokenizer.no_padding()
@@ -243,7 +246,8 @@ class JsonTokenizer(_Tokenizer):
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids, special ones left out."""
-    return self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+    text = self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+    return cleaned(text) if self.cleans else text
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids without one."""

@@ -30,6 +30,7 @@ class TokenizerConfig:
   split_special_tokens: bool | None = None
   src_lang: str | None = None
   legacy_behaviour: bool | None = None  # NLLB's first order
+  clean_up_tokenization_spaces: bool | None = None
 
 
 # Classes for which `transformers` 4 puts start and end around a text by the two flags of

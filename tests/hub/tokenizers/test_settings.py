@@ -124,3 +124,19 @@ def test_a_space_is_put_before_a_text_if_the_settings_ask_for_it(kind, tmp_path)
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps(said))
     tokenizer = fd.load_tokenizer(tmp_path)
     assert tokenizer.pieces(tokenizer.encode('a')) == ['Ġ'] * is_set + ['a']
+
+
+@pytest.mark.parametrize('is_bpe', [False, True])
+def test_texts_are_without_spaces_before_punctuation_if_the_settings_ask_for_it(is_bpe, tmp_path):
+  """As `transformers` has it, which leaves BPE alone."""
+  pieces = ['a', ' ', '.', "'", 's']
+  model = tokenizers.models.Unigram([(piece, 0.0) for piece in pieces], 0)
+  if is_bpe:
+    model = tokenizers.models.BPE({piece: i for i, piece in enumerate(pieces)}, [])
+  made = tokenizers.Tokenizer(model)
+  made.decoder = tokenizers.decoders.Fuse()
+  made.save(str(tmp_path / 'tokenizer.json'))
+  for is_set, text in ((False, "a 's ."), (True, "a 's ." if is_bpe else "a's.")):
+    said = {'clean_up_tokenization_spaces': is_set}
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(said))
+    assert fd.load_tokenizer(tmp_path).decode([0, 1, 3, 4, 1, 2]) == text
