@@ -166,9 +166,10 @@ def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
   files = [settings] if 'added_tokens_decoder' in settings else [settings, _read(folder / SPECIAL)]
   tokens = {}
   for content in files:
-    for name, value in content.items():
-      text = value.get('content') if isinstance(value, dict) else value
-      if name.endswith('_token') and isinstance(text, str):
+    more = content.get('extra_special_tokens')
+    named = {name: value for name, value in content.items() if name.endswith('_token')}
+    for name, value in (named | (more if isinstance(more, dict) else {})).items():
+      if isinstance(value.get('content') if isinstance(value, dict) else value, str):
         tokens[name] = value
   return tokens
 

@@ -122,12 +122,11 @@ def heed_settings(tokenizer: Any, folder: pathlib.Path, kind: str) -> None:
   # Add the tokens that tokenizer.json lacks. One with a name, such as eos_token, becomes special.
   numbered = sorted((config.added_tokens_decoder or {}).items(), key=lambda pair: int(pair[0]))
   extra = config.extra_special_tokens or config.additional_special_tokens or ()
-  named, listed = named_tokens(folder), () if isinstance(extra, dict) else extra
-  named |= extra if isinstance(extra, dict) else {}
+  listed = () if isinstance(extra, dict) else extra
   tokens = [_added(token) for _, token in numbered]
   known = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
   known |= {token.content: token for token in tokens}
-  for token in map(_added, named.values()):
+  for token in map(_added, named_tokens(folder).values()):
     token = known.get(token.content, token)
     token.special = True
     tokens.append(token)
