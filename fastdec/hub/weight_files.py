@@ -121,6 +121,8 @@ def check_kind(folder: pathlib.Path) -> None:
 def check_place(folder: pathlib.Path) -> None:
   """Raises UserError, with the remedy, for a folder without config.json that is near a model's."""
   names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+  if (folder / 'draft' / 'config.json').is_file():  # a run that trained a draft: others say so
+    return
   others = [name for name in names if name == 'params.json' or name.startswith('consolidated.')]
   if others:
     raise UserError(
@@ -139,7 +141,8 @@ def check_place(folder: pathlib.Path) -> None:
     )
   if snapshots:
     folders = [f'{file.parent}' for file in snapshots]
-    raise UserError(f'{folder} has no config.json, but {listed(folders)} has: give that folder')
+    remedy = 'has: give that folder' if len(folders) == 1 else 'have: give one of these folders'
+    raise UserError(f'{folder} has no config.json, but {listed(folders)} {remedy}')
   weights = [name for name in names if name.endswith('.safetensors')]
   if weights:
     raise UserError(

@@ -295,6 +295,7 @@ LAYOUTS = [  # files of a folder without config.json, and words of the sentence
   (['hub/models--a--b/refs/main'], r"the cache of Hugging Face's hub, with a/b: give such a name"),
   (['refs/main', 'snapshots/1/config.json'], r'has no config\.json, but \S*snapshots/1 has: give'),
   (['1/config.json'], r'has no config\.json, but \S*/1 has: give that folder'),
+  (['1/config.json', '2/config.json'], r'but \S*/1, \S*/2 have: give one of these folders'),
   (['checkpoint-5/config.json', 'a.txt'], r'has no config\.json, but \S*/checkpoint-5 has: give'),
   (['model.safetensors'], r'has no config\.json beside model\.safetensors: copy it there'),
   (['a.txt'], r'has no config\.json: give the workdir of a run, or a Hugging Face folder'),
