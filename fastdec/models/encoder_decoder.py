@@ -147,8 +147,12 @@ class EncoderDecoder(LinenModel):
     return self.network(self.config).init(key, batch, train=False)['params']
 
   def unpadded(self, inputs: Int[Array, 'b s']) -> tuple[Int[Array, 'b s'], Bool[Array, 'b s']]:
-    """Returns ids that all have an embedding, and a mask that is false on padding."""
-    return jnp.maximum(inputs, 0), inputs != self.source_pad_id
+    """Returns ids that all have an embedding, and a mask that is false on padding behind a source.
+
+    A pad id within it is text, which a tokenizer's own mask does not hide either.
+    """
+    is_token = inputs != self.source_pad_id
+    return jnp.maximum(inputs, 0), jnp.flip(jnp.cumsum(jnp.flip(is_token, 1), 1), 1) > 0
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Any:
     """Encodes source ids padded with `pad_id`."""
