@@ -245,7 +245,7 @@ def stream_blocks(
   Last come no tokens, with the text that still waited for more of them.
   """
   ids, context = generator.read(prompt)
-  reader = StopReader(Reader(generator.tokenizer, context), stops)
+  reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
   stream = fd.stream(
     generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
     max_len=max_len, key=jax.random.key(seed), processors=generator.processors,

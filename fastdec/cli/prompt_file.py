@@ -219,7 +219,9 @@ def write(
     for finished in parts:
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
-        reader = StopReader(Reader(generator.tokenizer, read[int(place)][1]), stops)
+        reader = StopReader(
+          Reader(generator.tokenizer, read[int(place)][1]), stops, with_special=True
+        )
         index = todo[int(place)]
         lines.append(_line(generator, index, prompts[index], decoded, row, reader, ids))
       _append(output, file, b''.join(lines))

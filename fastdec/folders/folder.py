@@ -26,6 +26,7 @@ TOKENIZER_FILES = (  # of Hugging Face's tokenizers
   'added_tokens.json', 'tokenizer.model', 'spiece.model', 'source.spm', 'target.spm', 'vocab.json',
   'sentencepiece.bpe.model', 'merges.txt',
 )  # fmt: skip
+TEMPLATES = 'additional_chat_templates'  # a folder of chat templates, NAME.jinja
 DICTIONARIES = ('source.dict.txt', 'target.dict.txt')  # of fairseq
 GENERATION, INDEX = 'generation_config.json', 'model.safetensors.index.json'
 READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # beside the weights

@@ -34,6 +34,7 @@ from fastdec.files import place, read_json, whole_folder
 from fastdec.folders.folder import (
   DICTIONARIES,
   GENERATION,
+  TEMPLATES,
   TOKENIZER_FILES,
   Folder,
   PathLike,
@@ -68,7 +69,7 @@ WIDE = (  # and those that its number of weights bounds
 )  # fmt: skip
 WRITTEN = {
   'config.json', 'model.safetensors', 'heads.safetensors', GENERATION, *TOKENIZER_FILES,
-  *DICTIONARIES,
+  *DICTIONARIES, TEMPLATES,
 }  # fmt: skip
 
 

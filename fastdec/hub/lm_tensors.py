@@ -101,8 +101,17 @@ def layer_params(
 
 def _experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:
   """Returns the parameters of a layer's experts: each has its own tensors, or all share them."""
-  if f'{prefix}mlp.experts.gate_up_proj' in tensors:
-    return _joined_experts(c, d, tensors, f'{prefix}mlp.')
+  joined = f'{prefix}mlp.experts.gate_up_proj'
+  if joined in tensors and c.bias:
+    return _gpt_oss_experts(c, d, tensors, f'{prefix}mlp.')
+  if joined in tensors:  # as transformers 5 keeps Mixtral and Qwen3-MoE in memory
+    gate_up = shaped(tensors, joined, c.count, 2 * c.d_ff, d)
+    down = shaped(tensors, f'{prefix}mlp.experts.down_proj', c.count, d, c.d_ff)
+    return {
+      'router': shaped(tensors, f'{prefix}mlp.gate.weight', c.count, d),
+      'gate_up': {'kernel': gate_up.reshape(c.count, 2, c.d_ff, d)},
+      'down': {'kernel': down},
+    }
   place, names = f'{prefix}mlp.', ('gate_proj', 'up_proj', 'down_proj')
   if f'{prefix}block_sparse_moe.gate.weight' in tensors:  # Mixtral
     place, names = f'{prefix}block_sparse_moe.', ('w1', 'w3', 'w2')
@@ -118,7 +127,7 @@ def _experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) 
   }
 
 
-def _joined_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:
+def _gpt_oss_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:
   """Returns the experts of gpt-oss, which share tensors; kernels are stored [inputs, outputs]."""
   n, f = c.count, c.d_ff
   gate_up = shaped(tensors, f'{prefix}experts.gate_up_proj', n, d, 2 * f)

@@ -118,6 +118,39 @@ def check_kind(folder: pathlib.Path) -> None:
     )
 
 
+def check_place(folder: pathlib.Path) -> None:
+  """Raises UserError, with the remedy, for a folder without config.json that is near a model's."""
+  names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+  if (folder / 'draft' / 'config.json').is_file():  # a run that trained a draft: others say so
+    return
+  others = [name for name in names if name == 'params.json' or name.startswith('consolidated.')]
+  if others:
+    raise UserError(
+      f"{folder} is in its authors' own layout ({listed(others)}), which is not read: give the same"
+      " model in Hugging Face's (config.json and *.safetensors)"
+    )
+
+  # The cache of Hugging Face's hub: models--OWNER--NAME/snapshots/COMMIT, perhaps in hub/.
+  cached = sorted(folder.glob('models--*')) or sorted(folder.glob('hub/models--*'))
+  snapshots = sorted(folder.glob('snapshots/*/config.json')) or sorted(folder.glob('*/config.json'))
+  if cached:
+    models = ['/'.join(path.name.split('--')[1:]) for path in cached]
+    raise UserError(
+      f"{folder} is the cache of Hugging Face's hub, with {listed(models)}: give such a name, or"
+      f' the folder of a model, as {cached[0] / "snapshots"} has it'
+    )
+  if snapshots:
+    folders = [f'{file.parent}' for file in snapshots]
+    remedy = 'has: give that folder' if len(folders) == 1 else 'have: give one of these folders'
+    raise UserError(f'{folder} has no config.json, but {listed(folders)} {remedy}')
+  weights = [name for name in names if name.endswith('.safetensors')]
+  if weights:
+    raise UserError(
+      f'{folder} has no config.json beside {listed(weights)}: copy it there from where the model'
+      ' came'
+    )
+
+
 def _check_layout(folder: pathlib.Path) -> None:
   """Raises UserError, with the remedy, for a folder whose weights have other file names."""
   names = sorted(file.name for file in folder.iterdir())

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
+from fastdec.fields import shown
 from fastdec.folders.folder import PathLike
 from fastdec.heads.draft import check_target
 from fastdec.kernels.packing import pack_if_faster
@@ -44,11 +45,22 @@ def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
     )
   for token in range(min(tokenizer.vocab_size, other.vocab_size)):
     ours, theirs = tokenizer.decode([token]), other.decode([token])
-    if ours != theirs and {ours, theirs} != {'', UNKNOWN}:
+    if ours == theirs or {ours, theirs} == {'', UNKNOWN}:
+      continue
+    # One folder's settings may call a token special, which another's don't.
+    ours, theirs = (_piece(one, token) for one in (tokenizer, other))
+    if ours != theirs:
       raise UserError(
-        f'{path} has {other.vocab_size} tokens and the model {tokenizer.vocab_size}, of which'
-        f' number {token} is {theirs!r} and {ours!r}: give a draft model with the same tokenizer'
+        f'{path} and the model have different vocabularies, of {other.vocab_size:,} and'
+        f' {tokenizer.vocab_size:,} tokens (number {token} is {shown(theirs)} and {shown(ours)}):'
+        ' give a draft model with the same tokenizer'
       )
+
+
+def _piece(tokenizer: Any, token: int) -> str:
+  """Returns the piece of an id; its text, if the tokenizer has no pieces."""
+  has_pieces = callable(getattr(tokenizer, 'pieces', None))
+  return tokenizer.pieces([token])[0] if has_pieces else tokenizer.decode([token])
 
 
 def check_fits(model: Any, strategy: Any) -> None:

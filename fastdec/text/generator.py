@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_settings
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
 from fastdec.hub.tokenizers.chat import check_variables
@@ -125,6 +126,7 @@ class Generator:
     folder = open_folder(path, dtype)
     model, tokenizer = folder.model, tokenizer_of(folder)
     _languages_of(model, tokenizer, source, target)  # refuses them
+    _note_turn_end(path, model, tokenizer)
 
     if strategy is None or isinstance(strategy, str):
       # Read the draft or heads. Words may name a strategy for those in the model's own folder.
@@ -205,7 +207,7 @@ class Generator:
     for row in self._decode(prompts, stops, arguments):
       # Turn tokens into text, up to the first stop string.
       _, context = prompts[row.index]
-      reader = StopReader(Reader(self.tokenizer, context), stops)
+      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
       text = reader.add(row.tokens) + reader.finish()
       tokens = row.tokens[: reader.count]
       blocks = blocks_by_calls([int(token) for token in tokens], row.sizes)
@@ -244,7 +246,7 @@ class Generator:
     variables = self._variables(settings, [prompt])
     arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
     ids, context = self.read(prompt, **variables)
-    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop))
+    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop), with_special=True)
     blocks = self._stream(ids, arguments)
     return _pieces(blocks, reader)
 
@@ -400,7 +402,8 @@ class Generator:
     elif stops and isinstance(self.strategy, LoopStrategy):
       # A stream makes no more calls after a stop string. Only the loop streams; a search does not.
       _, context = prompts[0]
-      reader, tokens, sizes = StopReader(Reader(self.tokenizer, context), stops), [], []
+      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
+      tokens, sizes = [], []
       for block in self._stream(inputs[0], arguments):
         tokens += block
         sizes.append(len(block))
@@ -427,6 +430,19 @@ def _languages_of(model: Any, tokenizer: Any, source: str | None, target: str | 
   if source is None and target is None:
     return Languages()
   return languages_of(tokenizer, model, source, target)
+
+
+def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
+  """Warns by a `UserNote` if turns of a chat end by a token that does not end texts."""
+  end = tokenizer.turn_end() if hasattr(tokenizer, 'turn_end') else None
+  if end is not None and end[0] not in model.eos_ids:
+    warnings.warn(
+      f'{path}: the chat template ends turns by {shown(end[1])}, the eos_token of the tokenizer,'
+      f' which does not end texts by config.json and generation_config.json. Chats go on behind it:'
+      f' give stop={shown(end[1])}',
+      UserNote,
+      stacklevel=3,
+    )
 
 
 def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:

@@ -27,7 +27,7 @@ from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import drafts, huggingface, medusa, tokenizers
 from fastdec.hub.generation import warn_of_processors
 from fastdec.hub.medusa import save_heads
-from fastdec.hub.weight_files import check_kind
+from fastdec.hub.weight_files import check_kind, check_place
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params
@@ -71,6 +71,7 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     return huggingface.HuggingFaceFolder(folder, config, compute_dtype, kernel_dtype)
   if not file.is_file():
     check_kind(folder)
+    check_place(folder)
   return native.open(folder, dtype)
 
 
@@ -123,7 +124,8 @@ def load_tokenizer(path: PathLike) -> Any:
   and .encode_chat(messages) -> list[int].
   """
   folder = resolved(path)
-  has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+  names = (*TOKENIZER_FILES, *tokenizers.UNREAD)
+  has_tokenizer = any((folder / name).is_file() for name in names)
   # A run's workdir has its model in the folder 'model'.
   has_model = any((folder / name / 'config.json').is_file() for name in ('', 'model'))
   if has_tokenizer and not has_model:
@@ -168,6 +170,7 @@ def load_draft(
   folder = draft_folder(path)
   if not (folder / 'config.json').is_file():
     check_kind(folder)
+    check_place(folder)
   config = files.read_json(folder / 'config.json')
   if 'format' in config:
     return folders.load_draft(folder, dtype, mesh, taps)

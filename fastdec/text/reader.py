@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fastdec.hub.tokenizers.spelling import BYTE
+from fastdec.hub.tokenizers.spelling import BYTE, UNCLEAR
 
 FORGETS = 64  # tokens beyond which the first are dropped: all kept ones are decoded with each block
 KEPT = 16  # tokens that stay then, since the text of a token depends on those before it
@@ -45,6 +45,11 @@ class Reader:
     """The text after the part that was returned; more tokens may change it."""
     return self._whole[len(self._shown) :]
 
+  def special_tokens_in(self, texts: Sequence[str]) -> dict[int, str]:
+    """Returns the tokenizer's special tokens that stand in some of these texts, by their ids."""
+    special = getattr(self._tokenizer, 'special', {})  # a user's own tokenizer may have none
+    return {token: name for token, name in special.items() if any(name in one for one in texts)}
+
   def _final_text(self) -> str:
     """Returns the text that no further token changes."""
     count = len(self._ids)
@@ -53,7 +58,8 @@ class Reader:
     text = self._whole
     if count < len(self._ids):
       text = self._tokenizer.decode(self._ids[:count])
-    return text.rstrip(self.UNKNOWN)
+    text = text.rstrip(self.UNKNOWN)
+    return UNCLEAR.sub('', text) if getattr(self._tokenizer, 'cleans', False) else text
 
   def _is_open(self, token: int) -> bool:
     """True for a token of one byte, and for one without a text, which ends no bytes before it."""
@@ -82,17 +88,25 @@ class Reader:
 class StopReader:
   """Text of tokens as they come, up to the first of some strings.
 
+  Args:
+    reader: of the text, which has no special tokens.
+    stops: the strings.
+    with_special: a string may hold special tokens, such as <|im_end|>. They stand in the text that
+      is searched, and not in the text that is returned.
+
   Attributes:
     stop: the string that ends the text; None while the text holds none. Of several it is the one
       that begins first.
     count: tokens read. The last of them completes the string, and later ones are not read.
   """
 
-  def __init__(self, reader: Reader, stops: Sequence[str]) -> None:
+  def __init__(self, reader: Reader, stops: Sequence[str], with_special: bool = False) -> None:
     self.stop: str | None = None
     self.count = 0
     self._reader, self._stops = reader, stops
-    self._text = ''
+    self._special = reader.special_tokens_in(stops) if with_special else {}
+    self._text = ''  # with these special tokens
+    self._hidden: list[tuple[int, int]] = []  # their places
     self._returned = 0  # characters of the text
 
   def add(self, tokens: Sequence[int]) -> str:
@@ -105,6 +119,8 @@ class StopReader:
       self.count += len(part)
       before = len(self._text)
       self._text += self._reader.add(part)
+      if self._special and int(part[0]) in self._special:
+        self._add_special(self._special[int(part[0])])
       self._find_stop(self._text + self._reader.waiting, before)
     return self._new(0 if self.stop else self._waiting())
 
@@ -113,6 +129,12 @@ class StopReader:
     if self.stop is None:
       self._text += self._reader.finish()
     return self._new(0)
+
+  def _add_special(self, content: str) -> None:
+    """Adds a special token, behind all text before it."""
+    self._text += self._reader.finish()
+    self._hidden.append((len(self._text), len(self._text) + len(content)))
+    self._text += content
 
   def _find_stop(self, text: str, before: int) -> None:
     """Finds the first string that ends after `before` characters, and cuts the text before it."""
@@ -127,16 +149,21 @@ class StopReader:
 
   def _waiting(self) -> int:
     """Returns the length of the end of the text that may begin a string."""
-    # What was returned begins no string.
-    end, longest = len(self._text), max(map(len, self._stops), default=1)
-    for begin in range(max(self._returned, end - longest + 1), end):
-      if any(stop.startswith(self._text[begin:]) for stop in self._stops):
-        return end - begin
-    return 0
+    tail, longest = self._text[self._returned :], 0
+    for stop in self._stops:
+      place = tail.find(stop[0], max(len(tail) - len(stop) + 1, 0))
+      while place >= 0 and not stop.startswith(tail[place:]):
+        place = tail.find(stop[0], place + 1)
+      if place >= 0:
+        longest = max(longest, len(tail) - place)
+    return longest
 
   def _new(self, waiting: int) -> str:
     """Returns the text that was not returned before, but for its last characters, which wait."""
-    end = len(self._text) - waiting
-    new = self._text[self._returned : end]
-    self._returned = max(end, self._returned)
-    return new
+    begin, end = self._returned, max(len(self._text) - waiting, self._returned)
+    self._returned = end
+    pieces = []
+    for first, last in self._hidden:
+      pieces.append(self._text[begin : min(first, end)] if first > begin else '')
+      begin = max(begin, min(last, end))
+    return ''.join([*pieces, self._text[begin:end]])

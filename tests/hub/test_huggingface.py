@@ -287,6 +287,60 @@ def test_an_error_names_the_kind_of_another_folder(files, words, tmp_path):
     fd.load(tmp_path)
 
 
+LAYOUTS = [  # files of a folder without config.json, and words of the sentence
+  (['params.json', 'consolidated.safetensors', 'tekken.json'],
+   r"in its authors' own layout \(consolidated\.safetensors, params\.json\), which is not read"),
+  (['params.json', 'consolidated.00.pth'], r"authors' own layout \(consolidated\.00\.pth, params"),
+  (['models--a--b/snapshots/1/config.json'], r"the cache of Hugging Face's hub, with a/b: give"),
+  (['hub/models--a--b/refs/main'], r"the cache of Hugging Face's hub, with a/b: give such a name"),
+  (['refs/main', 'snapshots/1/config.json'], r'has no config\.json, but \S*snapshots/1 has: give'),
+  (['1/config.json'], r'has no config\.json, but \S*/1 has: give that folder'),
+  (['1/config.json', '2/config.json'], r'but \S*/1, \S*/2 have: give one of these folders'),
+  (['checkpoint-5/config.json', 'a.txt'], r'has no config\.json, but \S*/checkpoint-5 has: give'),
+  (['model.safetensors'], r'has no config\.json beside model\.safetensors: copy it there'),
+  (['a.txt'], r'has no config\.json: give the workdir of a run, or a Hugging Face folder'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('files', 'words'), LAYOUTS)
+def test_an_error_names_the_place_of_a_folder_without_a_model(files, words, tmp_path):
+  for file in files:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text('{}')
+  with pytest.raises(fd.UserError, match=words):
+    fd.load(tmp_path)
+  with pytest.raises(fd.UserError, match=f'{files[0]} is a file: give the folder of the model'):
+    fd.load(tmp_path / files[0])
+
+
+@pytest.mark.parametrize('name', ['mixtral_tiny', 'qwen3_moe_tiny'])
+def test_experts_in_joined_tensors_are_those_in_their_own(name, tmp_path):
+  """As transformers 5 writes them with save_original_format=False."""
+  from safetensors.numpy import load_file, save_file
+
+  files = {file.name: load_file(file) for file in (REFERENCE / name).glob('*.safetensors')}
+  tensors = {key: x for file in files.values() for key, x in file.items()}
+  config = json.loads((REFERENCE / name / 'config.json').read_text())
+  count = config.get('num_local_experts') or config['num_experts']
+  gate, up, down = ('gate_proj', 'up_proj', 'down_proj')
+  if name == 'mixtral_tiny':
+    gate, up, down = 'w1', 'w3', 'w2'
+  for router in [key for key in tensors if key.endswith('.gate.weight')]:
+    layer = router.rsplit('.', 3)[0]
+    own = router.removesuffix('gate.weight') + 'experts'
+    of = {part: [tensors.pop(f'{own}.{i}.{part}.weight') for i in range(count)]
+          for part in (gate, up, down)}  # fmt: skip
+    both = [np.concatenate(pair) for pair in zip(of[gate], of[up], strict=True)]
+    tensors[f'{layer}.mlp.gate.weight'] = tensors.pop(router)
+    tensors[f'{layer}.mlp.experts.gate_up_proj'] = np.stack(both)
+    tensors[f'{layer}.mlp.experts.down_proj'] = np.stack(of[down])
+  save_file(tensors, tmp_path / 'model.safetensors')
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  for dtype in ('float32', 'int8'):
+    (_, expected), (_, params) = (fd.load(one, dtype) for one in (REFERENCE / name, tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
 def test_many_files_read_as_one(tmp_path):
   model, params = fd.load(copied('llama_tiny', tmp_path, shards=3), dtype='bfloat16')
   _, whole = fd.load(REFERENCE / 'llama_tiny')

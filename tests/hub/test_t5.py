@@ -108,6 +108,18 @@ class Recorded(Mapping):
     return len(self.tensors)
 
 
+@needs_reference
+def test_a_pad_within_a_source_is_text_and_behind_it_padding():
+  """The text is that of `transformers` with the mask of its tokenizer."""
+  model, params = fd.load(FOLDER)
+  _, mask = model.unpadded(jnp.asarray([[0, 7, 0, 12, 0, 0]]))
+  assert mask.tolist() == [[True] * 4 + [False] * 2]
+  source = [7, 9, 0, 12, 30, 1]
+  for rows in ([source, [5, 6, 1]], np.array([[*source, 0, 0], [5, 6, 1, *[0] * 5]])):
+    out = fd.decode(model, params, rows, fd.Greedy(), max_len=5)
+    assert out.tokens[0].tolist() == [58, 24, 86, 34, 1]
+
+
 def test_every_tensor_of_v11_has_its_place():
   """Gated, untied, a head's width of its own: the parameters are those that `init` makes, no tensor
   is left over."""

@@ -8,7 +8,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fastdec.text.reader import FORGETS, Reader
+from fastdec.hub.tokenizers.spelling import cleaned
+from fastdec.text.reader import FORGETS, Reader, StopReader
 
 LINES = [
   'A man rides a bike .',
@@ -99,3 +100,60 @@ def test_bytes_that_become_wrong_are_never_shown_right():
     reader = Reader(tokenizer, [])
     pieces = [reader.add(ids[at : at + 2]) for at in range(0, 12, 2)]
     assert ''.join([*pieces, reader.finish()]) == tokenizer.decode(ids)
+
+
+class Chatting(FallingBack):
+  """The same with its special tokens by name."""
+
+  def __init__(self):
+    super().__init__()
+    self.special = {258: '<end>'}
+
+
+A, B, END = 256, 257, 258
+STOPS = [  # stop strings, ids, the text, the string that ended it, and how many ids were read
+  (['<end>'], [A, END, B], 'a', '<end>', 2),
+  (['<end>'], [0x41, END, B], 'A', '<end>', 2),  # a byte that waits
+  (['<end>b'], [A, END, A, END, B, A], 'aa', '<end>b', 5),
+  (['a<end>'], [B, A, A, END, A], 'ba', 'a<end>', 4),
+  (['a<end>b'], [A, END, A, B], 'aab', None, 4),
+  (['<end><end>'], [A, END, B, END, END, B], 'ab', '<end><end>', 5),
+  (['<end>', 'ab'], [A, A, B, END], 'a', 'ab', 3),
+  (['end>'], [A, END, B], 'ab', None, 3),  # a part of a token is none
+  (['a' * 99_999 + 'b'], [A] * 9, 'a' * 9, None, 9),
+  ([], [A, END, B], 'ab', None, 3),
+]
+
+
+@pytest.mark.parametrize('size', [1, 2, 9])
+@pytest.mark.parametrize(('stops', 'ids', 'text', 'stop', 'count'), STOPS)
+def test_special_tokens_in_stop_strings(stops, ids, text, stop, count, size):
+  reader = StopReader(Reader(Chatting(), []), stops, with_special=True)
+  shown = ''
+  for at in range(0, len(ids), size):
+    shown += reader.add(ids[at : at + size])
+    assert text.startswith(shown)
+  assert (shown + reader.finish(), reader.stop, reader.count) == (text, stop, count)
+
+
+class Cleaning:
+  """Words with a space before each, and texts without the spaces before punctuation."""
+
+  cleans = True
+  words = ('a', '.', ',', "'", "n't", "'s", "'ve", 'n', '?')
+
+  def decode(self, ids):
+    return cleaned(''.join(f' {self.words[i]}' for i in ids))
+
+
+@pytest.mark.parametrize('size', [1, 3])
+def test_spaces_that_are_cleaned_are_not_shown_before(size):
+  tokenizer, random_ids = Cleaning(), random.Random(1)
+  assert tokenizer.decode([0, 4, 1, 0, 3, 0, 5]) == " an't. a'a's"
+  for _ in range(50):
+    ids = random_ids.choices(range(len(Cleaning.words)), k=12)
+    reader, shown = Reader(tokenizer, []), ''
+    for at in range(0, 12, size):
+      shown += reader.add(ids[at : at + size])
+      assert tokenizer.decode(ids).startswith(shown)
+    assert shown + reader.finish() == tokenizer.decode(ids)

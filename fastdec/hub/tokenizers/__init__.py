@@ -7,9 +7,9 @@ from fastdec.folders.folder import DICTIONARIES
 from fastdec.hub.tokenizers import huggingface
 from fastdec.hub.tokenizers.chat import SETTINGS
 from fastdec.hub.tokenizers.dictionary import DictionaryPair
-from fastdec.hub.tokenizers.huggingface import load
+from fastdec.hub.tokenizers.huggingface import UNREAD, load
 
-__all__ = ['load', 'load_ours']
+__all__ = ['UNREAD', 'load', 'load_ours']
 
 
 def load_ours(folder: pathlib.Path) -> Any:

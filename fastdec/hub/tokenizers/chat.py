@@ -12,21 +12,25 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.files import read_bytes, read_json, text_of
+from fastdec.files import explained, read_bytes, read_json, text_of
+from fastdec.folders.folder import TEMPLATES
 
 TEMPLATE = 'chat_template.jinja'
 SETTINGS = 'tokenizer_config.json'
 SPECIAL = 'special_tokens_map.json'
 GENERATION = 'add_generation_prompt', 'continue_final_message'  # of every template
+# Names that a template has from elsewhere, or that set how it is rendered.
+RESERVED = ('messages', 'conversations', 'chat_template', 'return_assistant_tokens_mask')
 START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to render once
 
 
@@ -40,7 +44,8 @@ class Chats:
 
   def render(
     self,
-    messages: Any,
+    messages: Any = None,
+    /,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
     **template_arguments: Any,
@@ -58,6 +63,11 @@ class Chats:
       UserError: there is no template, it has a mistake or takes too long, or it refuses these
         messages.
     """
+    if messages is None:
+      messages = template_arguments.pop('messages', None)
+    for name in RESERVED:
+      if name in template_arguments:
+        raise UserError(f'a template argument cannot be called {name!r}: give it another name')
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
       raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
     if self.folder is None:
@@ -73,11 +83,23 @@ class Chats:
     return _process.render(request)
 
   def encode_chat(
-    self, messages: Any, add_generation_prompt: bool = True, **template_arguments: Any
+    self, messages: Any = None, /, add_generation_prompt: bool = True, **template_arguments: Any
   ) -> list[int]:
     """Returns the ids of `render`'s text; special tokens that the text spells out count as such."""
     text = self.render(messages, add_generation_prompt, **template_arguments)
     return self.encode(text, special=False)
+
+  def turn_end(self) -> tuple[int, str] | None:
+    """Returns the eos_token of the settings, with its id; None if no chat template writes it."""
+    if self.folder is None:
+      return None
+    with contextlib.suppress(UserError):  # a damaged template matters in a chat
+      token = special_tokens(self.folder).get('eos_token', '')
+      templates = _templates_of(self.folder).values()
+      if token and any(token in text or 'eos_token' in text for text in templates):
+        ids = self.encode(token, special=False)
+        return (ids[0], token) if len(ids) == 1 else None
+    return None
 
 
 def _without_nulls(message: Any) -> dict[str, Any]:
@@ -88,33 +110,75 @@ def _without_nulls(message: Any) -> dict[str, Any]:
 
 
 def template_of(folder: pathlib.Path, tools: Any = None) -> str:
-  """Returns the chat template of a folder: of chat_template.jinja, else tokenizer_config.json.
+  """Returns the chat template of a folder: 'tool_use' if tools are given, otherwise 'default'.
 
-  If the latter has several, the template is 'tool_use' if tools are given, otherwise 'default'.
+  Templates in files of their own go before those of tokenizer_config.json.
 
   Raises:
     UserError: there is none, or several without a default.
   """
-  if (folder / TEMPLATE).is_file():
-    try:
-      return text_of(read_bytes(folder / TEMPLATE), folder / TEMPLATE)
-    except OSError as error:
-      raise UserError(f'cannot read {folder / TEMPLATE} ({error.strerror})') from None
-  template = _read(folder / SETTINGS).get('chat_template')
-  if isinstance(template, list):
-    named = {str(one.get('name')): one.get('template') for one in template if isinstance(one, dict)}
-    template = named.get('tool_use' if tools and 'tool_use' in named else 'default')
-  if not isinstance(template, str):
+  templates = _templates_of(folder)
+  name = 'tool_use' if tools is not None and 'tool_use' in templates else 'default'
+  if name not in templates:
+    if templates:
+      raise UserError(
+        f'{folder} has the chat templates {", ".join(sorted(templates))}, and none is called'
+        " 'default': call one so"
+      )
     raise UserError(
       f'{folder} has no chat template ({TEMPLATE}, or chat_template in {SETTINGS}): give texts,'
       ' or a model made for chats'
     )
-  return template
+  return templates[name]
+
+
+def _templates_of(folder: pathlib.Path) -> dict[str, str]:
+  """Returns a folder's chat templates by their names."""
+  files = {file.stem: file for file in sorted((folder / TEMPLATES).glob('*.jinja'))}
+  files['default'] = folder / TEMPLATE
+  templates = {}
+  for name, file in files.items():
+    if file.is_file():
+      with explained('read', file, 'restore the file'):
+        templates[name] = text_of(read_bytes(file), file)
+  if templates:
+    return templates
+  content = _read(folder / SETTINGS).get('chat_template')
+  entries = content if isinstance(content, list) else [{'name': 'default', 'template': content}]
+  for entry in entries:
+    if isinstance(entry, dict) and isinstance(entry.get('template'), str):
+      templates[str(entry.get('name'))] = entry['template']
+  return templates
+
+
+def copy_templates(folder: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies the templates that have names of their own into another folder."""
+  for file in (folder / TEMPLATES).glob('*.jinja'):
+    (to / TEMPLATES).mkdir(exist_ok=True)
+    shutil.copy(file, to / TEMPLATES / file.name)
+
+
+def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
+  """Returns the tokens that a folder names, such as bos_token, as its files have them.
+
+  As in `transformers`, special_tokens_map.json goes before tokenizer_config.json, but counts only
+  where that has no added_tokens_decoder.
+  """
+  settings = _read(folder / SETTINGS)
+  files = [settings] if 'added_tokens_decoder' in settings else [settings, _read(folder / SPECIAL)]
+  tokens = {}
+  for content in files:
+    more = content.get('extra_special_tokens')
+    named = {name: value for name, value in content.items() if name.endswith('_token')}
+    for name, value in (named | (more if isinstance(more, dict) else {})).items():
+      if isinstance(value.get('content') if isinstance(value, dict) else value, str):
+        tokens[name] = value
+  return tokens
 
 
 def has_template(folder: pathlib.Path) -> bool:
   """True if a folder has a chat template."""
-  return (folder / TEMPLATE).is_file() or _read(folder / SETTINGS).get('chat_template') is not None
+  return bool(_templates_of(folder))
 
 
 def check_variables(folder: pathlib.Path, variables: Mapping[str, Any]) -> None:
@@ -130,13 +194,8 @@ def check_variables(folder: pathlib.Path, variables: Mapping[str, Any]) -> None:
 
 def special_tokens(folder: pathlib.Path) -> dict[str, str]:
   """Returns the special tokens that a folder names, as templates see them: bos_token, ..."""
-  tokens = {}
-  for file in (SPECIAL, SETTINGS):
-    for name, value in _read(folder / file).items():
-      text = value.get('content') if isinstance(value, dict) else value
-      if name.endswith('_token') and isinstance(text, str):
-        tokens[name] = text
-  return tokens
+  tokens = named_tokens(folder).items()
+  return {name: value if isinstance(value, str) else value['content'] for name, value in tokens}
 
 
 def _read(file: pathlib.Path) -> dict[str, Any]:
@@ -175,9 +234,10 @@ class Process:
     if running is None or self._owner != os.getpid() or running.poll() is not None:
       running = self._start()
     try:
-      running.stdin.write(line)
-      running.stdin.flush()
-      answer = _read_line(running, RENDER)
+      with _deadline(running, RENDER):
+        running.stdin.write(line)
+        running.stdin.flush()
+        answer = running.stdout.readline()
     except OSError:
       answer = b''
     except BaseException:  # after Ctrl-C, the next conversation would read this one's answer
@@ -193,15 +253,17 @@ class Process:
         if importlib.util.find_spec(name) is None:
           raise ModuleNotFoundError(name=name)
     command = [sys.executable, '-P', str(pathlib.Path(__file__).with_name('rendering.py'))]
-    running = self._running = subprocess.Popen(
+    running: Any = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C is for us
       env={**os.environ, 'TRANSFORMERS_VERBOSITY': 'error'},  # it would advise to install PyTorch
     )
-    self._owner = os.getpid()
-    if _read_line(running, START) != b'ready\n':
+    self._running, self._owner = running, os.getpid()
+    with _deadline(running, START):
+      is_ready = running.stdout.readline() == b'ready\n'
+    if not is_ready:
       self.end()
       raise UserError(f'the process for chat templates does not start: try {" ".join(command)}')
     return running
@@ -217,12 +279,13 @@ class Process:
       running.stdout.close()
 
 
-def _read_line(running: Any, seconds: float) -> bytes:
-  """Reads a line of a process; killing it after some seconds cuts the line short."""
+@contextlib.contextmanager
+def _deadline(running: Any, seconds: float) -> Iterator[None]:
+  """Kills a process after some seconds, which cuts short what is read of it within the block."""
   deadline = threading.Timer(seconds, running.kill)
   deadline.start()
   try:
-    return running.stdout.readline()
+    yield
   finally:
     deadline.cancel()
 

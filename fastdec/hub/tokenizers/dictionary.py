@@ -77,6 +77,7 @@ class DictionaryPair:
 
   def __init__(self, source: Dictionary, target: Dictionary):
     self.source, self.target = source, target
+    self.special = dict(enumerate(SPECIAL))  # tokens that texts are without
 
   @classmethod
   def load(cls, source: PathLike, target: PathLike) -> 'DictionaryPair':

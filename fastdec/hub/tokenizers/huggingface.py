@@ -14,21 +14,31 @@ them into what tokenizer.json would hold.
 
 import abc
 import contextlib
-import dataclasses
+import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import Between, read, shown
-from fastdec.files import check_text, damaged, parse_json, read_bytes, read_json, write_json
+from fastdec.fields import shown
+from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
-from fastdec.hub.tokenizers.chat import SETTINGS, Chats
-from fastdec.hub.tokenizers.spelling import of_spaces, speller
+from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates
+from fastdec.hub.tokenizers.growth import check_growth
+from fastdec.hub.tokenizers.settings import (
+  LLAMAS,
+  OF_LANGUAGES,
+  around_text,
+  class_of,
+  config_of,
+  heed_settings,
+)
+from fastdec.hub.tokenizers.spelling import cleaned, of_spaces, speller
 
 JSON = 'tokenizer.json'
 # Files of other tokenizers, and the class that reads each where neither file of settings names one.
@@ -41,29 +51,8 @@ OTHERS = {
 }
 NUMBERED = ('vocab.json', 'added_tokens.json')  # files of pieces and their ids
 MOST_IDS = 2**24
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerConfig:
-  """Fields of tokenizer_config.json, by its names; null counts as absent."""
-
-  tokenizer_class: str | None = None
-  add_bos_token: bool | None = None
-  add_eos_token: bool | None = None
-  bos_token: str | dict | None = None
-  eos_token: str | dict | None = None
-  extra_ids: Annotated[int, Between(0, 9999)] | None = None  # T5's sentinels
-
-
-# Classes for which `transformers` 4 puts start and end around a text by the two flags of
-# tokenizer_config.json, whatever tokenizer.json says: the start by default, the end on request.
-# These tokens are the defaults.
-AROUND = {
-  'LlamaTokenizer': ('<s>', '</s>'),
-  'CodeLlamaTokenizer': ('<s>', '</s>'),
-  'GemmaTokenizer': ('<bos>', '<eos>'),
-}
-OF_MODELS = {'llama': 'LlamaTokenizer', 'mistral': 'LlamaTokenizer'}  # without a class
+UNREAD = ('tekken.json', 'tiktoken.model', 'vocab.txt')  # of kinds that are not read
+OF_TIKTOKEN = re.compile(rb'[A-Za-z0-9+/]+=* \d+\r?\n')  # the first line of such a file
 
 
 def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
@@ -82,6 +71,11 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   for name, default_class in OTHERS.items():
     if (folder / name).is_file():
       return _by_transformers(folder, model_type, default_class)
+  for name in UNREAD:
+    if (folder / name).is_file():
+      raise UserError(
+        f'{folder} has its tokenizer as {name}, which is not read: add the {JSON} of the same model'
+      )
   raise UserError(
     f'{folder} has no tokenizer (looked for {JSON}, {", ".join(OTHERS)}): copy it there from where'
     ' the model came'
@@ -93,11 +87,14 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
 
   file = folder / JSON
   with _explained(file):
-    tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
-  kind = ''
-  if (folder / SETTINGS).is_file():
-    kind = _config(folder).tokenizer_class or OF_MODELS.get(str(model_type), '')
-  return JsonTokenizer(tokenizer, file, kind, _around(folder, kind, tokenizer))
+    content = read_bytes(file).removeprefix(MARK)
+    check_growth(parse_json(content), file)
+    tokenizer = tokenizers.Tokenizer.from_buffer(content)
+  kind = class_of(folder, model_type) if (folder / SETTINGS).is_file() else ''
+  around = around_text(folder, kind, tokenizer)
+  with _explained(folder / SETTINGS):
+    heed_settings(tokenizer, folder, kind)
+  return JsonTokenizer(tokenizer, file, kind, around)
 
 
 def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class: str) -> Any:
@@ -106,9 +103,15 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')  # it would advise to install PyTorch
   with extras.explained():
     import transformers
+  has_vocabulary = default_class != 'M2M100Tokenizer' or (folder / 'vocab.json').is_file()
+  if not has_vocabulary and not class_of(folder, model_type):
+    raise UserError(
+      f'{folder} does not say whose its sentencepiece.bpe.model is: name the class in {SETTINGS},'
+      ' such as {"tokenizer_class": "NllbTokenizer"}'
+    )
   reader: Any = transformers.AutoTokenizer
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
-  if _config(folder).tokenizer_class is None and model_type in (None, *OF_MODELS):
+  if config_of(folder).tokenizer_class is None and model_type in (None, *LLAMAS):
     reader = getattr(transformers, default_class)
   with _explained(folder):
     made = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -116,7 +119,8 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
     return PythonTokenizer(made, folder, kind)
   tokenizer = made.backend_tokenizer
-  return JsonTokenizer(tokenizer, folder, kind, _around(folder, kind, tokenizer))
+  around = None if kind in OF_LANGUAGES else around_text(folder, kind, tokenizer)
+  return JsonTokenizer(tokenizer, folder, kind, around)
 
 
 def _check_files(folder: pathlib.Path) -> None:
@@ -136,38 +140,12 @@ def _check_files(folder: pathlib.Path) -> None:
       try:
         SentencePieceProcessor(model_proto=read_bytes(file))
       except (OSError, ValueError, RuntimeError):
+        with contextlib.suppress(OSError):
+          if OF_TIKTOKEN.match(read_bytes(file)):
+            raise UserError(
+              f"{file} is tiktoken's, which is not read: add the {JSON} of the same model"
+            ) from None
         raise damaged(file, 'is no SentencePiece model') from None
-
-
-def _config(folder: pathlib.Path) -> TokenizerConfig:
-  """Reads tokenizer_config.json, if there is one."""
-  content = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-  return read(TokenizerConfig, content, f'{folder / SETTINGS}', ': ', ignores=True)
-
-
-def _around(folder: pathlib.Path, kind: str, tokenizer: Any) -> tuple[list[int], list[int]] | None:
-  """Returns the ids around a text by tokenizer_config.json; None: the tokenizer adds its own."""
-  if kind.removesuffix('Fast') not in AROUND:
-    return None
-  config = _config(folder)
-
-  def id_of(token: str | dict | None, default: str) -> int:
-    if isinstance(token, dict):
-      text = token.get('content')
-    else:
-      text = token or default
-    number = tokenizer.token_to_id(text) if isinstance(text, str) else None
-    if number is None:
-      raise UserError(
-        f'{folder / SETTINGS} puts {shown(text)} around texts, which the tokenizer does not have:'
-        ' mend bos_token, eos_token, add_bos_token or add_eos_token'
-      )
-    return number
-
-  start, end = AROUND[kind.removesuffix('Fast')]
-  before = [] if config.add_bos_token is False else [id_of(config.bos_token, start)]
-  after = [id_of(config.eos_token, end)] if config.add_eos_token else []
-  return before, after
 
 
 @contextlib.contextmanager
@@ -178,7 +156,11 @@ def _explained(file: pathlib.Path) -> Iterator[None]:
   except (KeyboardInterrupt, SystemExit, UserError):
     raise
   except BaseException as error:  # Rust's panics are not even of the class Exception
-    reason, advice = f'cannot be read ({shown(str(error))})', 'copy it again'
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason, advice = f'cannot be read ({shown(lines[0])})', 'copy it again'
+    if file.is_dir():
+      reason = f'has a tokenizer that {reason}'
+      advice = f'add its {JSON}, or mend tokenizer_class in {SETTINGS}'
     with contextlib.suppress(OSError, ValueError):
       content = parse_json(read_bytes(file))
       if isinstance(content, dict) and 'model' in content:
@@ -191,11 +173,18 @@ class _Tokenizer(Chats, abc.ABC):
   """The part that both kinds share.
 
   `source` is the file or the folder that was read, `kind` its class in `transformers`, if known.
+  `cleans` is true if texts are without the spaces before punctuation (`spelling.cleaned`).
   """
 
   def __init__(self, tokenizer: Any, source: pathlib.Path, kind: str):
     self._tokenizer, self._source, self._kind = tokenizer, source, kind
     self.folder = source if source.is_dir() else source.parent
+    self.cleans = bool(config_of(self.folder).clean_up_tokenization_spaces)
+
+  @property
+  @abc.abstractmethod
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
 
   @abc.abstractmethod
   def encode(self, text: str, special: bool = True) -> list[int]:
@@ -211,6 +200,7 @@ class _Tokenizer(Chats, abc.ABC):
     for name in TOKENIZER_FILES:
       if (self.folder / name).is_file():
         shutil.copy(self.folder / name, folder / name)
+    copy_templates(self.folder, folder)
     content = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     if self._kind:
       content['tokenizer_class'] = self._kind
@@ -229,6 +219,7 @@ class JsonTokenizer(_Tokenizer):
   ):
     super().__init__(tokenizer, source, kind)
     self._around = around
+    self.cleans &= type(tokenizer.model).__name__ != 'BPE'  # as `transformers` has it
     with _explained(source):
       tokenizer.no_truncation()  # the file may keep settings of its training
       tokenizer.no_padding()
@@ -238,6 +229,12 @@ class JsonTokenizer(_Tokenizer):
   def vocab_size(self) -> int:
     """Number of ids, the added ones included."""
     return self._tokenizer.get_vocab_size()
+
+  @functools.cached_property
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
+    added = self._tokenizer.get_added_tokens_decoder()
+    return {token: one.content for token, one in added.items() if one.special}
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
@@ -249,7 +246,8 @@ class JsonTokenizer(_Tokenizer):
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids, special ones left out."""
-    return self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+    text = self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+    return cleaned(text) if self.cleans else text
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids without one."""
@@ -293,13 +291,19 @@ class PythonTokenizer(_Tokenizer):
     super().__init__(tokenizer, source, kind)
     languages = getattr(tokenizer, 'lang_token_to_id', {})  # M2M-100's are beside its vocabulary
     self._names = {token: piece for piece, token in (tokenizer.get_vocab() | languages).items()}
-    self._special = {*tokenizer.all_special_ids, *languages.values()}
+    special = {*tokenizer.all_special_ids, *languages.values()}
+    self._special = {token: self._names[token] for token in special if token in self._names}
     self.encode('')  # a vocabulary without '<unk>' fails only in use
 
   @property
   def vocab_size(self) -> int:
     """Number of ids, those without a piece included."""
     return 1 + max(self._names)
+
+  @property
+  def special(self) -> dict[int, str]:
+    """The tokens that texts are without, by their ids."""
+    return self._special
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""

@@ -9,16 +9,16 @@ import signal
 import sys
 
 MEMORY = 2**30  # bytes
-LONGEST = 2**24  # characters of a text
+LONGEST = 2**22  # characters of a text
 SECONDS = 30  # of one text; the process ends itself even if its parent is gone
 
 
-def answer(request):
+def answer(line):
   """Returns the rendered text, or a sentence that says why there is none."""
   jinja2 = importlib.import_module('jinja2')  # both are of the extra 'hf'
   library = importlib.import_module('transformers.utils.chat_template_utils')
   try:
-    (text,), _ = library.render_jinja_template(**request)
+    (text,), _ = library.render_jinja_template(**json.loads(line))
   except jinja2.TemplateSyntaxError as error:
     return {'refused': f'the chat template has a mistake in line {error.lineno}: {error}'}
   except MemoryError:
@@ -34,7 +34,7 @@ def answer(request):
 
 
 def main():
-  warm_up = {'conversations': [[]], 'chat_template': ''}
+  warm_up = '{"conversations": [[]], "chat_template": ""}'
   answer(warm_up)  # imports everything before the memory is bounded
   try:
     import resource
@@ -46,7 +46,7 @@ def main():
   print('ready', flush=True)
   for line in sys.stdin:
     signal.alarm(SECONDS)
-    print(json.dumps(answer(json.loads(line))), flush=True)
+    print(json.dumps(answer(line)), flush=True)
     signal.alarm(0)
 
 

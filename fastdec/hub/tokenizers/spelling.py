@@ -16,6 +16,23 @@ OF_SPACES = {
   'Metaspace',
 }  # decoders that `of_spaces` reads
 
+CLEANED = (  # as clean_up_tokenization_spaces means it, in this order
+  (' .', '.'), (' ?', '?'), (' !', '!'), (' ,', ','), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
+  (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+UNCLEAR = re.compile(r" (n'?|'[vr]?)?$")  # an end of a text that may be cleaned with what follows
+
+
+def cleaned(text: str) -> str:
+  """Returns a text without the spaces that taking English words apart has left.
+
+  >>> cleaned("I do n't , he 's .")
+  "I don't, he's."
+  """
+  for apart, together in CLEANED:
+    text = text.replace(apart, together)
+  return text
+
 
 def of_spaces(piece: str) -> bytes:
   """Returns the bytes of a piece in which '▁' is a space, and '<0xE4>' a byte.

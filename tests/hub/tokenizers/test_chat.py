@@ -4,11 +4,14 @@ import json
 import pathlib
 import threading
 
+import jax
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
 import fastdec as fd
 from fastdec.hub.tokenizers import chat
+from fastdec.models.lm import LM, LMConfig
 from fastdec.text.reader import Reader, StopReader
 
 STYLES = ('chatml', 'deepseek', 'gemma', 'llama3', 'mistral', 'zephyr')
@@ -45,9 +48,9 @@ def test_chats_are_those_of_transformers(shared, style):
 def test_stop_strings_are_found_as_by_the_whole_text(shared, style, block):
   tokenizer, found = cases(shared, style, 'stops.json')
   for case in found:
-    if not case.get('skip_special_tokens', True):
-      continue
-    reader, ids, pieces = StopReader(Reader(tokenizer, []), case['stop']), case['ids'], []
+    with_special = not case.get('skip_special_tokens', True)
+    reader = StopReader(Reader(tokenizer, []), case['stop'], with_special)
+    ids, pieces = case['ids'], []
     for at in range(0, len(ids), block):
       pieces.append(reader.add(ids[at : at + block]))
       shown = ''.join(pieces)
@@ -64,7 +67,7 @@ def folder(tmp_path):
   return tmp_path
 
 
-def rendered(folder, template, messages=HELLO, **given):
+def rendered(folder, template, messages=HELLO, /, **given):
   (folder / 'chat_template.jinja').write_text(template)
   return fd.load_tokenizer(folder).render(messages, **given)
 
@@ -105,6 +108,8 @@ def test_templates_have_what_those_of_transformers_have(folder, template, text):
     "{{ messages.append('more') }}",
     '{{ 1 + messages }}',
     '{% if %}',
+    "{{ '\\x01' * (2**22 + 1) }}",
+    "{% for i in range(10**9) %}{{ 'a' * 99999 }}{% endfor %}",
   ],
 )
 def test_a_template_without_end_or_measure_is_told_in_a_sentence(folder, template, monkeypatch):
@@ -112,6 +117,41 @@ def test_a_template_without_end_or_measure_is_told_in_a_sentence(folder, templat
   with pytest.raises(fd.UserError, match='the chat template'):
     rendered(folder, template)
   assert rendered(folder, 'still {{ messages[0].content }}') == 'still Hello'
+
+
+def test_the_longest_text_is_written_whole(folder):
+  assert len(rendered(folder, "{{ '\\x01' * 2**22 }}")) == 2**22
+
+
+def test_templates_in_files_of_their_own(folder, tmp_path):
+  """They go before those of tokenizer_config.json, and are saved with the tokenizer."""
+  named = folder / 'additional_chat_templates'
+  named.mkdir()
+  (named / 'tool_use.jinja').write_text('TOOLS{{ tools | length }}')
+  settings = {'chat_template': 'no file'}
+  (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
+  with pytest.raises(fd.UserError, match="templates tool_use, and none is called 'default'"):
+    fd.load_tokenizer(folder).render(HELLO)
+  assert rendered(folder, 'DEFAULT', tools=[{'name': 'f'}]) == 'TOOLS1'
+  assert rendered(folder, 'DEFAULT', tools=[]) == 'TOOLS0'
+  assert rendered(folder, 'DEFAULT') == 'DEFAULT'
+  model = LM(LMConfig(vocab_size=2, d_model=2, d_ff=2, layers=1, heads=1))
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  for _ in range(2):  # the second replaces the first
+    fd.save(model, params, tmp_path / 'saved', tokenizer=fd.load_tokenizer(folder))
+  assert fd.load_tokenizer(tmp_path / 'saved').render(HELLO, tools=[{}, {}]) == 'TOOLS2'
+
+
+def test_the_token_that_ends_turns_is_known(folder):
+  tokenizer = Tokenizer.from_file(str(folder / 'tokenizer.json'))
+  tokenizer.add_special_tokens(['<end>'])
+  tokenizer.save(str(folder / 'tokenizer.json'))
+  assert fd.load_tokenizer(folder).turn_end() is None
+  (folder / 'tokenizer_config.json').write_text('{"eos_token": "<end>"}')
+  for template, end in (('a<end>', (2, '<end>')), ('{{ eos_token }}', (2, '<end>')), ('a', None)):
+    (folder / 'chat_template.jinja').write_text(template)
+    assert fd.load_tokenizer(folder).turn_end() == end
 
 
 def test_threads_share_the_process(folder):
@@ -151,6 +191,9 @@ def test_the_template_of_a_folder(folder, config, given, text):
     ('Hello', {}, 'give at least one'),
     (['Hello'], {}, "'Hello' is no message"),
     (HELLO, {'when': pathlib.Path()}, 'are texts and numbers'),
+    (HELLO, {'messages': 1}, "a template argument cannot be called 'messages'"),
+    (HELLO, {'chat_template': 'a'}, "cannot be called 'chat_template'"),
+    (HELLO, {'tools': 1}, 'the chat template fails on these messages'),
     ([{'role': 'user'}], {'continue_final_message': True}, 'final message has no'),
   ],
 )

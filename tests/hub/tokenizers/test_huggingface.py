@@ -109,6 +109,12 @@ def test_languages_are_numbered_behind_the_pieces(kind, folder):
   language = tokenizer.pieces(range(tokenizer.vocab_size)).index(german)
   assert language >= len(words) and tokenizer.decode([language, *ids]) == TEXT
   assert '<unk>' not in tokenizer.pieces(tokenizer.encode('the >dog< sat'))[:3]
+  text = '>>a man<< runs'  # a mark of Marian's alone
+  known = {piece: i for i, piece in enumerate(words)}
+  spelt = [known.get(piece, 3) for piece in names.encode(text, out_type=str)]
+  assert tokenizer.encode(text, special=False) == spelt and len(spelt) > 6
+  settings(folder, **{name: value for name, value in config.items() if name != 'src_lang'})
+  assert fd.load_tokenizer(folder).encode(TEXT) == ids  # the class's own language is English
 
 
 def test_special_tokens_count_where_a_text_spells_them(folder):
@@ -211,6 +217,58 @@ def test_added_tokens_are_special_where_the_settings_name_them(folder):
   assert tokenizer.decode([40, *dog, 41, 40]) == '<think> dog<think>'
 
 
+def test_added_tokens_of_t5_keep_their_text(folder):
+  (folder / 'spiece.model').write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+  (folder / 'added_tokens.json').write_text(json.dumps({'<tab>': 140, '\n': 141}))
+  tokenizer = fd.load_tokenizer(folder)
+  dog = tokenizer.encode('dog', special=False)
+  assert tokenizer.decode([*dog, 140, 141, *dog, 1]).split() == ['dog<tab>', 'dog']
+
+
+def of_bytes(folder, special, **said):
+  """vocab.json and merges.txt of bytes, behind special tokens."""
+  tokenizers = pytest.importorskip('tokenizers')
+  words = [*special, *sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())]
+  (folder / 'vocab.json').write_text(json.dumps({word: i for i, word in enumerate(words)}))
+  (folder / 'merges.txt').write_text('#version: 0.2\n')
+  if said:
+    settings(folder, **said)
+
+
+@pytest.mark.parametrize('said', [{}, {'tokenizer_class': 'BartTokenizer'}])
+def test_barts_text_has_a_start_and_an_end_whether_settings_name_its_class_or_not(said, folder):
+  of_bytes(folder, ['<s>', '<pad>', '</s>', '<unk>', '<mask>'], **said)
+  of_type(folder, 'bart')
+  tokenizer = fd.load_tokenizer(folder)
+  ids = tokenizer.encode('a man')
+  assert (ids[0], ids[-1], len(ids)) == (0, 2, 7) and tokenizer.decode(ids) == 'a man'
+  assert 4 in tokenizer.encode('yes <mask> no')
+
+
+def test_what_transformers_cannot_read_says_what_to_mend(folder):
+  of_bytes(folder, ['<s>'], tokenizer_class='PreTrainedTokenizerFast')
+  remedy = r'add its tokenizer\.json, or mend tokenizer_class'
+  with pytest.raises(fd.UserError, match=rf'a tokenizer that cannot be read .*: {remedy}') as error:
+    fd.load_tokenizer(folder)
+  assert '\n' not in str(error.value)
+  (folder / 'vocab.json').unlink()
+  settings(folder)
+  of_type(folder, 'm2m_100')
+  (folder / 'sentencepiece.bpe.model').write_bytes(pieces())
+  with pytest.raises(fd.UserError, match='name the class in tokenizer_config'):
+    fd.load_tokenizer(folder)
+
+
+@pytest.mark.parametrize('has_config', [False, True])
+@pytest.mark.parametrize('name', ['tokenizer.model', 'tekken.json', 'tiktoken.model'])
+def test_other_peoples_tokenizers_are_named(name, has_config, folder):
+  (folder / name).write_text('IQ== 0\nIg== 1\n' if name.endswith('.model') else '{"vocab": []}')
+  if not has_config:
+    (folder / 'config.json').unlink()
+  with pytest.raises(fd.UserError, match=r'which is not read: add the tokenizer\.json of the same'):
+    fd.load_tokenizer(folder)
+
+
 @pytest.mark.parametrize('kind', ['LlamaTokenizer', 'OwnTokenizer'])
 def test_no_code_of_a_folder_runs_and_nothing_is_downloaded(kind, folder, monkeypatch):
   (folder / 'tokenizer.model').write_bytes(pieces())
@@ -280,6 +338,9 @@ def test_tokenizer_json(folder):
   made.enable_truncation(2)
   made.enable_padding(length=9)
   made.save(str(folder / 'tokenizer.json'))
+  assert fd.load_tokenizer(folder).encode(TEXT) == tokenizer.encode(TEXT)
+  marked = b'\xef\xbb\xbf' + (folder / 'tokenizer.json').read_bytes()  # a byte order mark
+  (folder / 'tokenizer.json').write_bytes(marked)
   assert fd.load_tokenizer(folder).encode(TEXT) == tokenizer.encode(TEXT)
   (folder / 'tokenizer.json').write_text('{}')
   with pytest.raises(fd.UserError, match=r'tokenizer\.json cannot be read'):
