@@ -48,6 +48,7 @@ from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, counted, plain_console
+from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
@@ -229,7 +230,7 @@ def stream_blocks(
   """
   ids, context = generator.read(prompt)
   reader = Reader(generator.tokenizer, context)
-  stream = fd.stream(
+  stream = few.stream(
     generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
     max_len=max_len, key=jax.random.key(seed), processors=generator.processors,
     constraint=generator.constraint, logprobs=logprobs,
@@ -255,7 +256,7 @@ def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
     strategies['plain'] = fd.Greedy().with_sampling(sampling)
 
   def decode(strategy: Any) -> Any:
-    return fd.decode(
+    return few.decode(
       generator.model, generator.params, np.array([ids], np.int32), strategy,
       max_len=args.max_len, key=jax.random.key(args.seed), processors=generator.processors,
       constraint=generator.constraint,

@@ -25,7 +25,7 @@ from fastdec.decoding.inputs import (
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
-from fastdec.decoding.prefill import with_first_slots
+from fastdec.decoding.prefill import has_few_sizes, in_few_sizes, with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, likeliest
@@ -82,8 +82,11 @@ def prepare(
   processors: Any,
   constraint: Any,
   logprobs: Any,
+  few: bool = False,
 ) -> tuple[Request, Prompt]:
-  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`."""
+  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`.
+
+  few: the prompt gets one of few sizes, if it can (`prefill.in_few_sizes`)."""
   check_model(model, params)
   check_strategy(strategy)
   model = ended_by(model, processors)
@@ -97,6 +100,8 @@ def prepare(
   check_prompt_positions(model, prompt, request.max_len)
   strategy.check(model, prompt, request.max_len)
 
+  if few and request.mesh is None and has_few_sizes(model, strategy):
+    return request, in_few_sizes(model, prompt, request.max_len)
   prompt = with_first_slots(model, strategy, padded(model, prompt), request.bucket)
   if request.mesh is None:
     prompt = shared(model, prompt)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fastdec.decoding.decode import decode, stream
+from fastdec.decoding import few
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
@@ -381,12 +381,12 @@ class Generator:
           break
       yield _Row(0, tokens, sizes[1:], len(sizes) - 1)
     else:
-      decoded = decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
+      decoded = few.decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
       yield from _rows(decoded, [0])
 
   def _stream(self, ids: list[int], arguments: dict[str, Any]) -> Iterator[list[Any]]:
     """Yields the blocks of one text. Arguments are checked at once, and traced at the first."""
-    blocks = stream(self.model, self.params, np.array([ids], np.int32), **arguments)
+    blocks = few.stream(self.model, self.params, np.array([ids], np.int32), **arguments)
     return (block for (block,) in blocks)
 
 
