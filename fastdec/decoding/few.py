@@ -41,12 +41,7 @@ FREE = (  # arguments that may be left out
 
 
 def decode(
-  model: Model,
-  params: Params,
-  inputs: Any,
-  strategy: Strategy,
-  logprobs: int = 0,
-  **arguments: Any,
+  model: Model, params: Params, inputs: Any, strategy: Strategy, logprobs: int = 0, **arguments: Any
 ) -> Decoded:
   """Decodes as `fd.decode`, and returns NumPy arrays.
 
@@ -66,12 +61,7 @@ def decode(
 
 
 def stream(
-  model: Model,
-  params: Params,
-  inputs: Any,
-  strategy: Strategy,
-  logprobs: int = 0,
-  **arguments: Any,
+  model: Model, params: Params, inputs: Any, strategy: Strategy, logprobs: int = 0, **arguments: Any
 ) -> Iterator[list[list[int]]]:
   """Yields the blocks of each row as `fd.stream`, whose arguments are those of `decode`."""
   check_streams(strategy)
@@ -155,11 +145,13 @@ def _grown(request: Request, prompt: Prompt, state: Any, length: int) -> tuple[P
   wider = few_width(max(prompt.tokens.shape[1] + 1, length), limit)
   wide = np.pad(prompt.tokens, ((0, 0), (0, wider - prompt.tokens.shape[1])))
   grown = in_few_sizes(model, dataclasses.replace(prompt, tokens=wide), request.max_len)
-  return grown, jax.tree.map(_widened, state, by_shapes.start.eval_shape(*_begins(request, grown))[0])
+  return grown, jax.tree.map(
+    _widened, state, by_shapes.start.eval_shape(*_begins(request, grown))[0]
+  )
 
 
 def _widened(x: Array, like: jax.ShapeDtypeStruct) -> Array:
-  """Returns x with more entries at the end of its axes: copies of the last, which is not used yet."""
+  """Returns x with more entries at the end of its axes: copies of the last, which is unused yet."""
   if x.shape == like.shape:
     return x
   more = [(0, new - old) for old, new in zip(x.shape, like.shape, strict=True)]

@@ -36,6 +36,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
 from fastdec.laws.processors import Processors
+from fastdec.text import programs
 from fastdec.text.drafting import check_fits, draft_of
 from fastdec.text.generated import Generated
 from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
@@ -100,11 +101,15 @@ class Generator:
         uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
       source, target: languages, 'en' and 'de', of a model that translates between several.
 
+    Compiled programs are kept in the user's cache folder from now on, unless JAX has a cache
+    already (`fastdec.text.programs`).
+
     Raises:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
         a strategy that does not take them; languages that the tokenizer lacks.
     """
     _check_one_way(draft, heads, strategy)
+    programs.keep()
 
     # Read what `fd.tune` chose: a strategy, a type of numbers, and how many texts at once.
     rows = ROWS
