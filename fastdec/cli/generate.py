@@ -54,6 +54,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place
+from fastdec.text.generator import key_of
 from fastdec.text.reader import Reader
 
 
@@ -232,7 +233,7 @@ def stream_blocks(
   reader = Reader(generator.tokenizer, context)
   stream = few.stream(
     generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
-    max_len=max_len, key=jax.random.key(seed), processors=generator.processors,
+    max_len=max_len, key=key_of(generator.strategy, seed), processors=generator.processors,
     constraint=generator.constraint, logprobs=logprobs,
   )  # fmt: skip
   for (block,) in stream:
@@ -258,7 +259,7 @@ def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
   def decode(strategy: Any) -> Any:
     return few.decode(
       generator.model, generator.params, np.array([ids], np.int32), strategy,
-      max_len=args.max_len, key=jax.random.key(args.seed), processors=generator.processors,
+      max_len=args.max_len, key=key_of(strategy, args.seed), processors=generator.processors,
       constraint=generator.constraint,
     )  # fmt: skip
 

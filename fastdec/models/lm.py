@@ -24,7 +24,7 @@ from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import traced_shapes, unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
@@ -263,6 +263,17 @@ class LM(LinenModel):
     ones = jnp.ones((1, 2), jnp.int32)
     batch = {'target': ones, 'target_segment': ones, 'target_position': ones}
     return Network(self.config).init(key, batch, train=False)['params']
+
+  @property
+  def shapes(self) -> Params:
+    """The shapes of `init`'s parameters; of layers of one kind one is traced."""
+    c, layers, rest = self.config, {}, {}
+    for is_sparse in set(c.sparse):
+      experts = dataclasses.replace(c.experts, dense=()) if is_sparse and c.experts else None
+      one = LM(dataclasses.replace(c, layers=1, windows=(), experts=experts))
+      rest = dict(traced_shapes(one))
+      layers[is_sparse] = rest.pop('layer_0')
+    return rest | {f'layer_{i}': layers[is_sparse] for i, is_sparse in enumerate(c.sparse)}
 
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Returns None: there is no encoder."""

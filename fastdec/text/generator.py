@@ -356,7 +356,7 @@ class Generator:
       'processors': processors,
       'constraint': constraint,
       'max_len': max_new_tokens,
-      'key': _key(strategy, seed),
+      'key': key_of(strategy, seed),
     }
 
   def _decode(
@@ -471,7 +471,7 @@ def _with_start(model: Any, start: int) -> Any:
   return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
-def _key(strategy: Any, seed: Any) -> Any:
+def key_of(strategy: Any, seed: Any) -> Any:
   """Returns the key of a seed, or one key for each seed of a list.
 
   None if the rule is exact, since decoding is faster without keys.
