@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
