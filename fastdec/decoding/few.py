@@ -27,17 +27,17 @@ from jaxtyping import Array, Bool, Int
 from fastdec.cache.loops import while_loop
 from fastdec.decoding import decode as by_shapes
 from fastdec.decoding.law import logprobs_of
+from fastdec.decoding.pool import Finished, decode_request
 from fastdec.decoding.prefill import few_width, in_few_sizes, room_of
 from fastdec.decoding.protocol import Decoded, Prompt, check_finite, listed
-from fastdec.decoding.request import Request, prepare
+from fastdec.decoding.request import Request, prepare, prepare_each
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 
-FREE = (  # arguments that may be left out
-  'prompt_lengths', 'prefix', 'max_len', 'key', 'processors', 'constraint'
-)  # fmt: skip
+ROWS_FREE = ('max_len', 'key', 'processors', 'constraint')  # arguments that may be left out
+FREE = (*ROWS_FREE, 'prompt_lengths', 'prefix')
 
 
 def decode(
@@ -70,6 +70,18 @@ def stream(
     arguments['logprobs'] = logprobs
     return by_shapes.stream(model, params, inputs, strategy, **arguments)
   return _blocks(request, prompt)
+
+
+def decode_each(
+  model: Model, params: Params, inputs: Any, strategy: Strategy, rows: int, **arguments: Any
+) -> Iterator[Finished]:
+  """Decodes as `fd.decode_each`, by programs that do not depend on the limits of the texts.
+
+  They depend on the width of the prompts, and on the number of rows: here each slot costs more.
+  """
+  given = dict.fromkeys(ROWS_FREE) | {'logprobs': 0} | arguments
+  request, sources = prepare_each(model, params, inputs, strategy, **given)
+  return decode_request(dataclasses.replace(request, few=True), sources, rows)
 
 
 def _prepared(

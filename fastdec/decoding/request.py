@@ -25,7 +25,7 @@ from fastdec.decoding.inputs import (
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
-from fastdec.decoding.prefill import has_few_sizes, in_few_sizes, with_first_slots
+from fastdec.decoding.prefill import few_width, has_few_sizes, in_few_sizes, with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, likeliest
@@ -49,6 +49,7 @@ class Request:
     keys: a random key for each row; None: there are none.
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
     mesh: devices that the parameters lie on; None: one device.
+    few: the bucket is one of very few.
   """
 
   target: Bound
@@ -57,6 +58,7 @@ class Request:
   keys: Array | None
   logprobs: int
   mesh: Mesh | None
+  few: bool = False
 
   @property
   def max_len(self) -> int:
@@ -66,7 +68,10 @@ class Request:
   @property
   def bucket(self) -> int:
     """`max_len` rounded up to one of few numbers, so that there are few programs."""
-    return bucket_of(self.target.module, self.max_len)
+    model = self.target.module
+    if self.few and hasattr(self.strategy, 'emitted') and model.fixed_length is None:
+      return few_width(self.max_len, None)  # its slots grow with the text
+    return bucket_of(model, self.max_len)
 
 
 def prepare(

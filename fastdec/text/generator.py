@@ -22,7 +22,6 @@ from fastdec.decoding import few
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
-from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded, check_finite, finish_reason, promise_of
 from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import SETTINGS
@@ -371,7 +370,7 @@ class Generator:
     if not inputs:
       return
     if len(inputs) > 1 or mesh is not None:
-      parts = decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
+      parts = few.decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
       for part in parts:
         yield from _rows(part.decoded, part.indices.tolist())
     elif stops and isinstance(self.strategy, LoopStrategy):
