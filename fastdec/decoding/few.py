@@ -131,7 +131,7 @@ class _Text:
 
     Such a row gets it with the next ones."""
     request, prompt, state = self.request, self.prompt, self.state
-    strategy = request.strategy
+    strategy: Any = request.strategy
     length = prompt.length + np.asarray(strategy.emitted(state))
     is_full = ~np.asarray(strategy.done(state)) & (length >= room_of(prompt))
     if is_full.any():
@@ -172,7 +172,7 @@ def _widened(x: Array, like: jax.ShapeDtypeStruct) -> Array:
 
 @functools.partial(jax.jit, donate_argnames='state')
 def proceed(
-  target: Bound, strategy: Strategy, state: Any, room: Int[Array, ' b'], calls: Int[Array, '']
+  target: Bound, strategy: Any, state: Any, room: Int[Array, ' b'], calls: Int[Array, '']
 ) -> tuple[Any, Bool[Array, '']]:
   """Makes up to `calls` calls, overwriting `state`; returns the new one, and true if all are done.
 

@@ -30,7 +30,7 @@ SHARE = 8  # after a long prompt: an eighth of its length
 # Widths of prompts that programs are few for (`in_few_sizes`): 256, 1,024, 4,096, 8,192, ...
 FEWEST = 256
 QUADRUPLED_TO = 4096
-FIRST_CHUNK = 64  # tokens of a prompt of the first width that are read at once
+SHORT_CHUNK = 32  # tokens of a prompt of the first width that a CPU reads at once
 ROOM = 4  # a quarter of a width comes behind it
 ANY = 2**30  # slots, of a cache whose kind does not depend on their number
 
@@ -219,7 +219,7 @@ def in_few_sizes(model: Model, prompt: Prompt, max_len: int) -> Prompt:
   """
   length, t = int(prompt.length.max()), prompt.tokens.shape[1]
   width = few_width(t, model.max_positions)
-  most = ANY
+  is_short, most = width <= FEWEST, ANY
   if getattr(model, 'reads_length', True):  # its caches may depend on the longest text
     last = few_width(length + max_len, model.max_positions)
     most = last + last // ROOM
@@ -228,7 +228,7 @@ def in_few_sizes(model: Model, prompt: Prompt, max_len: int) -> Prompt:
     prompt,
     tokens=tokens,
     slots=max(width // ROOM, 1),
-    chunk=FIRST_CHUNK if width <= FEWEST else CHUNK,
+    chunk=SHORT_CHUNK if is_short and jax.default_backend() == 'cpu' else CHUNK,
     most=most,
   )
 

@@ -189,7 +189,8 @@ def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   if isinstance(table, Quantized | Packed):
     return table.rows(ids)
   if table.dtype.itemsize < 4:
-    table, ids = jax.lax.optimization_barrier((table, ids))
+    rows, ids = jax.lax.optimization_barrier((table, ids))
+    return rows[ids]
   return table[ids]
 
 

@@ -143,7 +143,8 @@ def _call_layer(
 ) -> tuple[Float[Array, 'b n d'], LayerKV]:
   """Calls a layer on the nodes behind a cache; alike layers of a program are traced once."""
   layer = Layer(config, is_sparse, parent=None)  # not a part of the network that is being called
-  return layer.apply({'params': params}, x, turns, sees, cached, start)
+  called: Any = layer.apply({'params': params}, x, turns, sees, cached, start)
+  return called
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:

@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import tempfile
 import warnings
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -29,8 +30,8 @@ def keep() -> None:
 
   A folder that cannot be written, or a full disk, is a note, and programs are not kept.
   """
-  is_set = bool(jax.config.jax_compilation_cache_dir)
-  if is_set or not jax.config.jax_enable_compilation_cache:
+  config: Any = jax.config
+  if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
     return
   place = folder()
   if place is None:

@@ -213,10 +213,12 @@ def test_few_programs_see_the_true_length_of_a_text(changes, in_float64):
   params = jax.tree.map(lambda x: 4 * x.astype(float), model.init(jax.random.key(1)))
   for length, max_len in ((30, 20), (250, 100), (290, 40)):
     prompt = [np.random.default_rng(length).integers(2, 17, length).tolist()]
-    made = few.decode(model, params, prompt, fd.Greedy(), max_len=max_len)
-    expected = fd.decode(model, params, prompt, fd.Greedy(), max_len=max_len)
-    assert len(set(made.tokens[0].tolist())) > 2
+    arguments = {'max_len': max_len, 'logprobs': 1}
+    made = few.decode(model, params, prompt, fd.Greedy(), **arguments)
+    expected = fd.decode(model, params, prompt, fd.Greedy(), **arguments)
     np.testing.assert_array_equal(made.tokens, expected.tokens)
+    np.testing.assert_allclose(made.logprobs, expected.logprobs, rtol=1e-9)
+    assert len({*made.logprobs[0].round(6).tolist()}) > 3
 
 
 def test_pools_of_ten_lengths_and_limits_compile_two_programs():
