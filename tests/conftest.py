@@ -34,6 +34,8 @@ os.environ['TMPDIR'] = tempfile.tempdir = _temporary.name
 jax.config.update('jax_compilation_cache_dir', str(ROOT / '.cache' / 'jax'))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+# Processes that tests start keep theirs here too, and not in the user's cache folder.
+os.environ['FASTDEC_CACHE'] = str(ROOT / '.cache' / 'fastdec')
 
 # The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different
 # ranks, is an error unless it is written out) and in which a warning is an error. The others follow

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import fastdec
 from fastdec.extras import EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
@@ -156,13 +157,31 @@ def test_the_library_itself_loads_none_of_the_extras():
 
 def test_the_library_itself_loads_neither_hub_nor_text():
   """Decoding needs nothing that reads the folders of others: `fd.load` imports it on first use."""
-  code = 'import json, sys, fastdec; print(json.dumps(sorted(sys.modules)))'
+  loaded = modules_after('import fastdec; fastdec.decode')
+  assert 'fastdec.decoding.decode' in loaded
+  assert not {name for name in loaded if name.startswith(('fastdec.hub', 'fastdec.text'))}
+
+
+def test_the_help_of_the_command_loads_nothing_that_takes_time():
+  loaded = modules_after("from fastdec.cli import main; main(['--help']); main(['--version'])")
+  assert 'fastdec.cli' in loaded
+  assert not {'jax', 'numpy', 'flax', 'rich', 'tokenizers', 'fastdec.decoding'} & loaded
+
+
+def test_all_public_names_have_a_module():
+  assert {*fastdec.MODULES, *fastdec.SUBMODULES} == {*fastdec.__all__} <= {*dir(fastdec)}
+  assert all(getattr(fastdec, name) is not None for name in fastdec.__all__)
+  with pytest.raises(AttributeError, match="no attribute 'decodes'"):
+    getattr(fastdec, 'decodes')  # noqa: B009
+
+
+def modules_after(code: str) -> set[str]:
+  """Names of the modules that a new process has loaded after some code."""
+  code += '; import json, sys; print(); print(json.dumps(sorted(sys.modules)))'
   printed = subprocess.run(
     [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
   ).stdout
-  loaded = {name for name in json.loads(printed) if name.startswith('fastdec.')}
-  assert 'fastdec.decoding.decode' in loaded
-  assert not {name for name in loaded if name.startswith(('fastdec.hub', 'fastdec.text'))}
+  return set(json.loads(printed.splitlines()[-1]))
 
 
 def test_experiments_never_import_configs():

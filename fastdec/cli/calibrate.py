@@ -28,6 +28,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, timed
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
+from fastdec.text import programs
 from fastdec.text.load import open_folder
 from fastdec.training.progress import Progress
 
@@ -47,7 +48,9 @@ def main(words: Sequence[str]) -> None:
   )
   opening.add_dtype(parser)
   opening.add_length(parser)
+  opening.add_no_cache(parser)
   args = parser.read(words)
+  programs.keep()
   from fastdec.evaluation import tree_figure  # imports the extra that draws pictures
 
   # Check the flags, and open the model and its heads.

@@ -19,6 +19,7 @@ from fastdec.cli.flags import Parser
 from fastdec.cli.opening import add_length
 from fastdec.errors import UserError
 from fastdec.kernels.products import kernels_of
+from fastdec.models.fresh import shapes_of
 from fastdec.text.load import is_draft, load_draft, open_folder, tokenizer_of
 
 GENERATION = 'generation_config.json'
@@ -71,7 +72,7 @@ def lines_of(path: str, prompt: str | None, dtype: str | None, most: int) -> Ite
     yield f'model: none ({error})'
   else:
     if hasattr(model, 'init'):
-      shapes = jax.eval_shape(model.init, jax.random.key(0))
+      shapes = shapes_of(model)
     else:
       shapes = folder.params()
     kind = folder.config.get('model_type')

@@ -57,12 +57,14 @@ from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, counted, plain_console
+from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.decoding.score import likeliest as check_logprobs
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place_to_write, read_stdin, text_of
+from fastdec.text.generator import key_of
 from fastdec.text.reader import Reader, StopReader
 
 
@@ -246,9 +248,9 @@ def stream_blocks(
   """
   ids, context = generator.read(prompt)
   reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
-  stream = fd.stream(
+  stream = few.stream(
     generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
-    max_len=max_len, key=jax.random.key(seed), processors=generator.processors,
+    max_len=max_len, key=key_of(generator.strategy, seed), processors=generator.processors,
     constraint=generator.constraint, logprobs=logprobs,
   )  # fmt: skip
   for (block,) in stream:
@@ -276,9 +278,9 @@ def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
     strategies['plain'] = fd.Greedy().with_sampling(sampling)
 
   def decode(strategy: Any) -> Any:
-    return fd.decode(
+    return few.decode(
       generator.model, generator.params, np.array([ids], np.int32), strategy,
-      max_len=args.max_len, key=jax.random.key(args.seed), processors=generator.processors,
+      max_len=args.max_len, key=key_of(strategy, args.seed), processors=generator.processors,
       constraint=generator.constraint,
     )  # fmt: skip
 

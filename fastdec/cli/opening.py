@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import re
 import warnings
@@ -25,6 +26,7 @@ from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
 from fastdec.hub.tokenizers import chat
 from fastdec.models.api import source_words
+from fastdec.text import programs
 from fastdec.text.generator import ROWS
 from fastdec.text.load import is_tuned, open_folder, tokenizer_of
 from fastdec.tuning.tuned import file_to_read
@@ -190,8 +192,26 @@ def add_length(parser: Parser, max_len: int = DEFAULT_MAX_LEN) -> None:
 
 
 def add_cores(parser: Parser) -> None:
-  """Adds the flag of the number of cores."""
+  """Adds the flags of the number of cores, and of compiled programs."""
   parser.add_argument('--cores', type=whole(1), help='cores to decode with (chosen for the model)')
+  add_no_cache(parser)
+
+
+def add_no_cache(parser: Parser) -> None:
+  """Adds the flag that keeps no programs; no setting of the output remembers it."""
+  parser.add_argument(
+    '--no-cache',
+    action=_NoCache,
+    nargs=0,
+    dest=argparse.SUPPRESS,
+    default=argparse.SUPPRESS,
+    help='keeps no compiled programs for the next time (they are kept)',
+  )
+
+
+class _NoCache(argparse.Action):
+  def __call__(self, *_: Any) -> None:
+    os.environ[programs.VARIABLE] = ''
 
 
 def add_sampling(parser: Parser) -> None:

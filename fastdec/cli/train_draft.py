@@ -43,6 +43,7 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.api import Params
 from fastdec.struct import Bound
+from fastdec.text import programs
 from fastdec.text.load import open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
@@ -77,7 +78,9 @@ def main(words: Sequence[str]) -> None:
     '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
   opening.add_length(parser)
+  opening.add_no_cache(parser)
   args = parser.read(words)
+  programs.keep()
 
   # Look at what is there: the finished draft, or the training of another one.
   out = place(args.out)

@@ -50,6 +50,7 @@ from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place_to_write
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
+from fastdec.text import programs
 from fastdec.text.drafting import draft_of
 from fastdec.text.load import load_heads, open_folder
 from fastdec.tuning.tune import OutOfTime
@@ -72,6 +73,7 @@ class Candidate(NamedTuple):
 def main(words: Sequence[str]) -> None:
   args = _read(words)
   cores.restrict(args.model, max(args.batches), args.cores)  # before JAX looks for them
+  programs.keep()
 
   # Mistakes in the flags show before any work.
   dtypes = _types(args.dtypes)

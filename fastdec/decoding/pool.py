@@ -89,6 +89,13 @@ def decode_each(
     model, params, inputs, strategy, max_len=most_of(max_len, max_new_tokens), key=key,
     processors=processors, constraint=constraint, logprobs=logprobs,
   )  # fmt: skip
+  return decode_request(request, sources, rows)
+
+
+def decode_request(
+  request: Request, sources: Sequence[Int[np.ndarray, ' _']], rows: int
+) -> Iterator[Finished]:
+  """Decodes what `prepare_each` has checked, as `decode_each`."""
   if not sources:
     return iter(())
   unit = 1 if request.mesh is None else request.mesh.shape['data']

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.decoding.protocol import Prompt
@@ -26,25 +27,38 @@ CHUNK = 256  # tokens, at most
 FIRST = 64  # tokens after a prompt that there are slots for at first
 SHARE = 8  # after a long prompt: an eighth of its length
 
+# Widths of prompts that programs are few for (`in_few_sizes`): 256, 1,024, 4,096, 8,192, ...
+FEWEST = 256
+QUADRUPLED_TO = 4096
+SHORT_CHUNK = 32  # tokens of a prompt of the first width that a CPU reads at once
+ROOM = 4  # a quarter of a width comes behind it
+ANY = 2**30  # slots, of a cache whose kind does not depend on their number
+
 T = TypeVar('T')
 
 
-def chunks_of(t: int) -> tuple[int, int]:
-  """Returns the number of chunks of t tokens, and their width.
+def chunks_of(t: int, most: int = CHUNK) -> tuple[int, int]:
+  """Returns the number of chunks of t tokens, and their width, `most` or less.
 
-  >>> chunks_of(256), chunks_of(640)
-  ((1, 256), (3, 214))
+  >>> chunks_of(256), chunks_of(640), chunks_of(256, 64)
+  ((1, 256), (3, 214), (4, 64))
   """
-  chunks = max(-(-t // CHUNK), 1)
+  chunks = max(-(-t // most), 1)
   return chunks, -(-t // chunks)
 
 
 def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
   """Returns the slots for a prompt, its output up to `Prompt.slots`, and calls on nodes."""
-  parts = [chunks_of(n) for n in (prompt.shared, prompt.tokens.shape[1] - prompt.shared)]
+  lengths = (prompt.shared, prompt.tokens.shape[1] - prompt.shared)
+  parts = [chunks_of(n, prompt.chunk) for n in lengths]
+  widest = max(nodes, *(width for _, width in parts))
   total = sum(chunks * width for chunks, width in parts) + max_len + nodes
   more = 0 if prompt.slots is None else max(max_len - prompt.slots, 0)
-  return Capacity(total - more, nodes=max(nodes, *(width for _, width in parts)), more=more)
+  if prompt.most is None:
+    return Capacity(total - more, nodes=widest, more=more)
+  # A cache of any size continues as one of the next: a ring has the same size in all of them.
+  total -= more
+  return Capacity(total, nodes=max(widest, CHUNK), more=max(prompt.most - total, 0))
 
 
 def memory_of(target: Bound, prompt: Prompt) -> Any:
@@ -61,38 +75,50 @@ def in_chunks(
   state: T,
   texts: Any,
   length: Int[Array, ' b'],
+  most: int = CHUNK,
 ) -> tuple[T, Any]:
-  """Reads arrays [b, t, ...] chunk by chunk.
+  """Reads arrays [b, t, ...] chunk by chunk, up to the end of the longest row.
 
   Args:
     read: (state, the chunk of each array, tokens of each row in it) -> (state, arrays [b, n, ...]).
     state: before the first chunk.
     texts: arrays [b, t, ...].
     length: tokens of each row; padding stands behind them.
+    most: entries of a chunk, at most.
 
   Returns:
-    The state after the last chunk, and the arrays of all chunks joined, cut to t entries.
+    The state after the last chunk, and the arrays of all chunks joined, cut to t entries. Those of
+    chunks without a token are zeros.
   """
   t = jax.tree.leaves(texts)[0].shape[1]
-  chunks, width = chunks_of(t)
+  chunks, width = chunks_of(t, most)
   if chunks == 1:
     return read(state, texts, length)
+  texts = jax.tree.map(
+    lambda x: jnp.pad(x, ((0, 0), (0, chunks * width - t), *[(0, 0)] * (x.ndim - 2))), texts
+  )
 
-  def cut(x: Array) -> Array:
-    x = jnp.pad(x, ((0, 0), (0, chunks * width - t), *[(0, 0)] * (x.ndim - 2)))
-    return jnp.moveaxis(x.reshape(len(x), chunks, width, *x.shape[2:]), 1, 0)
+  def read_at(number: Int[Array, ''], state: T) -> tuple[T, Any]:
+    chunk = jax.tree.map(
+      lambda x: jax.lax.dynamic_slice_in_dim(x, number * width, width, axis=1), texts
+    )
+    return read(state, chunk, (length - number * width).clip(0, width))
 
-  def one(state: T, chunk: tuple[Int[Array, ''], Any]) -> tuple[T, Any]:
-    number, texts = chunk
-    return read(state, texts, (length - number * width).clip(0, width))
+  def one(number: Int[Array, ''], carry: tuple[T, Any]) -> tuple[T, Any]:
+    def put(rows: Array, new: Array) -> Array:
+      return jax.lax.dynamic_update_slice_in_dim(rows, new, number * new.shape[1], axis=1)
 
-  def join(x: Array) -> Array:
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(len(x), -1, *x.shape[3:])[:, :t]
+    state, new = read_at(number, carry[0])
+    return state, jax.tree.map(put, carry[1], new)
 
-  numbers = jnp.arange(chunks, dtype=length.dtype)
-  state, made = jax.lax.scan(one, state, (numbers, jax.tree.map(cut, texts)))
-  return state, jax.tree.map(join, made)
+  first = jnp.zeros((), length.dtype)
+  _, shapes = jax.eval_shape(read_at, first, state)
+  made = jax.tree.map(
+    lambda x: jnp.zeros((x.shape[0], chunks * x.shape[1], *x.shape[2:]), x.dtype), shapes
+  )
+  count = (length.max() + width - 1) // width
+  state, made = jax.lax.fori_loop(first, count, one, (state, made))
+  return state, jax.tree.map(lambda x: x[:, :t], made)
 
 
 def read_text(
@@ -123,14 +149,16 @@ def read_text(
 
   read_rows = functools.partial(read, text_length)
   if not n:
-    cache, (hidden, states) = in_chunks(read_rows, cache, tokens, prompt.length)
+    cache, (hidden, states) = in_chunks(read_rows, cache, tokens, prompt.length, prompt.chunk)
     return hidden, states, cache
 
   # Read the shared beginning in one row, copy its cache to all rows, and read what follows.
   read_one, count = functools.partial(read, text_length[:1]), jnp.full(1, n, jnp.int32)
-  one, first = in_chunks(read_one, cache.gather(jnp.zeros(1, jnp.int32)), tokens[:1, :n], count)
+  one, first = in_chunks(
+    read_one, cache.gather(jnp.zeros(1, jnp.int32)), tokens[:1, :n], count, prompt.chunk
+  )
   cache = one.gather(jnp.zeros(b, jnp.int32))
-  cache, rest = in_chunks(read_rows, cache, tokens[:, n:], prompt.length - n)
+  cache, rest = in_chunks(read_rows, cache, tokens[:, n:], prompt.length - n, prompt.chunk)
   hidden, states = jax.tree.map(
     lambda x, y: jnp.concatenate([jnp.repeat(x, b, axis=0), y], axis=1), first, rest
   )
@@ -175,3 +203,49 @@ def with_slots(
     return jnp.pad(x, [(0, 0), *more]) if any(end for _, end in more) else x
 
   return jax.tree.map(padded, state, jax.eval_shape(init, prompt, keys))
+
+
+def has_few_sizes(model: Model, strategy: Any) -> bool:
+  """True if the strategy's prompts by this model may have the sizes of `in_few_sizes`."""
+  is_text = model.start_id is None and model.fixed_length is None
+  return is_text and hasattr(strategy, 'emitted')
+
+
+def in_few_sizes(model: Model, prompt: Prompt, max_len: int) -> Prompt:
+  """Pads prompts to one of few widths, so that there are few programs for any lengths and limits.
+
+  They are read in chunks as far as they reach. Caches have slots for the width and a quarter more,
+  for prompt and output together: `room_of`.
+  """
+  length, t = int(prompt.length.max()), prompt.tokens.shape[1]
+  width = few_width(t, model.max_positions)
+  is_short, most = width <= FEWEST, ANY
+  if getattr(model, 'reads_length', True):  # its caches may depend on the longest text
+    last = few_width(length + max_len, model.max_positions)
+    most = last + last // ROOM
+  tokens = np.pad(prompt.tokens, ((0, 0), (0, width - t)), constant_values=model.pad_id)
+  return dataclasses.replace(
+    prompt,
+    tokens=tokens,
+    slots=max(width // ROOM, 1),
+    chunk=SHORT_CHUNK if is_short and jax.default_backend() == 'cpu' else CHUNK,
+    most=most,
+  )
+
+
+def few_width(length: int, limit: int | None) -> int:
+  """Returns the smallest of 256, 1,024, 4,096, 8,192, ..., and the limit, that holds the length.
+
+  >>> [few_width(length, None) for length in (3, 256, 257, 4096, 4097)]
+  [256, 256, 1024, 4096, 8192]
+  """
+  width = FEWEST
+  while width < length:
+    width *= 4 if width < QUADRUPLED_TO else 2
+  return width if limit is None else max(min(width, limit), length)
+
+
+def room_of(prompt: Prompt) -> int:
+  """Returns the tokens of prompt and output that a prompt `in_few_sizes` has slots for."""
+  assert prompt.slots is not None
+  return prompt.tokens.shape[1] + prompt.slots

@@ -57,6 +57,9 @@ class Prompt:
   # tokens that all rows begin with, fewer than any row has (`inputs.shared`)
   shared: int = struct.static(default=0)
   one_source: bool = struct.static(default=False)  # all rows have the same inputs
+  chunk: int = struct.static(default=256)  # tokens read at once, at most
+  # slots that caches may have at last (`prefill.in_few_sizes`); None: as follows from max_len
+  most: int | None = struct.static(default=None)
 
   def source_length(self, model: Model) -> Int[Array, ' b']:
     """Number of tokens of each row's source, a text, without the padding at its end."""

@@ -25,7 +25,7 @@ from fastdec.decoding.inputs import (
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
-from fastdec.decoding.prefill import with_first_slots
+from fastdec.decoding.prefill import few_width, has_few_sizes, in_few_sizes, with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, likeliest
@@ -51,6 +51,7 @@ class Request:
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
     ruled_by: the settings that rule out tokens, see `Decoded`.
     mesh: devices that the parameters lie on; None: one device.
+    few: the bucket is one of very few.
   """
 
   model: Model
@@ -61,6 +62,7 @@ class Request:
   logprobs: int
   ruled_by: tuple[str, ...]
   mesh: Mesh | None
+  few: bool = False
 
   @property
   def max_len(self) -> int:
@@ -70,7 +72,10 @@ class Request:
   @property
   def bucket(self) -> int:
     """`max_len` rounded up to one of few numbers, so that there are few programs."""
-    return bucket_of(self.target.module, self.max_len)
+    model = self.target.module
+    if self.few and hasattr(self.strategy, 'emitted') and model.fixed_length is None:
+      return few_width(self.max_len, None)  # its slots grow with the text
+    return bucket_of(model, self.max_len)
 
 
 def prepare(
@@ -86,8 +91,11 @@ def prepare(
   processors: Any,
   constraint: Any,
   logprobs: Any,
+  few: bool = False,
 ) -> tuple[Request, Prompt]:
-  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`."""
+  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`.
+
+  few: the prompt gets one of few sizes, if it can (`prefill.in_few_sizes`)."""
   check_model(model, params)
   check_strategy(strategy)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
@@ -100,6 +108,8 @@ def prepare(
   check_prompt_positions(model, prompt, request.max_len)
   strategy.check(model, prompt, request.max_len)
 
+  if few and request.mesh is None and has_few_sizes(model, strategy):
+    return request, in_few_sizes(model, prompt, request.max_len)
   prompt = with_first_slots(model, strategy, padded(model, prompt), request.bucket)
   if request.mesh is None:
     prompt = shared(model, prompt)

@@ -24,9 +24,14 @@ class Machine:
 
 def here() -> Machine:
   """Describes the machine of this process."""
-  # Only Linux lists the CPUs that a process may use.
-  cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-  return Machine(processor(), cpus, jax.devices()[0].device_kind)
+  return Machine(processor(), cores(), jax.devices()[0].device_kind)
+
+
+def cores() -> int:
+  """Returns the number of CPUs that this process may use, which only Linux knows; else of all."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def processor() -> str:
@@ -44,8 +49,13 @@ def computes_bfloat16() -> bool:
   """True if the machine has units for bfloat16: every accelerator, or a CPU with these flags."""
   if jax.default_backend() != 'cpu':
     return True
+  return bool({'avx512_bf16', 'amx_bf16'} & cpu_flags())
+
+
+def cpu_flags() -> set[str]:
+  """Returns the names of what the CPU can do; none where the system does not list them."""
   try:
     flags = re.search(r'flags\s*: (.*)', Path('/proc/cpuinfo').read_text())
   except OSError:
-    flags = None
-  return flags is not None and bool({'avx512_bf16', 'amx_bf16'} & set(flags[1].split()))
+    return set()
+  return set(flags[1].split()) if flags else set()

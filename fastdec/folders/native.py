@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
@@ -48,6 +47,7 @@ from fastdec.heads.transformed import Transformed
 from fastdec.kernels.packed import unpacked
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.fresh import shapes_of
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -244,7 +244,7 @@ class NativeFolder(Folder):
     stored = stored_in(file)
     check_sizes(getattr(module, 'config', module), stored, file)
     check_ids(stored, self.model.vocab_size, file)
-    expected = flatten_dict(jax.eval_shape(module.init, jax.random.key(0)), sep='/')
+    expected = flatten_dict(shapes_of(module), sep='/')
     return with_shapes(stored, expected, file)
 
 

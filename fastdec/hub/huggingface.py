@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from fastdec.errors import UserError, UserNote
@@ -20,6 +19,7 @@ from fastdec.hub.quantized import quantization_of, tensors_of
 from fastdec.hub.tensors import MTP, fit
 from fastdec.hub.weight_files import files_of
 from fastdec.models.api import Params
+from fastdec.models.fresh import shapes_of
 
 
 def is_hugging_face(config: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class HuggingFaceFolder(Folder):
     tensors = tensors_of(self.path, self.config, files, bool(is_tied))
     stored = self._family.params_of(model, tensors)
     tensors.check()
-    fit(stored, jax.eval_shape(model.init, jax.random.key(0)))
+    fit(stored, shapes_of(model))
     return put(stored, model, None if as_stored else model.config.dtype, mesh, self.kernels)
 
   @property

@@ -30,6 +30,17 @@ def unrun(init: Callable[[Any, Array], Any]) -> Callable[[Any, Array], Any]:
   return initialised
 
 
+def shapes_of(module: Any) -> Any:
+  """Returns the shapes of the parameters that a module's `init` makes: its own `shapes`, if any."""
+  shapes = getattr(module, 'shapes', None)
+  return traced_shapes(module) if shapes is None else shapes
+
+
+def traced_shapes(module: Any) -> Any:
+  """Returns the shapes of the parameters that a module's `init` makes, by tracing it."""
+  return jax.eval_shape(lambda: module.init(jax.random.key(0)))
+
+
 def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
   """Returns the operations that the outputs depend on, in their order."""
   wanted, kept = set(_variables(jaxpr.outvars)), []

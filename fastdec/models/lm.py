@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
@@ -23,7 +24,7 @@ from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, layer_mask
 from fastdec.models.experts import Experts
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import traced_shapes, unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
@@ -129,6 +130,23 @@ def joined(norm: RMSNorm, x: Float[Array, 'b n h w']) -> Float[Array, 'b n h w']
   return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape)
 
 
+@functools.partial(jax.jit, static_argnames=('config', 'is_sparse'))
+def _call_layer(
+  config: LMConfig,
+  is_sparse: bool,
+  params: Params,
+  x: Float[Array, 'b n d'],
+  turns: Turns | None,
+  sees: Callable[..., Array],
+  cached: LayerKV,
+  start: Int[Array, ' b'],
+) -> tuple[Float[Array, 'b n d'], LayerKV]:
+  """Calls a layer on the nodes behind a cache; alike layers of a program are traced once."""
+  layer = Layer(config, is_sparse, parent=None)  # not a part of the network that is being called
+  called: Any = layer.apply({'params': params}, x, turns, sees, cached, start)
+  return called
+
+
 def layer_partition(config: LMConfig, devices: int) -> Table:
   """Lays out a layer's parameters on a mesh; key heads that `devices` cannot divide stay whole."""
   keys = P() if config.kv_heads % devices else P(None, 'model')
@@ -174,8 +192,11 @@ class Network(nn.Module):
     x = self.drop(x, train)
     states, entries, turns = [x], [], c.turns(positions, text)
     for i, (layer, window) in enumerate(zip(self.layer, c.layer_windows, strict=True)):
-      cached = (None, None) if cache is None else (cache.layers[i], cache.length)
-      x, entry = layer(x, turns[i], attends[window], *cached, train=train)
+      if cache is None:
+        x, entry = layer(x, turns[i], attends[window], train=train)
+      else:
+        args = (layer.variables['params'], x, turns[i], attends[window], cache.layers[i])
+        x, entry = _call_layer(c, layer.is_sparse, *args, cache.length)
       states.append(x)
       entries.append(entry)
     return self.norm(x), tuple(states[k] for k in taps), tuple(entries)
@@ -244,6 +265,17 @@ class LM(LinenModel):
     batch = {'target': ones, 'target_segment': ones, 'target_position': ones}
     return Network(self.config).init(key, batch, train=False)['params']
 
+  @property
+  def shapes(self) -> Params:
+    """The shapes of `init`'s parameters; of layers of one kind one is traced."""
+    c, layers, rest = self.config, {}, {}
+    for is_sparse in set(c.sparse):
+      experts = dataclasses.replace(c.experts, dense=()) if is_sparse and c.experts else None
+      one = LM(dataclasses.replace(c, layers=1, windows=(), experts=experts))
+      rest = dict(traced_shapes(one))
+      layers[is_sparse] = rest.pop('layer_0')
+    return rest | {f'layer_{i}': layers[is_sparse] for i, is_sparse in enumerate(c.sparse)}
+
   def encode(self, params: Params, inputs: Array | None) -> None:
     """Returns None: there is no encoder."""
 
@@ -270,7 +302,7 @@ class LM(LinenModel):
     check_taps(taps, self.layers)
     # layers of one window are of one kind and size
     attends = {
-      window: functools.partial(attend, mask=layer_mask(nodes, cache.length, layer, window))
+      window: Partial(attend, mask=layer_mask(nodes, cache.length, layer, window))
       for window, layer in dict(zip(self.config.layer_windows, cache.layers, strict=False)).items()
     }
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)

@@ -19,11 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fastdec.decoding.decode import decode, stream
+from fastdec.decoding import few
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
-from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import Decoded, finish_reason, promise_of
 from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import SETTINGS
@@ -38,6 +37,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
 from fastdec.laws.processors import Processors
+from fastdec.text import programs
 from fastdec.text.drafting import check_fits, draft_of
 from fastdec.text.generated import Generated
 from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
@@ -106,11 +106,15 @@ class Generator:
         uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
       source, target: languages, 'en' and 'de', of a model that translates between several.
 
+    Compiled programs are kept in the user's cache folder from now on, unless JAX has a cache
+    already (`fastdec.text.programs`).
+
     Raises:
       UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
         a strategy that does not take them; languages that the tokenizer lacks.
     """
     _check_one_way(draft, heads, strategy)
+    programs.keep()
 
     # Read what `fd.tune` chose: a strategy, a type of numbers, and how many texts at once.
     rows = ROWS
@@ -381,7 +385,7 @@ class Generator:
       'processors': processors,
       'constraint': constraint,
       'max_len': max_new_tokens,
-      'key': _key(strategy, seed),
+      'key': key_of(strategy, seed),
     }
 
   def _decode(
@@ -396,7 +400,7 @@ class Generator:
     if not inputs:
       return
     if len(inputs) > 1 or mesh is not None:
-      parts = decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
+      parts = few.decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
       for part in parts:
         yield from _rows(part.decoded, part.indices.tolist())
     elif stops and isinstance(self.strategy, LoopStrategy):
@@ -412,12 +416,12 @@ class Generator:
           break
       yield _Row(0, tokens, sizes[1:], len(sizes) - 1)
     else:
-      decoded = decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
+      decoded = few.decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
       yield from _rows(decoded, [0])
 
   def _stream(self, ids: list[int], arguments: dict[str, Any]) -> Iterator[list[Any]]:
     """Yields the blocks of one text. Arguments are checked at once, and traced at the first."""
-    blocks = stream(self.model, self.params, np.array([ids], np.int32), **arguments)
+    blocks = few.stream(self.model, self.params, np.array([ids], np.int32), **arguments)
     return (block for (block,) in blocks)
 
 
@@ -509,7 +513,7 @@ def _with_start(model: Any, start: int) -> Any:
   return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
-def _key(strategy: Any, seed: Any) -> Any:
+def key_of(strategy: Any, seed: Any) -> Any:
   """Returns the key of a seed, or one key for each seed of a list.
 
   None if the rule is exact, since decoding is faster without keys.

@@ -13,8 +13,8 @@ import jax
 import pytest
 
 import fastdec as fd
-from fastdec.cli import COMMANDS, ended, show
-from fastdec.cli.flags import at_home
+from fastdec.cli import COMMANDS, ended, opening, show
+from fastdec.cli.flags import Parser, at_home
 from fastdec.folders.native import NativeFolder
 from tests.cli.conftest import ROOT
 
@@ -187,3 +187,11 @@ def test_a_wheel_brings_the_command(translator, tmp_path):
   code = 'import fastdec; print(fastdec.__file__)'
   printed = subprocess.run([python, '-c', code], cwd=tmp_path, capture_output=True, text=True)
   assert printed.stdout.strip() == str(ours / 'fastdec' / '__init__.py')
+
+
+def test_no_cache_is_no_setting_of_the_output(monkeypatch):
+  monkeypatch.setenv('FASTDEC_CACHE', 'folder')
+  parser = Parser('generate', None)
+  opening.add_cores(parser)
+  assert vars(parser.read([])) == {'cores': None} and os.environ['FASTDEC_CACHE'] == 'folder'
+  assert vars(parser.read(['--no-cache'])) == {'cores': None} and not os.environ['FASTDEC_CACHE']

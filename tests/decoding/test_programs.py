@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import pool
+from fastdec.decoding import few, pool
 from fastdec.decoding.decode import _decode, start, step
 from fastdec.decoding.inputs import bucket_of, checked, padded, prompt_of, width_of
 from fastdec.models.api import Nodes, causal
@@ -31,6 +31,14 @@ IMAGES = ImageTransformer(ImageTransformerConfig(
   block_length=6,
 ))  # fmt: skip
 MODEL = HashLM()
+
+
+class FlatLM(HashLM):
+  """Has states that do not depend on the length of the prompt that they are a part of."""
+
+  reads_length = False
+
+
 LENGTHS, MAX_LENS = (3, 30, 5, 16, 17, 4, 9, 25, 32, 1), (17, 20, 22, 23, 24, 25, 27, 28, 31, 32)
 
 
@@ -131,6 +139,86 @@ def test_streams_of_ten_lengths_and_limits_compile_two_programs_each_way():
     blocks = fd.stream(MODEL, {}, [prompt], fd.Greedy(), max_len=max_len)
     assert [token for (block,) in blocks for token in block] == oracle(MODEL, prompt, max_len)
   assert (start._cache_size(), step._cache_size()) == (before[0] + 2, before[1] + 2)
+
+
+@pytest.fixture
+def compiled():
+  """Names of the programs that are compiled during a test, the smallest ones included."""
+  names = []
+
+  def note(event, _, fun_name=None, **kwargs):
+    if event == '/jax/core/compile/backend_compile_duration':
+      names.append(fun_name)
+
+  jax.monitoring.register_event_duration_secs_listener(note)
+  yield names
+  jax.monitoring.unregister_event_duration_listener(note)
+
+
+CHAT = ((3, 5), (30, 64), (200, 150), (257, 17), (1000, 40), (1024, 300), (2000, 9), (4000, 96),
+        (250, 400), (12, 350))  # fmt: skip
+
+
+@pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
+@pytest.mark.wide('greedy')
+def test_a_chat_of_any_lengths_and_limits_compiles_six_programs_whole_and_streamed(name, compiled):
+  """Two for each size: texts of up to 320, 1,280 and 5,120 tokens."""
+  model, strategy = FlatLM(), METHODS[name](hash_kit())
+  rng = np.random.default_rng(1)
+  for length, max_len in CHAT:
+    prompt = rng.integers(2, 13, length).tolist()
+    compiled_before = len(compiled)
+    out = few.decode(model, {}, [prompt], strategy, max_len=max_len)
+    blocks = [block for (block,) in few.stream(model, {}, [prompt], strategy, max_len=max_len)]
+    expected = oracle(model, prompt, max_len)
+    assert out.tokens.shape == out.block_sizes.shape == (1, max_len)
+    assert out.tokens[0].tolist() == expected + [0] * (max_len - len(expected))
+    assert [token for block in blocks for token in block] == expected
+    assert [len(block) for block in blocks[1:]] == [size for size in out.block_sizes[0] if size]
+    assert len(compiled) - compiled_before <= 3  # a text that grows once
+  assert len(compiled) <= 6, compiled
+
+
+FEW = {name: METHODS[name] for name in ('tree', 'speculative', 'lookup', 'jacobi', 'lookahead')} | {
+  'sampling': lambda kit: fd.Sample(2.0)
+}
+
+
+@pytest.mark.parametrize('name', FEW)
+@pytest.mark.wide('lookahead', 'sampling')
+def test_few_programs_write_what_many_write(name):
+  """Keys, laws and log-probabilities too, of rows whose texts outgrow a size."""
+  model, strategy = FlatLM(eos_ids=()), FEW[name](hash_kit())
+  rows = [np.random.default_rng(i).integers(2, 13, n).tolist() for i, n in enumerate((250, 90))]
+  arguments = {
+    'max_len': [90, 40],
+    'key': jax.random.key(3),
+    'processors': fd.Processors(no_repeat_ngram=4, frequency_penalty=0.1),
+    'logprobs': 2,
+  }
+  made = few.decode(model, {}, rows, strategy, **arguments)
+  expected = jax.device_get(fd.decode(model, {}, rows, strategy, **arguments))
+  jax.tree.map(np.testing.assert_array_equal, made, expected)
+
+
+@pytest.mark.parametrize('changes', [
+  {'windows': (0, 20)}, {'rope': 'dynamic', 'rope_original': 200, 'rope_factor': 2.0},
+  {'rope': 'longrope', 'rope_original': 300, 'rope_short': (1.0, 2.0), 'rope_long': (3.0, 5.0)},
+], ids=lambda changes: changes.get('rope', 'window'))  # fmt: skip
+@pytest.mark.wide('window')
+def test_few_programs_see_the_true_length_of_a_text(changes, in_float64):
+  """Rings keep their size where a cache grows, and rotations follow the text, not its slots."""
+  sizes = dict(vocab_size=17, d_model=8, d_ff=8, layers=2, heads=2, max_positions=2000)
+  model = LM(LMConfig(**sizes, dtype='float64', eos_ids=(), **changes))
+  params = jax.tree.map(lambda x: 4 * x.astype(float), model.init(jax.random.key(1)))
+  for length, max_len in ((30, 20), (250, 100), (290, 40)):
+    prompt = [np.random.default_rng(length).integers(2, 17, length).tolist()]
+    arguments = {'max_len': max_len, 'logprobs': 1}
+    made = few.decode(model, params, prompt, fd.Greedy(), **arguments)
+    expected = fd.decode(model, params, prompt, fd.Greedy(), **arguments)
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    np.testing.assert_allclose(made.logprobs, expected.logprobs, rtol=1e-9)
+    assert len({*made.logprobs[0].round(6).tolist()}) > 3
 
 
 def test_pools_of_ten_lengths_and_limits_compile_two_programs():

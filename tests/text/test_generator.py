@@ -5,16 +5,18 @@ import dataclasses
 import itertools
 import re
 import types
+import warnings
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
-from fastdec.decoding import pool
-from fastdec.decoding.decode import _decode, start, step
+from fastdec.decoding import few, pool
+from fastdec.decoding.decode import start
 from fastdec.decoding.strategy import with_settings
 from fastdec.folders.native import NativeFolder
 from fastdec.heads.block import BlockNetwork
@@ -23,6 +25,7 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.text import programs
 from fastdec.text.load import open_folder
 from fastdec.text.reader import Reader, StopReader
 
@@ -213,17 +216,88 @@ def test_a_stream_is_the_text(g):
 
 
 def test_prompts_of_a_bucket_share_their_programs(g):
-  counted = (_decode, start, step, pool._exchange)
+  counted = (start, few.proceed, pool._exchange)
 
   def run(*words):
     for word in words:
       g(word, max_new_tokens=12)
       list(g.stream(word, max_new_tokens=12))
       g(word, max_new_tokens=12, logprobs=1)
-    g([*words, 'a', 'ein'][:4], max_new_tokens=12)
+    g([*words, 'a', 'ein'][:4], max_new_tokens=len(words[0]))
     return [one._cache_size() for one in counted]
 
   assert run('cat', 'the dog') == run('the dog sits', 'a cat')
+
+
+UNSET = dict.fromkeys(('FASTDEC_CACHE', 'XDG_CACHE_HOME', 'JAX_COMPILATION_CACHE_DIR'))
+
+
+@pytest.fixture
+def no_programs_kept(monkeypatch):
+  """JAX as it is where the user has set nothing; what `programs.keep` sets is undone."""
+  names = (
+    'jax_compilation_cache_dir', 'jax_compilation_cache_max_size', 'jax_enable_compilation_cache',
+    'jax_persistent_cache_min_compile_time_secs',
+  )  # fmt: skip
+  before = {name: getattr(jax.config, name) for name in names}
+  jax.config.update('jax_compilation_cache_dir', None)
+  for name in UNSET:
+    monkeypatch.delenv(name, raising=False)
+  with warnings.catch_warnings():
+    yield monkeypatch
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize('name, inside', [
+  ('HOME', '.cache/fastdec/jax'), ('XDG_CACHE_HOME', 'fastdec/jax'), ('FASTDEC_CACHE', '.'),
+])  # fmt: skip
+def test_programs_are_kept_in_a_folder_of_the_user(no_programs_kept, tmp_path, name, inside):
+  no_programs_kept.setenv(name, str(tmp_path / 'a home'))
+  programs.keep()
+  kept = programs.folder()
+  assert kept is not None and kept.parent == tmp_path / 'a home' / inside
+  assert jax.config.jax_compilation_cache_dir == str(kept)
+  assert jax.config.jax_compilation_cache_max_size == programs.MOST_BYTES
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  jax.jit(lambda x: x * 31 + 7)(np.arange(3))
+  assert list(kept.glob('*-cache'))
+
+
+def test_programs_are_not_kept_where_the_user_has_decided(no_programs_kept, tmp_path):
+  no_programs_kept.setenv('FASTDEC_CACHE', '')
+  programs.keep()
+  assert jax.config.jax_compilation_cache_dir is None
+  no_programs_kept.setenv('FASTDEC_CACHE', str(tmp_path / 'kept'))
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'own'))
+  programs.keep()
+  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'own')
+  assert not (tmp_path / 'kept').exists()
+
+
+@pytest.mark.parametrize('free', [None, programs.LEAST_FREE - 1])
+def test_a_home_without_room_is_one_note(no_programs_kept, tmp_path, free):
+  """A file stands where the folder would be, or the disk is full."""
+  if free is None:
+    (tmp_path / 'home').write_text('')
+  no_programs_kept.setattr(
+    programs.shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=free)
+  )
+  no_programs_kept.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
+  with pytest.warns(fd.UserNote, match='compiled programs are not kept, since .*FASTDEC_CACHE'):
+    programs.keep()
+  with warnings.catch_warnings(action='error'):
+    programs.keep()
+  assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_disk_with_just_enough_room_keeps_programs(no_programs_kept, tmp_path):
+  free = types.SimpleNamespace(free=programs.LEAST_FREE)
+  no_programs_kept.setattr(programs.shutil, 'disk_usage', lambda _: free)
+  no_programs_kept.setenv('FASTDEC_CACHE', str(tmp_path))
+  programs.keep()
+  assert jax.config.jax_compilation_cache_dir == str(programs.folder())
 
 
 @pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])

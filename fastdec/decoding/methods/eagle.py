@@ -150,8 +150,8 @@ class _EagleDrafter:
       return read.cache, read.last[:, None]
 
     seen = (prefill.hidden, prefill.taps, behind)
-    cache, last = in_chunks(read, cache, seen, prompt.length)
-    _, width = chunks_of(behind.shape[1])
+    cache, last = in_chunks(read, cache, seen, prompt.length, prompt.chunk)
+    _, width = chunks_of(behind.shape[1], prompt.chunk)
     return Read(cache, take_node(last, (prompt.length - 1) // width))
 
   def observe(self, target: Bound, state: Read, step: Step) -> Read:
