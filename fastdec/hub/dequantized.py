@@ -1,7 +1,8 @@
 """Quantized matrices: small numbers with scales, computed as floats when a part is read.
 
 Of a matrix [outputs, inputs] a number q means (q - zero) * scale. Groups of inputs, and in blocks
-outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32.
+outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32. GGUF files
+have formats of their own (`hub.gguf`).
 """
 
 import dataclasses
@@ -23,19 +24,13 @@ class Dequantized:
   """A quantized matrix in float32. Indexing reads the part that it selects, and nothing before.
 
   Attributes:
-    numbers: reads numbers [n, inputs].
-    zeros: reads their zeros [n, groups]; None: all are 0.
-    scales: reads their scales [n, groups].
-    group: the group of each input.
+    outputs: computes outputs of the stored matrix [n, inputs] in float32.
     shape: [*outputs, inputs].
     first: number of outputs of the stored matrix before the first of these.
     integers: stored values and scales of a kernel that may stay in int8.
   """
 
-  numbers: Rows
-  zeros: Rows | None
-  scales: Rows
-  group: Int[np.ndarray, ' d']
+  outputs: Rows
   shape: tuple[int, ...]
   first: int = 0
   integers: tuple[Stored, Stored] | None = None
@@ -69,16 +64,28 @@ class Dequantized:
     rows = max(1, BLOCK // part.shape[-1])
     for begin in range(0, len(flat), rows):
       end = min(begin + rows, len(flat))
-      flat[begin:end] = part._outputs(part.first + begin, part.first + end)
+      flat[begin:end] = part.outputs(part.first + begin, part.first + end)
     return flat.reshape(part.shape)[(slice(None, None, step), *others)]
 
-  def _outputs(self, start: int, stop: int) -> Float[np.ndarray, 'n d']:
-    """Computes these outputs of the stored matrix, (number - zero) * scale."""
-    values = self.numbers(start, stop).astype(np.float32)
-    if self.zeros is not None:
-      values -= self.zeros(start, stop).astype(np.float32)[:, self.group]
-    values *= self.scales(start, stop).astype(np.float32)[:, self.group]
+
+def scaled(numbers: Rows, zeros: Rows | None, scales: Rows, group: Int[np.ndarray, ' d']) -> Rows:
+  """Returns the function that computes outputs as (number - zero) * scale.
+
+  Args:
+    numbers: reads numbers [n, inputs].
+    zeros: reads their zeros [n, groups]; None: all are 0.
+    scales: reads their scales [n, groups].
+    group: the group of each input.
+  """
+
+  def outputs(start: int, stop: int) -> Float[np.ndarray, 'n d']:
+    values = numbers(start, stop).astype(np.float32)
+    if zeros is not None:
+      values -= zeros(start, stop).astype(np.float32)[:, group]
+    values *= scales(start, stop).astype(np.float32)[:, group]
     return values
+
+  return outputs
 
 
 def words_for(numbers: int, bits: int) -> int:

@@ -29,9 +29,23 @@ START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to 
 
 
 class Chats:
-  """The part of a tokenizer that writes conversations; `folder` has its files."""
+  """The part of a tokenizer that writes conversations; `folder` has its files, if it has any."""
 
   folder: pathlib.Path | None = None
+
+  def _template(self, tools: Any) -> str:
+    """Returns the chat template for a conversation with these tools, or without any.
+
+    Raises:
+      UserError: there is none.
+    """
+    if self.folder is None:
+      raise UserError('this tokenizer has no chat template: give texts, or a model made for chats')
+    return template_of(self.folder, tools)
+
+  def _special_tokens(self) -> dict[str, str]:
+    """Returns the special tokens that templates see."""
+    return {} if self.folder is None else special_tokens(self.folder)
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     raise NotImplementedError
@@ -58,13 +72,12 @@ class Chats:
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
       raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
-    if self.folder is None:
-      raise UserError('this tokenizer has no chat template: give texts, or a model made for chats')
+    template = self._template(template_arguments.get('tools'))
     request = {
-      **special_tokens(self.folder),
+      **self._special_tokens(),
       **template_arguments,
       'conversations': [[_without_nulls(message) for message in messages]],
-      'chat_template': template_of(self.folder, template_arguments.get('tools')),
+      'chat_template': template,
       'add_generation_prompt': add_generation_prompt and not continue_final_message,
       'continue_final_message': continue_final_message,
     }
@@ -98,16 +111,21 @@ def template_of(folder: pathlib.Path, tools: Any = None) -> str:
       return text_of(read_bytes(folder / TEMPLATE), folder / TEMPLATE)
     except OSError as error:
       raise UserError(f'cannot read {folder / TEMPLATE} ({error.strerror})') from None
-  template = _read(folder / SETTINGS).get('chat_template')
-  if isinstance(template, list):
-    named = {str(one.get('name')): one.get('template') for one in template if isinstance(one, dict)}
-    template = named.get('tool_use' if tools and 'tool_use' in named else 'default')
-  if not isinstance(template, str):
+  template = chosen_template(_read(folder / SETTINGS).get('chat_template'), tools)
+  if template is None:
     raise UserError(
       f'{folder} has no chat template ({TEMPLATE}, or chat_template in {SETTINGS}): give texts,'
       ' or a model made for chats'
     )
   return template
+
+
+def chosen_template(template: Any, tools: Any) -> str | None:
+  """Returns the only template, or the one of several that fits; None: there is none."""
+  if isinstance(template, list):
+    named = {str(one.get('name')): one.get('template') for one in template if isinstance(one, dict)}
+    template = named.get('tool_use' if tools and 'tool_use' in named else 'default')
+  return template if isinstance(template, str) else None
 
 
 def special_tokens(folder: pathlib.Path) -> dict[str, str]:

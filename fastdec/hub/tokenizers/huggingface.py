@@ -92,7 +92,7 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
   import tokenizers  # not above: most decoding needs no text
 
   file = folder / JSON
-  with _explained(file):
+  with explained(file):
     tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(file))
   kind = ''
   if (folder / SETTINGS).is_file():
@@ -110,7 +110,7 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
   if _config(folder).tokenizer_class is None and model_type in (None, *OF_MODELS):
     reader = getattr(transformers, default_class)
-  with _explained(folder):
+  with explained(folder):
     made = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
   kind = type(made).__name__
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
@@ -171,7 +171,7 @@ def _around(folder: pathlib.Path, kind: str, tokenizer: Any) -> tuple[list[int],
 
 
 @contextlib.contextmanager
-def _explained(file: pathlib.Path) -> Iterator[None]:
+def explained(file: pathlib.Path) -> Iterator[None]:
   """Turns any exception of a library about a file or a folder into a UserError."""
   try:
     yield
@@ -229,7 +229,7 @@ class JsonTokenizer(_Tokenizer):
   ):
     super().__init__(tokenizer, source, kind)
     self._around = around
-    with _explained(source):
+    with explained(source):
       tokenizer.no_truncation()  # the file may keep settings of its training
       tokenizer.no_padding()
       tokenizer.encode('')  # a template with unknown tokens fails only in use
@@ -243,7 +243,7 @@ class JsonTokenizer(_Tokenizer):
     """Returns the ids of a text; with special ones around it, if `special`."""
     before, after = (self._around if special else None) or ([], [])
     check_text(text)
-    with _explained(self._source):
+    with explained(self._source):
       ids = self._tokenizer.encode(text, add_special_tokens=special and self._around is None).ids
     return [*before, *ids, *after]
 
@@ -304,7 +304,7 @@ class PythonTokenizer(_Tokenizer):
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
     check_text(text)
-    with _explained(self._source):
+    with explained(self._source):
       return self._tokenizer.encode(text, add_special_tokens=special)
 
   def decode(self, ids: Sequence[int]) -> str:
