@@ -32,6 +32,7 @@ NUMBERS = {  # codes of `struct`, by the types of values
   0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd',
 }  # fmt: skip
 TEXT, ARRAY = 8, 9
+LENGTH = struct.Struct('<Q')
 ALIGNMENT = 32
 
 
@@ -202,7 +203,8 @@ class _Reader:
     self._strings += 1
     if self._strings > MOST_STRINGS:
       raise _Damage(f'it has more than {MOST_STRINGS:,} texts')
-    return self._take(self._number('Q')).decode('utf-8', 'replace')
+    (length,) = LENGTH.unpack(self._take(8))
+    return self._take(length).decode('utf-8', 'replace')
 
   def _check_count(self, count: int, least: int, what: str) -> None:
     """Refuses a number of things that take at least so many bytes each, and cannot be there."""

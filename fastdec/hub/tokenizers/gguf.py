@@ -7,6 +7,8 @@ expressions of those names. SentencePiece's have a score for each piece: the bes
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import damaged, write_json
@@ -179,17 +181,15 @@ def _sentencepiece(header: Header, ids: dict[str, int], unknown: int | None) -> 
 
 def _merges(ids: dict[str, int], scores: list[Any]) -> list[tuple[str, str]]:
   """Returns the pairs of pieces that make a piece, the best first, and of a piece's the longest."""
-  merges = []
+  merges, keys = [], []
   for piece, i in ids.items():
-    pairs = []
     for cut in range(1, len(piece)):
-      left, right = piece[:cut], piece[cut:]
-      if left in ids and right in ids:
-        pairs.append((scores[i], len(left), left, right))
-    pairs.sort(key=lambda pair: (ids[pair[2]], ids[pair[3]]))
-    merges += pairs
-  merges.sort(key=lambda pair: pair[:2], reverse=True)
-  return [(left, right) for _, _, left, right in merges]
+      left = piece[:cut]
+      if left in ids and piece[cut:] in ids:
+        merges.append((left, piece[cut:]))
+        keys.append((cut - len(piece), -cut, -scores[i]))  # the last one decides first
+  order = np.lexsort(np.array(keys, np.float64).reshape(-1, 3).T)
+  return [merges[i] for i in order]
 
 
 def _add_whole(tokenizer: Any, pieces: list[str], types: list[Any], architecture: str) -> None:
