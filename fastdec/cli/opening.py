@@ -20,7 +20,7 @@ from fastdec.files import place, read_json
 from fastdec.models.api import source_words
 from fastdec.text.generator import ROWS
 from fastdec.text.load import is_tuned, open_folder, tokenizer_of
-from fastdec.tuning.tuned import NAME
+from fastdec.tuning.tuned import default_file
 
 # The tree of heads may be the name of a file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
@@ -42,12 +42,14 @@ PROCESSORS = {  # flags of `fd.Processors`, by their names there
 
 def add_model(parser: Parser) -> None:
   """Adds the flag of a model."""
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  parser.add_argument(
+    '--model', required=True, help='folder of a model or of a finished run, or a GGUF file'
+  )
 
 
 def add_drafting(parser: Parser) -> None:
   """Adds the flags of what drafts for a model, and how, and the type of its numbers."""
-  parser.add_argument('--draft', help='folder of a smaller model, or of a draft network')
+  parser.add_argument('--draft', help='a smaller model, or the folder of a draft network')
   parser.add_argument('--heads', help='folder of prediction heads')
   parser.add_argument(
     '--strategy',
@@ -249,7 +251,7 @@ def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
 def tuned_file(args: argparse.Namespace) -> pathlib.Path:
   """Returns the file of `fastdec tune` that --strategy names."""
   if args.strategy == 'tuned':
-    return open_folder(args.model).path / NAME
+    return default_file(args.model)
   return place(args.strategy)
 
 

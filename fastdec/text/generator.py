@@ -91,8 +91,9 @@ class Generator:
     """Reads a model and its draft or heads, each from its folder.
 
     Args:
-      path: the model's folder of any kind, a run's workdir, or a name of the Hugging Face hub.
-      draft: folder of a smaller model, or of a draft network (`fd.load_draft`).
+      path: the model's folder of any kind, a run's workdir, a GGUF file, or a name of the Hugging
+        Face hub.
+      draft: a smaller model, as `path`, or the folder of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as in `fd.load`, for all that is read.
       strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`

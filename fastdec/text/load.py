@@ -31,7 +31,7 @@ from fastdec.hub.weight_files import check_kind
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params
-from fastdec.tuning.tuned import COMMAND, NAME, Saved, Tuned, content_of_part
+from fastdec.tuning.tuned import COMMAND, Saved, Tuned, content_of_part, default_file
 
 __all__ = [
   'is_draft',
@@ -216,7 +216,8 @@ def load_tuned(
     model: the folder of the model, or the workdir.
     part: the folder of the heads or the draft, unless they are the model's own. A file never
       opens what it names: whoever wrote it need not be you.
-    file: where it was written (None: `tuned.json` in the model's folder).
+    file: where it was written (None: `tuned.json` in the model's folder, or `NAME.tuned.json`
+      beside NAME.gguf).
     mesh: devices over which heads or draft lie, as in `load`.
     prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
       None: as they are.
@@ -225,7 +226,7 @@ def load_tuned(
     UserError: there is no such file, it is damaged, or it was made with another model, other heads
       or another draft.
   """
-  path = model_folder(model) / NAME if file is None else files.place(file)
+  path = default_file(model) if file is None else files.place(file)
   remedy = f'{COMMAND} --model={model} --prompts=lines.txt'
   if not path.is_file():
     raise UserError(f'{path} is not there: make it by {remedy}')

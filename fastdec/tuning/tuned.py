@@ -111,7 +111,7 @@ class Tuned:
     Args:
       model: the folder that the model was loaded from, or the workdir.
       part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
-      file: where to write (None: `tuned.json` in the model's folder).
+      file: where to write (None: `default_file`).
 
     Raises:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
@@ -128,7 +128,7 @@ class Tuned:
       'model': folders.content(folder),
       'figures': figures,
     }
-    path = folder / NAME if file is None else files.place(file)
+    path = default_file(folder) if file is None else files.place(file)
     files.write_json(path, content)
     return path
 
@@ -181,6 +181,12 @@ def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | 
   if kind == 'heads':
     is_own = folders.model_folder(folder) == folders.model_folder(model)
   return Part(kind, content_of_part(kind, folder), None if is_own else str(resolved))
+
+
+def default_file(model: PathLike) -> pathlib.Path:
+  """Returns where a choice is kept: tuned.json in a model's folder, NAME.tuned.json by a file."""
+  path = folders.model_folder(model)
+  return path.with_suffix(f'.{NAME}') if path.is_file() else path / NAME
 
 
 def content_of_part(kind: Kind, folder: PathLike) -> str:

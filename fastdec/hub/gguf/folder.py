@@ -19,9 +19,7 @@ class GgufFile(HuggingFaceFolder):
     return GgufTensors(self.header, architecture_of(self.header), metadata_of(self.header).width)
 
 
-def open_file(
-  path: pathlib.Path, dtype: str | None = None, kernels: str | None = None
-) -> GgufFile:
+def open_file(path: pathlib.Path, dtype: str | None = None, kernels: str | None = None) -> GgufFile:
   """Reads the header of a GGUF file.
 
   Args:

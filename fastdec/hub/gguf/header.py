@@ -241,9 +241,7 @@ class _Reader:
     return name, shape[::-1], self._number('I'), self._number('Q')
 
 
-def _layout(
-  name: str, shape: tuple[int, ...], number: int, file: pathlib.Path
-) -> tuple[Any, int]:
+def _layout(name: str, shape: tuple[int, ...], number: int, file: pathlib.Path) -> tuple[Any, int]:
   """Returns the type of a tensor, and the bytes of a vector along its last axis."""
   kind, block, size = _type_of(number)
   if kind is None or not block:

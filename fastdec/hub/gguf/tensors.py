@@ -141,5 +141,4 @@ def _floats(
   shape = (tensor.rows, tensor.row_bytes)
   stored = np.memmap(tensor.file, np.uint8, 'r', tensor.offset, shape)
   rows = np.array(stored[start:stop] if order is None else stored[order(np.arange(start, stop))])
-  # The package computes 16 rows at a time: these are fewer and longer.
-  return dequantize(rows.reshape(1, -1), tensor.kind).reshape(len(rows), -1)
+  return dequantize(rows, tensor.kind)

@@ -23,7 +23,8 @@ _LETTERS = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+'
 _CAPITALS = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*'
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LLAMA = (
-  _SHORT + r'|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
+  _SHORT
+  + r'|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 )
 _MARKS = r'| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 _TEKKEN = rf'[^\r\n\p{{L}}\p{{N}}]?{_LETTERS}|[^\r\n\p{{L}}\p{{N}}]?{_CAPITALS}|\p{{N}}{_MARKS}'
