@@ -178,14 +178,12 @@ def content(path: PathLike) -> str:
 
 
 def content_of(folder: pathlib.Path) -> str:
-  """Returns a hash of a folder's files, or a GGUF file's, as they are now: 16 hexadecimal digits."""
-  files = gguf_files(folder)
-  if folder.is_dir():
-    is_read = lambda file: file.name in READ or file.suffix == '.safetensors'
-    files = [file for file in sorted(folder.iterdir()) if is_read(file)]
+  """Returns a hash of a folder's files, or of a GGUF file, as now: 16 hexadecimal digits."""
+  is_folder = folder.is_dir()
   hashes = []
-  for file in files:
-    if file.is_file():
+  for file in sorted(folder.iterdir()) if is_folder else gguf_files(folder):
+    is_read = not is_folder or file.name in READ or file.suffix == '.safetensors'
+    if is_read and file.is_file():
       stat = file.stat()
       hashes.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
   return hashlib.sha256(repr(hashes).encode()).hexdigest()[:16]

@@ -1,8 +1,9 @@
 """The metadata of a GGUF file in the words of Hugging Face's config.json."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from fastdec.errors import UserError
 from fastdec.fields import Layers, Positive, Share, Size, read, shown
@@ -150,8 +151,8 @@ def config_of(header: Header) -> dict[str, Any]:
     raise UserError(f'{header.path} has no token_embd.weight: give a file of a whole model')
   if fields.attention_value_length not in (None, fields.width):
     raise UserError(
-      f'attention.value_length={fields.attention_value_length} of {header.path} is not supported: it'
-      f' must be the width of keys, {fields.width}'
+      f'attention.value_length={fields.attention_value_length} of {header.path} is not supported:'
+      f' it must be the width of keys, {fields.width}'
     )
   bos, eos = header.number('tokenizer.ggml.bos_token_id'), _ends(header)
   kinds = {tensor.kind.name for tensor in tensors.values() if len(tensor.shape) > 1}
@@ -248,10 +249,10 @@ def _numbers(tensor: Any) -> list[float]:
     raise UserError(
       f'{tensor.name} of {tensor.file} is not a list of floats: convert the model again'
     )
-  return Stored(tensor.file, tensor.offset, '<f4', tensor.shape)[:].tolist()
+  return Stored(tensor.file, tensor.offset, np.dtype('<f4'), tensor.shape)[:].tolist()
 
 
-def _of_family(header: Header, row: Architecture, fields: Metadata) -> Mapping[str, Any]:
+def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str, Any]:
   """Returns the fields of config.json that only some families have."""
   config: dict[str, Any] = {}
   if fields.expert_count:

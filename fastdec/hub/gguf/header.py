@@ -1,8 +1,8 @@
 """The header of a GGUF file: metadata, and where each tensor lies.
 
 The package `gguf` knows the types of tensors. It reads headers too, but makes two arrays for each
-string, 8 seconds for 262,144 tokens, and believes every count; here it takes half a second, and each
-count is checked against the bytes of the file before anything is made.
+string, 8 seconds for 262,144 tokens, and believes every count. Here it takes half a second, and
+each count is checked against the bytes of the file before anything is made.
 """
 
 import dataclasses
@@ -133,11 +133,9 @@ def _read_one(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, GgufTensor]
         raise _Damage('it does not begin as a GGUF file')
       version = int.from_bytes(start[4:], 'little')
       if version not in VERSIONS:
-        known = ', '.join(map(str, VERSIONS))
         order = ' in the other order of bytes' if not version & 0xFFFF else ''
         raise UserError(
-          f'{file} is of version {version}{order} of GGUF, which is not read: convert it again (known'
-          f' are {known})'
+          f'{file} is of version {version}{order} of GGUF: known are {VERSIONS[0]} and {VERSIONS[1]}'
         )
       with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Reader(data, size).header(file)

@@ -126,7 +126,7 @@ def _read(tensor: GgufTensor, row: Architecture, order: Order | None) -> Any:
     return stored
   if is_vector:
     raise UserError(
-      f'{tensor.name} of {tensor.file} is a vector in {tensor.kind.name}, which no converter writes:'
+      f'{tensor.name} of {tensor.file} is a vector in {tensor.kind.name}, which is not supported:'
       ' convert the model again'
     )
   return Dequantized(lambda start, stop: _floats(tensor, start, stop, order), tensor.shape)

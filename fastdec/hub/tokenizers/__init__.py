@@ -1,4 +1,4 @@
-"""Tokenizers of models: ours, fairseq's, Hugging Face's and those in GGUF files, each with a reader."""
+"""Tokenizers of models: ours, fairseq's, Hugging Face's, GGUF's, each with its own reader."""
 
 import pathlib
 from typing import Any

@@ -1,7 +1,7 @@
 """Tokenizers in GGUF files, built of their metadata: byte-level BPE, and SentencePiece's BPE.
 
 Byte-level ones name how text is cut before pieces are joined (tokenizer.ggml.pre); `CUTS` has the
-expressions of those names. SentencePiece's have a score for each piece: the best pair is joined first.
+expressions of those names. SentencePiece's have a score for each piece, and join the best first.
 """
 
 import pathlib
@@ -19,25 +19,22 @@ from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explained
 KEY = 'tokenizer.ggml.'
 UNKNOWN, CONTROL, OF_USERS = 2, 3, 4  # types of tokens
 SPACE = '▁'
-_LETTERS = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+'
-_CAPITALS = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*'
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_LLAMA = (
-  _SHORT
-  + r'|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
-)
-_MARKS = r'| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+'
-_TEKKEN = rf'[^\r\n\p{{L}}\p{{N}}]?{_LETTERS}|[^\r\n\p{{L}}\p{{N}}]?{_CAPITALS}|\p{{N}}{_MARKS}'
-_O200K = (
-  rf'[^\r\n\p{{L}}\p{{N}}]?{_LETTERS}{_SHORT}?|[^\r\n\p{{L}}\p{{N}}]?{_CAPITALS}{_SHORT}?'
-  rf'|\p{{N}}{{1,3}}{_MARKS}'
-)
+_BEFORE = r'[^\r\n\p{L}\p{N}]?'
+_SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
+_LLAMA = rf'{_SHORT}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}'
+_QWEN = _LLAMA.replace('{1,3}', '')
+_LOWER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+'
+_UPPER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*'
+_MARKS = rf' ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}'
+_TEKKEN = rf'{_BEFORE}{_LOWER}|{_BEFORE}{_UPPER}|\p{{N}}|{_MARKS}'
+_O200K = rf'{_BEFORE}{_LOWER}{_SHORT}?|{_BEFORE}{_UPPER}{_SHORT}?|\p{{N}}{{1,3}}|{_MARKS}'
 DIGITS = 'digits'  # each digit alone, then as in GPT-2
 CUTS = {  # by tokenizer.ggml.pre; None: as in GPT-2
   'gpt-2': None,
   'smollm': DIGITS, 'starcoder': DIGITS, 'refact': DIGITS,
   'llama-bpe': _LLAMA, 'llama3': _LLAMA, 'llama-v3': _LLAMA, 'dbrx': _LLAMA, 'smaug-bpe': _LLAMA,
-  'qwen2': _LLAMA.replace('{1,3}', ''), 'deepseek-r1-qwen': _LLAMA.replace('{1,3}', ''),
+  'qwen2': _QWEN, 'deepseek-r1-qwen': _QWEN,
   'tekken': _TEKKEN, 'gpt-4o': _O200K,
 }  # fmt: skip
 # Those that take a whole cut that is a piece as it is, and begin a text with its start by default.
@@ -194,7 +191,7 @@ def _merges(ids: dict[str, int], scores: list[Any]) -> list[tuple[str, str]]:
 
 
 def _add_whole(tokenizer: Any, pieces: list[str], types: list[Any], architecture: str) -> None:
-  """Marks the tokens that are found in a text before it is cut: special ones, and those of users."""
+  """Marks tokens that are found in a text before it is cut: special ones, and those of users."""
   from tokenizers import AddedToken
 
   added = {CONTROL: [], OF_USERS: []}
