@@ -103,7 +103,7 @@ def integers_of(leaf: Any) -> tuple[Any, Any] | None:
 class Mapped:
   """A function of a tensor, which keeps the first axis. An index of all axes reads it."""
 
-  stored: Stored
+  stored: Any
   change: Callable[[np.ndarray], np.ndarray]
   dtype: np.dtype
   shape: tuple[int, ...]

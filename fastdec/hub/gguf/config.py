@@ -11,6 +11,7 @@ from fastdec.folders.stored import Stored
 from fastdec.hub.families import COMPUTES
 from fastdec.hub.gguf.header import Header
 from fastdec.hub.lm_families import Count
+from fastdec.models.rotary import Rope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,7 @@ def config_of(header: Header) -> dict[str, Any]:
     'num_hidden_layers': fields.block_count,
     'num_attention_heads': fields.attention_head_count,
     'num_key_value_heads': fields.attention_head_count_kv,
-    'head_dim': fields.width,
+    'head_dim': fields.attention_key_length,
     'rms_norm_eps': fields.attention_layer_norm_rms_epsilon,
     'max_position_embeddings': fields.context_length,
     'attention_bias': 'blk.0.attn_q.bias' in tensors,
@@ -207,15 +208,8 @@ def _rope(header: Header, fields: Metadata) -> dict[str, Any]:
     kind, factor = 'linear', fields.rope_scale_linear
   original = fields.rope_scaling_original_context_length
   long, short = (header.tensors.get(f'rope_factors_{name}.weight') for name in ('long', 'short'))
-  alike = header.tensors.get('rope_freqs.weight')
-  if alike is not None:  # Llama 3's: the same factors for texts of all lengths
-    factors = _numbers(alike)
-    rope |= {'rope_type': 'longrope', 'short_factor': factors, 'long_factor': factors}
-    return rope | {
-      'factor': 1.0,
-      'attention_factor': 1.0,
-      'original_max_position_embeddings': fields.context_length,
-    }
+  if 'rope_freqs.weight' in header.tensors:
+    return rope | _of_factors(_numbers(header.tensors['rope_freqs.weight']), fields)
   if long is not None and short is not None:
     rope |= {'rope_type': 'longrope', 'short_factor': _numbers(short)}
     return rope | {
@@ -241,6 +235,31 @@ def _rope(header: Header, fields: Metadata) -> dict[str, Any]:
       ' yarn, longrope'
     )
   return rope
+
+
+def _of_factors(factors: list[float], fields: Metadata) -> dict[str, Any]:
+  """Returns the rope that divides frequencies by these factors, in texts of every length.
+
+  They are those of Llama 3.1 and later models, or else longrope without a longer text.
+  """
+  plain = Rope('default', fields.rope_freq_base).frequencies(2 * len(factors))
+  llama = Rope('llama3', fields.rope_freq_base, factor=max(factors))
+  if np.allclose(plain / factors, llama.frequencies(2 * len(factors)), rtol=1e-4, atol=0):
+    return {
+      'rope_type': 'llama3',
+      'factor': llama.factor,
+      'low_freq_factor': llama.low,
+      'high_freq_factor': llama.high,
+      'original_max_position_embeddings': llama.original,
+    }
+  return {
+    'rope_type': 'longrope',
+    'short_factor': factors,
+    'long_factor': factors,
+    'factor': 1.0,
+    'attention_factor': 1.0,
+    'original_max_position_embeddings': fields.context_length,
+  }
 
 
 def _numbers(tensor: Any) -> list[float]:

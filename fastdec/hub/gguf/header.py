@@ -135,7 +135,7 @@ def _read_one(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, GgufTensor]
       if version not in VERSIONS:
         order = ' in the other order of bytes' if not version & 0xFFFF else ''
         raise UserError(
-          f'{file} is of version {version}{order} of GGUF: known are {VERSIONS[0]} and {VERSIONS[1]}'
+          f'{file} is of version {version}{order} of GGUF, and known are 2 and 3: convert it again'
         )
       with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Reader(data, size).header(file)
