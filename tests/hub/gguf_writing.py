@@ -1,5 +1,5 @@
-"""Writes GGUF files as llama.cpp's converter does, from Hugging Face folders; names are those of the
-package `gguf`, not ours."""
+"""Writes GGUF files as llama.cpp's converter does, from what Hugging Face folders hold; the names
+of tensors are those of the package `gguf`, not ours."""
 
 import json
 import re
@@ -31,8 +31,8 @@ def read_folder(folder):
 def write_model(path, config, tensors, kind='F32', vocabulary=None, adds=None, splits=0):
   """Writes a model as a GGUF file; 1-axis tensors stay in float32.
 
-  kind: type of the matrices. vocabulary: a function that writes a tokenizer. adds: more metadata, by
-  name. splits: bytes of a file of several (0: one file).
+  kind: type of the matrices. vocabulary: a function that writes a tokenizer. adds: more metadata.
+  splits: tensors of each of several files (0: one file).
   """
   arch = ARCHITECTURES.get(config['model_type'], config['model_type'])
   writer = GGUFWriter(path, arch, split_max_tensors=splits)

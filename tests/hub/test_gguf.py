@@ -180,20 +180,21 @@ def test_every_type_of_the_package_is_read(every_type):
 def small():
   """config.json and tensors of a small Llama, with matrices that blocks of 32 divide."""
   config = {
-    'model_type': 'llama', 'vocab_size': 40, 'hidden_size': 64, 'intermediate_size': 96,
-    'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2, 'rms_norm_eps': 1e-5,
-    'max_position_embeddings': 128, 'rope_parameters': {'rope_theta': 1e4}, 'bos_token_id': 1,
-    'eos_token_id': 2, 'pad_token_id': None, 'tie_word_embeddings': True,
+    'model_type': 'llama', 'vocab_size': 320, 'hidden_size': 64, 'intermediate_size': 96,
+    'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+    'rms_norm_eps': 1e-5, 'max_position_embeddings': 128, 'rope_parameters': {'rope_theta': 1e4},
+    'bos_token_id': 1, 'eos_token_id': 2, 'pad_token_id': None, 'tie_word_embeddings': True,
   }  # fmt: skip
   random = np.random.default_rng(0)
   matrix = lambda *shape: random.normal(0, 0.1, shape).astype(np.float32)
-  tensors = {'model.embed_tokens.weight': matrix(40, 64), 'model.norm.weight': matrix(64) + 1}
+  tensors = {'model.embed_tokens.weight': matrix(320, 64), 'model.norm.weight': matrix(64) + 1}
   for i in range(2):
     layer = {
       'self_attn.q_proj': matrix(64, 64), 'self_attn.k_proj': matrix(32, 64),
       'self_attn.v_proj': matrix(32, 64), 'self_attn.o_proj': matrix(64, 64),
-      'mlp.gate_proj': matrix(96, 64), 'mlp.up_proj': matrix(96, 64), 'mlp.down_proj': matrix(64, 96),
-      'input_layernorm': matrix(64) + 1, 'post_attention_layernorm': matrix(64) + 1,
+      'mlp.gate_proj': matrix(96, 64), 'mlp.up_proj': matrix(96, 64),
+      'mlp.down_proj': matrix(64, 96), 'input_layernorm': matrix(64) + 1,
+      'post_attention_layernorm': matrix(64) + 1,
     }  # fmt: skip
     tensors |= {f'model.layers.{i}.{name}.weight': x for name, x in layer.items()}
   return config, tensors

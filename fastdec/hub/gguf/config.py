@@ -150,11 +150,7 @@ def config_of(header: Header) -> dict[str, Any]:
   row, fields, tensors = architecture_of(header), metadata_of(header), header.tensors
   if 'token_embd.weight' not in tensors:
     raise UserError(f'{header.path} has no token_embd.weight: give a file of a whole model')
-  if fields.attention_value_length not in (None, fields.width):
-    raise UserError(
-      f'attention.value_length={fields.attention_value_length} of {header.path} is not supported:'
-      f' it must be the width of keys, {fields.width}'
-    )
+  _check_width(header, row, fields)
   bos, eos = header.number('tokenizer.ggml.bos_token_id'), _ends(header)
   kinds = {tensor.kind.name for tensor in tensors.values() if len(tensor.shape) > 1}
   config = {
@@ -178,6 +174,24 @@ def config_of(header: Header) -> dict[str, Any]:
     'dtype': 'float32' if kinds == {'F32'} else 'bfloat16',
   }
   return config | _of_family(header, row, fields)
+
+
+def _check_width(header: Header, row: Architecture, fields: Metadata) -> None:
+  """Raises UserError for heads without a whole width, or of several widths."""
+  width, heads, inputs = fields.width, fields.attention_head_count, fields.embedding_length
+  if fields.attention_key_length is None and inputs % heads:
+    raise UserError(
+      f'attention.head_count={heads} of {header.path} does not divide embedding_length={inputs}:'
+      ' convert the model again'
+    )
+  for name in ('attention.key_length', 'attention.value_length', 'rope.dimension_count'):
+    value = getattr(fields, name.replace('.', '_'))
+    is_part = name.startswith('rope') and row.model_type == 'phi3' and (value or 0) < width
+    if value is not None and (value % 2 or (value != width and not is_part)):
+      raise UserError(
+        f'{name}={value} of {header.path} is not supported: it must be the even width of a head,'
+        f' {width}'
+      )
 
 
 def _ends(header: Header) -> list[int]:
