@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -19,7 +20,9 @@ from fastdec.hub.gguf.config import ARCHITECTURES
 from fastdec.hub.gguf.header import read_header
 from fastdec.hub.gguf.tensors import GgufTensors
 from fastdec.text.load import open_folder
+from fastdec.tuning.tuned import default_file
 from tests.hub.gguf_writing import read_folder, write_model
+from tests.hub.test_gguf_tokenizers import BYTES, byte_level
 
 REFERENCE = Path(__file__).parents[3] / 'shared' / 'reference' / 'hf'
 needs_reference = pytest.mark.skipif(
@@ -254,3 +257,83 @@ def test_old_files_have_each_expert_apart(small, tmp_path):
   new = open_folder(write_model(tmp_path / 'new.gguf', config, dense | together))
   assert old.config['model_type'] == 'mixtral'
   same(arrays_of(old), arrays_of(new))
+
+
+@pytest.fixture(scope='module')
+def chats(small, tmp_path_factory):
+  """A model with a tokenizer of bytes in one file, a smaller one in another."""
+  place, theirs = tmp_path_factory.mktemp('chats'), byte_level(BYTES)
+
+  def vocabulary(writer):
+    tokens = sorted(theirs.get_vocab(), key=theirs.get_vocab().get)
+    writer.add_tokenizer_model('gpt2')
+    writer.add_tokenizer_pre('gpt-2')
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token == '<end>' else 1 for token in tokens])
+    writer.add_token_merges(
+      [' '.join(pair) for pair in json.loads(theirs.to_str())['model']['merges']]
+    )
+    writer.add_eos_token_id(theirs.token_to_id('<end>'))
+
+  config, tensors = small
+  model = write_model(place / 'model.gguf', config, tensors, vocabulary=vocabulary)
+  config = config | {'num_hidden_layers': 1}
+  first = {name: x for name, x in tensors.items() if '.layers.1.' not in name}
+  return model, write_model(place / 'draft.gguf', config, first, 'Q8_0', vocabulary=vocabulary)
+
+
+def test_text_goes_in_and_comes_out_as_from_a_folder(chats, tmp_path):
+  model, draft = chats
+  generator = fd.Generator.load(model, dtype='float32')
+  fd.save(generator.model, generator.params, tmp_path / 'copy', tokenizer=generator.tokenizer)
+  text = generator('the boat', max_new_tokens=9).text
+  assert fd.Generator.load(tmp_path / 'copy')('the boat', max_new_tokens=9).text == text
+  strategy = fd.Generator.load(model, draft=draft, dtype='float32').strategy
+  assert isinstance(strategy, fd.Speculative)
+  assert strategy.draft.module.config.layers == 1
+
+
+def test_commands_take_files(chats, capsys):
+  from fastdec.cli import check
+
+  check.main([str(chats[0]), '--max-len=9'])
+  shown = capsys.readouterr().out
+  assert 'model: llama, LM,' in shown
+  assert 'tokenizer: 299 ids' in shown
+  assert 'lacks' not in shown
+  assert '9 tokens' in shown
+
+
+def test_a_choice_is_kept_beside_the_file(chats):
+  assert default_file(chats[0]).name == 'model.tuned.json'
+  with pytest.raises(fd.UserError, match=r'model\.tuned\.json is not there: make it by fastdec'):
+    fd.load_tuned(chats[0])
+
+
+def test_ends_are_those_of_the_file_and_of_its_chats(small, tmp_path):
+  tokens = ['a', '<|end|>', '<|return|>', '<|call|>', '<eos>', '<eom>', '<end_of_turn>']
+
+  def ends(template):
+    def vocabulary(writer):
+      writer.add_token_list(tokens)
+      writer.add_eos_token_id(4)
+      writer.add_eom_token_id(5)
+      writer.add_chat_template(template)
+
+    return open_folder(
+      write_model(tmp_path / 'x.gguf', *small, vocabulary=vocabulary)
+    ).model.eos_ids
+
+  assert ends('{{ x }}') == (4, 5)
+  assert ends('<|end|>') == (4, 5, 1)
+  assert ends('<end_of_turn>\n') == (4, 5, 6)
+  assert ends('<|end|> <|return|> <|call|>') == (4, 5, 2, 3)  # gpt-oss ends parts of an answer too
+
+
+def test_a_missing_package_is_a_sentence(monkeypatch, tmp_path):
+  monkeypatch.setitem(sys.modules, 'gguf.constants', None)
+  (tmp_path / 'x.gguf').write_bytes(b'anything')
+  with pytest.raises(
+    fd.UserError, match=r"gguf is not installed: run pip install 'fastdec\[gguf\]'"
+  ):
+    fd.load(tmp_path / 'x.gguf')

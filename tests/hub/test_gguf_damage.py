@@ -142,7 +142,8 @@ FILES = {  # hostile files, and words of the sentence
   'offset': (file_of(b'', tensor(offset=2**63), (1, 0)), r"ends before 'x\.weight' does"),
   'type': (file_of(b'', tensor(kind=99), (1, 0)), r"'x\.weight' of .* is of type 99, which"),
   'type without floats': (
-    file_of(b'', tensor(shape=(256,), kind=GGMLQuantizationType.Q8_K), (1, 0)), r'is of Q8_K, which .* turn into floats',
+    file_of(b'', tensor(shape=(256,), kind=GGMLQuantizationType.Q8_K), (1, 0)),
+    'is of Q8_K, which .* turn into floats',
   ),
   'blocks': (file_of(b'', tensor(shape=(33,), kind=8), (1, 0)), 'rows of 33, in blocks of 32'),
   'tensor twice': (file_of(b'', tensor() * 2, (2, 0)), r"it has 'x\.weight' twice"),
@@ -189,7 +190,7 @@ CHANGES = {  # values of metadata, and words of the sentence
   'unknown': ({'llama.attention.clamp_kqv_scale': 3.0}, 'clamp_kqv_scale=3.0 .* is not known'),
   'of others': ({'llama.logit_scale': 3.0}, r'llama\.logit_scale=3\.0 .* is not known'),
   'end': ({'tokenizer.ggml.eos_token_id': 77}, 'eos_token_id=77 is not among the ids'),
-  'sizes': ({'llama.feed_forward_length': 16}, r'its metadata means \[16, 8\]'),
+  'sizes': ({'llama.feed_forward_length': 16}, r'the metadata of .* means \[16, 8\]'),
   'more layers': ({'llama.block_count': 2}, r'lacks model\.layers\.1\.self_attn'),
 }  # fmt: skip
 

@@ -41,7 +41,6 @@ Order = Callable[[Int[np.ndarray, ' n']], Int[np.ndarray, ' n']]
 class GgufTensors(Tensors):
   """The tensors of a model in GGUF files by Hugging Face's names."""
 
-  origin = 'its metadata'
   advice = 'its tensors and its metadata do not belong together, so copy or convert it again'
 
   def __init__(self, header: Header, row: Architecture, width: int):
@@ -56,6 +55,7 @@ class GgufTensors(Tensors):
     for tensor in header.tensors.values():
       if tensor.name not in IN_CONFIG:
         self._tensors |= _translated(tensor, row, width)
+    self.origin = f'the metadata of {header.path}'
     super().__init__(header.path, dict.fromkeys(self._tensors, header.path.name))
 
   def find(self, name: str) -> Any:
