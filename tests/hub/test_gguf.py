@@ -227,8 +227,8 @@ def test_a_model_in_several_files_is_opened_by_any_of_them(small, tmp_path):
     folder = open_folder(part)
     assert folder.path == parts[0]
     same(arrays_of(folder), arrays_of(open_folder(one)))
-  before = open_folder(parts[0]).content
-  assert before != open_folder(one).content
+    assert folder.content == open_folder(parts[0]).content != open_folder(one).content
+    assert default_file(part).name == 'parts-00001-of-00003.tuned.json'
   parts[1].rename(tmp_path / 'aside.gguf')
   with pytest.raises(
     fd.UserError, match=r"lacks 'parts-00002-of-00003\.gguf', a part of the model"

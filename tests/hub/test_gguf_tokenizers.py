@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import fastdec as fd
 from fastdec.hub.gguf.header import read_header
-from fastdec.hub.tokenizers import load, load_gguf
+from fastdec.hub.tokenizers import gguf, load, load_gguf
 
 CORPUS = [
   'the man in the boat  rows 1234 and 56',
@@ -242,6 +242,22 @@ MISTAKES = {  # settings of a tokenizer, and words of the sentence
   'twice': ({'tokens': ['a', 'b', 'a'], 'token_type': [1, 1, 1]}, "has the token 'a' twice"),
   'none': ({'tokens': []}, 'has no tokenizer'),
 }  # fmt: skip
+
+
+def test_pieces_that_would_take_long_to_cut_are_refused(monkeypatch, tmp_path):
+  def loaded(tokens):
+    types, scores = [NORMAL] * len(tokens), [0.0] * len(tokens)
+    file = write_tokenizer(
+      tmp_path / 'x.gguf', 'llama', tokens, types, scores=scores, add_bos_token=False
+    )
+    return load_gguf(read_header(file))
+
+  monkeypatch.setattr(gguf, 'MOST_LETTERS', 600)
+  for tokens in (['a' * 512], ['a' * 300, 'b' * 300]):
+    assert loaded(tokens).vocab_size == len(tokens)
+  for tokens in (['a' * 513], ['a' * 300, 'b' * 301]):
+    with pytest.raises(fd.UserError, match='has tokens of more than 512 or 600 letters'):
+      loaded(tokens)
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)

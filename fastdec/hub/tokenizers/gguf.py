@@ -19,6 +19,7 @@ from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explained
 KEY = 'tokenizer.ggml.'
 UNKNOWN, CONTROL, OF_USERS = 2, 3, 4  # types of tokens
 SPACE = '▁'
+LONGEST, MOST_LETTERS = 2**9, 2**24  # of a piece of SentencePiece's and of all: each cut is tried
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE = r'[^\r\n\p{L}\p{N}]?'
 _SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -161,6 +162,8 @@ def _sentencepiece(header: Header, ids: dict[str, int], unknown: int | None) -> 
   """Builds a tokenizer of SentencePiece's BPE."""
   from tokenizers import Tokenizer, decoders, models, normalizers
 
+  if max(map(len, ids)) > LONGEST or sum(map(len, ids)) > MOST_LETTERS:
+    raise damaged(header.path, f'has tokens of more than {LONGEST} or {MOST_LETTERS:,} letters')
   scores = _array(header, 'scores', len(ids))
   if scores is None or header.architecture.startswith('gemma'):
     scores = [-i for i in range(len(ids))]  # Gemma's scores are not in the order of its merges
