@@ -258,6 +258,8 @@ def _read_parameter(
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:
   is_kept = dtype is None or jnp.issubdtype(leaf.dtype, jnp.integer)
   wanted = jax.dtypes.canonicalize_dtype(leaf.dtype if is_kept else dtype)
+  if hasattr(leaf, 'astype'):  # converts while it reads
+    leaf = leaf.astype(wanted)
   if sharding is None:
     return jnp.asarray(leaf[(slice(None),) * leaf.ndim].astype(wanted, copy=False))
   read = {}

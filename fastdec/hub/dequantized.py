@@ -21,20 +21,21 @@ Rows = Callable[[int, int], np.ndarray]  # reads the outputs from `start` to bef
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dequantized:
-  """A quantized matrix in float32. Indexing reads the part that it selects, and nothing before.
+  """A quantized matrix in floats. Indexing reads the part that it selects, and nothing before.
 
   Attributes:
     outputs: computes outputs of the stored matrix [n, inputs] in float32.
     shape: [*outputs, inputs].
+    dtype: type of what is read.
     first: number of outputs of the stored matrix before the first of these.
     integers: stored values and scales of a kernel that may stay in int8.
   """
 
   outputs: Rows
   shape: tuple[int, ...]
+  dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009
   first: int = 0
   integers: tuple[Stored, Stored] | None = None
-  dtype = np.dtype(np.float32)
 
   @property
   def ndim(self) -> int:
@@ -46,6 +47,10 @@ class Dequantized:
     if integers is not None:
       integers = (integers[0].reshape(*shape), integers[1].reshape(*shape[:-1]))
     return dataclasses.replace(self, shape=shape, integers=integers)
+
+  def astype(self, dtype: Any) -> 'Dequantized':
+    """Returns the matrix in another type, unread: it is never whole in float32."""
+    return dataclasses.replace(self, dtype=np.dtype(dtype))
 
   def rows(self, start: int, stop: int) -> 'Dequantized':
     """Returns a part of the first axis, unread."""
@@ -60,7 +65,7 @@ class Dequantized:
     first_axis, *others = index if isinstance(index, tuple) else (index,)
     start, stop, step = first_axis.indices(self.shape[0])
     part = self.rows(start, max(start, stop))
-    flat = np.empty((math.prod(part.shape[:-1]), part.shape[-1]), np.float32)
+    flat = np.empty((math.prod(part.shape[:-1]), part.shape[-1]), self.dtype)
     rows = max(1, BLOCK // part.shape[-1])
     for begin in range(0, len(flat), rows):
       end = min(begin + rows, len(flat))

@@ -302,7 +302,7 @@ def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str,
         'norm_topk_prob': True,
         'mlp_only_layers': dense,
       }
-    elif row.model_type == 'gpt_oss':
+    elif fields.expert_feed_forward_length:
       config['intermediate_size'] = fields.expert_feed_forward_length
   if row.model_type == 'granite':
     config |= {
