@@ -138,8 +138,8 @@ def model_folder(path: PathLike) -> pathlib.Path:
     )
   kind = 'there' if folder.suffix == GGUF else 'a folder'
   raise UserError(
-    f'{folder} is not {kind}: give a model folder, the workdir of a finished training run, or a'
-    f' {GGUF} file'
+    f'{folder} is not {kind}: give a model folder, a {GGUF} file, or the workdir of a finished'
+    ' training run'
   )
 
 
