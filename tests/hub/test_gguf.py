@@ -310,6 +310,16 @@ def test_a_choice_is_kept_beside_the_file(chats):
     fd.load_tuned(chats[0])
 
 
+def test_zero_of_metadata_is_none(small, tmp_path):
+  adds = {
+    'llama.rope.scaling.factor': 0.0,
+    'llama.attention.key_length': 0,
+    'llama.expert_count': 0,
+  }
+  ours = open_folder(write_model(tmp_path / 'zero.gguf', *small, adds=adds)).model
+  assert ours == open_folder(write_model(tmp_path / 'none.gguf', *small)).model
+
+
 def test_ends_are_those_of_the_file_and_of_its_chats(small, tmp_path):
   tokens = ['a', '<|end|>', '<|return|>', '<|call|>', '<eos>', '<eom>', '<end_of_turn>']
 

@@ -121,8 +121,7 @@ def metadata_of(header: Header) -> Metadata:
       the architecture.
   """
   row, prefix = architecture_of(header), f'{header.architecture}.'
-  where = f'{header.path}: {header.architecture}'
-  known = {field.name for field in dataclasses.fields(Metadata)}
+  known = {field.name: field.default for field in dataclasses.fields(Metadata)}
   values = {}
   for name, value in header.metadata.items():
     if not name.startswith(prefix):
@@ -136,9 +135,16 @@ def metadata_of(header: Header) -> Metadata:
         f'{name}={shown(value)} of {header.path} is not known for this architecture: convert it'
         ' again if the model was made without it'
       )
-    if is_known:
+    is_absent = value == 0 and known.get(field) is None  # as llama.cpp reads it
+    if is_known and not is_absent:
       values[field] = value
-  return read(Metadata, values, where, ignores=True)
+  try:
+    return read(Metadata, values, header.architecture)
+  except UserError as error:
+    reason = str(error)
+    for part in ('attention', 'rope_scaling', 'rope'):
+      reason = reason.replace(f'{part}_', f'{part.replace("_", ".")}.')
+    raise UserError(f'{header.path}: {reason}') from None
 
 
 def config_of(header: Header) -> dict[str, Any]:
