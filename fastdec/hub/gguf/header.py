@@ -109,11 +109,11 @@ def read_header(path: pathlib.Path) -> Header:
   metadata, tensors = {}, {}
   for i, file in enumerate(files):
     own, found = _read_one(file)
-    place = own.get('split.no', 0), own.get('split.count', 1) or 1
-    if place != (i, len(files)):
+    number, count = own.get('split.no', 0), own.get('split.count', 1) or 1
+    if (number, count) != (i, len(files)):
       raise UserError(
-        f'{file} says that it is file {place[0] + 1} of {place[1]} of its model, and its name says'
-        f' {i + 1} of {len(files)}: give all files the names NAME-00001-of-0000N.gguf again'
+        f'{file} says split.no={shown(number)} and split.count={shown(count)}, and by its name it'
+        f' is file {i + 1} of {len(files)}: give all files their names NAME-00001-of-0000N.gguf'
       )
     metadata = metadata or own
     again = next((name for name in found if name in tensors), None)
@@ -139,7 +139,9 @@ def _read_one(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, GgufTensor]
         )
       with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Reader(data, size).header(file)
-  except (_Damage, ValueError) as error:
+  except UserError:
+    raise
+  except ValueError as error:
     raise damaged(file, f'is corrupt or cut short ({error})') from None
 
 
