@@ -216,6 +216,10 @@ def of_header(header, metadata):
 
 
 def test_tensors_of_other_models_are_refused_by_their_names(tmp_path):
+  biased = tensors() | {'blk.0.attn_q.bias': np.ones(6, np.float32)}  # no whole number of heads
+  file = write_model(tmp_path / 'model.gguf', CONFIG, biased, vocabulary=vocabulary)
+  with pytest.raises(fd.UserError, match=r'q_proj\.bias is of shape \[6\], and the metadata of'):
+    fd.load(file)
   more = tensors() | {'blk.0.attn_sub_norm.weight': np.ones(8, np.float32)}
   file = write_model(tmp_path / 'model.gguf', CONFIG, more, vocabulary=vocabulary)
   with pytest.raises(fd.UserError, match=r'has unknown blk\.0\.attn_sub_norm\.weight'):

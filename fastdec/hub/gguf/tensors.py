@@ -91,7 +91,7 @@ def _translated(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, 
   if kind not in names:
     return {tensor.name: _read(tensor, row, None)}
   order = None
-  if row.is_permuted and kind in ('attn_q', 'attn_k'):
+  if row.is_permuted and kind in ('attn_q', 'attn_k') and tensor.shape[0] % width == 0:
     order = _halves(width)
   return {f'{prefix}{names[kind]}.{end}': _read(tensor, row, order)}
 
