@@ -187,8 +187,8 @@ def _check_width(header: Header, row: Architecture, fields: Metadata) -> None:
   width, heads, inputs = fields.width, fields.attention_head_count, fields.embedding_length
   if fields.attention_key_length is None and inputs % (2 * heads):
     raise UserError(
-      f'attention.head_count={heads} of {header.path} does not divide embedding_length={inputs} into'
-      ' even widths: convert the model again'
+      f'attention.head_count={heads} of {header.path} does not divide embedding_length={inputs}'
+      ' into even widths: convert the model again'
     )
   for name in ('attention.key_length', 'attention.value_length', 'rope.dimension_count'):
     value = getattr(fields, name.replace('.', '_'))

@@ -109,7 +109,8 @@ def read_header(path: pathlib.Path) -> Header:
   metadata, tensors = {}, {}
   for i, file in enumerate(files):
     own, found = _read_one(file)
-    number, count = own.get('split.no', 0), own.get('split.count', 1) or 1
+    number: Any = own.get('split.no', 0)
+    count: Any = own.get('split.count', 1) or 1
     if (number, count) != (i, len(files)):
       raise UserError(
         f'{file} says split.no={shown(number)} and split.count={shown(count)}, and by its name it'

@@ -77,11 +77,11 @@ def _translated(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, 
   match = LAYER.fullmatch(tensor.name)
   if match is None:
     return {tensor.name: _read(tensor, row, None)}
-  prefix, kind = f'model.layers.{match[1]}.', match[2]
+  prefix, kind, outputs = f'model.layers.{match[1]}.', match[2], tensor.shape[0]
   experts = EXPERTS.fullmatch(kind)
   if experts is not None and len(tensor.shape) > 1:
     whole, named = _read(tensor, row, None), {}
-    for i in range(tensor.shape[0]):
+    for i in range(outputs):
       part = whole.rows(i, i + 1).reshape(*tensor.shape[1:])
       named[f'{prefix}mlp.experts.{i}.{experts[1]}_proj.{end}'] = part
     return named
@@ -91,7 +91,7 @@ def _translated(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, 
   if kind not in names:
     return {tensor.name: _read(tensor, row, None)}
   order = None
-  if row.is_permuted and kind in ('attn_q', 'attn_k') and tensor.shape[0] % width == 0:
+  if row.is_permuted and kind in ('attn_q', 'attn_k') and outputs % width == 0:
     order = _halves(width)
   return {f'{prefix}{names[kind]}.{end}': _read(tensor, row, order)}
 
