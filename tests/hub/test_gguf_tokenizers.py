@@ -201,6 +201,18 @@ def test_spaces_around_and_before_are_as_the_file_says(sentencepiece, tmp_path):
   assert phi.encode('<end>\n the', special=False) == [end, *begun]
 
 
+def test_pieces_of_spaces_are_those_of_sentencepiece(tmp_path):
+  tokens = ['<unk>', 'a', '▁', '  ', '▁▁▁', '   ']
+  types = [UNKNOWN, NORMAL, NORMAL, OF_USERS, NORMAL, OF_USERS]
+  settings = {'scores': [0.0, -1.0, -2.0, -3.0, -4.0, -5.0], 'add_space_prefix': False}
+  file = write_tokenizer(
+    tmp_path / 'x.gguf', 'llama', tokens, types, unknown_token_id=0, **settings
+  )
+  tokenizer = load_gguf(read_header(file))
+  assert tokenizer.encode('a  a a') == [1, 3, 1, 2, 1]
+  assert tokenizer.decode([1, 3, 1, 4, 1]) == 'a  a   a'
+
+
 TEMPLATE = '{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}<end>'
 
 
@@ -247,9 +259,7 @@ MISTAKES = {  # settings of a tokenizer, and words of the sentence
 def test_pieces_that_would_take_long_to_cut_are_refused(monkeypatch, tmp_path):
   def loaded(tokens):
     types, scores = [NORMAL] * len(tokens), [0.0] * len(tokens)
-    file = write_tokenizer(
-      tmp_path / 'x.gguf', 'llama', tokens, types, scores=scores, add_bos_token=False
-    )
+    file = write_tokenizer(tmp_path / 'x.gguf', 'llama', tokens, types, scores=scores)
     return load_gguf(read_header(file))
 
   monkeypatch.setattr(gguf, 'MOST_LETTERS', 600)

@@ -17,7 +17,8 @@ from fastdec.hub.tokenizers.chat import SETTINGS, chosen_template
 from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explained
 
 KEY = 'tokenizer.ggml.'
-UNKNOWN, CONTROL, OF_USERS = 2, 3, 4  # types of tokens
+CONTROL, OF_USERS = 3, 4  # types of tokens
+SPECIAL = {'bos': 'bos', 'eos': 'eos', 'unk': 'unknown', 'pad': 'padding'}  # names in the file
 SPACE = '▁'
 LONGEST, MOST_LETTERS = 2**9, 2**24  # of a piece of SentencePiece's and of all: each cut is tried
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -61,37 +62,52 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
       f'{header.path} has a tokenizer of the kind {shown(kind)}, which is not read: known are'
       f' {", ".join(builders)}'
     )
-  pieces = [piece or f'[EMPTY_{i}]' for i, piece in enumerate(map(str, pieces))]
+  pieces = _spelled(pieces, kind)
   types = _array(header, 'token_type', len(pieces)) or [1] * len(pieces)
-  if kind == 'llama':  # llama.cpp writes pieces of nothing but spaces with spaces
-    pieces = [SPACE * len(piece) if not piece.strip(' ') else piece for piece in pieces]
   ids = {piece: i for i, piece in enumerate(pieces)}
   if len(ids) < len(pieces):
     twice = next(piece for i, piece in enumerate(pieces) if ids[piece] != i)
     raise damaged(header.path, f'has the token {shown(twice)} twice')
-  special = {name: _special(header, name, len(pieces)) for name in ('bos', 'eos', 'unknown')}
-  special['pad'] = _special(header, 'padding', len(pieces))
-  with explained(header.path):
-    tokenizer = builders[kind](header, ids, special['unknown'])
-    _add_whole(tokenizer, pieces, types, header.architecture)
-  settings = {}
-  for name, token in special.items():
+  special = {}
+  for name, theirs in SPECIAL.items():
+    token = _special(header, theirs, len(pieces))
     if token is not None:
-      settings[f'{"unk" if name == "unknown" else name}_token'] = pieces[token]
-  template = _template(header)
-  if template is not None:
-    settings['chat_template'] = template
+      special[name] = token
+  with explained(header.path):
+    tokenizer = builders[kind](header, ids, special.get('unk'))
+    _add_whole(tokenizer, pieces, types, header.architecture)
+  settings: dict[str, Any] = {f'{name}_token': pieces[token] for name, token in special.items()}
+  settings['chat_template'] = _template(header)
+  around = _around(header, special, kind)
+  return GgufTokenizer(tokenizer, header.path, around, settings)
+
+
+def _spelled(pieces: list[Any], kind: str) -> list[str]:
+  """Returns the pieces as the library has them.
+
+  llama.cpp writes pieces of nothing but spaces with spaces, where SentencePiece's have marks.
+  """
+  pieces = [piece or f'[EMPTY_{i}]' for i, piece in enumerate(map(str, pieces))]
+  if kind == 'llama':
+    there = set(pieces)
+    for i, piece in enumerate(pieces):
+      if not piece.strip(' ') and SPACE * len(piece) not in there:
+        pieces[i] = SPACE * len(piece)
+  return pieces
+
+
+def _around(header: Header, special: dict[str, int], kind: str) -> tuple[list[int], list[int]]:
+  """Returns the ids before and after a text."""
   begins = header.flag(f'{KEY}add_bos_token')
   if begins is None:
-    begins = kind == 'llama' or header.text(f'{KEY}pre') in WHOLE_CUTS
-  ends = header.flag(f'{KEY}add_eos_token')
+    is_usual = kind == 'llama' or header.text(f'{KEY}pre') in WHOLE_CUTS
+    begins = is_usual and 'bos' in special
   around: list[list[int]] = []
-  for name, is_there in (('bos', begins), ('eos', ends)):
-    token = special[name]
-    if is_there and token is None:
+  for name, is_there in (('bos', begins), ('eos', header.flag(f'{KEY}add_eos_token'))):
+    if is_there and name not in special:
       raise damaged(header.path, f'puts a token around texts, and lacks {KEY}{name}_token_id')
-    around.append([token] if is_there and token is not None else [])
-  return GgufTokenizer(tokenizer, header.path, (around[0], around[1]), settings)
+    around.append([special[name]] if is_there else [])
+  return around[0], around[1]
 
 
 def _array(header: Header, name: str, count: int) -> list[Any] | None:
