@@ -16,8 +16,8 @@ from gguf.quants import dequantize
 
 import fastdec as fd
 from fastdec.hub.families import families
-from fastdec.hub.gguf.config import ARCHITECTURES
 from fastdec.hub.gguf.header import read_header
+from fastdec.hub.gguf.metadata import ARCHITECTURES
 from fastdec.hub.gguf.tensors import GgufTensors
 from fastdec.text.load import open_folder
 from fastdec.tuning.tuned import default_file

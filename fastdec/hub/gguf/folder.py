@@ -3,8 +3,9 @@
 import dataclasses
 import pathlib
 
-from fastdec.hub.gguf.config import architecture_of, config_of, metadata_of
+from fastdec.hub.gguf.config import config_of
 from fastdec.hub.gguf.header import Header, read_header
+from fastdec.hub.gguf.metadata import architecture_of, metadata_of
 from fastdec.hub.gguf.tensors import GgufTensors
 from fastdec.hub.huggingface import HuggingFaceFolder
 

@@ -12,8 +12,8 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.folders.stored import Mapped, Stored
 from fastdec.hub.dequantized import Dequantized
-from fastdec.hub.gguf.config import Architecture
 from fastdec.hub.gguf.header import GgufTensor, Header
+from fastdec.hub.gguf.metadata import Architecture
 from fastdec.hub.tensors import Tensors
 
 FLOATS = {'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
