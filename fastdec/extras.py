@@ -36,6 +36,7 @@ EXTRA_OF = {  # the extra that brings a module
   'outlines_core': 'constraint',
   'transformers': 'hf',
   'jinja2': 'hf',
+  'gguf': 'gguf',
   'ctranslate2': 'benchmark',
   'torch': 'benchmark',
 }

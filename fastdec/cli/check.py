@@ -1,9 +1,9 @@
-"""Says what folders hold: kind, sizes, what they need and lack, and what the model writes.
+"""Says what folders and GGUF files hold: kind, sizes, needs, lacks, and what the model writes.
 
 Example:
-  fastdec check folder another --prompt='Once upon a time'
+  fastdec check folder model.gguf --prompt='Once upon a time'
 
-A folder is opened as the other commands open it, and its weights are read.
+It is opened as the other commands open it, and its weights are read.
 """
 
 import math
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> None:
   add_length(parser)
   args, paths = parser.read_beside(words)
   if not paths:
-    raise UserError('there is no folder to look at: name one or more')
+    raise UserError('there is no folder or file to look at: name one or more')
   wrong = []
   for path in paths:
     print(path)
@@ -88,7 +88,8 @@ def lines_of(path: str, prompt: str | None, dtype: str | None, most: int) -> Ite
     yield f'tokenizer: {tokenizer.vocab_size:,} ids'
   except UserError as error:
     yield f'tokenizer: none ({error})'
-  if 'model_type' in folder.config and not (folder.path / GENERATION).is_file():
+  is_published = 'model_type' in folder.config and folder.path.is_dir()
+  if is_published and not (folder.path / GENERATION).is_file():
     yield f'lacks: {GENERATION}, so that its ends and its pad are those of config.json'
   if model is not None and model.fixed_length is None:
     yield f'writes: {_written(model, folder.params(), tokenizer, prompt, most)}'

@@ -24,7 +24,7 @@ from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
-from fastdec.hub.tokenizers import chat
+from fastdec.hub.tokenizers.chat import Chats
 from fastdec.models.api import source_words
 from fastdec.text import programs
 from fastdec.text.generator import ROWS
@@ -51,12 +51,14 @@ PROCESSORS = {  # flags of `fd.Processors`, by their names there
 
 def add_model(parser: Parser) -> None:
   """Adds the flag of a model."""
-  parser.add_argument('--model', required=True, help='folder of a model, or of a finished run')
+  parser.add_argument(
+    '--model', required=True, help='folder of a model or of a finished run, or a GGUF file'
+  )
 
 
 def add_drafting(parser: Parser) -> None:
   """Adds the flags of what drafts for a model, and how, and the type of its numbers."""
-  parser.add_argument('--draft', help='folder of a smaller model, or of a draft network')
+  parser.add_argument('--draft', help='a smaller model, or the folder of a draft network')
   parser.add_argument('--heads', help='folder of prediction heads')
   parser.add_argument(
     '--strategy',
@@ -103,7 +105,10 @@ def variables(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the variables of the chat template by flags; refuses those that it does not use."""
   values = dict(getattr(args, 'template', None) or ())
   if values:
-    chat.check_variables(open_folder(args.model).path, values)
+    tokenizer = tokenizer_of(open_folder(args.model))
+    if not isinstance(tokenizer, Chats):
+      raise UserError(f'{args.model} has no chat template: leave out --template')
+    tokenizer.check_variables(values)
   return values
 
 
@@ -121,9 +126,9 @@ def asked(
     UserError: the flags are of a chat, and the model has no chat template.
   """
   check_text('--system', args.system)
-  folder = open_folder(args.model).path
+  tokenizer = tokenizer_of(open_folder(args.model))
   is_chat = args.chat or args.system is not None or bool(args.template)
-  has_template = chat.has_template(folder)
+  has_template = isinstance(tokenizer, Chats) and bool(tokenizer.templates())
   if is_chat and not has_template:
     raise UserError(f'{args.model} has no chat template: leave out --chat, --system and --template')
   note = None

@@ -153,7 +153,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   opening.add_model(parser)
   opening.add_prompts(parser)
   parser.add_argument(
-    '--draft', action='append', default=[], help='folder of a smaller model or a draft network'
+    '--draft', action='append', default=[], help='a smaller model, or the folder of a draft network'
   )
   parser.add_argument('--heads', action='append', default=[], help='folder of prediction heads')
   parser.add_argument(
@@ -169,7 +169,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--batches', type=wholes(1), default=[1], help='prompts at once, such as 1,8')
   parser.add_argument('--dtypes', help="such as float32,int8, or all (the model's own)")
   parser.add_argument('--budget', type=duration, default=300.0, help='time for all of it (5m)')
-  parser.add_argument('--output', help="file to write (the model's tuned.json)")
+  parser.add_argument(
+    '--output', help="file to write (tuned.json in the model's folder, or named after its file)"
+  )
   opening.add_sampling(parser)
   opening.add_length(parser)
   opening.add_cores(parser)

@@ -30,6 +30,8 @@ TEMPLATES = 'additional_chat_templates'  # a folder of chat templates, NAME.jinj
 DICTIONARIES = ('source.dict.txt', 'target.dict.txt')  # of fairseq
 GENERATION, INDEX = 'generation_config.json', 'model.safetensors.index.json'
 READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # beside the weights
+GGUF = '.gguf'
+PART = re.compile(r'(.*)-(\d{5})-of-(\d{5})\.gguf')  # one of several files of a model
 HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'
 DOWNLOADED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']
 COPIES = ['original/*', 'onnx/*', '*consolidated*']  # the same weights in other forms
@@ -98,7 +100,9 @@ def resolved(path: PathLike) -> pathlib.Path:
     UserError: it cannot be downloaded.
   """
   path = place(path)
-  if path.exists() or path.parent.is_dir() or not re.fullmatch(HUB_NAME, str(path)):
+  if path.exists() or path.parent.is_dir() or path.suffix == GGUF:
+    return path
+  if not re.fullmatch(HUB_NAME, str(path)):
     return path
   try:
     from huggingface_hub import snapshot_download  # `tokenizers` brings it
@@ -117,10 +121,14 @@ def resolved(path: PathLike) -> pathlib.Path:
 def model_folder(path: PathLike) -> pathlib.Path:
   """Returns the folder with the files of a model: the path itself, or `model/` of a finished run.
 
+  A GGUF file is returned as it is.
+
   Raises:
     UserError: the folder does not exist.
   """
   folder = resolved(path)
+  if is_gguf(folder):
+    return folder
   if folder.is_dir():
     is_run = (folder / 'model' / 'config.json').is_file()
     return folder / 'model' if is_run else folder
@@ -130,10 +138,28 @@ def model_folder(path: PathLike) -> pathlib.Path:
       ' there, rename it'
     )
   if folder.is_file():
-    raise UserError(f'{folder} is a file: give the folder that it is in, {folder.parent}')
+    raise UserError(
+      f'{folder} is a file: give the folder that it is in, {folder.parent}, or a {GGUF} file'
+    )
+  kind = 'there' if folder.suffix == GGUF else 'a folder'
   raise UserError(
-    f'{folder} is not a folder: give a model folder or the workdir of a finished training run'
+    f'{folder} is not {kind}: give a model folder, a {GGUF} file, or the workdir of a finished'
+    ' training run'
   )
+
+
+def is_gguf(path: pathlib.Path) -> bool:
+  """True for a file that is called as GGUF files are."""
+  return path.suffix == GGUF and path.is_file()
+
+
+def gguf_files(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of a model in GGUF: NAME-00001-of-00003.gguf has two others beside it."""
+  match = PART.fullmatch(path.name)
+  if match is None or not 1 <= int(match[2]) <= int(match[3]):
+    return [path]
+  name, _, parts = match.groups()
+  return [path.with_name(f'{name}-{i:05d}-of-{parts}.gguf') for i in range(1, int(parts) + 1)]
 
 
 def split_dtype(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
@@ -157,10 +183,12 @@ def content(path: PathLike) -> str:
 
 
 def content_of(folder: pathlib.Path) -> str:
-  """Returns a hash of a folder's files, as they are now: 16 hexadecimal digits."""
+  """Returns a hash of a folder's files, or of a GGUF file, as now: 16 hexadecimal digits."""
+  is_folder = folder.is_dir()
   hashes = []
-  for file in sorted(folder.iterdir()):
-    if file.is_file() and (file.name in READ or file.suffix == '.safetensors'):
+  for file in sorted(folder.iterdir()) if is_folder else gguf_files(folder):
+    is_read = not is_folder or file.name in READ or file.suffix == '.safetensors'
+    if is_read and file.is_file():
       stat = file.stat()
       hashes.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
   return hashlib.sha256(repr(hashes).encode()).hexdigest()[:16]

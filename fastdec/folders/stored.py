@@ -103,7 +103,7 @@ def integers_of(leaf: Any) -> tuple[Any, Any] | None:
 class Mapped:
   """A function of a tensor, which keeps the first axis. An index of all axes reads it."""
 
-  stored: Stored
+  stored: Any
   change: Callable[[np.ndarray], np.ndarray]
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -258,6 +258,8 @@ def _read_parameter(
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:
   is_kept = dtype is None or jnp.issubdtype(leaf.dtype, jnp.integer)
   wanted = jax.dtypes.canonicalize_dtype(leaf.dtype if is_kept else dtype)
+  if hasattr(leaf, 'astype'):  # converts while it reads
+    leaf = leaf.astype(wanted)
   if sharding is None:
     return jnp.asarray(leaf[(slice(None),) * leaf.ndim].astype(wanted, copy=False))
   read = {}

@@ -4,6 +4,7 @@
   families.py      its families: llama.py (lm_families, lm_tensors, ropes), gemma.py, bart.py, t5.py
   generation.py    its settings of `generate`
   tensors.py       its tensors by name; weight_files.py: the files that hold them
+  gguf/            models in GGUF files
   quantized.py     its quantized matrices; quantized_formats.py, dequantized.py: how they are stored
   drafts.py        draft networks: eagle.py, dflash.py, mtp.py, with draft_parts.py
   medusa.py        Medusa heads

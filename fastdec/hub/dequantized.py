@@ -1,7 +1,8 @@
 """Quantized matrices: small numbers with scales, computed as floats when a part is read.
 
 Of a matrix [outputs, inputs] a number q means (q - zero) * scale. Groups of inputs, and in blocks
-outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32.
+outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32. GGUF files
+have formats of their own (`hub.gguf`).
 """
 
 import dataclasses
@@ -20,26 +21,21 @@ Rows = Callable[[int, int], np.ndarray]  # reads the outputs from `start` to bef
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dequantized:
-  """A quantized matrix in float32. Indexing reads the part that it selects, and nothing before.
+  """A quantized matrix in floats. Indexing reads the part that it selects, and nothing before.
 
   Attributes:
-    numbers: reads numbers [n, inputs].
-    zeros: reads their zeros [n, groups]; None: all are 0.
-    scales: reads their scales [n, groups].
-    group: the group of each input.
+    outputs: computes outputs of the stored matrix [n, inputs] in float32.
     shape: [*outputs, inputs].
+    dtype: type of what is read.
     first: number of outputs of the stored matrix before the first of these.
     integers: stored values and scales of a kernel that may stay in int8.
   """
 
-  numbers: Rows
-  zeros: Rows | None
-  scales: Rows
-  group: Int[np.ndarray, ' d']
+  outputs: Rows
   shape: tuple[int, ...]
+  dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009
   first: int = 0
   integers: tuple[Stored, Stored] | None = None
-  dtype = np.dtype(np.float32)
 
   @property
   def ndim(self) -> int:
@@ -51,6 +47,10 @@ class Dequantized:
     if integers is not None:
       integers = (integers[0].reshape(*shape), integers[1].reshape(*shape[:-1]))
     return dataclasses.replace(self, shape=shape, integers=integers)
+
+  def astype(self, dtype: Any) -> 'Dequantized':
+    """Returns the matrix in another type, unread: it is never whole in float32."""
+    return dataclasses.replace(self, dtype=np.dtype(dtype))
 
   def rows(self, start: int, stop: int) -> 'Dequantized':
     """Returns a part of the first axis, unread."""
@@ -65,20 +65,32 @@ class Dequantized:
     first_axis, *others = index if isinstance(index, tuple) else (index,)
     start, stop, step = first_axis.indices(self.shape[0])
     part = self.rows(start, max(start, stop))
-    flat = np.empty((math.prod(part.shape[:-1]), part.shape[-1]), np.float32)
+    flat = np.empty((math.prod(part.shape[:-1]), part.shape[-1]), self.dtype)
     rows = max(1, BLOCK // part.shape[-1])
     for begin in range(0, len(flat), rows):
       end = min(begin + rows, len(flat))
-      flat[begin:end] = part._outputs(part.first + begin, part.first + end)
+      flat[begin:end] = part.outputs(part.first + begin, part.first + end)
     return flat.reshape(part.shape)[(slice(None, None, step), *others)]
 
-  def _outputs(self, start: int, stop: int) -> Float[np.ndarray, 'n d']:
-    """Computes these outputs of the stored matrix, (number - zero) * scale."""
-    values = self.numbers(start, stop).astype(np.float32)
-    if self.zeros is not None:
-      values -= self.zeros(start, stop).astype(np.float32)[:, self.group]
-    values *= self.scales(start, stop).astype(np.float32)[:, self.group]
+
+def scaled(numbers: Rows, zeros: Rows | None, scales: Rows, group: Int[np.ndarray, ' d']) -> Rows:
+  """Returns the function that computes outputs as (number - zero) * scale.
+
+  Args:
+    numbers: reads numbers [n, inputs].
+    zeros: reads their zeros [n, groups]; None: all are 0.
+    scales: reads their scales [n, groups].
+    group: the group of each input.
+  """
+
+  def outputs(start: int, stop: int) -> Float[np.ndarray, 'n d']:
+    values = numbers(start, stop).astype(np.float32)
+    if zeros is not None:
+      values -= zeros(start, stop).astype(np.float32)[:, group]
+    values *= scales(start, stop).astype(np.float32)[:, group]
     return values
+
+  return outputs
 
 
 def words_for(numbers: int, bits: int) -> int:

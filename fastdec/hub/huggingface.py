@@ -16,7 +16,7 @@ from fastdec.folders.stored import put
 from fastdec.hub.families import families
 from fastdec.hub.generation import processors_in, warn_of_defaults
 from fastdec.hub.quantized import quantization_of, tensors_of
-from fastdec.hub.tensors import MTP, fit
+from fastdec.hub.tensors import MTP, Tensors, fit
 from fastdec.hub.weight_files import files_of
 from fastdec.models.api import Params
 from fastdec.models.fresh import shapes_of
@@ -82,6 +82,14 @@ class HuggingFaceFolder(Folder):
       )
     return known[str(model_type)]
 
+  def tensors(self) -> Tensors:
+    """Returns the tensors by their names, unread."""
+    files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
+    is_tied = self.config.get('tie_word_embeddings')
+    if is_tied is None:  # absent means true in the families with an encoder
+      is_tied = self.config.get('is_encoder_decoder')
+    return tensors_of(self.path, self.config, files, bool(is_tied))
+
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the model's parameters.
 
@@ -89,12 +97,7 @@ class HuggingFaceFolder(Folder):
       UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit
         config.json, a mesh that does not divide them.
     """
-    files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
-    is_tied = self.config.get('tie_word_embeddings')
-    if is_tied is None:  # absent means true in the families with an encoder
-      is_tied = self.config.get('is_encoder_decoder')
-    model = self.model
-    tensors = tensors_of(self.path, self.config, files, bool(is_tied))
+    model, tensors = self.model, self.tensors()
     stored = self._family.params_of(model, tensors)
     tensors.check()
     fit(stored, shapes_of(model))

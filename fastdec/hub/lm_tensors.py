@@ -117,14 +117,17 @@ def _experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) 
     place, names = f'{prefix}block_sparse_moe.', ('w1', 'w3', 'w2')
   gate_ups, downs = [], []
   for i in range(c.count):
-    gate, up, down = (f'{place}experts.{i}.{name}.weight' for name in names)
-    gate_ups.append(Stacked((shaped(tensors, gate, c.d_ff, d), shaped(tensors, up, c.d_ff, d))))
-    downs.append(shaped(tensors, down, d, c.d_ff))
-  return {
+    gate, up, down = (f'{place}experts.{i}.{name}' for name in names)
+    gate_ups.append(stacked_dense(tensors, (gate, up), c.d_ff, d, c.bias))
+    downs.append(dense(tensors, down, d, c.d_ff, c.bias))
+  experts = {
     'router': shaped(tensors, f'{place}gate.weight', c.count, d),
-    'gate_up': {'kernel': Stacked(tuple(gate_ups))},
-    'down': {'kernel': Stacked(tuple(downs))},
+    'gate_up': {name: Stacked(tuple(one[name] for one in gate_ups)) for name in gate_ups[0]},
+    'down': {name: Stacked(tuple(one[name] for one in downs)) for name in downs[0]},
   }
+  if c.bias:
+    experts['router_bias'] = shaped(tensors, f'{place}gate.bias', c.count)
+  return experts
 
 
 def _gpt_oss_experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) -> Params:

@@ -16,7 +16,7 @@ from jaxtyping import Int, Num
 from fastdec.errors import UserError
 from fastdec.fields import Between, Size
 from fastdec.folders.stored import Stored
-from fastdec.hub.dequantized import Dequantized, outputs_of, unpacked, words_for
+from fastdec.hub.dequantized import Dequantized, outputs_of, scaled, unpacked, words_for
 from fastdec.hub.families import read_fields
 
 AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # each output's place in its word, of 8 outputs
@@ -171,10 +171,12 @@ def read_unpacked(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantiz
   elif weight.dtype == np.int8 and (tall, columns) == (1, 1):
     integers = (weight, scale.reshape(outputs))
   return Dequantized(
-    lambda start, stop: weight.rows(start, stop)[:],
-    zeros,
-    functools.partial(of_outputs, scale),
-    matrix.group_of('weight_g_idx', np.arange(inputs) // wide),
+    scaled(
+      lambda start, stop: weight.rows(start, stop)[:],
+      zeros,
+      functools.partial(of_outputs, scale),
+      matrix.group_of('weight_g_idx', np.arange(inputs) // wide),
+    ),
     (outputs, inputs),
     integers=integers,
   )
@@ -200,10 +202,12 @@ def read_packed(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized
     return half if zero is None else outputs_of(zero, bits, start, stop, axis=0)
 
   return Dequantized(
-    lambda start, stop: unpacked(words.rows(start, stop)[:], bits)[:, :inputs],
-    zeros,
-    lambda start, stop: scale.rows(start, stop)[:],
-    matrix.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
+    scaled(
+      lambda start, stop: unpacked(words.rows(start, stop)[:], bits)[:, :inputs],
+      zeros,
+      lambda start, stop: scale.rows(start, stop)[:],
+      matrix.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
+    ),
     (outputs, inputs),
   )
 
@@ -219,10 +223,12 @@ def read_gptq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   zero = matrix.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
   scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
-    lambda start, stop: unpacked(words[:, start:stop].T, bits),
-    lambda start, stop: outputs_of(zero, bits, start, stop).astype(np.int16) + added_to_zero,
-    lambda start, stop: scale[:, start:stop].T,
-    matrix.group_of('g_idx', group),
+    scaled(
+      lambda start, stop: unpacked(words[:, start:stop].T, bits),
+      lambda start, stop: outputs_of(zero, bits, start, stop).astype(np.int16) + added_to_zero,
+      lambda start, stop: scale[:, start:stop].T,
+      matrix.group_of('g_idx', group),
+    ),
     (outputs, inputs),
   )
 
@@ -236,10 +242,12 @@ def read_awq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   zero = matrix.of('qzeros', WORDS, (groups, outputs // 8))
   scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
-    lambda start, stop: outputs_of(words, 4, start, stop, order=AWQ_ORDER),
-    lambda start, stop: outputs_of(zero, 4, start, stop, order=AWQ_ORDER),
-    lambda start, stop: scale[:, start:stop].T,
-    group,
+    scaled(
+      lambda start, stop: outputs_of(words, 4, start, stop, order=AWQ_ORDER),
+      lambda start, stop: outputs_of(zero, 4, start, stop, order=AWQ_ORDER),
+      lambda start, stop: scale[:, start:stop].T,
+      group,
+    ),
     (outputs, inputs),
   )
 

@@ -93,7 +93,7 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_kind(folder: pathlib.Path) -> None:
-  """Raises UserError, with the remedy, for an adapter, or a folder of llama.cpp (GGUF)."""
+  """Raises UserError, with the remedy, for an adapter, or a folder with GGUF files."""
   names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
   if 'adapter_config.json' in names:
     adapter = read_json(folder / 'adapter_config.json')
@@ -110,11 +110,8 @@ def check_kind(folder: pathlib.Path) -> None:
     )
   ggufs = [name for name in names if name.endswith('.gguf')]
   if ggufs:
-    call = f"('{folder}', gguf_file='{ggufs[0]}').save_pretrained('{folder}-safe')"
     raise UserError(
-      f'{folder} has its weights as GGUF ({ggufs[0]}), which is not read: give the safetensors that'
-      ' they were made of, or convert them by python -c "import transformers as t;'
-      f' t.AutoModelForCausalLM.from_pretrained{call}; t.AutoTokenizer.from_pretrained{call}"'
+      f'{folder} has its weights as GGUF, {listed(ggufs)}: give the file, {folder / ggufs[0]}'
     )
 
 

@@ -31,7 +31,7 @@ from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_setting
 from fastdec.errors import UserError, UserNote
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
-from fastdec.hub.tokenizers.chat import check_variables
+from fastdec.hub.tokenizers.chat import Chats
 from fastdec.hub.tokenizers.languages import Languages, languages_of
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
@@ -76,8 +76,8 @@ class Generator:
 
   def __post_init__(self) -> None:
     check_strategy(self.strategy)
-    if self.template and getattr(self.tokenizer, 'folder', None) is not None:
-      check_variables(self.tokenizer.folder, self.template)
+    if self.template and isinstance(self.tokenizer, Chats):
+      self.tokenizer.check_variables(self.template)
     object.__setattr__(self, 'processors', self._with_language(self.processors))
     if self._languages.start is not None:
       self._start_with(self._languages.start)
@@ -97,8 +97,9 @@ class Generator:
     """Reads a model and its draft or heads, each from its folder.
 
     Args:
-      path: the model's folder of any kind, a run's workdir, or a name of the Hugging Face hub.
-      draft: folder of a smaller model, or of a draft network (`fd.load_draft`).
+      path: the model's folder of any kind, a run's workdir, a GGUF file, or a name of the Hugging
+        Face hub.
+      draft: a smaller model, as `path`, or the folder of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as in `fd.load`, for all that is read.
       strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`
@@ -317,8 +318,8 @@ class Generator:
     if not names or not any(map(_is_messages, prompts)):
       return {}  # texts have none: the call refuses them
     variables = {name: settings.pop(name) for name in names}
-    if getattr(self.tokenizer, 'folder', None) is not None:
-      check_variables(self.tokenizer.folder, variables)
+    if isinstance(self.tokenizer, Chats):
+      self.tokenizer.check_variables(variables)
     return variables
 
   @functools.cached_property

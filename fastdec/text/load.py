@@ -1,4 +1,4 @@
-"""Reads models, heads, drafts and tokenizers from folders, ours and published ones."""
+"""Reads models, heads, drafts and tokenizers from folders and files, ours and published ones."""
 
 import dataclasses
 import warnings
@@ -24,7 +24,7 @@ from fastdec.folders.folder import (
   split_dtype,
 )
 from fastdec.heads.draft import DraftNetwork
-from fastdec.hub import drafts, huggingface, medusa, tokenizers
+from fastdec.hub import drafts, gguf, huggingface, medusa, tokenizers
 from fastdec.hub.generation import warn_of_processors
 from fastdec.hub.medusa import save_heads
 from fastdec.hub.weight_files import check_kind, check_place
@@ -51,8 +51,8 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   """Opens a folder by its format, and reads its config.json.
 
   Args:
-    path: a model folder, the workdir of a finished training run, or a folder of published heads; or
-      a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
+    path: a model folder, the workdir of a finished training run, a GGUF file, or a folder of
+      published heads; or a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
 
@@ -62,6 +62,8 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   """
   folder = model_folder(path)
   compute_dtype, kernel_dtype = split_dtype(dtype)
+  if folder.is_file():
+    return gguf.open_file(folder, compute_dtype, kernel_dtype)
   # Published heads may have no config.json.
   file = folder / 'config.json'
   config = files.read_json(file) if file.is_file() else {}
@@ -87,7 +89,7 @@ def load(
   loads onto a mesh, and the host holds one parameter at a time.
 
   Args:
-    path: the folder, ours or one of Hugging Face's with safetensors.
+    path: the folder, ours or one of Hugging Face's with safetensors; or a GGUF file.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in). 'int8', 'int8w': as None, with the kernels of products in int8, as
       `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type.
@@ -137,6 +139,8 @@ def tokenizer_of(folder: Folder) -> Any:
   """Reads the tokenizer in the folder of a model."""
   if isinstance(folder, native.NativeFolder):
     return tokenizers.load_ours(folder.path)
+  if isinstance(folder, gguf.GgufFile):
+    return tokenizers.load_gguf(folder.header)
   return tokenizers.load(folder.path, folder.config.get('model_type'))
 
 
@@ -215,7 +219,8 @@ def load_tuned(
     model: the folder of the model, or the workdir.
     part: the folder of the heads or the draft, unless they are the model's own. A file never
       opens what it names: whoever wrote it need not be you.
-    file: where it was written (None: `tuned.json` in the model's folder, or in the user's own).
+    file: where it was written (None: `tuned.json` in the model's folder, `NAME.tuned.json` beside
+      NAME.gguf, or either in the user's own folder).
     mesh: devices over which heads or draft lie, as in `load`.
     prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
       None: as they are.

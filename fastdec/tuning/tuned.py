@@ -20,7 +20,7 @@ from fastdec.decoding.description import describe
 from fastdec.decoding.protocol import Heads, Promise
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import Machine
-from fastdec.folders.folder import PathLike
+from fastdec.folders.folder import PathLike, gguf_files
 from fastdec.heads.draft import DraftNetwork
 from fastdec.struct import Bound
 
@@ -116,7 +116,7 @@ class Tuned:
     Args:
       model: the folder that the model was loaded from, or the workdir.
       part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
-      file: where to write (None: `tuned.json` in the model's folder, or `own_file`).
+      file: where to write (None: `default_file`, or `own_file` where that cannot be written).
 
     Raises:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
@@ -151,24 +151,30 @@ class Tuned:
     return '\n'.join(text)
 
 
+def default_file(model: PathLike) -> pathlib.Path:
+  """Returns where a choice is kept: tuned.json in a model's folder, NAME.tuned.json by a file."""
+  path = folders.model_folder(model)
+  return gguf_files(path)[0].with_suffix(f'.{NAME}') if path.is_file() else path / NAME
+
+
 def file_to_write(model: PathLike) -> pathlib.Path:
-  """Returns where a model's tuned.json is written: in its folder, if that can be written."""
-  folder = folders.model_folder(model)
-  return folder / NAME if os.access(folder, os.W_OK) else own_file(folder)
+  """Returns where a model's choice is written: beside the model, if that can be written."""
+  file = default_file(model)
+  return file if os.access(file.parent, os.W_OK) else own_file(file)
 
 
 def file_to_read(model: PathLike) -> pathlib.Path:
-  """Returns the newer tuned.json of those in the model's folder and in the user's own."""
-  folder = folders.model_folder(model)
-  there = [file for file in (folder / NAME, own_file(folder)) if file.is_file()]
-  return max(there, key=lambda file: file.stat().st_mtime, default=folder / NAME)
+  """Returns the newer choice of those beside the model and in the user's own folder."""
+  file = default_file(model)
+  there = [one for one in (file, own_file(file)) if one.is_file()]
+  return max(there, key=lambda one: one.stat().st_mtime, default=file)
 
 
-def own_file(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the tuned.json of a model in the user's own folder, ~/.local/share/fastdec."""
+def own_file(file: pathlib.Path) -> pathlib.Path:
+  """Returns the place of such a file in the user's own folder, ~/.local/share/fastdec."""
   data = os.environ.get('XDG_DATA_HOME') or os.path.expanduser('~/.local/share')
-  name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-  return pathlib.Path(data) / 'fastdec' / name / NAME
+  name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+  return pathlib.Path(data) / 'fastdec' / name / file.name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -262,7 +262,7 @@ KINDS = [  # files beside config.json, which may be missing too, and words of th
   ({'model.safetensors': POINTER}, r'model\.safetensors is a pointer of Git LFS.* git lfs pull'),
   ({'adapter_config.json': '{"base_model_name_or_path": "a/b"}', 'adapter_model.safetensors': ''},
    r"is an adapter \(LoRA\) of 'a/b', not a model: merge .*AutoPeftModelForCausalLM"),
-  ({'m.Q4.gguf': ''}, r"has its weights as GGUF \(m\.Q4\.gguf\).*gguf_file='m\.Q4\.gguf'"),
+  ({'m.Q4.gguf': ''}, r'has its weights as GGUF, m\.Q4\.gguf: give the file, .*/m\.Q4\.gguf$'),
   ({'model.fp16.safetensors': ''}, r'under another name, model\.fp16\.safetensors: rename it to'),
   ({'model-00001-of-00002.safetensors': ''}, r'lacks model\.safetensors\.index\.json, which says'),
   ({'consolidated.safetensors': ''}, r'but consolidated\.safetensors, of another layout'),

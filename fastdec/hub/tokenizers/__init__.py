@@ -1,4 +1,4 @@
-"""Tokenizers of model folders: ours, fairseq's and Hugging Face's, each with its own reader."""
+"""Tokenizers of models: ours, fairseq's, Hugging Face's, GGUF's, each with its own reader."""
 
 import pathlib
 from typing import Any
@@ -7,9 +7,10 @@ from fastdec.folders.folder import DICTIONARIES
 from fastdec.hub.tokenizers import huggingface
 from fastdec.hub.tokenizers.chat import SETTINGS
 from fastdec.hub.tokenizers.dictionary import DictionaryPair
+from fastdec.hub.tokenizers.gguf import load_gguf
 from fastdec.hub.tokenizers.huggingface import UNREAD, load
 
-__all__ = ['UNREAD', 'load', 'load_ours']
+__all__ = ['UNREAD', 'load', 'load_gguf', 'load_ours']
 
 
 def load_ours(folder: pathlib.Path) -> Any:

@@ -35,9 +35,47 @@ START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to 
 
 
 class Chats:
-  """The part of a tokenizer that writes conversations; `folder` has its files."""
+  """The part of a tokenizer that writes conversations; `folder` has its files, if it has any."""
 
   folder: pathlib.Path | None = None
+
+  def templates(self) -> dict[str, str]:
+    """Returns the chat templates by their names."""
+    return {} if self.folder is None else templates_of(self.folder)
+
+  def special_names(self) -> dict[str, str]:
+    """Returns the special tokens that templates see: bos_token, ..."""
+    return {} if self.folder is None else special_tokens(self.folder)
+
+  def template(self, tools: Any = None) -> str:
+    """Returns the chat template 'tool_use' if tools are given, otherwise 'default'.
+
+    Raises:
+      UserError: there is none, or several without a default.
+    """
+    templates = self.templates()
+    name = 'tool_use' if tools is not None and 'tool_use' in templates else 'default'
+    if name in templates:
+      return templates[name]
+    if templates:
+      raise UserError(
+        f'the tokenizer has the chat templates {", ".join(sorted(templates))}, and none is called'
+        " 'default': call one so"
+      )
+    raise UserError(
+      f'the tokenizer has no chat template ({TEMPLATE}, or chat_template in {SETTINGS}): give'
+      ' texts, or a model made for chats'
+    )
+
+  def check_variables(self, variables: Mapping[str, Any]) -> None:
+    """Raises UserError for a variable that the chat template does not use."""
+    template = self.template(variables.get('tools'))
+    for name in variables:
+      if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
+        raise UserError(
+          f'the chat template has no variable {name!r}, and a call no argument of that name: leave'
+          ' it out'
+        )
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     raise NotImplementedError
@@ -70,13 +108,12 @@ class Chats:
         raise UserError(f'a template argument cannot be called {name!r}: give it another name')
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
       raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
-    if self.folder is None:
-      raise UserError('this tokenizer has no chat template: give texts, or a model made for chats')
+    template = self.template(template_arguments.get('tools'))
     request = {
-      **special_tokens(self.folder),
+      **self.special_names(),
       **template_arguments,
       'conversations': [[_without_nulls(message) for message in messages]],
-      'chat_template': template_of(self.folder, template_arguments.get('tools')),
+      'chat_template': template,
       'add_generation_prompt': add_generation_prompt and not continue_final_message,
       'continue_final_message': continue_final_message,
     }
@@ -91,11 +128,9 @@ class Chats:
 
   def turn_end(self) -> tuple[int, str] | None:
     """Returns the eos_token of the settings, with its id; None if no chat template writes it."""
-    if self.folder is None:
-      return None
     with contextlib.suppress(UserError):  # a damaged template matters in a chat
-      token = special_tokens(self.folder).get('eos_token', '')
-      templates = _templates_of(self.folder).values()
+      token = self.special_names().get('eos_token', '')
+      templates = self.templates().values()
       if token and any(token in text or 'eos_token' in text for text in templates):
         ids = self.encode(token, special=False)
         return (ids[0], token) if len(ids) == 1 else None
@@ -109,30 +144,7 @@ def _without_nulls(message: Any) -> dict[str, Any]:
   return {name: value for name, value in message.items() if value is not None}
 
 
-def template_of(folder: pathlib.Path, tools: Any = None) -> str:
-  """Returns the chat template of a folder: 'tool_use' if tools are given, otherwise 'default'.
-
-  Templates in files of their own go before those of tokenizer_config.json.
-
-  Raises:
-    UserError: there is none, or several without a default.
-  """
-  templates = _templates_of(folder)
-  name = 'tool_use' if tools is not None and 'tool_use' in templates else 'default'
-  if name not in templates:
-    if templates:
-      raise UserError(
-        f'{folder} has the chat templates {", ".join(sorted(templates))}, and none is called'
-        " 'default': call one so"
-      )
-    raise UserError(
-      f'{folder} has no chat template ({TEMPLATE}, or chat_template in {SETTINGS}): give texts,'
-      ' or a model made for chats'
-    )
-  return templates[name]
-
-
-def _templates_of(folder: pathlib.Path) -> dict[str, str]:
+def templates_of(folder: pathlib.Path) -> dict[str, str]:
   """Returns a folder's chat templates by their names."""
   files = {file.stem: file for file in sorted((folder / TEMPLATES).glob('*.jinja'))}
   files['default'] = folder / TEMPLATE
@@ -143,8 +155,13 @@ def _templates_of(folder: pathlib.Path) -> dict[str, str]:
         templates[name] = text_of(read_bytes(file), file)
   if templates:
     return templates
-  content = _read(folder / SETTINGS).get('chat_template')
+  return by_names(_read(folder / SETTINGS).get('chat_template'))
+
+
+def by_names(content: Any) -> dict[str, str]:
+  """Returns the templates of a setting, which has one, or several with their names."""
   entries = content if isinstance(content, list) else [{'name': 'default', 'template': content}]
+  templates = {}
   for entry in entries:
     if isinstance(entry, dict) and isinstance(entry.get('template'), str):
       templates[str(entry.get('name'))] = entry['template']
@@ -174,22 +191,6 @@ def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
       if isinstance(value.get('content') if isinstance(value, dict) else value, str):
         tokens[name] = value
   return tokens
-
-
-def has_template(folder: pathlib.Path) -> bool:
-  """True if a folder has a chat template."""
-  return bool(_templates_of(folder))
-
-
-def check_variables(folder: pathlib.Path, variables: Mapping[str, Any]) -> None:
-  """Raises UserError for a variable that the chat template of a folder does not use."""
-  template = template_of(folder, variables.get('tools'))
-  for name in variables:
-    if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
-      raise UserError(
-        f'the chat template has no variable {name!r}, and a call no argument of that name: leave'
-        ' it out'
-      )
 
 
 def special_tokens(folder: pathlib.Path) -> dict[str, str]:

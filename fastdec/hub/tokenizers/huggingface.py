@@ -86,13 +86,13 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
   import tokenizers  # not above: most decoding needs no text
 
   file = folder / JSON
-  with _explained(file):
+  with explained(file):
     content = read_bytes(file).removeprefix(MARK)
     check_growth(parse_json(content), file)
     tokenizer = tokenizers.Tokenizer.from_buffer(content)
   kind = class_of(folder, model_type) if (folder / SETTINGS).is_file() else ''
   around = around_text(folder, kind, tokenizer)
-  with _explained(folder / SETTINGS):
+  with explained(folder / SETTINGS):
     heed_settings(tokenizer, folder, kind)
   return JsonTokenizer(tokenizer, file, kind, around)
 
@@ -113,7 +113,7 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
   if config_of(folder).tokenizer_class is None and model_type in (None, *LLAMAS):
     reader = getattr(transformers, default_class)
-  with _explained(folder):
+  with explained(folder):
     made = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
   kind = type(made).__name__
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
@@ -149,7 +149,7 @@ def _check_files(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(file: pathlib.Path) -> Iterator[None]:
+def explained(file: pathlib.Path) -> Iterator[None]:
   """Turns any exception of a library about a file or a folder into a UserError."""
   try:
     yield
@@ -220,7 +220,7 @@ class JsonTokenizer(_Tokenizer):
     super().__init__(tokenizer, source, kind)
     self._around = around
     self.cleans &= type(tokenizer.model).__name__ != 'BPE'  # as `transformers` has it
-    with _explained(source):
+    with explained(source):
       tokenizer.no_truncation()  # the file may keep settings of its training
       tokenizer.no_padding()
       tokenizer.encode('')  # a template with unknown tokens fails only in use
@@ -240,7 +240,7 @@ class JsonTokenizer(_Tokenizer):
     """Returns the ids of a text; with special ones around it, if `special`."""
     before, after = (self._around if special else None) or ([], [])
     check_text(text)
-    with _explained(self._source):
+    with explained(self._source):
       ids = self._tokenizer.encode(text, add_special_tokens=special and self._around is None).ids
     return [*before, *ids, *after]
 
@@ -308,7 +308,7 @@ class PythonTokenizer(_Tokenizer):
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a text; with special ones around it, if `special`."""
     check_text(text)
-    with _explained(self._source):
+    with explained(self._source):
       return self._tokenizer.encode(text, add_special_tokens=special)
 
   def decode(self, ids: Sequence[int]) -> str:

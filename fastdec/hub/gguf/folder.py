@@ -1,0 +1,35 @@
+"""A GGUF file as a folder: its metadata is config.json, its tensors have Hugging Face's names."""
+
+import dataclasses
+import pathlib
+
+from fastdec.hub.gguf.config import config_of
+from fastdec.hub.gguf.header import Header, read_header
+from fastdec.hub.gguf.metadata import architecture_of, metadata_of
+from fastdec.hub.gguf.tensors import GgufTensors
+from fastdec.hub.huggingface import HuggingFaceFolder
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class GgufFile(HuggingFaceFolder):
+  """A GGUF file; `path` is the file, or the first of several."""
+
+  header: Header
+
+  def tensors(self) -> GgufTensors:
+    return GgufTensors(self.header, architecture_of(self.header), metadata_of(self.header).width)
+
+
+def open_file(path: pathlib.Path, dtype: str | None = None, kernels: str | None = None) -> GgufFile:
+  """Reads the header of a GGUF file.
+
+  Args:
+    path: the file, or any of several of one model.
+    dtype, kernels: as in `Folder`; by default float32 if all matrices are, else bfloat16.
+
+  Raises:
+    UserError: a file that is missing, damaged or not of a known architecture, or the package `gguf`
+      is not installed.
+  """
+  header = read_header(path)
+  return GgufFile(header.path, config_of(header), dtype, kernels, header=header)

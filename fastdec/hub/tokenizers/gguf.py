@@ -1,0 +1,256 @@
+"""Tokenizers in GGUF files, built of their metadata: byte-level BPE, and SentencePiece's BPE.
+
+Byte-level ones name how text is cut before pieces are joined (tokenizer.ggml.pre); `CUTS` has the
+expressions of those names. SentencePiece's have a score for each piece, and join the best first.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.files import damaged, write_json
+from fastdec.hub.gguf.header import Header
+from fastdec.hub.tokenizers.chat import SETTINGS, by_names
+from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explained
+
+KEY = 'tokenizer.ggml.'
+CONTROL, OF_USERS = 3, 4  # types of tokens
+SPECIAL = {'bos': 'bos', 'eos': 'eos', 'unk': 'unknown', 'pad': 'padding'}  # names in the file
+SPACE = '▁'
+LONGEST, MOST_LETTERS = 2**9, 2**24  # of a piece of SentencePiece's and of all: each cut is tried
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BEFORE = r'[^\r\n\p{L}\p{N}]?'
+_SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
+_LLAMA = rf'{_SHORT}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}'
+_QWEN = _LLAMA.replace('{1,3}', '')
+_LOWER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+'
+_UPPER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*'
+_MARKS = rf' ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}'
+_TEKKEN = rf'{_BEFORE}{_LOWER}|{_BEFORE}{_UPPER}|\p{{N}}|{_MARKS}'
+_O200K = rf'{_BEFORE}{_LOWER}{_SHORT}?|{_BEFORE}{_UPPER}{_SHORT}?|\p{{N}}{{1,3}}|{_MARKS}'
+DIGITS = 'digits'  # each digit alone, then as in GPT-2
+CUTS = {  # by tokenizer.ggml.pre; None: as in GPT-2
+  'gpt-2': None,
+  'smollm': DIGITS, 'starcoder': DIGITS, 'refact': DIGITS,
+  'llama-bpe': _LLAMA, 'llama3': _LLAMA, 'llama-v3': _LLAMA, 'dbrx': _LLAMA, 'smaug-bpe': _LLAMA,
+  'qwen2': _QWEN, 'deepseek-r1-qwen': _QWEN,
+  'tekken': _TEKKEN, 'gpt-4o': _O200K,
+}  # fmt: skip
+# Those that take a whole cut that is a piece as it is, and begin a text with its start by default.
+WHOLE_CUTS = ('llama-bpe', 'llama3', 'llama-v3', 'tekken')
+COMPOSED = ('qwen2', 'deepseek-r1-qwen')  # accents are joined with their letters first
+STRIPPED_AFTER = 'phi3'  # the architecture whose special tokens swallow spaces after them
+NOT_STRIPPED = ('<unk>', '<s>', '<|endoftext|>')
+
+
+def load_gguf(header: Header) -> 'GgufTokenizer':
+  """Builds the tokenizer of a GGUF file.
+
+  Raises:
+    UserError: there is none, or of an unknown kind; metadata that do not fit together.
+  """
+  kind = header.text(f'{KEY}model')
+  pieces = header.entries(f'{KEY}tokens')
+  if kind is None or not pieces:
+    raise UserError(f'{header.path} has no tokenizer: give a file that was converted with one')
+  builders = {'gpt2': _byte_level, 'llama': _sentencepiece}
+  if kind not in builders:
+    raise UserError(
+      f'{header.path} has a tokenizer of the kind {shown(kind)}, which is not read: known are'
+      f' {", ".join(builders)}'
+    )
+  pieces = _spelled(pieces, kind)
+  types = _array(header, 'token_type', len(pieces)) or [1] * len(pieces)
+  ids = {piece: i for i, piece in enumerate(pieces)}
+  if len(ids) < len(pieces):
+    twice = next(piece for i, piece in enumerate(pieces) if ids[piece] != i)
+    raise damaged(header.path, f'has the token {shown(twice)} twice')
+  special = {}
+  for name, theirs in SPECIAL.items():
+    token = _special(header, theirs, len(pieces))
+    if token is not None:
+      special[name] = token
+  with explained(header.path):
+    tokenizer = builders[kind](header, ids, special.get('unk'))
+    _add_whole(tokenizer, pieces, types, header.architecture)
+  settings: dict[str, Any] = {f'{name}_token': pieces[token] for name, token in special.items()}
+  settings['chat_template'] = _template(header)
+  around = _around(header, special, kind)
+  return GgufTokenizer(tokenizer, header.path, around, settings)
+
+
+def _spelled(pieces: list[Any], kind: str) -> list[str]:
+  """Returns the pieces as the library has them.
+
+  llama.cpp writes pieces of nothing but spaces with spaces, where SentencePiece's have marks.
+  """
+  pieces = [piece or f'[EMPTY_{i}]' for i, piece in enumerate(map(str, pieces))]
+  if kind == 'llama':
+    there = set(pieces)
+    for i, piece in enumerate(pieces):
+      if not piece.strip(' ') and SPACE * len(piece) not in there:
+        pieces[i] = SPACE * len(piece)
+  return pieces
+
+
+def _around(header: Header, special: dict[str, int], kind: str) -> tuple[list[int], list[int]]:
+  """Returns the ids before and after a text."""
+  begins = header.flag(f'{KEY}add_bos_token')
+  if begins is None:
+    is_usual = kind == 'llama' or header.text(f'{KEY}pre') in WHOLE_CUTS
+    begins = is_usual and 'bos' in special
+  around: list[list[int]] = []
+  for name, is_there in (('bos', begins), ('eos', header.flag(f'{KEY}add_eos_token'))):
+    if is_there and name not in special:
+      raise damaged(header.path, f'puts a token around texts, and lacks {KEY}{name}_token_id')
+    around.append([special[name]] if is_there else [])
+  return around[0], around[1]
+
+
+def _array(header: Header, name: str, count: int) -> list[Any] | None:
+  """Returns an array with an entry for each token."""
+  values = header.entries(KEY + name)
+  if values is not None and len(values) != count:
+    raise damaged(header.path, f'has {count:,} tokens, and {len(values):,} in {KEY}{name}')
+  return values
+
+
+def _special(header: Header, name: str, count: int) -> int | None:
+  """Returns the id of a special token."""
+  token = header.number(f'{KEY}{name}_token_id')
+  if token is not None and not 0 <= token < count:
+    raise damaged(header.path, f'says {KEY}{name}_token_id={token}, of {count:,} tokens')
+  return token
+
+
+def _template(header: Header) -> str | list[dict[str, str]] | None:
+  """Returns the chat template as tokenizer_config.json has it: one, or a list of named ones."""
+  key = 'tokenizer.chat_template'
+  default = header.text(key)
+  named = []
+  for name in header.entries(f'{key}s') or []:
+    text = header.text(f'{key}.{name}')
+    if text is not None:
+      named.append({'name': str(name), 'template': text})
+  if not named:
+    return default
+  if default is not None:
+    named.append({'name': 'default', 'template': default})
+  return named
+
+
+def _byte_level(header: Header, ids: dict[str, int], unknown: int | None) -> Any:
+  """Builds a tokenizer of bytes, as in GPT-2."""
+  from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+  pre = header.text(f'{KEY}pre')
+  if pre not in CUTS:
+    raise UserError(
+      f'{header.path} cuts text by the pre-tokenizer {shown(pre)}, which is not known: known are'
+      f' {", ".join(CUTS)}'
+    )
+  merges = []
+  for merge in header.entries(f'{KEY}merges') or []:
+    left, _, right = str(merge).partition(' ')
+    merges.append((left, right))
+  cut = CUTS[pre]
+  tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in WHOLE_CUTS))
+  if pre in COMPOSED:
+    tokenizer.normalizer = normalizers.NFC()
+  if cut is None or cut == DIGITS:
+    parts: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if cut == DIGITS:
+      parts.insert(0, pre_tokenizers.Digits(individual_digits=True))
+  else:
+    parts = [
+      pre_tokenizers.Split(Regex(cut), behavior='isolated'),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+  tokenizer.decoder = decoders.ByteLevel()
+  return tokenizer
+
+
+def _sentencepiece(header: Header, ids: dict[str, int], unknown: int | None) -> Any:
+  """Builds a tokenizer of SentencePiece's BPE."""
+  from tokenizers import Tokenizer, decoders, models, normalizers
+
+  if max(map(len, ids)) > LONGEST or sum(map(len, ids)) > MOST_LETTERS:
+    raise damaged(header.path, f'has tokens of more than {LONGEST} or {MOST_LETTERS:,} letters')
+  scores = _array(header, 'scores', len(ids))
+  if scores is None or header.architecture.startswith('gemma'):
+    scores = [-i for i in range(len(ids))]  # Gemma's scores are not in the order of its merges
+  name = None if unknown is None else next(piece for piece, i in ids.items() if i == unknown)
+  merges = _merges(ids, scores)
+  tokenizer = Tokenizer(models.BPE(ids, merges, unk_token=name, fuse_unk=True, byte_fallback=True))
+  begins_with_space = header.flag(f'{KEY}add_space_prefix') is not False
+  first = [normalizers.Prepend(SPACE)] if begins_with_space else []
+  tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(' ', SPACE)])
+  last = [decoders.Strip(' ', 1, 0)] if begins_with_space else []
+  tokenizer.decoder = decoders.Sequence(
+    [decoders.Replace(SPACE, ' '), decoders.ByteFallback(), decoders.Fuse(), *last]
+  )
+  return tokenizer
+
+
+def _merges(ids: dict[str, int], scores: list[Any]) -> list[tuple[str, str]]:
+  """Returns the pairs of pieces that make a piece, the best first, and of a piece's the longest."""
+  merges, keys = [], []
+  for piece, i in ids.items():
+    for cut in range(1, len(piece)):
+      left = piece[:cut]
+      if left in ids and piece[cut:] in ids:
+        merges.append((left, piece[cut:]))
+        keys.append((cut - len(piece), -cut, -scores[i]))  # the last one decides first
+  order = np.lexsort(np.array(keys, np.float64).reshape(-1, 3).T)
+  return [merges[i] for i in order]
+
+
+def _add_whole(tokenizer: Any, pieces: list[str], types: list[Any], architecture: str) -> None:
+  """Marks tokens that are found in a text before it is cut: special ones, and those of users."""
+  from tokenizers import AddedToken
+
+  added = {CONTROL: [], OF_USERS: []}
+  for piece, kind in zip(pieces, types, strict=True):
+    if kind in added:
+      strips = architecture == STRIPPED_AFTER and kind == CONTROL and piece not in NOT_STRIPPED
+      added[kind].append(AddedToken(piece, normalized=False, rstrip=strips))
+  tokenizer.add_special_tokens(added[CONTROL])
+  tokenizer.add_tokens(added[OF_USERS])
+
+
+class GgufTokenizer(JsonTokenizer):
+  """A tokenizer in a GGUF file; `settings` is what tokenizer_config.json would say."""
+
+  def __init__(
+    self,
+    tokenizer: Any,
+    source: pathlib.Path,
+    around: tuple[list[int], list[int]],
+    settings: dict[str, Any],
+  ):
+    super().__init__(tokenizer, source, '', around)
+    self.folder, self._settings = None, settings
+
+  def templates(self) -> dict[str, str]:
+    return by_names(self._settings.get('chat_template'))
+
+  def special_names(self) -> dict[str, str]:
+    return {name: text for name, text in self._settings.items() if name.endswith('_token')}
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes tokenizer.json, which puts the same ids around a text, and tokenizer_config.json."""
+    from tokenizers import Tokenizer, processors
+
+    copy = Tokenizer.from_str(self._tokenizer.to_str())
+    before, after = self._around or ([], [])
+    names = [copy.id_to_token(token) for token in (*before, *after)]
+    template = [*names[: len(before)], '$A', *names[len(before) :]]
+    copy.post_processor = processors.TemplateProcessing(
+      single=template, special_tokens=list(dict(zip(names, (*before, *after), strict=True)).items())
+    )
+    copy.save(str(folder / JSON))
+    write_json(folder / SETTINGS, self._settings)
