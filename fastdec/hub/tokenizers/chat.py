@@ -57,14 +57,14 @@ class Chats:
     name = 'tool_use' if tools is not None and 'tool_use' in templates else 'default'
     if name in templates:
       return templates[name]
+    where = self.folder or getattr(self, '_source', 'this tokenizer')
     if templates:
       raise UserError(
-        f'the tokenizer has the chat templates {", ".join(sorted(templates))}, and none is called'
+        f'{where} has the chat templates {", ".join(sorted(templates))}, and none is called'
         " 'default': call one so"
       )
     raise UserError(
-      f'the tokenizer has no chat template ({TEMPLATE}, or chat_template in {SETTINGS}): give'
-      ' texts, or a model made for chats'
+      f'{where} has no chat template: give texts, or a model made for chats'
     )
 
   def check_variables(self, variables: Mapping[str, Any]) -> None:
