@@ -1,10 +1,12 @@
-"""Times our decoder beside CTranslate2 and Hugging Face's transformers, if they are installed.
+"""Times our decoder beside CTranslate2, llama.cpp and Hugging Face's transformers, where installed.
 
-All have the same weights and token ids. They decode greedily and by beam search, one text at a time
-and several at once.
+All have the same weights and token ids. A translator decodes greedily and by beam search, one text
+at a time and several at once. A language model in a GGUF file answers questions one at a time, in
+its chat template if it has one.
 
   python benchmarks/peers.py --out=out/peers.jsonl      # random weights of the quickstart's sizes
   python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=dev.en --cores=1 --packed
+  python benchmarks/peers.py --model=model.gguf --prompts=examples/questions.txt --tokens=96
 
 If `fastdec tune` has chosen a strategy for the model, it is timed too. In float32 all engines write
 the same greedy texts, but for near ties. They are timed in turn. CT2_USE_MKL=0 makes CTranslate2
@@ -12,6 +14,7 @@ use its other library, which is faster on some processors.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import os
@@ -31,6 +34,7 @@ from fastdec.evaluation.calls import random_params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text.load import open_folder, tokenizer_of
+from fastdec.tuning.tuned import default_file
 
 Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
 REST = 0.02  # seconds after a peer, whose threads spin on and would slow the next call
@@ -162,6 +166,102 @@ def transformers(model: Any, params: Any, tokens: int) -> Ways:
   return {f'transformers, float32, threads: {torch.get_num_threads()}': decode}
 
 
+def opened_file(args: argparse.Namespace) -> tuple[Any, Any, Ways]:
+  """Opens a GGUF file, a language model: its tokenizer, questions, and our own ways to answer."""
+  questions = args.prompts.read_text().splitlines()[: args.texts]
+  tokenizer, ways = fd.load_tokenizer(args.model), {}
+
+  def answer(generator: fd.Generator, prompts: Any, _: int) -> list[list[int]]:
+    answers = [generator(asked(tokenizer, one), max_new_tokens=args.tokens) for one in prompts]
+    return [without_end(generator.model.eos_ids, one.tokens) for one in answers]
+
+  for dtype in args.dtypes:
+    greedy = fd.Generator.load(args.model, dtype=dtype)
+    name = f'fastdec, {dtype}' if ways else 'fastdec'
+    ways[name] = functools.partial(answer, greedy)
+    lookup = dataclasses.replace(greedy, strategy=fd.PromptLookup(k=8))
+    ways[f'fastdec, {dtype}, prompt lookup'] = functools.partial(answer, lookup)
+  if default_file(args.model).is_file():
+    tuned = fd.load_tuned(args.model)
+    name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
+    generator = fd.Generator.load(args.model, strategy='tuned')
+    ways[f'fastdec, as tuned: {name}'] = functools.partial(answer, generator)
+  return tokenizer, np.array(questions, object), ways
+
+
+def without_end(ends: Any, tokens: Any) -> list[int]:
+  """Returns the ids of a text without those that end it, which llama.cpp does not return."""
+  return [int(token) for token in tokens if int(token) not in ends]
+
+
+def asked(tokenizer: Any, question: str) -> Any:
+  """Returns a question as a chat, if the tokenizer has a chat template."""
+  return [{'role': 'user', 'content': question}] if tokenizer.templates() else question
+
+
+def llama_cpp(tokenizer: Any, args: argparse.Namespace) -> Ways:
+  """Makes llama.cpp, with one thread and with all, and its own speculation by n-grams."""
+  import xllamacpp
+
+  kinds = xllamacpp.common_speculative_type
+  cores = sorted({1, len(os.sched_getaffinity(0))})
+  ways: Ways = {}
+  for threads in cores:
+    for kind in (None, kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE):
+      settings = xllamacpp.CommonParams()
+      settings.model.path = str(args.model)
+      settings.n_ctx, settings.n_parallel, settings.verbosity = 2048, 1, -1
+      settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+      name = f'llama.cpp, threads: {threads}'
+      if kind is not None:
+        settings.speculative.types = [kind]
+        name = f'llama.cpp, n-grams, threads: {threads}'
+      server = xllamacpp.Server(settings)
+      ways[name] = functools.partial(_completed, server, tokenizer, args.tokens)
+  return ways
+
+
+def _completed(server: Any, tokenizer: Any, tokens: int, prompts: Any, _: int) -> list[list[int]]:
+  """Returns the answers of a server of llama.cpp; the texts that it returns become ids again."""
+  texts = []
+  for question in prompts:
+    prompt = asked(tokenizer, question)
+    text = prompt if isinstance(prompt, str) else tokenizer.render(prompt)
+    answer = server.handle_completions(
+      {'prompt': text, 'n_predict': tokens, 'temperature': 0, 'cache_prompt': False}
+    )
+    ids = tokenizer.encode(answer['choices'][0]['text'], special=False)
+    texts.append(ids)
+  return texts
+
+
+def transformers_file(tokenizer: Any, args: argparse.Namespace) -> Ways:
+  """Makes transformers on PyTorch, which reads the GGUF file itself."""
+  import torch
+  from transformers import AutoModelForCausalLM
+
+  path = pathlib.Path(args.model)
+  theirs: Any = AutoModelForCausalLM.from_pretrained(
+    path.parent, gguf_file=path.name, dtype=torch.float32
+  ).eval()
+  ends = fd.load(args.model)[0].eos_ids
+
+  def decode(prompts: Any, _: int) -> list[list[int]]:
+    texts = []
+    for question in prompts:
+      prompt = asked(tokenizer, question)
+      is_text = isinstance(prompt, str)
+      ids = tokenizer.encode(prompt) if is_text else tokenizer.encode_chat(prompt)
+      with torch.inference_mode():
+        out = theirs.generate(
+          torch.tensor([ids]), do_sample=False, max_new_tokens=args.tokens, pad_token_id=0
+        )
+      texts.append(without_end(ends, out[0, len(ids) :].tolist()))
+    return texts
+
+  return {f'transformers, float32, threads: {torch.get_num_threads()}': decode}
+
+
 def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
   """Opens the model, its parameters, sources, and our own ways to decode with it."""
 
@@ -239,8 +339,10 @@ def time_ways(
 
 def main() -> None:
   parser = argparse.ArgumentParser(usage=__doc__)
-  parser.add_argument('--model', help='folder of a pre-norm Transformer; without: random weights')
-  parser.add_argument('--prompts', type=pathlib.Path, help='file of sentences for the model')
+  parser.add_argument(
+    '--model', help='folder of a pre-norm Transformer, or a GGUF file; without: random weights'
+  )
+  parser.add_argument('--prompts', type=pathlib.Path, help='file of sentences or questions')
   parser.add_argument('--out', type=pathlib.Path, default='out/peers.jsonl', help='file of rows')
   parser.add_argument('--batches', type=int, nargs='+', default=[1, 16], help='texts at once')
   parser.add_argument('--beams', type=int, nargs='+', default=[1, 4], help='1 is greedy')
@@ -248,16 +350,24 @@ def main() -> None:
   parser.add_argument('--texts', type=int, default=16, help='how many are decoded')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--cores', type=int, help='most cores of this process')
+  parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'], help='of a GGUF file')
   parser.add_argument('--packed', action='store_true', help='our weights packed (fd.pack)')
   args = parser.parse_args()
   if (args.model is None) != (args.prompts is None):
     parser.error('--model and --prompts go together: give both, or none for random weights')
   # Set before JAX counts the cores.
   os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
-  model, params, sources, ways = opened(args)
-  for peer in (ctranslate2, transformers):
+  if str(args.model).endswith('.gguf'):
+    tokenizer, sources, ways = opened_file(args)
+    peers = [functools.partial(peer, tokenizer, args) for peer in (llama_cpp, transformers_file)]
+    args.beams, args.batches = [1], [1]
+  else:
+    model, params, sources, ways = opened(args)
+    both = (ctranslate2, transformers)
+    peers = [functools.partial(peer, model, params, args.tokens) for peer in both]
+  for peer in peers:
     try:
-      ways |= peer(model, params, args.tokens)
+      ways |= peer()
     except ImportError as error:
       print(f"{error.name} is not installed: pip install -e '.[benchmark]' brings it")
   conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
