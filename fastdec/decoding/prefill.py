@@ -30,7 +30,8 @@ SHARE = 8  # after a long prompt: an eighth of its length
 # Widths of prompts that programs are few for (`in_few_sizes`): 256, 1,024, 4,096, 8,192, ...
 FEWEST = 256
 QUADRUPLED_TO = 4096
-SHORT_CHUNK = 32  # tokens of a prompt of the first width that a CPU reads at once
+SHORT_CHUNK = 32  # tokens of a prompt of the first width that a CPU reads at once ...
+LONG_CHUNK = 128  # ... and of a longer one
 ROOM = 4  # a quarter of a width comes behind it
 ANY = 2**30  # slots, of a cache whose kind does not depend on their number
 
@@ -219,17 +220,15 @@ def in_few_sizes(model: Model, prompt: Prompt, max_len: int) -> Prompt:
   """
   length, t = int(prompt.length.max()), prompt.tokens.shape[1]
   width = few_width(t, model.max_positions)
-  is_short, most = width <= FEWEST, ANY
+  chunk, most = CHUNK, ANY
+  if jax.default_backend() == 'cpu':  # whose time grows with the tokens, padding included
+    chunk = SHORT_CHUNK if width <= FEWEST else LONG_CHUNK
   if getattr(model, 'reads_length', True):  # its caches may depend on the longest text
     last = few_width(length + max_len, model.max_positions)
     most = last + last // ROOM
   tokens = np.pad(prompt.tokens, ((0, 0), (0, width - t)), constant_values=model.pad_id)
   return dataclasses.replace(
-    prompt,
-    tokens=tokens,
-    slots=max(width // ROOM, 1),
-    chunk=SHORT_CHUNK if is_short and jax.default_backend() == 'cpu' else CHUNK,
-    most=most,
+    prompt, tokens=tokens, slots=max(width // ROOM, 1), chunk=chunk, most=most
   )
 
 

@@ -1,6 +1,7 @@
 """Attention over a cache: its masks, and the product itself."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.ring import LayerRing
 from fastdec.models.api import Nodes
+
+READING = 16  # tokens of a call that reads a prompt, at least
+LONG = 1024  # slots
 
 
 def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b n s']:
@@ -121,6 +125,30 @@ def attend(
 ) -> Float[Array, 'b n h p']:
   """Scaled dot-product attention: values mixed by weights; training drops weights (`drop`)."""
   return mix(drop(weights_of(q, kv.k, mask, bias, scale, cap, sinks)), kv.v)
+
+
+def attend_to_used(
+  q: Float[Array, 'b n h p'],
+  kv: LayerKV,
+  mask: Bool[Array, '#b #n s'],
+  used: Int[Array, ''],
+  **settings: Any,
+) -> Float[Array, 'b n h p']:
+  """Returns `attend`, and leaves out slots that nobody sees: only the first `used` may be seen.
+
+  A CPU that reads a prompt into a long cache reads a quarter or a half of it, if that is enough. In
+  calls on few tokens, and on other devices, choosing would take longer.
+  """
+  if q.shape[1] < READING or kv.slots < LONG or jax.default_backend() != 'cpu':
+    return attend(q, kv, mask, **settings)
+
+  def within(end: int) -> Callable[[], Array]:
+    part = LayerKV(kv.k[:, :, :end], kv.v[:, :, :end])
+    return lambda: attend(q, part, mask[:, :, :end], **settings)
+
+  ends = (kv.slots // 4, kv.slots // 2)
+  choice = sum((used > end).astype(jnp.int32) for end in ends)
+  return jax.lax.switch(choice, [within(end) for end in (*ends, kv.slots)])
 
 
 def weights_of(

@@ -22,7 +22,7 @@ from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
-from fastdec.models.attention import attend, layer_mask
+from fastdec.models.attention import attend, attend_to_used, layer_mask
 from fastdec.models.experts import Experts
 from fastdec.models.fresh import traced_shapes, unrun
 from fastdec.models.layers import Dense, Dropout, look_up, project
@@ -300,9 +300,12 @@ class LM(LinenModel):
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], KVCache]:
     """See `models.api.Model.apply`."""
     check_taps(taps, self.layers)
+    used = cache.length.max() + nodes.n
     # layers of one window are of one kind and size
     attends = {
-      window: Partial(attend, mask=layer_mask(nodes, cache.length, layer, window))
+      window: Partial(
+        attend_to_used, mask=layer_mask(nodes, cache.length, layer, window), used=used
+      )
       for window, layer in dict(zip(self.config.layer_windows, cache.layers, strict=False)).items()
     }
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastdec.models.attention import weights_of
+from fastdec.cache.kv import LayerKV
+from fastdec.models.attention import attend, attend_to_used, weights_of
 
 
 # 1 / sqrt(width): a power of two, and a number that must be rounded
@@ -25,3 +26,18 @@ def test_a_bfloat16_weight_is_rounded_once(width):
   expected /= expected.sum(axis=1, keepdims=True)
   error = float(np.abs(np.asarray(weights, np.float64) - expected).max())
   assert error < 2**-9 + 1e-4
+
+
+@pytest.mark.parametrize('used', [16, 256, 257, 512, 513, 1024])
+@pytest.mark.wide('256', '257', '513')
+def test_slots_that_nobody_sees_may_be_left_out(used):
+  """A quarter of 1,024 slots, a half or all of them; those beyond hold what would show."""
+  rng = np.random.default_rng(used)
+  q = rng.standard_normal((1, 16, 4, 2), np.float32)
+  k, v = (rng.standard_normal((1, 2, 1024, 2), np.float32) for _ in range(2))
+  mask = np.broadcast_to(np.arange(1024) < used, (1, 16, 1024))
+  k[:, :, used:] = v[:, :, used:] = 1e6
+  kv = LayerKV(jnp.asarray(k), jnp.asarray(v))
+  made = attend_to_used(jnp.asarray(q), kv, jnp.asarray(mask), jnp.int32(used))
+  expected = attend(jnp.asarray(q), kv, jnp.asarray(mask))
+  np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
