@@ -215,7 +215,8 @@ def talker(shared, tmp_path_factory):
   folder = tmp_path_factory.mktemp('talkers') / 'model'
   tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / 'chatml_tiny')
   sizes = dict(vocab_size=tokenizer.vocab_size, d_model=8, d_ff=12, heads=2, layers=1)
-  model = LM(LMConfig(**sizes, windows=(0,), norm_epsilon=1e-5, max_positions=None))
+  (end,) = tokenizer.encode('<|im_end|>', special=False)
+  model = LM(LMConfig(**sizes, windows=(0,), norm_epsilon=1e-5, max_positions=None, eos_ids=(end,)))
   params = jax.tree.map(lambda x: 4 * x, jax.jit(model.init)(jax.random.key(2)))
   fd.save(model, params, folder, tokenizer=tokenizer)
   template = folder / 'chat_template.jinja'

@@ -56,7 +56,7 @@ def decode(
   text = _Text.begun(request, prompt)
   while not text.is_over:
     text = text.continued(MOST_TOKENS)
-  decoded = jax.device_get(strategy.result(text.state))
+  decoded = strategy.result(jax.device_get(text.state))
   decoded = decoded.resized(request.max_len, request.target.module.pad_id)
   return dataclasses.replace(decoded, ruled_by=request.ruled_by)
 

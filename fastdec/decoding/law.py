@@ -126,9 +126,9 @@ def changed(
   return logits
 
 
-def logprobs_of(states: tuple[Any, ...]) -> dict[str, Array]:
+def logprobs_of(states: tuple[Any, ...]) -> dict[str, Any]:
   """Returns the log-probabilities that laws have noted, by their names in `Decoded`."""
-  results: dict[str, Array] = {}
+  results: dict[str, Any] = {}
   for state in states:
     results |= getattr(state, 'result', {})
   return results

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
@@ -57,12 +58,12 @@ class DecodeState:
   keys: Array | None  # one a row
 
   @property
-  def finite(self) -> Bool[Array, ' b']:
+  def finite(self) -> Bool[Array | np.ndarray, ' b']:
     """True if all tokens were chosen by logits that have a best one."""
     return self.fault == FINE
 
   @property
-  def stuck(self) -> Bool[Array, ' b']:
+  def stuck(self) -> Bool[Array | np.ndarray, ' b']:
     """True if the laws left no token to choose."""
     return self.fault == STUCK
 

@@ -128,7 +128,7 @@ class Logprobs:
   top_ids: Int[Array, 'b t n']
 
   @property
-  def result(self) -> dict[str, Array]:
+  def result(self) -> dict[str, Any]:
     """The arrays by their names in `Decoded`."""
     return {name: getattr(self, name) for name in LOGPROB_FIELDS}
 

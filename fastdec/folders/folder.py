@@ -139,7 +139,7 @@ def model_folder(path: PathLike) -> pathlib.Path:
     )
   if folder.is_file():
     raise UserError(
-      f'{folder} is a file: give the folder that it is in, {folder.parent}, or a {GGUF} file'
+      f'{folder} is a file: give the folder of the model, such as {folder.parent}, or a {GGUF} file'
     )
   kind = 'there' if folder.suffix == GGUF else 'a folder'
   raise UserError(

@@ -80,8 +80,8 @@ MISTAKES = {
     'prompts.txt/x (Not a directory)',
   ),
   'demo': (['--port=0', '--draft={files}/none'], 'is not a folder'),
-  'demo file': (['--port=0', '--model={model}/model.safetensors'], 'give the folder that it is in'),
-  'check': (['{model}/model.safetensors'], 'give the folder that it is in, {model}'),
+  'demo file': (['--port=0', '--model={model}/model.safetensors'], 'give the folder of the model'),
+  'check': (['{model}/model.safetensors'], 'give the folder of the model, such as {model}'),
   'chat': (['--min-new-tokens=9', '--max-len=8'], 'has no chat template'),
 }
 

@@ -63,9 +63,7 @@ class Chats:
         f'{where} has the chat templates {", ".join(sorted(templates))}, and none is called'
         " 'default': call one so"
       )
-    raise UserError(
-      f'{where} has no chat template: give texts, or a model made for chats'
-    )
+    raise UserError(f'{where} has no chat template: give texts, or a model made for chats')
 
   def check_variables(self, variables: Mapping[str, Any]) -> None:
     """Raises UserError for a variable that the chat template does not use."""

@@ -182,14 +182,14 @@ def test_the_page_takes_nothing_from_elsewhere(workdir):
 
 
 def test_slow_senders_are_cut_off_and_too_many_are_not_let_in(workdir, monkeypatch):
-  monkeypatch.setattr(vote.Server, 'seconds', 1.5)
+  monkeypatch.setattr(page, 'SENDING', 1.5)
   monkeypatch.setattr(page, 'CONNECTIONS', 3)
   with serving(workdir) as port, contextlib.ExitStack() as opened:
     connect = lambda: opened.enter_context(
       socket.create_connection(('127.0.0.1', port), timeout=20)
     )
-    slow = [connect() for _ in range(3)]
-    assert connect().recv(1) == b''  # one too many
+    slow = [connect() for _ in range(4)]
+    assert slow.pop(0).recv(1) == b''  # one too many: the oldest makes room
     began = time.monotonic()
     with pytest.raises(ConnectionError):
       for byte in b'GET / HTTP/1.0\r\nX-Slow: ' + b'x' * 60:
