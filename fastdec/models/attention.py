@@ -180,8 +180,10 @@ def weights_of(
       else jnp.broadcast_to(x, (*x.shape[:2], r, n, s)).reshape(*x.shape[:2], r * n, s)
     )
 
-  scores = jnp.einsum('bngrp,bgsp->bgrns', q.reshape(b, n, g, r, p), k, preferred_element_type=wide)
-  scores = scores.reshape(b, g, r * n, s)
+  q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
+  scores = jax.lax.dot_general(
+    q_bgmp, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=wide
+  )
   # not the queries: half-precision ones would be rounded once more
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:

@@ -1,5 +1,6 @@
 """Shared layers of the models: products in forms that backends compute quickly, dropout, waves."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -64,35 +65,51 @@ def product(
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
-  Habits of XLA's CPU backend decide the form. Kernels lie as [outputs, inputs] and are contracted
-  on their last axis: with few rows the other layout takes up to 1.8 times as long. One row in half
-  precision or int8 goes in twice: XLA runs a one-row product as a generated loop, several times
-  slower than two rows. A bfloat16 result is slower than a float32 one. A kernel of several output
-  axes comes first. If it came second, XLA would re-tile it in every call, most of the time of a few
-  rows. (With a single output axis it could not be split by heads.) A kernel of one output axis
-  comes first too if several rows meet it (`comes_first`), with an axis of 1 before it. Without that
-  axis XLA re-tiles a float32 kernel in either order. So 2 to 16 rows take 0.5 to 0.8 times as long;
-  in bfloat16 and int8, on a CPU with AMX, 0.5 to 0.7 times.
+  On a CPU the form of few rows follows the habits of XLA's backend (`_few_on_cpu`).
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
       return panel_product(x, kernel, wide)
     kernel = kernel.kernel
   kernel = kernel.astype(x.dtype)
+  if len(x) > FEW:
+    return _rows_first(x, kernel, wide)
+  on_cpu, elsewhere = (functools.partial(form, wide=wide) for form in (_few_on_cpu, _rows_first))
+  return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
+
+
+def _rows_first(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Returns `product` with one product of the two as they lie."""
+  axes = (((1,), (kernel.ndim - 1,)), ((), ()))
+  return jax.lax.dot_general(x, kernel, axes, preferred_element_type=wide)
+
+
+def _few_on_cpu(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Returns `product` of up to FEW rows, in the form that XLA's CPU backend computes fastest.
+
+  Kernels lie as [outputs, inputs] and are contracted on their last axis: with few rows the other
+  layout takes up to 1.8 times as long. One row in half precision or int8 goes in twice: XLA runs a
+  one-row product as a generated loop, several times slower than two rows. A bfloat16 result is
+  slower than a float32 one. A kernel of several output axes comes first. If it came second, XLA
+  would re-tile it in every call, most of the time of a few rows. (With a single output axis it
+  could not be split by heads.) A kernel of one output axis comes first too if several rows meet it
+  (`comes_first`), with an axis of 1 before it. Without that axis XLA re-tiles a float32 kernel in
+  either order. So 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU with
+  AMX, 0.5 to 0.7 times.
+  """
   rows = len(x)
   if rows == 1 and x.dtype.itemsize < 4:
     x = jnp.concatenate([x, x])
-  if comes_first(len(x), kernel):
-    first = kernel if kernel.ndim > 2 else kernel[None]
-    y = jax.lax.dot_general(
-      first, x, (((first.ndim - 1,), (1,)), ((), ())), preferred_element_type=wide
-    )
-    y = jnp.moveaxis(y, -1, 0)
-  else:
-    y = jax.lax.dot_general(
-      x, kernel, (((1,), (kernel.ndim - 1,)), ((), ())), preferred_element_type=wide
-    )
-  return y[:rows].reshape(rows, *kernel.shape[:-1])
+  if not comes_first(len(x), kernel):
+    return _rows_first(x, kernel, wide)[:rows]
+  first = kernel if kernel.ndim > 2 else kernel[None]
+  axes = (((first.ndim - 1,), (1,)), ((), ()))
+  y = jax.lax.dot_general(first, x, axes, preferred_element_type=wide)
+  return jnp.moveaxis(y, -1, 0)[:rows].reshape(rows, *kernel.shape[:-1])
 
 
 def product_in_parts(
@@ -105,10 +122,20 @@ def product_in_parts(
   that on a mesh all devices have some of each part.
   """
   kernel = kernel.kernel if isinstance(kernel, Packed) else kernel
-  *lead, outputs, _ = kernel.shape
+  outputs = kernel.shape[-2]
   n = 1 << min((-(-kernel.size // PART) - 1).bit_length(), outputs.bit_length() - 1)
-  if n == 1 or jax.default_backend() != 'cpu':
+  if n == 1:
     return product(x, kernel, wide)
+  in_parts = functools.partial(_in_parts, n=n, wide=wide)
+  whole = functools.partial(product, wide=wide)
+  return jax.lax.platform_dependent(x, kernel, cpu=in_parts, default=whole)
+
+
+def _in_parts(
+  x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'], n: int, wide: DTypeLike
+) -> Float[Array, 'r *f']:
+  """Returns `product_in_parts` by n parts, one after the other."""
+  *lead, outputs, _ = kernel.shape
   whole = outputs - outputs % n
   parts = kernel[..., :whole, :].reshape(*lead, whole // n, n, kernel.shape[-1])
 

@@ -70,10 +70,13 @@ def operations(jaxpr, times=1):
   """Yields the operations of a program, and how often each runs.
 
   A scan's body runs as often as the scan is long. The number of passes of other loops is unknown:
-  they count as one. All branches of a condition count.
+  they count as one. All branches of a condition count, but of a choice by platform that of CPUs.
   """
   for equation in jaxpr.eqns:
     bodies = list(jaxprs_in_params(equation.params))
+    platforms = equation.params.get('branches_platforms')
+    if platforms is not None:
+      bodies = [bodies[platforms.index(('cpu',))]]
     for body in bodies:
       yield from operations(body, times * equation.params.get('length', 1))
     if not bodies:

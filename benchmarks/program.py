@@ -1,0 +1,308 @@
+"""Compiles decoding programs for a GPU that is only described, and counts what they would run.
+
+XLA compiles for an H100 without one, so that all but the clock is known on any machine: how many
+kernels a call and a layer take, whether the loop's body is one CUDA graph, copies as large as a
+weight, and the memory of the program. It needs the CUDA build of JAX, but no driver and no card:
+
+  python -m venv .gpu && .gpu/bin/pip install -c constraints.txt 'jax[cuda13]' -e .   # 4.4 GB
+  .gpu/bin/python benchmarks/program.py --shapes 1b --dtypes bfloat16 int8w --drafts free eagle
+  .gpu/bin/python benchmarks/program.py --shapes 8b --widths 1 --show 3    # kernels of layer 3
+
+Columns:
+  kernels: kernels of a call, draft and target, with those of inner loops as often as they run
+  sorts: sorts and library calls among them
+  a layer: kernels of one layer of the target
+  small: kernels that move less than 64 kB; each takes about 2 us whatever it does
+  graphs: CUDA graphs that a call starts; 1 is best, 0 means that each kernel is launched alone
+  copies: kernels that write a tensor as large as a weight without computing anything
+  floor: milliseconds to read weights and cache once, at the bandwidth of the data sheet
+  on paper: sum over kernels of the larger of 2 us and their bytes by the bandwidth; an estimate, to
+    compare programs with each other
+  of greedy: `on paper` by that of the same model's greedy call
+"""
+
+import argparse
+import collections
+import dataclasses
+import glob
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec
+
+import fastdec as fd
+from fastdec import folders
+from fastdec.cache.loops import fori_loop
+from fastdec.decoding.inputs import checked
+from fastdec.decoding.methods.greedy import NoDraft
+from fastdec.decoding.prefill import with_first_slots
+from fastdec.decoding.strategy import nodes_of
+from fastdec.evaluation import rows
+from fastdec.evaluation.calls import Drafted, FreeDraft, computing_in, random_params
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.products import with_kernels
+from fastdec.kernels.quantized import TYPES, quantized
+from fastdec.models.lm import LMConfig
+from fastdec.struct import Bound
+from fastdec.training.drafts.start import layers_like
+
+H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 threads_per_core_limit: 2048
+  core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+  block_dim_limit_z: 65535 memory_bandwidth: 3352320000000 l2_cache_size: 52428800
+  clock_rate_ghz: 1.98 device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536
+  registers_per_block_limit: 65536 }
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 }
+runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3" """
+BANDWIDTH = 3.35e12  # bytes a second
+LAUNCH = 2e-6  # seconds that any kernel takes
+SMALL = 64 * 1024  # bytes
+
+LLAMA: dict[str, Any] = {
+  'vocab_size': 128256, 'heads': 32, 'key_heads': 8, 'rope_theta': 5e5, 'eos_ids': (),
+}  # fmt: skip
+SHAPES = {
+  '1b': LMConfig(**LLAMA, d_model=2048, d_ff=8192, layers=16),
+  '8b': LMConfig(**LLAMA, d_model=4096, d_ff=14336, layers=32, tied=False),
+  'smol': LMConfig(49152, d_model=576, d_ff=1536, layers=30, heads=9, key_heads=3, eos_ids=()),
+}
+CALLS = 32  # of the loop that is compiled
+SIZES = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'f16': 2, 'bf16': 2, 's32': 4, 'u32': 4,
+  'f32': 4, 's64': 8, 'u64': 8, 'f64': 8}  # fmt: skip
+KERNELS = ('fusion', 'custom-call', 'copy', 'dot', 'sort', 'dynamic-slice', 'dynamic-update-slice')
+INSTRUCTION = re.compile(r'\s*(?:ROOT )?%?([\w.\-]+) = (\(?.*?\)?) ([\w\-]+)\(')
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """A kernel of a compiled program; shapes are HLO text."""
+
+  operation: str
+  name: str
+  output: str
+  inputs: str
+  source: str  # the path of modules and functions that it comes from
+  computes: bool  # not only copies
+  bytes: int  # read and written
+
+
+def kernels_of(text: str) -> list[Kernel]:
+  """Returns the kernels of a call: of the body of an HLO text's largest loop."""
+  computations = dict(computations_of(text))
+  loops = set(re.findall(r'while\(.*?body=%?([\w.\-]+)', text))
+  return list(kernels_in(computations, max(loops, key=lambda name: len(computations[name]))))
+
+
+def computations_of(text: str) -> Iterator[tuple[str, list[str]]]:
+  """Yields the name and the lines of each computation of an HLO text."""
+  name, lines = '', []
+  for line in text.split('\n'):
+    begins = re.match(r'^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$', line)
+    if begins:
+      name, lines = begins[1], []
+    elif line.startswith('}'):
+      yield name, lines
+    else:
+      lines.append(line)
+
+
+def kernels_in(computations: dict[str, list[str]], name: str) -> Iterator[Kernel]:
+  """Yields the kernels of a computation, those of inner loops as often as they run.
+
+  A loop whose number of passes is not known counts once. Of a condition all branches count."""
+  for line in computations[name]:
+    instruction = INSTRUCTION.match(line)
+    if not instruction:
+      continue
+    operation = instruction[3]
+    body = re.search(r'body=%?([\w.\-]+)', line)
+    if operation == 'while' and body:
+      passes = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+      yield from int(passes[1] if passes else 1) * list(kernels_in(computations, body[1]))
+    elif operation in ('call', 'conditional'):
+      for group in re.findall(r'(?:to_apply|calls|branch_computations)=\{?([^},]+)', line):
+        for called in re.findall(r'[\w.\-]+', group):
+          if called in computations:
+            yield from kernels_in(computations, called)
+    elif operation in KERNELS:
+      yield _kernel(computations, line, operation, instruction[1], instruction[2])
+
+
+def _kernel(
+  computations: dict[str, list[str]], line: str, operation: str, name: str, output: str
+) -> Kernel:
+  called = re.search(r'calls=%?([\w.\-]+)', line)
+  inner = computations.get(called[1], []) if called else []
+  parameters = [re.search(r'= (\S+) parameter\(', step) for step in inner]
+  inputs = ' '.join(parameter[1] for parameter in parameters if parameter)
+  source = re.search(r'op_name="([^"]*)"', line)
+  # Of a tensor that is only cut, or overwritten in part, a part is moved.
+  cuts = r' (gather|scatter|dynamic-slice|dynamic-update-slice)\('
+  is_partial = any(re.search(cuts, step) for step in inner)
+  moved = sorted(bytes_of(shape) for shape in [*inputs.split(), output])
+  total = sum(size for size in moved if not (is_partial and size == moved[-1]))
+  computes = any(re.search(r' (dot|add|multiply|exponential|reduce)\(', step) for step in inner)
+  return Kernel(operation, name, output, inputs, source[1] if source else '', computes, total)
+
+
+def bytes_of(text: str) -> int:
+  """Returns the bytes of the shapes in a piece of HLO text."""
+  total = 0
+  for kind, dims in re.findall(r'\b(\w+)\[([\d,]*)\]', text):
+    total += SIZES.get(kind, 0) * int(np.prod([int(d) for d in dims.split(',') if d] or [1]))
+  return total
+
+
+def abstract(module: Any, dtype: str) -> Any:
+  """Returns the shapes of a module's parameters in a type."""
+  wide = jax.eval_shape(lambda: random_params(module, 0, computing_in(dtype)))
+  if dtype not in TYPES:
+    return wide
+
+  def narrow(kernel: Any) -> Any:
+    return dataclasses.replace(jax.eval_shape(quantized, kernel), rounds_inputs=dtype == 'int8')
+
+  return with_kernels(module, wide, narrow)
+
+
+def drafters(model: Any, dtype: str, args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+  """Yields the drafters to compile, with their names; greedy decoding is the first."""
+  yield 'greedy', NoDraft()
+  for n in args.widths:
+    if n > 1:
+      yield f'width {n}', FreeDraft(fd.Topology.chain(n))
+  layers, sizes = layers_like(model, 1), {'vocab_size': model.vocab_size, 'd_target': model.d_model}
+
+  def bound(module: Any) -> Bound:
+    return Bound(module, abstract(module, dtype))
+
+  if 'eagle' in args.drafts:
+    eagle = bound(EagleNetwork(layers=layers, **sizes))
+    yield 'EAGLE, chain of 7', fd.Eagle(eagle, 7).drafter
+    yield 'EAGLE, tree of 32', fd.Eagle(eagle, 7, 8, 32).drafter
+  if 'block' in args.drafts:
+    block = bound(BlockNetwork(layers=layers, **sizes, k=8, markov=64))
+    yield 'block, chain of 7', fd.BlockDraft(block).drafter
+    yield 'block, tree of 32', fd.BlockDraft(block, choices=32).drafter
+  if 'medusa' in args.drafts:
+    heads = bound(MedusaHeads(4, model.d_model, model.vocab_size))
+    yield 'Medusa, 64 nodes', fd.Medusa(heads, fd.medusa_choices('mc_sim_7b_63')).drafter
+
+
+def compiled(
+  model: Any, dtype: str, batch: int, drafter: Any, topology: Any, dump: str, args: Any
+) -> tuple[dict[str, Any], list[Kernel]]:
+  """Compiles CALLS calls in a loop; returns their figures, and the kernels of one."""
+  mesh = topologies.make_mesh(topology, (1,), ('x',))
+  sharding = NamedSharding(mesh, PartitionSpec())
+
+  def on_device(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+  params, strategy = abstract(model, dtype), Drafted(drafter)
+  _, prompt, _ = checked(
+    model, np.zeros((batch, args.prompt), np.int32), None, None, args.max_len, None
+  )
+  prompt = with_first_slots(model, strategy, prompt, args.max_len)
+  state = jax.eval_shape(
+    lambda params, strategy: strategy.init(Bound(model, params), prompt, args.max_len, None),
+    params, strategy,
+  )  # fmt: skip
+
+  def calls(params: Any, strategy: Any, state: Any) -> Any:
+    target = Bound(model, params)
+    return fori_loop(0, CALLS, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
+
+  began = time.monotonic()
+  arguments = (on_device(tree) for tree in (params, strategy, state))
+  program: Any = jax.jit(calls, donate_argnums=2).lower(*arguments).compile()
+  seconds = time.monotonic() - began
+
+  kernels = kernels_of(program.as_text())
+  layers = collections.Counter()
+  for kernel in kernels:
+    layer = re.search(r'layer_(\d+)[/.]', kernel.source)
+    if layer:
+      layers[layer[1]] += 1
+  # XLA writes beside the program how it is launched.
+  metadata = glob.glob(f'{dump}/*calls*thunk_metadata*')
+  newest = max(metadata, key=os.path.getmtime, default=None)
+  graphs = pathlib.Path(newest).read_text().count('kCommandBuffer') if newest else None
+  read = [x.size * x.dtype.itemsize for x in jax.tree.leaves((params, strategy, state.cache))]
+  weights = [x.size * x.dtype.itemsize for x in jax.tree.leaves(params) if x.size > 2**16]
+  copies = [k for k in kernels if not k.computes and bytes_of(k.output) >= min(weights)]
+  return {
+    'kernels': len(kernels),
+    'sorts': sum(kernel.operation in ('sort', 'custom-call') for kernel in kernels),
+    'a layer': sorted(layers.values())[len(layers) // 2] if layers else 0,
+    'small': sum(kernel.bytes < SMALL for kernel in kernels),
+    'graphs': graphs,
+    'copies': len(copies),
+    'floor ms': 1e3 * sum(read) / BANDWIDTH,
+    'on paper ms': 1e3 * sum(max(LAUNCH, kernel.bytes / BANDWIDTH) for kernel in kernels),
+    'temporary MB': program.memory_analysis().temp_size_in_bytes / 1e6,
+    'compile s': seconds,
+  }, kernels
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(usage=__doc__)
+  parser.add_argument('--shapes', nargs='+', default=['1b'], choices=SHAPES)
+  parser.add_argument('--dtypes', nargs='+', default=['bfloat16'])
+  parser.add_argument('--batches', nargs='+', type=int, default=[1])
+  parser.add_argument('--widths', nargs='*', type=int, default=[8], help='tokens of a call')
+  parser.add_argument('--drafts', nargs='*', default=[], choices=('eagle', 'block', 'medusa'))
+  parser.add_argument('--prompt', type=int, default=64, help='tokens of the prompt')
+  parser.add_argument('--max-len', type=int, default=65, help='most tokens that are emitted')
+  parser.add_argument('--show', help='lists the kernels of this layer, or "all"')
+  parser.add_argument('--out', type=pathlib.Path, help='file that rows are added to')
+  args = parser.parse_args()
+  # Set before JAX looks for devices: this process has none of its own.
+  jax.config.update('jax_platforms', 'cpu')
+  dump = tempfile.mkdtemp()
+  os.environ['XLA_FLAGS'] = (
+    f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 --xla_dump_to={dump}'
+    ' --xla_dump_hlo_as_text'
+  )
+  try:
+    topology = topologies.get_topology_desc(platform='cuda', topology='1x1x1', target_config=H100)
+  except Exception as error:  # JAX raises several kinds
+    sys.exit(f"the CUDA build of JAX is missing ({error}): pip install 'jax[cuda13]'")
+  names: list[str] = []
+  for shape in args.shapes:
+    for dtype in args.dtypes:
+      model = folders.model_of(dataclasses.replace(SHAPES[shape], dtype=computing_in(dtype)))
+      for batch in args.batches:
+        greedy = 0.0
+        for name, drafter in drafters(model, dtype, args):
+          figures, kernels = compiled(model, dtype, batch, drafter, topology, dump, args)
+          greedy = greedy or figures['on paper ms']
+          row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name, **figures}
+          row['of greedy'] = figures['on paper ms'] / greedy
+          for kernel in kernels:
+            if args.show == 'all' or f'layer_{args.show}/' in kernel.source.replace('.', '/'):
+              print(f'  {kernel.name[:36]:36} {kernel.bytes:>11,} {kernel.output[:34]:34}'
+                f' {kernel.source[-50:]:50} {kernel.inputs[:90]}')  # fmt: skip
+          if not names:
+            names = list(row)
+            print('| ' + ' | '.join(names) + ' |\n|' + ' --- |' * len(names))
+          cells = [f'{x:.4g}' if isinstance(x, float) else str(x) for x in row.values()]
+          print('| ' + ' | '.join(cells) + ' |', flush=True)
+          if args.out:
+            rows.append(args.out, row)
+
+
+if __name__ == '__main__':
+  main()
