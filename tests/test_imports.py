@@ -215,7 +215,8 @@ def test_benchmarks_know_the_library_alone():
   for file in (ROOT / 'benchmarks').glob('*.py'):
     firsts = {name.split('.')[0] for name in imports(file)}
     assert not firsts & {'experiments', 'configs', 'tests', 'absl', 'ml_collections'}, file
-    assert strangers(file) <= {'jax', 'numpy', 'ctranslate2', 'torch', 'transformers'}, file
+    peers = {'ctranslate2', 'torch', 'transformers', 'xllamacpp'}
+    assert strangers(file) <= {'jax', 'numpy', *peers}, file
 
 
 def is_command(file: Path) -> bool:

@@ -15,7 +15,6 @@ a few calls.
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,8 @@ from fastdec.decoding.prefill import few_width, in_few_sizes, room_of
 from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare, prepare_each
 from fastdec.decoding.settings import MOST_TOKENS
-from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
+from fastdec.decoding.strategy import LoopStrategy, Strategy, check_streams, nodes_of
+from fastdec.kernels.compiling import jit
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 
@@ -56,7 +56,10 @@ def decode(
   text = _Text.begun(request, prompt)
   while not text.is_over:
     text = text.continued(MOST_TOKENS)
-  decoded = strategy.result(jax.device_get(text.state))
+  state = text.state
+  if isinstance(strategy, LoopStrategy):
+    state = jax.device_get(state)  # so that its result compiles nothing
+  decoded = jax.device_get(strategy.result(state))
   decoded = decoded.resized(request.max_len, request.target.module.pad_id)
   return dataclasses.replace(decoded, ruled_by=request.ruled_by)
 
@@ -171,7 +174,7 @@ def _widened(x: Array, like: jax.ShapeDtypeStruct) -> Array:
   return jax.device_put(np.pad(np.asarray(x), more, mode='edge'))
 
 
-@functools.partial(jax.jit, donate_argnames='state')
+@jit(donate_argnames='state')
 def proceed(
   target: Bound, strategy: Any, state: Any, room: Int[Array, ' b'], calls: Int[Array, '']
 ) -> tuple[Any, Bool[Array, '']]:

@@ -26,6 +26,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.rows import Row
 from fastdec.evaluation.wallclock import measure
+from fastdec.kernels.compiling import jit
 from fastdec.kernels.packed import unpacked
 from fastdec.kernels.products import kernels_of
 from fastdec.kernels.quantized import TYPES, quantized_kernel
@@ -169,8 +170,8 @@ def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
 
 
 # The state after `calls` more calls. Here `calls` is data, so one program serves every number.
-repeated = jax.jit(_calls)
-_continue = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
+repeated = jit()(_calls)
+_continue = jit(static_argnames='calls', donate_argnames='state')(_calls)
 
 
 def wide_calls(
@@ -194,7 +195,7 @@ def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Ca
   return lambda drafts: _propose(target, strategy.drafter, state, drafts)
 
 
-@jax.jit
+@jit()
 def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Array) -> Any:
   def propose(_: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
     # Without the barrier XLA would compute the parts that all drafts share only once.
@@ -221,7 +222,7 @@ def texts(
   return _texts(target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times)
 
 
-@functools.partial(jax.jit, static_argnames='slots')
+@jit(static_argnames='slots')
 def _texts(
   target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:
