@@ -25,6 +25,7 @@ from fastdec.struct import Bound
 
 CHUNK = 256  # tokens, at most
 FIRST = 64  # tokens after a prompt that there are slots for at first
+SUMMED = 32  # entries that XLA's CPU backend sums first, and then their sums
 SHARE = 8  # after a long prompt: an eighth of its length
 
 # Widths of prompts that programs are few for (`in_few_sizes`): 256, 1,024, 4,096, 8,192, ...
@@ -49,16 +50,18 @@ def chunks_of(t: int, most: int = CHUNK) -> tuple[int, int]:
 
 
 def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
-  """Returns the slots for a prompt, its output up to `Prompt.slots`, and calls on nodes."""
+  """Returns the slots for a prompt, its output up to `Prompt.slots`, and calls on nodes.
+
+  They are a multiple of `SUMMED`, so that sums over slots do not depend on the number of nodes."""
   lengths = (prompt.shared, prompt.tokens.shape[1] - prompt.shared)
   parts = [chunks_of(n, prompt.chunk) for n in lengths]
   widest = max(nodes, *(width for _, width in parts))
   total = sum(chunks * width for chunks, width in parts) + max_len + nodes
   more = 0 if prompt.slots is None else max(max_len - prompt.slots, 0)
+  total = -(-(total - more) // SUMMED) * SUMMED
   if prompt.most is None:
-    return Capacity(total - more, nodes=widest, more=more)
+    return Capacity(total, nodes=widest, more=more)
   # A cache of any size continues as one of the next: a ring has the same size in all of them.
-  total -= more
   return Capacity(total, nodes=max(widest, CHUNK), more=max(prompt.most - total, 0))
 
 

@@ -1,12 +1,13 @@
 """Attention over a cache: its masks, and the product itself."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, Shaped
 
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.ring import LayerRing
@@ -181,9 +182,7 @@ def weights_of(
     )
 
   q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
-  scores = jax.lax.dot_general(
-    q_bgmp, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=wide
-  )
+  scores = _product(q_bgmp, k, 3, wide)
   # not the queries: half-precision ones would be rounded once more
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:
@@ -201,8 +200,29 @@ def weights_of(
 def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float[Array, 'b n h p']:
   """Returns the values mixed by these weights."""
   b, g, r, n, s = weights.shape
-  mixed = jax.lax.dot_general(weights.reshape(b, g, r * n, s), v, (((3,), (2,)), ((0, 1), (0, 1))))
+  mixed = _product(weights.reshape(b, g, r * n, s), v, 2, v.dtype)
   return jnp.moveaxis(mixed.reshape(b, g, r, n, -1), 3, 1).reshape(b, n, g * r, -1)
+
+
+def _product(
+  x: Float[Array, 'b g m k'], y: Float[Array, 'b g _ _'], axis: int, dtype: DTypeLike
+) -> Float[Array, 'b g m _']:
+  """Returns x times y, summed over x's last axis and this one of y.
+
+  On a CPU a single row goes in twice: the loop for one row sums in another order than products of
+  several, and a text in int8 would depend on how many of its tokens are read at once.
+  """
+  axes = (((3,), (axis,)), ((0, 1), (0, 1)))
+  product = functools.partial(
+    jax.lax.dot_general, dimension_numbers=axes, preferred_element_type=dtype
+  )
+  if x.shape[2] > 1:
+    return product(x, y)
+  return jax.lax.platform_dependent(
+    x, y,
+    cpu=lambda x, y: product(jnp.concatenate([x, x], axis=2), y)[:, :, :1],
+    default=product,
+  )  # fmt: skip
 
 
 def attend_locally(
