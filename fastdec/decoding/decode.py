@@ -1,6 +1,7 @@
 """`decode` and `stream`: check the arguments, compile once for many lengths, run the loop."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from fastdec.decoding.request import Request, prepare
 from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
-from fastdec.kernels.compiling import jit
 from fastdec.kernels.sharding import using
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
@@ -153,12 +153,12 @@ def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
       state, _ = step(target, strategy, state)
 
 
-@jit(static_argnames=('max_len', 'pad_id'))
+@functools.partial(jax.jit, static_argnames=('max_len', 'pad_id'))
 def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
   return decoded.resized(max_len, pad_id)
 
 
-@jit(static_argnames='bucket')
+@functools.partial(jax.jit, static_argnames='bucket')
 def _decode(
   target: Bound,
   strategy: Strategy,
@@ -184,7 +184,7 @@ def _decode(
   return strategy.result(state), state if can_grow else None, strategy.done(state).all()
 
 
-@jit(static_argnames='bucket')
+@functools.partial(jax.jit, static_argnames='bucket')
 def start(
   target: Bound,
   strategy: Strategy,
@@ -203,7 +203,7 @@ def start(
   return state, strategy.done(state).all()
 
 
-@jit(donate_argnames='state')
+@functools.partial(jax.jit, donate_argnames='state')
 def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
   """Makes one more call, overwriting `state`; returns the new one, and true if all are done."""
   state = strategy.step(target, state)

@@ -15,6 +15,7 @@ a few calls.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,6 @@ from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite
 from fastdec.decoding.request import Request, prepare, prepare_each
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_streams, nodes_of
-from fastdec.kernels.compiling import jit
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 
@@ -174,7 +174,7 @@ def _widened(x: Array, like: jax.ShapeDtypeStruct) -> Array:
   return jax.device_put(np.pad(np.asarray(x), more, mode='edge'))
 
 
-@jit(donate_argnames='state')
+@functools.partial(jax.jit, donate_argnames='state')
 def proceed(
   target: Bound, strategy: Any, state: Any, room: Int[Array, ' b'], calls: Int[Array, '']
 ) -> tuple[Any, Bool[Array, '']]:

@@ -14,6 +14,7 @@ before they begin, take their places.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -33,7 +34,6 @@ from fastdec.decoding.score import scored
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import Strategy, nodes_of, select_rows
 from fastdec.errors import UserError
-from fastdec.kernels.compiling import jit
 from fastdec.kernels.sharding import check_rows as check_divides
 from fastdec.kernels.sharding import place_rows, using
 from fastdec.models.api import Model, Params, source_pad
@@ -286,7 +286,7 @@ def _by_readiness(
   return np.argsort(np.where(owners == NOBODY, 1, np.where(is_done, 0, 2)), kind='stable')
 
 
-@jit(static_argnames='bucket')
+@functools.partial(jax.jit, static_argnames='bucket')
 def _begun(
   target: Bound, strategy: Strategy, prompt: Prompt, keys: Array | None, bucket: int
 ) -> Any:
@@ -294,12 +294,12 @@ def _begun(
   return strategy.init(target, prompt, bucket, keys)
 
 
-@jit()
+@jax.jit
 def _result(strategy: Strategy, state: Any) -> Decoded:
   return strategy.result(state)
 
 
-@jit(static_argnames='bucket', donate_argnames='state')
+@functools.partial(jax.jit, static_argnames='bucket', donate_argnames='state')
 def _exchange(
   target: Bound,
   strategy: Strategy,
@@ -323,7 +323,7 @@ def _exchange(
   return state, calls, is_done, left, is_full
 
 
-@jit(static_argnames='bucket')
+@functools.partial(jax.jit, static_argnames='bucket')
 def _continue(
   target: Bound,
   strategy: Strategy,

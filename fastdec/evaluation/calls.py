@@ -26,7 +26,6 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.rows import Row
 from fastdec.evaluation.wallclock import measure
-from fastdec.kernels.compiling import jit
 from fastdec.kernels.packed import unpacked
 from fastdec.kernels.products import kernels_of
 from fastdec.kernels.quantized import TYPES, quantized_kernel
@@ -170,8 +169,8 @@ def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
 
 
 # The state after `calls` more calls. Here `calls` is data, so one program serves every number.
-repeated = jit()(_calls)
-_continue = jit(static_argnames='calls', donate_argnames='state')(_calls)
+repeated = jax.jit(_calls)
+_continue = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
 
 
 def wide_calls(
@@ -195,7 +194,7 @@ def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Ca
   return lambda drafts: _propose(target, strategy.drafter, state, drafts)
 
 
-@jit()
+@jax.jit
 def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Array) -> Any:
   def propose(_: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
     # Without the barrier XLA would compute the parts that all drafts share only once.
@@ -222,7 +221,7 @@ def texts(
   return _texts(target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times)
 
 
-@jit(static_argnames='slots')
+@functools.partial(jax.jit, static_argnames='slots')
 def _texts(
   target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:

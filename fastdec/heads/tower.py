@@ -24,7 +24,7 @@ from fastdec.cache.memory import Memory, WithMemory
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity
 from fastdec.models.attention import attend
-from fastdec.models.layers import sinusoids
+from fastdec.models.layers import LayerNorm, sinusoids
 from fastdec.models.lm import Layer, LMConfig, RMSNorm, layer_partition
 from fastdec.models.stacks import PARTITION, Attend, DecoderLayer, Sees, StackConfig
 
@@ -188,7 +188,7 @@ def tower(config: LayersConfig) -> Tower:
 def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
   """Returns a norm of the layers' kind."""
   if isinstance(config, StackConfig):
-    return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
+    return LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
   return RMSNorm(config, name=name)
 
 

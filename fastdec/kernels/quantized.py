@@ -24,6 +24,7 @@ from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.kernels.packed import Packed, is_packed
 from fastdec.kernels.products import with_kernels
+from fastdec.kernels.sums import row_max
 
 LARGEST = 127  # not -128: the range is the same on both sides
 TYPES = ('int8', 'int8w')
@@ -75,7 +76,7 @@ def to_int8(
     dtype: type of the scales, and of the computation before rounding.
   """
   wide = x.astype(dtype)
-  scale = jnp.abs(wide).max(axis=-1) / LARGEST
+  scale = row_max(jnp.abs(wide)) / LARGEST
   divisor = jnp.where(scale > 0, scale, 1)
   return jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale
 

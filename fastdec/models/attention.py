@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, Shaped
 
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.ring import LayerRing
+from fastdec.kernels.sums import softmax
 from fastdec.models.api import Nodes
 
 READING = 16  # tokens of a call that reads a prompt, at least
@@ -193,7 +194,7 @@ def weights_of(
   if sinks is not None:
     of_nothing = jnp.repeat(sinks.astype(wide).reshape(1, g, r), n, axis=-1)[..., None]
     scores = jnp.concatenate([scores, jnp.broadcast_to(of_nothing, (b, g, r * n, 1))], axis=-1)
-  weights = jax.nn.softmax(scores, axis=-1)[..., :s]
+  weights = softmax(scores)[..., :s]
   return weights.astype(q.dtype).reshape(b, g, r, n, s)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
 
 from fastdec.kernels.packed import Packed, panel_product, panel_product_each
 from fastdec.kernels.quantized import Quantized, to_int8
+from fastdec.kernels.sums import row_mean
 
 # T2T's uniform_unit_scaling, for kernels [outputs, inputs]: the variance of the output is that of
 # the input.
@@ -255,6 +256,29 @@ class Dense(nn.Module):
     if not self.use_bias:
       return y
     return biased(y, self.param('bias', nn.initializers.zeros, self.features))
+
+
+class LayerNorm(nn.Module):
+  """Layer norm (Ba et al. 2016) as `nn.LayerNorm` computes it, in float32 at least.
+
+  Without `is_centred` it has neither mean nor bias, as T5's."""
+
+  epsilon: float
+  dtype: DTypeLike
+  is_centred: bool = True
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b d']:
+    wide, width = x.astype(np.promote_types(x.dtype, np.float32)), (x.shape[-1],)
+    variance = row_mean(jnp.square(wide))
+    if self.is_centred:
+      mean = row_mean(wide)
+      wide, variance = wide - mean, jnp.maximum(variance - rounded(jnp.square(mean)), 0)
+    scale = self.param('scale', nn.initializers.ones, width)
+    y = rounded(wide * (jax.lax.rsqrt(variance + self.epsilon) * scale))
+    if self.is_centred:
+      y += self.param('bias', nn.initializers.zeros, width)
+    return y.astype(self.dtype)
 
 
 def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*b d']:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import Table
-from fastdec.models.layers import Dense, Dropout
+from fastdec.models.layers import Dense, Dropout, LayerNorm
 
 ACTIVATIONS = {
   'relu': nn.relu,
@@ -85,7 +85,7 @@ class StackConfig:
     return self
 
   def make_norm(self) -> nn.Module:
-    return nn.LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
+    return LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
 
   def make_feed_forward(self) -> nn.Module:
     return FeedForward(self)

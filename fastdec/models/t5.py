@@ -21,7 +21,7 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids
 from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
-from fastdec.models.layers import Dense, Dropout, look_up, project
+from fastdec.models.layers import Dense, Dropout, LayerNorm, look_up, project
 from fastdec.models.stacks import ACTIVATIONS, PARTITION, StackConfig
 
 
@@ -73,7 +73,7 @@ class T5Config(StackConfig):
     return self.d_kv
 
   def make_norm(self) -> nn.Module:
-    return nn.RMSNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
+    return LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype, is_centred=False)
 
   def make_feed_forward(self) -> nn.Module:
     return T5FeedForward(self)

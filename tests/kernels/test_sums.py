@@ -1,0 +1,82 @@
+"""In int8 a text does not depend on how many tokens a call reads: equality, bit for bit."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.kernels import sums
+from fastdec.models import attention, lm
+from fastdec.models.api import causal
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5, T5Config
+from fastdec.models.transformer import Transformer, TransformerConfig
+
+# Eight rows of 576 are more than the 4,096 entries from which on XLA's CPU backend sums by a
+# library, and so are nine heads of eight rows with 96 slots.
+SIZES = {'vocab_size': 300, 'd_model': 576, 'd_ff': 640, 'heads': 9}
+STACKS = {**SIZES, 'encoder_layers': 1, 'decoder_layers': 2, 'eos_ids': ()}
+MODELS = {
+  'grouped heads': LM(LMConfig(**SIZES, key_heads=3, layers=2, eos_ids=())),
+  'a head each': LM(LMConfig(**SIZES, layers=2, eos_ids=())),
+  'translator': Transformer(TransformerConfig(**STACKS)),
+  't5': T5(T5Config(**STACKS, d_kv=64)),
+}
+# as programs are compiled outside of these tests
+OPTIMISED = {'xla_backend_optimization_level': 3, 'xla_cpu_use_fusion_emitters': True}
+TOKENS = np.random.default_rng(0).integers(2, 300, (1, 64), np.int32)
+
+
+def logits_of(model, params, width):
+  """Logits of the last 16 tokens, read `width` at once behind the others."""
+
+  @functools.partial(jax.jit, compiler_options=OPTIMISED)
+  def read(tokens, cache):
+    hidden, _, cache = model.apply(params, tokens, causal(tokens.shape[1]), cache)
+    cache = cache.commit(None, jnp.full(1, tokens.shape[1], jnp.int32))
+    return model.unembed(params, hidden), cache
+
+  memory = model.encode(params, jnp.asarray(TOKENS[:, :9]))
+  _, cache = read(TOKENS[:, :48], model.init_cache(params, memory, 1, 96))
+  logits = []
+  for begin in range(48, 64, width):
+    one, cache = read(TOKENS[:, begin : begin + width], cache)
+    logits.append(np.asarray(one[0]))
+  return np.concatenate(logits)
+
+
+@pytest.mark.wide('grouped heads', 'translator')
+@pytest.mark.parametrize('name', MODELS)
+def test_calls_of_any_width_compute_the_same_bits(name):
+  model = MODELS[name]
+  params = fd.quantize(model, jax.jit(model.init)(jax.random.key(0)))
+  alone = logits_of(model, params, 1)
+  for width in (2, 8, 16):
+    np.testing.assert_array_equal(logits_of(model, params, width), alone)
+
+
+def test_by_xlas_sums_bits_depend_on_the_width(monkeypatch):
+  """The test above would see it."""
+  config = dataclasses.replace(MODELS['grouped heads'].config, norm_epsilon=2e-6)  # traced anew
+  monkeypatch.setattr(lm, 'row_mean', lambda x: x.mean(axis=-1, keepdims=True))
+  monkeypatch.setattr(attention, 'softmax', jax.nn.softmax)
+  params = fd.quantize(LM(config), jax.jit(LM(config).init)(jax.random.key(0)))
+  assert (logits_of(LM(config), params, 8) != logits_of(LM(config), params, 1)).any()
+
+
+@pytest.mark.parametrize('width', [1, 2, 3, 9, 64, 576])
+def test_sums_and_their_gradients(width):
+  with jax.enable_x64(True):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, width)))
+    np.testing.assert_allclose(sums.row_sum(x), x.sum(-1), rtol=1e-12)
+    np.testing.assert_array_equal(sums.row_max(x), x.max(-1))
+    np.testing.assert_allclose(sums.row_mean(x)[..., 0], x.mean(-1), rtol=1e-12)
+    np.testing.assert_allclose(sums.softmax(x), jax.nn.softmax(x), rtol=1e-12)
+    for ours, theirs in ((sums.softmax, jax.nn.softmax), (sums.row_sum, lambda x: x.sum(-1))):
+      gradient = jax.grad(lambda x, f=ours: jnp.sin(f(x)).sum())(x)
+      other = jax.grad(lambda x, f=theirs: jnp.sin(f(x)).sum())(x)
+      np.testing.assert_allclose(gradient, other, atol=1e-12)
