@@ -301,7 +301,7 @@ def main() -> None:
           cells = [f'{x:.4g}' if isinstance(x, float) else str(x) for x in row.values()]
           print('| ' + ' | '.join(cells) + ' |', flush=True)
           if args.out:
-            rows.append(args.out, row)
+            rows.append(args.out, row | rows.conditions())
 
 
 if __name__ == '__main__':

@@ -60,6 +60,27 @@ CALLS = (  # of benchmarks/calls.py
   Column('to greedy', 'to_greedy', '.2f', beside=lambda row: between(row['spread'])),
   Column('to the floor', 'to_floor', '.2f'),
 )
+PROGRAMS = (  # of benchmarks/program.py
+  Column('model', 'shape'),
+  Column('weights', 'dtype'),
+  Column('batch', 'batch'),
+  Column('call', 'drafter'),
+  Column('kernels', 'kernels', ','),
+  Column('a layer', 'a layer'),
+  Column('sorts', 'sorts'),
+  Column('graphs', 'graphs'),
+  Column('copies', 'copies'),
+  Column('floor, ms', 'floor ms', '.2f'),
+  Column('on paper, ms', 'on paper ms', '.2f'),
+  Column('of greedy', 'of greedy', '.2f'),
+)
+PEERS = (  # of benchmarks/peers.py
+  Column('cores', 'cpus'),
+  Column('engine', 'engine'),
+  Column('ms a token', 'ms_a_token', '.1f'),
+  Column('times our greedy speed', 'times_ours', '.2f', beside=lambda row: between(row['spread'])),
+  Column('texts like its own', 'same_as_greedy', '.0%'),
+)
 MEMORY = (
   Column('model', 'shape'),
   Column('weights', 'dtype'),
@@ -183,6 +204,8 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'precision': of_lines(precision.table, precision.KEY),
   'benchmarks.calls': of_benchmark(CALLS),
   'benchmarks.memory': of_benchmark(MEMORY),
+  'benchmarks.peers': of_benchmark(PEERS),
+  'benchmarks.program': of_benchmark(PROGRAMS),
 }
 
 

@@ -274,10 +274,11 @@ class LayerNorm(nn.Module):
     if self.is_centred:
       mean = row_mean(wide)
       wide, variance = wide - mean, jnp.maximum(variance - rounded(jnp.square(mean)), 0)
-    scale = self.param('scale', nn.initializers.ones, width)
+    lead = (1,) * (x.ndim - 1)
+    scale = self.param('scale', nn.initializers.ones, width).astype(wide.dtype).reshape(*lead, -1)
     y = rounded(wide * (jax.lax.rsqrt(variance + self.epsilon) * scale))
     if self.is_centred:
-      y += self.param('bias', nn.initializers.zeros, width)
+      y = biased(y, self.param('bias', nn.initializers.zeros, width))
     return y.astype(self.dtype)
 
 
