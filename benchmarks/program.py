@@ -6,12 +6,12 @@ weight, and the memory of the program. It needs the CUDA build of JAX, but no dr
 
   python -m venv .gpu && .gpu/bin/pip install -c constraints.txt 'jax[cuda13]' -e .   # 4.4 GB
   .gpu/bin/python benchmarks/program.py --shapes 1b --dtypes bfloat16 int8w --drafts free eagle
-  .gpu/bin/python benchmarks/program.py --shapes 8b --widths 1 --show 3    # kernels of layer 3
+  .gpu/bin/python benchmarks/program.py --shapes 8b --widths --show    # lists the kernels
 
 Columns:
   kernels: kernels of a call, draft and target, with those of inner loops as often as they run
   sorts: sorts and library calls among them
-  a layer: kernels of one layer of the target
+  a layer: all kernels of a call by the target's layers
   small: kernels that move less than 64 kB; each takes about 2 us whatever it does
   graphs: CUDA graphs that a call starts; 1 is best, 0 means that each kernel is launched alone
   copies: kernels that write a tensor as large as a weight without computing anything
@@ -22,7 +22,6 @@ Columns:
 """
 
 import argparse
-import collections
 import dataclasses
 import glob
 import os
@@ -231,11 +230,6 @@ def compiled(
   seconds = time.monotonic() - began
 
   kernels = kernels_of(program.as_text())
-  layers = collections.Counter()
-  for kernel in kernels:
-    layer = re.search(r'layer_(\d+)[/.]', kernel.source)
-    if layer:
-      layers[layer[1]] += 1
   # XLA writes beside the program how it is launched.
   metadata = glob.glob(f'{dump}/*calls*thunk_metadata*')
   newest = max(metadata, key=os.path.getmtime, default=None)
@@ -246,7 +240,7 @@ def compiled(
   return {
     'kernels': len(kernels),
     'sorts': sum(kernel.operation in ('sort', 'custom-call') for kernel in kernels),
-    'a layer': sorted(layers.values())[len(layers) // 2] if layers else 0,
+    'a layer': len(kernels) / model.layers,
     'small': sum(kernel.bytes < SMALL for kernel in kernels),
     'graphs': graphs,
     'copies': len(copies),
@@ -266,7 +260,7 @@ def main() -> None:
   parser.add_argument('--drafts', nargs='*', default=[], choices=('eagle', 'block', 'medusa'))
   parser.add_argument('--prompt', type=int, default=64, help='tokens of the prompt')
   parser.add_argument('--max-len', type=int, default=65, help='most tokens that are emitted')
-  parser.add_argument('--show', help='lists the kernels of this layer, or "all"')
+  parser.add_argument('--show', action='store_true', help='lists the kernels')
   parser.add_argument('--out', type=pathlib.Path, help='file that rows are added to')
   args = parser.parse_args()
   # Set before JAX looks for devices: this process has none of its own.
@@ -292,7 +286,7 @@ def main() -> None:
           row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name, **figures}
           row['of greedy'] = figures['on paper ms'] / greedy
           for kernel in kernels:
-            if args.show == 'all' or f'layer_{args.show}/' in kernel.source.replace('.', '/'):
+            if args.show:
               print(f'  {kernel.name[:36]:36} {kernel.bytes:>11,} {kernel.output[:34]:34}'
                 f' {kernel.source[-50:]:50} {kernel.inputs[:90]}')  # fmt: skip
           if not names:

@@ -66,7 +66,7 @@ PROGRAMS = (  # of benchmarks/program.py
   Column('batch', 'batch'),
   Column('call', 'drafter'),
   Column('kernels', 'kernels', ','),
-  Column('a layer', 'a layer'),
+  Column('by the layers', 'a layer', '.1f'),
   Column('sorts', 'sorts'),
   Column('graphs', 'graphs'),
   Column('copies', 'copies'),
