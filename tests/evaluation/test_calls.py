@@ -1,6 +1,7 @@
 """Decoding that is driven call by call: what a timed call is, and what is refused before one."""
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
