@@ -60,11 +60,15 @@ def _softmax(x: Float[Array, '*b d']) -> Float[Array, '*b d']:
 
 
 def _by_halves(x: Float[Array, '*b d'], operation: Sum) -> Float[Array, '*b']:
-  """Combines each entry of the first half with one of the second, until one is left."""
-  while x.shape[-1] > 1:
-    half = x.shape[-1] // 2
-    odd = x[..., 2 * half :]
-    x = operation(x[..., :half], x[..., half : 2 * half])
-    if odd.shape[-1]:
-      x = jnp.concatenate([operation(x[..., :1], odd), x[..., 1:]], axis=-1)
+  """Combines each entry of the first half with one of the second, until one is left.
+
+  Halves are those of the next power of two. So zeros at the end, as of slots that nobody sees,
+  change no bit of a sum, however many they are.
+  """
+  half = 1 << (x.shape[-1] - 1).bit_length()
+  while half > 1:
+    half //= 2
+    beyond = x.shape[-1] - half
+    first = operation(x[..., :beyond], x[..., half:])
+    x = first if beyond == half else jnp.concatenate([first, x[..., beyond:half]], axis=-1)
   return x[..., 0]

@@ -80,3 +80,14 @@ def test_sums_and_their_gradients(width):
       gradient = jax.grad(lambda x, f=ours: jnp.sin(f(x)).sum())(x)
       other = jax.grad(lambda x, f=theirs: jnp.sin(f(x)).sum())(x)
       np.testing.assert_allclose(gradient, other, atol=1e-12)
+
+
+@pytest.mark.parametrize('more', [1, 7, 32, 100])
+def test_slots_that_nobody_sees_change_no_bit(more):
+  """Caches have as many slots as their calls have nodes."""
+  x = np.random.default_rng(2).normal(size=(3, 121)).astype(np.float32)
+  seen = sums.softmax(jnp.asarray(x))
+  padded = np.pad(x, ((0, 0), (0, more)), constant_values=-1e30)
+  np.testing.assert_array_equal(sums.softmax(jnp.asarray(padded))[:, :121], seen)
+  zeros = np.pad(x, ((0, 0), (0, more)))
+  np.testing.assert_array_equal(sums.row_sum(jnp.asarray(zeros)), sums.row_sum(jnp.asarray(x)))
