@@ -1,4 +1,6 @@
-"""In int8 a text does not depend on how many tokens a call reads: equality, bit for bit."""
+"""In int8 a text does not depend on how many tokens a call reads: equality, bit for bit.
+
+With wide heads it may from 16 tokens on (docs/own/exact.md)."""
 
 import dataclasses
 import functools
