@@ -326,7 +326,7 @@ class _Pool:
     quarters = self.rows // self.quarter
 
     def zeros(x: jax.ShapeDtypeStruct) -> Array:
-      xp = jnp if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) else np  # compiles nothing
+      xp = jnp if jnp.issubdtype(x.dtype, jax.dtypes.extended) else np  # compiles nothing
       return jax.device_put(xp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype))
 
     return place_rows(jax.tree.map(zeros, shapes), self.request.mesh)
