@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments.lab.config import known, to_dataclass
-from fastdec.cli import chain, ended
+from fastdec.cli import chain, ended, leave
 from fastdec.cli.flags import at_home
 from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError
@@ -143,13 +142,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     main(rest)
 
-  code = ended(work, 'Interrupted: the same command goes on')
-  if code == 130:
-    # XLA may still compute, and would crash when Python takes its parts away at an ordinary end.
-    with contextlib.suppress(OSError):
-      sys.stdout.flush()
-    os._exit(code)
-  sys.exit(code)
+  leave(ended(work, 'Interrupted: the same command goes on'))
 
 
 @dataclasses.dataclass(frozen=True)

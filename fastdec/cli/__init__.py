@@ -15,7 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from fastdec import __version__, extras
 from fastdec.errors import UserError, UserNote
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command, and returns its exit code.
 
   Args:
-    argv: the words after `fastdec` (None: those of this process).
+    argv: the words after `fastdec`. None: those of this process, which ends with the command.
   """
   words = sys.argv[1:] if argv is None else list(argv)
   interrupted = 'Interrupted'
@@ -58,12 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   if flag is not None and any(word.startswith(flag) for word in words):
     interrupted = 'Interrupted: the same command resumes'
   try:
-    return ended(functools.partial(_run, words), interrupted)
+    code = ended(functools.partial(_run, words), interrupted)
   except (MemoryError, RuntimeError) as error:
     if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
       raise
     _print_line('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', RED)
-    return 1
+    code = 1
+  if argv is None:
+    leave(code)
+  return code
 
 
 def ended(work: Callable[[], object], interrupted: str) -> int:
@@ -100,6 +103,18 @@ def ended(work: Callable[[], object], interrupted: str) -> int:
     _print_line(f'the output cannot be written ({error.strerror}): give it another place', RED)
     return 2
   return 0
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the process, after Ctrl-C at once.
+
+  XLA may still compute then, and would crash when Python takes its parts away at an ordinary end.
+  """
+  if code == 130:
+    with contextlib.suppress(OSError, AttributeError):  # None: closed
+      sys.stdout.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def _escape_streams() -> None:

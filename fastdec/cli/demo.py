@@ -2,10 +2,12 @@
 
 Example:
   fastdec demo --model=folder --draft=smaller
+  fastdec demo --model=folder --chat
 
 A text is typed, and both ways write what follows it, or translate it, block by block, with calls,
-tokens and milliseconds. Each writes alone, on compiled programs, and is then shown at its pace.
-The page is for this machine alone, unless --host says otherwise.
+tokens and milliseconds; with --chat or --system they answer it. Each writes alone, on compiled
+programs, and is then shown at its pace. The page is for this machine alone, unless --host says
+otherwise.
 """
 
 import contextlib
@@ -35,6 +37,7 @@ def main(words: Sequence[str]) -> None:
   parser = Parser('demo', __doc__)
   opening.add_model(parser)
   opening.add_drafting(parser)
+  opening.add_chat(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
   parser.add_argument(
@@ -46,7 +49,8 @@ def main(words: Sequence[str]) -> None:
   args = parser.read(words)
   with Server(args.host, args.port) as server:
     opening.restrict_cores(args, 1)
-    server.fill(opening.load(args), args.max_len)
+    (form,) = opening.asked(args, ['text'])
+    server.fill(opening.load(args), args.max_len, form)
     print(f'The page is {server.address}; Ctrl-C ends it.', flush=True)
     with contextlib.suppress(KeyboardInterrupt):
       server.serve_forever()
@@ -61,20 +65,23 @@ class Server(page.Server):
     super().__init__(host, port, Handler)
     self._alone = threading.Lock()
 
-  def fill(self, generator: fd.Generator, max_len: int) -> None:
-    """Gives the server its model."""
-    self._generator, self._max_len = generator, max_len
+  def fill(self, generator: fd.Generator, max_len: int, form: Any = 'text') -> None:
+    """Gives the server its model. form: a text, or messages, as that text is asked."""
+    self._generator, self._max_len, self._form = generator, max_len, form
     plain = fd.Greedy().with_sampling(generator.strategy.sampling)
     self._strategies = (plain, generator.strategy)
 
   @property
   def facts(self) -> dict[str, Any]:
     """Facts about the model that the page shows."""
+    asks = 'Text to continue' if isinstance(self._form, str) else 'Message'
+    if self._generator.model.start_id is not None:
+      asks = 'Text to translate'
     return {
       'names': [label(strategy) for strategy in self._strategies],
       'device': jax.devices()[0].device_kind,
       'most': self._max_len,
-      'translates': self._generator.model.start_id is not None,
+      'asks': asks,
     }
 
   def write(self, prompt: str) -> list[dict[str, Any]]:
@@ -83,14 +90,17 @@ class Server(page.Server):
     Returns:
       For each way its blocks: text, number of tokens, and milliseconds since the beginning.
     """
+    asked: Any = prompt
+    if not isinstance(self._form, str):
+      asked = [*self._form[:-1], {**self._form[-1], 'content': prompt}]
     with self._alone:
       runs = []
       for strategy in self._strategies:
-        self._run(prompt, strategy)  # compiles new programs
-        runs.append(self._run(prompt, strategy))
+        self._run(asked, strategy)  # compiles new programs
+        runs.append(self._run(asked, strategy))
     return runs
 
-  def _run(self, prompt: str, strategy: Any) -> dict[str, Any]:
+  def _run(self, prompt: Any, strategy: Any) -> dict[str, Any]:
     generator = dataclasses.replace(self._generator, strategy=strategy)
     blocks, tokens = [], 0
     started = time.perf_counter()

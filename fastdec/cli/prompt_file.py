@@ -24,14 +24,14 @@ from fastdec.cli import opening
 from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
 from fastdec.cli.prompts import Prompt, hash_of
 from fastdec.cli.show import counted, plain_console
+from fastdec.decoding import few
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
-from fastdec.decoding.pool import decode_each
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders import draft_content
-from fastdec.text.generator import blocks_by_calls
+from fastdec.text.generator import blocks_by_calls, key_of
 from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader, StopReader
 from fastdec.training.progress import Progress
@@ -205,15 +205,15 @@ def write(
     progress.reset(len(done))
     read = [generator.read(asked[index]) for index in todo]
     sources = [np.array(ids, np.int32) for ids, _ in read]
-    keys = None
-    if todo:
-      keys = row_keys(jax.random.key(seed), len(prompts))[np.array(todo, int)]
+    keys = key_of(generator.strategy, seed)
+    if todo and keys is not None:
+      keys = row_keys(keys, len(prompts))[np.array(todo, int)]
     # Decode them. Each exchange of the pool adds its lines to the file.
     started = logged = time.monotonic()
     tokens = 0
-    parts = decode_each(
-      generator.model, generator.params, sources, generator.strategy, max_len,
-      generator.rows, keys, processors=generator.processors, constraint=generator.constraint,
+    parts = few.decode_each(
+      generator.model, generator.params, sources, generator.strategy, generator.rows,
+      max_len=max_len, key=keys, processors=generator.processors, constraint=generator.constraint,
       logprobs=logprobs,
     )  # fmt: skip
     for finished in parts:

@@ -175,7 +175,7 @@ def _decode(
   else:
     state = with_slots(target, strategy, prompt, keys, bucket, state)
   state = while_loop(
-    lambda s: ~strategy.done(s).all() & has_slots(strategy, s, prompt),
+    lambda s: ~strategy.done(s).all() & has_slots(strategy, s, prompt.slots),
     lambda s: strategy.step(target, s),
     state,
     nodes_of(strategy),

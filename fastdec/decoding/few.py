@@ -11,7 +11,7 @@ and a whole text alike.
 
 A prompt is read in chunks, as far as it reaches. A text that fills its slots continues with those
 of the next width. The host copies its state over then, which compiles nothing, and takes as long as
-a few calls.
+a few calls. The rows of a list read all slots at every call, so it has more sizes: `pool`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from fastdec.cache.loops import while_loop
 from fastdec.decoding import decode as by_shapes
 from fastdec.decoding.law import logprobs_of
 from fastdec.decoding.pool import Finished, decode_request
-from fastdec.decoding.prefill import few_width, in_few_sizes, room_of
+from fastdec.decoding.prefill import few_width, has_slots, in_few_sizes, room_of
 from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare, prepare_each
 from fastdec.decoding.settings import MOST_TOKENS
@@ -79,10 +79,7 @@ def stream(
 def decode_each(
   model: Model, params: Params, inputs: Any, strategy: Strategy, rows: int, **arguments: Any
 ) -> Iterator[Finished]:
-  """Decodes as `fd.decode_each`, by programs that do not depend on the limits of the texts.
-
-  They depend on the width of the prompts, and on the number of rows: here each slot costs more.
-  """
+  """Decodes as `fd.decode_each`, prompts of a decoder-only model by few programs (`pool`)."""
   given = dict.fromkeys(ROWS_FREE) | {'logprobs': 0} | arguments
   request, sources = prepare_each(model, params, inputs, strategy, **given)
   return decode_request(dataclasses.replace(request, few=True), sources, rows)
@@ -160,7 +157,8 @@ def _grown(request: Request, prompt: Prompt, state: Any, length: int) -> tuple[P
   limit = model.max_positions
   wider = few_width(max(prompt.tokens.shape[1] + 1, length), limit)
   wide = np.pad(prompt.tokens, ((0, 0), (0, wider - prompt.tokens.shape[1])))
-  grown = in_few_sizes(model, dataclasses.replace(prompt, tokens=wide), request.max_len)
+  longest = int(prompt.length.max()) + request.max_len
+  grown = in_few_sizes(model, dataclasses.replace(prompt, tokens=wide), longest)
   return grown, jax.tree.map(
     _widened, state, by_shapes.start.eval_shape(*_begins(request, grown))[0]
   )
@@ -184,9 +182,7 @@ def proceed(
 
   def is_wanted(carry: tuple[Any, Array]) -> Bool[Array, '']:
     state, made = carry
-    done = strategy.done(state)
-    has_room = done | (strategy.emitted(state) < room)
-    return ~done.all() & has_room.all() & (made < calls)
+    return ~strategy.done(state).all() & has_slots(strategy, state, room) & (made < calls)
 
   state, _ = while_loop(
     is_wanted,

@@ -11,6 +11,15 @@ before they begin, take their places.
     sources 0..5, two rows, one exchanged at a time (- is a filler)
     pool     0 -   0 1   2 1   2 3   4 3   4 5
     leaves           0     1     2     3     4 5
+
+A list that somebody waits for (`few.decode_each`) has one program for each of few sizes, of pools
+of 4, 16, 64, ... rows, and of texts. Fillers take the places that are left.
+
+    width of the longest prompt            64   256   512   1,024   2,048   4,096   ...
+    slots for prompt and output, at first 128   320   640   1,280   2,560   5,120   ...
+
+Where this would cost more than compilers do, programs are its own: for `LEAST_POOLFULS`, and for
+prompts that begin with the same `LONG_SHARED` tokens, which are read once.
 """
 
 import dataclasses
@@ -25,9 +34,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
+from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import begun_alike, checked, most_of, padded, width_of
 from fastdec.decoding.law import LawMaker
-from fastdec.decoding.prefill import has_slots, with_first_slots, with_more_slots, with_slots
+from fastdec.decoding.prefill import (
+  LISTED,
+  few_width,
+  has_few_sizes,
+  has_slots,
+  in_few_sizes,
+  room_of,
+  with_first_slots,
+  with_more_slots,
+)
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.request import Request, prepare_each
 from fastdec.decoding.score import scored
@@ -41,6 +60,7 @@ from fastdec.struct import Bound
 
 EXCHANGED = 4  # a pool's rows leave by quarters
 LEAST_POOLFULS = 8  # of a group: another width must save more than its compilation costs
+LONG_SHARED = 256  # tokens: to read them once saves more than compilation costs
 NOBODY = -1
 
 
@@ -100,11 +120,17 @@ def decode_request(
     return iter(())
   unit = 1 if request.mesh is None else request.mesh.shape['data']
   check_divides(rows, unit)
-  # A short list gets a smaller pool. Its size is a power of two, since each size needs a program.
-  enough = 2 ** (len(sources) - 1).bit_length()
+  few = request.few and request.mesh is None and len(sources) < LEAST_POOLFULS * rows
+  few = few and has_few_sizes(request.model, request.strategy)
+  few = few and begun_alike(request.target.module, sources) < LONG_SHARED
+  # A short list gets a smaller pool. Its size is a power of two, or of four, since each size needs
+  # a program.
+  octaves = (len(sources) - 1).bit_length()
+  enough = 4 ** max(-(-octaves // 2), 1) if few else 2**octaves
   rows = min(rows, -(-enough // unit) * unit)
-  quarter = rows if len(sources) <= rows else max(1, rows // (EXCHANGED * unit)) * unit
-  pool = _Pool(request, sources, rows - rows % quarter, quarter)
+  comes_together = len(sources) <= rows and not few
+  quarter = rows if comes_together else max(1, rows // (EXCHANGED * unit)) * unit
+  pool = _Pool(request, sources, rows - rows % quarter, quarter, few)
   lengths = np.array([len(source) for source in sources])
   groups = groups_of(lengths, LEAST_POOLFULS * rows)
   return itertools.chain.from_iterable(map(pool.decode, groups))
@@ -158,38 +184,42 @@ class _Pool:
   sources: Sequence[np.ndarray]
   rows: int  # a multiple of `quarter`
   quarter: int
+  few: bool  # it has one of few sizes
 
   def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
     """Yields the sources of a group as they end."""
     request, model = self.request, self.request.target.module
-    width = int(width_of(np.array([len(self.sources[i]) for i in group])).max())
+    longest = max(len(self.sources[i]) for i in group)
+    width = few_width(longest, None, LISTED) if self.few else int(width_of(np.array(longest)))
     width = min(width, model.max_positions or width)
-    # `request.bucket` is that of the largest limit in all groups, so that there are few programs.
-    bucket = request.strategy.most_tokens(width, request.bucket)
-    may_share = model.start_id is None and request.mesh is None
+    may_share = model.start_id is None and request.mesh is None and not self.few
     alike = begun_alike(model, [self.sources[i] for i in group]) if may_share else 0
     filler = self.sources[group[0]][: alike + 1]
 
     owners = np.full(self.rows, NOBODY)  # the source in each row of the pool
-    is_done, row_calls, state, slots = np.ones(self.rows, bool), 0, None, None
+    length = np.zeros(self.rows, np.int32)  # of its prompt
+    is_done, row_calls, state, slots, decoded = np.ones(self.rows, bool), 0, None, None, None
+    if self.few:  # fillers take all places that are left: one program runs in any case
+      group = np.pad(group, (0, max(self.rows - len(group), 0)), constant_values=NOBODY)
     for taken in itertools.count(0, self.quarter):
       # The next sources come; behind the last one fillers do.
       coming = group[taken : taken + self.quarter]
       coming = np.pad(coming, (0, self.quarter - len(coming)), constant_values=NOBODY)
-      prompt, keys = self._prompt(coming, width, filler)
+      prompt, keys = self._prompt(coming, width, filler, slots)
       if state is None:
-        slots = with_first_slots(model, request.strategy, prompt, bucket).slots
-      prompt = dataclasses.replace(prompt, slots=slots, shared=alike)
-      if state is None:
-        state = self._blank(prompt, keys, bucket, coming)
+        if not self.few:
+          prompt = with_first_slots(model, request.strategy, prompt, self._bucket(prompt))
+        state = self._blank(prompt, keys, coming)
 
       # They take the places of rows that have ended, or places that were never filled.
       if taken < self.rows:
         places = np.arange(taken, taken + self.quarter)
       else:
         places = _by_readiness(owners, is_done)[: self.quarter]
-      leaving = owners[places]
-      owners[places] = coming
+      if (owners[places] != NOBODY).any():
+        yield self._finished(owners, decoded, places, row_calls, width, filler)
+        row_calls = 0
+      owners[places], length[places] = coming, np.asarray(prompt.length)
 
       # The pool runs until a quarter of its sources has ended, and at the end until all have.
       is_last = taken + self.quarter >= len(group)
@@ -197,40 +227,44 @@ class _Pool:
       if taken + self.quarter < self.rows and not is_last:
         most_running = self.rows  # it is being filled, and does not run
       strategy, target = select_rows(request.strategy, owners.clip(0)), self._target(coming)
-      with using(request.mesh):
-        state, calls, is_done, decoded, is_full = _exchange(
-          target, strategy, state, places, prompt, keys, bucket, most_running
-        )
-        while prompt.slots is not None and is_full:
-          prompt = with_more_slots(prompt, bucket)
-          state, more, is_done, is_full = _continue(
-            target, strategy, state, places, prompt, keys, bucket, most_running
-          )
-          calls += more
-      slots = prompt.slots
-
-      # Sources that have left are yielded.
-      if (leaving != NOBODY).any():
-        yield self._finished(leaving, decoded, row_calls, width, filler)
-        row_calls = 0
-      row_calls += int(calls) * self.rows
-      if is_last:
+      while True:
+        room = None if prompt.slots is None else room_of(prompt) - length
+        bucket = self._bucket(prompt)
         with using(request.mesh):
-          decoded = _result(strategy, state)
-        yield self._finished(owners, decoded, row_calls, width, filler)
+          state, calls, is_done, decoded, is_full = _exchange(
+            target, strategy, state, places, prompt, keys, bucket, room, most_running
+          )
+        row_calls += int(calls) * self.rows
+        if not is_full:
+          break
+        # A row has filled its slots: the state grows, and runs on, but nobody comes.
+        if self.few:
+          width = few_width(width + 1, model.max_positions, LISTED)
+        else:
+          slots = with_more_slots(prompt, bucket).slots
+        nobody, places = np.full(self.quarter, NOBODY), np.full(self.quarter, self.rows)
+        prompt, keys = self._prompt(nobody, width, filler, slots)
+        with using(request.mesh):
+          own = select_rows(request.strategy, coming.clip(0))
+          state, _ = start(target, own, prompt, keys, self._bucket(prompt), state)
+      slots = prompt.slots
+      if is_last:
+        yield self._finished(owners, decoded, np.arange(self.rows), row_calls, width, filler)
         return
       is_done = np.asarray(is_done)
 
   def _finished(
     self,
-    leaving: Int[np.ndarray, ' q'],
-    decoded: Decoded,
+    owners: Int[np.ndarray, ' r'],
+    decoded: Any,
+    places: Int[np.ndarray, ' q'],
     row_calls: int,
     width: int,
     filler: Int[np.ndarray, ' f'],
   ) -> Finished:
-    """Returns the results of sources that leave, fillers excepted."""
-    request = self.request
+    """Returns the results of sources that leave their places, fillers excepted."""
+    request, leaving = self.request, owners[places]
+    decoded = jax.tree.map(lambda x: np.asarray(x)[places], decoded)
     if request.logprobs and decoded.logprobs is None:
       prompt, _ = self._prompt(leaving, width, filler)
       with using(request.mesh):
@@ -248,7 +282,11 @@ class _Pool:
     return dataclasses.replace(target, laws=laws)
 
   def _prompt(
-    self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
+    self,
+    indices: Int[np.ndarray, ' q'],
+    width: int,
+    filler: Int[np.ndarray, ' f'],
+    slots: int | None = None,
   ) -> tuple[Prompt, Array | None]:
     """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
     request, model = self.request, self.request.model
@@ -262,21 +300,36 @@ class _Pool:
     limit = request.limit[indices.clip(0)]
     prompt_lengths = lengths if model.start_id is None else None
     _, prompt, keys = checked(model, inputs, prompt_lengths, None, limit, keys)
-    prompt = padded(model, prompt)
-    prompt = dataclasses.replace(prompt, empty=prompt.empty | jnp.asarray(indices == NOBODY))
+    is_filler = indices == NOBODY
+    prompt = dataclasses.replace(prompt, empty=prompt.empty | is_filler)
+    if self.few:
+      longest = max(map(len, self.sources)) + request.max_len
+      prompt = dataclasses.replace(prompt, length=np.where(is_filler, 0, prompt.length))
+      return in_few_sizes(request.target.module, prompt, longest, LISTED), keys
+    prompt = dataclasses.replace(padded(model, prompt), slots=slots, shared=len(filler) - 1)
     return place_rows((prompt, keys), request.mesh)
 
-  def _blank(
-    self, prompt: Prompt, keys: Array | None, bucket: int, coming: Int[np.ndarray, ' q']
-  ) -> Any:
+  def _bucket(self, prompt: Prompt) -> int:
+    """Returns how many tokens of a row a state has room for."""
+    strategy = self.request.strategy
+    if self.few:
+      return room_of(prompt) + nodes_of(strategy)
+    # `request.bucket` is that of the largest limit in all groups, so that there are few programs.
+    source = prompt.tokens if prompt.inputs is None else prompt.inputs
+    return strategy.most_tokens(source.shape[1], self.request.bucket)
+
+  def _blank(self, prompt: Prompt, keys: Array | None, coming: Int[np.ndarray, ' q']) -> Any:
     """Returns a state of the pool's shapes; every row is overwritten before the first step."""
     strategy = select_rows(self.request.strategy, coming.clip(0))
+    bucket = self._bucket(prompt)
     shapes = _begun.eval_shape(self._target(coming), strategy, prompt, keys, bucket)
     quarters = self.rows // self.quarter
-    blank = jax.tree.map(
-      lambda x: jnp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype), shapes
-    )
-    return place_rows(blank, self.request.mesh)
+
+    def zeros(x: jax.ShapeDtypeStruct) -> Array:
+      xp = jnp if jnp.issubdtype(x.dtype, jax.dtypes.extended) else np  # compiles nothing
+      return jax.device_put(xp.zeros((x.shape[0] * quarters, *x.shape[1:]), x.dtype))
+
+    return place_rows(jax.tree.map(zeros, shapes), self.request.mesh)
 
 
 def _by_readiness(
@@ -294,11 +347,6 @@ def _begun(
   return strategy.init(target, prompt, bucket, keys)
 
 
-@jax.jit
-def _result(strategy: Strategy, state: Any) -> Decoded:
-  return strategy.result(state)
-
-
 @functools.partial(jax.jit, static_argnames='bucket', donate_argnames='state')
 def _exchange(
   target: Bound,
@@ -308,50 +356,28 @@ def _exchange(
   prompt: Prompt,
   keys: Array | None,
   bucket: int,
+  room: Int[Array, ' b'] | None,
   most_running: Int[Array, ''],
 ) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Decoded, Bool[Array, '']]:
   """Puts new rows into `places`, and runs the pool until at most `most_running` rows run.
 
-  `strategy` has the settings of all rows in the pool; the laws have those of the new rows.
-  Returns the state, the number of calls, a mask of ended rows, the results of the rows
-  that were there before, and true if the pool stopped because a row has filled its slots.
+  It stops early where a running row has emitted `room` tokens; None: no row can. `strategy` has
+  the settings of all rows in the pool; the laws have those of the new rows. Places outside the pool
+  take nobody. Returns the state, the number of calls, a mask of ended rows, the results so far, and
+  true if the pool has stopped early.
   """
-  left = strategy.result(strategy.take(state, places))
   coming = _begun(target, select_rows(strategy, places), prompt, keys, bucket)
-  state = _put(state, places, coming)
-  state, calls, is_done, is_full = _run(target, strategy, state, prompt, most_running)
-  return state, calls, is_done, left, is_full
 
-
-@functools.partial(jax.jit, static_argnames='bucket')
-def _continue(
-  target: Bound,
-  strategy: Strategy,
-  state: Any,
-  places: Int[Array, ' q'],
-  prompt: Prompt,
-  keys: Array | None,
-  bucket: int,
-  most_running: Int[Array, ''],
-) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
-  """Runs the pool on, with the slots of `prompt`; returns as `_exchange`, without results."""
-  state = with_slots(target, select_rows(strategy, places), prompt, keys, bucket, state)
-  return _run(target, strategy, state, prompt, most_running)
-
-
-def _run(
-  target: Bound, strategy: Strategy, state: Any, prompt: Prompt, most_running: Int[Array, '']
-) -> tuple[Any, Int[Array, ''], Bool[Array, ' b'], Bool[Array, '']]:
   def is_wanted(state: Any) -> Bool[Array, '']:
     return (~strategy.done(state)).sum() > most_running
 
   state, calls = while_loop(
-    lambda carry: is_wanted(carry[0]) & has_slots(strategy, carry[0], prompt),
+    lambda carry: is_wanted(carry[0]) & has_slots(strategy, carry[0], room),
     lambda carry: (strategy.step(target, carry[0]), carry[1] + 1),
-    (state, jnp.zeros((), jnp.int32)),
+    (_put(state, places, coming), jnp.zeros((), jnp.int32)),
     nodes_of(strategy),
   )
-  return state, calls, strategy.done(state), is_wanted(state)
+  return state, calls, strategy.done(state), strategy.result(state), is_wanted(state)
 
 
 def _put(state: Any, places: Int[Array, ' q'], new: Any) -> Any:
@@ -361,6 +387,6 @@ def _put(state: Any, places: Int[Array, ' q'], new: Any) -> Any:
     entries = new.shape[0] // places.shape[0]
     return old.at[
       (places[:, None] * entries + jnp.arange(entries, dtype=places.dtype)[None]).reshape(-1)
-    ].set(new)
+    ].set(new, mode='drop')
 
   return jax.tree.map(put, state, new)

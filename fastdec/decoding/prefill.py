@@ -28,12 +28,14 @@ FIRST = 64  # tokens after a prompt that there are slots for at first
 SUMMED = 32  # entries that XLA's CPU backend sums first, and then their sums
 SHARE = 8  # after a long prompt: an eighth of its length
 
-# Widths of prompts that programs are few for (`in_few_sizes`): 256, 1,024, 4,096, 8,192, ...
-FEWEST = 256
-QUADRUPLED_TO = 4096
-SHORT_CHUNK = 32  # tokens of a prompt of the first width that a CPU reads at once ...
-LONG_CHUNK = 128  # ... and of a longer one
-ROOM = 4  # a quarter of a width comes behind it
+# Widths of prompts that programs are few for (`in_few_sizes`): the least one, and the one that they
+# quadruple up to; then they double. In a list each row reads all slots at each call.
+ALONE = (256, 4096)  # 256, 1,024, 4,096, 8,192, ...
+LISTED = (64, 256)  # 64, 256, 512, 1,024, 2,048, 4,096, ...
+SHORT = 256  # a CPU reads prompts of this width or less ...
+SHORT_CHUNK = 32  # ... in chunks of so many tokens, and longer ones ...
+LONG_CHUNK = 128  # ... in longer chunks
+ROOM = 4  # a quarter of a width comes behind it, or `FIRST`
 ANY = 2**30  # slots, of a cache whose kind does not depend on their number
 
 T = TypeVar('T')
@@ -183,11 +185,13 @@ def with_more_slots(prompt: Prompt, max_len: int) -> Prompt:
   return dataclasses.replace(prompt, slots=slots if slots < max_len else None)
 
 
-def has_slots(strategy: Any, state: Any, prompt: Prompt) -> Bool[Array, '']:
-  """True if all running rows have slots for one more call."""
-  if prompt.slots is None:
+def has_slots(strategy: Any, state: Any, slots: Any) -> Bool[Array, '']:
+  """True if all running rows have slots for one more call.
+
+  slots: for the tokens of all rows, or of each [b]; None: for all that they may emit."""
+  if slots is None:
     return jnp.array(True)
-  return (strategy.done(state) | (strategy.emitted(state) < prompt.slots)).all()
+  return (strategy.done(state) | (strategy.emitted(state) < slots)).all()
 
 
 def with_slots(
@@ -215,35 +219,41 @@ def has_few_sizes(model: Model, strategy: Any) -> bool:
   return is_text and hasattr(strategy, 'emitted')
 
 
-def in_few_sizes(model: Model, prompt: Prompt, max_len: int) -> Prompt:
+def in_few_sizes(
+  model: Model, prompt: Prompt, longest: int, sizes: tuple[int, int] = ALONE
+) -> Prompt:
   """Pads prompts to one of few widths, so that there are few programs for any lengths and limits.
 
   They are read in chunks as far as they reach. Caches have slots for the width and a quarter more,
   for prompt and output together: `room_of`.
+
+  longest: most tokens of a prompt and its output together. sizes: see `few_width`.
   """
-  length, t = int(prompt.length.max()), prompt.tokens.shape[1]
-  width = few_width(t, model.max_positions)
+  t = prompt.tokens.shape[1]
+  width = few_width(t, model.max_positions, sizes)
   chunk, most = CHUNK, ANY
   if jax.default_backend() == 'cpu':  # whose time grows with the tokens, padding included
-    chunk = SHORT_CHUNK if width <= FEWEST else LONG_CHUNK
+    chunk = SHORT_CHUNK if width <= SHORT else LONG_CHUNK
   if getattr(model, 'reads_length', True):  # its caches may depend on the longest text
-    last = few_width(length + max_len, model.max_positions)
-    most = last + last // ROOM
+    last = few_width(longest, model.max_positions, sizes)
+    most = last + max(last // ROOM, FIRST)
   tokens = np.pad(prompt.tokens, ((0, 0), (0, width - t)), constant_values=model.pad_id)
   return dataclasses.replace(
-    prompt, tokens=tokens, slots=max(width // ROOM, 1), chunk=chunk, most=most
+    prompt, tokens=tokens, slots=max(width // ROOM, FIRST), chunk=chunk, most=most
   )
 
 
-def few_width(length: int, limit: int | None) -> int:
-  """Returns the smallest of 256, 1,024, 4,096, 8,192, ..., and the limit, that holds the length.
+def few_width(length: int, limit: int | None, sizes: tuple[int, int] = ALONE) -> int:
+  """Returns the smallest of `sizes`, `ALONE` or `LISTED`, and the limit, that holds the length.
 
   >>> [few_width(length, None) for length in (3, 256, 257, 4096, 4097)]
   [256, 256, 1024, 4096, 8192]
+  >>> [few_width(length, None, LISTED) for length in (3, 64, 65, 257)]
+  [64, 64, 256, 512]
   """
-  width = FEWEST
+  width, quadrupled_to = sizes
   while width < length:
-    width *= 4 if width < QUADRUPLED_TO else 2
+    width *= 4 if width < quadrupled_to else 2
   return width if limit is None else max(min(width, limit), length)
 
 

@@ -109,7 +109,8 @@ def prepare(
   strategy.check(model, prompt, request.max_len)
 
   if few and request.mesh is None and has_few_sizes(model, strategy):
-    return request, in_few_sizes(model, prompt, request.max_len)
+    longest = int(prompt.length.max()) + request.max_len
+    return request, in_few_sizes(model, prompt, longest)
   prompt = with_first_slots(model, strategy, padded(model, prompt), request.bucket)
   if request.mesh is None:
     prompt = shared(model, prompt)

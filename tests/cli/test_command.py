@@ -13,6 +13,7 @@ import jax
 import pytest
 
 import fastdec as fd
+from fastdec import cli
 from fastdec.cli import COMMANDS, ended, opening, show
 from fastdec.cli.flags import Parser, at_home
 from fastdec.folders.native import NativeFolder
@@ -48,6 +49,19 @@ def test_all_commands_are_listed(fastdec):
 ])  # fmt: skip
 def test_a_word_that_is_no_word_of_the_command(fastdec, words, message):
   assert message in fastdec(*words).mistake
+
+
+def test_ctrl_c_ends_the_process_before_python_takes_xla_away(monkeypatch):
+  def interrupted(words):
+    raise KeyboardInterrupt
+
+  codes = []
+  monkeypatch.setattr(cli, '_run', interrupted)
+  monkeypatch.setattr(os, '_exit', codes.append)
+  monkeypatch.setattr(sys, 'argv', ['fastdec', 'generate'])
+  with pytest.raises(SystemExit):
+    cli.main()
+  assert codes == [130] and cli.main(['generate']) == 130
 
 
 def test_the_home_folder_may_stand_behind_equals_signs_and_commas(monkeypatch):

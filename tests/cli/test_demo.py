@@ -58,6 +58,16 @@ def test_the_page_has_its_facts_and_nothing_ends_its_script(server, monkeypatch)
   assert facts_of(ask(server, '/')[1])['names'] == [ODD]
 
 
+def test_a_text_is_asked_in_the_chat_template(talker):
+  g = fd.Generator.load(talker)
+  with demo.Server('127.0.0.1', 0) as server:
+    server.fill(g, 4, [{'role': 'system', 'content': 'Be brief'}, {'role': 'user', 'content': ''}])
+    (plain, _), facts = server.write('Who sees?'), server.facts
+  asked = [{'role': 'system', 'content': 'Be brief'}, {'role': 'user', 'content': 'Who sees?'}]
+  assert facts['asks'] == 'Message'
+  assert ''.join(text for text, _, _ in plain['blocks']) == g(asked, max_new_tokens=4).text
+
+
 def facts_of(html):
   return json.loads(re.search('id="facts">(.*?)</script>', html)[1])
 

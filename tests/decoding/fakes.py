@@ -75,10 +75,12 @@ def logits_by_hand(tokens: list[int], vocab_size: int) -> np.ndarray:
   return np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(vocab_size)])
 
 
-def oracle(model: HashLM, prompt: list[int], max_len: int) -> list[int]:
+def oracle(
+  model: HashLM, prompt: list[int], max_len: int, ends: tuple[int, ...] = (EOS,)
+) -> list[int]:
   """Greedy decoding by its definition, in plain Python, one prefix at a time."""
   emitted = []
-  while len(emitted) < max_len and (not emitted or emitted[-1] != EOS):
+  while len(emitted) < max_len and (not emitted or emitted[-1] not in ends):
     logits = logits_by_hand([*prompt, *emitted], model.vocab_size)
     emitted.append(1 + int(np.argmax(logits[1:])))  # id 0 is suppressed
   return emitted

@@ -179,6 +179,37 @@ def test_a_chat_of_any_lengths_and_limits_compiles_six_programs_whole_and_stream
   assert len(compiled) <= 6, compiled
 
 
+# Lengths of the prompts of a list, the most tokens of each, and the programs that nothing before it
+# has compiled.
+LISTS = (((3, 60, 9, 30, 7), 9, 1), ((5,) * 16, 30, 0), ((1, 64) * 10, 9, 0), ((9, 4), 40, 1),
+         ((60, 2, 3, 1), 100, 1), ((200, 30, 9), 20, 0), ((500, 3, 9, 8, 4), 9, 1),
+         ((400, 300) * 9, 9, 0))  # fmt: skip
+
+
+@pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
+@pytest.mark.wide('greedy')
+def test_lists_of_any_lengths_limits_and_numbers_share_programs(name, compiled):
+  """One for each size of texts, of 4 rows, and of 16; and a small one where a state grows."""
+  model, strategy = FlatLM(eos_ids=()), METHODS[name](hash_kit())
+  rng = np.random.default_rng(1)
+  for lengths, max_len, programs in LISTS:
+    prompts, before = [rng.integers(2, 13, n).tolist() for n in lengths], len(compiled)
+    out = pool.in_order(few.decode_each(model, {}, prompts, strategy, 16, max_len=max_len))
+    assert out.tokens.tolist() == [oracle(model, prompt, max_len, ()) for prompt in prompts]
+    grown = ['jit(start)'] if max(lengths) + max_len > 128 > max(lengths) else []
+    assert compiled[before:] == [*grown, *['jit(_exchange)'] * programs]
+
+
+def test_a_long_list_and_a_long_beginning_have_programs_of_their_own():
+  """A text of their widths is cheaper, and a beginning is read once."""
+  before = pool._exchange._cache_size()
+  long = [3] * 300
+  for prompts in ([[3, 4]] * 7, [[3, 4]] * 8, [long, [4] * 300], [long, [*long[1:], 4]]):
+    out = pool.in_order(few.decode_each(FlatLM(), {}, prompts, fd.Greedy(), 1, max_len=3))
+    assert out.tokens[0, : out.lengths[0]].tolist() == oracle(FlatLM(), prompts[0], 3)
+  assert pool._exchange._cache_size() == before + 4
+
+
 FEW = {name: METHODS[name] for name in ('tree', 'speculative', 'lookup', 'jacobi', 'lookahead')} | {
   'sampling': lambda kit: fd.Sample(2.0)
 }
@@ -196,9 +227,11 @@ def test_few_programs_write_what_many_write(name):
     'processors': fd.Processors(no_repeat_ngram=4, frequency_penalty=0.1),
     'logprobs': 2,
   }
-  made = few.decode(model, {}, rows, strategy, **arguments)
   expected = jax.device_get(fd.decode(model, {}, rows, strategy, **arguments))
+  made = few.decode(model, {}, rows, strategy, **arguments)
   jax.tree.map(np.testing.assert_array_equal, made, expected)
+  listed = pool.in_order(few.decode_each(model, {}, rows, strategy, 16, **arguments))
+  jax.tree.map(np.testing.assert_array_equal, listed, expected)
 
 
 @pytest.mark.parametrize('changes', [
