@@ -13,7 +13,7 @@ from fastdec.evaluation.acceptance import (
   betas,
   repeated_share,
   tokens_per_call,
-)  # fmt: skip
+)
 from fastdec.models.ngram import NGram
 from tests.decoding.fakes import HashLM, Imitation
 
