@@ -148,8 +148,8 @@ NAMES = (
 NOTES = (
   'Tokens: a call; in brackets the interval that holds 95 % of 1000 samples of the questions.',
   'Speed-up: over one token a call at the same temperature, in turn; in brackets the slowest and'
-  ' fastest round. Calls alone: behind the first token. Accepted: the share of first drafts; of'
-  ' second ones, where the first is accepted; and so on.',
+  ' fastest round. Calls alone: behind the first token. Accepted: the share of calls whose first'
+  ' draft is; of these, whose second one is; and so on.',
   "Same: answers that are greedy decoding's. Margin: of logits, at most, where the others part.",
 )
 SPEEDS = Table(
