@@ -131,7 +131,7 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
       after = np.subtract(clock[name].seconds, clock[f'{name} first'].seconds)
       clock[f'{name} calls'] = Timing(tuple(after.tolist()), 0.0)
     row |= {'first_ms': clock['ours first'].milliseconds, **comparison.speed(clock)}
-  jax.clear_caches()  # programs are rarely reused, and a process has room for some 200
+  jax.clear_caches()  # a process has room for the programs of a few rows
   return row
 
 
@@ -149,7 +149,7 @@ NOTES = (
   'Tokens: a call; in brackets the interval that holds 95 % of 1000 samples of the questions.',
   'Speed-up: over one token a call at the same temperature, in turn; in brackets the slowest and'
   ' fastest round. Calls alone: behind the first token. Accepted: the share of calls whose first'
-  ' draft is; of these, whose second one is; and so on.',
+  ' draft is accepted; of these, whose second one is; ....',
   "Same: answers that are greedy decoding's. Margin: of logits, at most, where the others part.",
 )
 SPEEDS = Table(
