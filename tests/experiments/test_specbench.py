@@ -81,7 +81,7 @@ def test_questions_keep_their_category_in_every_format(place):
 
 
 def test_a_strategy_is_measured_beside_one_token_a_call(bench, tmp_path):
-  words = '--texts=1', '--draft={}/model.draft', '--strategy=eagle(depth=2)', '--batch=3'
+  words = '--texts=1', '--strategy=prompt_lookup(k=3)', '--batch=3'
   ended = bench('question.jsonl,HumanEval.jsonl.gz', *words, '--repeats=1')
   assert ended.code == 0, ended.err
   greedy, sampled = rows.read(tmp_path / 'out' / 'results.jsonl')
@@ -94,7 +94,7 @@ def test_a_strategy_is_measured_beside_one_token_a_call(bench, tmp_path):
   assert greedy['same_as_plain'] == 1 and 'same_as_plain' not in sampled
   page = (tmp_path / 'out' / 'specbench.md').read_text()
   assert '| Strategy | T | Batch | writing | rag | HumanEval |\n' in page
-  assert page.count('| Eagle(depth=2, width=1, nodes=3, rule=None) | 0 | 3 | ') == 2
+  assert page.count('| PromptLookup(ngram=3, k=3) | 0 | 3 | ') == 2
 
 
 def test_the_usual_strategies_and_what_is_measured_again(bench, tmp_path, monkeypatch):
