@@ -19,7 +19,7 @@ from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
-Batches = Sequence[tuple[np.ndarray, Any]]  # prompts [b, s], and the key that they draw by
+Batches = Sequence[tuple[Any, Any]]  # prompts, as of `fd.decode`, and the key that they draw by
 # The second program decodes MORE times as many texts; subtracting cancels the start-up cost.
 MORE = 3
 
@@ -45,12 +45,12 @@ class Comparison:
   @functools.cached_property
   def ours(self) -> list[Decoded]:
     """The strategy's texts."""
-    return [self._decode(self.strategy, *batch).checked() for batch in self.batches]
+    return [self.decode(self.strategy, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def theirs(self) -> list[Decoded]:
     """The plain texts."""
-    return [self._decode(self.plain, *batch).checked() for batch in self.batches]
+    return [self.decode(self.plain, *batch).checked() for batch in self.batches]
 
   @functools.cached_property
   def counts(self) -> tuple['Counts', 'Counts']:
@@ -107,7 +107,7 @@ class Comparison:
     functions: dict[str, Callable[..., Any]] = {}
     sizes = {'few': few, 'many': MORE * few}
     for name, strategy in (('plain', self.plain), ('ours', self.strategy)):
-      functions[name] = functools.partial(self._decode, strategy)
+      functions[name] = functools.partial(self.decode, strategy)
       for size, times in sizes.items():
         functions[f'{name} calls, {size}'] = functools.partial(self._texts, strategy, times)
     for name, (run, count) in calls.items():
@@ -145,11 +145,12 @@ class Comparison:
     prompts, key = self.batches[0]
     return self._texts(strategy, 0, prompts, key)
 
-  def _decode(self, strategy: Any, prompts: np.ndarray, key: Any) -> Decoded:
+  def decode(self, strategy: Any, prompts: Any, key: Any) -> Decoded:
+    """The texts of a strategy for a batch."""
     model, params = self.target
     return fd.decode(model, params, prompts, strategy, max_len=self.max_len, key=key)
 
-  def _texts(self, strategy: Any, times: int, prompts: np.ndarray, key: Any) -> DecodeState:
+  def _texts(self, strategy: Any, times: int, prompts: Any, key: Any) -> DecodeState:
     """Writes the texts `times` times in one program; 0: the state after the prompts."""
     return texts(self.target, strategy, prompts, self.max_len, key, times)
 

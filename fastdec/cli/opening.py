@@ -112,6 +112,12 @@ def variables(args: argparse.Namespace) -> dict[str, Any]:
   return values
 
 
+def has_chat_template(model: str) -> bool:
+  """True if the tokenizer of a model's folder has a chat template."""
+  tokenizer = tokenizer_of(open_folder(model))
+  return isinstance(tokenizer, Chats) and bool(tokenizer.templates())
+
+
 def asked(
   args: argparse.Namespace, prompts: Sequence[Prompt], are_texts: bool = False
 ) -> list[Any]:
@@ -126,9 +132,8 @@ def asked(
     UserError: the flags are of a chat, and the model has no chat template.
   """
   check_text('--system', args.system)
-  tokenizer = tokenizer_of(open_folder(args.model))
   is_chat = args.chat or args.system is not None or bool(args.template)
-  has_template = isinstance(tokenizer, Chats) and bool(tokenizer.templates())
+  has_template = has_chat_template(args.model)
   if is_chat and not has_template:
     raise UserError(f'{args.model} has no chat template: leave out --chat, --system and --template')
   note = None

@@ -23,6 +23,9 @@ ROLES = {  # of messages, by the speakers of ShareGPT's conversations
   'chatgpt': 'assistant', 'bing': 'assistant', 'bard': 'assistant',
 }  # fmt: skip
 
+# stands in SPEED-Bench for texts of other sets, which its script prepare.py fetches
+UNFETCHED = 'FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE'
+
 
 class Question(str):
   """A text that is a user's message to a model with a chat template."""
@@ -84,15 +87,51 @@ def read_prompts(path: pathlib.Path) -> list[Prompt]:
     UserError: the file cannot be read, is empty or not UTF-8, or has an empty line before others; a
       record has no prompt.
   """
-  prompts = []
-  for name, prompt in _values_of(path, 'a prompt', FORMATS):
+  return [prompt for _, prompt in _prompts_of(path)]
+
+
+def read_questions(paths: Sequence[str], most: int) -> list[tuple[str, Prompt]]:
+  """Reads questions of several files with their categories: `most` of each, evenly spaced; 0: all.
+
+  A category is "category" of a record, or else the file's name without its endings. Of a user's
+  turns without answers the first is asked.
+
+  Raises:
+    UserError: as `read_prompts`; a category of fewer; questions of SPEED-Bench without their text.
+  """
+  found: dict[str, list[Prompt]] = {}
+  for path in map(pathlib.Path, paths):
+    for record, prompt in _prompts_of(path):
+      if not isinstance(prompt, str) and all(turn['role'] == 'user' for turn in prompt):
+        prompt = _question(prompt[0].get('content')) or prompt[:1]
+      if UNFETCHED in str(prompt):
+        raise UserError(
+          f'{path} has questions of SPEED-Bench without their texts: give the lines that its script'
+          ' prepare.py writes'
+        )
+      category = record.get('category') if isinstance(record, dict) else None
+      found.setdefault(str(category or path.name.partition('.')[0]), []).append(prompt)
+  questions = []
+  for category, prompts in found.items():
+    if len(prompts) < most:
+      raise UserError(
+        f'{category} has {len(prompts)} questions, and {most} are wanted: give'
+        f' {min(map(len, found.values()))} or less, or 0 for all of each category'
+      )
+    step = len(prompts) / (most or len(prompts))
+    questions += [(category, prompts[int(i * step)]) for i in range(most or len(prompts))]
+  return questions
+
+
+def _prompts_of(path: pathlib.Path) -> Iterator[tuple[Any, Prompt]]:
+  """Yields the records or lines of a file, and their prompts."""
+  for name, record, prompt in _values_of(path, 'a prompt', FORMATS):
     if not isinstance(prompt, str):
       while prompt and prompt[-1]['role'] == 'assistant':
         prompt = prompt[:-1]
       if not prompt:
         raise UserError(f'{name} has an answer alone: give the messages before it')
-    prompts.append(prompt)
-  return prompts
+    yield record, prompt
 
 
 def read_texts(path: pathlib.Path) -> list[Prompt]:
@@ -100,11 +139,13 @@ def read_texts(path: pathlib.Path) -> list[Prompt]:
 
   Chats are whole.
   """
-  return [text for _, text in _values_of(path, 'a text', TEXTS)]
+  return [text for _, _, text in _values_of(path, 'a text', TEXTS)]
 
 
-def _values_of(path: pathlib.Path, content: str, formats: Formats) -> Iterator[tuple[str, Prompt]]:
-  """Yields the texts and chats of a file with their names, 'line 3 of a.jsonl'."""
+def _values_of(
+  path: pathlib.Path, content: str, formats: Formats
+) -> Iterator[tuple[str, Any, Prompt]]:
+  """Yields of each record or line its name, 'line 3 of a.jsonl', itself, and its text or chat."""
   if _kind(path) in TABLES:
     raise UserError(
       f'{path} is a table by its name: give a .txt file with {content} on each line, or JSON lines'
@@ -117,10 +158,10 @@ def _values_of(path: pathlib.Path, content: str, formats: Formats) -> Iterator[t
   records = _records_of(text, path, formats)
   if records is None:
     for number, line in enumerate(_lines_of(text, path), 1):
-      yield f'line {number} of {path}', line
+      yield f'line {number} of {path}', line, line
     return
   for name, record in records:
-    yield name, _value_of(record, name, formats)
+    yield name, record, _value_of(record, name, formats)
 
 
 def _records_of(text: str, path: pathlib.Path, formats: Formats) -> list[tuple[str, Any]] | None:

@@ -1,11 +1,13 @@
 """Drafts for a model: read from their folders, and checked against the model."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -61,6 +63,20 @@ def _piece(tokenizer: Any, token: int) -> str:
   """Returns the piece of an id; its text, if the tokenizer has no pieces."""
   has_pieces = callable(getattr(tokenizer, 'pieces', None))
   return tokenizer.pieces([token])[0] if has_pieces else tokenizer.decode([token])
+
+
+def strategy_of(words: str | None, part: tuple[Any, Params] | None, model: Any) -> Any:
+  """Returns the strategy of a description, or the usual one, for heads or a draft of `draft_of`.
+
+  Raises:
+    UserError: as `parse` and `check_fits`.
+  """
+  strategy = usual_for(part) if words is None else parse(words, part)
+  if strategy.drafts_by_model:  # `draft_of` has compared the ids
+    strategy = dataclasses.replace(strategy, same_ids=True)
+  if strategy.part:
+    check_fits(model, strategy)
+  return strategy
 
 
 def check_fits(model: Any, strategy: Any) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fastdec.decoding import few
-from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.protocol import Decoded, finish_reason, promise_of
@@ -38,7 +37,7 @@ from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, spelling_of
 from fastdec.laws.processors import Processors
 from fastdec.text import programs
-from fastdec.text.drafting import check_fits, draft_of
+from fastdec.text.drafting import draft_of, strategy_of
 from fastdec.text.generated import Generated
 from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
 from fastdec.text.reader import Reader, StopReader
@@ -145,15 +144,11 @@ class Generator:
 
       # Choose the strategy.
       words = strategy
-      strategy = usual_for(part) if words is None else parse(words, part)
+      strategy = strategy_of(words, part, model)
       if (draft is not None or heads is not None) and not strategy.part:
         raise UserError(
           f'strategy={shown(words)} drafts without a folder: leave out draft and heads'
         )
-      if strategy.drafts_by_model:  # `draft_of` has compared the ids
-        strategy = dataclasses.replace(strategy, same_ids=True)
-      if strategy.part:
-        check_fits(model, strategy)
 
     # Read the weights of the model.
     processors = Processors.of(folder.generation)

@@ -7,7 +7,13 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.protocol import Decoded
-from fastdec.evaluation.acceptance import accepted_by_place, accepted_share, betas, repeated_share
+from fastdec.evaluation.acceptance import (
+  accepted_by_place,
+  accepted_share,
+  betas,
+  repeated_share,
+  tokens_per_call,
+)
 from fastdec.models.ngram import NGram
 from tests.decoding.fakes import HashLM, Imitation
 
@@ -107,3 +113,12 @@ def test_acceptance_by_place_is_of_calls_that_came_there():
   both = texts(range(9), range(3), block_sizes=[[4, 2, 2], [1, 1]])
   assert accepted_by_place(both, 3) == (3 / 4, 0.5, 1.0)
   assert np.isnan(accepted_by_place(texts(range(2), block_sizes=[[1]]), 1)).all()
+
+
+def test_tokens_a_call_with_the_interval_of_texts():
+  """Texts of 3, 3 and 1 tokens a call: the ends are of samples of like texts alone."""
+  three = texts(range(7), range(4), range(4), block_sizes=[[3, 3], [3], [1, 1, 1]])
+  assert tokens_per_call(three) == (2.0, 1.0, 3.0)
+  assert tokens_per_call(three, slice(2)) == (3.0, 3.0, 3.0)
+  assert tokens_per_call(three, np.array([False, False, True])) == (1.0,)
+  assert np.isnan(tokens_per_call(texts(range(1), range(1)))).tolist() == [True]

@@ -277,7 +277,7 @@ def test_above_temperature_0_and_where_calls_cost_less_than_the_clock_can_tell(b
 
 @pytest.mark.slow
 def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypatch):
-  decode = Comparison._decode
+  decode = Comparison.decode
 
   def mistaken(self, strategy, prompts, key):
     out = decode(self, strategy, prompts, key)
@@ -287,6 +287,6 @@ def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypa
     tokens[0, 1] = 7 + (tokens[0, 1] == 7)
     return dataclasses.replace(out, tokens=tokens)
 
-  monkeypatch.setattr(Comparison, '_decode', mistaken)
+  monkeypatch.setattr(Comparison, 'decode', mistaken)
   with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
     figures(bench, 'unigram', 0.0, '1', 2)

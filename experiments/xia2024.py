@@ -1,0 +1,170 @@
+"""Spec-Bench (Xia et al. 2024), from the top: strategies beside one token a call, by category.
+
+`specbench` is the page. A row (`figures`) is one strategy at one temperature, with some questions
+answered at once. Of a question's turns the first is asked.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import fastdec as fd
+from experiments.lab import report
+from experiments.lab.compare import Comparison, counted, joined
+from experiments.lab.report import Column, Table
+from experiments.lab.rows import Row
+from experiments.lab.stage import digest
+from experiments.lab.workdir import Workdir
+from fastdec import folders
+from fastdec.cli import opening, prompts
+from fastdec.decoding.description import describe
+from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.protocol import promise_of
+from fastdec.decoding.strategy import with_settings
+from fastdec.evaluation.acceptance import accepted_by_place, tokens_per_call
+from fastdec.evaluation.wallclock import Timing, measure
+from fastdec.struct import Bound
+from fastdec.text import programs
+from fastdec.text.drafting import draft_of, strategy_of
+from fastdec.text.load import is_draft
+
+SUMMARY = '{strategy}, temperature {temperature:g}, batch {batch}: {tokens:.2f} tokens a call'
+WITHOUT_DRAFT = 'greedy', 'prompt_lookup', 'lookahead'
+load = functools.cache(fd.load)  # the model is read once for all rows
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecBench:
+  """Settings of the page."""
+
+  model: str
+  files: Sequence[str]  # of questions
+  draft: str | None = None
+  strategies: Sequence[str] = ()  # in words; (): without a draft, and of the draft
+  temperatures: Sequence[float] = (0.0, 1.0)
+  batches: Sequence[int] = (1,)  # questions at once
+  texts: int = 10  # of each category; 0: all
+  max_len: int = 128
+  chat: bool | None = None  # asks in the model's chat template; None: if it has one
+  dtype: str | None = None
+  repeats: int = 3  # of timing; 0: nothing is timed
+
+
+def specbench(c: SpecBench, work: Workdir) -> None:
+  """Makes the page. Mistakes show before the model's weights are read."""
+  # Read the questions as the model is asked them.
+  is_chat = opening.has_chat_template(c.model) if c.chat is None else c.chat
+  categories, texts = zip(*prompts.read_questions(c.files, c.texts), strict=True)
+  texts = [*prompts.asked(texts, is_chat, None, is_chat)]
+  reader = opening.open_without_weights(c.model, c.dtype, texts, c.max_len, 'question')
+  ids, content = [reader.read(one)[0] for one in texts], folders.content(c.model)
+
+  # Make the strategies, by their descriptions and temperatures.
+  part, model = None, reader.model
+  if c.draft is not None:
+    part = draft_of(c.draft, c.dtype, None, model, reader.tokenizer)
+    content += (folders.draft_content if is_draft(c.draft) else folders.content)(c.draft)
+  found = [strategy_of(words, part, model) for words in c.strategies or WITHOUT_DRAFT]
+  if part is not None and not c.strategies:  # a chain and two trees
+    usual = strategy_of(None, part, model)
+    found += [usual, *[one for one in usual.sizes() if one.drafts_trees][:2]]
+  strategies: dict[tuple[str, float], Any] = {}
+  for one in found:
+    for temperature in c.temperatures:
+      settings = {'temperature': temperature} if temperature or one.sampling else {}
+      strategies[describe(one), temperature] = with_settings(one, settings)
+
+  # Measure the rows that are missing.
+  same = {'max_len': c.max_len, 'repeats': c.repeats, 'models': content}
+  same['dtype'] = c.dtype or str(model.config.dtype)
+  same['questions'] = digest({'categories': categories, 'ids': ids})
+  keys = []
+  for batch in c.batches:
+    for words, temperature in strategies:
+      keys.append({'strategy': words, 'temperature': temperature, 'batch': batch, **same})
+  programs.keep()
+  measured = functools.partial(figures, c, [*zip(categories, ids, strict=True)], strategies)
+  rows = work.fill(keys, measured, lambda row: SUMMARY.format(**row))
+  columns = [*NAMES]
+  for name in dict.fromkeys(categories):
+    columns.append(Column(name, lambda row, name=name: interval(row['categories'][name])))
+  tables = [SPEEDS.of(rows), Table('Tokens a call by category', columns, NOTES[:1]).of(rows)]
+  report.write(work.root / 'specbench', work.console, tables)
+
+
+def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key: Row) -> Row:
+  """Measures a row: a strategy's answers to questions, which are categories and ids."""
+  strategy = strategies[key['strategy'], key['temperature']]
+  plain = fd.Greedy().with_sampling(strategy.sampling)
+  model, params = load(c.model, c.dtype, pack='auto')
+
+  # Batches of questions, shortest first; the last may be smaller.
+  keys, batches = row_keys(jax.random.key(0), len(questions)), []
+  order = np.argsort([len(ids) for _, ids in questions], kind='stable')
+  for rows in np.split(order, range(key['batch'], len(order), key['batch'])):
+    batches.append(([questions[i][1] for i in rows], keys[rows] if strategy.sampling else None))
+
+  # Count the tokens of calls, the accepted drafts, and the answers that are greedy decoding's.
+  comparison = Comparison(Bound(model, params), strategy, plain, batches, c.max_len)
+  is_exact = promise_of(strategy.effective_rule) == 'exact'
+  row = counted(comparison, key['dtype'] if is_exact else None)
+  written, places = joined(comparison.ours), np.array([questions[i][0] for i in order])
+  row['accepted'] = accepted_by_place(written, strategy.most_accepted)
+  row['interval'], row['categories'] = tokens_per_call(written), {}
+  for name, _ in questions:
+    row['categories'][name] = tokens_per_call(written, places == name)
+
+  # Time both in turn, and what comes before their first tokens.
+  if c.repeats:
+    functions = {}
+    for name, one in (('ours', strategy), ('plain', plain)):
+      functions[name] = functools.partial(comparison.decode, one)
+      functions[f'{name} first'] = lambda prompts, keys, one=one: next(
+        fd.stream(model, params, prompts, one, max_len=c.max_len, key=keys)
+      )
+    clock = measure(functions, c.repeats, batches)
+    for name in ('ours', 'plain'):
+      after = np.subtract(clock[name].seconds, clock[f'{name} first'].seconds)
+      clock[f'{name} calls'] = Timing(tuple(after.tolist()), 0.0)
+    row |= {'first_ms': clock['ours first'].milliseconds, **comparison.speed(clock)}
+  jax.clear_caches()  # a process has room for the programs of a few rows
+  return row
+
+
+def interval(figures: Sequence[Any]) -> str:
+  """Writes tokens a call, and behind them their interval."""
+  return f'{report.text(figures[0], ".2f")} {report.between(figures[1:])}'.strip()
+
+
+NAMES = (
+  Column('Strategy', 'strategy', names_row=True),
+  Column('T', 'temperature', 'g', names_row=True),
+  Column('Batch', 'batch', names_row=True),
+)
+NOTES = (
+  'Tokens: a call; in brackets the interval that holds 95 % of 1000 samples of the questions.',
+  'Speed-up: over one token a call at the same temperature, in turn; in brackets the slowest and'
+  ' fastest round. Calls alone: behind the first token. Accepted: the share of calls whose first'
+  ' draft is accepted; of these, whose second one is; ....',
+  "Same: answers that are greedy decoding's. Margin: of logits, at most, where the others part.",
+)
+SPEEDS = Table(
+  'Strategies beside one token a call',
+  (
+    *NAMES,
+    Column('Tokens', lambda row: interval(row['interval'])),
+    report.SPEED_UP,
+    report.CALLS_ALONE,
+    Column('ms a token', 'ms_per_token', '.2f'),
+    Column('First token, ms', 'first_ms', '.1f'),
+    Column('Accepted', lambda row: ' '.join(report.text(x, '.2f') for x in row['accepted'][:5])),
+    report.SAME,
+    Column('Margin', 'largest_gap', '.2g'),
+  ),
+  NOTES,
+  ('all_texts', *report.MACHINE),
+)
