@@ -57,6 +57,7 @@ from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
 # For each row decoded at once. They are more than are timed, because some may be too long.
+MEASURES = 60.0  # seconds of a budget, from which on products are timed first, which takes a few
 MOST_PROMPTS = 128
 CALIBRATED = 64  # prompts that a tree for heads is fitted to
 # Another type or number of rows is timed at another time: a smaller lead may be the machine's.
@@ -102,6 +103,8 @@ def main(words: Sequence[str]) -> None:
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()
   deadline = time.perf_counter() + args.budget
+  if args.budget >= MEASURES:
+    programs.measure_forms()
   runs = left = len(dtypes) * len(args.batches)  # `left`: those that are still to come
   results: list[tuple[fd.Tuned, str | None]] = []
   too_short = ''
