@@ -18,7 +18,8 @@ candidate: tokens a call; milliseconds a call and a token, prompts included; tok
 many times as fast as plain decoding, with the interval that holds 95 % of 1000 samples of the
 prompts; and how many texts equal greedy decoding's. The choice is written beside the model, as
 tuned.json (in ~/.local/share/fastdec where the model's folder cannot be written). --strategy=tuned
-of the other commands, and fd.load_tuned, read it.
+of the other commands, and fd.load_tuned, read it. On a CPU the first run of a minute or more also
+times the forms of a product, for all commands on this machine (fastdec/kernels/forms.py).
 
 --dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
 int8, and where the machine has units for bfloat16 that and int8w). In another type it is another

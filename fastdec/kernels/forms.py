@@ -15,7 +15,7 @@ from jaxtyping import Array, DTypeLike, Num
 
 FEW = 64  # the most rows of a decoding call
 LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
-COUNTS = (1, 2, 4, 8, 16, FEW)  # of rows; a number between two of them is served as the larger
+COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
 LANES = 32  # sums of a kernel's row that are added up side by side
 LONGEST = 2**12  # inputs of such a row, since each part of it is an operation of the program
 PARTS, BYTES = 16, 2**22  # kernels to measure with, and the bytes of each: more than caches hold
@@ -77,13 +77,13 @@ FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_l
 # Measured on an AMD EPYC with AVX-512.
 TABLE: Table = {
   'float32': {
-    'layer': [('rows', 1)] + [('kernel', 1)] * 5,
-    'large': [('rows', 1)] + [('kernel', 1)] * 3 + [('rows', 1)] * 2,
+    'layer': [('rows', 1)] + [('kernel', 1)] * 4,
+    'large': [('rows', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
   },
-  'bfloat16': dict.fromkeys(('layer', 'large'), [('rows', 2)] * 6),
+  'bfloat16': dict.fromkeys(('layer', 'large'), [('rows', 2)] * 5),
   'int8': {
-    'layer': [('lanes', 1)] + [('kernel', 1)] * 4 + [('rows', 1)],
-    'large': [('lanes', 1)] + [('kernel', 1)] * 2 + [('rows', 1)] * 3,
+    'layer': [('lanes', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
+    'large': [('lanes', 1)] + [('kernel', 1)] * 2 + [('rows', 1)] * 2,
   },
 }
 _used: list[Table] = [TABLE]
@@ -103,7 +103,7 @@ def few_rows(
   """
   rows = len(x)
   size = 'large' if kernel.size // kernel.shape[-1] >= LARGE else 'layer'
-  number = sum(rows > count for count in COUNTS)
+  number = sum(rows > count for count in COUNTS[:-1])
   name, least = _used[0][_type_of(x)][size][number]
   filled = max(least, rows if rows <= 2 else -(-rows // 4) * 4)
   return FORMS[name](jnp.pad(x, ((0, filled - rows), (0, 0))), kernel, wide)[:rows]

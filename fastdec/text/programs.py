@@ -69,11 +69,11 @@ def measure_forms() -> None:
 
   It does nothing on an accelerator, or where nothing is kept. Call it before anything is compiled.
   """
-  place = folder()
-  if place is None or jax.default_backend() != 'cpu' or _read_forms():
+  place, table = folder(), _read_forms()
+  if place is None or table or jax.default_backend() != 'cpu':
     return
   with alone():
-    table = forms.measure()
+    table |= forms.measure()
   forms.use(table)
   with contextlib.suppress(OSError, UserError):
     write_json(place / _FORMS, table)
