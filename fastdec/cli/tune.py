@@ -18,7 +18,8 @@ candidate: tokens a call; milliseconds a call and a token, prompts included; tok
 many times as fast as plain decoding, with the interval that holds 95 % of 1000 samples of the
 prompts; and how many texts equal greedy decoding's. The choice is written beside the model, as
 tuned.json (in ~/.local/share/fastdec where the model's folder cannot be written). --strategy=tuned
-of the other commands, and fd.load_tuned, read it.
+of the other commands, and fd.load_tuned, read it. On a CPU the first run of a minute or more also
+times the forms of a product, for all commands on this machine (fastdec/kernels/forms.py).
 
 --dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
 int8, and where the machine has units for bfloat16 that and int8w). In another type it is another
@@ -57,6 +58,7 @@ from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
 # For each row decoded at once. They are more than are timed, because some may be too long.
+MEASURES = 60.0  # seconds of a budget, from which on products are timed first, which takes a few
 MOST_PROMPTS = 128
 CALIBRATED = 64  # prompts that a tree for heads is fitted to
 # Another type or number of rows is timed at another time: a smaller lead may be the machine's.
@@ -102,6 +104,8 @@ def main(words: Sequence[str]) -> None:
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   _show_log()
   deadline = time.perf_counter() + args.budget
+  if args.budget >= MEASURES:
+    programs.measure_forms()
   runs = left = len(dtypes) * len(args.batches)  # `left`: those that are still to come
   results: list[tuple[fd.Tuned, str | None]] = []
   too_short = ''

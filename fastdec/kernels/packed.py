@@ -1,10 +1,10 @@
 """Kernels with a second copy in panels, which calls on a few tokens read faster.
 
-  params = fd.pack(model, params)          # on a CPU, before decoding; params may be in int8
+  params = fd.pack(model, params)          # on a CPU, before decoding
 
 For one row, XLA's CPU backend reads a kernel [outputs, inputs] in place. For several rows it
 re-tiles the kernel in every call: a call on two tokens takes twice as long as a call on one. A
-panel is a kernel's part of a few outputs (`width_of`), laid out as [inputs, width], the form that
+panel is a kernel's part of 64 outputs, laid out as [inputs, width], the form that
 products of few rows want. A single row goes in twice, which is faster than one row by the kernel.
 Products of more rows read the kernel as before. The copy doubles the kernels' memory.
 """
@@ -22,14 +22,11 @@ from fastdec.errors import UserError
 from fastdec.kernels.products import with_kernels
 
 WIDTH = 64  # outputs of a panel
-MOST_INT8 = 2**17  # entries of a panel in int8, which has twice the width if that fits
 
 
 @struct.pytree
 class Packed:
-  """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape.
-
-  In a kernel in int8 (`quantized.Quantized`) it has the place of the integers."""
+  """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape."""
 
   kernel: Num[Array, '*f d']
   panels: Num[Array, 'n d w']
@@ -82,24 +79,8 @@ class Packed:
 def most_rows(dtype: DTypeLike) -> int:
   """Largest number of rows that panels serve in this type, measured on CPUs with AVX-512; 0: none.
 
-  (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long.)"""
-  dtype = jnp.dtype(dtype)
-  if dtype == jnp.int8:
-    return 2
-  return 12 if dtype.itemsize >= 4 else 0
-
-
-def width_of(kernel: Num[Array, '*f d']) -> int | None:
-  """Number of outputs of a panel of this kernel, measured likewise; None: it needs no panels."""
-  *outputs, d = kernel.shape
-  if not most_rows(kernel.dtype):
-    return None
-  widths = (2 * WIDTH, WIDTH) if kernel.dtype == jnp.int8 else (WIDTH,)
-  for width in widths:
-    fits = kernel.dtype != jnp.int8 or width * d <= MOST_INT8
-    if fits and width <= np.prod(outputs):
-      return width
-  return None
+  (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long, in int8 twice as long.)"""
+  return 12 if jnp.dtype(dtype).itemsize >= 4 else 0
 
 
 def packed(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:
@@ -147,15 +128,14 @@ def _by_panels(
 
 
 def pack(module: Any, params: Any) -> Any:
-  """Returns the parameters with a copy in panels of each kernel, except in half precision.
+  """Returns the parameters with a copy in panels of each kernel in float32 or float64.
 
-  The result is for decoding on one CPU core: calls on 1 to 12 tokens are faster, in int8 on 1 and
-  2. Everything else stays the same. Panels are multiplied by one core: with several cores, measure.
+  The result is for decoding on one CPU core: calls on 1 to 12 tokens are faster. Everything else
+  stays the same. Panels are multiplied by one core: with several cores, measure.
 
   Args:
     module: the owner of the parameters: a model, prediction heads or a draft network.
-    params: in any type, in int8 too (`fd.quantize`), but in int8w panels are not read; not changed,
-      and not copied except the panels.
+    params: in any type; not changed, and not copied except the panels.
 
   Raises:
     UserError: parameters that are packed already, lie on several devices, or are not this module's;
@@ -172,8 +152,8 @@ def _packed(leaf: Any) -> Any:
     raise UserError(
       'parameters that lie on several devices are not packed: a mesh decodes with them as they are'
     )
-  width = width_of(array)
-  return array if width is None else packed(array, width)
+  serves = most_rows(array.dtype) and array.size >= WIDTH * array.shape[-1]
+  return packed(array) if serves else array
 
 
 def is_packed(params: Any) -> bool:

@@ -22,7 +22,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, Int8
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.kernels.packed import Packed, is_packed
+from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import with_kernels
 from fastdec.kernels.sums import row_max
 
@@ -34,7 +34,7 @@ TYPES = ('int8', 'int8w')
 class Quantized:
   """A kernel in int8: values * scale, up to rounding.
 
-  It has the kernel's shape, and is cut along outputs only. Packed, its values have panels.
+  It has the kernel's shape, and is cut along outputs only.
 
   Attributes:
     values: the integers.
@@ -42,7 +42,7 @@ class Quantized:
     rounds_inputs: rows that are multiplied with it become int8 too.
   """
 
-  values: Int8[Array, '*f d'] | Packed
+  values: Int8[Array, '*f d']
   scale: Float[Array, '*f']
   rounds_inputs: bool = struct.static(default=True)
 
@@ -60,8 +60,7 @@ class Quantized:
 
   def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
     """Returns some of its rows in float32: the embeddings of tokens."""
-    values = self.values.rows(ids) if isinstance(self.values, Packed) else self.values[ids]
-    return values.astype(self.scale.dtype) * self.scale[ids][..., None]
+    return self.values[ids].astype(self.scale.dtype) * self.scale[ids][..., None]
 
 
 def to_int8(

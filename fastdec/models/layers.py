@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
 
+from fastdec.kernels.forms import FEW, few_rows, rows_first
 from fastdec.kernels.packed import Packed, panel_product, panel_product_each
 from fastdec.kernels.quantized import Quantized, to_int8
 from fastdec.kernels.sums import row_mean
@@ -17,10 +18,6 @@ from fastdec.kernels.sums import row_mean
 # the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
-FEW = 64  # the most rows of a decoding call
-FEW_INT8 = 16  # the same in int8
-# entries of the largest product that is worth transposing; half of it in int8
-TURNED = 2**19
 PART = 2**19  # entries of a kernel in int8 that become floats at once
 
 
@@ -66,7 +63,7 @@ def product(
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
-  On a CPU the form of few rows follows the habits of XLA's backend (`_few_on_cpu`).
+  Few rows on a CPU have the form that is fastest there (`kernels.forms`).
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
@@ -74,47 +71,13 @@ def product(
     kernel = kernel.kernel
   kernel = kernel.astype(x.dtype)
   if len(x) > FEW:
-    return _rows_first(x, kernel, wide)
-  on_cpu, elsewhere = (functools.partial(form, wide=wide) for form in (_few_on_cpu, _rows_first))
+    return rows_first(x, kernel, wide)
+  on_cpu, elsewhere = (functools.partial(form, wide=wide) for form in (few_rows, rows_first))
   return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
 
 
-def _rows_first(
-  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
-) -> Num[Array, 'r *f']:
-  """Returns `product` with one product of the two as they lie."""
-  axes = (((1,), (kernel.ndim - 1,)), ((), ()))
-  return jax.lax.dot_general(x, kernel, axes, preferred_element_type=wide)
-
-
-def _few_on_cpu(
-  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
-) -> Num[Array, 'r *f']:
-  """Returns `product` of up to FEW rows, in the form that XLA's CPU backend computes fastest.
-
-  Kernels lie as [outputs, inputs] and are contracted on their last axis: with few rows the other
-  layout takes up to 1.8 times as long. One row in half precision or int8 goes in twice: XLA runs a
-  one-row product as a generated loop, several times slower than two rows. A bfloat16 result is
-  slower than a float32 one. A kernel of several output axes comes first. If it came second, XLA
-  would re-tile it in every call, most of the time of a few rows. (With a single output axis it
-  could not be split by heads.) A kernel of one output axis comes first too if several rows meet it
-  (`comes_first`), with an axis of 1 before it. Without that axis XLA re-tiles a float32 kernel in
-  either order. So 2 to 16 rows take 0.5 to 0.8 times as long; in bfloat16 and int8, on a CPU with
-  AMX, 0.5 to 0.7 times.
-  """
-  rows = len(x)
-  if rows == 1 and x.dtype.itemsize < 4:
-    x = jnp.concatenate([x, x])
-  if not comes_first(len(x), kernel):
-    return _rows_first(x, kernel, wide)[:rows]
-  first = kernel if kernel.ndim > 2 else kernel[None]
-  axes = (((first.ndim - 1,), (1,)), ((), ()))
-  y = jax.lax.dot_general(first, x, axes, preferred_element_type=wide)
-  return jnp.moveaxis(y, -1, 0)[:rows].reshape(rows, *kernel.shape[:-1])
-
-
 def product_in_parts(
-  x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'] | Packed, wide: DTypeLike
+  x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'], wide: DTypeLike
 ) -> Float[Array, 'r *f']:
   """Returns `product` with a kernel in int8, which becomes x's type part by part.
 
@@ -122,7 +85,6 @@ def product_in_parts(
   long. Accelerators convert as they read. A part has every n-th of the last axis of outputs, so
   that on a mesh all devices have some of each part.
   """
-  kernel = kernel.kernel if isinstance(kernel, Packed) else kernel
   outputs = kernel.shape[-2]
   n = 1 << min((-(-kernel.size // PART) - 1).bit_length(), outputs.bit_length() - 1)
   if n == 1:
@@ -147,21 +109,6 @@ def _in_parts(
   if whole == outputs:
     return y
   return jnp.concatenate([y, product(x, kernel[..., whole:, :], wide)], axis=-1)
-
-
-def comes_first(rows: int, kernel: Num[Array, '*f d']) -> bool:
-  """True if a kernel comes first in its product with `rows` rows: few, and cheap to transpose.
-
-  The product is then [outputs, rows], and is read in strides. Beyond a processor's second-level
-  cache that costs more than it saves: with 32,000 outputs, above 16 rows. In int8, where products
-  are faster, above 8.
-  """
-  if kernel.ndim > 2 or rows == 1:
-    return kernel.ndim > 2 and rows <= FEW
-  entries = rows * len(kernel)
-  if kernel.dtype.itemsize == 1:
-    return rows <= FEW_INT8 and entries <= TURNED // 2
-  return rows <= FEW and entries <= TURNED
 
 
 def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:

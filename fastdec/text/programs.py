@@ -1,11 +1,14 @@
-"""Compiled programs, kept on the disk for the next process.
+"""Compiled programs, kept on the disk for the next process, and the forms of their products.
 
 JAX's persistent cache keeps them. `keep` chooses its folder for commands and `fd.Generator.load`;
 it changes nothing where the user has set that cache, or has turned it off. `fd.decode` and the rest
 of the library leave JAX's settings alone.
 """
 
+import contextlib
+import functools
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -16,20 +19,26 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from fastdec.errors import UserNote
+from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
+from fastdec.evaluation.wallclock import alone
+from fastdec.files import write_json
+from fastdec.kernels import forms
 
 VARIABLE = 'FASTDEC_CACHE'  # names the folder; empty: programs are not kept
 MOST_BYTES = 2**30  # of all programs of a machine; JAX removes those that were not used for longest
 LEAST_FREE = 2**26  # bytes of the disk
 LEAST_SECONDS = 0.1  # of compiling: quicker programs are not kept
+_FORMS = f'forms-jax-{jax.__version__}.json'
 
 
 def keep() -> None:
   """Lets JAX keep compiled programs in the user's cache folder (`folder`).
 
   A folder that cannot be written, or a full disk, is a note, and programs are not kept.
+  Products have the forms that `measure_forms` found fastest on this machine, if it has run here.
   """
+  _read_forms()
   config: Any = jax.config
   if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
     return
@@ -53,6 +62,33 @@ def keep() -> None:
   warnings.filterwarnings('ignore', 'Error (reading|writing) persistent compilation cache')
   # JAX has looked for a cache if it has compiled anything: it looks again.
   compilation_cache.reset_cache()
+
+
+def measure_forms() -> None:
+  """Times products on this machine, once, for `keep` in this and in later processes.
+
+  It does nothing on an accelerator, or where nothing is kept. Call it before anything is compiled.
+  """
+  place, table = folder(), _read_forms()
+  if place is None or table or jax.default_backend() != 'cpu':
+    return
+  with alone():
+    table |= forms.measure()
+  forms.use(table)
+  with contextlib.suppress(OSError, UserError):
+    write_json(place / _FORMS, table)
+
+
+@functools.cache
+def _read_forms() -> forms.Table:
+  """Uses the forms that were measured here; read once, so that all programs are made alike."""
+  place, table = folder(), {}
+  if place is not None:
+    with contextlib.suppress(OSError, ValueError):
+      for dtype, sizes in json.loads((place / _FORMS).read_text()).items():
+        table[dtype] = {size: [(name, least) for name, least in sizes[size]] for size in sizes}
+  forms.use(table)
+  return table
 
 
 def folder() -> pathlib.Path | None:

@@ -15,7 +15,9 @@ from fastdec.tuning.tuned import Figures, Tuned
 
 
 @pytest.mark.slow
-def test_a_tuned_strategy_is_used_by_name(translator, fastdec, prompts, tmp_path):
+def test_a_tuned_strategy_is_used_by_name(translator, fastdec, prompts, tmp_path, monkeypatch):
+  # The forms of this machine's products would serve in other tests too.
+  monkeypatch.setattr(tune.programs, 'measure_forms', lambda: None)
   words = ('--max-len=8', '--budget=4m', '--gammas=2', '--nodes=3', '--dtypes=float32,int8')
   words += (f'--heads={translator}', f'--draft={translator}', '--batches=1,2')
   words += ('--strategy=jacobi(k=3)', f'--output={tmp_path}/tuned.json')

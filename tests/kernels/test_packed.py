@@ -17,8 +17,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.kernels.packed import WIDTH, Packed, is_packed, most_rows, packed, unpacked, width_of
-from fastdec.kernels.quantized import Quantized, quantized
+from fastdec.kernels.packed import WIDTH, Packed, is_packed, most_rows, packed, unpacked
 from fastdec.kernels.sharding import MeshConfig, make_mesh, place
 from fastdec.models.layers import look_up, product, project, project_each
 from fastdec.models.stacks import StackConfig
@@ -54,20 +53,6 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
   np.testing.assert_allclose(project(jnp.asarray(x), packed(kernel)), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('outputs', [(2 * WIDTH,), (6 * WIDTH,), (140,), (3, 2, 40)])
-@pytest.mark.parametrize('rows', [1, most_rows('int8'), most_rows('int8') + 1])
-@pytest.mark.wide('*-outputs3', '1-outputs2')
-def test_a_product_in_int8_is_that_of_the_kernel_bit_for_bit(outputs, rows):
-  draw = np.random.default_rng(0)
-  x = jnp.asarray(draw.standard_normal((rows, 24)))
-  values, scale = (
-    jnp.asarray(draw.integers(-127, 128, (*outputs, 24), np.int8)),
-    jnp.asarray(draw.random(outputs)),
-  )
-  expected = project(x, Quantized(values, scale))
-  np.testing.assert_array_equal(project(x, Quantized(packed(values, 2 * WIDTH), scale)), expected)
-
-
 @pytest.mark.parametrize('rows', [1, 3])
 @pytest.mark.parametrize('outputs', [2 * WIDTH, 70])
 @pytest.mark.wide('128-1', '70-3')
@@ -77,9 +62,6 @@ def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
   x, kernels = jnp.asarray(draw((rows, 3, 24))), jnp.asarray(draw((3, outputs, 24)))
   expected = np.einsum('rhd,hfd->rhf', x, kernels)
   np.testing.assert_allclose(project_each(x, packed(kernels)), expected, rtol=0, atol=1e-12)
-  whole = quantized(kernels)
-  product = project_each(x, dataclasses.replace(whole, values=packed(whole.values)))
-  np.testing.assert_array_equal(product, project_each(x, whole))
 
 
 def test_a_part_keeps_the_panels_that_it_is_made_of():
@@ -101,16 +83,6 @@ def test_the_first_heads_of_packed_ones_are_packed():
   assert module.k == 3 and is_packed(params['w1']) and is_packed(params['w2'])
 
 
-@pytest.mark.parametrize(('shape', 'dtype', 'width'), [
-  ((70, 4096), 'float32', WIDTH), ((WIDTH - 1, 16), 'float32', None),
-  ((2, WIDTH, 16), 'bfloat16', None),
-  ((2, WIDTH, 1024), 'int8', 2 * WIDTH), ((70, 1024), 'int8', WIDTH), ((512, 2048), 'int8', WIDTH),
-  ((512, 4096), 'int8', None),
-])  # fmt: skip
-def test_outputs_of_a_panel(shape, dtype, width):
-  assert width_of(jnp.zeros(shape, dtype)) == width
-
-
 def test_kernels_in_half_precision_are_read_as_they_lie():
   """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are
   wider, read."""
@@ -125,12 +97,11 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
 
 def test_panels_are_what_few_rows_read():
   """Wrong ones show, and only there."""
-  for dtype in ('float32', 'int8'):
-    few = most_rows(dtype)
-    kernel = jnp.ones((140, 24), dtype)
-    wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
-    for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
-      assert (product(jnp.ones((rows, 24), dtype), wrong, jnp.float32) == value).all()
+  few = most_rows('float32')
+  kernel = jnp.ones((140, 24), 'float32')
+  wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+  for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
+    assert (product(jnp.ones((rows, 24), 'float32'), wrong, jnp.float32) == value).all()
 
 
 def test_embeddings_are_rows_of_the_kernel():
@@ -166,15 +137,12 @@ def test_a_packed_model_writes_the_same(made, of_heads):
   np.testing.assert_array_equal(out.block_sizes, plain.block_sizes)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'int8', 'int8w'])
 @pytest.mark.parametrize('layout', ['separate', 'paper'])
-@pytest.mark.wide('separate-int8')
-def test_packed_heads_guess_the_same(layout, dtype):
+def test_packed_heads_guess_the_same(layout):
   """All at once, and one of them, as training and what is measured take it."""
   heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
   params, hidden = jax.jit(heads.init)(jax.random.key(1)), jnp.cos(jnp.arange(2.0 * WIDTH))
   hidden = hidden.reshape(2, WIDTH)
-  params = params if dtype == 'float32' else fd.quantize(heads, params, dtype)
   by_panels = fd.pack(heads, params)
   assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
   np.testing.assert_allclose(
@@ -240,22 +208,6 @@ def test_what_was_packed_is_had_back(made):
   assert not is_packed(back) and all(
     map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params))
   )
-
-
-def test_a_packed_model_in_int8_writes_the_same():
-  """128 outputs make a panel: here w1 of both sides, and the embedding."""
-  model = Transformer(dataclasses.replace(MODEL.config, vocab_size=150, d_ff=128, dtype='float32'))
-  fresh = jax.jit(model.init)(jax.random.key(0))
-  params = fd.quantize(model, jax.tree.map(lambda x: x.astype('float32'), fresh))
-  packed_params = fd.pack(model, params)
-  leaves = jax.tree.leaves(packed_params, is_leaf=lambda leaf: isinstance(leaf, Packed))
-  assert sum(isinstance(leaf, Packed) for leaf in leaves) == 3
-  assert packed_params['embedding'].values.kernel is params['embedding'].values
-  strategy = fd.PromptLookup(ngram=1, k=3)
-  expected = fd.decode(model, params, SOURCES, strategy, max_len=12)
-  out = fd.decode(model, packed_params, SOURCES, strategy, max_len=12)
-  np.testing.assert_array_equal(out.tokens, expected.tokens)
-  np.testing.assert_array_equal(out.block_sizes, expected.block_sizes)
 
 
 def test_what_is_refused(made, tmp_path):

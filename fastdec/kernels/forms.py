@@ -1,0 +1,149 @@
+"""Forms of a product of few rows by a kernel on a CPU, and the table of the fastest ones.
+
+XLA's CPU backend takes up to three times as long for one form as for another, and machines differ.
+`measure` times all forms on this one. For `fastdec tune`, `text.programs` calls it, keeps the table
+in the user's cache folder, and reads it in later processes. Without one, `TABLE` serves.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Num
+
+FEW = 64  # the most rows of a decoding call
+LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
+COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
+LANES = 32  # sums of a kernel's row that are added up side by side
+LONGEST = 2**12  # inputs of such a row, since each part of it is an operation of the program
+PARTS, BYTES = 16, 2**22  # kernels to measure with, and the bytes of each: more than caches hold
+
+Form = Callable[[Num[Array, 'r d'], Num[Array, '*f d'], DTypeLike], Num[Array, 'r *f']]
+# By type, then by size: form and least rows for each of COUNTS. A product of fewer rows is filled
+# up with zeros, in half precision and int8 always to two: XLA's own loop for one row is slow.
+Table = dict[str, dict[str, list[tuple[str, int]]]]
+
+
+def rows_first(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Returns x @ kernel^T, summed in the type `wide`."""
+  axes = (((1,), (kernel.ndim - 1,)), ((), ()))
+  return jax.lax.dot_general(x, kernel, axes, preferred_element_type=wide)
+
+
+def _flat(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -> Num[Array, 'r *f']:
+  # With several axes of outputs XLA would lay the kernel out anew in every call.
+  y = rows_first(x, kernel.reshape(-1, kernel.shape[-1]), wide)
+  return y.reshape(len(x), *kernel.shape[:-1])
+
+
+def _kernel_first(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  # Without the axis of 1 XLA lays a float32 kernel out anew in either order.
+  first = kernel if kernel.ndim > 2 else kernel[None]
+  axes = (((first.ndim - 1,), (1,)), ((), ()))
+  y = jax.lax.dot_general(first, x, axes, preferred_element_type=wide)
+  return jnp.moveaxis(y, -1, 0).reshape(len(x), *kernel.shape[:-1])
+
+
+def _in_lanes(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Multiplies int8 by XLA's generated loops, which read the kernel once, in place.
+
+  Two products of numbers up to 127 fit into int16. Sums are those of the other forms, bit for bit.
+  """
+  d = kernel.shape[-1]
+  if kernel.dtype != jnp.int8 or d % LANES or d > LONGEST:
+    return _kernel_first(x, kernel, wide)
+  # The kernel seems to change with x: otherwise a loop would keep a copy of it in int16.
+  x, kernel = jax.lax.optimization_barrier((x, kernel))
+  x_r1d = x.astype(jnp.int16).reshape(len(x), *(1,) * (kernel.ndim - 1), d)
+  sums = jnp.zeros((), wide)
+  for begin in range(0, d, 2 * LANES):
+    pair = []
+    for part in range(begin, min(begin + 2 * LANES, d), LANES):
+      lanes = slice(part, part + LANES)
+      pair.append(kernel[None, ..., lanes].astype(jnp.int16) * x_r1d[..., lanes])
+    sums = sums + sum(pair[1:], pair[0]).astype(wide)
+  return sums.sum(axis=-1)
+
+
+FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_lanes}
+# Measured on an AMD EPYC with AVX-512.
+TABLE: Table = {
+  'float32': {
+    'layer': [('rows', 1)] + [('kernel', 1)] * 4,
+    'large': [('rows', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
+  },
+  'bfloat16': dict.fromkeys(('layer', 'large'), [('rows', 2)] * 5),
+  'int8': {
+    'layer': [('lanes', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
+    'large': [('lanes', 1)] + [('kernel', 1)] * 2 + [('rows', 1)] * 2,
+  },
+}
+_used: list[Table] = [TABLE]
+
+
+def use(table: Table) -> None:
+  """Chooses forms by this table, if it is not empty, in programs that are traced from now on."""
+  _used[0] = table or TABLE
+
+
+def few_rows(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Returns x @ kernel^T for up to FEW rows, in the form that is fastest on a CPU.
+
+  More than two rows are filled up to a multiple of four, as six take longer than eight.
+  """
+  rows = len(x)
+  size = 'large' if kernel.size // kernel.shape[-1] >= LARGE else 'layer'
+  number = sum(rows > count for count in COUNTS[:-1])
+  name, least = _used[0][_type_of(x)][size][number]
+  filled = max(least, rows if rows <= 2 else -(-rows // 4) * 4)
+  return FORMS[name](jnp.pad(x, ((0, filled - rows), (0, 0))), kernel, wide)[:rows]
+
+
+def _type_of(x: Array) -> str:
+  return {1: 'int8', 2: 'bfloat16'}.get(x.dtype.itemsize, 'float32')
+
+
+def measure() -> Table:
+  """Returns the table of this machine's fastest forms, after a few seconds."""
+  table: Table = {}
+  for dtype in TABLE:
+    table[dtype] = {size: _fastest(dtype, size == 'large') for size in ('layer', 'large')}
+  return table
+
+
+def _fastest(dtype: str, is_large: bool) -> list[tuple[str, int]]:
+  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to."""
+  inputs, parts = 1024, 1 if is_large else PARTS
+  shape = (PARTS // parts * BYTES // jnp.dtype(dtype).itemsize // inputs, inputs)
+  kernels = [jnp.ones(shape, dtype) for _ in range(parts)]
+  wide = jnp.int32 if dtype == 'int8' else jnp.float32
+  programs: dict[tuple[str, int], Any] = {}
+  for count in COUNTS:
+    for name, form in FORMS.items():
+      is_slow = count == 1 and dtype != 'float32'  # a loop of XLA's own
+      if (dtype == 'int8' and count <= 4) if name == 'lanes' else not is_slow:
+        x = jnp.ones((count, inputs), dtype)
+        programs[name, count] = jax.jit(lambda k, x=x, form=form: form(x, k, wide))
+        jax.block_until_ready(programs[name, count](kernels[0]))
+  seconds = dict.fromkeys(programs, float('inf'))
+  for _ in range(3):
+    for key, program in programs.items():
+      begun = time.perf_counter()
+      for kernel in kernels:
+        jax.block_until_ready(program(kernel))
+      seconds[key] = min(seconds[key], time.perf_counter() - begun)
+  fastest = []
+  for count in COUNTS:
+    name, filled = min((key for key in seconds if key[1] >= count), key=seconds.__getitem__)
+    fastest.append((name, filled if filled > count else 1))
+  return fastest

@@ -1,0 +1,75 @@
+"""Forms of products of few rows, and the table that chooses one."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.kernels import forms
+from fastdec.text import programs
+
+
+@pytest.fixture
+def use():
+  """`forms.use`, undone after the test."""
+  yield forms.use
+  forms.use({})
+
+
+def one_form(name, least=1):
+  return {
+    dtype: dict.fromkeys(('layer', 'large'), [(name, least)] * len(forms.COUNTS))
+    for dtype in forms.TABLE
+  }
+
+
+@pytest.mark.parametrize('name', forms.FORMS)
+@pytest.mark.parametrize('shape', [(6, 96), (2, 3, 70), (2, 3, 64)])
+@pytest.mark.parametrize('rows', [1, 3, 6])
+def test_each_form_is_the_product(use, name, shape, rows):
+  """In int8 bit for bit, at the largest numbers too; with 70 inputs there are no lanes."""
+  use(one_form(name, least=2))
+  draw = np.random.default_rng(0).integers(-127, 128, (rows, shape[-1]), np.int8)
+  x, kernel = jnp.asarray(draw), jnp.full(shape, -127, np.int8).at[0].set(127)
+  expected = np.einsum('rd,...d->r...', np.asarray(x, np.int64), np.asarray(kernel, np.int64))
+  product = jax.jit(lambda x, kernel: forms.few_rows(x, kernel, jnp.int32))(x, kernel)
+  np.testing.assert_array_equal(product, expected)
+  floats = forms.few_rows(x.astype(jnp.float32), kernel.astype(jnp.float32), jnp.float32)
+  np.testing.assert_allclose(floats, expected, rtol=1e-6)
+
+
+def test_six_rows_are_multiplied_as_eight_and_the_table_may_ask_for_more(use):
+  def rows_of(count):
+    x, kernel = jnp.ones((count, 8)), jnp.ones((4, 8))
+    program = jax.make_jaxpr(lambda x, kernel: forms.few_rows(x, kernel, jnp.float32))(x, kernel)
+    (product,) = [e for e in program.jaxpr.eqns if e.primitive.name == 'dot_general']
+    return product.invars[0].aval.shape[0]
+
+  use(one_form('rows'))
+  assert [rows_of(n) for n in (1, 2, 3, 6, 8, 9)] == [1, 2, 4, 8, 8, 12]
+  use(one_form('rows', least=8))
+  assert rows_of(1) == 8
+
+
+def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
+  monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
+  monkeypatch.setattr(forms, 'BYTES', 2**12)
+  programs._read_forms.cache_clear()
+  programs.measure_forms()
+  (file,) = programs.folder().iterdir()
+  table = json.loads(file.read_text())
+  assert table.keys() == forms.TABLE.keys()
+  for sizes in table.values():
+    for chosen in (sizes['layer'], sizes['large']):
+      assert len(chosen) == len(forms.COUNTS)
+      assert all(name in forms.FORMS and least in forms.COUNTS for name, least in chosen)
+
+  # Another process uses the file, and measures nothing.
+  file.write_text(json.dumps(one_form('lanes')))
+  programs._read_forms.cache_clear()
+  monkeypatch.setattr(forms, 'measure', None)
+  programs.measure_forms()
+  assert forms._used[0] == one_form('lanes')
+  programs._read_forms.cache_clear()
