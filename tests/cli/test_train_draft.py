@@ -1,11 +1,13 @@
 """Drafts that are trained by the command line."""
 
+import argparse
 import json
 
 import pytest
 
 import fastdec as fd
-from fastdec.cli import prompt_file, train_draft
+from fastdec.cli import own_texts, prompt_file, train_draft
+from fastdec.struct import Bound
 
 
 @pytest.mark.wide('heads')
@@ -68,7 +70,8 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   records = {'messages': chat}, {'prompt': 'A man'}
   (tmp_path / 'texts').write_text('\n'.join(map(json.dumps, records)))
   seen = []
-  monkeypatch.setattr(train_draft, '_pairs', lambda texts: seen.append(texts) or stop())
+  read = own_texts.as_is
+  monkeypatch.setattr(own_texts, 'as_is', lambda *args: seen.append(read(*args)) or stop())
 
   def stop():
     raise fd.UserError('that is enough')
@@ -77,4 +80,40 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   assert fastdec('train-draft', *words).mistake == 'that is enough\n'
   tokenizer, (end, *_) = fd.load_tokenizer(talker), fd.load(talker)[0].eos_ids
   ids = [*tokenizer.encode_chat(chat, add_generation_prompt=False), end]
-  assert seen == [[(ids, ids)]]
+  assert seen[0][0][:2] == (ids, ids)
+
+
+def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
+  talker, fastdec, tmp_path, monkeypatch
+):
+  questions = [{'category': kind, 'prompt': f'A {kind}'} for kind in ('man', 'dog') * 4]
+  (tmp_path / 'asked.jsonl').write_text('\n'.join(map(json.dumps, questions)))
+  flags = ('--model', talker, '--prompts', tmp_path / 'asked.jsonl', '--max-len=6', '--words=12')
+  flags += ('--rows=2', '--loss=hybrid', '--temperature=1')
+  monkeypatch.setattr(own_texts, 'FIRST', 1)
+  monkeypatch.setattr(train_draft, 'WRITTEN', 4)
+  monkeypatch.setattr(train_draft, 'HELD_OUT', 2)
+  asked = []
+
+  def worth(target, strategy, prompts, most):
+    asked.append((strategy.width, getattr(strategy.sampling, 'temperature', None), prompts))
+    return {'all': 1.5}
+
+  monkeypatch.setattr(train_draft, 'tokens_a_call', worth)
+  ended = fastdec('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=2s')
+  assert ended.code == 0, ended.err
+  plan = json.loads((tmp_path / 'draft.training' / 'plan.json').read_text())
+  assert plan == {'texts': 4, 'steps': 2}  # the first poolful took more than the time for texts
+  assert 'the draft guesses among 12 words' in ended.out
+  assert 'step 1: ' in ended.out and ended.out.count('1.50') == len(asked) == 6
+  assert {width for width, *_ in asked} == {1, 8} and len(asked[0][2]) == 2
+  assert not list((tmp_path / 'draft.training').glob('states*'))
+  module, params = fd.load_draft(tmp_path / 'draft')
+  assert module.words == 12
+
+  # A training goes on with that draft, whose words stay.
+  target = Bound(*fd.load(talker))
+  args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
+  assert (train_draft._fresh(args, target, []).params['ids'] == params['ids']).all()
+  with pytest.raises(fd.UserError, match='is no draft of --kind=block'):
+    train_draft._fresh(argparse.Namespace(kind='block', start=args.start), target, [])

@@ -32,6 +32,7 @@ from fastdec.models.layers import project
 from fastdec.models.taps import Features
 from fastdec.struct import Bound
 from fastdec.training.anchors import Anchors, anchors_of
+from fastdec.training.drafts.kept import seen_in
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import KEPT, Batch, Metrics
 
@@ -336,9 +337,8 @@ def _counts(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
   """Counts right guesses, real guesses, anchors, and right guesses before the first wrong one."""
-  model, params = target
   module: DraftNetwork = draft.module
-  seen = model.features(params, batch, module.taps)
+  seen = seen_in(batch, target, module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   rows = rows_of(draft, target, batch, seen, chosen, passes)
   right = _over_rows(draft, target, seen, chosen, rows, DraftLoss()).is_right & rows.is_real

@@ -39,7 +39,8 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
     keys = jax.random.split(key)
     bound, whole = Bound(model, frozen['model']), Bound(module, params | frozen['fixed'])
     seen = seen_in(batch, bound, module.taps)
-    return draft_loss(whole, bound, batch, seen, settings, *keys, frozen.get('projection'))
+    projection = frozen.get('projection')
+    return draft_loss(whole, bound, batch, seen, settings, *keys, projection=projection)
 
   frozen = {'model': target.params, 'fixed': fixed}
   if settings.reads_law and 'ids' in fixed:
