@@ -55,7 +55,7 @@ def forecast(steps: Sequence[int], values: Sequence[float], at: int) -> tuple[fl
     begin = (y[chosen].max(), max(np.ptp(y[chosen]), 1e-3), 0.5)
     bounds = ([0, 0, 0.01], [np.inf, np.inf, 5])
     fitted = curve_fit(curve, x[chosen], y[chosen], p0=begin, bounds=bounds, max_nfev=2000)[0]
-    return float(curve(np.array([at]), *fitted)[0])
+    return float(curve(np.array([at], float), *fitted)[0])
 
   everyone = np.arange(len(x))
   try:
