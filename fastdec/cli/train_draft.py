@@ -10,9 +10,11 @@ learns to guess that; --as-is takes the lines themselves, for a model that conti
   eagle    a layer that reads states of the model's layers and the next token, and then its own
            (--draft)
   block    a layer that guesses a whole block in one pass (--draft)
+  eagle3   as eagle, in the arrangement of EAGLE-3; written to OUT.published too, as its authors do
+  dflash   as block, in the arrangement of DFlash, which guesses among all words; likewise
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
-eagle and block learn the model's law at every place of a text, over the --words most frequent words
+All but heads learn the model's law at every place of a text, over the --words most frequent words
 of all texts. --loss: kl and ce learn all of the law or the token alone; tv, nla and hybrid are
 about the rate at which guesses are accepted (fastdec.training.drafts.losses). The model runs once:
 its states are kept in OUT.training, where the disk has twice the room.
@@ -61,8 +63,9 @@ from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.shortlist import most_frequent
+from fastdec.hub.published import publish_draft
 from fastdec.models.api import Params
-from fastdec.models.lm import LM
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
@@ -92,6 +95,7 @@ STEPS = 2000
 TOKENS = 2048  # of a batch
 RATE = 1e-3  # at its peak
 CLIP = 1.0
+KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
 LOSSES = {  # --loss: its weights
   'kl': {'ce': 0.0, 'kl': 1.0},
   'ce': {},
@@ -117,8 +121,7 @@ def main(words: Sequence[str]) -> None:
   opening.add_model(parser)
   opening.add_prompts(parser)
   parser.add_argument('--out', required=True, help='folder for the draft')
-  kinds = one_of('eagle', 'block', 'heads')
-  parser.add_argument('--kind', type=kinds, default='eagle', help='eagle, block or heads (eagle)')
+  parser.add_argument('--kind', type=one_of(*KINDS), default='eagle', help='as above (eagle)')
   parser.add_argument('--as-is', action='store_true', help='trains on the lines themselves')
   parser.add_argument('--temperature', type=number, help='of the texts, which are sampled, if > 0')
   opening.add_dtype(parser)
@@ -141,6 +144,7 @@ def main(words: Sequence[str]) -> None:
   # Look at what is there: the finished draft, or the training of another one.
   out = place(args.out)
   work = out.with_name(f'{out.name}.training')
+  published = out.with_name(f'{out.name}.published')
   read = read_texts if args.as_is else read_prompts
   prompts = [('text', prompt) for prompt in read(pathlib.Path(args.prompts))]
   if len(prompts) < 2:
@@ -213,6 +217,9 @@ def main(words: Sequence[str]) -> None:
   )
   train(task, data, _optimizer(d_model, steps), loop, work, jax.random.key(args.seed), evaluate)
   save(average_checkpoints(work, loop.kept))
+  if args.kind in ('eagle3', 'dflash'):
+    publish_draft(published, fd.load_draft(out), generator.model.layers)
+    print(f'{published} holds it as {args.kind} is published')
   if draft is not None:
     _tell(fd.load_draft(out), target, work, steps, held_out)
   write_json(work / DONE, {'content': _content(args)})
@@ -269,8 +276,10 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
   )
   if args.as_is and generator.model.start_id is not None:
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
-  if args.kind != 'heads':
-    layers_like(generator.model, 1)  # refuses a model without such layers, before weights are read
+  if args.kind != 'heads':  # refuses a model without such layers, before weights are read
+    layers = layers_like(generator.model, 1)
+    if args.kind in ('eagle3', 'dflash') and not isinstance(layers, LMConfig):
+      raise UserError(f'--kind={args.kind} is for language models: give eagle or block')
   folder = open_folder(args.model, args.dtype)
   strategy = with_settings(generator.strategy, opening.flags_of(args, SAMPLING))
   return dataclasses.replace(
@@ -281,22 +290,31 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
 def _fresh(args: argparse.Namespace, target: Bound, texts: Sequence[Text]) -> Bound:
   """Returns the draft to begin with: a trained one, or a fresh one on the target's last layer."""
   model: Any = target.module
-  kind = {'eagle': EagleNetwork, 'block': BlockNetwork}[args.kind]
+  kind = EagleNetwork if args.kind.startswith('eagle') else BlockNetwork
   if args.start is not None:
     draft = Bound(*fd.load_draft(args.start))
     if not isinstance(draft.module, kind):
       raise UserError(f'--start={args.start} is no draft of --kind={args.kind}')
-    check_target(draft, model)
+    check_target(draft, target.module)
     return draft
   sizes: dict[str, Any] = {'layers': layers_like(model, 1), 'vocab_size': model.vocab_size}
   sizes['d_target'] = model.d_model
-  if isinstance(model, LM) and model.layers >= DEEP:
-    sizes |= {'taps': numbered(RULE, model.layers), 'fuses': True, 'norms_taps': True}
-  if args.kind == 'block':
+  is_published = args.kind in ('eagle3', 'dflash')
+  if isinstance(model, LM) and (model.layers >= DEEP or is_published):
+    taps = numbered(RULE, model.layers) if model.layers >= DEEP else (max(model.layers - 1, 0),)
+    sizes |= {'taps': taps, 'fuses': True, 'norms_taps': not is_published}
+  written = np.concatenate([text.target for text in texts])
+  if args.kind == 'eagle3':
+    sizes |= {'entry': 'beside', 'recycles_normed': False}
+  elif args.kind == 'dflash':
+    unread = np.flatnonzero(np.bincount(written, minlength=model.vocab_size) == 0)
+    sizes['layers'] = dataclasses.replace(sizes['layers'], qk_norm=True)
+    sizes |= {'k': GUESSES + 1, 'entry': 'masks', 'drops_first': True}
+    sizes['unknown_id'] = int(unread[-1]) if len(unread) else model.pad_id
+  elif args.kind == 'block':
     sizes |= {'k': GUESSES + 1, 'markov': 64}
   words = None
-  if 0 < args.words < model.vocab_size:
-    written = np.concatenate([text.target for text in texts])
+  if 0 < args.words < model.vocab_size and args.kind != 'dflash':
     words = most_frequent(target.module, written, args.words)
     sizes['words'] = len(words)
     share = np.isin(written, words).mean()
