@@ -49,7 +49,7 @@ from fastdec import extras, folders
 from fastdec.cli import opening, own_texts, prompt_file
 from fastdec.cli.flags import Parser, duration, number, one_of, whole
 from fastdec.cli.own_texts import Text
-from fastdec.cli.prompts import Prompt, hash_of, read_prompts, read_texts
+from fastdec.cli.prompts import Prompt, hash_of, read_by_category, read_texts
 from fastdec.cli.show import columns
 from fastdec.data.text.packing import PackedSource
 from fastdec.data.text.tokens import Ragged, TokenPairs
@@ -145,8 +145,10 @@ def main(words: Sequence[str]) -> None:
   out = place(args.out)
   work = out.with_name(f'{out.name}.training')
   published = out.with_name(f'{out.name}.published')
-  read = read_texts if args.as_is else read_prompts
-  prompts = [('text', prompt) for prompt in read(pathlib.Path(args.prompts))]
+  if args.as_is:
+    prompts = [('text', text) for text in read_texts(pathlib.Path(args.prompts))]
+  else:
+    prompts = read_by_category(pathlib.Path(args.prompts))
   if len(prompts) < 2:
     raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
   plain = [prompt for _, prompt in prompts]
