@@ -200,12 +200,12 @@ def write(
     places: the prompts whose lines are generated (None: all).
   """
   console = plain_console()
-  with output.open() as file, Progress(len(prompts), 'prompt') as progress:
+  wanted = range(len(prompts)) if places is None else places
+  with output.open() as file, Progress(len(wanted), 'prompt') as progress:
     # Find the missing lines, and read their prompts.
     done = output.done()
-    wanted = range(len(prompts)) if places is None else places
     todo = [index for index in wanted if index not in done]
-    progress.reset(len(done))
+    progress.reset(len(wanted) - len(todo))
     read = [generator.read(asked[index]) for index in todo]
     sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = key_of(generator.strategy, seed)
