@@ -38,6 +38,7 @@ if TYPE_CHECKING:
   from fastdec.folders.pools import load_pool, save_pool
   from fastdec.heads.ngram_pool import NGramPool, build_pool
   from fastdec.heads.shortlist import shortlist
+  from fastdec.hub.published import publish_draft
   from fastdec.kernels.packed import pack
   from fastdec.kernels.quantized import quantize
   from fastdec.laws.constraint import Constraint
@@ -89,6 +90,7 @@ MODULES = {
   'UserError': 'fastdec.errors',
   'UserNote': 'fastdec.errors',
   'save': 'fastdec.folders',
+  'publish_draft': 'fastdec.hub.published',
   'save_draft': 'fastdec.folders',
   'load_pool': 'fastdec.folders.pools',
   'save_pool': 'fastdec.folders.pools',
@@ -179,6 +181,7 @@ __all__ = [
   'medusa_choices',
   'pack',
   'protocol',
+  'publish_draft',
   'quantize',
   'save',
   'save_draft',

@@ -14,6 +14,7 @@ WORDS = {
   'tuned_folder': ['{model}', '{tmp}/lines.txt', '{model}/../smaller'],
   'own_drafter': ['{model}', '{tmp}/lines.txt', 'a dog'],
   'reading_acceptance': ['{model}', '{model}/../smaller', '{tmp}/lines.txt'],
+  'questions_by_template': ['3'],
   'wheel_file': ['tiny-model', '{tmp}'],
 }
 SAID = {
@@ -21,6 +22,7 @@ SAID = {
   'tuned_folder': 'tokens a call)',
   'own_drafter': 'calls in place of',
   'reading_acceptance': 'gamma 8: ',
+  'questions_by_template': '{"category": "',
   'wheel_file': 'tiny_model/model.gguf',
 }
 

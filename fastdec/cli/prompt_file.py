@@ -186,6 +186,7 @@ def write(
   logprobs: int = 0,
   stops: Sequence[str] = (),
   ids: bool = False,
+  places: Sequence[int] | None = None,
 ) -> None:
   """Generates the missing lines, longest prompts first, and prints what they were worth.
 
@@ -196,13 +197,15 @@ def write(
     asked: as the model is asked them.
     max_len, seed, logprobs, stops: as of a call of the generator.
     ids: lines have the ids of the text too, as with `logprobs`.
+    places: the prompts whose lines are generated (None: all).
   """
   console = plain_console()
-  with output.open() as file, Progress(len(prompts), 'prompt') as progress:
+  wanted = range(len(prompts)) if places is None else places
+  with output.open() as file, Progress(len(wanted), 'prompt') as progress:
     # Find the missing lines, and read their prompts.
     done = output.done()
-    todo = [index for index in range(len(prompts)) if index not in done]
-    progress.reset(len(done))
+    todo = [index for index in wanted if index not in done]
+    progress.reset(len(wanted) - len(todo))
     read = [generator.read(asked[index]) for index in todo]
     sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = key_of(generator.strategy, seed)
@@ -236,7 +239,8 @@ def write(
     for line in output.done().values():
       histogram.update(dict(enumerate(blocks_of(line))))
       cut += parse_json(line).get('finish_reason') == 'length'
-  console.print(f'{output.path} holds {len(prompts):,} outputs, {len(todo):,} of them new')
+  held = len(done) + len(todo)
+  console.print(f'{output.path} holds {held:,} outputs, {len(todo):,} of them new')
   blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
   count = counted(blocks, generator.strategy.most_accepted)
   if count:

@@ -87,21 +87,20 @@ def read_prompts(path: pathlib.Path) -> list[Prompt]:
     UserError: the file cannot be read, is empty or not UTF-8, or has an empty line before others; a
       record has no prompt.
   """
-  return [prompt for _, prompt in _prompts_of(path)]
+  return [prompt for _, prompt in read_by_category(path)]
 
 
 def read_questions(paths: Sequence[str], most: int) -> list[tuple[str, Prompt]]:
   """Reads questions of several files with their categories: `most` of each, evenly spaced; 0: all.
 
-  A category is "category" of a record, or else the file's name without its endings. Of a user's
-  turns without answers the first is asked.
+  Categories are those of `read_by_category`. Of a user's turns without answers the first is asked.
 
   Raises:
     UserError: as `read_prompts`; a category of fewer; questions of SPEED-Bench without their text.
   """
   found: dict[str, list[Prompt]] = {}
   for path in map(pathlib.Path, paths):
-    for record, prompt in _prompts_of(path):
+    for category, prompt in read_by_category(path):
       if not isinstance(prompt, str) and all(turn['role'] == 'user' for turn in prompt):
         prompt = _question(prompt[0].get('content')) or prompt[:1]
       if UNFETCHED in str(prompt):
@@ -109,8 +108,7 @@ def read_questions(paths: Sequence[str], most: int) -> list[tuple[str, Prompt]]:
           f'{path} has questions of SPEED-Bench without their texts: give the lines that its script'
           ' prepare.py writes'
         )
-      category = record.get('category') if isinstance(record, dict) else None
-      found.setdefault(str(category or path.name.partition('.')[0]), []).append(prompt)
+      found.setdefault(category, []).append(prompt)
   questions = []
   for category, prompts in found.items():
     if len(prompts) < most:
@@ -123,15 +121,19 @@ def read_questions(paths: Sequence[str], most: int) -> list[tuple[str, Prompt]]:
   return questions
 
 
-def _prompts_of(path: pathlib.Path) -> Iterator[tuple[Any, Prompt]]:
-  """Yields the records or lines of a file, and their prompts."""
+def read_by_category(path: pathlib.Path) -> list[tuple[str, Prompt]]:
+  """Reads prompts as `read_prompts`, each with its category: "category" of a record, or else the
+  file's name without its endings."""
+  prompts = []
   for name, record, prompt in _values_of(path, 'a prompt', FORMATS):
     if not isinstance(prompt, str):
       while prompt and prompt[-1]['role'] == 'assistant':
         prompt = prompt[:-1]
       if not prompt:
         raise UserError(f'{name} has an answer alone: give the messages before it')
-    yield record, prompt
+    category = record.get('category') if isinstance(record, dict) else None
+    prompts.append((str(category or path.name.partition('.')[0]), prompt))
+  return prompts
 
 
 def read_texts(path: pathlib.Path) -> list[Prompt]:

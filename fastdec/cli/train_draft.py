@@ -4,17 +4,30 @@ Example:
   fastdec train-draft --model=folder --prompts=lines.txt --kind=eagle --out=eagle
   fastdec generate --model=folder --draft=eagle --prompt='A man in'
 
-The model continues each prompt greedily (or translates it), and the draft learns to guess that;
---as-is takes the lines themselves, for a model that continues a text. Kinds:
+The model continues each prompt greedily (or translates it; --temperature=1 samples), and the draft
+learns to guess that; --as-is takes the lines themselves, for a model that continues a text. Kinds:
 
-  eagle    a layer that reads the model's last state and the next token, and then its own (--draft)
+  eagle    a layer that reads states of the model's layers and the next token, and then its own
+           (--draft)
   block    a layer that guesses a whole block in one pass (--draft)
+  eagle3   as eagle, in the arrangement of EAGLE-3; written to OUT.published too, as its authors do
+  dflash   as block, in the arrangement of DFlash, which guesses among all words; likewise
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
-A twentieth of the texts is held out, to fit the confidences by which trees of a draft grow. Beside
-OUT the model's texts are kept as they are written, in train-draft-text-....jsonl, which serves all
-kinds and steps, and the checkpoints in OUT.training: the same command resumes. Needs the extra
-fastdec[train].
+All but heads learn the model's law at every place of a text, over the --words most frequent words
+of all texts. --loss: kl and ce learn all of the law or the token alone; tv, nla and hybrid are
+about the rate at which guesses are accepted (fastdec.training.drafts.losses). The model runs once:
+its states are kept in OUT.training, where the disk has twice the room.
+
+--budget=15m plans for a time: a third of it for texts, whose last ones may then be missing, and as
+many steps as fit into the rest. --start=DRAFT goes on with a trained draft, with more steps or
+other texts; it has the words of that draft.
+
+A twentieth of the texts is held out. On it the draft is watched as it learns, its confidences are
+fitted, by which trees grow, and at the end it decodes: tokens a call, by category of prompts (those
+of JSON lines), and what more steps would bring. Beside OUT the model's texts are kept as they are
+written, in train-draft-text-....jsonl, which serves all kinds and steps, and the checkpoints in
+OUT.training: the same command resumes. Needs the extra fastdec[train].
 """
 
 import argparse
@@ -22,58 +35,104 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import shutil
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fastdec as fd
-from fastdec import folders
-from fastdec.cli import opening, prompt_file
-from fastdec.cli.flags import Parser, one_of, whole
-from fastdec.cli.prompts import Prompt, hash_of, read_prompts, read_texts
-from fastdec.data.text.packing import packed_batches
+from fastdec import extras, folders
+from fastdec.cli import opening, own_texts, prompt_file
+from fastdec.cli.flags import Parser, duration, number, one_of, whole
+from fastdec.cli.own_texts import Text
+from fastdec.cli.prompts import Prompt, hash_of, read_by_category, read_texts
+from fastdec.cli.show import columns
+from fastdec.data.text.packing import PackedSource
 from fastdec.data.text.tokens import Ragged, TokenPairs
+from fastdec.decoding.description import describe, usual_for
+from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
-from fastdec.files import parse_json, place, place_for_folder, read_json, write_json
+from fastdec.files import place, place_for_folder, read_json, write_json
 from fastdec.folders.drafts import is_replaceable
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.heads.shortlist import most_frequent
+from fastdec.hub.published import publish_draft
 from fastdec.models.api import Params
+from fastdec.models.lm import LM, LMConfig
+from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.load import open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
-from fastdec.training.drafts.losses import DraftLoss
+from fastdec.training.drafts.kept import keep
+from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.start import begin, layers_like
 from fastdec.training.drafts.tasks import frozen_draft_task, split
-from fastdec.training.loop import LoopConfig, train
+from fastdec.training.drafts.worth import forecast, tokens_a_call
+from fastdec.training.log import read_metrics
+from fastdec.training.loop import Evaluate, LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.state import Task, frozen_heads_task
+from fastdec.training.state import Task, TrainState, frozen_heads_task
 from fastdec.tuning.tuned import content_of_part
 
-ANCHORS = 16  # places of each row that guesses are learnt at, drawn anew in each step
+with extras.explained():
+  import grain
+
+ANCHORS = 16  # places of each row that heads learn at, drawn anew in each step
 GUESSES = 7  # of a draft
 HEADS = 4  # Medusa's
-RATE = 2e-3  # at its peak
+HEADS_ROWS = 16
+PASSES = 3  # guesses after each place that a draft learns by
+STEPS = 2000
+TOKENS = 2048  # of a batch
+RATE = 1e-3  # at its peak
+CLIP = 1.0
+KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
+LOSSES = {  # --loss: its weights
+  'kl': {'ce': 0.0, 'kl': 1.0},
+  'ce': {},
+  'tv': {'ce': 0.1, 'tv': 0.9},
+  'nla': {'ce': 0.0, 'nla': 1.0},
+  'hybrid': {'ce': 0.0, 'hybrid': 1.0},
+}
 HELD_OUT = 20  # one of 20 texts is held out
+MEASURED = 40  # held-out prompts, at most, that are decoded at the end
+FOR_TEXT, FOR_STEPS = 0.35, 0.85  # of a budget; of what is left of it then
+MOST = 64  # tokens of each
+DEV = 8  # held-out batches, at most, on which it is watched
+DEEP = 8  # layers of a model from which a draft reads three
+WRITTEN = 32  # texts written at once
+SAMPLING = ('temperature',)
+PLAN = 'plan.json'  # what a budget was found to allow
 DONE = 'done.json'  # a hash of the finished draft
-Text = tuple[list[int], list[int]]  # source and target
 
 
 def main(words: Sequence[str]) -> None:
+  begun = time.monotonic()
   parser = Parser('train-draft', __doc__)
   opening.add_model(parser)
   opening.add_prompts(parser)
   parser.add_argument('--out', required=True, help='folder for the draft')
-  kinds = one_of('eagle', 'block', 'heads')
-  parser.add_argument('--kind', type=kinds, default='eagle', help='eagle, block or heads (eagle)')
+  parser.add_argument('--kind', type=one_of(*KINDS), default='eagle', help='as above (eagle)')
   parser.add_argument('--as-is', action='store_true', help='trains on the lines themselves')
-  parser.add_argument('--steps', type=whole(2), default=2000, help='of training (2000)')
-  parser.add_argument('--rows', type=whole(1), default=16, help='of a batch (16)')
+  parser.add_argument('--temperature', type=number, help='of the texts, which are sampled, if > 0')
+  opening.add_dtype(parser)
+  parser.add_argument('--start', help='trained draft of this kind and model to go on with')
+  parser.add_argument('--words', type=whole(0), default=8192, help='of a draft (8192); 0: all')
+  parser.add_argument(
+    '--loss', type=one_of(*LOSSES), default='kl', help=f'{", ".join(LOSSES)} (kl)'
+  )
+  parser.add_argument('--steps', type=whole(2), help=f'of training ({STEPS}, or by --budget)')
+  parser.add_argument('--budget', type=duration, help='time for texts and training, such as 15m')
+  parser.add_argument('--rows', type=whole(1), help=f'of a batch (those of {TOKENS} tokens)')
   parser.add_argument(
     '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
@@ -85,17 +144,24 @@ def main(words: Sequence[str]) -> None:
   # Look at what is there: the finished draft, or the training of another one.
   out = place(args.out)
   work = out.with_name(f'{out.name}.training')
-  read = read_texts if args.as_is else read_prompts
-  prompts = read(pathlib.Path(args.prompts))
+  published = out.with_name(f'{out.name}.published')
+  if args.as_is:
+    prompts = [('text', text) for text in read_texts(pathlib.Path(args.prompts))]
+  else:
+    prompts = read_by_category(pathlib.Path(args.prompts))
   if len(prompts) < 2:
     raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
-  asked = opening.asked(args, prompts, are_texts=args.as_is)
+  plain = [prompt for _, prompt in prompts]
+  asked = opening.asked(args, plain, are_texts=args.as_is)
   text_record = {
     'model': folders.content(args.model),
-    'prompts': hash_of(prompts),
+    'prompts': hash_of(plain),
     'max_len': args.max_len,
+    **opening.flags_of(args, SAMPLING),
     **prompt_file.chat_settings(args),
   }
+  if args.dtype is not None:
+    text_record['dtype'] = args.dtype
   if _is_done(args, out, work, text_record):
     drop_checkpoints(work)
     print(f'{out} is done already: use it by {_flag(args)}')
@@ -103,35 +169,65 @@ def main(words: Sequence[str]) -> None:
   place_for_folder(out)
   generator = _opened(args, asked)
   write_json(work / 'settings.json', _record(args, text_record))
+  plan = read_json(work / PLAN) if (work / PLAN).is_file() else {}
 
   # Let the model write its texts, and hold some of them out.
   if args.as_is:
-    texts = _as_is(args, generator, asked)
+    texts = own_texts.as_is(args, generator, asked)
   else:
-    texts = _written(out, generator, prompts, asked, text_record)
-  held_out = max(len(texts) // HELD_OUT, 1)
+    key = prompt_file.hashed(json.dumps(text_record).encode())
+    file = out.with_name(f'train-draft-text-{key}.jsonl')
+    seconds = None if args.budget is None or 'texts' in plan else FOR_TEXT * args.budget
+    texts = own_texts.written(file, generator, prompts, asked, text_record, seconds)
+    if args.budget is not None:
+      plan.setdefault('texts', len(texts))
+      write_json(work / PLAN, plan)
+      texts = texts[: plan['texts']]
+  count = max(len(texts) // HELD_OUT, 1)
+  held_out, learnt = texts[:count], texts[count:]
   longest = 0
-  for source, target in texts:
-    longest = max(longest, len(source), len(target))
-  dev = packed_batches(_pairs(texts[:held_out]), args.rows, longest, args.seed)
-  batches = packed_batches(_pairs(texts[held_out:]), args.rows, longest, args.seed)
+  for text in texts:
+    longest = max(longest, len(text.source), len(text.target))
+  rows = args.rows or (HEADS_ROWS if args.kind == 'heads' else max(TOKENS // longest, 1))
+  anchors = 0 if rows * longest <= 2 * TOKENS else max(2 * TOKENS // rows, 1)
+
+  # Run the model once over all texts, and choose the words.
+  target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
+  draft = None if args.kind == 'heads' else _fresh(args, target, learnt)
+  batches = []
+  for name, part in {'learnt': learnt, 'held out': held_out}.items():
+    sources = Ragged.of([text.source for text in part])
+    pairs, kept = TokenPairs(sources, Ragged.of([text.target for text in part])), None
+    if draft is not None:
+      taps = draft.module.taps
+      kept = keep(target, taps, pairs, rows, longest, work / f'states of {name}')
+    batches.append(PackedSource(pairs, rows, longest, args.seed, kept or {}))
+  data, dev = grain.MapDataset.source(batches[0]), batches[1]
+  dev = [dev[index] for index in range(min(dev.batches_per_epoch, DEV))]
 
   # Train the draft, and save the average of its last checkpoints.
-  task, save = _task(args, Bound(generator.model, generator.params), [dev[0]])
-  optimizer = OptimizerConfig(
-    generator.model.d_model,
-    schedule='linear',
-    constant=RATE,
-    warmup=max(min(200, args.steps // 10), 1),
-    steps=args.steps,
-    b2=0.98,
+  task, save, evaluate = _task(args, target, draft, dev, anchors)
+  d_model = generator.model.d_model
+  if args.budget is not None and 'steps' not in plan:
+    left = FOR_STEPS * (args.budget - (time.monotonic() - begun))
+    plan['steps'] = _steps_in(left, task, data, d_model)
+    write_json(work / PLAN, plan)
+  steps = args.steps or plan.get('steps') or STEPS
+  every = max(steps // 20, 1)
+  loop = LoopConfig(
+    steps, log_every=min(50, every), eval_every=every, checkpoint_every=every, keep=2
   )
-  every = max(args.steps // 20, 1)
-  loop = LoopConfig(args.steps, log_every=min(50, every), checkpoint_every=every, keep=2)
-  train(task, batches, optimizer, loop, work, jax.random.key(args.seed))
+  train(task, data, _optimizer(d_model, steps), loop, work, jax.random.key(args.seed), evaluate)
   save(average_checkpoints(work, loop.kept))
+  if args.kind in ('eagle3', 'dflash'):
+    publish_draft(published, fd.load_draft(out), generator.model.layers)
+    print(f'{published} holds it as {args.kind} is published')
+  if draft is not None:
+    _tell(fd.load_draft(out), target, work, steps, held_out)
   write_json(work / DONE, {'content': _content(args)})
   drop_checkpoints(work)
+  shutil.rmtree(work / 'states of learnt', ignore_errors=True)
+  shutil.rmtree(work / 'states of held out', ignore_errors=True)
   print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
 
 
@@ -175,92 +271,129 @@ def _is_done(
 
 
 def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator:
-  """Reads the model as it was trained; decoding would cast its parameters."""
+  """Reads the model in the type in which it writes; by default that in which it is stored."""
   max_len = 1 if args.as_is else args.max_len
   generator = opening.open_without_weights(
-    args.model, None, prompts, max_len, template=opening.variables(args)
+    args.model, args.dtype, prompts, max_len, template=opening.variables(args)
   )
   if args.as_is and generator.model.start_id is not None:
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
-  if args.kind != 'heads':
-    layers_like(generator.model, 1)  # refuses a model without such layers, before weights are read
-  params = open_folder(args.model).params(as_stored=True)
-  return dataclasses.replace(generator, params=params, rows=4 * args.rows)
+  if args.kind != 'heads':  # refuses a model without such layers, before weights are read
+    layers = layers_like(generator.model, 1)
+    if args.kind in ('eagle3', 'dflash') and not isinstance(layers, LMConfig):
+      raise UserError(f'--kind={args.kind} is for language models: give eagle or block')
+  folder = open_folder(args.model, args.dtype)
+  strategy = with_settings(generator.strategy, opening.flags_of(args, SAMPLING))
+  return dataclasses.replace(
+    generator, params=folder.params(as_stored=args.dtype is None), rows=WRITTEN, strategy=strategy
+  )
 
 
-def _as_is(
-  args: argparse.Namespace, generator: fd.Generator, texts: Sequence[Prompt]
-) -> list[Text]:
-  """Returns each text with the model's end, as source and target."""
-  pairs = []
-  for ids in opening.text_ids(args, generator.tokenizer, texts):
-    ids = [*_without_start(generator, ids), *generator.model.eos_ids[:1]]
-    pairs.append((ids, ids))
-  return pairs
-
-
-def _written(
-  out: pathlib.Path,
-  generator: fd.Generator,
-  prompts: Sequence[Prompt],
-  asked: Sequence[Prompt],
-  record: dict[str, Any],
-) -> list[Text]:
-  """Returns source and target of each text that the model writes, or has written before."""
-  key = prompt_file.hashed(json.dumps(record).encode())
-  file = out.with_name(f'train-draft-text-{key}.jsonl')
-  output = prompt_file.Output(file, record, len(prompts), 'give --out another folder')
-  if len(output.done()) < len(prompts):
-    print(f'{len(prompts):,} texts are written, and kept in {file}', flush=True)
-    prompt_file.write(output, generator, prompts, asked, record['max_len'], ids=True)
-  pairs, lines = [], output.done()
-  for index, prompt in enumerate(asked):
-    ids, written = generator.read(prompt)[0], parse_json(lines[index]).get('ids')
-    words = range(generator.model.vocab_size)
-    if not isinstance(written, list) or not all(token in words for token in written):
-      raise UserError(f'line {index + 1} of {file} has no ids of this model: remove the file')
-    if generator.model.start_id is not None:
-      pairs.append((ids, written))
-    else:
-      whole = _without_start(generator, ids) + written
-      pairs.append((whole, whole))
-  return pairs
-
-
-def _without_start(generator: fd.Generator, ids: list[int]) -> list[int]:
-  """Returns the ids of a text without its first token if the model itself puts it there."""
-  return ids[1:] if ids[:1] == [generator.model.config.bos_id] else ids
-
-
-def _pairs(texts: Sequence[Text]) -> TokenPairs:
-  sources, targets = zip(*texts, strict=True)
-  return TokenPairs(Ragged.of(sources), Ragged.of(targets))
+def _fresh(args: argparse.Namespace, target: Bound, texts: Sequence[Text]) -> Bound:
+  """Returns the draft to begin with: a trained one, or a fresh one on the target's last layer."""
+  model: Any = target.module
+  kind = EagleNetwork if args.kind.startswith('eagle') else BlockNetwork
+  if args.start is not None:
+    draft = Bound(*fd.load_draft(args.start))
+    if not isinstance(draft.module, kind):
+      raise UserError(f'--start={args.start} is no draft of --kind={args.kind}')
+    check_target(draft, target.module)
+    return draft
+  sizes: dict[str, Any] = {'layers': layers_like(model, 1), 'vocab_size': model.vocab_size}
+  sizes['d_target'] = model.d_model
+  is_published = args.kind in ('eagle3', 'dflash')
+  if isinstance(model, LM) and (model.layers >= DEEP or is_published):
+    taps = numbered(RULE, model.layers) if model.layers >= DEEP else (max(model.layers - 1, 0),)
+    sizes |= {'taps': taps, 'fuses': True, 'norms_taps': not is_published}
+  written = np.concatenate([text.target for text in texts])
+  if args.kind == 'eagle3':
+    sizes |= {'entry': 'beside', 'recycles_normed': False}
+  elif args.kind == 'dflash':
+    unread = np.flatnonzero(np.bincount(written, minlength=model.vocab_size) == 0)
+    sizes['layers'] = dataclasses.replace(sizes['layers'], qk_norm=True)
+    sizes |= {'k': GUESSES + 1, 'entry': 'masks', 'drops_first': True}
+    sizes['unknown_id'] = int(unread[-1]) if len(unread) else model.pad_id
+  elif args.kind == 'block':
+    sizes |= {'k': GUESSES + 1, 'markov': 64}
+  words = None
+  if 0 < args.words < model.vocab_size and args.kind != 'dflash':
+    words = most_frequent(target.module, written, args.words)
+    sizes['words'] = len(words)
+    share = np.isin(written, words).mean()
+    print(f'the draft guesses among {len(words):,} words, which are {share:.1%} of the texts')
+  network = kind(**sizes)
+  key = jax.random.fold_in(jax.random.key(args.seed), 1)
+  return Bound(network, begin(network, target, key, 'target', words))
 
 
 def _task(
-  args: argparse.Namespace, target: Bound, dev: Sequence[Any]
-) -> tuple[Task, Callable[[Params], None]]:
-  """Returns the task of a kind of draft, and a function that saves the result."""
+  args: argparse.Namespace, target: Bound, draft: Bound | None, dev: Sequence[Any], anchors: int
+) -> tuple[Task, Callable[[Params], None], Evaluate | None]:
+  """Returns the task of a kind of draft, and functions that save and that watch what it learns.
+
+  Args:
+    args: the flags.
+    target: the model.
+    draft: what to begin with; None: Medusa's heads.
+    dev: held-out batches.
+    anchors: places of each row at which a draft learns; 0: all.
+  """
   model, params = target
-  if args.kind == 'heads':
+  if draft is None:
     heads = MedusaHeads(HEADS, model.d_model, vocab_size=model.vocab_size)
     task = frozen_heads_task(model, heads, params, draw='all', decay=0.8, anchors=ANCHORS)
-    return task, lambda learnt: fd.save_heads(args.out, (heads, learnt), args.model)
-  sizes = {
-    'layers': layers_like(model, 1),
-    'vocab_size': model.vocab_size,
-    'd_target': model.d_model,
-  }
-  network: Any = EagleNetwork(**sizes)
-  if args.kind == 'block':
-    network = BlockNetwork(**sizes, k=GUESSES + 1, markov=64)
-  key = jax.random.fold_in(jax.random.key(args.seed), 1)
-  fresh = Bound(network, begin(network, target, key, 'target', None))
-  fixed = split(fresh.params)[1]
+    return task, lambda learnt: fd.save_heads(args.out, (heads, learnt), args.model), None
+  network, fixed = draft.module, split(draft.params)[1]
 
   def save(learnt: Params) -> None:
-    draft = Bound(network, learnt | fixed)
-    warmth = warmth_of(draft, target, dev, GUESSES, ANCHORS)
-    fd.save_draft(args.out, (network, draft.params | {'warmth': jnp.asarray(warmth)}))
+    warmth = warmth_of(Bound(network, learnt | fixed), target, dev, GUESSES, anchors)
+    fd.save_draft(args.out, (network, learnt | fixed | {'warmth': jnp.asarray(warmth)}))
 
-  return frozen_draft_task(target, fresh, DraftLoss(anchors=ANCHORS)), save
+  def evaluate(learnt: Params) -> dict[str, float]:
+    return draft_accuracy(Bound(network, learnt | fixed), target, dev, GUESSES, anchors)
+
+  loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
+  return frozen_draft_task(target, draft, loss), save, evaluate
+
+
+def _optimizer(d_model: int, steps: int) -> OptimizerConfig:
+  warmup = max(min(200, steps // 10), 1)
+  return OptimizerConfig(
+    d_model, schedule='linear', constant=RATE, warmup=warmup, steps=steps, b2=0.98, clip=CLIP
+  )
+
+
+def _steps_in(seconds: float, task: Task, batches: Any, d_model: int) -> int:
+  """Returns how many steps fit into a time, by the clock of three."""
+  optimizer, begun = _optimizer(d_model, STEPS), 0.0
+  transform = optimizer.build()
+  state = TrainState.create(task, transform, jax.random.key(0))
+  step = make_step(task, transform, optimizer.learning_rate)
+  for index in range(4):  # the first one compiles
+    state = jax.block_until_ready(step(state, task.frozen, batches[index])[0])
+    begun = begun or time.monotonic()
+  return max(int(seconds / ((time.monotonic() - begun) / 3)), 2)
+
+
+def _tell(
+  draft: tuple[Any, Params], target: Bound, work: pathlib.Path, steps: int, texts: Sequence[Text]
+) -> None:
+  """Prints how a draft learnt, what more steps would bring, and how it decodes held-out prompts."""
+  curve = {}
+  for row in read_metrics(work):
+    if 'eval' in row:
+      curve[row['step']] = row['eval']['tokens a call']
+  print(f'\nTokens a call on held-out texts, as a chain of {GUESSES}:')
+  print('  '.join(f'step {step}: {value:.2f}' for step, value in curve.items()))
+  more = forecast(list(curve), list(curve.values()), 2 * steps)
+  if more is not None:
+    print(f'As the curve goes on, twice the steps would bring {more[0]:.2f} +- {more[1]:.2f}')
+  asked = sorted((text.category, text.prompt) for text in texts[:MEASURED])
+  lines = []
+  for strategy in usual_for(draft).sizes([5], [16]):
+    for temperature in (0, 1):
+      sampling = {'temperature': 1.0} if temperature else {}
+      worth = tokens_a_call(target, with_settings(strategy, sampling), asked, MOST)
+      lines.append([describe(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
+  print('\nTokens a call as it decodes them, by category:')
+  print(columns([['', 'temperature', *worth], *lines]))

@@ -1,11 +1,15 @@
 """Drafts that are trained by the command line."""
 
+import argparse
 import json
 
+import jax
+import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.cli import prompt_file, train_draft
+from fastdec.cli import own_texts, prompt_file, train_draft
+from fastdec.struct import Bound
 
 
 @pytest.mark.wide('heads')
@@ -46,7 +50,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
 
 
 @pytest.mark.parametrize('words, message', [
-  (['--kind=tree'], '--kind=tree is not possible: give one of eagle, block, heads'),
+  (['--kind=tree'], '--kind=tree is not possible: give one of eagle, eagle3, block, dflash, heads'),
   (['--as-is'], '--as-is is for a model that continues a text'),
   (['--out={}'], 'is there already, and is no draft alone'),
   (['--max-len=40'], "exceeds the model's 32 positions"),
@@ -68,7 +72,8 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   records = {'messages': chat}, {'prompt': 'A man'}
   (tmp_path / 'texts').write_text('\n'.join(map(json.dumps, records)))
   seen = []
-  monkeypatch.setattr(train_draft, '_pairs', lambda texts: seen.append(texts) or stop())
+  read = own_texts.as_is
+  monkeypatch.setattr(own_texts, 'as_is', lambda *args: seen.append(read(*args)) or stop())
 
   def stop():
     raise fd.UserError('that is enough')
@@ -77,4 +82,49 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   assert fastdec('train-draft', *words).mistake == 'that is enough\n'
   tokenizer, (end, *_) = fd.load_tokenizer(talker), fd.load(talker)[0].eos_ids
   ids = [*tokenizer.encode_chat(chat, add_generation_prompt=False), end]
-  assert seen == [[(ids, ids)]]
+  assert seen[0][0][:2] == (ids, ids)
+
+
+@pytest.mark.wide('eagle')
+@pytest.mark.parametrize('kind', ['eagle', 'eagle3', 'dflash'])
+def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
+  talker, fastdec, tmp_path, monkeypatch, kind
+):
+  questions = [{'category': kind, 'prompt': f'A {kind}'} for kind in ('man', 'dog') * 4]
+  (tmp_path / 'asked.jsonl').write_text('\n'.join(map(json.dumps, questions)))
+  flags = ('--model', talker, '--prompts', tmp_path / 'asked.jsonl', '--max-len=6', '--words=12')
+  flags += ('--rows=2', '--loss=hybrid', '--temperature=1', f'--kind={kind}')
+  monkeypatch.setattr(own_texts, 'FIRST', 1)
+  monkeypatch.setattr(train_draft, 'WRITTEN', 4)
+  monkeypatch.setattr(train_draft, 'HELD_OUT', 2)
+  monkeypatch.setattr(train_draft, 'FOR_TEXT', 0)  # no time but for the first poolful
+  monkeypatch.setattr(train_draft, 'FOR_STEPS', 0)
+  asked = []
+
+  def worth(target, strategy, prompts, most):
+    asked.append((strategy.drafts_trees, getattr(strategy.sampling, 'temperature', None), prompts))
+    return {'all': 1.5}
+
+  monkeypatch.setattr(train_draft, 'tokens_a_call', worth)
+  ended = fastdec('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
+  assert ended.code == 0, ended.err
+  plan = json.loads((tmp_path / 'draft.training' / 'plan.json').read_text())
+  assert plan == {'texts': 4, 'steps': 2}
+  assert 'step 1: ' in ended.out and ended.out.count('1.50') == len(asked) >= 4
+  assert {is_tree for is_tree, *_ in asked} == {True, False} and len(asked[0][2]) == 2
+  assert {category for category, _ in asked[0][2]} <= {'man', 'dog'}
+  assert not list((tmp_path / 'draft.training').glob('states*'))
+  module, params = fd.load_draft(tmp_path / 'draft')
+  assert module.words == (None if kind == 'dflash' else 12)
+  if kind != 'eagle':
+    again = fd.load_draft(tmp_path / 'draft.published')[1]
+    del params['warmth']
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    return
+
+  # A training goes on with that draft, whose words stay.
+  target = Bound(*fd.load(talker))
+  args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
+  assert (train_draft._fresh(args, target, []).params['ids'] == params['ids']).all()
+  with pytest.raises(fd.UserError, match='is no draft of --kind=block'):
+    train_draft._fresh(argparse.Namespace(kind='block', start=args.start), target, [])

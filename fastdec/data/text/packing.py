@@ -15,7 +15,7 @@ Targets are not shifted: the model does that.
 import itertools
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ with extras.explained():
   import grain
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
+Kept = Mapping[str, np.ndarray]  # 'source', 'target': what is known of each token of a side
 CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit considers; with four times as many they are 0.5 % fuller
 
@@ -59,7 +60,9 @@ def tokenise(
   return TokenPairs(Ragged.joined(sources), Ragged.joined(targets), dropped)
 
 
-def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> grain.MapDataset:
+def packed_batches(
+  tokens: TokenPairs, rows: int, length: int, seed: int, kept: Kept | None = None
+) -> grain.MapDataset:
   """Makes training batches without end, by index: int32[rows, length] arrays named as above.
 
   Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the
@@ -71,6 +74,8 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
     rows: rows in a batch.
     length: tokens in a row, for source and for target.
     seed: of the shuffles.
+    kept: arrays [tokens of the side, ...], which batches have too, as 'target_kept', of the tokens
+      that they have.
 
   Raises:
     UserError: no rows, no pairs, or a pair longer than a row.
@@ -86,7 +91,7 @@ def packed_batches(tokens: TokenPairs, rows: int, length: int, seed: int) -> gra
     raise UserError(
       f'a sentence has {longest} tokens, a row {length}: give longer rows or limit max_length'
     )
-  return grain.MapDataset.source(_PackedSource(tokens, rows, length, seed))
+  return grain.MapDataset.source(PackedSource(tokens, rows, length, seed, kept or {}))
 
 
 class _Plan(NamedTuple):
@@ -96,11 +101,12 @@ class _Plan(NamedTuple):
   starts: Int[np.ndarray, ' rows_plus_1']
 
 
-class _PackedSource:
+class PackedSource:
   """Batches by index, for Grain: index = epoch * batches_per_epoch + batch."""
 
-  def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int):
+  def __init__(self, tokens: TokenPairs, rows: int, length: int, seed: int, kept: Kept):
     self._tokens, self._rows, self._length, self._seed = tokens, rows, length, seed
+    self._kept = kept
     self._lock = threading.Lock()  # Grain reads from several threads
     pairs, row = self._assign(0)
     self.batches_per_epoch = -(-int(row.max() + 1) // rows)
@@ -118,11 +124,11 @@ class _PackedSource:
     pairs, counts = order[starts[0] : starts[-1]], np.diff(starts)
     row = np.repeat(np.arange(self._rows), counts)
     segment = 1 + np.arange(len(pairs)) - np.repeat(starts[:-1] - starts[0], counts)
-    shape = self._rows, self._length
-    return {
-      **_lay_out('source', self._tokens.source, pairs, row, segment, shape),
-      **_lay_out('target', self._tokens.target, pairs, row, segment, shape),
-    }
+    shape, batch = (self._rows, self._length), {}
+    for name in ('source', 'target'):
+      side: Ragged = getattr(self._tokens, name)
+      batch |= _lay_out(name, side, self._kept.get(name), pairs, row, segment, shape)
+    return batch
 
   def _assign(self, epoch: int) -> tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]:
     """Returns the epoch's shuffle, and the row of each of its pairs."""
@@ -188,12 +194,13 @@ def first_fit(lengths: Int[np.ndarray, 'n 2'], length: int) -> Int[np.ndarray, '
 def _lay_out(
   name: str,
   side: Ragged,
+  kept: np.ndarray | None,
   pairs: Int[np.ndarray, ' n'],
   row: Int[np.ndarray, ' n'],
   segment: Int[np.ndarray, ' n'],
   shape: tuple[int, int],
 ) -> Batch:
-  """Lays out one side of a batch: tokens, segments and positions of the pairs of each row."""
+  """Lays out one side of a batch: tokens, segments, positions and what is kept of the pairs."""
   # For each token: its position in the sentence, and its place in the flat array of rows.
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)
@@ -201,10 +208,14 @@ def _lay_out(
   # tokens of the batch in earlier rows
   rows_before = np.concatenate([[0], ends])[np.searchsorted(row, row)]
   flat = np.repeat(row * shape[1] - rows_before, lengths) + np.arange(lengths.sum())
-  tokens = side.tokens[np.repeat(side.offsets[pairs], lengths) + position]
-  values = tokens, np.repeat(segment, lengths), position
+  numbers = np.repeat(side.offsets[pairs], lengths) + position
+  values = side.tokens[numbers], np.repeat(segment, lengths), position
   batch = {}
   for key, value in zip((name, f'{name}_segment', f'{name}_position'), values, strict=True):
     batch[key] = np.zeros(shape, np.int32)
     batch[key].ravel()[flat] = value
+  if kept is not None:
+    laid = np.zeros((shape[0] * shape[1], *kept.shape[1:]), kept.dtype)
+    laid[flat] = kept[numbers]
+    batch[f'{name}_kept'] = laid.reshape(*shape, *kept.shape[1:])
   return batch

@@ -20,6 +20,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.words import suppress_words
 from fastdec.struct import Bound
 from fastdec.training.anchors import anchors_of
+from fastdec.training.drafts.kept import seen_in
 from fastdec.training.drafts.losses import no_carry
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import Batch
@@ -86,7 +87,7 @@ def _guessed(
 
   Returns confidences at each temperature, and masks of the right guesses and of the real ones.
   """
-  seen = target.module.features(target.params, batch, draft.module.taps)
+  seen = seen_in(batch, target, draft.module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
   confidences, right = [], []

@@ -1,9 +1,16 @@
 """Losses of draft networks, and their accuracy.
 
-A draft learns the token that the target wrote (CE), or the target's whole law. KL is the divergence
-of its own law from the target's. TV is the total variation between them: 1 - TV is the rate at
-which guesses drawn from the draft's law are accepted. A loss is the mean over real guesses at each
-position after the anchors, and then the weighted mean over positions.
+A draft learns the token that the target wrote (CE), or the target's whole law p, by its own law q:
+
+  ce       -log q(token)
+  kl       KL(p || q)
+  tv       the total variation; alpha = 1 - TV is the rate at which guesses of q are accepted
+  nla      -log alpha (Samarin et al. 2026)
+  hybrid   w KL(p || q) + (1 - w) TV, where w = exp(-3 alpha) has no gradient (there)
+
+A loss is the mean over real guesses at each position after the anchors, and then the weighted mean
+over positions. The weights fall by a constant factor, or say what a position can still earn
+(D-PACE, 2605.18810).
 """
 
 import dataclasses
@@ -21,11 +28,17 @@ from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.models.api import suppress
+from fastdec.models.layers import project
 from fastdec.models.taps import Features
 from fastdec.struct import Bound
 from fastdec.training.anchors import Anchors, anchors_of
+from fastdec.training.drafts.kept import seen_in
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import KEPT, Batch, Metrics
+
+KINDS = 'ce', 'kl', 'tv', 'nla', 'hybrid'
+LEAST_ALPHA = 1e-5  # of nla's logarithm
+HASTE = 3.0  # of hybrid's weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +49,11 @@ class DraftLoss:
     passes: number of guesses that training unrolls for an autoregressive draft; a block has k - 1.
     anchors: number of places in each row at which the draft learns, drawn anew in each step; 0:
       all.
-    ce, kl, tv: weights of the kinds of loss.
+    ce, kl, tv, nla, hybrid: weights of the kinds of loss.
     decay: weight of each guess relative to the one before.
+    pace: weighs each guess by the tokens that it and those behind it may still bring: sums of
+      products of s = (1 - pace) q(token) + pace, in place of `decay`; 0: off.
+    prefix: a guess counts only if the draft has all words before it too.
   """
 
   passes: int = 4
@@ -45,7 +61,11 @@ class DraftLoss:
   ce: float = 1.0
   kl: float = 0.0
   tv: float = 0.0
+  nla: float = 0.0
+  hybrid: float = 0.0
   decay: float = 0.9
+  pace: float = 0.0
+  prefix: bool = False
 
   def __post_init__(self) -> None:
     if self.passes < 1:
@@ -54,11 +74,12 @@ class DraftLoss:
       raise UserError(
         f'anchors={self.anchors} is not possible: give 0 for all places, or 1 or more of each row'
       )
-    shares = self.ce, self.kl, self.tv
-    if min(shares) < 0 or not sum(shares):
-      raise UserError(
-        f'ce={self.ce}, kl={self.kl}, tv={self.tv}: give weights of 0 or more, one of them above 0'
-      )
+    shares = {kind: getattr(self, kind) for kind in KINDS}
+    if min(shares.values()) < 0 or not sum(shares.values()):
+      given = ', '.join(f'{kind}={share}' for kind, share in shares.items())
+      raise UserError(f'{given}: give weights of 0 or more, one of them above 0')
+    if not 0 <= self.pace <= 1:
+      raise UserError(f'pace={self.pace} is not possible: give a number above 0 to 1, or 0 for off')
     if not 0 < self.decay <= 1:
       raise UserError(
         f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0'
@@ -67,7 +88,7 @@ class DraftLoss:
   @property
   def reads_law(self) -> bool:
     """True if the loss needs the target's law, not only its tokens."""
-    return bool(self.kl or self.tv)
+    return any(getattr(self, kind) for kind in KINDS if kind != 'ce')
 
 
 class Rows(NamedTuple):
@@ -82,8 +103,10 @@ class Rows(NamedTuple):
 class Outcome(NamedTuple):
   """The outcome of one guess at each anchor."""
 
-  loss: Float[Array, '']
+  loss: Float[Array, 'b a']
+  chance: Float[Array, 'b a']  # of the token that the target wrote, by the draft
   is_right: Bool[Array, 'b a']
+  has_word: Bool[Array, 'b a']  # true if that token is one of the draft's words
 
 
 def draft_loss(
@@ -94,6 +117,7 @@ def draft_loss(
   settings: DraftLoss,
   key: Array | None = None,
   dropout_key: Array | None = None,
+  projection: Float[Array, 'w d'] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """Computes the loss of a draft on packed batches.
 
@@ -105,6 +129,8 @@ def draft_loss(
     settings: the kinds of loss and their weights.
     key: draws anchors; not read if all are used.
     dropout_key: for the draft's dropout; None switches it off.
+    projection: what the target multiplies its state with for the logits of the draft's words; None:
+      the logits of all words are computed.
 
   Returns:
     The loss in nats a guess; and metrics: 'loss', the share of right guesses at each position,
@@ -113,13 +139,32 @@ def draft_loss(
   """
   anchors = anchors_of(batch, settings.anchors, key)
   rows = rows_of(draft, target, batch, seen, anchors, settings.passes, dropout_key)
-  outcome = _over_rows(draft, target, seen, anchors, rows, settings)
+  outcome = _over_rows(draft, target, seen, anchors, rows, settings, projection)
+  counts = rows.is_real & outcome.has_word
+  if settings.prefix:
+    counts &= jnp.cumprod(outcome.has_word, axis=0, dtype=jnp.int32) > 0
   n = len(rows.token)
-  weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
-  loss = (outcome.loss * weights).sum() / weights.sum()
+  if settings.pace:
+    weights = _pace(outcome.chance, counts, settings.pace)
+    loss = jnp.where(counts, weights * outcome.loss, 0).sum() / jnp.maximum(counts.sum(), 1)
+  else:
+    weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
+    loss = (_share(outcome.loss, counts) * weights).sum() / weights.sum()
   accuracy = _share(outcome.is_right, rows.is_real)
   metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
   return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
+
+
+def _pace(
+  chance: Float[Array, 'n b a'], counts: Bool[Array, 'n b a'], least: float
+) -> Float[Array, 'n b a']:
+  """Returns each guess's weight: the sum, over it and those behind it, of the chance to get there.
+
+  D-PACE (2605.18810): a chance is at least `least`, and 1 at guesses that do not count.
+  """
+  steps = jnp.where(counts, (1 - least) * chance + least, 1)
+  reached = jnp.where(counts, jnp.cumprod(steps, axis=0), 0)
+  return jax.lax.stop_gradient(jnp.cumsum(reached[::-1], axis=0)[::-1])
 
 
 def rows_of(
@@ -169,19 +214,33 @@ def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
 
 
 def _over_rows(
-  draft: Bound, target: Bound, seen: Features, anchors: Anchors, rows: Rows, settings: DraftLoss
+  draft: Bound,
+  target: Bound,
+  seen: Features,
+  anchors: Anchors,
+  rows: Rows,
+  settings: DraftLoss,
+  projection: Float[Array, 'w d'] | None = None,
 ) -> Outcome:
-  """Computes the outcome of each guess, [n].
+  """Computes the outcome of each guess, [n, b, a].
 
   More than `KEPT` logits are computed again for the gradient, so the memory is that of one guess.
   """
+
+  def law_at(hidden: Float[Array, '*b d']) -> Float[Array, '*b w']:
+    return _law(draft, target, hidden, projection)
+
+  # Where all places are anchors, each guess reads the same laws, moved by one place.
+  laws = law_at(seen.hidden) if settings.reads_law and not settings.anchors else None
 
   def one_guess(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Outcome]:
     number, row = numbered
     logits, carry = logits_of(draft, target, row.states, row.before, carry)
     law = None
-    if settings.reads_law:
-      law = _law(draft, target, anchors.take(seen.hidden, number + 1))
+    if laws is not None:
+      law = anchors.take(laws, number + 1)
+    elif settings.reads_law:
+      law = law_at(anchors.take(seen.hidden, number + 1))
     return carry, _one_row(draft, logits, law, row, settings)
 
   if rows.token.size * (draft.module.words or draft.module.vocab_size) > KEPT:
@@ -190,12 +249,17 @@ def _over_rows(
   return jax.lax.scan(one_guess, no_carry(draft, rows.states[0]), (numbers, rows))[1]
 
 
-def _law(draft: Bound, target: Bound, hidden: Float[Array, 'b a d']) -> Float[Array, 'b a w']:
+def _law(
+  draft: Bound, target: Bound, hidden: Float[Array, '*b d'], projection: Float[Array, 'w d'] | None
+) -> Float[Array, '*b w']:
   """Returns the target's law over the draft's words, without a gradient."""
   model, params = target
-  logits = suppress(model.unembed(params, hidden), model.suppressed_ids)
-  if 'ids' in draft.params:
-    logits = logits[..., draft.params['ids']]
+  if projection is not None:
+    logits = project(hidden, projection)
+  else:
+    logits = suppress(model.unembed(params, hidden), model.suppressed_ids)
+    if 'ids' in draft.params:
+      logits = logits[..., draft.params['ids']]
   return jax.lax.stop_gradient(jax.nn.softmax(logits, axis=-1))
 
 
@@ -206,18 +270,20 @@ def _one_row(
   row: Rows,
   settings: DraftLoss,
 ) -> Outcome:
-  """Computes the loss of one guess, over the anchors whose next word the draft has."""
+  """Computes the loss of one guess; a token that the draft does not have counts as its word 0."""
   word, has_word = _word(draft, row.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
   log_q = jax.nn.log_softmax(logits, axis=-1)
-  loss = jnp.zeros(word.shape, log_q.dtype)
-  if settings.ce:
-    loss -= settings.ce * jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
-  if law is not None and settings.kl:
-    loss += settings.kl * (xlogy(law, law) - law * log_q).sum(-1)
-  if law is not None and settings.tv:
-    loss += settings.tv * 0.5 * jnp.abs(law - jnp.exp(log_q)).sum(-1)
-  return Outcome(_share(loss, row.is_real & has_word), is_right)
+  log_chance = jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
+  loss = -settings.ce * log_chance
+  if law is not None:
+    kl = (xlogy(law, law) - law * log_q).sum(-1) if settings.kl or settings.hybrid else 0
+    alpha = jnp.minimum(law, jnp.exp(log_q)).sum(-1)
+    w = jnp.exp(-HASTE * jax.lax.stop_gradient(alpha))
+    loss += settings.kl * kl + settings.tv * (1 - alpha)
+    loss -= settings.nla * jnp.log(jnp.maximum(alpha, LEAST_ALPHA))
+    loss += settings.hybrid * (w * kl + (1 - w) * (1 - alpha))
+  return Outcome(loss, jnp.exp(log_chance), is_right, has_word)
 
 
 def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
@@ -271,9 +337,8 @@ def _counts(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
   """Counts right guesses, real guesses, anchors, and right guesses before the first wrong one."""
-  model, params = target
   module: DraftNetwork = draft.module
-  seen = model.features(params, batch, module.taps)
+  seen = seen_in(batch, target, module.taps)
   chosen = anchors_of(batch, anchors, jax.random.key(0))
   rows = rows_of(draft, target, batch, seen, chosen, passes)
   right = _over_rows(draft, target, seen, chosen, rows, DraftLoss()).is_right & rows.is_real

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
 from fastdec.errors import UserError
@@ -20,6 +21,7 @@ from fastdec.models.transformer import Transformer
 from fastdec.struct import Bound
 
 INITS = ('target', 'fresh')
+NEW = ('q_norm', 'k_norm')  # norms that a draft may have, and its target not
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
@@ -75,7 +77,12 @@ def begin(
 
 
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
-  """Returns the target's last layers under the draft's names."""
+  """Returns the target's last layers under the draft's names.
+
+  Norms that the target lacks stay fresh. A first layer that reads embedding and feature side by
+  side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and at first
+  nothing of the embedding.
+  """
   name = 'decoder' if tower.reads_source(draft.layers) else 'layer'
   depth = sum(re.fullmatch(rf'{name}_\d+', part) is not None for part in target.params)
   wanted = tower.depth_of(draft.layers)
@@ -83,14 +90,20 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
     raise UserError(
       f'init=target with {wanted} layers, and the target has {depth}: give as many, or init=fresh'
     )
-  copied = {f'layer_{i}': target.params[f'{name}_{depth - wanted + i}'] for i in range(wanted)}
-  if _shapes(copied) != _shapes(fresh):
-    raise UserError(
-      "init=target: the draft's layers have other sizes than the target's: give init=fresh"
-    )
-  return copied
-
-
-def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
-  leaves = jax.tree.leaves_with_path(params)
-  return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
+  layers = {}
+  for i in range(wanted):
+    copied: dict[Any, Any] = dict(flatten_dict(target.params[f'{name}_{depth - wanted + i}']))
+    layer: dict[Any, Any] = dict(flatten_dict(fresh[f'layer_{i}']))
+    for path, kernel in list(layer.items()):
+      own = copied.pop(path, None)
+      if own is None and path[0] in NEW:
+        continue
+      if own is not None and own.shape != kernel.shape and getattr(draft, 'entry', '') == 'beside':
+        own = jnp.pad(own, [(m - n, 0) for n, m in zip(own.shape, kernel.shape, strict=True)])
+      if own is None or own.shape != kernel.shape:
+        raise UserError(
+          "init=target: the draft's layers have other sizes than the target's: give init=fresh"
+        )
+      layer[path] = own
+    layers[f'layer_{i}'] = unflatten_dict(layer)
+  return layers

@@ -3,11 +3,16 @@
 The draft's vocabulary (`ids`) is chosen before, and stays fixed.
 """
 
+import contextlib
+
 import jax
 from jaxtyping import Array, Float
 
+from fastdec.errors import UserError
+from fastdec.heads.shortlist import output_of
 from fastdec.models.api import Params
 from fastdec.struct import Bound
+from fastdec.training.drafts.kept import seen_in
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import Batch, Metrics, cross_entropy
 from fastdec.training.state import Task, copied
@@ -18,7 +23,7 @@ FIXED = ('ids', 'warmth')  # parameters of a draft that are not trained
 def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   """Trains a draft on a model that stays as it is, and runs without dropout.
 
-  Parameters: the draft's, without `FIXED`.
+  Parameters: the draft's, without `FIXED`. Batches may have the features that it reads (`kept`).
 
   Args:
     target: the model and its parameters.
@@ -33,10 +38,15 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   ) -> tuple[Float[Array, ''], Metrics]:
     keys = jax.random.split(key)
     bound, whole = Bound(model, frozen['model']), Bound(module, params | frozen['fixed'])
-    seen = model.features(bound.params, batch, module.taps)
-    return draft_loss(whole, bound, batch, seen, settings, *keys)
+    seen = seen_in(batch, bound, module.taps)
+    projection = frozen.get('projection')
+    return draft_loss(whole, bound, batch, seen, settings, *keys, projection=projection)
 
-  return Task(lambda key: copied(learned), loss, {'model': target.params, 'fixed': fixed})
+  frozen = {'model': target.params, 'fixed': fixed}
+  if settings.reads_law and 'ids' in fixed:
+    with contextlib.suppress(UserError):  # of a target whose logits are no product with a matrix
+      frozen['projection'] = output_of(model, target.params, model.d_model)[fixed['ids']]
+  return Task(lambda key: copied(learned), loss, frozen)
 
 
 def finetuned_draft_task(

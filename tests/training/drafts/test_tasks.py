@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
+from fastdec.heads.shortlist import output_of
 from fastdec.struct import Bound
 from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts import losses
@@ -94,40 +95,55 @@ def by_hand(draft, target, batch, settings):
   seen = seen_by(target, batch, draft.module.taps)
   anchors = anchors_of(batch)
   rows, guessed = guesses_of(draft, target, batch, seen, anchors, settings.passes)
-  means, rights = [], []
+  n, (b, a) = len(rows.token), rows.token[0].shape
+  each, chances, counts, rights = np.zeros((n, b, a)), np.ones((n, b, a)), np.zeros((n, b, a)), []
   ids = np.asarray(draft.params['ids']) if 'ids' in draft.params else np.arange(VOCAB)
   law = np.array(target.module.unembed(target.params, seen.hidden), np.float64)
   law[..., 0] = -np.inf  # the target never writes padding
   law = np.asarray(jax.nn.softmax(law[..., ids], axis=-1))
-  for i in range(len(rows.token)):
-    q, each, right = np.asarray(jax.nn.softmax(guessed[i], axis=-1)), [], []
-    for row, column in np.argwhere(np.asarray(rows.is_real[i])):
-      token, place = int(rows.token[i, row, column]), int(anchors.place[row, column]) + 1 + i
-      right.append(ids[q[row, column].argmax()] == token)
-      if token not in ids:
+  for i in range(n):
+    q, right = np.asarray(jax.nn.softmax(guessed[i], axis=-1), np.float64), []
+    for at in map(tuple, np.argwhere(np.asarray(rows.is_real[i]))):
+      token, place = int(rows.token[(i, *at)]), int(anchors.place[at]) + 1 + i
+      right.append(ids[q[at].argmax()] == token)
+      has_all = all(int(rows.token[(j, *at)]) in ids for j in range(i))
+      if token not in ids or (settings.prefix and not has_all):
         continue
-      own, p = q[row, column], law[row, place]
-      kl = sum(a * np.log(a / b) for a, b in zip(p, own, strict=True) if a)
-      ce, tv = -np.log(own[list(ids).index(token)]), 0.5 * abs(p - own).sum()
-      each.append(settings.ce * ce + settings.kl * kl + settings.tv * tv)
-    means.append(np.mean(each))
+      own, p = q[at], law[at[0], place]
+      chances[(i, *at)], counts[(i, *at)] = own[list(ids).index(token)], 1
+      kl = sum(x * np.log(x / y) for x, y in zip(p, own, strict=True) if x)
+      tv = 0.5 * abs(p - own).sum()
+      w = np.exp(-3 * (1 - tv))
+      kinds = {'ce': -np.log(chances[(i, *at)]), 'kl': kl, 'tv': tv, 'nla': -np.log(1 - tv)}
+      kinds['hybrid'] = w * kl + (1 - w) * tv
+      each[(i, *at)] = sum(getattr(settings, kind) * value for kind, value in kinds.items())
     rights.append(np.mean(right))
-  weights = settings.decay ** np.arange(len(means))
+  if settings.pace:
+    earned = np.where(counts, (1 - settings.pace) * chances + settings.pace, 1)
+    total = 0
+    for i in range(n):
+      for j in range(i, n):
+        total += (earned[: j + 1].prod(0) * counts[j] * each[i] * counts[i]).sum()
+    return total / counts.sum(), rights
+  means = each.sum((1, 2)) / counts.sum((1, 2))
+  weights = settings.decay ** np.arange(n)
   return (weights * means).sum() / weights.sum(), rights
 
 
-@pytest.mark.parametrize(('kind', 'words'), [('eagle', None), ('block', 6)])
-@pytest.mark.wide('block-6')
-def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, target):
-  batch, settings = (
-    batch_of('translation', 1),
-    DraftLoss(passes=3, ce=0.5, kl=0.3, tv=0.2, decay=0.7),
-  )
-  draft = bound(network(kind, 'translation', words=words), 5)
+@pytest.mark.parametrize(('kind', 'words', 'settings'), [
+  ('eagle', None, DraftLoss(passes=3, ce=0.5, kl=0.3, tv=0.2, decay=0.7)),
+  ('block', 6, DraftLoss(passes=3, ce=0.1, nla=0.4, hybrid=0.6, pace=0.5, prefix=True)),
+  ('block', 6, DraftLoss(ce=0.0, kl=1.0)),
+])  # fmt: skip
+@pytest.mark.wide('block-6-settings2')
+def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, settings, target):
+  batch = batch_of('translation', 1)
+  draft, projection = bound(network(kind, 'translation', words=words), 5), None
   if words:
-    draft.params['ids'] = jnp.array([0, 2, 3, 5, 6, 9])
+    draft.params['ids'] = ids = jnp.array([1, 2, 3, 5, 6, 9])
+    projection = output_of(*target, D)[ids]
   seen = seen_by(target, batch)
-  loss, metrics = loss_of(draft, target, batch, seen, settings)
+  loss, metrics = loss_of(draft, target, batch, seen, settings, projection=projection)
   expected, rights = by_hand(draft, target, batch, settings)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
@@ -232,9 +248,10 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
 @pytest.mark.parametrize(('settings', 'words'), [
   ({'passes': 0}, 'passes=0 is not possible: give 1 or more'),
   ({'anchors': -1}, 'anchors=-1 is not possible'),
-  ({'ce': 0.0}, 'ce=0.0, kl=0.0, tv=0.0: give weights of 0 or more, one of them above 0'),
+  ({'ce': 0.0}, 'hybrid=0.0: give weights of 0 or more, one of them above 0'),
   ({'kl': -1.0}, 'kl=-1.0'),
   ({'decay': 0.0}, 'decay=0.0 is not possible'),
+  ({'pace': 1.5}, 'pace=1.5 is not possible'),
 ])  # fmt: skip
 def test_settings_that_are_not_possible(settings, words):
   with pytest.raises(UserError, match=words):

@@ -1,0 +1,99 @@
+"""Features of a frozen target, computed once for all texts and kept in a file.
+
+A draft reads its texts several times, and the target says the same each time: computing that again
+would cost more than the draft's own training.
+
+  kept = keep(target, taps, tokens, rows=16, length=512, folder)
+  batches = packed_batches(tokens, 16, 512, seed, kept)
+  seen = seen_in(batch, target, taps)     # a step's features
+
+A file has a row for each token: the hidden state and the taps, in bfloat16. What is computed is
+counted beside it, so it is not computed again after a stop.
+"""
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fastdec.data.text.packing import Kept, PackedSource
+from fastdec.data.text.tokens import TokenPairs
+from fastdec.files import parse_json, write_json
+from fastdec.models.taps import Features, Taps
+from fastdec.struct import Bound
+from fastdec.training.losses import Batch
+
+SIDES = 'target', 'source'
+MOST = 0.5  # of the free disk
+
+
+def keep(
+  target: Bound, taps: Taps, tokens: TokenPairs, rows: int, length: int, folder: pathlib.Path
+) -> Kept | None:
+  """Computes the features of all texts, or goes on with it, and returns them by side.
+
+  Args:
+    target: the model and its parameters.
+    taps: the layers whose states are kept, beside the hidden state.
+    tokens: the texts.
+    rows, length: of the batches in which they are computed.
+    folder: gets the files.
+
+  Returns:
+    Arrays mapped from the files, for `packed_batches`; None: they would take more than half of the
+    free disk.
+  """
+  numbers = {side: np.arange(len(getattr(tokens, side).tokens)) for side in SIDES}
+  batches = PackedSource(tokens, rows, length, 0, numbers)
+
+  @jax.jit
+  def features(params: Any, batch: Batch) -> dict[str, Array]:
+    seen = target.module.features(params, batch, taps)
+    states = {'target': jnp.concatenate([seen.hidden, *seen.taps], axis=-1)}
+    if seen.source is not None:
+      states['source'] = seen.source
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), states)
+
+  # Map the files, as long as they will be.
+  folder.mkdir(parents=True, exist_ok=True)
+  shapes = jax.eval_shape(features, target.params, batches[0])
+  sizes = {side: (len(numbers[side]), shape.shape[-1]) for side, shape in shapes.items()}
+  progress, record = folder / 'done.json', {'sizes': json.loads(json.dumps(sizes)), 'batches': 0}
+  if progress.is_file():
+    record = parse_json(progress.read_text())
+  elif sum(2 * n * d for n, d in sizes.values()) > MOST * shutil.disk_usage(folder).free:
+    return None
+  mode: Any = 'r+' if progress.is_file() else 'w+'
+  files = {}
+  for side, size in sizes.items():
+    files[side] = np.memmap(folder / f'{side}.bfloat16', jnp.bfloat16, mode, shape=size)
+  write_json(progress, record)
+
+  # Compute batch after batch; each place of a batch knows its token's number.
+  for index in range(record['batches'], batches.batches_per_epoch):
+    batch = batches[index]
+    states = features(target.params, {k: v for k, v in batch.items() if not k.endswith('_kept')})
+    for side, file in files.items():
+      is_real = batch[f'{side}_segment'] != 0
+      file[batch[f'{side}_kept'][is_real]] = np.asarray(states[side])[is_real]
+      file.flush()
+    write_json(progress, record | {'batches': index + 1})
+  return files
+
+
+def seen_in(batch: Batch, target: Bound, taps: Taps) -> Features:
+  """Returns the features of a batch: those that it has, or else computed now."""
+  model, params = target
+  if 'target_kept' not in batch:
+    return model.features(params, batch, taps)
+  states = jnp.asarray(batch['target_kept']).astype(jnp.float32)
+  parts = jnp.split(states, len(taps) + 1, axis=-1)
+  source = batch.get('source_kept')
+  if source is not None:
+    source = jnp.asarray(source).astype(jnp.float32)
+  return Features(parts[0], tuple(parts[1:]), source)
