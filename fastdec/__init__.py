@@ -25,6 +25,7 @@ if TYPE_CHECKING:
   from fastdec.decoding.methods.speculative import Speculative
   from fastdec.decoding.methods.trees import medusa_choices
   from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
+  from fastdec.decoding.methods.union import Union
   from fastdec.decoding.pool import decode_all, decode_each
   from fastdec.decoding.protocol import Decoded, Noted
   from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
@@ -73,6 +74,7 @@ MODULES = {
   'Speculative': 'fastdec.decoding.methods.speculative',
   'medusa_choices': 'fastdec.decoding.methods.trees',
   'BlockwiseTwoCalls': 'fastdec.decoding.methods.two_calls',
+  'Union': 'fastdec.decoding.methods.union',
   'decode_all': 'fastdec.decoding.pool',
   'decode_each': 'fastdec.decoding.pool',
   'Decoded': 'fastdec.decoding.protocol',
@@ -165,6 +167,7 @@ __all__ = [
   'Topology',
   'Tuned',
   'Typical',
+  'Union',
   'UserError',
   'UserNote',
   'build_pool',
