@@ -35,6 +35,7 @@ if TYPE_CHECKING:
   from fastdec.decoding.score import score
   from fastdec.decoding.topology import Topology
   from fastdec.errors import UserError, UserNote
+  from fastdec.evaluation.replay import replay
   from fastdec.folders import save, save_draft
   from fastdec.folders.pools import load_pool, save_pool
   from fastdec.heads.ngram_pool import NGramPool, build_pool
@@ -91,6 +92,7 @@ MODULES = {
   'Topology': 'fastdec.decoding.topology',
   'UserError': 'fastdec.errors',
   'UserNote': 'fastdec.errors',
+  'replay': 'fastdec.evaluation.replay',
   'save': 'fastdec.folders',
   'publish_draft': 'fastdec.hub.published',
   'save_draft': 'fastdec.folders',
@@ -186,6 +188,7 @@ __all__ = [
   'protocol',
   'publish_draft',
   'quantize',
+  'replay',
   'save',
   'save_draft',
   'save_heads',

@@ -12,14 +12,14 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
-from fastdec.decoding.topology import Topology, with_rows
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.api import Model
 from fastdec.models.taps import Taps
@@ -41,29 +41,28 @@ class UnionDrafter:
   def taps(self) -> Taps:
     return tuple(dict.fromkeys((*_taps(self.first), *_taps(self.second))))
 
-  def init(self, target: Bound, prefill: Prefill) -> tuple[Any, Any]:
-    first, second = (self._seen_by(one, prefill) for one in (self.first, self.second))
-    return self.first.init(target, first), self.second.init(target, second)
+  def init(self, target: Bound, prefill: Prefill) -> list[Any]:
+    return [one.init(target, seen) for one, seen in self._seeing(prefill)]
 
   def propose(
-    self, target: Bound, state: tuple[Any, Any], root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, tuple[Any, Any]]:
+    self, target: Bound, state: list[Any], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, list[Any]]:
     first, first_state = self.first.propose(target, state[0], root, None)
     second, second_state = self.second.propose(target, state[1], root, None)
     tokens, topology = merged(first, second)
     draft = Draft(tokens, topology, calls=first.calls + second.calls)
-    return draft, (first_state, second_state)
+    return draft, [first_state, second_state]
 
-  def observe(self, target: Bound, state: tuple[Any, Any], step: Step) -> tuple[Any, Any]:
-    first, second = (self._seen_by(one, step) for one in (self.first, self.second))
-    return self.first.observe(target, state[0], first), self.second.observe(
-      target, state[1], second
-    )
+  def observe(self, target: Bound, state: list[Any], step: Step) -> list[Any]:
+    parts = zip(self._seeing(step), state, strict=True)
+    return [one.observe(target, own, seen) for (one, seen), own in parts]
 
-  def _seen_by(self, one: Any, seen: Any) -> Any:
-    """Returns a `Prefill` or `Step` with the taps that one of the drafters reads."""
-    taps = tuple(seen.taps[self.taps.index(tap)] for tap in _taps(one))
-    return dataclasses.replace(seen, taps=taps)
+  def _seeing(self, seen: Any) -> list[tuple[Any, Any]]:
+    """Returns each drafter, and a `Prefill` or `Step` with the taps that it reads."""
+    at = {tap: states for tap, states in zip(self.taps, seen.taps, strict=True)}
+    own = [tuple(at[tap] for tap in _taps(one)) for one in (self.first, self.second)]
+    seeing = [dataclasses.replace(seen, taps=taps) for taps in own]
+    return [(self.first, seeing[0]), (self.second, seeing[1])]
 
 
 def _taps(drafter: Any) -> Taps:
@@ -73,41 +72,41 @@ def _taps(drafter: Any) -> Taps:
 def merged(first: Draft, second: Draft) -> tuple[Int[Array, 'b n'], Topology]:
   """Returns the tokens and the tree of two drafts below the same root."""
   n, m = first.topology.n, second.topology.n
-  rows = len(first.tokens)
-  depths_bn, depths_bm = (with_rows(one.topology.depths, 2) for one in (first, second))
-  ok_bn, ok_bm = (with_rows(one.topology.acceptable, 2) for one in (first, second))
+  parents_bn, depths_bn, ok_bn, mask_bnn = _of_rows(first)
+  parents_bm, depths_bm, ok_bm, mask_bmm = _of_rows(second)
 
   # Nodes are the same if as many of their ancestors, themselves included, agree as there are.
-  agree_bmn = (second.tokens[:, :, None] == first.tokens[:, None]) & (
-    depths_bm[:, :, None] == depths_bn[:, None]
+  agree_bmn = (
+    (second.tokens[:, :, None] == first.tokens[:, None])
+    & (depths_bm[:, :, None] == depths_bn[:, None])
+    & (ok_bm[:, :, None] & ok_bn[:, None])
   )
-  agree_bmn &= ok_bm[:, :, None] & ok_bn[:, None]
-  above_bmm = _floats(with_rows(second.topology.mask, 3))
-  above_bnn = _floats(with_rows(first.topology.mask, 3))
-  number_bmn = above_bmm @ _floats(agree_bmn) @ above_bnn.swapaxes(1, 2)
+  # products of floats are faster than those of integers
+  masks = (x.astype(jnp.float32) for x in (mask_bmm, agree_bmn, mask_bnn))
+  number_bmn = jnp.einsum('bij,bjk,blk->bil', *masks)
   same_bmn = agree_bmn & (number_bmn == 1.0 + depths_bm[:, :, None].astype(jnp.float32))
   is_same_bm = same_bmn.any(-1)
 
-  # Where the second's nodes are in the tree; its root is the first's.
-  place_bm = jnp.where(
-    is_same_bm, same_bmn.argmax(-1).astype(jnp.int32), n - 1 + jnp.arange(m, dtype=jnp.int32)
-  )
-  above_bm = jnp.broadcast_to(with_rows(second.topology.parents, 2), (rows, m))[:, 1:]
-  behind_bm = jnp.take_along_axis(place_bm, above_bm, axis=1)
-  above_bn = jnp.broadcast_to(with_rows(first.topology.parents, 2), (rows, n))
-  acceptable = jnp.concatenate(
-    [jnp.broadcast_to(ok_bn, (rows, n)), (ok_bm & ~is_same_bm)[:, 1:]], axis=1
-  )
-  tree = Topology.from_parents(
-    jnp.concatenate([above_bn, behind_bm], axis=1), acceptable=acceptable
-  )
+  # The second's nodes stand behind the first's, unless they are the same, as the roots are.
+  behind = n - 1 + jnp.arange(m, dtype=jnp.int32)
+  place_bm = jnp.where(is_same_bm, same_bmn.argmax(-1).astype(jnp.int32), behind)
+  parents_bm = jnp.take_along_axis(place_bm, parents_bm.clip(0), axis=1)
+  tokens, parents, acceptable = (
+    jnp.concatenate([x, y[:, 1:]], axis=1)
+    for x, y in (
+      (first.tokens, second.tokens), (parents_bn, parents_bm), (ok_bn, ok_bm & ~is_same_bm)
+    )
+  )  # fmt: skip
+  tree = Topology.from_parents(parents, acceptable=acceptable)
   depth = max(first.topology.max_depth, second.topology.max_depth)
-  tokens = jnp.concatenate([first.tokens, second.tokens[:, 1:]], axis=1)
   return tokens, dataclasses.replace(tree, max_depth=depth)
 
 
-def _floats(mask: Bool[Array, '*b n m']) -> Float[Array, '*b n m']:
-  return mask.astype(jnp.float32)  # products of floats are faster than those of integers
+def _of_rows(draft: Draft) -> list[Array]:
+  """Returns the tree of each row: parents, depths, acceptable [b, n], and mask [b, n, n]."""
+  tree, b = draft.topology, len(draft.tokens)
+  arrays = ((tree.parents, 1), (tree.depths, 1), (tree.acceptable, 1), (tree.mask, 2))
+  return [jnp.broadcast_to(x, (b, *x.shape[-axes:])) for x, axes in arrays]
 
 
 @struct.pytree
@@ -134,16 +133,14 @@ class Union(LoopStrategy):
   def __post_init__(self) -> None:
     for one in (self.first, self.second):
       check_strategy(one)
-      name = type(one).__name__
       if not getattr(one, 'joins', False):
         raise UserError(
-          f'{name} cannot be a part of Union, as it remembers its own guesses or makes none: give'
-          ' PromptLookup, Forced, Eagle, BlockDraft, Blockwise or Medusa'
+          f'{type(one).__name__} cannot be a part of Union, as it remembers its own guesses or has'
+          ' none: give PromptLookup, Forced, Eagle, BlockDraft, Blockwise or Medusa'
         )
       if type(one.effective_rule) is not Exact:
         raise UserError(
-          f'Union judges the guesses of both: give sampling to Union, and neither rule nor sampling'
-          f' to {name}'
+          f'{type(one).__name__} has a rule or sampling of its own: give sampling to Union alone'
         )
     struct.assign(self, sampling=drawn_by(self.sampling))
 
