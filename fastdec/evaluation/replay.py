@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.cache.kv import KVCache
 from fastdec.decoding.decode import decode
 from fastdec.decoding.inputs import ids_of, prompt_of
 from fastdec.decoding.law import Emitted
@@ -28,12 +29,11 @@ from fastdec.decoding.score import read_again
 from fastdec.decoding.strategy import check_streams
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, Nodes, Params, check_model
-from fastdec.models.taps import numbered
+from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_projection
+from fastdec.models.taps import Taps, numbered
 from fastdec.struct import Bound
 
 _read_again = jax.jit(read_again, static_argnames='taps')
-KNOWN = 'known'  # the states of the text, among the model's parameters
 
 
 def replay(
@@ -84,48 +84,32 @@ def replay(
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
   reciting: Any = Reciting(model)
   return decode(
-    reciting, {**params, KNOWN: known}, inputs, strategy, prompt_lengths, prefix,
+    reciting, {**params, 'known': known}, inputs, strategy, prompt_lengths, prefix,
     max_len=[len(text) for text in texts], constraint=Following(tokens),
   )  # fmt: skip
 
 
-@struct.pytree
-class Place:
-  """A cache that remembers nothing but how many tokens each row has."""
-
-  length: Int[Array, ' b']
-
-  def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Place':
-    return Place(self.length + count)
-
-  def gather(self, rows: Int[Array, ' w']) -> 'Place':
-    return Place(self.length[rows])
-
-
 @dataclasses.dataclass(frozen=True)
 class Reciting:
-  """A model whose states on the text are among its parameters; all else is the model's own."""
+  """A model whose states on the text are among its parameters, as 'known'; the rest is its own."""
 
   model: Any
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self.model, name)
 
-  def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Place:
-    return Place(jnp.zeros(rows, jnp.int32))
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: Any) -> KVCache:
+    return KVCache.of((), rows)  # it counts tokens, and remembers none
 
   def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: Place,
-    taps: tuple[int, ...] = (),
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache, taps: Taps = ()
   ) -> Any:
     places = cache.length[:, None] + with_rows(nodes.depths, 2)
 
     def at(name: str) -> Float[Array, 'b n _']:
-      states = params[KNOWN][name][: len(tokens)]  # a beginning that all rows share is read in one
+      states = params['known'][name][
+        : len(tokens)
+      ]  # a beginning that all rows share is read in one
       return jnp.take_along_axis(states, places[..., None], axis=1, mode='clip')
 
     return at('hidden'), tuple(at(str(tap)) for tap in taps), cache
@@ -138,7 +122,7 @@ class Reciting:
 
   def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Applies the model's projection, which heads and networks may share."""
-    return getattr(self.model, 'project', self.model.unembed)(params, hidden)
+    return vocabulary_projection(self.model)(params, hidden)
 
 
 @struct.pytree

@@ -11,6 +11,7 @@ keeps its slot, and is not acceptable: the number of nodes is static.
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -28,85 +29,69 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class UnionDrafter:
-  """Drafter of the guesses of two. Its state is the states of both."""
+  """Drafter of the guesses of two drafters. Its state is the states of both."""
 
-  first: Any
-  second: Any
+  parts: tuple[Any, Any]
 
   @property
   def nodes(self) -> int:
-    return self.first.nodes + self.second.nodes - 1
+    return self.parts[0].nodes + self.parts[1].nodes - 1
 
   @property
   def taps(self) -> Taps:
-    return tuple(dict.fromkeys((*_taps(self.first), *_taps(self.second))))
+    return tuple(dict.fromkeys(tap for one in self.parts for tap in getattr(one, 'taps', ())))
 
   def init(self, target: Bound, prefill: Prefill) -> list[Any]:
-    return [one.init(target, seen) for one, seen in self._seeing(prefill)]
+    return [one.init(target, self._seen_by(one, prefill)) for one in self.parts]
 
   def propose(
     self, target: Bound, state: list[Any], root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, list[Any]]:
-    first, first_state = self.first.propose(target, state[0], root, None)
-    second, second_state = self.second.propose(target, state[1], root, None)
-    tokens, topology = merged(first, second)
-    draft = Draft(tokens, topology, calls=first.calls + second.calls)
-    return draft, [first_state, second_state]
+    parts = zip(self.parts, state, strict=True)
+    (first, one), (second, other) = [part.propose(target, own, root, None) for part, own in parts]
+    return merged(first, second), [one, other]
 
   def observe(self, target: Bound, state: list[Any], step: Step) -> list[Any]:
-    parts = zip(self._seeing(step), state, strict=True)
-    return [one.observe(target, own, seen) for (one, seen), own in parts]
+    parts = zip(self.parts, state, strict=True)
+    return [one.observe(target, own, self._seen_by(one, step)) for one, own in parts]
 
-  def _seeing(self, seen: Any) -> list[tuple[Any, Any]]:
-    """Returns each drafter, and a `Prefill` or `Step` with the taps that it reads."""
-    at = {tap: states for tap, states in zip(self.taps, seen.taps, strict=True)}
-    own = [tuple(at[tap] for tap in _taps(one)) for one in (self.first, self.second)]
-    seeing = [dataclasses.replace(seen, taps=taps) for taps in own]
-    return [(self.first, seeing[0]), (self.second, seeing[1])]
+  def _seen_by(self, one: Any, seen: Any) -> Any:
+    """Returns a `Prefill` or `Step` with the taps that one of the drafters reads."""
+    taps = tuple(seen.taps[self.taps.index(tap)] for tap in getattr(one, 'taps', ()))
+    return dataclasses.replace(seen, taps=taps)
 
 
-def _taps(drafter: Any) -> Taps:
-  return getattr(drafter, 'taps', ())
+def merged(first: Draft, second: Draft) -> Draft:
+  """Returns the guesses of two drafts below the same root as one draft."""
+  rows = []
+  for one in (first, second):
+    tree, b = one.topology, len(one.tokens)
+    arrays = ((tree.parents, 1), (tree.depths, 1), (tree.acceptable, 1), (tree.mask, 2))
+    rows.append((one.tokens, *(jnp.broadcast_to(x, (b, *x.shape[-axes:])) for x, axes in arrays)))
+  tokens, parents, acceptable = jax.vmap(_merged_row)(*rows)
+  depth = max(first.topology.max_depth, second.topology.max_depth)
+  tree = dataclasses.replace(Topology.from_parents(parents, None, acceptable), max_depth=depth)
+  return Draft(tokens, tree, calls=first.calls + second.calls)
 
 
-def merged(first: Draft, second: Draft) -> tuple[Int[Array, 'b n'], Topology]:
-  """Returns the tokens and the tree of two drafts below the same root."""
-  n, m = first.topology.n, second.topology.n
-  parents_bn, depths_bn, ok_bn, mask_bnn = _of_rows(first)
-  parents_bm, depths_bm, ok_bm, mask_bmm = _of_rows(second)
+def _merged_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+  """Merges one row's trees: tokens, parents, depths, acceptable [n] or [m], and masks."""
+  tokens_n, parents_n, depths_n, ok_n, mask_nn = first
+  tokens_m, parents_m, depths_m, ok_m, mask_mm = second
 
   # Nodes are the same if as many of their ancestors, themselves included, agree as there are.
-  agree_bmn = (
-    (second.tokens[:, :, None] == first.tokens[:, None])
-    & (depths_bm[:, :, None] == depths_bn[:, None])
-    & (ok_bm[:, :, None] & ok_bn[:, None])
-  )
-  # products of floats are faster than those of integers
-  masks = (x.astype(jnp.float32) for x in (mask_bmm, agree_bmn, mask_bnn))
-  number_bmn = jnp.einsum('bij,bjk,blk->bil', *masks)
-  same_bmn = agree_bmn & (number_bmn == 1.0 + depths_bm[:, :, None].astype(jnp.float32))
-  is_same_bm = same_bmn.any(-1)
+  agree_mn = (tokens_m[:, None] == tokens_n) & (depths_m[:, None] == depths_n)
+  agree_mn &= ok_m[:, None] & ok_n
+  above_mm, agreeing_mn, below_nn = (x.astype(jnp.float32) for x in (mask_mm, agree_mn, mask_nn.T))
+  number_mn = (above_mm @ agreeing_mn @ below_nn).astype(jnp.int32)
+  same_mn = agree_mn & (number_mn == depths_m[:, None] + 1)
 
-  # The second's nodes stand behind the first's, unless they are the same, as the roots are.
-  behind = n - 1 + jnp.arange(m, dtype=jnp.int32)
-  place_bm = jnp.where(is_same_bm, same_bmn.argmax(-1).astype(jnp.int32), behind)
-  parents_bm = jnp.take_along_axis(place_bm, parents_bm.clip(0), axis=1)
-  tokens, parents, acceptable = (
-    jnp.concatenate([x, y[:, 1:]], axis=1)
-    for x, y in (
-      (first.tokens, second.tokens), (parents_bn, parents_bm), (ok_bn, ok_bm & ~is_same_bm)
-    )
-  )  # fmt: skip
-  tree = Topology.from_parents(parents, acceptable=acceptable)
-  depth = max(first.topology.max_depth, second.topology.max_depth)
-  return tokens, dataclasses.replace(tree, max_depth=depth)
-
-
-def _of_rows(draft: Draft) -> list[Array]:
-  """Returns the tree of each row: parents, depths, acceptable [b, n], and mask [b, n, n]."""
-  tree, b = draft.topology, len(draft.tokens)
-  arrays = ((tree.parents, 1), (tree.depths, 1), (tree.acceptable, 1), (tree.mask, 2))
-  return [jnp.broadcast_to(x, (b, *x.shape[-axes:])) for x, axes in arrays]
+  # The second's other nodes stand behind the first's. The roots are the same.
+  is_same_m = same_mn.any(-1)
+  behind_m = len(tokens_n) - 1 + jnp.arange(len(tokens_m), dtype=jnp.int32)
+  place_m = jnp.where(is_same_m, same_mn.argmax(-1).astype(jnp.int32), behind_m)
+  pairs = ((tokens_n, tokens_m), (parents_n, place_m[parents_m]), (ok_n, ok_m & ~is_same_m))
+  return tuple(jnp.concatenate([x, y[1:]]) for x, y in pairs)
 
 
 @struct.pytree
@@ -146,7 +131,7 @@ class Union(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return UnionDrafter(self.first.drafter, self.second.drafter)
+    return UnionDrafter((self.first.drafter, self.second.drafter))
 
   @property
   def most_accepted(self) -> int:
@@ -154,20 +139,13 @@ class Union(LoopStrategy):
 
   @property
   def part(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self._drafting.part
+    return self.first.part or self.second.part
 
-  @property
-  def heads(self) -> Any:
-    return self._drafting.heads
-
-  @property
-  def draft(self) -> Any:
-    return self._drafting.draft
-
-  @property
-  def _drafting(self) -> Any:
-    """The part that drafts with heads or a network, if one does."""
-    return self.first if self.first.part else self.second
+  def __getattr__(self, name: str) -> Any:
+    """Returns `heads` or `draft` of the part that has them."""
+    if name not in ('heads', 'draft'):
+      raise AttributeError(name)
+    return getattr(self.first if self.first.part else self.second, name)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     for one in (self.first, self.second):

@@ -24,12 +24,12 @@ CHAIN = Topology.chain(4)
 TREE = Topology.from_choices([[0], [1], [0, 0], [1, 0], [1, 0, 0]])
 
 
-def paths(tokens: Any, topology: Any) -> list[list[int]]:
+def paths(draft: Draft) -> list[list[int]]:
   """The guesses on the way to each node of row 0 that can be accepted, the root left out."""
-  mask, acceptable = np.asarray(topology.mask), np.asarray(topology.acceptable)
-  mask, acceptable = (x[0] if x.ndim > n else x for x, n in ((mask, 2), (acceptable, 1)))
-  kept = [node for node in range(1, topology.n) if acceptable[mask[node]].all()]
-  return sorted(np.asarray(tokens)[0, mask[node]].tolist()[1:] for node in kept)
+  tokens, mask = np.asarray(draft.tokens)[0], np.asarray(draft.topology.mask)[0]
+  acceptable = np.asarray(draft.topology.acceptable)[0]
+  kept = [node for node in range(1, len(tokens)) if acceptable[mask[node]].all()]
+  return sorted(tokens[mask[node]].tolist()[1:] for node in kept)
 
 
 @pytest.mark.parametrize('first, second, together', [
@@ -45,9 +45,9 @@ def paths(tokens: Any, topology: Any) -> list[list[int]]:
 ])  # fmt: skip
 def test_a_path_that_both_guess_stands_in_the_tree_once(first, second, together):
   drafts = [Draft(jnp.asarray([tokens]), topology) for topology, tokens in (first, second)]
-  tokens, topology = merged(*drafts)
-  assert topology.n == drafts[0].topology.n + drafts[1].topology.n - 1
-  assert paths(tokens, topology) == together
+  both = merged(*drafts)
+  assert both.topology.n == drafts[0].topology.n + drafts[1].topology.n - 1
+  assert paths(both) == together
 
 
 def test_what_cannot_be_accepted_is_no_duplicate():
@@ -56,7 +56,7 @@ def test_what_cannot_be_accepted_is_no_duplicate():
   sevens = jnp.full((1, 4), 7, jnp.int32)
   silent, earnest = Draft(sevens, nothing), Draft(sevens, CHAIN)
   for drafts in ((silent, earnest), (earnest, silent)):
-    assert paths(*merged(*drafts)) == [[7], [7, 7], [7, 7, 7]]
+    assert paths(merged(*drafts)) == [[7], [7, 7], [7, 7, 7]]
 
 
 @jax.jit
@@ -69,12 +69,12 @@ def test_a_call_accepts_what_the_better_of_the_two_would_have(seed):
   prompts, lengths = some_prompts(seed)
   truth = truths(HashLM(), prompts, lengths, 11)
   first = Scripted(truth, seed, nodes=5, chain=True, skill=0.6)
-  both = UnionDrafter(first, Scripted(truth, seed + 50, nodes=7, window=1))
+  both = UnionDrafter((first, Scripted(truth, seed + 50, nodes=7, window=1)))
   state = loop.init(TARGET, both, Exact(), as_prompt(prompts, lengths), 11, None)
   while not state.done.all():
     one, other = (
       step(drafter, dataclasses.replace(state, drafter=own))
-      for drafter, own in zip((both.first, both.second), state.drafter, strict=True)
+      for drafter, own in zip(both.parts, state.drafter, strict=True)
     )
     state = step(both, state)
     np.testing.assert_array_equal(state.length, np.maximum(one.length, other.length))
@@ -92,7 +92,7 @@ class Reading:
 
 
 def test_each_reads_its_own_layers_in_its_own_order():
-  both = UnionDrafter(Reading((1, 0)), Reading((2, 1)))
+  both = UnionDrafter((Reading((1, 0)), Reading((2, 1))))
   assert both.taps == (1, 0, 2)
   states = tuple(jnp.full((5, 4, 1), tap) for tap in (1.0, 0.0, 2.0))
   root = jnp.zeros(5, jnp.int32)
