@@ -118,14 +118,10 @@ class Union(LoopStrategy):
   def __post_init__(self) -> None:
     for one in (self.first, self.second):
       check_strategy(one)
-      if not getattr(one, 'joins', False):
+      if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
         raise UserError(
-          f'{type(one).__name__} cannot be a part of Union, as it remembers its own guesses or has'
-          ' none: give PromptLookup, Forced, Eagle, BlockDraft, Blockwise or Medusa'
-        )
-      if type(one.effective_rule) is not Exact:
-        raise UserError(
-          f'{type(one).__name__} has a rule or sampling of its own: give sampling to Union alone'
+          f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Forced, Eagle,'
+          ' BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to Union'
         )
     struct.assign(self, sampling=drawn_by(self.sampling))
 

@@ -107,8 +107,8 @@ def test_each_reads_its_own_layers_in_its_own_order():
   (fd.Greedy(), 'Greedy cannot be a part of Union'),
   (fd.Speculative(hash_kit().draft), 'Speculative cannot be a part of Union'),
   (fd.PromptLookup, 'PromptLookup.* is no strategy'),
-  (fd.PromptLookup(sampling=fd.Sampling(0.5)), 'give sampling to Union alone'),
-  (fd.Blockwise(hash_kit().heads('separate'), rule=fd.TopN(2)), 'Blockwise has a rule'),
+  (fd.PromptLookup(sampling=fd.Sampling(0.5)), 'without a rule or sampling, and sampling to Union'),
+  (fd.Blockwise(hash_kit().heads('separate'), rule=fd.TopN(2)), 'this Blockwise cannot be'),
 ])  # fmt: skip
 def test_what_cannot_join_is_refused(part, message):
   for parts in ((part, fd.PromptLookup()), (fd.PromptLookup(), part)):
