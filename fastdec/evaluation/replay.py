@@ -142,7 +142,7 @@ class Following:
   ) -> Float[Array, 'b n v']:
     places = state[:, None] + with_rows(draft.topology.depths, 2)
     next_bn = jnp.take_along_axis(self.texts, places, axis=1, mode='clip')
-    is_next = jnp.arange(logits.shape[-1], dtype=jnp.int32) == next_bn[..., None]
+    is_next = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None] == next_bn[..., None]
     return jnp.where(is_next, logits, -jnp.inf)
 
   def observe(self, state: Int[Array, ' b'], emitted: Emitted) -> Int[Array, ' b']:

@@ -80,8 +80,8 @@ def _merged_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Ar
   tokens_m, parents_m, depths_m, ok_m, mask_mm = second
 
   # Nodes are the same if as many of their ancestors, themselves included, agree as there are.
-  agree_mn = (tokens_m[:, None] == tokens_n) & (depths_m[:, None] == depths_n)
-  agree_mn &= ok_m[:, None] & ok_n
+  agree_mn = (tokens_m[:, None] == tokens_n[None]) & (depths_m[:, None] == depths_n[None])
+  agree_mn &= ok_m[:, None] & ok_n[None]
   above_mm, agreeing_mn, below_nn = (x.astype(jnp.float32) for x in (mask_mm, agree_mn, mask_nn.T))
   number_mn = (above_mm @ agreeing_mn @ below_nn).astype(jnp.int32)
   same_mn = agree_mn & (number_mn == depths_m[:, None] + 1)
