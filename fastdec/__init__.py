@@ -25,6 +25,7 @@ if TYPE_CHECKING:
   from fastdec.decoding.methods.speculative import Speculative
   from fastdec.decoding.methods.trees import medusa_choices
   from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
+  from fastdec.decoding.methods.union import Union
   from fastdec.decoding.pool import decode_all, decode_each
   from fastdec.decoding.protocol import Decoded, Noted
   from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
   from fastdec.decoding.score import score
   from fastdec.decoding.topology import Topology
   from fastdec.errors import UserError, UserNote
+  from fastdec.evaluation.replay import replay
   from fastdec.folders import save, save_draft
   from fastdec.folders.pools import load_pool, save_pool
   from fastdec.heads.ngram_pool import NGramPool, build_pool
@@ -73,6 +75,7 @@ MODULES = {
   'Speculative': 'fastdec.decoding.methods.speculative',
   'medusa_choices': 'fastdec.decoding.methods.trees',
   'BlockwiseTwoCalls': 'fastdec.decoding.methods.two_calls',
+  'Union': 'fastdec.decoding.methods.union',
   'decode_all': 'fastdec.decoding.pool',
   'decode_each': 'fastdec.decoding.pool',
   'Decoded': 'fastdec.decoding.protocol',
@@ -89,6 +92,7 @@ MODULES = {
   'Topology': 'fastdec.decoding.topology',
   'UserError': 'fastdec.errors',
   'UserNote': 'fastdec.errors',
+  'replay': 'fastdec.evaluation.replay',
   'save': 'fastdec.folders',
   'publish_draft': 'fastdec.hub.published',
   'save_draft': 'fastdec.folders',
@@ -165,6 +169,7 @@ __all__ = [
   'Topology',
   'Tuned',
   'Typical',
+  'Union',
   'UserError',
   'UserNote',
   'build_pool',
@@ -183,6 +188,7 @@ __all__ = [
   'protocol',
   'publish_draft',
   'quantize',
+  'replay',
   'save',
   'save_draft',
   'save_heads',

@@ -26,7 +26,8 @@ int8, and where the machine has units for bfloat16 that and int8w). In another t
 model, whose own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded
 at once. Each has its share of the budget. The first stays unless another is more than 10 % faster.
 
-Heads are tried as a chain, and as trees that are fitted to the prompts, once for all types.
+Heads are tried as a chain, and as trees that are fitted to the prompts, once for all types; a draft
+network also together with prompt lookup, in one tree.
 --strategy, once or more, tries others that draft with nothing: --strategy='jacobi(k=4)'.
 """
 
@@ -227,7 +228,11 @@ def _candidates(
     families += _head_families(args, sampling, part, folder, trees[folder])
     bases.append(Candidate(with_settings(fd.Blockwise(part), sampling), folder))
   for part, folder in drafts:
-    bases.append(Candidate(with_settings(usual_for(part), sampling), folder))
+    usual = usual_for(part)
+    bases.append(Candidate(with_settings(usual, sampling), folder))
+    if usual.joins and not args.no_lookup:
+      both = fd.Union(fd.PromptLookup(k=6), usual)
+      bases.append(Candidate(with_settings(both, sampling), folder))
   for base in bases:
     sizes = base.strategy.sizes(args.gammas, args.nodes)
     families.append([Candidate(strategy, base.folder) for strategy in sizes])

@@ -25,6 +25,7 @@ from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.trees import PUBLISHED
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
+from fastdec.decoding.methods.union import Union
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules.typical import Typical
@@ -49,9 +50,12 @@ STRATEGIES = (
   Eagle,
   BlockDraft,
   LinearForecast,
+  Union,
 )
+PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification)
 BESIDE = ('pool', 'weights')  # settings that hold arrays: nobody writes them as words
+DRAFTERS = ('first', 'second')  # of a Union
 LONGEST = 65_536  # characters of a description; a tree of as many nodes as a call holds fits
 
 
@@ -67,8 +71,9 @@ def describe(strategy: Any) -> str:
   if type(strategy) not in STRATEGIES:
     kind = type(strategy).__name__
     raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in STRATEGIES)}')
+  drafters = [getattr(strategy, name, None) for name in DRAFTERS]
   for name in BESIDE:
-    if getattr(strategy, name, None) is not None:
+    if any(getattr(one, name, None) is not None for one in (strategy, *drafters)):
       raise UserError(f'a {name} cannot be described: leave it out, and give it again')
   return _written(strategy, is_label=False)
 
@@ -89,7 +94,8 @@ def parse(text: str, part: Any = None) -> Any:
 
   Case and underscores do not matter in names, and a name without settings needs no parentheses:
   'prompt_lookup', 'eagle(depth=7, width=8, nodes=32)', 'Blockwise(k=4, rule=TopN(n=2))'. Settings
-  of `Sampling` stand among the strategy's own: 'speculative(gamma=4, temperature=0.8)'.
+  of `Sampling` stand among the strategy's own: 'speculative(gamma=4, temperature=0.8)'. The two
+  drafters of a union come first: 'union(prompt_lookup(k=6), eagle(depth=5), temperature=0.8)'.
 
   Args:
     text: a name, and settings that are literals or rules.
@@ -106,7 +112,17 @@ def parse(text: str, part: Any = None) -> Any:
     raise UserError(
       f'{shown(text)} is no strategy: write one as in Python, such as Speculative(gamma=4)'
     ) from None
-  kind, settings = _call(node, STRATEGIES, 'strategy')
+  return _strategy(node, STRATEGIES, 'strategy', part)
+
+
+def _strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) -> Any:
+  """Reads a strategy of one of these kinds."""
+  kind, settings = _call(node, kinds, what)
+  if kind is Union:
+    drafters = node.args if isinstance(node, ast.Call) else []
+    if len(drafters) != 2:
+      raise UserError('Union takes two drafters: write union(prompt_lookup(k=6), eagle(depth=5))')
+    return Union(*(_strategy(one, PARTS, 'part of a union', part) for one in drafters), **settings)
   if not kind.part:
     return kind(**settings)
   if part is None:
@@ -138,7 +154,7 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   fields = _settings_of(kind)
   draws = any(field.name == 'sampling' for field in dataclasses.fields(kind))
   names = [*fields, *(SETTINGS if draws else ())]
-  if isinstance(node, ast.Call) and node.args:
+  if isinstance(node, ast.Call) and node.args and kind is not Union:
     raise UserError(f'{kind.__name__} takes its settings by name: {known(names)}')
   settings, drawing = {}, {}
   for keyword in keywords:
@@ -182,7 +198,7 @@ def _value(name: str, node: ast.expr) -> Any:
 
 def _settings_of(kind: Any) -> dict[str, Any]:
   """Returns the fields of a strategy or rule that have a word of their own, by name."""
-  apart = (getattr(kind, 'part', ''), 'sampling', *BESIDE)
+  apart = (getattr(kind, 'part', ''), 'sampling', *BESIDE, *DRAFTERS)
   return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in apart}
 
 
@@ -198,7 +214,7 @@ def _written(value: Any, is_label: bool) -> str:
     if sampling is not None:
       for name, default in vars(Sampling()).items():
         settings[name] = (getattr(sampling, name), default)
-    words = []
+    words = [_written(getattr(value, name), is_label) for name in DRAFTERS if hasattr(value, name)]
     for name, (setting, default) in settings.items():
       word = _written(setting, is_label)
       if not (is_label and word == _written(default, is_label)):

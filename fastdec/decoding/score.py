@@ -19,6 +19,7 @@ from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import mesh_of, place_rows, using
 from fastdec.models.api import Model, Params, check_model, suppress
+from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
 POSITIONS = 16  # number of positions with logits in memory at once
@@ -202,15 +203,26 @@ def forced(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
 ) -> Float[Array, 'b t d']:
   """Returns the hidden states that predict each token of `targets` from all before."""
+  hidden, _ = read_again(Bound(model, params), prompt, targets)
+  # the node that predicts each target
+  before = prompt.length[:, None] - 1 + jnp.arange(targets.shape[1], dtype=jnp.int32)[None]
+  return jnp.take_along_axis(hidden, before[..., None], axis=1)
+
+
+def read_again(
+  target: Bound, prompt: Prompt, targets: Int[Array, 'b t'], taps: Taps = ()
+) -> tuple[Float[Array, 'b l d'], tuple[Float[Array, 'b l _'], ...]]:
+  """Returns the states of all positions of prompts and texts, but of the last token.
+
+  The second result are the states of the taps."""
+  model, params = target
   b, t = targets.shape
   index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
   place = index - prompt.length[:, None]  # among the targets
   tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
   tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
-  length, target = jnp.full(b, tokens.shape[1], jnp.int32), Bound(model, params)
+  length = jnp.full(b, tokens.shape[1], jnp.int32)
   text = dataclasses.replace(prompt, tokens=tokens, length=length)
   cache = model.init_cache(params, memory_of(target, text), b, capacity_of(text, 0, 0))
-  hidden, _, _ = read_text(target, text, cache, known=prompt.length)
-  # the node that predicts each target
-  before = prompt.length[:, None] - 1 + jnp.arange(t, dtype=jnp.int32)[None]
-  return jnp.take_along_axis(hidden, before[..., None], axis=1)
+  hidden, states, _ = read_text(target, text, cache, taps, prompt.length)
+  return hidden, states

@@ -90,6 +90,8 @@ class LoopStrategy:
     part: the field that takes (module, params), 'heads' or 'draft'; '': there is none.
     drafts_for: kind of module that this strategy is the usual one for; None: for none.
     drafts_by_model: true if `draft` is a whole model, with ids of its own.
+    joins: true if the drafter observes a call by its accepted path alone, whoever guessed it: then
+      the strategy may be a part of `Union`.
   """
 
   rule: Any = Exact()
@@ -97,6 +99,7 @@ class LoopStrategy:
   part = ''
   drafts_for: type | None = None
   drafts_by_model = False
+  joins = False
 
   @classmethod
   def usual(cls, part: tuple[Any, Any]) -> Any:

@@ -43,6 +43,9 @@ def tree(tmp_path):
   pytest.param(['--strategy=blockwise(k=2)'], 1, id='blockwise'),
   pytest.param(['--draft={}'], 4, id='draft'),
   pytest.param(['--draft={}/../eagle', '--strategy=eagle(depth=2, width=1)'], 2, id='eagle'),
+  pytest.param(
+    ['--draft={}/../eagle', '--strategy=union(prompt_lookup(k=3), eagle(depth=2))'], 2, id='union'
+  ),
   pytest.param(['--draft={}/../block', '--strategy=block_draft(choices=6)'], 3, id='block'),
 ])  # fmt: skip
 def test_one_prompt_is_what_greedy_writes_and_is_counted(

@@ -10,8 +10,11 @@ from fastdec.cli import opening, tune
 from fastdec.cli.flags import Parser
 from fastdec.decoding.description import label
 from fastdec.evaluation import machine
+from fastdec.struct import Bound
 from fastdec.text.generator import ROWS
 from fastdec.tuning.tuned import Figures, Tuned
+from tests.decoding.fakes import HashLM
+from tests.decoding.methods_table import hash_kit
 
 
 @pytest.mark.slow
@@ -34,6 +37,18 @@ def test_a_tuned_strategy_is_used_by_name(translator, fastdec, prompts, tmp_path
   assert {*wanted, 'Speculative(gamma=2, same_ids=True)'} < set(names)
   tuned = fd.load_tuned(translator, file=tmp_path / 'tuned.json')
   assert tuned.rows in (1, 2) and tuned.dtype in ('float32', 'int8')
+
+
+def test_a_draft_network_is_also_tried_together_with_prompt_lookup():
+  def names(*words):
+    args = tune._read(['--model=m', '--prompts=p', '--no-lookahead', '--gammas=2', *words])
+    network = hash_kit().network('eagle')
+    tried = tune._candidates(args, {}, [], [(network, 'eagle')], Bound(HashLM(), {}), [], {})
+    return [(label(one.strategy), one.folder) for one in tried]
+
+  both = ('Union(PromptLookup(k=6), Eagle(nodes=8))', 'eagle')
+  assert names()[:3] == [('PromptLookup(k=3)', None), ('Eagle(depth=2, nodes=3)', 'eagle'), both]
+  assert both not in names('--no-lookup')
 
 
 def saved(folder, file, dtype=None):

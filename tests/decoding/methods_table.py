@@ -87,6 +87,9 @@ VARIANTS: dict[str, Make] = {
   'speculative, adaptive': lambda kit: fd.Speculative(kit.draft, 4, adaptive=True),
   'lookup 3 10': lambda kit: fd.PromptLookup(),
   'lookahead 4 5 3': lambda kit: fd.Lookahead(window=4, ngram=5, guesses=3),
+  'union of heads': lambda kit: fd.Union(
+    fd.Medusa(kit.heads('separate'), TREE), fd.Blockwise(kit.heads('separate'), 4)
+  ),
 }
 
 NETWORKS: dict[str, Make] = {
@@ -95,8 +98,11 @@ NETWORKS: dict[str, Make] = {
   'block': lambda kit: fd.BlockDraft(kit.network('block'), choices=6),
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
+  'union': lambda kit: fd.Union(
+    fd.PromptLookup(ngram=2, k=4), fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6)
+  ),
 }
-GROWN = {name: NETWORKS[name] for name in ('eagle', 'block')}
+GROWN = {name: NETWORKS[name] for name in ('eagle', 'block', 'union')}
 
 DEEPEST = 6  # tokens below the root, where drafts are right often
 DEEP_TREE = [[0] * n for n in range(1, DEEPEST + 1)]
@@ -114,6 +120,9 @@ DEEP: dict[str, Make] = {
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a growing tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=16),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=DEEP_TREE),
+  'union': lambda kit: fd.Union(
+    fd.BlockDraft(kit.network('block')), fd.Eagle(kit.network('eagle'), DEEPEST, width=3, nodes=16)
+  ),
 }
 
 # These draw from the law at this temperature, cut to the likeliest words.
@@ -141,6 +150,11 @@ DRAWN: dict[str, Make] = {
   'block, a chain, as a block': lambda kit: fd.BlockDraft(kit.network('block'), **AS_BLOCK),
   'block, a growing tree': lambda kit: fd.BlockDraft(
     kit.network('block'), choices=16, sampling=SAMPLING
+  ),
+  'union': lambda kit: fd.Union(
+    fd.BlockDraft(kit.network('block')),
+    fd.Eagle(kit.network('eagle'), DEEPEST, width=3, nodes=16),
+    sampling=SAMPLING,
   ),
 }
 

@@ -50,6 +50,8 @@ def test_a_strategy_comes_back_from_its_words_as_it_was(name):
   ('medusa(choices=[[0], [0, 0]])', fd.Medusa(HEADS, [[0], [0, 0]])),
   ("medusa(choices='zephyr_stage2')", fd.Medusa(HEADS, 'zephyr_stage2')),
   ('Eagle(depth=3, width=2, nodes=6)', fd.Eagle(KIT.network('eagle'), 3, 2, 6)),
+  ('union(prompt_lookup, eagle(depth=3), temperature=0.5)',
+   fd.Union(fd.PromptLookup(), fd.Eagle(KIT.network('eagle'), 3), sampling=fd.Sampling(0.5))),
 ])  # fmt: skip
 def test_words_are_those_of_python(text, strategy):
   assert same(parse(text, getattr(strategy, strategy.part) if strategy.part else None), strategy)
@@ -63,9 +65,12 @@ def test_labels_say_what_differs():
   assert label(fd.Medusa(HEADS, [[0], [1]], fd.TopN(2))) == (
     'Medusa(choices=[3 nodes], rule=TopN(n=2))'
   )
+  both = fd.Union(fd.PromptLookup(), fd.Blockwise(HEADS, 3), sampling=fd.Sampling(0.5))
+  assert label(both) == 'Union(PromptLookup(), Blockwise(k=3), temperature=0.5)'
   pool = fd.build_pool([[2, 3, 4, 5, 6]], HashLM())
-  with pytest.raises(fd.UserError, match='a pool cannot be described: leave it out'):
-    describe(fd.PromptLookup(pool=pool))
+  for strategy in (fd.PromptLookup(pool=pool), fd.Union(fd.PromptLookup(pool=pool), fd.Forced())):
+    with pytest.raises(fd.UserError, match='a pool cannot be described: leave it out'):
+      describe(strategy)
 
 
 def test_what_is_someone_elses_is_not_described():
@@ -94,6 +99,13 @@ def test_what_is_someone_elses_is_not_described():
   ('jacobi', 'Jacobi needs k'),
   ('jacobi(k=4, k=5)', 'Jacobi: k is given twice: give it once'),
   ('jacobi(k=4, top_k=5, top_k=0)', 'Jacobi: top_k is given twice'),
+  ('union', 'Union takes two drafters: write union'),
+  ('union(forced, forced, forced)', 'Union takes two drafters'),
+  ('union(forced, jacobi(k=4))', "'jacobi' is no part of a union: known are Medusa"),
+  ('union(union(forced, forced), forced)', "'union' is no part of a union"),
+  ('union(forced, eagle(depth=5))', 'Eagle drafts with draft: give their folder too'),
+  ('union(forced, first=forced)', "Union has no setting 'first'"),
+  ('union(' * 10_000, 'is no strategy'),
   ('jacobi(k=open)', "'open' is no rule"),
   ('jacobi(k=2**9)', 'Jacobi: k is not possible: give a number, a rule or a tree'),
   ('jacobi(k=[[0]])', 'k=.* is not possible'),

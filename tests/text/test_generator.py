@@ -165,6 +165,7 @@ def test_a_call_has_its_own_law(strategy, expected):
     ({'draft': 'smaller', 'strategy': 'speculative(gamma=2)'}, fd.Speculative),
     ({'strategy': 'prompt_lookup(k=3)'}, fd.PromptLookup),
     ({'strategy': fd.Jacobi(3)}, fd.Jacobi),
+    ({'draft': 'eagle', 'strategy': 'union(prompt_lookup, eagle(depth=2))'}, fd.Union),
   ],
 )
 def test_strategies_by_arguments(place, g, arguments, kind):

@@ -11,6 +11,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.decoding.description import label
 from fastdec.evaluation import machine
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.lm import LM, LMConfig
@@ -113,6 +114,15 @@ def test_a_draft_model_is_named_where_it_is_tuned(run, tmp_path):
     drafted.save(place / 'model', file=tmp_path / 'mine.json')
   file = drafted.save(place / 'model', place / 'other', tmp_path / 'mine.json')
   assert fd.load_tuned(place / 'model', place / 'other', file).strategy.gamma == 2
+
+
+def test_a_union_is_saved_with_the_part_that_has_heads(run, tmp_path):
+  place, tuned = run
+  both = fd.Union(fd.PromptLookup(k=4), tuned.strategy)
+  file = dataclasses.replace(tuned, strategy=both).save(place / 'model', file=tmp_path / 'it.json')
+  again = fd.load_tuned(place / 'model', file=file).strategy
+  assert label(again) == 'Union(PromptLookup(k=4), Blockwise(k=2))'
+  assert jax.tree.structure(again) == jax.tree.structure(both)
 
 
 def test_heads_are_prepared_as_the_caller_says(run):

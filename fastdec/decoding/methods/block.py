@@ -68,6 +68,7 @@ class BlockDraft(DraftsWithProbs):
   sampling: Sampling | None = None
   part = 'draft'
   drafts_for = BlockNetwork
+  joins = True
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', BlockNetwork)

@@ -71,6 +71,7 @@ class Eagle(DraftsWithProbs):
   sampling: Sampling | None = None
   part = 'draft'
   drafts_for = EagleNetwork
+  joins = True
 
   def __post_init__(self) -> None:
     draft = drafted_by(self.draft, 'draft', EagleNetwork)

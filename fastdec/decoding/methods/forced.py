@@ -33,6 +33,7 @@ class Forced(LoopStrategy):
 
   k: Whole = struct.static(default=8)
   sampling: Sampling | None = None
+  joins = True
 
   def __post_init__(self) -> None:
     k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
@@ -69,7 +70,7 @@ class ForcedDrafter:
     return Draft(jnp.stack(tokens, axis=1), chain), state
 
   def observe(self, target: Bound, state: Int[Array, ' b'], step: Step) -> Int[Array, ' b']:
-    return _constraint_of(target).follow(state, step.block(self.nodes), step.count)
+    return _constraint_of(target).follow(state, step.block(step.path.shape[1]), step.count)
 
 
 def _constraint_of(target: Bound) -> ForcingLaw:

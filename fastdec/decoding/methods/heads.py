@@ -135,6 +135,7 @@ class Blockwise(LoopStrategy):
   sampling: Sampling | None = None
   part = 'heads'
   drafts_for = Heads
+  joins = True
 
   def __post_init__(self) -> None:
     heads = drafted_by(self.heads, 'heads', Heads)
@@ -185,6 +186,7 @@ class Medusa(LoopStrategy):
   sampling: Sampling | None = None
   part = 'heads'
   drafts_for = MedusaHeads
+  joins = True
 
   @classmethod
   def usual(cls, part: tuple[Any, Any]) -> 'Medusa':

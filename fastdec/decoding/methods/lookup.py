@@ -77,7 +77,7 @@ class LookupDrafter:
     ), state
 
   def observe(self, target: Bound, state: Text, step: Step) -> Text:
-    return _appended(state, step.block(self.nodes), step.count)
+    return _appended(state, step.block(step.path.shape[1]), step.count)
 
 
 def _or_from_pool(
@@ -166,6 +166,7 @@ class PromptLookup(LoopStrategy):
   k: Whole = struct.static(default=10)
   sampling: Sampling | None = None
   pool: NGramPool | None = None
+  joins = True
 
   def __post_init__(self) -> None:
     ngram = size('ngram', self.ngram, 1, 'a length to look for, 1 or more', LONGEST)

@@ -1,0 +1,152 @@
+"""Replay of texts: the calls that a strategy would make to write them, without the model's layers.
+
+At temperature 0 the model's text is the same by every lossless strategy. What a call accepts then
+follows from the text, and from the model's states on it, which one pass over the whole text gives.
+Here the loop runs with the strategy's own drafter, and with a target that knows both: it gives each
+node the state of its position in the text, and the text's next token. A drafter that reads the
+accepted path alone sees what it would see in a decode, so the blocks are those of the decode, for
+chains, trees that grow, copies and unions alike.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fastdec import struct
+from fastdec.cache.kv import KVCache
+from fastdec.decoding.decode import decode
+from fastdec.decoding.inputs import ids_of, prompt_of
+from fastdec.decoding.law import Emitted
+from fastdec.decoding.methods.jacobi import Jacobi
+from fastdec.decoding.methods.lookahead import Lookahead
+from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
+from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.score import read_again
+from fastdec.decoding.strategy import check_streams
+from fastdec.decoding.topology import with_rows
+from fastdec.errors import UserError
+from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_projection
+from fastdec.models.taps import Taps, numbered
+from fastdec.struct import Bound
+
+_read_again = jax.jit(read_again, static_argnames='taps')
+
+
+def replay(
+  model: Model,
+  params: Params,
+  inputs: Any,
+  texts: Sequence[Sequence[int]] | Decoded,
+  strategy: Any,
+  prompt_lengths: Any = None,
+  prefix: Any = None,
+) -> Decoded:
+  """Returns what `decode` with a strategy would return that writes these texts, up to rounding.
+
+  The target's layers read each text once, in parallel. Calls are only those of the drafter.
+
+  Args:
+    model, params, inputs, prompt_lengths, prefix: as in `decode`.
+    texts: outputs of the model, one for each row, with their ends; or a `Decoded`. Greedy ones for
+      greedy decoding; drawn ones to see what sampling accepts of guesses.
+    strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
+      or `Union`.
+
+  Raises:
+    UserError: as `decode`; a strategy whose calls do not follow from the text.
+  """
+  check_model(model, params)
+  check_streams(strategy)
+  rule = strategy.effective_rule
+  compares = promise_of(rule) == 'exact' or type(rule) is Drawn
+  if isinstance(strategy, Lookahead | Jacobi) or not compares:
+    raise UserError(
+      f'what {type(strategy).__name__} with the rule {type(rule).__name__} accepts does not follow'
+      ' from a text: decode with it, or give another strategy, without a rule'
+    )
+  if strategy.sampling is not None:
+    strategy = strategy.with_sampling(None)
+  if isinstance(texts, Decoded):
+    texts = [texts.written(row) for row in range(len(texts.lengths))]
+  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
+  tokens, _ = ids_of('texts', texts, model.vocab_size, model.pad_id)
+  if len(prompt.tokens) != len(tokens):
+    raise UserError(f'{len(tokens)} texts for {len(prompt.tokens)} inputs: give one for each')
+
+  # The model reads the texts, and the loop writes them again.
+  taps = numbered(getattr(strategy.drafter, 'taps', ()), getattr(model, 'layers', None))
+  prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
+  hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
+  known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
+  reciting: Any = Reciting(model)
+  return decode(
+    reciting, {**params, 'known': known}, inputs, strategy, prompt_lengths, prefix,
+    max_len=[len(text) for text in texts], constraint=Following(tokens),
+  )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Reciting:
+  """A model whose states on the text are among its parameters, as 'known'; the rest is its own."""
+
+  model: Any
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self.model, name)
+
+  def init_cache(self, params: Params, memory: Any, rows: int, slots: Any) -> KVCache:
+    return KVCache.of((), rows)  # it counts tokens, and remembers none
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache, taps: Taps = ()
+  ) -> Any:
+    places = cache.length[:, None] + with_rows(nodes.depths, 2)
+
+    def at(name: str) -> Float[Array, 'b n _']:
+      states = params['known'][name][
+        : len(tokens)
+      ]  # a beginning that all rows share is read in one
+      return jnp.take_along_axis(states, places[..., None], axis=1, mode='clip')
+
+    return at('hidden'), tuple(at(str(tap)) for tap in taps), cache
+
+  def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """Returns zeros: `Following` says what follows."""
+    # XLA would spend seconds on a constant of this size.
+    zeros = 0 * hidden[..., :1].astype(jnp.float32)
+    return jnp.broadcast_to(zeros, (*hidden.shape[:-1], self.model.vocab_size))
+
+  def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
+    """Applies the model's projection, which heads and networks may share."""
+    return vocabulary_projection(self.model)(params, hidden)
+
+
+@struct.pytree
+class Following:
+  """The law that leaves the next token of the text alone. Its state is each row's tokens so far."""
+
+  texts: Int[Array, 'b t']
+
+  def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Following', ...]:
+    return (self,)
+
+  def init(self, model: Model, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
+    return jnp.zeros(len(prompt.tokens), jnp.int32)
+
+  def __call__(
+    self, state: Int[Array, ' b'], draft: Draft, logits: Float[Array, 'b n v']
+  ) -> Float[Array, 'b n v']:
+    places = state[:, None] + with_rows(draft.topology.depths, 2)
+    next_bn = jnp.take_along_axis(self.texts, places, axis=1, mode='clip')
+    is_next = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None] == next_bn[..., None]
+    return jnp.where(is_next, logits, -jnp.inf)
+
+  def observe(self, state: Int[Array, ' b'], emitted: Emitted) -> Int[Array, ' b']:
+    return state + emitted.count
+
+  def take(self, rows: Any) -> 'Following':
+    return Following(self.texts[rows])
