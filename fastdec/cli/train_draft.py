@@ -19,7 +19,7 @@ of all texts. --loss: kl and ce learn all of the law or the token alone; tv, nla
 about the rate at which guesses are accepted (fastdec.training.drafts.losses). The model runs once:
 its states are kept in OUT.training, where the disk has twice the room.
 
---budget=15m plans for a time: a third of it for texts, whose last ones may then be missing, and as
+--budget=15m plans for a time: three fifths for texts, whose last ones may then be missing, and as
 many steps as fit into the rest. --start=DRAFT goes on with a trained draft, with more steps or
 other texts; it has the words of that draft.
 
@@ -53,7 +53,7 @@ from fastdec.cli.prompts import Prompt, hash_of, read_by_category, read_texts
 from fastdec.cli.show import columns
 from fastdec.data.text.packing import PackedSource
 from fastdec.data.text.tokens import Ragged, TokenPairs
-from fastdec.decoding.description import describe, usual_for
+from fastdec.decoding.description import label, usual_for
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
 from fastdec.files import place, place_for_folder, read_json, write_json
@@ -105,7 +105,7 @@ LOSSES = {  # --loss: its weights
 }
 HELD_OUT = 20  # one of 20 texts is held out
 MEASURED = 40  # held-out prompts, at most, that are decoded at the end
-FOR_TEXT, FOR_STEPS = 0.35, 0.85  # of a budget; of what is left of it then
+FOR_TEXT, FOR_STEPS = 0.6, 0.85  # of a budget; of what is left of it then
 MOST = 64  # tokens of each
 DEV = 8  # held-out batches, at most, on which it is watched
 DEEP = 8  # layers of a model from which a draft reads three
@@ -223,7 +223,8 @@ def main(words: Sequence[str]) -> None:
     publish_draft(published, fd.load_draft(out), generator.model.layers)
     print(f'{published} holds it as {args.kind} is published')
   if draft is not None:
-    _tell(fd.load_draft(out), target, work, steps, held_out)
+    decoding = Bound(generator.model, generator.params)  # in the type in which it writes
+    _tell(fd.load_draft(out, args.dtype), decoding, work, steps, held_out)
   write_json(work / DONE, {'content': _content(args)})
   drop_checkpoints(work)
   shutil.rmtree(work / 'states of learnt', ignore_errors=True)
@@ -390,10 +391,10 @@ def _tell(
     print(f'As the curve goes on, twice the steps would bring {more[0]:.2f} +- {more[1]:.2f}')
   asked = sorted((text.category, text.prompt) for text in texts[:MEASURED])
   lines = []
-  for strategy in usual_for(draft).sizes([5], [16]):
+  for strategy in usual_for(draft).sizes([5], [16])[:2]:  # a chain and a tree
     for temperature in (0, 1):
       sampling = {'temperature': 1.0} if temperature else {}
       worth = tokens_a_call(target, with_settings(strategy, sampling), asked, MOST)
-      lines.append([describe(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
+      lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
   print('\nTokens a call as it decodes them, by category:')
   print(columns([['', 'temperature', *worth], *lines]))
