@@ -42,6 +42,7 @@ def written(
   asked: Sequence[Prompt],
   record: dict[str, Any],
   seconds: float | None,
+  most: int | None,
 ) -> list[Text]:
   """Returns the texts that the model writes, or has written before, in a mixed order.
 
@@ -52,17 +53,18 @@ def written(
     asked: the prompts as the model is asked them.
     record: what the texts depend on.
     seconds: the time for writing: a sample of the prompts, as many as fit; None: all.
+    most: how many that were, when this began; None: it begins.
   """
   output = prompt_file.Output(file, record, len(prompts), 'give --out another folder')
-  order = np.random.default_rng(0).permutation(len(prompts)).tolist()
+  order = np.random.default_rng(0).permutation(len(prompts)).tolist()[:most]
   plain = [prompt for _, prompt in prompts]
 
   def write(places: Sequence[int]) -> None:
     prompt_file.write(output, generator, plain, asked, record['max_len'], ids=True, places=places)
 
-  if len(output.done()) < len(prompts):
+  if set(order) - set(output.done()):
     print(f'texts of {len(prompts):,} prompts are kept in {file}', flush=True)
-    if seconds is None:
+    if seconds is None or most is not None:
       write(order)
     else:
       # The speed of the first texts says how many there can be.

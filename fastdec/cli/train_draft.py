@@ -177,12 +177,12 @@ def main(words: Sequence[str]) -> None:
   else:
     key = prompt_file.hashed(json.dumps(text_record).encode())
     file = out.with_name(f'train-draft-text-{key}.jsonl')
-    seconds = None if args.budget is None or 'texts' in plan else FOR_TEXT * args.budget
-    texts = own_texts.written(file, generator, prompts, asked, text_record, seconds)
+    seconds = None if args.budget is None else FOR_TEXT * args.budget
+    most = plan.get('texts')
+    texts = own_texts.written(file, generator, prompts, asked, text_record, seconds, most)
     if args.budget is not None:
-      plan.setdefault('texts', len(texts))
+      plan['texts'] = len(texts)
       write_json(work / PLAN, plan)
-      texts = texts[: plan['texts']]
   count = max(len(texts) // HELD_OUT, 1)
   held_out, learnt = texts[:count], texts[count:]
   longest = 0

@@ -106,7 +106,12 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
     return {'all': 1.5}
 
   monkeypatch.setattr(train_draft, 'tokens_a_call', worth)
-  ended = fastdec('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
+  words = ('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
+  with monkeypatch.context() as patch:  # it goes on with the texts that were planned
+    patch.setattr(train_draft, 'train', lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert fastdec(*words).code == 130
+  monkeypatch.setattr(prompt_file, 'write', lambda *args, **kw: pytest.fail('written again'))
+  ended = fastdec(*words)
   assert ended.code == 0, ended.err
   plan = json.loads((tmp_path / 'draft.training' / 'plan.json').read_text())
   assert plan == {'texts': 4, 'steps': 2}
