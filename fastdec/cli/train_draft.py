@@ -72,7 +72,7 @@ from fastdec.text import programs
 from fastdec.text.load import open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
-from fastdec.training.drafts.kept import keep
+from fastdec.training.drafts.kept import keep, numbers_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.start import begin, layers_like
 from fastdec.training.drafts.tasks import frozen_draft_task, split
@@ -199,8 +199,10 @@ def main(words: Sequence[str]) -> None:
     sources = Ragged.of([text.source for text in part])
     pairs, kept = TokenPairs(sources, Ragged.of([text.target for text in part])), None
     if draft is not None:
-      taps = draft.module.taps
-      kept = keep(target, taps, pairs, rows, longest, work / f'states of {name}')
+      numbers = numbers_of(pairs)
+      numbered_batches = PackedSource(pairs, rows, longest, 0, numbers)
+      place_of = work / f'states of {name}'
+      kept = keep(target, draft.module.taps, numbered_batches, numbers, place_of)
     batches.append(PackedSource(pairs, rows, longest, args.seed, kept or {}))
   data, dev = grain.MapDataset.source(batches[0]), batches[1]
   dev = [dev[index] for index in range(min(dev.batches_per_epoch, DEV))]

@@ -3,8 +3,9 @@
 A draft reads its texts several times, and the target says the same each time: computing that again
 would cost more than the draft's own training.
 
-  kept = keep(target, taps, tokens, rows=16, length=512, folder)
-  batches = packed_batches(tokens, 16, 512, seed, kept)
+  numbers = numbers_of(tokens)
+  kept = keep(target, taps, PackedSource(tokens, rows, length, 0, numbers), numbers, folder)
+  batches = PackedSource(tokens, rows, length, seed, kept)
   seen = seen_in(batch, target, taps)     # a step's features
 
 A file has a row for each token: the hidden state and the taps, in bfloat16. What is computed is
@@ -14,6 +15,7 @@ counted beside it, so it is not computed again after a stop.
 import json
 import pathlib
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,35 +23,37 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fastdec.data.text.packing import Kept, PackedSource
-from fastdec.data.text.tokens import TokenPairs
 from fastdec.files import parse_json, write_json
 from fastdec.models.taps import Features, Taps
 from fastdec.struct import Bound
 from fastdec.training.losses import Batch
 
+Kept = Mapping[str, np.ndarray]  # by side, of each of its tokens
 SIDES = 'target', 'source'
 MOST = 0.5  # of the free disk
 
 
+def numbers_of(tokens: Any) -> Kept:
+  """Returns the number of each token of a side of `TokenPairs`, by which batches name it."""
+  return {side: np.arange(len(getattr(tokens, side).tokens)) for side in SIDES}
+
+
 def keep(
-  target: Bound, taps: Taps, tokens: TokenPairs, rows: int, length: int, folder: pathlib.Path
+  target: Bound, taps: Taps, batches: Any, numbers: Kept, folder: pathlib.Path
 ) -> Kept | None:
   """Computes the features of all texts, or goes on with it, and returns them by side.
 
   Args:
     target: the model and its parameters.
     taps: the layers whose states are kept, beside the hidden state.
-    tokens: the texts.
-    rows, length: of the batches in which they are computed.
+    batches: all texts, `PackedSource` with `numbers`.
+    numbers: of their tokens (`numbers_of`).
     folder: gets the files.
 
   Returns:
-    Arrays mapped from the files, for `packed_batches`; None: they would take more than half of the
+    Arrays mapped from the files, for `PackedSource`; None: they would take more than half of the
     free disk.
   """
-  numbers = {side: np.arange(len(getattr(tokens, side).tokens)) for side in SIDES}
-  batches = PackedSource(tokens, rows, length, 0, numbers)
 
   @jax.jit
   def features(params: Any, batch: Batch) -> dict[str, Array]:

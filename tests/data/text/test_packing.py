@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdec.data.text import packing
-from fastdec.data.text.packing import _PackedSource, first_fit, packed_batches, tokenise
+from fastdec.data.text.packing import PackedSource, first_fit, packed_batches, tokenise
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
@@ -59,7 +59,7 @@ def test_a_batch_written_out():
 @given(LENGTHS, st.integers(1, 5), st.integers(8, 20), st.integers(0, 3))
 def test_the_first_epoch_has_every_pair_once(lengths, rows, length, seed):
   tokens = token_pairs(lengths)
-  source = _PackedSource(tokens, rows, length, seed)
+  source = PackedSource(tokens, rows, length, seed, kept={})
   batches = [source[i] for i in range(source.batches_per_epoch)]
   assert sum(map(unpacked, batches), Counter()) == pairs_of(tokens)
 
@@ -83,7 +83,7 @@ def test_any_batch_is_well_formed(lengths, rows, length, index):
 
 def test_later_epochs_are_shuffled_anew_and_all_but_whole():
   tokens = random_pairs()
-  source = _PackedSource(tokens, rows=4, length=60, seed=0)
+  source = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
   epochs = [
     [source[epoch * source.batches_per_epoch + i] for i in range(source.batches_per_epoch)]
     for epoch in range(3)
@@ -96,7 +96,7 @@ def test_later_epochs_are_shuffled_anew_and_all_but_whole():
 
 
 def test_rows_are_nearly_full():
-  source = _PackedSource(random_pairs(3000), rows=16, length=128, seed=0)
+  source = PackedSource(random_pairs(3000), rows=16, length=128, seed=0, kept={})
   filled = [source[i]['source_segment'] > 0 for i in range(source.batches_per_epoch)]
   assert np.mean(filled) > 0.93
 
@@ -132,8 +132,8 @@ def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
     return first_fit(lengths, length)
 
   monkeypatch.setattr(packing, 'first_fit', first_fit_by)
-  source = _PackedSource(tokens, rows=4, length=60, seed=0)
-  again = _PackedSource(tokens, rows=4, length=60, seed=0)
+  source = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
+  again = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
   # the first epoch's, as it says how many batches there are
   assert planned == [threading.main_thread()] * 2
   for epoch in range(3):
@@ -148,7 +148,7 @@ def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
 
 
 def test_a_plan_that_fails_fails_where_it_is_wanted(monkeypatch):
-  source = _PackedSource(random_pairs(60), rows=4, length=60, seed=0)
+  source = PackedSource(random_pairs(60), rows=4, length=60, seed=0, kept={})
   monkeypatch.setattr(source, '_assign', None)
   source[0]
   with pytest.raises(TypeError):

@@ -38,9 +38,11 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
       raise KeyboardInterrupt
 
   monkeypatch.setattr(kept, 'write_json', stopped)
+  numbers = kept.numbers_of(tokens)
+  batches = PackedSource(tokens, 1, 8, 0, numbers)
   with pytest.raises(KeyboardInterrupt):
-    kept.keep(target, TAPS, tokens, 1, 8, tmp_path)
-  stored = kept.keep(target, TAPS, tokens, 1, 8, tmp_path)
+    kept.keep(target, TAPS, batches, numbers, tmp_path)
+  stored = kept.keep(target, TAPS, batches, numbers, tmp_path)
   assert calls[:4] == [0, 1, 1, 2]  # it goes on
   batch = jax.tree.map(jnp.asarray, PackedSource(tokens, 2, 12, 3, stored)[1])
   seen = kept.seen_in(batch, target, TAPS)
@@ -56,4 +58,6 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
 
 def test_what_takes_too_much_of_the_disk_is_not_kept(tokens, tmp_path, monkeypatch):
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(9, 9, 9))
-  assert kept.keep(bound(MODELS['lm']), TAPS, tokens, 1, 8, tmp_path) is None
+  numbers = kept.numbers_of(tokens)
+  batches = PackedSource(tokens, 1, 8, 0, numbers)
+  assert kept.keep(bound(MODELS['lm']), TAPS, batches, numbers, tmp_path) is None
