@@ -67,11 +67,13 @@ def written(
     if seconds is None or most is not None:
       write(order)
     else:
-      # The speed of the first texts says how many there can be.
-      first, begun = order[: FIRST * generator.rows], time.monotonic()
+      # The speed of the first texts that are missing says how many there can be.
+      done = output.done()
+      missing, begun = [index for index in order if index not in done], time.monotonic()
+      first = missing[: FIRST * generator.rows]
       write(first)
       spent = max(time.monotonic() - begun, 1e-3)
-      write(order[: len(first) + int(max(seconds - spent, 0) / spent * len(first))])
+      write(missing[: len(first) + int(max(seconds - spent, 0) / spent * len(first))])
   texts, lines = [], output.done()
   for index in order:
     if index not in lines:

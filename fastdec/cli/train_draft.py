@@ -96,6 +96,7 @@ TOKENS = 2048  # of a batch
 RATE = 1e-3  # at its peak
 CLIP = 1.0
 KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
+PUBLISHED = 'eagle3', 'dflash'  # kinds that are written as others write them too
 LOSSES = {  # --loss: its weights
   'kl': {'ce': 0.0, 'kl': 1.0},
   'ce': {},
@@ -167,6 +168,8 @@ def main(words: Sequence[str]) -> None:
     print(f'{out} is done already: use it by {_flag(args)}')
     return
   place_for_folder(out)
+  if published.exists() and not (work / 'settings.json').is_file() and args.kind in PUBLISHED:
+    raise UserError(f'{published} is there already: give another --out, or remove it')
   generator = _opened(args, asked)
   write_json(work / 'settings.json', _record(args, text_record))
   plan = read_json(work / PLAN) if (work / PLAN).is_file() else {}
@@ -221,7 +224,7 @@ def main(words: Sequence[str]) -> None:
   )
   train(task, data, _optimizer(d_model, steps), loop, work, jax.random.key(args.seed), evaluate)
   save(average_checkpoints(work, loop.kept))
-  if args.kind in ('eagle3', 'dflash'):
+  if args.kind in PUBLISHED and not published.exists():
     publish_draft(published, fd.load_draft(out), generator.model.layers)
     print(f'{published} holds it as {args.kind} is published')
   if draft is not None:
@@ -283,8 +286,13 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
   if args.kind != 'heads':  # refuses a model without such layers, before weights are read
     layers = layers_like(generator.model, 1)
-    if args.kind in ('eagle3', 'dflash') and not isinstance(layers, LMConfig):
+    if args.kind in PUBLISHED and not isinstance(layers, LMConfig):
       raise UserError(f'--kind={args.kind} is for language models: give eagle or block')
+    most = generator.model.vocab_size - 1
+    if args.kind == 'eagle3' and not 0 < args.words <= most and args.start is None:
+      raise UserError(f'--words={args.words} is not possible for EAGLE-3: give 1 to {most}')
+  if args.start is not None:
+    _started(args, generator.model)
   folder = open_folder(args.model, args.dtype)
   strategy = with_settings(generator.strategy, opening.flags_of(args, SAMPLING))
   return dataclasses.replace(
@@ -292,19 +300,29 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
   )
 
 
+def _started(args: argparse.Namespace, model: Any) -> Bound:
+  """Reads the trained draft to go on with.
+
+  Raises:
+    UserError: it is of another kind, or of another model.
+  """
+  draft = Bound(*fd.load_draft(args.start))
+  kind = EagleNetwork if args.kind.startswith('eagle') else BlockNetwork
+  if args.kind == 'heads' or not isinstance(draft.module, kind):
+    raise UserError(f'--start={args.start} is no draft of --kind={args.kind}')
+  check_target(draft, model)
+  return draft
+
+
 def _fresh(args: argparse.Namespace, target: Bound, texts: Sequence[Text]) -> Bound:
   """Returns the draft to begin with: a trained one, or a fresh one on the target's last layer."""
   model: Any = target.module
   kind = EagleNetwork if args.kind.startswith('eagle') else BlockNetwork
   if args.start is not None:
-    draft = Bound(*fd.load_draft(args.start))
-    if not isinstance(draft.module, kind):
-      raise UserError(f'--start={args.start} is no draft of --kind={args.kind}')
-    check_target(draft, target.module)
-    return draft
+    return _started(args, model)
   sizes: dict[str, Any] = {'layers': layers_like(model, 1), 'vocab_size': model.vocab_size}
   sizes['d_target'] = model.d_model
-  is_published = args.kind in ('eagle3', 'dflash')
+  is_published = args.kind in PUBLISHED
   if isinstance(model, LM) and (model.layers >= DEEP or is_published):
     taps = numbered(RULE, model.layers) if model.layers >= DEEP else (max(model.layers - 1, 0),)
     sizes |= {'taps': taps, 'fuses': True, 'norms_taps': not is_published}

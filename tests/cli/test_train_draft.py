@@ -55,6 +55,8 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   (['--out={}'], 'is there already, and is no draft alone'),
   (['--max-len=40'], "exceeds the model's 32 positions"),
   (['--prompts={}/../one'], 'has 1 prompt, which is held out: give more'),
+  (['--max-len=8', '--start={}/../nowhere'], 'nowhere is not a folder'),
+  (['--max-len=8', '--kind=eagle3'], '--kind=eagle3 is for language models: give eagle or block'),
   (['--steps=1'], '--steps=1 is not possible: give a whole number, 2 or more'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence_and_leave_nothing(
