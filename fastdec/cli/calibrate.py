@@ -29,7 +29,7 @@ from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, ti
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.load import open_folder
+from fastdec.text.load import open_fast, open_folder
 from fastdec.training.progress import Progress
 
 
@@ -85,7 +85,7 @@ def main(words: Sequence[str]) -> None:
 
 def _opened(args: Namespace) -> tuple[Bound, Bound]:
   """Reads the model, and the heads of --heads or else of its folder."""
-  folder = open_folder(args.model, args.dtype)
+  folder = open_fast(args.model, args.dtype)
   head_folder = folder if args.heads is None else open_folder(args.heads, args.dtype)
   heads = pack_if_faster(head_folder.heads, head_folder.head_params())
   model = pack_if_faster(folder.model, folder.params())

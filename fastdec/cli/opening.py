@@ -22,13 +22,12 @@ from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError, UserNote
-from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.files import place, read_json
 from fastdec.hub.tokenizers.chat import Chats
 from fastdec.models.api import source_words
 from fastdec.text import programs
 from fastdec.text.generator import ROWS
-from fastdec.text.load import is_tuned, open_folder, tokenizer_of
+from fastdec.text.load import is_tuned, open_fast, open_folder, tokenizer_of
 from fastdec.tuning.tuned import file_to_read
 
 # The tree of heads may be the name of a file: medusa(choices=tree.json)
@@ -295,7 +294,7 @@ def open_without_weights(
     UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
       or hold what the model does not know; languages that the tokenizer lacks.
   """
-  folder = open_folder(model, dtype)
+  folder = open_fast(model, dtype)
   generator = fd.Generator(
     folder.model, None, tokenizer_of(folder), source=source, target=target, template=template or {}
   )
@@ -340,8 +339,6 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
     _check_settings(strategy, sampling)
 
-  if args.dtype is None and not is_tuned(strategy):
-    note_slow_type(open_folder(args.model).model)
   languages = flags_of(args, ('source', 'target'))
   generator = fd.Generator.load(
     args.model, draft, heads, args.dtype, strategy=strategy, **languages
@@ -352,14 +349,6 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
     template=variables(args),
   )
-
-
-def note_slow_type(model: Any) -> None:
-  """Notes that a model computes in a type that this machine has no units for."""
-  dtype = str(getattr(getattr(model, 'config', None), 'dtype', ''))
-  if dtype in ('bfloat16', 'float16') and not computes_bfloat16():
-    note = f'the model computes in {dtype}, for which this CPU has no units: --dtype=int8 is faster'
-    warnings.warn(f'{note}, and so is float32 where its memory suffices', UserNote, stacklevel=2)
 
 
 def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.load import open_folder
+from fastdec.text.load import open_fast, open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.kept import keep, numbers_of
@@ -293,10 +293,13 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
       raise UserError(f'--words={args.words} is not possible for EAGLE-3: give 1 to {most}')
   if args.start is not None:
     _started(args, generator.model)
-  folder = open_folder(args.model, args.dtype)
+  folder = open_fast(args.model, args.dtype)
   strategy = with_settings(generator.strategy, opening.flags_of(args, SAMPLING))
   return dataclasses.replace(
-    generator, params=folder.params(as_stored=args.dtype is None), rows=WRITTEN, strategy=strategy
+    generator,
+    params=folder.params(as_stored=folder.dtype is None and args.dtype is None),
+    rows=WRITTEN,
+    strategy=strategy,
   )
 
 

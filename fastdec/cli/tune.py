@@ -54,7 +54,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of
-from fastdec.text.load import load_heads, open_folder
+from fastdec.text.load import load_heads, open_fast
 from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
@@ -116,11 +116,13 @@ def main(words: Sequence[str]) -> None:
       print(f'the budget ended before {dtype}\n')
       break
     ids = [generator.read(prompt)[0] for prompt in prompts]
-    heads = [(pack_if_faster(*load_heads(path, dtype)), path) for path in args.heads]
+    opened = open_fast(args.model, dtype)
+    part_dtype = dtype or opened.dtype
+    heads = [(pack_if_faster(*load_heads(path, part_dtype)), path) for path in args.heads]
     drafts = []
     for path in args.draft:
-      drafts.append((draft_of(path, dtype, None, generator.model, generator.tokenizer), path))
-    target = Bound(*pack_if_faster(generator.model, open_folder(args.model, dtype).params()))
+      drafts.append((draft_of(path, part_dtype, None, generator.model, generator.tokenizer), path))
+    target = Bound(*pack_if_faster(generator.model, opened.params()))
     candidates = _candidates(args, sampling, heads, drafts, target, ids, trees)
     for rows in args.batches:
       print(f'{_title(rows, dtype)}:', flush=True)

@@ -52,6 +52,15 @@ def computes_bfloat16() -> bool:
   return bool({'avx512_bf16', 'amx_bf16'} & cpu_flags())
 
 
+def free_memory() -> float:
+  """Returns the bytes of memory that are still free; infinity where the system does not say."""
+  try:
+    free = re.search(r'MemAvailable: *(\d+) kB', Path('/proc/meminfo').read_text())
+  except OSError:
+    free = None
+  return float('inf') if free is None else 1024 * int(free[1])
+
+
 def cpu_flags() -> set[str]:
   """Returns the names of what the CPU can do; none where the system does not list them."""
   try:

@@ -16,7 +16,7 @@ from fastdec.heads.draft import check_target
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
-from fastdec.text.load import is_draft, load_draft, open_folder, tokenizer_of
+from fastdec.text.load import is_draft, load_draft, open_fast, tokenizer_of
 
 UNKNOWN = ' ⁇ '  # SentencePiece writes it for an unknown token; other tokenizers write nothing
 
@@ -33,7 +33,7 @@ def draft_of(
     network = load_draft(path, dtype, mesh)
     check_target(Bound(*network), model)
     return pack_if_faster(*network)
-  folder = open_folder(path, dtype)
+  folder = open_fast(path, dtype)
   check_same_ids(tokenizer, tokenizer_of(folder), path)
   return pack_if_faster(folder.model, folder.params(mesh))
 

@@ -39,7 +39,7 @@ from fastdec.laws.processors import Processors
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of, strategy_of
 from fastdec.text.generated import Generated
-from fastdec.text.load import is_tuned, load_heads, load_tuned, open_folder, tokenizer_of
+from fastdec.text.load import is_tuned, load_heads, load_tuned, open_fast, tokenizer_of
 from fastdec.text.reader import Reader, StopReader
 
 ROWS = 16  # texts decoded at once
@@ -100,7 +100,8 @@ class Generator:
         Face hub.
       draft: a smaller model, as `path`, or the folder of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
-      dtype, mesh: as in `fd.load`, for all that is read.
+      dtype, mesh: as in `fd.load`, for all that is read. None: the model's own type, or float32
+        where that is slow on this CPU, as a note says (`load.open_fast`).
       strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`
         chose for this model; or the name of a file that it wrote. Give the draft or heads that it
         uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
@@ -127,7 +128,8 @@ class Generator:
       strategy, dtype, rows = tuned.strategy, tuned.dtype, tuned.rows
 
     # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
-    folder = open_folder(path, dtype)
+    folder = open_fast(path, dtype)
+    dtype = dtype or folder.dtype  # of drafts and heads too
     model, tokenizer = folder.model, tokenizer_of(folder)
     _languages_of(model, tokenizer, source, target)  # refuses them
     _note_turn_end(path, model, tokenizer)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
@@ -31,6 +32,7 @@ from fastdec.hub.weight_files import check_kind, check_place
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params
+from fastdec.models.fresh import shapes_of
 from fastdec.tuning.tuned import COMMAND, Saved, Tuned, content_of_part, file_to_read
 
 __all__ = [
@@ -41,10 +43,12 @@ __all__ = [
   'load_heads',
   'load_tokenizer',
   'load_tuned',
+  'open_fast',
   'open_folder',
   'save_heads',
   'tokenizer_of',
 ]
+HALVES = ('bfloat16', 'float16')
 
 
 def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
@@ -75,6 +79,36 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     check_kind(folder)
     check_place(folder)
   return native.open(folder, dtype)
+
+
+def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
+  """Opens a folder as `open_folder`, to write with it, in float32 where a CPU is slow in its type.
+
+  That is half precision on a CPU that has no units for it, and what int8 leaves of it on any.
+  Float32 holds its numbers exactly and rounds less, so texts do not suffer. A note says so, or why
+  not: float32 would take more than half of the memory that is free.
+
+  Args:
+    path, dtype: as in `open_folder`; a type of computation that is given is kept.
+  """
+  folder = open_folder(path, dtype)
+  compute_dtype, kernel_dtype = split_dtype(dtype)
+  own = str(getattr(getattr(folder.model, 'config', None), 'dtype', ''))
+  if compute_dtype is not None or own not in HALVES or jax.default_backend() != 'cpu':
+    return folder
+  if kernel_dtype == 'int8':
+    return dataclasses.replace(folder, dtype='float32')
+  if machine.computes_bfloat16():
+    return folder
+  reason = f'{path} is in {own}, for which this CPU has no units'
+  count = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(folder.model)))
+  if 4 * count > machine.free_memory() / 2:
+    note = f"{reason}, and too large for float32 here: dtype='int8' is faster"
+    warnings.warn(note, UserNote, stacklevel=2)
+    return folder
+  note = f"{reason}: it computes in float32, and would be faster still in dtype='int8'"
+  warnings.warn(note, UserNote, stacklevel=2)
+  return dataclasses.replace(folder, dtype='float32')
 
 
 def load(
@@ -257,7 +291,8 @@ def load_tuned(
         f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
       )
     loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
-    drafting = loaders[kind](folder, dtype=tuned.dtype, mesh=mesh)
+    dtype = tuned.dtype or open_fast(model).dtype
+    drafting = loaders[kind](folder, dtype=dtype, mesh=mesh)
     if prepare is not None:
       drafting = prepare(*drafting)
 

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fastdec.cli import opening
-from fastdec.errors import UserNote
 from fastdec.folders.native import NativeFolder
-from fastdec.models.lm import LM, LMConfig
 
 MISTAKES = {
   'no prompt': ([], 'nothing to continue'),
@@ -125,19 +122,6 @@ def test_a_mistake_is_one_sentence_before_the_models_weights_are_read(
   ended = fastdec('generate', '--model', translator, '--max-len=8', *words)
   assert expected.format(files=files, model=translator) in ended.mistake and ended.out == ''
   assert not (files / 'out').exists()
-
-
-def test_a_type_that_the_machine_has_no_units_for_is_noted(monkeypatch, recwarn):
-  has_units = True
-  monkeypatch.setattr(opening, 'computes_bfloat16', lambda: has_units)
-  for dtype in ('bfloat16', 'float32'):
-    opening.note_slow_type(LM(LMConfig(dtype=dtype)))
-  assert not recwarn
-  has_units = False
-  opening.note_slow_type(LM(LMConfig(dtype='float32')))
-  assert not recwarn
-  with pytest.warns(UserNote, match='no units: --dtype=int8 is faster'):
-    opening.note_slow_type(LM(LMConfig(dtype='bfloat16')))
 
 
 def test_what_a_form_needs_is_missed_before_anything_is_read(fastdec, files, monkeypatch):

@@ -18,6 +18,8 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding import few, pool
 from fastdec.decoding.decode import start
 from fastdec.decoding.strategy import with_settings
+from fastdec.errors import UserNote
+from fastdec.evaluation import machine
 from fastdec.folders.native import NativeFolder
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -489,3 +491,26 @@ def test_a_constraint_holds_the_text_to_a_form(g, place):
   assert re.fullmatch(form[1:], out.text)
   words = translator.tokenizer.token_bytes()
   assert b''.join(words[token] for token in out.tokens).decode().strip() == out.text
+
+
+def test_types_that_are_slow_on_a_cpu_give_way_to_float32(place, tmp_path, monkeypatch, recwarn):
+  model, params = fd.load(place / 'model', 'bfloat16')
+  half = tmp_path / 'half'
+  folders.save(model, params, half, tokenizer=place / 'pieces')
+  has_units, free = True, 1e9
+  monkeypatch.setattr(machine, 'computes_bfloat16', lambda: has_units)
+  monkeypatch.setattr(machine, 'free_memory', lambda: free)
+  assert fd.Generator.load(half).model.config.dtype == 'bfloat16'
+  small = fd.Generator.load(half, dtype='int8')
+  assert small.model.config.dtype == small.params['norm']['scale'].dtype == 'float32'
+  has_units = False
+  assert fd.Generator.load(half, dtype='bfloat16').model.config.dtype == 'bfloat16'
+  assert not recwarn
+  with pytest.warns(UserNote, match='half is in bfloat16, for which this CPU has no units: it'):
+    generator = fd.Generator.load(half, draft=half)
+  for part in (generator, generator.strategy.draft.module):
+    assert getattr(part, 'model', part).config.dtype == 'float32'
+  assert generator.params['norm']['scale'].dtype == 'float32'
+  free = 1
+  with pytest.warns(UserNote, match="too large for float32 here: dtype='int8' is faster"):
+    assert fd.Generator.load(half).model.config.dtype == 'bfloat16'
