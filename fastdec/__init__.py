@@ -35,7 +35,6 @@ if TYPE_CHECKING:
   from fastdec.decoding.score import score
   from fastdec.decoding.topology import Topology
   from fastdec.errors import UserError, UserNote
-  from fastdec.evaluation.replay import replay
   from fastdec.folders import save, save_draft
   from fastdec.folders.pools import load_pool, save_pool
   from fastdec.heads.ngram_pool import NGramPool, build_pool
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
   from fastdec.text.generated import Generated
   from fastdec.text.generator import Generator
   from fastdec.text.load import load, load_draft, load_heads, load_tokenizer, load_tuned, save_heads
+  from fastdec.text.trace import Trace, replay, trace
   from fastdec.tuning.tune import tune
   from fastdec.tuning.tuned import Tuned
 
@@ -92,7 +92,6 @@ MODULES = {
   'Topology': 'fastdec.decoding.topology',
   'UserError': 'fastdec.errors',
   'UserNote': 'fastdec.errors',
-  'replay': 'fastdec.evaluation.replay',
   'save': 'fastdec.folders',
   'publish_draft': 'fastdec.hub.published',
   'save_draft': 'fastdec.folders',
@@ -114,6 +113,9 @@ MODULES = {
   'load_tokenizer': 'fastdec.text.load',
   'load_tuned': 'fastdec.text.load',
   'save_heads': 'fastdec.text.load',
+  'Trace': 'fastdec.text.trace',
+  'replay': 'fastdec.text.trace',
+  'trace': 'fastdec.text.trace',
   'tune': 'fastdec.tuning.tune',
   'Tuned': 'fastdec.tuning.tuned',
 }
@@ -167,6 +169,7 @@ __all__ = [
   'Speculative',
   'TopN',
   'Topology',
+  'Trace',
   'Tuned',
   'Typical',
   'Union',
@@ -197,5 +200,6 @@ __all__ = [
   'shortlist',
   'stream',
   'theory',
+  'trace',
   'tune',
 ]

@@ -32,6 +32,10 @@ which the first is asked; "question"; "conversations", as ShareGPT has them. It 
 gzip, bzip2 or xz. A model with a chat template is asked messages, turns and questions in it, and
 other texts with --chat.
 
+--trace=FILE decodes once more, one prompt after another, and keeps what each call guessed, the
+likeliest tokens of the model's laws, and what was accepted. fd.replay says from it what another
+strategy would have done (docs/own/simulate.md).
+
 Each prompt of a file yields a JSON line as it ends: {"index": 0, "prompt": ..., "text": ...,
 "tokens": 12, "blocks": [0, 1, 3], "finish_reason": "end"}. "index" is the prompt's place, "tokens"
 counts the tokens with their end, "blocks" the calls that emitted one token, two, three, and
@@ -64,6 +68,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place_to_write, read_stdin, text_of
+from fastdec.kernels.quantized import TYPES, is_quantized
 from fastdec.text.generator import key_of
 from fastdec.text.reader import Reader, StopReader
 
@@ -89,6 +94,7 @@ def main(words: Sequence[str]) -> None:
   )
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
+  parser.add_argument('--trace', help='file for every call of the same texts, for fd.replay')
   parser.add_argument('--plain', action='store_true', help='shows the text alone')
   parser.add_argument(
     '--repeats', type=whole(0, 1000), default=3, help='rounds of timing after a prompt (3; 0: none)'
@@ -115,6 +121,8 @@ def _check(args: Namespace) -> None:
     raise UserError(
       '--prompts and --output belong together: give --prompts=file and --output=out.jsonl'
     )
+  if args.trace is not None:
+    place_to_write(args.trace)
   if args.logprobs and args.plain:
     raise UserError('--plain shows the text alone: leave it out, or --logprobs')
   opening.check_text('--prompt', args.prompt)
@@ -129,6 +137,7 @@ def _generate_one(console: rich.console.Console, args: Namespace) -> None:
   if not args.plain:
     show_draft_check(console, generator, args.prompt)
   show(console, generator, args)
+  _trace(console, args, generator, [args.prompt])
 
 
 def _generate_all(console: rich.console.Console, args: Namespace) -> None:
@@ -143,6 +152,7 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   prompt_file.write(
     output, generator, prompts, asked, args.max_len, args.seed, args.logprobs, args.stop
   )
+  _trace(console, args, generator, asked)
   _warn(console, generator)
 
 
@@ -156,6 +166,30 @@ def _load(args: Namespace, prompts: Sequence[Any]) -> fd.Generator:
   pool = None if args.pool is None else fd.load_pool(args.pool)
   generator = opening.with_pool(opening.load(args), pool)
   return dataclasses.replace(generator, constraint=constraint)
+
+
+def _trace(
+  console: rich.console.Console, args: Namespace, generator: fd.Generator, prompts: Sequence[Any]
+) -> None:
+  """Writes the file of --trace, if it is given."""
+  if args.trace is None:
+    return
+  ids = [generator.read(prompt)[0] for prompt in prompts]
+  recorded = fd.trace(
+    generator.model, generator.params, ids, generator.strategy, args.max_len,
+    key_of(generator.strategy, args.seed), generator.processors, generator.constraint,
+    folder=args.model, dtype=_type_of(generator),
+  )  # fmt: skip
+  recorded.save(args.trace)
+  console.print(f'{args.trace} has every call: fd.replay reads it', style='dim')
+
+
+def _type_of(generator: fd.Generator) -> str | None:
+  """Returns the type of numbers of what was loaded, as of `fd.load`."""
+  for dtype in TYPES:
+    if is_quantized(generator.params, (dtype,)):
+      return dtype
+  return getattr(getattr(generator.model, 'config', None), 'dtype', None)
 
 
 def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: Any) -> None:

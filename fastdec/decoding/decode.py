@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -122,29 +122,35 @@ def stream(
     max_len=most_of(max_len, max_new_tokens), key=key, processors=processors, constraint=constraint,
     logprobs=logprobs,
   )  # fmt: skip
-  return _blocks(request, prompt)
+  return blocks_of(request, states_of(request, prompt))
 
 
-def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
-  """Returns the generator of `stream`, which runs once it is iterated."""
-  target, strategy, bucket = request.target, request.strategy, request.bucket
-  with using(request.mesh):
-    state, _ = start(target, strategy, prompt, request.keys, bucket)
-  yielded = np.zeros(prompt.tokens.shape[0], int)  # tokens of each row
-  while True:
-    # Yield what the last call has emitted.
-    tokens, length, done, fault, logprobs = jax.device_get(
-      (state.tokens, state.length, state.done, state.fault, logprobs_of(state.laws))
+def blocks_of(request: Request, states: Iterable[Any]) -> Iterator[list[list[int]]]:
+  """Yields the tokens that each row has gained from one state to the next."""
+  yielded = None
+  for state in states:
+    tokens, length, fault, logprobs = jax.device_get(
+      (state.tokens, state.length, state.fault, logprobs_of(state.laws))
     )
     check_finite(fault == FINE, fault == STUCK, request.ruled_by)
+    yielded = np.zeros_like(length) if yielded is None else yielded
     blocks = []
     for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
       blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))
     yield blocks
-    if done.all():
-      return
     yielded = length
 
+
+def states_of(request: Request, prompt: Prompt) -> Iterator[Any]:
+  """Yields the state after the prompt and after every call, which overwrites the one before."""
+  target, strategy, bucket = request.target, request.strategy, request.bucket
+  with using(request.mesh):
+    state, _ = start(target, strategy, prompt, request.keys, bucket)
+  while True:
+    yield state
+    length, done = jax.device_get((state.length, state.done))
+    if done.all():
+      return
     # Make one more call, with more slots if a running row has filled its own.
     with using(request.mesh):
       if prompt.slots is not None and length[~done].max() >= prompt.slots:

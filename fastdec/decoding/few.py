@@ -26,10 +26,9 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec.cache.loops import while_loop
 from fastdec.decoding import decode as by_shapes
-from fastdec.decoding.law import logprobs_of
 from fastdec.decoding.pool import Finished, decode_request
 from fastdec.decoding.prefill import few_width, has_slots, in_few_sizes, room_of
-from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
+from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.request import Request, prepare, prepare_each
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_streams, nodes_of
@@ -70,10 +69,16 @@ def stream(
   """Yields the blocks of each row as `fd.stream`, whose arguments are those of `decode`."""
   check_streams(strategy)
   request, prompt = _prepared(model, params, inputs, strategy, logprobs, arguments)
-  if prompt.most is None:
-    arguments['logprobs'] = logprobs
-    return by_shapes.stream(model, params, inputs, strategy, **arguments)
-  return _blocks(request, prompt)
+  return by_shapes.blocks_of(request, _states(request, prompt))
+
+
+def states(
+  model: Model, params: Params, inputs: Any, strategy: LoopStrategy, **arguments: Any
+) -> Iterator[Any]:
+  """Yields the loop's state after the prompt and after each call, which overwrites the last one.
+
+  Arguments are those of `decode`."""
+  return _states(*_prepared(model, params, inputs, strategy, 0, arguments))
 
 
 def decode_each(
@@ -92,24 +97,15 @@ def _prepared(
   return prepare(model, params, inputs, strategy, logprobs=logprobs, few=True, **given)
 
 
-def _blocks(request: Request, prompt: Prompt) -> Iterator[list[list[int]]]:
-  """Returns the generator of `stream`, which runs once it is iterated."""
+def _states(request: Request, prompt: Prompt) -> Iterator[Any]:
+  if prompt.most is None:  # a source, a mesh
+    yield from by_shapes.states_of(request, prompt)
+    return
   text = _Text.begun(request, prompt)
-  yielded = np.zeros(len(prompt.tokens), int)  # tokens of each row
-  while True:
-    state = text.state
-    tokens, length, fault, logprobs = jax.device_get(
-      (state.tokens, state.length, state.fault, logprobs_of(state.laws))
-    )
-    check_finite(fault == FINE, fault == STUCK, request.ruled_by)
-    blocks = []
-    for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
-      blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))
-    yield blocks
-    if text.is_over:
-      return
-    yielded = length
+  yield text.state
+  while not text.is_over:
     text = text.continued(1)
+    yield text.state
 
 
 @dataclasses.dataclass(frozen=True)

@@ -404,3 +404,17 @@ def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
   assert fastdec(*command, *lines, '--regex=(die )?Katze').code == 0
   texts = [json.loads(line)['text'] for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
   assert len(texts) == len(PROMPTS) and all(re.fullmatch('(die )?Katze', text) for text in texts)
+
+
+def test_a_trace_replays_as_other_strategies_decode(translator, fastdec, prompts, tmp_path):
+  words = ('generate', f'--model={translator}', '--max-len=12', f'--trace={tmp_path}/trace')
+  ended = fastdec(*words, f'--prompts={prompts}', f'--output={tmp_path}/out')
+  assert ended.code == 0 and 'trace has every call' in ended.out
+  written = fd.Trace.load(tmp_path / 'trace')
+  lines = [json.loads(line) for line in (tmp_path / 'out').read_text().splitlines()]
+  assert [len(text) for text in written.texts] == [line['tokens'] for line in lines]
+  strategy = fd.PromptLookup(ngram=1, k=4)
+  out = fd.decode(*fd.load(translator), written.prompts, strategy, max_len=12)
+  np.testing.assert_array_equal(fd.replay(tmp_path / 'trace', strategy).calls, out.calls)
+  ended = fastdec(*words[:3], f'--trace={tmp_path}', '--prompt=a dog')
+  assert 'is a folder: give the name of a file' in ended.mistake

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.evaluation.replay import replay
 from tests.decoding import test_deep, test_strategies
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import DEEP, DRAWN, LOSSLESS
@@ -25,7 +26,7 @@ def test_a_language_model_whose_drafts_are_often_right(name):
   strategy = DEEP[name](test_deep.kit())
   decoded = fd.decode(*test_deep.target(), INPUTS, strategy, max_len=test_deep.MAX_LEN)
   assert decoded.mean_block_size > 3
-  same_calls(fd.replay(*test_deep.target(), INPUTS, decoded, strategy), decoded)
+  same_calls(replay(*test_deep.target(), INPUTS, decoded, strategy), decoded)
 
 
 @pytest.mark.parametrize('name', ['medusa', 'eagle, a growing tree', 'union'])
@@ -34,7 +35,7 @@ def test_drawn_texts_whose_guesses_the_draw_accepts(name):
   strategy, key = DRAWN[name](test_deep.kit()), jax.random.key(0)
   decoded = fd.decode(*test_deep.target(), INPUTS, strategy, max_len=test_deep.MAX_LEN, key=key)
   assert decoded.mean_block_size > 3
-  same_calls(fd.replay(*test_deep.target(), INPUTS, decoded, strategy), decoded)
+  same_calls(replay(*test_deep.target(), INPUTS, decoded, strategy), decoded)
 
 
 @pytest.mark.parametrize('family', ['transformer', 'fconv'])
@@ -46,16 +47,16 @@ def test_encoder_decoders(name, family):
   decoded = test_strategies.decoded(name, 'trained', family)
   strategy = LOSSLESS[name](test_strategies.kit('trained', family))
   model, source = test_strategies.MODELS[family], test_strategies.SOURCE
-  same_calls(fd.replay(model, params, source, decoded, strategy), decoded)
+  same_calls(replay(model, params, source, decoded, strategy), decoded)
 
 
 def test_texts_as_lists_and_prompts_of_different_lengths():
   prompts, lengths = some_prompts(0)
   decoded = fd.decode(HashLM(), {}, prompts, fd.PromptLookup(), lengths, max_len=9)
   texts = [decoded.written(row) for row in range(len(prompts))]
-  same_calls(fd.replay(HashLM(), {}, prompts, texts, fd.PromptLookup(), lengths), decoded)
+  same_calls(replay(HashLM(), {}, prompts, texts, fd.PromptLookup(), lengths), decoded)
   with pytest.raises(fd.UserError, match='4 texts for 5 inputs: give one for each'):
-    fd.replay(HashLM(), {}, prompts, texts[1:], fd.PromptLookup(), lengths)
+    replay(HashLM(), {}, prompts, texts[1:], fd.PromptLookup(), lengths)
 
 
 @pytest.mark.parametrize('strategy, message', [
@@ -65,4 +66,4 @@ def test_texts_as_lists_and_prompts_of_different_lengths():
 ])  # fmt: skip
 def test_what_does_not_follow_from_a_text_is_refused(strategy, message):
   with pytest.raises(fd.UserError, match=message):
-    fd.replay(HashLM(), {}, [[2, 3]], [[4, 5]], strategy)
+    replay(HashLM(), {}, [[2, 3]], [[4, 5]], strategy)

@@ -1,0 +1,300 @@
+"""Traces: texts call by call, with what was guessed, what the model's law said, what was accepted.
+
+A trace is a safetensors file. Texts and calls come in order, and are joined:
+
+  prompts, texts      int32[tokens]; of an encoder-decoder the prompts are its sources
+  prompt_ends, ends   int32[texts]: where each ends in them
+  call_ends           int32[texts]: where each text's calls end among all calls
+  guesses             int32[calls, n]: a call's nodes, the first of which is the root
+  parents             int32[calls, n]: the node above each, -1 for the root's
+  accepted            int32[calls]: the last node that was accepted, 0 for the root
+  emitted             int32[calls]: tokens of the call, the accepted guesses and the next token
+  top_ids             int32[calls, n, top]: the likeliest next tokens behind each node
+  top_logprobs        float32[calls, n, top]: by the law that judged the guesses
+
+Its metadata names the format, the model's folder with a hash of its content, its type of numbers,
+and the strategy. `replay` needs only prompts, texts and the model.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fastdec import folders, struct
+from fastdec.decoding import few
+from fastdec.decoding.description import describe
+from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
+from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.strategy import LoopStrategy, check_streams
+from fastdec.decoding.topology import with_rows
+from fastdec.errors import UserError
+from fastdec.evaluation.replay import replay as replay_texts
+from fastdec.files import damaged, place, place_to_write, whole_file
+from fastdec.folders.folder import PathLike
+from fastdec.models.api import Model, Params
+from fastdec.struct import Bound
+from fastdec.text.load import open_fast
+
+FORMAT = 'fastdec-trace'
+TOP = 5  # likeliest tokens that a trace keeps of each law
+ENDS = {'prompts': 'prompt_ends', 'texts': 'ends'}
+CALLS = ('guesses', 'parents', 'accepted', 'emitted', 'top_ids', 'top_logprobs')
+
+
+@struct.pytree
+class Call:
+  """What one call guessed and accepted, row by row: an entry of the file."""
+
+  guesses: Int[Array, 'b n']
+  parents: Int[Array, 'b n']
+  accepted: Int[Array, ' b']
+  emitted: Int[Array, ' b']
+  top_ids: Int[Array, 'b n t']
+  top_logprobs: Float[Array, 'b n t']
+
+
+@struct.pytree
+class Watching:
+  """A drafter that guesses as another does, and remembers the last call."""
+
+  drafter: Any
+  top: int = struct.static()
+
+  @property
+  def nodes(self) -> int:
+    return self.drafter.nodes
+
+  @property
+  def taps(self) -> tuple[int, ...]:
+    return getattr(self.drafter, 'taps', ())
+
+  def init(self, target: Bound, prefill: Prefill) -> tuple[Any, Call]:
+    b, n = len(prefill.root), self.nodes
+    ids, row = jnp.zeros((b, n), jnp.int32), jnp.zeros(b, jnp.int32)
+    tops = jnp.zeros((b, n, self.top), jnp.int32)
+    none = Call(ids, ids, row, row, tops, tops.astype(jnp.float32))
+    return self.drafter.init(target, prefill), none
+
+  def propose(
+    self, target: Bound, state: tuple[Any, Call], root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, tuple[Any, Call]]:
+    draft, inner = self.drafter.propose(target, state[0], root, keys)
+    return draft, (inner, state[1])
+
+  def observe(self, target: Bound, state: tuple[Any, Call], step: Step) -> tuple[Any, Call]:
+    law = jax.nn.log_softmax(step.logits.astype(jnp.float32))
+    top_logprobs, top_ids = jax.lax.top_k(law, self.top)
+    parents = jnp.broadcast_to(
+      with_rows(step.draft.topology.parents, 2), step.draft.tokens.shape
+    ).astype(jnp.int32)
+    call = Call(step.draft.tokens, parents, step.accepted.node, step.count, top_ids, top_logprobs)
+    return self.drafter.observe(target, state[0], step), call
+
+
+@struct.pytree
+class Watched(LoopStrategy):
+  """A strategy whose drafter is `Watching`."""
+
+  strategy: Any
+  top: int = struct.static()
+
+  @property
+  def drafter(self) -> Watching:
+    return Watching(self.strategy.drafter, self.top)
+
+  @property
+  def effective_rule(self) -> Any:
+    return self.strategy.effective_rule
+
+  @property
+  def sampling(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    return self.strategy.sampling
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    self.strategy.check(model, prompt, max_len)
+
+  def most_tokens(self, source: int, max_len: int) -> int:
+    return self.strategy.most_tokens(source, max_len)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+  """Prompts and texts, as ids; with the calls that wrote them, if it was recorded.
+
+  Attributes:
+    prompts: what each text continues; of an encoder-decoder, its sources.
+    texts: outputs, with their ends.
+    calls: arrays of the file by their names, those of each call; None: texts alone.
+    call_ends: where the calls of each text end.
+    model: the folder of the model that wrote them; None: it is not said.
+    content: hash of that folder, as it was.
+    dtype: the type of numbers, as of `fd.load`.
+    strategy: in words.
+  """
+
+  prompts: Sequence[Sequence[int]]
+  texts: Sequence[Sequence[int]]
+  calls: dict[str, np.ndarray] | None = None
+  call_ends: np.ndarray | None = None
+  model: str | None = None
+  content: str | None = None
+  dtype: str | None = None
+  strategy: str | None = None
+
+  def save(self, path: PathLike) -> None:
+    """Writes the file, whole or not at all.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    tensors = dict(self.calls or {})
+    for name, end in ENDS.items():
+      rows = getattr(self, name)
+      tensors[name] = np.array([token for row in rows for token in row], np.int32)
+      tensors[end] = np.cumsum([len(row) for row in rows], dtype=np.int32)
+    if self.call_ends is not None:
+      tensors['call_ends'] = np.asarray(self.call_ends, np.int32)
+    metadata = {'format': FORMAT}
+    for name in ('model', 'content', 'dtype', 'strategy'):
+      if getattr(self, name) is not None:
+        metadata[name] = getattr(self, name)
+    file = place_to_write(path)
+    with whole_file(file) as partial:
+      save_file(tensors, partial.name, metadata)
+
+  @classmethod
+  def load(cls, path: PathLike) -> 'Trace':
+    """Reads a file of `save`.
+
+    Raises:
+      UserError: it is not there, is no trace, or is damaged.
+    """
+    file = place(path)
+    if not file.is_file():
+      raise UserError(f'{file} is not there: make it by fastdec generate --trace=FILE')
+    try:
+      with safe_open(file, 'numpy') as stored:
+        metadata = dict(stored.metadata() or {})
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+      raise damaged(file, f'is damaged ({error})', 'record it again') from None
+    if metadata.pop('format', None) != FORMAT:
+      raise UserError(f'{file} is no trace: give a file of fastdec generate --trace')
+    try:
+      rows = {name: _parted(tensors.pop(name), tensors.pop(end)) for name, end in ENDS.items()}
+      if len(rows['prompts']) != len(rows['texts']):
+        raise ValueError('prompts and texts differ in number')
+      ends = tensors.pop('call_ends', None)
+      calls = {name: tensors[name] for name in CALLS} if ends is not None else None
+      return cls(**rows, calls=calls, call_ends=ends, **metadata)
+    except (KeyError, ValueError, TypeError) as error:
+      raise damaged(file, f'is damaged ({error})', 'record it again') from None
+
+
+def _parted(tokens: np.ndarray, ends: np.ndarray) -> list[list[int]]:
+  """Returns the rows that were joined."""
+  if tokens.ndim != 1 or ends.ndim != 1 or tokens.dtype != np.int32 or ends.dtype != np.int32:
+    raise ValueError('tokens and ends are lists of int32')
+  if (np.diff(ends, prepend=0) < 0).any() or (ends[-1] if len(ends) else 0) != len(tokens):
+    raise ValueError('ends do not fit the tokens')
+  return [row.tolist() for row in np.split(tokens, ends[:-1])]
+
+
+def trace(
+  model: Model,
+  params: Params,
+  prompts: Sequence[Sequence[int]],
+  strategy: Any,
+  max_len: Whole | None = None,
+  key: Any = None,
+  processors: Any = None,
+  constraint: Any = None,
+  top: Whole = TOP,
+  folder: PathLike | None = None,
+  dtype: str | None = None,
+) -> Trace:
+  """Decodes prompts one by one as `stream`, and records every call.
+
+  Args:
+    model, params, strategy, max_len, processors, constraint: as in `fd.decode`.
+    prompts: ids of each, without padding; sources of an encoder-decoder.
+    key: as there; text i draws by `fold_in(key, i)`.
+    top: how many likeliest tokens of each law are kept.
+    folder, dtype: of the model, for `replay` to read it again.
+
+  Raises:
+    UserError: as `fd.stream`; `top` is larger than the vocabulary.
+  """
+  check_streams(strategy)
+  top = count('top', top, 1, f'1 to {model.vocab_size}')
+  if top > model.vocab_size:
+    raise UserError(f'top={top} is not possible: give 1 to {model.vocab_size}')
+  watched = Watched(strategy, top)
+  texts, calls, call_ends = [], [], []
+  for i, ids in enumerate(prompts):
+    own = None if key is None else jax.random.fold_in(key, i)
+    states = few.states(
+      model, params, np.array([ids], np.int32), watched, max_len=max_len, key=own,
+      processors=processors, constraint=constraint,
+    )  # fmt: skip
+    state: Any = next(states)
+    kept = jax.device_get((state.tokens, state.length))
+    for state in states:
+      *kept, call = jax.device_get((state.tokens, state.length, state.drafter[1]))
+      calls.append(jax.tree.map(lambda x: x[0], call))
+    texts.append(kept[0][0, : int(kept[1][0])].tolist())
+    call_ends.append(len(calls))
+  arrays = None
+  if calls:
+    arrays = {name: np.stack([getattr(call, name) for call in calls]) for name in CALLS}
+  return Trace(
+    [[*map(int, ids)] for ids in prompts],
+    texts,
+    arrays,
+    None if arrays is None else np.array(call_ends, np.int32),
+    None if folder is None else str(place(folder).absolute()),
+    None if folder is None else folders.content(folder),
+    dtype,
+    describe(strategy),
+  )
+
+
+def replay(
+  trace: Trace | PathLike, strategy: Any, model: Model | None = None, params: Params | None = None
+) -> Decoded:
+  """Returns what `decode` with another strategy would return that writes the texts of a trace.
+
+  The model's layers read each text once, in parallel; calls are only those of the drafter. So the
+  tokens a call of any k, tree or union are known without a decode. See `evaluation.replay`.
+
+  Args:
+    trace: a file of `fastdec generate --trace` or of `Trace.save`; or a `Trace`.
+    strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
+      or `Union`.
+    model, params: that wrote the texts; None: read from the folder that the trace names.
+
+  Raises:
+    UserError: a file that is no trace; a trace that names no model, or one that has changed; a
+      strategy whose calls do not follow from a text.
+  """
+  if not isinstance(trace, Trace):
+    trace = Trace.load(trace)
+  if model is None or params is None:
+    if trace.model is None:
+      raise UserError('this trace names no model: give model and params, of fd.load')
+    if folders.content(trace.model) != trace.content:
+      raise UserError(
+        f'{trace.model} is not the model that wrote this trace: give its model and params, of'
+        ' fd.load, or record the trace again'
+      )
+    folder = open_fast(trace.model, trace.dtype)
+    model, params = folder.model, folder.params()
+  assert model is not None
+  return replay_texts(model, params, trace.prompts, trace.texts, strategy)
