@@ -38,6 +38,7 @@ from experiments import (
   incremental_decoding,
   leviathan2022,
   precision,
+  xia2024,
 )
 from experiments.lab import cli, rows
 from experiments.lab.report import Column, Table, between, markdown
@@ -200,6 +201,7 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
   'drafts.speeds': of_lines(drafters.speeds, drafters.PLAN),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
+  'xia2024.tables': of_lines(xia2024.tables, ('strategy', 'temperature', 'batch')),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
   'precision': of_lines(precision.table, precision.KEY),
   'benchmarks.calls': of_benchmark(CALLS),

@@ -89,11 +89,7 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   programs.keep()
   measured = functools.partial(figures, c, [*zip(categories, ids, strict=True)], strategies)
   rows = work.fill(keys, measured, lambda row: SUMMARY.format(**row))
-  columns = [*NAMES]
-  for name in dict.fromkeys(categories):
-    columns.append(Column(name, lambda row, name=name: interval(row['categories'][name])))
-  tables = [SPEEDS.of(rows), Table('Tokens a call by category', columns, NOTES[:1]).of(rows)]
-  report.write(work.root / 'specbench', work.console, tables)
+  report.write(work.root / 'specbench', work.console, tables(rows))
 
 
 def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key: Row) -> Row:
@@ -133,6 +129,14 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
     row |= {'first_ms': clock['ours first'].milliseconds, **comparison.speed(clock)}
   jax.clear_caches()  # a process has room for the programs of a few rows
   return row
+
+
+def tables(rows: Sequence[Row]) -> list[Any]:
+  """Draws all strategies with their speeds, and their tokens a call by category."""
+  columns = [*NAMES]
+  for name in dict.fromkeys(name for row in rows for name in row['categories']):
+    columns.append(Column(name, lambda row, name=name: interval(row['categories'][name])))
+  return [SPEEDS.of(rows), Table('Tokens a call by category', columns, NOTES[:1]).of(rows)]
 
 
 def interval(figures: Sequence[Any]) -> str:

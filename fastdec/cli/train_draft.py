@@ -66,6 +66,7 @@ from fastdec.heads.shortlist import most_frequent
 from fastdec.hub.published import publish_draft
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
+from fastdec.models.t5 import T5
 from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
@@ -286,7 +287,8 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
   if args.kind != 'heads':  # refuses a model without such layers, before weights are read
     layers = layers_like(generator.model, 1)
-    if args.kind in PUBLISHED and not isinstance(layers, LMConfig):
+    is_language_model = isinstance(layers, LMConfig) and not isinstance(generator.model, T5)
+    if args.kind in PUBLISHED and not is_language_model:
       raise UserError(f'--kind={args.kind} is for language models: give eagle or block')
     most = generator.model.vocab_size - 1
     if args.kind == 'eagle3' and not 0 < args.words <= most and args.start is None:
@@ -347,7 +349,8 @@ def _fresh(args: argparse.Namespace, target: Bound, texts: Sequence[Text]) -> Bo
     print(f'the draft guesses among {len(words):,} words, which are {share:.1%} of the texts')
   network = kind(**sizes)
   key = jax.random.fold_in(jax.random.key(args.seed), 1)
-  return Bound(network, begin(network, target, key, 'target', words))
+  init = 'fresh' if isinstance(model, T5) else 'target'
+  return Bound(network, begin(network, target, key, init, words))
 
 
 def _task(

@@ -15,6 +15,7 @@ from jaxtyping import Array, DTypeLike, Num
 
 FEW = 64  # the most rows of a decoding call
 LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
+NARROW = 512  # inputs, below which it is narrow: such models lie in a CPU's caches
 COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
 LANES = 32  # sums of a kernel's row that are added up side by side
 LONGEST = 2**12  # inputs of such a row, since each part of it is an operation of the program
@@ -73,17 +74,20 @@ def _in_lanes(
   return sums.sum(axis=-1)
 
 
+SIZES = 'layer', 'large', 'narrow'
 FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_lanes}
 # Measured on an AMD EPYC with AVX-512.
 TABLE: Table = {
   'float32': {
     'layer': [('rows', 1)] + [('kernel', 1)] * 4,
     'large': [('rows', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
+    'narrow': [('rows', 1)] + [('kernel', 1)] * 4,
   },
-  'bfloat16': dict.fromkeys(('layer', 'large'), [('rows', 2)] * 5),
+  'bfloat16': dict.fromkeys(SIZES, [('rows', 2)] * 5),
   'int8': {
     'layer': [('lanes', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
     'large': [('lanes', 1)] + [('kernel', 1)] * 2 + [('rows', 1)] * 2,
+    'narrow': [('kernel', 2)] + [('kernel', 1)] * 3 + [('rows', 1)],
   },
 }
 _used: list[Table] = [TABLE]
@@ -102,7 +106,11 @@ def few_rows(
   More than two rows are filled up to a multiple of four, as six take longer than eight.
   """
   rows = len(x)
-  size = 'large' if kernel.size // kernel.shape[-1] >= LARGE else 'layer'
+  inputs = kernel.shape[-1]
+  if inputs < NARROW:
+    size = 'narrow'
+  else:
+    size = 'large' if kernel.size // inputs >= LARGE else 'layer'
   number = sum(rows > count for count in COUNTS[:-1])
   name, least = _used[0][_type_of(x)][size][number]
   filled = max(least, rows if rows <= 2 else -(-rows // 4) * 4)
@@ -117,12 +125,16 @@ def measure() -> Table:
   """Returns the table of this machine's fastest forms, after a few seconds."""
   table: Table = {}
   for dtype in TABLE:
-    table[dtype] = {size: _fastest(dtype, size == 'large') for size in ('layer', 'large')}
+    layer, large = (_seconds(dtype, is_large) for is_large in (False, True))
+    # Lanes read memory best, and add up for long. Of what lies in caches they lose twice the time.
+    narrow = {key: value for key, value in layer.items() if key[0] != 'lanes'}
+    for size, seconds in zip(SIZES, (layer, large, narrow), strict=True):
+      table.setdefault(dtype, {})[size] = _fastest(seconds)
   return table
 
 
-def _fastest(dtype: str, is_large: bool) -> list[tuple[str, int]]:
-  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to."""
+def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
+  """Times each form with each of COUNTS."""
   inputs, parts = 1024, 1 if is_large else PARTS
   shape = (PARTS // parts * BYTES // jnp.dtype(dtype).itemsize // inputs, inputs)
   kernels = [jnp.ones(shape, dtype) for _ in range(parts)]
@@ -142,6 +154,11 @@ def _fastest(dtype: str, is_large: bool) -> list[tuple[str, int]]:
       for kernel in kernels:
         jax.block_until_ready(program(kernel))
       seconds[key] = min(seconds[key], time.perf_counter() - begun)
+  return seconds
+
+
+def _fastest(seconds: dict[tuple[str, int], float]) -> list[tuple[str, int]]:
+  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to."""
   fastest = []
   for count in COUNTS:
     name, filled = min((key for key in seconds if key[1] >= count), key=seconds.__getitem__)

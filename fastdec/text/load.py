@@ -98,7 +98,7 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     return folder
   if kernel_dtype == 'int8':
     return dataclasses.replace(folder, dtype='float32')
-  if machine.computes_bfloat16():
+  if own == 'bfloat16' and machine.computes_bfloat16():
     return folder
   reason = f'{path} is in {own}, for which this CPU has no units'
   count = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(folder.model)))

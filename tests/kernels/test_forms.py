@@ -20,8 +20,7 @@ def use():
 
 def one_form(name, least=1):
   return {
-    dtype: dict.fromkeys(('layer', 'large'), [(name, least)] * len(forms.COUNTS))
-    for dtype in forms.TABLE
+    dtype: dict.fromkeys(forms.SIZES, [(name, least)] * len(forms.COUNTS)) for dtype in forms.TABLE
   }
 
 
@@ -53,6 +52,14 @@ def test_six_rows_are_multiplied_as_eight_and_the_table_may_ask_for_more(use):
   assert rows_of(1) == 8
 
 
+def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
+  use({})
+  for inputs, form in ((256, 'dot_general'), (512, 'reduce_sum')):
+    x, kernel = jnp.ones((1, inputs), jnp.int8), jnp.ones((4, inputs), jnp.int8)
+    program = jax.make_jaxpr(lambda x, kernel: forms.few_rows(x, kernel, jnp.int32))(x, kernel)
+    assert any(equation.primitive.name == form for equation in program.jaxpr.eqns)
+
+
 def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
   monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
   monkeypatch.setattr(forms, 'BYTES', 2**12)
@@ -62,7 +69,8 @@ def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
   table = json.loads(file.read_text())
   assert table.keys() == forms.TABLE.keys()
   for sizes in table.values():
-    for chosen in (sizes['layer'], sizes['large']):
+    assert sizes.keys() == set(forms.SIZES)
+    for chosen in sizes.values():
       assert len(chosen) == len(forms.COUNTS)
       assert all(name in forms.FORMS and least in forms.COUNTS for name, least in chosen)
 

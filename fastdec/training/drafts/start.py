@@ -15,8 +15,9 @@ from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.tower import LayersConfig
 from fastdec.models.api import Model, Params, vocabulary_projection
-from fastdec.models.lm import LM
+from fastdec.models.lm import LM, LMConfig
 from fastdec.models.stacks import StackConfig
+from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer
 from fastdec.struct import Bound
 
@@ -25,23 +26,34 @@ NEW = ('q_norm', 'k_norm')  # norms that a draft may have, and its target not
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
-  """Returns the config of layers like the target's.
+  """Returns the config of layers like the target's; of a float16 one in float32, to be trained.
+
+  A draft of T5 has a language model's layers of its sizes: what it reads knows the source already.
 
   Raises:
-    UserError: the target is neither a `Transformer` nor an `LM`.
+    UserError: the target is neither a `Transformer` nor a `T5` nor an `LM`.
   """
-  if isinstance(model, LM):
+  if not isinstance(model, LM | Transformer | T5):
+    kind = type(model).__name__
+    raise UserError(
+      f'drafts have layers of a Transformer, a T5 or an LM, and this model is a {kind}'
+    )
+  config = model.config
+  dtype = 'float32' if config.dtype == 'float16' else config.dtype  # whose gradients vanish
+  if isinstance(config, LMConfig):
     plain: dict[str, Any] = {'windows': (), 'unrotated': (), 'sinks': False, 'experts': None}
-    return dataclasses.replace(model.config, layers=layers, **plain)
-  if isinstance(model, Transformer):
-    own = model.config.of_decoder
-    settings: dict[str, Any] = {'decoder_layers': layers}
-    for field in dataclasses.fields(StackConfig):
-      settings.setdefault(field.name, getattr(own, field.name))
-    return StackConfig(**settings)
-  raise UserError(
-    f'drafts have layers of a Transformer or an LM, and this model is a {type(model).__name__}'
-  )
+    return dataclasses.replace(config, layers=layers, dtype=dtype, **plain)
+  own = config.of_decoder
+  if isinstance(config, T5Config):
+    return LMConfig(
+      vocab_size=model.vocab_size, d_model=own.d_model, d_ff=own.d_ff, layers=layers,
+      heads=own.heads, head_width=config.d_kv, norm_epsilon=own.norm_epsilon,
+      eos_ids=model.eos_ids, pad_id=model.pad_id, dtype=dtype,
+    )  # fmt: skip
+  settings: dict[str, Any] = {'decoder_layers': layers, 'dtype': dtype}
+  for field in dataclasses.fields(StackConfig):
+    settings.setdefault(field.name, getattr(own, field.name))
+  return StackConfig(**settings)
 
 
 def begin(
@@ -72,12 +84,12 @@ def begin(
     project = vocabulary_projection(target.module)
     zero = jnp.zeros((1, draft.layers.d_model))
     output = project(target.params, jnp.eye(draft.layers.d_model)) - project(target.params, zero)
-    params |= {'ids': jnp.asarray(ids, jnp.int32), 'output': output[:, ids].T}
+    params |= {'ids': jnp.asarray(ids, jnp.int32), 'output': output[:, ids].T.astype(jnp.float32)}
   return params
 
 
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
-  """Returns the target's last layers under the draft's names.
+  """Returns the target's last layers under the draft's names, in the type that it learns in.
 
   Norms that the target lacks stay fresh. A first layer that reads embedding and feature side by
   side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and at first
@@ -104,6 +116,6 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
         raise UserError(
           "init=target: the draft's layers have other sizes than the target's: give init=fresh"
         )
-      layer[path] = own
+      layer[path] = own.astype(kernel.dtype)
     layers[f'layer_{i}'] = unflatten_dict(layer)
   return layers

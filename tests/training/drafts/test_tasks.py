@@ -11,6 +11,9 @@ import pytest
 
 from fastdec.errors import UserError
 from fastdec.heads.shortlist import output_of
+from fastdec.models.fconv import FConv, FConvConfig
+from fastdec.models.lm import LMConfig
+from fastdec.models.t5 import T5, T5Config
 from fastdec.struct import Bound
 from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts import losses
@@ -243,6 +246,31 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
   wide = dataclasses.replace(module, layers=dataclasses.replace(layers, d_ff=16))
   with pytest.raises(UserError, match="draft's layers have other sizes"):
     begin(wide, target, jax.random.key(0), 'target', ids)
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_a_draft_of_a_model_in_half_precision_learns_in_float32(target, dtype):
+  half = Bound(
+    dataclasses.replace(
+      target.module, config=dataclasses.replace(target.module.config, dtype=dtype)
+    ),
+    jax.tree.map(lambda x: x.astype(dtype), target.params),
+  )
+  layers = layers_like(half.module, 1)
+  assert layers.dtype == ('bfloat16' if dtype == 'bfloat16' else 'float32')  # it computes in
+  module = network('eagle', 'translation', layers=layers, words=4)
+  params = begin(module, half, jax.random.key(0), 'target', np.array([1, 3, 5, 7], np.int32))
+  kinds = {x.dtype.name for x in jax.tree.leaves(params)}
+  assert kinds == {'float32', 'int32'}  # the words are integers
+
+
+def test_a_draft_of_a_t5_has_a_language_model_s_layers():
+  model = T5(T5Config(vocab_size=VOCAB, d_model=D, d_ff=12, heads=2, d_kv=4))
+  layers = layers_like(model, 1)
+  assert isinstance(layers, LMConfig)
+  assert (layers.d_model, layers.d_ff, layers.heads, layers.width) == (D, 12, 2, 4)
+  with pytest.raises(UserError, match='a T5 or an LM, and this model is a FConv'):
+    layers_like(FConv(FConvConfig()), 1)
 
 
 @pytest.mark.parametrize(('settings', 'words'), [
