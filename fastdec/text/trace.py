@@ -204,7 +204,7 @@ def _parted(tokens: np.ndarray, ends: np.ndarray) -> list[list[int]]:
     raise ValueError('tokens and ends are lists of int32')
   if (np.diff(ends, prepend=0) < 0).any() or (ends[-1] if len(ends) else 0) != len(tokens):
     raise ValueError('ends do not fit the tokens')
-  return [row.tolist() for row in np.split(tokens, ends[:-1])]
+  return [row.tolist() for row in np.split(tokens, ends[:-1])] if len(ends) else []
 
 
 def trace(
