@@ -30,6 +30,7 @@ from safetensors.numpy import save_file
 from fastdec import folders, struct
 from fastdec.decoding import few
 from fastdec.decoding.description import describe
+from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import LoopStrategy, check_streams
@@ -223,9 +224,8 @@ def trace(
   """Decodes prompts one by one as `stream`, and records every call.
 
   Args:
-    model, params, strategy, max_len, processors, constraint: as in `fd.decode`.
+    model, params, strategy, max_len, key, processors, constraint: as in `fd.decode`.
     prompts: ids of each, without padding; sources of an encoder-decoder.
-    key: as there; text i draws by `fold_in(key, i)`.
     top: how many likeliest tokens of each law are kept.
     folder, dtype: of the model, for `replay` to read it again.
 
@@ -237,11 +237,12 @@ def trace(
   if top > model.vocab_size:
     raise UserError(f'top={top} is not possible: give 1 to {model.vocab_size}')
   watched = Watched(strategy, top)
+  keys = None if key is None else row_keys(key, len(prompts))
   texts, calls, call_ends = [], [], []
   for i, ids in enumerate(prompts):
-    own = None if key is None else jax.random.fold_in(key, i)
     states = few.states(
-      model, params, np.array([ids], np.int32), watched, max_len=max_len, key=own,
+      model, params, np.array([ids], np.int32), watched, max_len=max_len,
+      key=None if keys is None else keys[i : i + 1],
       processors=processors, constraint=constraint,
     )  # fmt: skip
     state: Any = next(states)

@@ -46,6 +46,13 @@ def test_it_is_the_decode_call_by_call(recorded):
   assert (recorded.calls['top_logprobs'] <= 0).all()
 
 
+def test_texts_are_drawn_as_together():
+  model, key = test_deep.target(), jax.random.key(3)
+  out = fd.decode(*model, PROMPTS, fd.Sample(1.0), max_len=LONG, key=key)
+  trace = fd.trace(*model, PROMPTS, fd.Sample(1.0), LONG, key)
+  assert trace.texts == [out.written(row) for row in range(len(PROMPTS))]
+
+
 @pytest.mark.parametrize('name', ['eagle, a growing tree', 'union'])
 def test_a_file_replays_as_another_strategy_decodes(recorded, tmp_path, name):
   recorded.save(tmp_path / 'trace')
