@@ -235,12 +235,12 @@ def main(words: Sequence[str]) -> None:
   drop_checkpoints(work)
   shutil.rmtree(work / 'states of learnt', ignore_errors=True)
   shutil.rmtree(work / 'states of held out', ignore_errors=True)
-  print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
   chat = ' --chat' if args.chat else ''
   print(
     f'Whether it pays here: fastdec tune --model={args.model} {_flag(args)}{chat}'
     f' --prompts={args.prompts}'
   )
+  print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
 
 
 def _flag(args: argparse.Namespace) -> str:

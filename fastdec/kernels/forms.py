@@ -16,6 +16,7 @@ from jaxtyping import Array, DTypeLike, Num
 FEW = 64  # the most rows of a decoding call
 LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
 NARROW = 512  # inputs, below which it is narrow: such models lie in a CPU's caches
+NOISE = 1.1  # a ratio of times
 COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
 LANES = 32  # sums of a kernel's row that are added up side by side
 LONGEST = 2**12  # inputs of such a row, since each part of it is an operation of the program
@@ -158,9 +159,15 @@ def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
 
 
 def _fastest(seconds: dict[tuple[str, int], float]) -> list[tuple[str, int]]:
-  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to."""
+  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to.
+
+  Rows are filled up where that is faster by more than times on a busy machine differ.
+  """
   fastest = []
   for count in COUNTS:
-    name, filled = min((key for key in seconds if key[1] >= count), key=seconds.__getitem__)
+    wide_enough = [key for key in seconds if key[1] >= count]
+    name, filled = min(
+      wide_enough, key=lambda key: seconds[key] * (1 if key[1] == count else NOISE)
+    )
     fastest.append((name, filled if filled > count else 1))
   return fastest

@@ -20,6 +20,7 @@ from fastdec.decoding.inputs import checked
 from fastdec.decoding.prefill import SUMMED
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.kernels import forms
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
@@ -59,6 +60,12 @@ KINDS = {
   'gather': 'reads', 'dynamic_slice': 'reads',
   'scatter': 'writes', 'scatter-add': 'writes', 'dynamic_update_slice': 'writes',
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def default_forms():
+  """Products as without a table of this machine, which another test may have measured."""
+  forms.use({})
 
 
 def zeros(module):

@@ -81,3 +81,10 @@ def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
   programs.measure_forms()
   assert forms._used[0] == one_form('lanes')
   programs._read_forms.cache_clear()
+
+
+def test_rows_are_filled_up_where_that_is_clearly_faster():
+  seconds = {('rows', 1): 1.0, ('rows', 2): 0.95, ('kernel', 4): 0.5}
+  assert forms._fastest(seconds | {('rows', 8): 3.0, ('rows', 16): 6.0})[0] == ('kernel', 4)
+  slower = seconds | {('kernel', 4): 2.0, ('rows', 8): 3.0, ('rows', 16): 6.0}
+  assert forms._fastest(slower)[:2] == [('rows', 1), ('rows', 1)]
