@@ -119,28 +119,7 @@ DONE = 'done.json'  # a hash of the finished draft
 
 def main(words: Sequence[str]) -> None:
   begun = time.monotonic()
-  parser = Parser('train-draft', __doc__)
-  opening.add_model(parser)
-  opening.add_prompts(parser)
-  parser.add_argument('--out', required=True, help='folder for the draft')
-  parser.add_argument('--kind', type=one_of(*KINDS), default='eagle', help='as above (eagle)')
-  parser.add_argument('--as-is', action='store_true', help='trains on the lines themselves')
-  parser.add_argument('--temperature', type=number, help='of the texts, which are sampled, if > 0')
-  opening.add_dtype(parser)
-  parser.add_argument('--start', help='trained draft of this kind and model to go on with')
-  parser.add_argument('--words', type=whole(0), default=8192, help='of a draft (8192); 0: all')
-  parser.add_argument(
-    '--loss', type=one_of(*LOSSES), default='kl', help=f'{", ".join(LOSSES)} (kl)'
-  )
-  parser.add_argument('--steps', type=whole(2), help=f'of training ({STEPS}, or by --budget)')
-  parser.add_argument('--budget', type=duration, help='time for texts and training, such as 15m')
-  parser.add_argument('--rows', type=whole(1), help=f'of a batch (those of {TOKENS} tokens)')
-  parser.add_argument(
-    '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
-  )
-  opening.add_length(parser)
-  opening.add_no_cache(parser)
-  args = parser.read(words)
+  args = _read(words)
   programs.keep()
 
   # Look at what is there: the finished draft, or the training of another one.
@@ -241,6 +220,31 @@ def main(words: Sequence[str]) -> None:
     f' --prompts={args.prompts}'
   )
   print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
+
+
+def _read(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser('train-draft', __doc__)
+  opening.add_model(parser)
+  opening.add_prompts(parser)
+  parser.add_argument('--out', required=True, help='folder for the draft')
+  parser.add_argument('--kind', type=one_of(*KINDS), default='eagle', help='as above (eagle)')
+  parser.add_argument('--as-is', action='store_true', help='trains on the lines themselves')
+  parser.add_argument('--temperature', type=number, help='of the texts, which are sampled, if > 0')
+  opening.add_dtype(parser)
+  parser.add_argument('--start', help='trained draft of this kind and model to go on with')
+  parser.add_argument('--words', type=whole(0), default=8192, help='of a draft (8192); 0: all')
+  parser.add_argument(
+    '--loss', type=one_of(*LOSSES), default='kl', help=f'{", ".join(LOSSES)} (kl)'
+  )
+  parser.add_argument('--steps', type=whole(2), help=f'of training ({STEPS}, or by --budget)')
+  parser.add_argument('--budget', type=duration, help='time for texts and training, such as 15m')
+  parser.add_argument('--rows', type=whole(1), help=f'of a batch (those of {TOKENS} tokens)')
+  parser.add_argument(
+    '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
+  )
+  opening.add_length(parser)
+  opening.add_no_cache(parser)
+  return parser.read(words)
 
 
 def _flag(args: argparse.Namespace) -> str:

@@ -38,7 +38,7 @@ from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.evaluation.replay import replay as replay_texts
 from fastdec.files import damaged, place, place_to_write, whole_file
-from fastdec.folders.folder import PathLike
+from fastdec.folders.folder import PathLike, resolved
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.text.load import open_fast
@@ -183,7 +183,8 @@ class Trace:
     try:
       with safe_open(file, 'numpy') as stored:
         metadata = dict(stored.metadata() or {})
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        names = stored.keys()
+        tensors = {name: stored.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
       raise damaged(file, f'is damaged ({error})', 'record it again') from None
     if metadata.pop('format', None) != FORMAT:
@@ -260,7 +261,7 @@ def trace(
     texts,
     arrays,
     None if arrays is None else np.array(call_ends, np.int32),
-    None if folder is None else str(place(folder).absolute()),
+    None if folder is None else str(resolved(folder).absolute()),
     None if folder is None else folders.content(folder),
     dtype,
     describe(strategy),
@@ -287,7 +288,8 @@ def replay(
   """
   if not isinstance(trace, Trace):
     trace = Trace.load(trace)
-  if model is None or params is None:
+  target: tuple[Any, Any] = model, params
+  if model is None:
     if trace.model is None:
       raise UserError('this trace names no model: give model and params, of fd.load')
     if folders.content(trace.model) != trace.content:
@@ -296,6 +298,5 @@ def replay(
         ' fd.load, or record the trace again'
       )
     folder = open_fast(trace.model, trace.dtype)
-    model, params = folder.model, folder.params()
-  assert model is not None
-  return replay_texts(model, params, trace.prompts, trace.texts, strategy)
+    target = folder.model, folder.params()
+  return replay_texts(*target, trace.prompts, trace.texts, strategy)
