@@ -6,6 +6,8 @@ one that it trains.
 
   python -m experiments.drafts --config=configs/drafts.py:scale=smoke,task=translation \\
     --workdir=out/drafts-smoke
+  python -m experiments.drafts --config=configs/drafts.py:scale=smoke,kind=losses \\
+    --workdir=out/losses-smoke
 
 One drafter, with a kind, on a run of experiments.train (task=translation), or the target of
 experiments.speculative (task=lm); --config.data is what that was trained on (docs/own/drafter.md).
@@ -24,6 +26,7 @@ task
 
 kind
   all        the table
+  losses     EAGLE by each kind of loss and of weights, at equal steps
   heads      Stern's, which read the root too and order their guesses behind the one before
   eagle      guesses one after another, each behind the one before
   block      guesses all at once
@@ -34,9 +37,10 @@ regime
 """
 
 import dataclasses
+from typing import Any
 
 from configs import presets
-from experiments.drafters import Drafters, TableConfig, drafters
+from experiments.drafters import LOSSES, Drafters, TableConfig, drafters
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
@@ -60,12 +64,14 @@ PAPER = Paper(
 def get_config(arg=''):
   """The config of the table, or of one drafter, for a task at a scale."""
   scales = {'smoke': smoke, 'tiny': tiny, 'multi30k': multi30k}
-  kinds, regimes = ('all', 'eagle', 'block', 'heads'), ('regular', 'both')
+  kinds, regimes = ('all', 'losses', 'eagle', 'block', 'heads'), ('regular', 'both')
   choice = parse_arg(
     arg, scale=tuple(scales), task=('translation', 'lm'), kind=kinds, regime=regimes
   )
   whole, finetune = scales[choice.scale](choice.task)
-  if choice.kind == 'all':
+  if choice.kind == 'losses':
+    whole = dataclasses.replace(whole, table=by_loss(whole.table))
+  if choice.kind in ('all', 'losses'):
     return config_of(whole, scale=choice.scale, task=choice.task)
   same = {'data': whole.data, 'train': whole.train, 'finetune': finetune}
   if choice.kind == 'heads':
@@ -133,6 +139,12 @@ def multi30k(task):
   )
   finetune = run(steps=2000, warmup=200, constant=1e-3)
   return Drafters(presets.captions(task), run(steps=6000, warmup=200), table), finetune
+
+
+def by_loss(table):
+  """EAGLE's rows by each loss, as chains and as trees of 16, eight texts at once."""
+  rows: Any = ('eagle', *LOSSES)
+  return dataclasses.replace(table, rows=rows, nodes=(16,), batches=(8,))
 
 
 def run(*, steps, warmup, constant=2e-3):

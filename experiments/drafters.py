@@ -51,6 +51,9 @@ from fastdec.training.log import read_metrics
 
 PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
+ByLoss = Literal[
+  'eagle-kl', 'eagle-tv', 'eagle-nla', 'eagle-hybrid', 'eagle-pace', 'eagle-flat', 'eagle-prefix'
+]
 DRAFTERS = {
   'heads': 'heads',
   'rooted': 'rooted heads',
@@ -60,11 +63,29 @@ DRAFTERS = {
   'eagle': 'EAGLE',
   'model': 'draft model',
   'lookup': 'prompt lookup',
+  'eagle-kl': 'EAGLE, KL',
+  'eagle-tv': 'EAGLE, 0.1 CE + 0.9 TV',
+  'eagle-nla': 'EAGLE, NLA',
+  'eagle-hybrid': 'EAGLE, hybrid',
+  'eagle-pace': 'EAGLE, CE, weights of D-PACE',
+  'eagle-flat': 'EAGLE, CE, equal weights',
+  'eagle-prefix': 'EAGLE, CE, valid prefixes',
 }
 # heads and networks: what they change of the settings of their kind
 HEADS: dict[str, Any]
 HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
 NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
+# the same network by another loss: what it changes of `Drafters.loss`
+LOSSES: dict[str, Any] = {
+  'eagle-kl': {'ce': 0.0, 'kl': 1.0},
+  'eagle-tv': {'ce': 0.1, 'tv': 0.9},
+  'eagle-nla': {'ce': 0.0, 'nla': 1.0},
+  'eagle-hybrid': {'ce': 0.0, 'hybrid': 1.0},
+  'eagle-pace': {'pace': 0.5},
+  'eagle-flat': {'decay': 1.0},
+  'eagle-prefix': {'prefix': True},
+}
+NETWORKS |= {name: {} for name in LOSSES}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 ROWS = 50  # texts at once, where nothing is timed
@@ -86,7 +107,7 @@ class TableConfig(Texts):
   eagle: EagleConfig = EagleConfig()
   block: BlockConfig = BlockConfig()
   distill: DistillConfig = DistillConfig(beam=1, shard_size=1000)  # of own text
-  rows: tuple[Drafter, ...] = get_args(Drafter)
+  rows: tuple[Drafter | ByLoss, ...] = get_args(Drafter)
   nodes: tuple[Tokens, ...] = (8, 16, 32)  # of the trees, the root included
   gamma: Tokens = 7  # tokens of a chain
   batches: tuple[Rows, ...] = (1, 8)  # texts at once
@@ -110,7 +131,7 @@ class TableConfig(Texts):
         'config.table.distill writes what the base itself does: give beam=1, and samples=0'
       )
     for row in self.rows:
-      part = row.removesuffix('-2')
+      part = row.split('-')[0]
       if row in NETWORKS and self.gamma > (depth := getattr(self, part).depth):
         raise UserError(
           f'config.table.gamma={self.gamma} is not possible: config.table.{part} makes {depth}'
@@ -231,9 +252,10 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
     heads, k = dataclasses.replace(c.table.heads, **HEADS[name]), c.table.gamma + 1
     folder = work.stage(name, train.heads, heads=heads, k=k, together=False, **same)
   else:
-    settings = c.table.eagle if name == 'eagle' else c.table.block
+    settings = c.table.eagle if name.startswith('eagle') else c.table.block
     draft = dataclasses.replace(settings, **NETWORKS[name])
-    folder = work.stage(name, network, draft=draft, loss=c.loss, **same)
+    loss = dataclasses.replace(c.loss, **LOSSES.get(name, {}))
+    folder = work.stage(name, network, draft=draft, loss=loss, **same)
   return Trained(name, folder, c.train, data)
 
 
@@ -318,7 +340,7 @@ def strategy_of(bench: Bench, draft: Trained | None, key: Row) -> Any:
   module = loaded(draft)
   if draft.name == 'model':
     return fd.Speculative(tuple(module), gamma, sampling=sampling)
-  if draft.name == 'eagle':
+  if draft.name.startswith('eagle'):
     width, nodes = (WIDTH, tree) if tree else (1, None)
     return fd.Eagle(module, gamma, width, nodes, sampling=sampling)
   if draft.name in NETWORKS:
@@ -445,6 +467,13 @@ STYLES = {  # of what is trained on own text
   'heads': drawing.Style(drawing.GREEN, 's'),
   'rooted': drawing.Style(drawing.PURPLE, 'D'),
   'markov': drawing.Style(drawing.ORANGE, 'P'),
+  'eagle-kl': drawing.Style(drawing.BLUE, 'o'),
+  'eagle-tv': drawing.Style(drawing.SKY, 'v'),
+  'eagle-nla': drawing.Style(drawing.GREEN, 's'),
+  'eagle-hybrid': drawing.Style(drawing.PURPLE, 'D'),
+  'eagle-pace': drawing.Style(drawing.ORANGE, 'P'),
+  'eagle-flat': drawing.Style(drawing.PUBLISHED, 'o'),
+  'eagle-prefix': drawing.Style(drawing.PUBLISHED, 's'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',
