@@ -28,14 +28,20 @@ fitted, by which trees grow, and at the end it decodes: tokens a call, by catego
 of JSON lines), and what more steps would bring. Beside OUT the model's texts are kept as they are
 written, in train-draft-text-....jsonl, which serves all kinds and steps, and the checkpoints in
 OUT.training: the same command resumes. Needs the extra fastdec[train].
+
+Its last act is `fastdec tune`, of three minutes, which finds out whether the draft pays on this
+machine, and writes OUT.tuned.json: fastdec generate --strategy=OUT.tuned.json --draft=OUT.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,6 +49,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 import fastdec as fd
 from fastdec import extras, folders
@@ -64,6 +71,8 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.shortlist import most_frequent
 from fastdec.hub.published import publish_draft
+from fastdec.kernels import sharding
+from fastdec.kernels.sharding import REPLICATED, MeshConfig, make_mesh
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5
@@ -113,6 +122,7 @@ DEV = 8  # held-out batches, at most, on which it is watched
 DEEP = 8  # layers of a model from which a draft reads three
 WRITTEN = 32  # texts written at once
 SAMPLING = ('temperature',)
+TUNING = '3m'
 PLAN = 'plan.json'  # what a budget was found to allow
 DONE = 'done.json'  # a hash of the finished draft
 
@@ -121,6 +131,13 @@ def main(words: Sequence[str]) -> None:
   begun = time.monotonic()
   args = _read(words)
   programs.keep()
+  if args.devices > jax.device_count():
+    raise UserError(f'--devices={args.devices} is not possible: there are {jax.device_count()}')
+  if args.rows is not None and args.rows % args.devices:
+    raise UserError(
+      f'--rows={args.rows} cannot be divided among {args.devices} devices: give a multiple of them'
+    )
+  mesh = make_mesh(MeshConfig(data=args.devices))
 
   # Look at what is there: the finished draft, or the training of another one.
   out = place(args.out)
@@ -171,8 +188,10 @@ def main(words: Sequence[str]) -> None:
   longest = 0
   for text in texts:
     longest = max(longest, len(text.source), len(text.target))
-  rows = args.rows or (HEADS_ROWS if args.kind == 'heads' else max(TOKENS // longest, 1))
-  anchors = 0 if rows * longest <= 2 * TOKENS else max(2 * TOKENS // rows, 1)
+  of_device = HEADS_ROWS if args.kind == 'heads' else max(TOKENS // longest, 1)
+  rows = args.rows or args.devices * of_device
+  places = 2 * TOKENS * args.devices  # that a batch learns at
+  anchors = 0 if rows * longest <= places else max(places // rows, 1)
 
   # Run the model once over all texts, and choose the words.
   target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
@@ -195,14 +214,15 @@ def main(words: Sequence[str]) -> None:
   d_model = generator.model.d_model
   if args.budget is not None and 'steps' not in plan:
     left = FOR_STEPS * (args.budget - (time.monotonic() - begun))
-    plan['steps'] = _steps_in(left, task, data, d_model)
+    plan['steps'] = _steps_in(left, task, data, d_model, mesh)
     write_json(work / PLAN, plan)
   steps = args.steps or plan.get('steps') or STEPS
   every = max(steps // 20, 1)
   loop = LoopConfig(
     steps, log_every=min(50, every), eval_every=every, checkpoint_every=every, keep=2
   )
-  train(task, data, _optimizer(d_model, steps), loop, work, jax.random.key(args.seed), evaluate)
+  optimizer, key = _optimizer(d_model, steps), jax.random.key(args.seed)
+  train(task, data, optimizer, loop, work, key, evaluate, mesh=mesh)
   save(average_checkpoints(work, loop.kept))
   if args.kind in PUBLISHED and not published.exists():
     publish_draft(published, fd.load_draft(out), generator.model.layers)
@@ -214,12 +234,17 @@ def main(words: Sequence[str]) -> None:
   drop_checkpoints(work)
   shutil.rmtree(work / 'states of learnt', ignore_errors=True)
   shutil.rmtree(work / 'states of held out', ignore_errors=True)
-  chat = ' --chat' if args.chat else ''
-  print(
-    f'Whether it pays here: fastdec tune --model={args.model} {_flag(args)}{chat}'
-    f' --prompts={args.prompts}'
-  )
-  print(f'{out} is a draft for {args.model}: use it by {_flag(args)}')
+  print(f'{out} is a draft for {args.model}: use it by {_flag(args)}', flush=True)
+
+  # Find out whether it pays here: the command takes the place of this process, and of its memory.
+  if not (args.no_tune or args.as_is):
+    tuning = ['tune', f'--model={args.model}', _flag(args), f'--prompts={args.prompts}']
+    tuning += [f'--budget={TUNING}', f'--output={out}.tuned.json']
+    tuning += ['--chat'] * args.chat
+    if args.dtype is not None:
+      tuning.append(f'--dtypes={args.dtype}')
+    print(f'\nfastdec {shlex.join(tuning)}', flush=True)
+    os.execv(sys.executable, [sys.executable, '-m', 'fastdec', *tuning])
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
@@ -240,8 +265,12 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--budget', type=duration, help='time for texts and training, such as 15m')
   parser.add_argument('--rows', type=whole(1), help=f'of a batch (those of {TOKENS} tokens)')
   parser.add_argument(
+    '--devices', type=whole(1), default=1, help='that each batch is divided among (1)'
+  )
+  parser.add_argument(
     '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
+  parser.add_argument('--no-tune', action='store_true', help='ends without fastdec tune')
   opening.add_length(parser)
   opening.add_no_cache(parser)
   return parser.read(words)
@@ -259,7 +288,7 @@ def _content(args: argparse.Namespace) -> str:
 def _record(args: argparse.Namespace, text_record: dict[str, Any]) -> dict[str, Any]:
   """Returns all settings of a training."""
   record = {**vars(args), **text_record}
-  del record['out']
+  del record['out'], record['no_tune']
   return record
 
 
@@ -399,14 +428,15 @@ def _optimizer(d_model: int, steps: int) -> OptimizerConfig:
   )
 
 
-def _steps_in(seconds: float, task: Task, batches: Any, d_model: int) -> int:
+def _steps_in(seconds: float, task: Task, batches: Any, d_model: int, mesh: Mesh) -> int:
   """Returns how many steps fit into a time, by the clock of three."""
   optimizer, begun = _optimizer(d_model, STEPS), 0.0
   transform = optimizer.build()
-  state = TrainState.create(task, transform, jax.random.key(0))
+  state = sharding.place(TrainState.create(task, transform, jax.random.key(0)), mesh, REPLICATED)
+  frozen = sharding.place(task.frozen, mesh, REPLICATED)
   step = make_step(task, transform, optimizer.learning_rate)
   for index in range(4):  # the first one compiles
-    state = jax.block_until_ready(step(state, task.frozen, batches[index])[0])
+    state = jax.block_until_ready(step(state, frozen, sharding.place_rows(batches[index], mesh))[0])
     begun = begun or time.monotonic()
   return max(int(seconds / ((time.monotonic() - begun) / 3)), 2)
 

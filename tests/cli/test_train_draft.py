@@ -17,8 +17,8 @@ from fastdec.struct import Bound
 def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, kind, monkeypatch):
   out = tmp_path / 'draft'
   words = ('train-draft', '--model', translator, '--prompts', prompts, '--out', out)
-  words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8')
-  stopped = lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+  words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8', '--no-tune')
+  stopped = lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
   with monkeypatch.context() as patch:  # after some texts
     append = prompt_file._append
     patch.setattr(prompt_file, '_append', lambda *args: stopped(append(*args)))
@@ -58,6 +58,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   (['--max-len=8', '--start={}/../nowhere'], 'nowhere is not a folder'),
   (['--max-len=8', '--kind=eagle3'], '--kind=eagle3 is for language models: give eagle or block'),
   (['--steps=1'], '--steps=1 is not possible: give a whole number, 2 or more'),
+  (['--devices=99'], '--devices=99 is not possible: there are'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence_and_leave_nothing(
   translator, fastdec, prompts, tmp_path, words, message
@@ -109,8 +110,10 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
 
   monkeypatch.setattr(train_draft, 'tokens_a_call', worth)
   words = ('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
+  tuning = []
+  monkeypatch.setattr(train_draft.os, 'execv', lambda program, words: tuning.extend(words[3:]))
   with monkeypatch.context() as patch:  # it goes on with the texts that were planned
-    patch.setattr(train_draft, 'train', lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    patch.setattr(train_draft, 'train', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt))
     assert fastdec(*words).code == 130
   monkeypatch.setattr(prompt_file, 'write', lambda *args, **kw: pytest.fail('written again'))
   ended = fastdec(*words)
@@ -123,11 +126,18 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   assert not list((tmp_path / 'draft.training').glob('states*'))
   module, params = fd.load_draft(tmp_path / 'draft')
   assert module.words == (None if kind == 'dflash' else 12)
+  assert f'{tmp_path}/draft' in ended.out and tuning[0] == 'tune'
   if kind != 'eagle':
     again = fd.load_draft(tmp_path / 'draft.published')[1]
     del params['warmth']
     jax.tree.map(np.testing.assert_array_equal, again, params)
     return
+
+  # Its last act is a command that finds out whether the draft pays.
+  monkeypatch.undo()
+  ended = fastdec(*tuning, '--budget=9s', '--max-len=6')
+  assert ended.code == 0 and 'Eagle(' in ended.out, ended.err
+  assert (tmp_path / 'draft.tuned.json').is_file()
 
   # A training goes on with that draft, whose words stay.
   target = Bound(*fd.load(talker))
