@@ -36,7 +36,9 @@ from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import LoopStrategy, check_streams
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
+from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.replay import replay as replay_texts
+from fastdec.evaluation.wallclock import measure
 from fastdec.files import damaged, place, place_to_write, whole_file
 from fastdec.folders.folder import PathLike, resolved
 from fastdec.models.api import Model, Params
@@ -45,6 +47,7 @@ from fastdec.text.load import open_fast
 
 FORMAT = 'fastdec-trace'
 TOP = 5  # likeliest tokens that a trace keeps of each law
+TIMED, REPEATS = 10, 5  # calls that are timed at once, and how often
 ENDS = {'prompts': 'prompt_ends', 'texts': 'ends'}
 CALLS = ('guesses', 'parents', 'accepted', 'emitted', 'top_ids', 'top_logprobs')
 
@@ -268,9 +271,20 @@ def trace(
   )
 
 
+@struct.pytree
+class Replayed(Decoded):
+  """What a decode would return, and with `timed` how long the calls of each text would take."""
+
+  milliseconds: Float[np.ndarray, ' b'] | None = None  # without the prompt
+
+
 def replay(
-  trace: Trace | PathLike, strategy: Any, model: Model | None = None, params: Params | None = None
-) -> Decoded:
+  trace: Trace | PathLike,
+  strategy: Any,
+  model: Model | None = None,
+  params: Params | None = None,
+  timed: bool = False,
+) -> Replayed:
   """Returns what `decode` with another strategy would return that writes the texts of a trace.
 
   The model's layers read each text once, in parallel; calls are only those of the drafter. So the
@@ -281,6 +295,8 @@ def replay(
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
     model, params: that wrote the texts; None: read from the folder that the trace names.
+    timed: times calls of the model and the drafter here, on one text at a time. A call costs the
+      same wherever it stands, so a text takes as many times that.
 
   Raises:
     UserError: a file that is no trace; a trace that names no model, or one that has changed; a
@@ -299,4 +315,12 @@ def replay(
       )
     folder = open_fast(trace.model, trace.dtype)
     target = folder.model, folder.params()
-  return replay_texts(*target, trace.prompts, trace.texts, strategy)
+  out = replay_texts(*target, trace.prompts, trace.texts, strategy)
+  milliseconds = None
+  if timed:
+    first, longest = np.array(trace.prompts[:1]), max(map(len, trace.texts))
+    calls = Calls.after_prompt(Bound(*target), strategy.drafter, first, longest, TIMED)
+    timing = measure({'calls': calls}, REPEATS)['calls']
+    milliseconds = timing.milliseconds / TIMED * np.asarray(out.calls)
+  fields = {field.name: getattr(out, field.name) for field in dataclasses.fields(out)}
+  return Replayed(**fields, milliseconds=milliseconds)

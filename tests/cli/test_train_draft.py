@@ -113,7 +113,9 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   tuning = []
   monkeypatch.setattr(train_draft.os, 'execv', lambda program, words: tuning.extend(words[3:]))
   with monkeypatch.context() as patch:  # it goes on with the texts that were planned
-    patch.setattr(train_draft, 'train', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt))
+    patch.setattr(
+      train_draft, 'train', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert fastdec(*words).code == 130
   monkeypatch.setattr(prompt_file, 'write', lambda *args, **kw: pytest.fail('written again'))
   ended = fastdec(*words)

@@ -62,6 +62,10 @@ def test_a_file_replays_as_another_strategy_decodes(recorded, tmp_path, name):
   replayed = fd.replay(tmp_path / 'trace', strategy, model, params)
   assert replayed.mean_block_size == out.mean_block_size > 1.5
   np.testing.assert_array_equal(replayed.calls, out.calls)
+  assert replayed.milliseconds is None
+  again = fd.replay(recorded, strategy, model, params, timed=True)
+  each = again.milliseconds / out.calls
+  assert (each > 0).all() and np.ptp(each) < 1e-6
 
 
 def test_a_file_is_read_as_it_was_written(recorded, tmp_path):
