@@ -10,6 +10,7 @@ text (self-distillation, Cai et al. 2024, section 2.3.2).
 
 import array
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -318,15 +319,19 @@ def _save(
   """Writes the lines of a split and their ids; returns their counts."""
   data, counts = text.config, collections.Counter(sources=0, lines=0, empty=0, long=0)
   source_ids, line_ids = [], []
-  files = [folder / f'{split}.{language}' for language in (data.source, data.target)]
-  with whole_file(files[0]) as sources, whole_file(files[1]) as targets:
+  with contextlib.ExitStack() as files:
+    targets = files.enter_context(whole_file(folder / f'{split}.{data.target}'))
+    sources = None
+    if data.source != data.target:  # they are the same where a language model reads one side
+      sources = files.enter_context(whole_file(folder / f'{split}.{data.source}'))
     for outputs in made:
       counts['sources'] += 1
       for source, read, line, written, why in outputs:
         counts.update([why] * bool(why))
         if line is not None:
           counts['lines'] += 1
-          sources.write(source.encode() + b'\n')
+          if sources is not None:
+            sources.write(source.encode() + b'\n')
           targets.write(line.encode() + b'\n')
           source_ids.append(array.array('i', read))  # takes less memory than a list
           line_ids.append(array.array('i', written))

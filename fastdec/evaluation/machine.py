@@ -8,6 +8,8 @@ from pathlib import Path
 
 import jax
 
+from fastdec.kernels.forms import cpu_flags
+
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
@@ -59,12 +61,3 @@ def free_memory() -> float:
   except OSError:
     free = None
   return float('inf') if free is None else 1024 * int(free[1])
-
-
-def cpu_flags() -> set[str]:
-  """Returns the names of what the CPU can do; none where the system does not list them."""
-  try:
-    flags = re.search(r'flags\s*: (.*)', Path('/proc/cpuinfo').read_text())
-  except OSError:
-    return set()
-  return set(flags[1].split()) if flags else set()

@@ -18,7 +18,7 @@ from fastdec.errors import UserError
 from fastdec.files import damaged, open_file
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import kernels_of
-from fastdec.kernels.quantized import Quantized, is_quantized, quantized_kernel, scale_lying
+from fastdec.kernels.quantized import is_quantized, of_integers, quantized_kernel, scale_lying
 from fastdec.kernels.sharding import check_axes, partition_of, shardings_of
 from fastdec.models.api import Params
 
@@ -248,11 +248,8 @@ def _read_parameter(
     return quantized_kernel(_put(leaf, dtype, sharding), kernel)
   values, scale = stored
   scale_sharding = None if sharding is None else scale_lying(leaf.ndim, sharding)
-  return Quantized(
-    _put(values, None, sharding),
-    _put(scale, 'float32', scale_sharding),
-    rounds_inputs=kernel == 'int8',
-  )
+  placed = _put(values, None, sharding)
+  return of_integers(placed, _put(scale, 'float32', scale_sharding), kernel)
 
 
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:

@@ -5,13 +5,18 @@ XLA's CPU backend takes up to three times as long for one form as for another, a
 in the user's cache folder, and reads it in later processes. Without one, `TABLE` serves.
 """
 
+import functools
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Num
+from jaxtyping import Array, DTypeLike, Int32, Num
+
+from fastdec.kernels.unsigned import unsigned_product
 
 FEW = 64  # the most rows of a decoding call
 LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
@@ -77,6 +82,7 @@ def _in_lanes(
 
 SIZES = 'layer', 'large', 'narrow'
 FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_lanes}
+UNSIGNED = 'unsigned'  # the form of `kernels.unsigned`, which also needs sums of the kernel
 # Measured on an AMD EPYC with AVX-512.
 TABLE: Table = {
   'float32': {
@@ -86,36 +92,65 @@ TABLE: Table = {
   },
   'bfloat16': dict.fromkeys(SIZES, [('rows', 2)] * 5),
   'int8': {
-    'layer': [('lanes', 1)] + [('kernel', 1)] * 3 + [('rows', 1)],
-    'large': [('lanes', 1)] + [('kernel', 1)] * 2 + [('rows', 1)] * 2,
-    'narrow': [('kernel', 2)] + [('kernel', 1)] * 3 + [('rows', 1)],
+    'layer': [('lanes', 1)] + [(UNSIGNED, 1)] * 4,
+    'large': [('lanes', 1)] + [(UNSIGNED, 1)] * 4,
+    'narrow': [(UNSIGNED, 2)] + [(UNSIGNED, 1)] * 4,
   },
 }
-_used: list[Table] = [TABLE]
+# By number of rows: where a kernel has no sums, as on a CPU without units for unsigned bytes.
+WITHOUT_SUMS = [('kernel', 2)] + [('kernel', 1)] * 3 + [('rows', 1)]
+_used: list[Table] = [{}]
 
 
 def use(table: Table) -> None:
-  """Chooses forms by this table, if it is not empty, in programs that are traced from now on."""
-  _used[0] = table or TABLE
+  """Chooses forms by this table in programs that are traced from now on; {}: by `TABLE`."""
+  _used[0] = table
 
 
-def few_rows(
-  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+def takes_unsigned(kernel: Array) -> bool:
+  """True if a kernel in int8 is multiplied by unsigned rows where it lies, on a CPU with VNNI."""
+  if {device.platform for device in kernel.sharding.device_set} != {'cpu'}:
+    return False
+  if _used[0]:
+    return any(name == UNSIGNED for size in _used[0]['int8'].values() for name, _ in size)
+  return 'avx512_vnni' in cpu_flags() and 'amx_int8' not in cpu_flags()
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+  """Returns the names of what the CPU can do; none where the system does not list them."""
+  try:
+    flags = re.search(r'flags\s*: (.*)', Path('/proc/cpuinfo').read_text())
+  except OSError:
+    return frozenset()
+  return frozenset(flags[1].split()) if flags else frozenset()
+
+
+def cpu_product(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], sums: Int32[Array, '*f'] | None, wide: DTypeLike
 ) -> Num[Array, 'r *f']:
-  """Returns x @ kernel^T for up to FEW rows, in the form that is fastest on a CPU.
+  """Returns x @ kernel^T in the form that is fastest on a CPU.
 
-  More than two rows are filled up to a multiple of four, as six take longer than eight.
+  More than two rows are filled up to a multiple of four, as six take longer than eight. Bytes with
+  the sums of a kernel's outputs may be multiplied unsigned, however many rows there are.
   """
   rows = len(x)
+  if rows > FEW:
+    return rows_first(x, kernel, wide) if sums is None else unsigned_product(x, kernel, sums)
   inputs = kernel.shape[-1]
   if inputs < NARROW:
     size = 'narrow'
   else:
     size = 'large' if kernel.size // inputs >= LARGE else 'layer'
   number = sum(rows > count for count in COUNTS[:-1])
-  name, least = _used[0][_type_of(x)][size][number]
+  name, least = (_used[0] or TABLE)[_type_of(x)][size][number]
+  if name == UNSIGNED and sums is None:
+    name, least = WITHOUT_SUMS[number]
   filled = max(least, rows if rows <= 2 else -(-rows // 4) * 4)
-  return FORMS[name](jnp.pad(x, ((0, filled - rows), (0, 0))), kernel, wide)[:rows]
+  x = jnp.pad(x, ((0, filled - rows), (0, 0)))
+  if name == UNSIGNED:
+    return unsigned_product(x, kernel, sums)[:rows]
+  return FORMS[name](x, kernel, wide)[:rows]
 
 
 def _type_of(x: Array) -> str:
@@ -140,6 +175,7 @@ def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
   shape = (PARTS // parts * BYTES // jnp.dtype(dtype).itemsize // inputs, inputs)
   kernels = [jnp.ones(shape, dtype) for _ in range(parts)]
   wide = jnp.int32 if dtype == 'int8' else jnp.float32
+  sums = jnp.zeros(shape[:1], jnp.int32)
   programs: dict[tuple[str, int], Any] = {}
   for count in COUNTS:
     for name, form in FORMS.items():
@@ -147,7 +183,11 @@ def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
       if (dtype == 'int8' and count <= 4) if name == 'lanes' else not is_slow:
         x = jnp.ones((count, inputs), dtype)
         programs[name, count] = jax.jit(lambda k, x=x, form=form: form(x, k, wide))
-        jax.block_until_ready(programs[name, count](kernels[0]))
+    if dtype == 'int8' and count > 1:
+      x = jnp.ones((count, inputs), dtype)
+      programs[UNSIGNED, count] = jax.jit(lambda k, x=x: unsigned_product(x, k, sums))
+  for program in programs.values():
+    jax.block_until_ready(program(kernels[0]))
   seconds = dict.fromkeys(programs, float('inf'))
   for _ in range(3):
     for key, program in programs.items():
@@ -161,13 +201,15 @@ def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
 def _fastest(seconds: dict[tuple[str, int], float]) -> list[tuple[str, int]]:
   """Returns the fastest form for each of COUNTS, and how many rows it is filled up to.
 
-  Rows are filled up where that is faster by more than times on a busy machine differ.
+  Rows are filled up where that is faster by more than times on a busy machine differ. The same
+  holds of forms that make outputs first, and rows of them later, which what follows may do twice.
   """
   fastest = []
   for count in COUNTS:
-    wide_enough = [key for key in seconds if key[1] >= count]
-    name, filled = min(
-      wide_enough, key=lambda key: seconds[key] * (1 if key[1] == count else NOISE)
-    )
+    times = {}
+    for (name, filled), time_of in seconds.items():
+      if filled >= count:
+        times[name, filled] = time_of * (NOISE if filled > count or name == 'kernel' else 1)
+    name, filled = min(times, key=lambda key: times[key])
     fastest.append((name, filled if filled > count else 1))
   return fastest

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, DTypeLike, Float, Int, Int8
+from jaxtyping import Array, DTypeLike, Float, Int, Int8, Int32
 
 from fastdec import struct
 from fastdec.errors import UserError
+from fastdec.kernels import forms
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import with_kernels
 from fastdec.kernels.sums import row_max
@@ -40,11 +41,13 @@ class Quantized:
     values: the integers.
     scale: one for each output.
     rounds_inputs: rows that are multiplied with it become int8 too.
+    sums: of each output's integers, on a CPU with units for unsigned bytes (`kernels.unsigned`).
   """
 
   values: Int8[Array, '*f d']
   scale: Float[Array, '*f']
   rounds_inputs: bool = struct.static(default=True)
+  sums: Int32[Array, '*f'] | None = None
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -56,7 +59,8 @@ class Quantized:
 
   def __getitem__(self, index: Any) -> 'Quantized':
     """Returns a part of its outputs."""
-    return dataclasses.replace(self, values=self.values[index], scale=self.scale[index])
+    sums = None if self.sums is None else self.sums[index]
+    return dataclasses.replace(self, values=self.values[index], scale=self.scale[index], sums=sums)
 
   def rows(self, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
     """Returns some of its rows in float32: the embeddings of tokens."""
@@ -91,14 +95,30 @@ def quantized_kernel(kernel: Float[Array, '*f d'], dtype: str = 'int8') -> Quant
   if isinstance(kernel.sharding, NamedSharding):
     shardings = sharding_of(jax.eval_shape(quantized, kernel), kernel.sharding)
   in_int8 = jax.jit(quantized, out_shardings=shardings)(kernel)
-  return dataclasses.replace(in_int8, rounds_inputs=dtype == 'int8')
+  return of_integers(in_int8.values, in_int8.scale, dtype)
+
+
+def of_integers(
+  values: Int8[Array, '*f d'], scale: Float[Array, '*f'], dtype: str = 'int8'
+) -> Quantized:
+  """Returns a kernel in one of `TYPES`; with the sums of its integers where a CPU needs them."""
+  rounds_inputs = dtype == 'int8'
+  sums = None
+  if rounds_inputs and forms.takes_unsigned(values):
+    sums = jax.jit(_sums, out_shardings=scale.sharding)(values)
+  return Quantized(values, scale, rounds_inputs, sums)
+
+
+def _sums(values: Int8[Array, '*f d']) -> Int32[Array, '*f']:
+  return values.sum(axis=-1, dtype=jnp.int32)
 
 
 def sharding_of(leaf: Any, sharding: NamedSharding) -> Any:
-  """Returns a parameter's sharding; the scales of a kernel in int8 lie along its outputs."""
+  """Returns a parameter's sharding; what a kernel in int8 has beside it lies along its outputs."""
   if not isinstance(leaf, Quantized):
     return sharding
-  parts = (sharding, scale_lying(leaf.ndim, sharding))
+  beside = scale_lying(leaf.ndim, sharding)
+  parts = [sharding if part is leaf.values else beside for part in jax.tree.leaves(leaf)]
   return jax.tree.unflatten(jax.tree.structure(leaf), parts)
 
 

@@ -7,9 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int, Int8, Num
+from jaxtyping import Array, DTypeLike, Float, Int, Int8, Int32, Num
 
-from fastdec.kernels.forms import FEW, few_rows, rows_first
+from fastdec.kernels.forms import FEW, cpu_product, rows_first
 from fastdec.kernels.packed import Packed, panel_product, panel_product_each
 from fastdec.kernels.quantized import Quantized, to_int8
 from fastdec.kernels.sums import row_mean
@@ -39,7 +39,7 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
     y = product(x_rd, kernel, wide)
   elif kernel.rounds_inputs:
     values, scale = to_int8(x_rd, wide)
-    y = product(values, kernel.values, jnp.int32).astype(wide)
+    y = product(values, kernel.values, jnp.int32, kernel.sums).astype(wide)
     y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
   else:
     y = rounded(product_in_parts(x_rd, kernel.values, wide) * kernel.scale.astype(wide)[None])
@@ -59,21 +59,29 @@ def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
 
 
 def product(
-  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'] | Packed, wide: DTypeLike
+  x: Num[Array, 'r d'],
+  kernel: Num[Array, '*f d'] | Packed,
+  wide: DTypeLike,
+  sums: Int32[Array, '*f'] | None = None,
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
-  Few rows on a CPU have the form that is fastest there (`kernels.forms`).
+  On a CPU few rows, and bytes with the sums of the kernel's, have the form that is fastest there
+  (`kernels.forms`).
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
       return panel_product(x, kernel, wide)
     kernel = kernel.kernel
   kernel = kernel.astype(x.dtype)
-  if len(x) > FEW:
+  if len(x) > FEW and sums is None:
     return rows_first(x, kernel, wide)
-  on_cpu, elsewhere = (functools.partial(form, wide=wide) for form in (few_rows, rows_first))
-  return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
+
+  def elsewhere(x: Array, kernel: Array, _: Array | None) -> Array:
+    return rows_first(x, kernel, wide)
+
+  on_cpu = functools.partial(cpu_product, wide=wide)
+  return jax.lax.platform_dependent(x, kernel, sums, cpu=on_cpu, default=elsewhere)
 
 
 def product_in_parts(
@@ -118,7 +126,7 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
     return product_each(x, kernels, wide)
   if kernels.rounds_inputs:
     values, scale = to_int8(x, wide)
-    y = product_each(values, kernels.values, jnp.int32).astype(wide)
+    y = product_each(values, kernels.values, jnp.int32, kernels.sums).astype(wide)
     return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
   products = []
   for i in range(len(kernels.scale)):
@@ -127,7 +135,10 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
 
 
 def product_each(
-  x: Num[Array, 'b h d'], kernels: Num[Array, 'h f d'] | Packed, wide: DTypeLike
+  x: Num[Array, 'b h d'],
+  kernels: Num[Array, 'h f d'] | Packed,
+  wide: DTypeLike,
+  sums: Int32[Array, 'h f'] | None = None,
 ) -> Num[Array, 'b h f']:
   """Returns x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
 
@@ -141,7 +152,10 @@ def product_each(
     kernels = kernels.kernel
   kernels = kernels.astype(x.dtype)
   if x.dtype.itemsize == 1:
-    return jnp.stack([product(x[:, i], kernel, wide) for i, kernel in enumerate(kernels)], axis=1)
+    parts = []
+    for i, kernel in enumerate(kernels):
+      parts.append(product(x[:, i], kernel, wide, None if sums is None else sums[i]))
+    return jnp.stack(parts, axis=1)
   if len(x) == 1:
     y_hbf = jax.lax.dot_general(
       x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide

@@ -29,7 +29,7 @@ VARIABLE = 'FASTDEC_CACHE'  # names the folder; empty: programs are not kept
 MOST_BYTES = 2**30  # of all programs of a machine; JAX removes those that were not used for longest
 LEAST_FREE = 2**26  # bytes of the disk
 LEAST_SECONDS = 0.1  # of compiling: quicker programs are not kept
-_FORMS = f'product-forms-jax-{jax.__version__}.json'
+_FORMS = f'product-forms-2-jax-{jax.__version__}.json'
 
 
 def keep() -> None:
@@ -107,7 +107,7 @@ def folder() -> pathlib.Path | None:
     base = pathlib.Path(home, '.cache', 'fastdec', 'jax') if os.path.isabs(home) else None
   if base is None:
     return None
-  kind = (machine.processor(), sorted(machine.cpu_flags()), machine.cores())
+  kind = (machine.processor(), sorted(forms.cpu_flags()), machine.cores())
   return base.absolute() / hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
 
 

@@ -33,16 +33,18 @@ def test_each_form_is_the_product(use, name, shape, rows):
   draw = np.random.default_rng(0).integers(-127, 128, (rows, shape[-1]), np.int8)
   x, kernel = jnp.asarray(draw), jnp.full(shape, -127, np.int8).at[0].set(127)
   expected = np.einsum('rd,...d->r...', np.asarray(x, np.int64), np.asarray(kernel, np.int64))
-  product = jax.jit(lambda x, kernel: forms.few_rows(x, kernel, jnp.int32))(x, kernel)
+  product = jax.jit(lambda x, kernel: forms.cpu_product(x, kernel, None, jnp.int32))(x, kernel)
   np.testing.assert_array_equal(product, expected)
-  floats = forms.few_rows(x.astype(jnp.float32), kernel.astype(jnp.float32), jnp.float32)
+  floats = forms.cpu_product(x.astype(jnp.float32), kernel.astype(jnp.float32), None, jnp.float32)
   np.testing.assert_allclose(floats, expected, rtol=1e-6)
 
 
 def test_six_rows_are_multiplied_as_eight_and_the_table_may_ask_for_more(use):
   def rows_of(count):
     x, kernel = jnp.ones((count, 8)), jnp.ones((4, 8))
-    program = jax.make_jaxpr(lambda x, kernel: forms.few_rows(x, kernel, jnp.float32))(x, kernel)
+    program = jax.make_jaxpr(lambda x, kernel: forms.cpu_product(x, kernel, None, jnp.float32))(
+      x, kernel
+    )
     (product,) = [e for e in program.jaxpr.eqns if e.primitive.name == 'dot_general']
     return product.invars[0].aval.shape[0]
 
@@ -56,7 +58,9 @@ def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
   use({})
   for inputs, form in ((256, 'dot_general'), (512, 'reduce_sum')):
     x, kernel = jnp.ones((1, inputs), jnp.int8), jnp.ones((4, inputs), jnp.int8)
-    program = jax.make_jaxpr(lambda x, kernel: forms.few_rows(x, kernel, jnp.int32))(x, kernel)
+    program = jax.make_jaxpr(lambda x, kernel: forms.cpu_product(x, kernel, None, jnp.int32))(
+      x, kernel
+    )
     assert any(equation.primitive.name == form for equation in program.jaxpr.eqns)
 
 
@@ -72,7 +76,8 @@ def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
     assert sizes.keys() == set(forms.SIZES)
     for chosen in sizes.values():
       assert len(chosen) == len(forms.COUNTS)
-      assert all(name in forms.FORMS and least in forms.COUNTS for name, least in chosen)
+      known = {*forms.FORMS, forms.UNSIGNED}
+      assert all(name in known and least in forms.COUNTS for name, least in chosen)
 
   # Another process uses the file, and measures nothing.
   file.write_text(json.dumps(one_form('lanes')))

@@ -1,0 +1,82 @@
+"""Products of unsigned by signed bytes are those of the whole numbers, at any shape."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fastdec.kernels import forms
+from fastdec.kernels.quantized import of_integers, quantized
+from fastdec.kernels.unsigned import unsigned_product
+from fastdec.models.layers import project
+
+USES = {  # what may follow a product, and might make XLA exchange its sides
+  'nothing': lambda y: y,
+  'a transposition': lambda y: y.T,
+  'a product': lambda y: y.T @ y,
+  'a sum': lambda y: y.sum(0),
+}
+
+
+@pytest.fixture
+def use():
+  """`forms.use`, undone after the test."""
+  yield forms.use
+  forms.use({})
+
+
+def everywhere(name):
+  """A table that takes one form for int8."""
+  return forms.TABLE | {'int8': dict.fromkeys(forms.SIZES, [(name, 2)] * len(forms.COUNTS))}
+
+
+def whole_numbers(rows, outputs, inputs):
+  """Rows and a kernel of random bytes, the largest ones among them, and their product."""
+  rng = np.random.default_rng(rows + outputs + inputs)
+  x, kernel = (rng.integers(-127, 128, (n, inputs), np.int8) for n in (rows, outputs))
+  x[0], kernel[0] = 127, -127
+  return jnp.asarray(x), jnp.asarray(kernel), np.int64(x) @ np.int64(kernel).T
+
+
+@pytest.mark.parametrize('after', USES)
+@pytest.mark.parametrize('shape', [(2, 1, 1), (3, 5, 7), (2, 130, 64), (16, 64, 100), (70, 8, 576)])
+def test_a_product_is_that_of_the_whole_numbers(shape, after):
+  x, kernel, expected = whole_numbers(*shape)
+  program = jax.jit(lambda x, k, s: USES[after](unsigned_product(x, k, s)))
+  sums = kernel.sum(axis=-1, dtype=jnp.int32)
+  np.testing.assert_array_equal(program(x, kernel, sums), np.int32(USES[after](expected)))
+
+
+def test_a_kernel_is_multiplied_as_it_lies():
+  """Nothing of its size is made of it."""
+  x, kernel, _ = whole_numbers(8, 256, 128)
+  sums = kernel.sum(axis=-1, dtype=jnp.int32)
+  text = jax.jit(unsigned_product).lower(x, kernel, sums).compile().as_text()
+  assert 'u8[8,128]' in text and 's32[256,128]' not in text
+
+
+@pytest.mark.parametrize('axes', [(0, None), (None, 0), (0, 0)])
+def test_products_may_be_mapped(axes):
+  x, kernel, _ = whole_numbers(6, 8, 16)
+  x_axis, kernel_axis = axes
+  xs, kernels = x.reshape(2, 3, 16), kernel.reshape(2, 4, 16)
+  args = (x if x_axis is None else xs), (kernel if kernel_axis is None else kernels)
+  mapped = jax.vmap(lambda x, k: unsigned_product(x, k, k.sum(-1, dtype=jnp.int32)), axes)(*args)
+  whole = jax.vmap(lambda x, k: x @ k.T, axes)(*(np.int64(arg) for arg in args))
+  np.testing.assert_array_equal(mapped, np.int32(whole))
+
+
+@pytest.mark.parametrize('rows', [1, 2, 5, forms.FEW + 1])
+def test_kernels_have_sums_where_the_table_names_the_form_and_products_stay_the_same(use, rows):
+  x, kernel = (jax.random.normal(jax.random.key(n), (n, 64)) for n in (rows, 48))
+  parts = quantized(kernel)
+  made = {}
+  for name in ('kernel', forms.UNSIGNED):
+    use(everywhere(name))
+    made[name] = of_integers(parts.values, parts.scale)
+    assert of_integers(parts.values, parts.scale, 'int8w').sums is None
+  assert made['kernel'].sums is None and made[forms.UNSIGNED].sums.shape == (48,)
+  signed, unsigned = (project(x, kernel) for kernel in made.values())
+  np.testing.assert_array_equal(signed, unsigned)
+  part = made[forms.UNSIGNED][8:40]
+  np.testing.assert_array_equal(project(x, part), unsigned[:, 8:40])
