@@ -183,18 +183,21 @@ def drafters(model: Any, dtype: str, args: argparse.Namespace) -> Iterator[tuple
     if n > 1:
       yield f'width {n}', FreeDraft(fd.Topology.chain(n))
   layers, sizes = layers_like(model, 1), {'vocab_size': model.vocab_size, 'd_target': model.d_model}
+  of_words = ''
+  if args.words:
+    sizes['words'], of_words = args.words, f' of {args.words:,} words'
 
   def bound(module: Any) -> Bound:
     return Bound(module, abstract(module, dtype))
 
   if 'eagle' in args.drafts:
     eagle = bound(EagleNetwork(layers=layers, **sizes))
-    yield 'EAGLE, chain of 7', fd.Eagle(eagle, 7).drafter
-    yield 'EAGLE, tree of 32', fd.Eagle(eagle, 7, 8, 32).drafter
+    yield f'EAGLE{of_words}, chain of 7', fd.Eagle(eagle, 7).drafter
+    yield f'EAGLE{of_words}, tree of 32', fd.Eagle(eagle, 7, 8, 32).drafter
   if 'block' in args.drafts:
     block = bound(BlockNetwork(layers=layers, **sizes, k=8, markov=64))
-    yield 'block, chain of 7', fd.BlockDraft(block).drafter
-    yield 'block, tree of 32', fd.BlockDraft(block, choices=32).drafter
+    yield f'block{of_words}, chain of 7', fd.BlockDraft(block).drafter
+    yield f'block{of_words}, tree of 32', fd.BlockDraft(block, choices=32).drafter
   if 'medusa' in args.drafts:
     heads = bound(MedusaHeads(4, model.d_model, model.vocab_size))
     yield 'Medusa, 64 nodes', fd.Medusa(heads, fd.medusa_choices('mc_sim_7b_63')).drafter
@@ -258,6 +261,7 @@ def main() -> None:
   parser.add_argument('--batches', nargs='+', type=int, default=[1])
   parser.add_argument('--widths', nargs='*', type=int, default=[8], help='tokens of a call')
   parser.add_argument('--drafts', nargs='*', default=[], choices=('eagle', 'block', 'medusa'))
+  parser.add_argument('--words', type=int, help="of eagle's and block's guesses (all)")
   parser.add_argument('--prompt', type=int, default=64, help='tokens of the prompt')
   parser.add_argument('--max-len', type=int, default=65, help='most tokens that are emitted')
   parser.add_argument('--show', action='store_true', help='lists the kernels')

@@ -158,10 +158,16 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
 def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
   """Returns `lax.top_k`, behind a barrier for XLA's CPU backend.
 
-  If only a slice of the result is read, XLA would sort all entries, which takes ten times as long.
+  If only a slice of the result is read, it would sort all entries, which takes ten times as long.
   """
-  values, ids = jax.lax.optimization_barrier(tuple(jax.lax.top_k(x, m)))
-  return values, ids
+
+  def top(x: Array) -> tuple[Array, Array]:
+    values, ids = jax.lax.top_k(x, m)
+    return values, ids
+
+  return jax.lax.platform_dependent(
+    x, cpu=lambda x: jax.lax.optimization_barrier(top(x)), default=top
+  )
 
 
 def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:

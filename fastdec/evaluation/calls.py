@@ -248,6 +248,8 @@ def computing_in(dtype: str) -> str:
 def random_params(module: Any, seed: int, dtype: str) -> Any:
   """Draws matrices for a model, heads or a draft network; scales are one and biases zero.
 
+  The words of a draft vocabulary are the first ones.
+
   Each tensor is made in `dtype`, so memory never holds a second copy of a large model. For int8 and
   int8w each is drawn in the type of `computing_in`, then quantized.
   """
@@ -258,6 +260,9 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
   for (path, leaf), key in zip(leaves, keys, strict=True):
     if path[-1].key in ('scale', 'bias'):
       params.append(jnp.full(leaf.shape, path[-1].key == 'scale', wide))
+      continue
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+      params.append(jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape))
       continue
     matrix = _matrix(key, leaf.shape, wide)
     name = jax.tree_util.keystr(path, simple=True, separator='/')
