@@ -24,7 +24,7 @@ NARROW = 512  # inputs, below which it is narrow: such models lie in a CPU's cac
 NOISE = 1.1  # a ratio of times
 COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
 LANES = 32  # sums of a kernel's row that are added up side by side
-LONGEST = 2**12  # inputs of such a row, since each part of it is an operation of the program
+LONGEST = 1536  # inputs of such a row; with more terms its loop reads half as fast
 PARTS, BYTES = 16, 2**22  # kernels to measure with, and the bytes of each: more than caches hold
 
 Form = Callable[[Num[Array, 'r d'], Num[Array, '*f d'], DTypeLike], Num[Array, 'r *f']]
@@ -65,8 +65,6 @@ def _in_lanes(
   Two products of numbers up to 127 fit into int16. Sums are those of the other forms, bit for bit.
   """
   d = kernel.shape[-1]
-  if kernel.dtype != jnp.int8 or d % LANES or d > LONGEST:
-    return _kernel_first(x, kernel, wide)
   # The kernel seems to change with x: otherwise a loop would keep a copy of it in int16.
   x, kernel = jax.lax.optimization_barrier((x, kernel))
   x_r1d = x.astype(jnp.int16).reshape(len(x), *(1,) * (kernel.ndim - 1), d)
@@ -144,6 +142,8 @@ def cpu_product(
     size = 'large' if kernel.size // inputs >= LARGE else 'layer'
   number = sum(rows > count for count in COUNTS[:-1])
   name, least = (_used[0] or TABLE)[_type_of(x)][size][number]
+  if name == 'lanes' and (kernel.dtype != jnp.int8 or inputs % LANES or inputs > LONGEST):
+    name, least = UNSIGNED, 2
   if name == UNSIGNED and sums is None:
     name, least = WITHOUT_SUMS[number]
   filled = max(least, rows if rows <= 2 else -(-rows // 4) * 4)

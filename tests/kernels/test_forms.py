@@ -64,6 +64,24 @@ def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
     assert any(equation.primitive.name == form for equation in program.jaxpr.eqns)
 
 
+def test_one_row_never_meets_a_long_kernel_alone(use):
+  """XLA's own loop for one row takes twice the time of two rows."""
+  use({})
+  x, kernel = (
+    jnp.ones((1, forms.LONGEST + 32), jnp.int8),
+    jnp.ones((4, forms.LONGEST + 32), jnp.int8),
+  )
+  for sums in (None, kernel.sum(axis=-1, dtype=jnp.int32)):
+    program = str(
+      jax.make_jaxpr(lambda x, kernel, s: forms.cpu_product(x, kernel, s, jnp.int32))(
+        x, kernel, sums
+      )
+    )
+    assert f'8[2,{forms.LONGEST + 32}]' in program and 'dot' in program
+    product = forms.cpu_product(x, kernel, sums, jnp.int32)
+    np.testing.assert_array_equal(product, np.full((1, 4), forms.LONGEST + 32))
+
+
 def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
   monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
   monkeypatch.setattr(forms, 'BYTES', 2**12)
