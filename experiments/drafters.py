@@ -195,7 +195,10 @@ def drafters(c: Drafters, work: Workdir) -> None:
 
   if rows:
     picture = functools.partial(learning, learning_curves(trained), rows)
-    write(work.root / 'drafts', work.console, [speeds(rows), acceptance(rows)], picture)
+    tables = [speeds(rows), acceptance(rows)]
+    if set(c.table.rows) & set(LOSSES):
+      tables.insert(0, by_loss(rows))
+    write(work.root / 'drafts', work.console, tables, picture)
 
 
 def plans(table: TableConfig) -> list[list[Row]]:
@@ -420,6 +423,23 @@ def acceptance(rows: Sequence[Row]) -> Drawn:
   columns += [Column(str(i), str(i), '.1f', scale=100) for i in range(1, places + 1)]
   table = Table('Acceptance by position', columns, (ACCEPTED_NOTE,), sort=_order)
   return table.of(once.values())
+
+
+def by_loss(rows: Sequence[Row]) -> Drawn:
+  """Tokens a call: a line for each loss, a column for each shape of draft and temperature."""
+  lines: dict[str, Row] = {}
+  names: dict[str, None] = {}
+  for row in rows:
+    if row.get('tokens') is not None:
+      name = f'{_shape(row)}, T = {row["temperature"]:g}'
+      names[name] = None
+      lines.setdefault(row['drafter'], dict(row))[name] = row['tokens']
+  columns = [
+    Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
+    Column('Training tokens', 'training_tokens', ','),
+  ]
+  columns += [Column(name, name, '.2f') for name in names]
+  return Table('Tokens a call by loss', columns, conditions=CONDITIONS).of(lines.values())
 
 
 def _shape(row: Row) -> str:

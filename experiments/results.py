@@ -200,6 +200,7 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
   'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
   'drafts.speeds': of_lines(drafters.speeds, drafters.PLAN),
+  'drafts.by_loss': of_lines(drafters.by_loss, drafters.PLAN),
   'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
   'xia2024.tables': of_lines(xia2024.tables, ('strategy', 'temperature', 'batch')),
   'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),

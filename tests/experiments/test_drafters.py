@@ -175,6 +175,30 @@ def test_rows_stand_by_temperature_batch_drafter_and_tree():
   ]
 
 
+def test_losses_stand_below_each_other():
+  rows = [a_row('eagle', 0, 3.0), a_row('eagle', 16, 3.5, nodes=16, temperature=1.0)]
+  rows += [a_row('eagle-kl', 0, 3.25), a_row('eagle-kl', 16, None, error='too large')]
+  lines = report.markdown(drafters.by_loss(rows)).splitlines()
+  cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines if '|' in line]
+  assert cells[0] == ['Drafter', 'Training tokens', 'chain of 7, T = 0', 'tree of 16, T = 1']
+  assert cells[2:] == [['EAGLE', '–', '3.00', '3.50'], ['EAGLE, KL', '–', '3.25', '–']]
+
+
+def test_a_loss_changes_what_its_name_says(tmp_path, monkeypatch):
+  made = {}
+  monkeypatch.setattr(
+    Workdir, 'stage', lambda work, name, make, **inputs: made.update({name: inputs})
+  )
+  c = settings('scale=smoke,kind=losses')
+  assert c.table.rows == ('eagle', *drafters.LOSSES)
+  for name in c.table.rows:
+    drafters.train_drafter(c, Workdir(tmp_path), tmp_path / 'base', name)
+  losses = {made[name]['loss'] for name in c.table.rows}
+  assert len(losses) == len(c.table.rows)
+  assert made['eagle-tv']['loss'].tv == 0.9 and made['eagle-pace']['loss'].pace == 0.5
+  assert len({made[name]['draft'] for name in c.table.rows}) == 1
+
+
 def test_acceptance_and_the_picture(tmp_path):
   chain = a_row('eagle', 0, 3.0, accepted=[0.5, None], training_tokens=9)
   rows = [chain, a_row('eagle', 8, 2.5)]
