@@ -51,9 +51,7 @@ from fastdec.training.log import read_metrics
 
 PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
-ByLoss = Literal[
-  'eagle-kl', 'eagle-tv', 'eagle-nla', 'eagle-hybrid', 'eagle-pace', 'eagle-flat', 'eagle-prefix'
-]
+ByLoss = Literal['eagle-kl', 'eagle-tv', 'eagle-nla', 'eagle-hybrid', 'eagle-pace', 'eagle-flat']
 DRAFTERS = {
   'heads': 'heads',
   'rooted': 'rooted heads',
@@ -69,7 +67,6 @@ DRAFTERS = {
   'eagle-hybrid': 'EAGLE, hybrid',
   'eagle-pace': 'EAGLE, CE, weights of D-PACE',
   'eagle-flat': 'EAGLE, CE, equal weights',
-  'eagle-prefix': 'EAGLE, CE, valid prefixes',
 }
 # heads and networks: what they change of the settings of their kind
 HEADS: dict[str, Any]
@@ -83,7 +80,6 @@ LOSSES: dict[str, Any] = {
   'eagle-hybrid': {'ce': 0.0, 'hybrid': 1.0},
   'eagle-pace': {'pace': 0.5},
   'eagle-flat': {'decay': 1.0},
-  'eagle-prefix': {'prefix': True},
 }
 NETWORKS |= {name: {} for name in LOSSES}
 CHAINS = 'model', 'lookup'  # that draft no trees
@@ -493,7 +489,6 @@ STYLES = {  # of what is trained on own text
   'eagle-hybrid': drawing.Style(drawing.PURPLE, 'D'),
   'eagle-pace': drawing.Style(drawing.ORANGE, 'P'),
   'eagle-flat': drawing.Style(drawing.PUBLISHED, 'o'),
-  'eagle-prefix': drawing.Style(drawing.PUBLISHED, 's'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',
