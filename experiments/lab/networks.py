@@ -269,7 +269,10 @@ def _shape(network: DraftNetwork) -> dict[str, Any]:
 def settings_of(kind: str) -> type:
   """The class of the settings of one drafter of this kind."""
   if kind == 'all':
-    raise UserError('kind=all is the table of experiments.drafts: give kind=eagle, block or heads')
+    raise UserError(
+      'kind=all is the table of experiments.drafts, and kind=losses another: give kind=eagle, block'
+      ' or heads'
+    )
   return HeadsOnBase if kind == 'heads' else NetworkOnBase
 
 
