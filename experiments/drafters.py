@@ -532,5 +532,5 @@ def learning(
       name = None if drafter in curves else DRAFTERS[drafter]
       point = row['training_tokens'], row['tokens']
       drawing.curve(panels[0], [point], STYLES[drafter], name, markerfacecolor='none')
-  drawing.legend(figure, 6)
+  drawing.legend(figure, 4)
   drawing.save(figure, path)
