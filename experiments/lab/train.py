@@ -57,7 +57,7 @@ Factor = Annotated[float, Between(0, 1e30)]
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """One training run, by Adam; the schedules are those of `OptimizerConfig`."""
+  """One training run, by Adam or Muon; the schedules are those of `OptimizerConfig`."""
 
   steps: Count
   warmup: Count  # steps
@@ -71,6 +71,7 @@ class RunConfig:
   rows: Annotated[int, Between(0, 2**16)] = 0
   accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
   b2: float = 0.997  # Adam's, as in T2T v3
+  muon: Factor = 0.0  # kernels of layers learn by Muon, at this many times the rate; 0: by Adam
   clip: Factor = 0.0  # longer gradients are shortened to this norm; 0: none is
   heads_rate: Factor = 1.0  # rate of heads that are trained together with the base, in its units
   weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
@@ -94,8 +95,9 @@ class RunConfig:
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """The rate for a model of this width."""
-    names = ('schedule', 'constant', 'warmup', 'steps', 'b2', 'clip', 'heads_rate', 'weight_norm')
-    return OptimizerConfig(d_model=d_model, **{name: getattr(self, name) for name in names})
+    names = 'schedule', 'constant', 'warmup', 'steps', 'b2', 'muon', 'clip', 'heads_rate'
+    settings = {name: getattr(self, name) for name in (*names, 'weight_norm')}
+    return OptimizerConfig(d_model=d_model, **settings)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,6 +104,7 @@ PASSES = 3  # guesses after each place that a draft learns by
 STEPS = 2000
 TOKENS = 2048  # of a batch
 RATE = 1e-3  # at its peak
+MUON = 10.0  # times that is the rate of a draft's kernels, but not of Medusa's heads
 CLIP = 1.0
 KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
 PUBLISHED = 'eagle3', 'dflash'  # kinds that are written as others write them too
@@ -214,14 +215,14 @@ def main(words: Sequence[str]) -> None:
   d_model = generator.model.d_model
   if args.budget is not None and 'steps' not in plan:
     left = FOR_STEPS * (args.budget - (time.monotonic() - begun))
-    plan['steps'] = _steps_in(left, task, data, d_model, mesh)
+    plan['steps'] = _steps_in(left, task, data, _optimizer(args, d_model, STEPS), mesh)
     write_json(work / PLAN, plan)
   steps = args.steps or plan.get('steps') or STEPS
   every = max(steps // 20, 1)
   loop = LoopConfig(
     steps, log_every=min(50, every), eval_every=every, checkpoint_every=every, keep=2
   )
-  optimizer, key = _optimizer(d_model, steps), jax.random.key(args.seed)
+  optimizer, key = _optimizer(args, d_model, steps), jax.random.key(args.seed)
   train(task, data, optimizer, loop, work, key, evaluate, mesh=mesh)
   save(average_checkpoints(work, loop.kept))
   if args.kind in PUBLISHED and not published.exists():
@@ -421,17 +422,19 @@ def _task(
   return frozen_draft_task(target, draft, loss), save, evaluate
 
 
-def _optimizer(d_model: int, steps: int) -> OptimizerConfig:
-  warmup = max(min(200, steps // 10), 1)
+def _optimizer(args: argparse.Namespace, d_model: int, steps: int) -> OptimizerConfig:
+  warmup, muon = max(min(200, steps // 10), 1), 0.0 if args.kind == 'heads' else MUON
   return OptimizerConfig(
-    d_model, schedule='linear', constant=RATE, warmup=warmup, steps=steps, b2=0.98, clip=CLIP
-  )
+    d_model, schedule='linear', constant=RATE, warmup=warmup, steps=steps, b2=0.98, muon=muon,
+    clip=CLIP,
+  )  # fmt: skip
 
 
-def _steps_in(seconds: float, task: Task, batches: Any, d_model: int, mesh: Mesh) -> int:
+def _steps_in(
+  seconds: float, task: Task, batches: Any, optimizer: OptimizerConfig, mesh: Mesh
+) -> int:
   """Returns how many steps fit into a time, by the clock of three."""
-  optimizer, begun = _optimizer(d_model, STEPS), 0.0
-  transform = optimizer.build()
+  transform, begun = optimizer.build(), 0.0
   state = sharding.place(TrainState.create(task, transform, jax.random.key(0)), mesh, REPLICATED)
   frozen = sharding.place(task.frozen, mesh, REPLICATED)
   step = make_step(task, transform, optimizer.learning_rate)

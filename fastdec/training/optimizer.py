@@ -1,21 +1,27 @@
 """Adam with the schedules of tensor2tensor's `transformer_base`, or with a decay to zero.
 
-The schedules are those of Vaswani et al. 2017.
+The schedules are those of Vaswani et al. 2017. Kernels may learn by Muon (Jordan et al. 2024),
+whose steps are as long in one direction as in another.
 """
 
 import dataclasses
 import re
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.models.api import Params
 from fastdec.training.weight_norm import weight_normalised
 
 with extras.explained():
   import optax
+  from optax.contrib import MuonDimensionNumbers, muon
 
+MUON_RMS = 0.2  # of Muon's steps, about that of Adam's (Liu et al. 2025)
 # paths of the kernels that weight normalisation trains: not those of heads
 NORMALISED = re.compile(r'^(?!heads/|head_\d)(.*/)?(kernel|output)$')
 
@@ -35,6 +41,8 @@ class OptimizerConfig:
     warmup: number of steps in which the rate rises.
     steps: length of the whole run; only 'linear' and 'cosine' read it.
     b1, b2, epsilon: Adam's.
+    muon: kernels of layers learn by Muon, at this many times the rate, and all else by Adam with
+      Nesterov's momentum; 0: all by Adam.
     clip: longest gradient (norm over all parameters), to which longer ones are shortened; 0: any.
     heads_rate: heads that train together with the model learn at this many times its rate.
     weight_norm: trains the model's kernels, except those of heads, as directions and lengths.
@@ -48,6 +56,7 @@ class OptimizerConfig:
   b1: float = 0.9
   b2: float = 0.997
   epsilon: float = 1e-9
+  muon: float = 0.0
   clip: float = 0.0
   heads_rate: float = 1.0
   weight_norm: bool = False
@@ -61,6 +70,11 @@ class OptimizerConfig:
       raise UserError(f'b2={self.b2} is not possible: give a number from 0 to below 1')
     if self.heads_rate <= 0:
       raise UserError(f'heads_rate={self.heads_rate} is not possible: give a number above 0')
+    if self.muon < 0 or (self.muon and self.weight_norm):
+      raise UserError(
+        f'muon={self.muon} with weight_norm={self.weight_norm} is not possible: give 0 for Adam, or'
+        ' a factor above 0 without weight_norm'
+      )
     if self.warmup < 1:
       raise UserError(f'warmup={self.warmup} is not possible: give at least 1 step')
     if self.clip < 0:
@@ -80,6 +94,12 @@ class OptimizerConfig:
 
   def build(self) -> optax.GradientTransformation:
     adam = optax.adam(self.learning_rate, b1=self.b1, b2=self.b2, eps=self.epsilon)
+    if self.muon:
+      adam = muon(
+        lambda step: self.muon * self.learning_rate(step),
+        eps=self.epsilon, adam_b1=self.b1, adam_b2=self.b2, adam_learning_rate=self.learning_rate,
+        consistent_rms=MUON_RMS, muon_weight_dimension_numbers=_of_kernels,
+      )  # fmt: skip
     if self.weight_norm:
       adam = weight_normalised(adam, lambda name: bool(NORMALISED.search(name)))
     parts = [adam]
@@ -92,6 +112,17 @@ class OptimizerConfig:
 
       parts.append(optax.masked(optax.scale(self.heads_rate), of_heads))
     return optax.chain(*parts) if len(parts) > 1 else adam
+
+
+def _of_kernels(params: Params) -> Any:
+  """Returns the axes of kernels [*outputs, inputs], and None for all else."""
+
+  def axes(path: Any, x: Array) -> MuonDimensionNumbers | None:
+    if path[-1].key != 'kernel' or x.ndim < 2:
+      return None
+    return MuonDimensionNumbers(reduction_axis=(x.ndim - 1,), output_axis=tuple(range(x.ndim - 1)))
+
+  return jax.tree_util.tree_map_with_path(axes, params)
 
 
 def _rsqrt(config: OptimizerConfig) -> optax.Schedule:

@@ -66,6 +66,39 @@ def test_two_updates_by_hand():
   np.testing.assert_allclose(params, 5 - m / np.sqrt(v), rtol=1e-4)
 
 
+def test_kernels_learn_by_muon_and_all_else_by_adam():
+  """A step by Muon is as long in one direction as in another; its gradient is 100 times as long.
+
+  optax.contrib.muon gives all else Nesterov's momentum too.
+  """
+  left, right = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 4)))[0], np.eye(4)
+  gradient = left @ np.diag([100.0, 10.0, 3.0, 1.0]) @ right
+  gradients = {'layer': {'kernel': jnp.asarray(gradient.reshape(2, 3, 4)), 'bias': jnp.ones(6)}}
+  gradients['output'] = jnp.asarray(gradient)
+
+  def second_update(transform):
+    state = transform.update(gradients, transform.init(gradients), gradients)[1]
+    return transform.update(gradients, state, gradients)[0]
+
+  config = OptimizerConfig(d_model=1, constant=1.0, warmup=1, muon=2.0)  # rates 0, 1
+  muon = second_update(config.build())
+  adam = second_update(optax.nadam(1.0, b1=config.b1, b2=config.b2, eps=config.epsilon))
+  np.testing.assert_allclose(muon['output'], adam['output'], rtol=1e-4)
+  np.testing.assert_allclose(muon['layer']['bias'], adam['layer']['bias'], rtol=1e-4)
+  step = -np.asarray(muon['layer']['kernel']).reshape(6, 4)
+  # 2 times the rate, 0.2 sqrt(6) by the longer side; five iterations bring lengths to 0.7 .. 1.3
+  lengths = np.diag(left.T @ step) / (2 * 0.2 * 6**0.5)
+  assert lengths.min() > 0.6
+  assert lengths.max() < 1.3
+  np.testing.assert_allclose(left @ np.diag(np.diag(left.T @ step)), step, atol=1e-2)
+
+
+@pytest.mark.parametrize('settings', [{'muon': -1.0}, {'muon': 1.0, 'weight_norm': True}])
+def test_muon_that_is_not_possible(settings):
+  with pytest.raises(UserError, match=r'muon=.* is not possible: give 0 for Adam'):
+    OptimizerConfig(d_model=1, **settings)
+
+
 def test_heads_may_learn_faster_than_the_model_they_train_with():
   params = {'model': jnp.ones(2), 'heads': jnp.ones(3)}
   gradients = {'model': jnp.array([1.0, -2.0]), 'heads': jnp.array([0.5, 1.0, -1.0])}
