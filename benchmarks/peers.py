@@ -37,6 +37,7 @@ from fastdec.text.load import open_folder, tokenizer_of
 from fastdec.tuning.tuned import default_file
 
 Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
+UNION = 'union(prompt_lookup(k=6), eagle(depth=3))'
 REST = 0.02  # seconds after a peer, whose threads spin on and would slow the next call
 RANDOM = TransformerConfig(vocab_size=2000, d_model=256, d_ff=1024, heads=4, encoder_layers=1,
   eos_ids=(), suppressed_ids=(0, 1))  # fmt: skip
@@ -175,12 +176,17 @@ def opened_file(args: argparse.Namespace) -> tuple[Any, Any, Ways]:
     answers = [generator(asked(tokenizer, one), max_new_tokens=args.tokens) for one in prompts]
     return [without_end(generator.model.eos_ids, one.tokens) for one in answers]
 
-  for dtype in args.dtypes:
-    greedy = fd.Generator.load(args.model, dtype=dtype)
+  for asked_for in args.dtypes:
+    own = None if asked_for == 'own' else asked_for
+    greedy = fd.Generator.load(args.model, dtype=own)
+    dtype = own or greedy.model.config.dtype
     name = f'fastdec, {dtype}' if ways else 'fastdec'
     ways[name] = functools.partial(answer, greedy)
     lookup = dataclasses.replace(greedy, strategy=fd.PromptLookup(k=8))
     ways[f'fastdec, {dtype}, prompt lookup'] = functools.partial(answer, lookup)
+    if args.draft is not None:
+      drafted = fd.Generator.load(args.model, args.draft, dtype=own, strategy=UNION)
+      ways[f'fastdec, {dtype}, draft and prompt lookup'] = functools.partial(answer, drafted)
   if default_file(args.model).is_file():
     tuned = fd.load_tuned(args.model)
     name = ', '.join(filter(None, (tuned.name, tuned.dtype)))
@@ -350,7 +356,10 @@ def main() -> None:
   parser.add_argument('--texts', type=int, default=16, help='how many are decoded')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--cores', type=int, help='most cores of this process')
-  parser.add_argument('--dtypes', nargs='+', default=['float32', 'int8'], help='of a GGUF file')
+  parser.add_argument(
+    '--dtypes', nargs='+', default=['float32', 'int8'], help='of a GGUF file; own: its'
+  )
+  parser.add_argument('--draft', help='draft network for a GGUF file')
   parser.add_argument('--packed', action='store_true', help='our weights packed (fd.pack)')
   args = parser.parse_args()
   if (args.model is None) != (args.prompts is None):

@@ -30,7 +30,7 @@ from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of, strategy_of
-from fastdec.text.load import is_draft
+from fastdec.text.load import is_draft, open_folder, type_of_draft
 
 SUMMARY = '{strategy}, temperature {temperature:g}, batch {batch}: {tokens:.2f} tokens a call'
 WITHOUT_DRAFT = 'greedy', 'prompt_lookup', 'lookahead'
@@ -66,7 +66,8 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   # Make the strategies, by their descriptions and temperatures.
   part, model = None, reader.model
   if c.draft is not None:
-    part = draft_of(c.draft, c.dtype, None, model, reader.tokenizer)
+    of_draft = type_of_draft(open_folder(c.model, c.dtype), c.dtype)
+    part = draft_of(c.draft, of_draft, None, model, reader.tokenizer)
     content += (folders.draft_content if is_draft(c.draft) else folders.content)(c.draft)
   found = [strategy_of(words, part, model) for words in c.strategies or WITHOUT_DRAFT]
   if part is not None and not c.strategies:  # a chain and two trees

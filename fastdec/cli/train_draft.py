@@ -79,7 +79,7 @@ from fastdec.models.t5 import T5
 from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.load import open_fast, open_folder
+from fastdec.text.load import open_fast, open_folder, type_of_draft
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.kept import keep, numbers_of
@@ -230,7 +230,8 @@ def main(words: Sequence[str]) -> None:
     print(f'{published} holds it as {args.kind} is published')
   if draft is not None:
     decoding = Bound(generator.model, generator.params)  # in the type in which it writes
-    _tell(fd.load_draft(out, args.dtype), decoding, work, steps, held_out)
+    trained = fd.load_draft(out, type_of_draft(open_fast(args.model, args.dtype), args.dtype))
+    _tell(trained, decoding, work, steps, held_out)
   write_json(work / DONE, {'content': _content(args)})
   drop_checkpoints(work)
   shutil.rmtree(work / 'states of learnt', ignore_errors=True)

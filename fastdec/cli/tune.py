@@ -22,9 +22,10 @@ of the other commands, and fd.load_tuned, read it. On a CPU the first run of a m
 times the forms of a product, for all commands on this machine (fastdec/kernels/forms.py).
 
 --dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
-int8, and where the machine has units for bfloat16 that and int8w). In another type it is another
-model, whose own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded
-at once. Each has its share of the budget. The first stays unless another is more than 10 % faster.
+int8, and where the machine has units for bfloat16 that and int8w). Without it the model has its own
+type, and a draft int8 where the CPU has units for that. In another type it is another model, whose
+own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded at once. Each
+has its share of the budget. The first stays unless another is more than 10 % faster.
 
 Heads are tried as a chain, and as trees that are fitted to the prompts, once for all types; a draft
 network also together with prompt lookup, in one tree.
@@ -54,7 +55,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of
-from fastdec.text.load import load_heads, open_fast
+from fastdec.text.load import load_heads, open_fast, type_of_draft
 from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
@@ -117,11 +118,12 @@ def main(words: Sequence[str]) -> None:
       break
     ids = [generator.read(prompt)[0] for prompt in prompts]
     opened = open_fast(args.model, dtype)
-    part_dtype = dtype or opened.dtype
-    heads = [(pack_if_faster(*load_heads(path, part_dtype)), path) for path in args.heads]
-    drafts = []
+    heads, drafts = [], []
+    for path in args.heads:
+      heads.append((pack_if_faster(*load_heads(path, dtype or opened.dtype)), path))
     for path in args.draft:
-      drafts.append((draft_of(path, part_dtype, None, generator.model, generator.tokenizer), path))
+      of_draft = type_of_draft(opened, dtype)
+      drafts.append((draft_of(path, of_draft, None, generator.model, generator.tokenizer), path))
     target = Bound(*pack_if_faster(generator.model, opened.params()))
     candidates = _candidates(args, sampling, heads, drafts, target, ids, trees)
     for rows in args.batches:

@@ -54,6 +54,11 @@ def computes_bfloat16() -> bool:
   return bool({'avx512_bf16', 'amx_bf16'} & cpu_flags())
 
 
+def computes_bytes() -> bool:
+  """True if the machine is a CPU that has units for products of bytes."""
+  return jax.default_backend() == 'cpu' and bool({'avx512_vnni', 'amx_int8'} & cpu_flags())
+
+
 def free_memory() -> float:
   """Returns the bytes of memory that are still free; infinity where the system does not say."""
   try:

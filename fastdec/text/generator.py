@@ -39,7 +39,14 @@ from fastdec.laws.processors import Processors
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of, strategy_of
 from fastdec.text.generated import Generated
-from fastdec.text.load import is_tuned, load_heads, load_tuned, open_fast, tokenizer_of
+from fastdec.text.load import (
+  is_tuned,
+  load_heads,
+  load_tuned,
+  open_fast,
+  tokenizer_of,
+  type_of_draft,
+)
 from fastdec.text.reader import Reader, StopReader
 
 ROWS = 16  # texts decoded at once
@@ -101,7 +108,8 @@ class Generator:
       draft: a smaller model, as `path`, or the folder of a draft network (`fd.load_draft`).
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as in `fd.load`, for all that is read. None: the model's own type, or float32
-        where that is slow on this CPU, as a note says (`load.open_fast`).
+        where that is slow on this CPU, as a note says (`load.open_fast`); and a draft in int8 where
+        that is fast (`load.type_of_draft`).
       strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`
         chose for this model; or the name of a file that it wrote. Give the draft or heads that it
         uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
@@ -129,7 +137,6 @@ class Generator:
 
     # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
     folder = open_fast(path, dtype)
-    dtype = dtype or folder.dtype  # of drafts and heads too
     model, tokenizer = folder.model, tokenizer_of(folder)
     _languages_of(model, tokenizer, source, target)  # refuses them
     _note_turn_end(path, model, tokenizer)
@@ -138,9 +145,9 @@ class Generator:
       # Read the draft or heads. Words may name a strategy for those in the model's own folder.
       part = None
       if draft is not None:
-        part = draft_of(draft, dtype, mesh, model, tokenizer)
+        part = draft_of(draft, type_of_draft(folder, dtype), mesh, model, tokenizer)
       elif heads is not None:
-        part = pack_if_faster(*load_heads(heads, dtype, mesh))
+        part = pack_if_faster(*load_heads(heads, dtype or folder.dtype, mesh))
       elif strategy is not None and folder.has_heads:
         part = pack_if_faster(folder.heads, folder.head_params(mesh))
 

@@ -111,6 +111,15 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   return dataclasses.replace(folder, dtype='float32')
 
 
+def type_of_draft(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
+  """Returns the type to read a draft in, for a model that `open_fast` opened with this dtype.
+
+  A draft only guesses, so rounding it changes no lossless text. If no type is asked for it is read
+  in int8 where the CPU has units for that: its passes take a tenth to a third less time.
+  """
+  return 'int8' if dtype is None and machine.computes_bytes() else dtype or model.dtype
+
+
 def load(
   path: PathLike,
   dtype: DTypeLike | None = None,
@@ -291,7 +300,10 @@ def load_tuned(
         f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
       )
     loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
-    dtype = tuned.dtype or open_fast(model).dtype
+    opened = open_fast(model, tuned.dtype)
+    dtype = tuned.dtype or opened.dtype
+    if kind != 'heads':
+      dtype = type_of_draft(opened, tuned.dtype)
     drafting = loaders[kind](folder, dtype=dtype, mesh=mesh)
     if prepare is not None:
       drafting = prepare(*drafting)

@@ -25,6 +25,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.quantized import is_quantized
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text import programs
@@ -491,6 +492,22 @@ def test_a_constraint_holds_the_text_to_a_form(g, place):
   assert re.fullmatch(form[1:], out.text)
   words = translator.tokenizer.token_bytes()
   assert b''.join(words[token] for token in out.tokens).decode().strip() == out.text
+
+
+@pytest.mark.parametrize('draft', ['eagle', 'smaller'])
+def test_a_draft_is_in_int8_where_the_cpu_has_units_for_it(place, monkeypatch, draft):
+  """It only guesses: the text stays that of the model in its own type."""
+  has_units = False
+  monkeypatch.setattr(machine, 'computes_bytes', lambda: has_units)
+  texts, parts = [fd.Generator.load(place / 'model')('the dog', 40).text], []
+  for dtype in (None, None, 'float32'):
+    generator = fd.Generator.load(place / 'model', draft=place / draft, dtype=dtype)
+    assert not is_quantized(generator.params)
+    parts.append(is_quantized(generator.strategy.draft.params))
+    texts.append(generator('the dog', 40).text)
+    has_units = True
+  assert parts == [False, True, False]
+  assert len(set(texts)) == 1
 
 
 def test_types_that_are_slow_on_a_cpu_give_way_to_float32(place, tmp_path, monkeypatch, recwarn):
