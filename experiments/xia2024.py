@@ -64,7 +64,7 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   ids, content = [reader.read(one)[0] for one in texts], folders.content(c.model)
 
   # Make the strategies, by their descriptions and temperatures.
-  part, model = None, reader.model
+  part, model, of_draft = None, reader.model, None
   if c.draft is not None:
     of_draft = type_of_draft(open_folder(c.model, c.dtype), c.dtype)
     part = draft_of(c.draft, of_draft, None, model, reader.tokenizer)
@@ -82,6 +82,7 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   # Measure the rows that are missing.
   same = {'max_len': c.max_len, 'repeats': c.repeats, 'models': content}
   same['dtype'] = c.dtype or str(model.config.dtype)
+  same['draft_dtype'] = of_draft  # None: its own
   same['questions'] = digest({'categories': categories, 'ids': ids})
   keys = []
   for batch in c.batches:
@@ -171,5 +172,5 @@ SPEEDS = Table(
     Column('Margin', 'largest_gap', '.2g'),
   ),
   NOTES,
-  ('all_texts', *report.MACHINE),
+  ('all_texts', 'draft_dtype', *report.MACHINE),
 )
