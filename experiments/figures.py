@@ -25,7 +25,7 @@ class Pick(NamedTuple):
 TEXT, CAPTIONS, CODE = 'Multi30k, translation', 'captions', 'code'
 FACES = 'faces, 32 x 32 pixels'
 
-CHAIN, TREE = 'a chain of {gamma}', 'a tree of {tree} nodes'
+CHAIN, TREE, DEEP = 'a chain of {gamma}', 'a tree of {tree} nodes', '{gamma} deep'
 GREEDY = {'temperature': 0, 'batch': 1}
 EAGLE, EAGLE_TREE = ({'drafter': 'eagle', 'tree': tree, **GREEDY} for tree in (0, 32))
 BLOCK = {'drafter': 'block', 'tree': 0, **GREEDY}
@@ -59,6 +59,7 @@ PICKS = {
   'eagle': (
     Pick('drafts-long', TEXT, CHAIN, EAGLE),
     Pick('drafts-long', TEXT, TREE, EAGLE_TREE),
+    Pick('drafts-deep', TEXT, f'{TREE}, {DEEP}', EAGLE_TREE | {'gamma': 11}),
     Pick('drafts-384', TEXT, f'{CHAIN}, a base of 384', EAGLE),
     Pick('drafts-lm', CAPTIONS, CHAIN, EAGLE),
     Pick('drafts-lm', CAPTIONS, TREE, EAGLE_TREE),
@@ -104,7 +105,7 @@ PICKS = {
     Pick('multi30k-384', TEXT, 'blocks of {k}, exact', TUNED | {'k': 4}),
     Pick('faces32', FACES, 'blocks of {k}, within 2 intensities', NEAR | {'k': 8}),
     Pick('speculative-lm', CAPTIONS, 'prompt lookup, {batch} at once', LOOKUP | {'batch': 32}),
-    Pick('drafts-long', TEXT, f'EAGLE, {TREE}', EAGLE_TREE),
+    Pick('drafts-deep', TEXT, f'EAGLE, {TREE}, {DEEP}', EAGLE_TREE | {'gamma': 11}),
   ),
 }
 
