@@ -115,7 +115,8 @@ def type_of_draft(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
   """Returns the type to read a draft in, for a model that `open_fast` opened with this dtype.
 
   A draft only guesses, so rounding it changes no lossless text. If no type is asked for it is read
-  in int8 where the CPU has units for that: its passes take a tenth to a third less time.
+  in int8 where the CPU has units for that: a call by SmolLM2-135M in bfloat16 then takes 4 to 11 %
+  less time.
   """
   return 'int8' if dtype is None and machine.computes_bytes() else dtype or model.dtype
 
@@ -301,9 +302,8 @@ def load_tuned(
       )
     loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
     opened = open_fast(model, tuned.dtype)
-    dtype = tuned.dtype or opened.dtype
-    if kind != 'heads':
-      dtype = type_of_draft(opened, tuned.dtype)
+    of_heads, of_draft = tuned.dtype or opened.dtype, type_of_draft(opened, tuned.dtype)
+    dtype = of_heads if kind == 'heads' else of_draft
     drafting = loaders[kind](folder, dtype=dtype, mesh=mesh)
     if prepare is not None:
       drafting = prepare(*drafting)
