@@ -29,6 +29,7 @@ CORE = BASE | {'cache', 'models', 'heads', 'decoding'}
 ALLOWED = {
   'errors': set(), 'extras': {'errors'}, 'struct': {'errors'}, 'fields': {'errors'},
   'files': {'errors', 'fields'},
+  'terminal': {'errors', 'extras'},
   'kernels': {'errors', 'struct'},
   'cache': BASE,
   'models': BASE | {'cache'},

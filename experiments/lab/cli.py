@@ -25,11 +25,9 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments.lab.config import known, to_dataclass
-from fastdec.cli import chain, ended, leave
-from fastdec.cli.flags import at_home
-from fastdec.cli.flags import seconds as seconds_of
 from fastdec.errors import UserError
 from fastdec.files import place, place_to_write
+from fastdec.terminal import expand_home, leave, parse_seconds, run_command, walk_causes
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
 
@@ -92,7 +90,7 @@ def process_flags() -> Callable[[], None]:
 def seconds(text: str | None) -> float | None:
   """A time such as 540s, 9m, 1.5h or plain seconds, in seconds; None for None."""
   try:
-    return None if text is None else seconds_of(text)
+    return None if text is None else parse_seconds(text)
   except argparse.ArgumentTypeError as error:
     raise UserError(f'--budget{error}') from None
 
@@ -136,13 +134,13 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   """
 
   def work() -> None:
-    sys.argv[1:] = at_home(sys.argv[1:])
+    sys.argv[1:] = expand_home(sys.argv[1:])
     rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     main(rest)
 
-  leave(ended(work, 'Interrupted: the same command goes on'))
+  leave(run_command(work, 'Interrupted: the same command goes on'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +293,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _mistake(error: Exception, argv: list[str]) -> UserError | None:
   """The mistake of the user as a sentence; None for a bug in the config file."""
-  mistakes = [cause for cause in chain(error) if isinstance(cause, UserError)]
+  mistakes = [cause for cause in walk_causes(error) if isinstance(cause, UserError)]
   if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
     return mistakes[-1]
   if 'Error whilst parsing config file' in str(error):

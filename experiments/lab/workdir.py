@@ -30,10 +30,10 @@ from experiments.lab import stage as stages
 from experiments.lab.engine import Engine
 from experiments.lab.rows import Row, find, find_failure, json_of, name_of, read
 from experiments.lab.stage import OutOfTime, check_budget, reason_of
-from fastdec.cli.show import plain_console
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
 from fastdec.files import locked
+from fastdec.terminal import plain_console
 
 LONGEST_REASON = 400  # characters
 

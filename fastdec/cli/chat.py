@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser
 from fastdec.cli.generate import show_stream, summary
-from fastdec.cli.show import plain_console
+from fastdec.terminal import plain_console
 
 
 def main(words: Sequence[str]) -> None:

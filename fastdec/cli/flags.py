@@ -3,29 +3,15 @@
 import argparse
 import difflib
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fastdec.errors import UserError
 from fastdec.files import parse_json
+from fastdec.terminal import TEXTS, expand_home, parse_seconds
 
-# Flags in which ~ is a character.
-TEXTS = {'--prompt', '--system', '--regex', '--text', '--stop', '--template'}
 MOST = 2**31 - 1  # of a whole number
-HOME = re.compile(r"""(?<=[=,'"])~[^/,:'"]*(?=[/,:'"]|$)""")
-
-
-def at_home(words: Sequence[str]) -> list[str]:
-  """Expands ~ behind the = of flags, and behind their commas, where shells leave it as it is."""
-  expanded = []
-  for word in words:
-    flag, equals, _ = word.partition('=')
-    if equals and flag.startswith('-') and flag not in TEXTS:
-      word = HOME.sub(lambda home: os.path.expanduser(home[0]), word)
-    expanded.append(word)
-  return expanded
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,7 +49,7 @@ class Parser(argparse.ArgumentParser):
           name = flag.lstrip('-').replace('-', '_')
           advice = f"a chat template's variable is --template={name}=VALUE, and "
         raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
-    args, rest = self.parse_known_args(at_home(words[:end]))
+    args, rest = self.parse_known_args(expand_home(words[:end]))
     for name, value in vars(args).items():
       flag = f'--{name.replace("_", "-")}'
       if (value == '' or (isinstance(value, list) and '' in value)) and flag not in TEXTS:
@@ -133,7 +119,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 def duration(text: str) -> float:
   """The type of a flag that takes a time with its unit, in seconds: 540s, 9m, 1.5h."""
-  value = seconds(text)
+  value = parse_seconds(text)
   if text[-1] not in 'smh' or not value:
     raise _impossible(text, 'give a time with its unit, s, m or h, such as 90s or 2m')
   return value
@@ -156,14 +142,6 @@ def variable(text: str) -> tuple[str, Any]:
     return name, words[value] if value in words else parse_json(value)
   except ValueError:
     return name, value
-
-
-def seconds(text: str) -> float:
-  """The type of a flag that takes a time: 540s, 9m, 1.5h, or plain seconds."""
-  match = re.fullmatch(r'(\d{1,9}(?:\.\d{1,9})?)([smh]?)', text, re.ASCII)
-  if match is None:
-    raise _impossible(text, 'give seconds, or a number with s, m or h, such as 540s')
-  return float(match[1]) * {'': 1, 's': 1, 'm': 60, 'h': 3600}[match[2]]
 
 
 def _impossible(text: str, remedy: str) -> argparse.ArgumentTypeError:

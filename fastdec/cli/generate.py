@@ -60,7 +60,7 @@ import fastdec as fd
 from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
-from fastdec.cli.show import COLOURS, columns, counted, plain_console
+from fastdec.cli.show import COLOURS, columns, counted
 from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.decoding.score import likeliest as check_logprobs
@@ -69,6 +69,7 @@ from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import place_to_write, read_stdin, text_of
 from fastdec.kernels.quantized import TYPES, is_quantized
+from fastdec.terminal import plain_console
 from fastdec.text.generator import key_of
 from fastdec.text.reader import Reader, StopReader
 

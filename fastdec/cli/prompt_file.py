@@ -23,7 +23,7 @@ from fastdec import folders
 from fastdec.cli import opening
 from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
 from fastdec.cli.prompts import Prompt, hash_of
-from fastdec.cli.show import counted, plain_console
+from fastdec.cli.show import counted
 from fastdec.decoding import few
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -31,6 +31,7 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders import draft_content
+from fastdec.terminal import plain_console
 from fastdec.text.generator import blocks_by_calls, key_of
 from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader, StopReader

@@ -2,15 +2,9 @@
 
 from collections.abc import Sequence
 
-import rich.console
 import rich.text
 
 COLOURS = ('cyan', 'yellow')
-
-
-def plain_console() -> rich.console.Console:
-  """A console that prints text as it is: no markup, no guessed colours, no breaks in long lines."""
-  return rich.console.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def marked(blocks: Sequence[str]) -> rich.text.Text:

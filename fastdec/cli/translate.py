@@ -21,11 +21,12 @@ import numpy as np
 import fastdec as fd
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, number, whole
-from fastdec.cli.show import marked, plain_console
+from fastdec.cli.show import marked
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
 from fastdec.files import read_stdin, read_unpacked, text_of
+from fastdec.terminal import plain_console
 from fastdec.text.load import open_folder
 
 

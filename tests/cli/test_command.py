@@ -14,9 +14,10 @@ import pytest
 
 import fastdec as fd
 from fastdec import cli
-from fastdec.cli import COMMANDS, ended, opening, show
-from fastdec.cli.flags import Parser, at_home
+from fastdec.cli import COMMANDS, opening
+from fastdec.cli.flags import Parser
 from fastdec.folders.native import NativeFolder
+from fastdec.terminal import expand_home, plain_console, run_command
 from tests.cli.conftest import ROOT
 
 
@@ -74,8 +75,8 @@ def test_the_home_folder_may_stand_behind_equals_signs_and_commas(monkeypatch):
     "--strategy=medusa(choices='~/t.json')": "--strategy=medusa(choices='/h/t.json')",
     '--config=~/my.py:k=8': '--config=/h/my.py:k=8', '--config.base=~/b': '--config.base=/h/b',
   }.items():  # fmt: skip
-    assert at_home([word]) == [wanted]
-  assert at_home(stays) == [*stays]
+    assert expand_home([word]) == [wanted]
+  assert expand_home(stays) == [*stays]
 
 
 MISTAKES = {
@@ -122,19 +123,19 @@ def test_a_mistake_is_a_sentence_before_weights_are_read(
   ('utf-8', '日 é\n'.encode()),
 ])  # fmt: skip
 def test_characters_that_an_output_lacks_are_escaped(monkeypatch, encoding, wanted):
-  for print_line in (print, lambda text: show.plain_console().print(text)):
+  for print_line in (print, lambda text: plain_console().print(text)):
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
     monkeypatch.setattr(sys, 'stdout', stream)
-    assert ended(lambda: print_line('日 é'), '') == 0  # noqa: B023
+    assert run_command(lambda: print_line('日 é'), '') == 0  # noqa: B023
     assert stream.buffer.getvalue() == wanted
 
 
 def test_output_may_be_closed_or_full(monkeypatch, capsys):
   monkeypatch.setattr(sys, 'stdout', None)
-  assert ended(lambda: print('a'), '') == 0
+  assert run_command(lambda: print('a'), '') == 0
   with open('/dev/full', 'w') as full:
     monkeypatch.setattr(sys, 'stdout', full)
-    assert ended(lambda: print('a'), '') == 2
+    assert run_command(lambda: print('a'), '') == 2
   assert 'cannot be written (No space left on device): give it another' in capsys.readouterr().err
 
 
@@ -145,13 +146,13 @@ def test_a_device_that_is_not_there_is_a_sentence_and_a_bug_stays_one(monkeypatc
 
   monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
   with pytest.raises(type(error)):
-    ended(work, '')
+    run_command(work, '')
   monkeypatch.setattr(jax, 'devices', work)
-  assert ended(work, '') == 2
+  assert run_command(work, '') == 2
   assert capsys.readouterr().err.startswith('JAX_PLATFORMS=cuda asks for a device that is not here')
   monkeypatch.setenv('JAX_PLATFORMS', '')
   with pytest.raises(type(error)):
-    ended(work, '')
+    run_command(work, '')
 
 
 def start(*words, **pipes):
