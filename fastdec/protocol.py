@@ -5,6 +5,7 @@ from fastdec.decoding.rules.matching import at_parent
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import real, size, whole
 from fastdec.decoding.strategy import LoopStrategy, Strategy
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology
 from fastdec.kernels.sharding import make_mesh, place
 from fastdec.models.api import Model, Nodes, causal
@@ -24,6 +25,7 @@ __all__ = [
   'Rule',
   'Step',
   'Strategy',
+  'Text',
   'Topology',
   'argmax',
   'assign',

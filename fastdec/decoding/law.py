@@ -9,8 +9,6 @@ laws. A target has any number of them, one after the other; without any it is th
 import dataclasses
 from typing import Any, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec.decoding.protocol import Draft, Prompt
@@ -26,16 +24,6 @@ class Emitted:
   count: Int[Array, ' b']  # number of valid tokens in each row; 0: the row had finished before
   path: Int[Array, 'b m']  # the node before each token
   logits: Float[Array, 'b n v']  # the model's own, of all nodes
-
-  def written(self, rows: Any, length: Int[Array, ' b'], values: Any) -> Any:
-    """Returns arrays [b, t, ...] with the values [b, m, ...] of these tokens behind `length`."""
-    index = jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
-
-    def put(row: Array, new: Array) -> Array:
-      place = jnp.where(index < self.count[:, None], length[:, None] + index, row.shape[1])
-      return jax.vmap(lambda r, p, x: r.at[p].set(x, mode='drop'))(row, place, new)
-
-    return jax.tree.map(put, rows, values)
 
 
 @runtime_checkable

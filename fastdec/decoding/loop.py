@@ -29,6 +29,7 @@ from fastdec.decoding.protocol import (
   fault_of,
 )
 from fastdec.decoding.sampling import is_among
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.models.api import suppress
 from fastdec.models.taps import apply_with
@@ -221,7 +222,6 @@ def _emit(
   """Appends the accepted drafts and, unless they end the row, the bonus.
 
   Returns the state and the number of tokens, 0 in finished rows."""
-  end = state.tokens.shape[1]
   depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
   drafts = take_node(depths, node)  # accepted ones
   last = take_node(draft.tokens, node)
@@ -231,28 +231,20 @@ def _emit(
   block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
   index = jnp.arange(block.shape[1], dtype=jnp.int32)[None]
   block = jnp.where(index == drafts[:, None], bonus[:, None], block)
-  place = jnp.where(index < count[:, None], state.length[:, None] + index, end)
-  call = jnp.where(state.done, end, state.calls)[:, None]
+  text = Text(state.tokens, state.length).append(block, count)
+  runs = (~state.done).astype(jnp.int32)
+  sizes = Text(state.block_sizes, state.calls).append(count[:, None], runs)
   newest = jnp.where(cut, last, bonus)
-  length, runs = state.length + count, (~state.done).astype(jnp.int32)
   return dataclasses.replace(
     state,
-    tokens=_put(state.tokens, place, block),
-    length=length,
+    tokens=text.tokens,
+    length=text.length,
     root=jnp.where(state.done, state.root, newest),
-    done=state.done | is_among(newest, eos_ids) | (length >= state.limit),
-    block_sizes=_put(state.block_sizes, call, count[:, None]),
-    calls=state.calls + runs,
+    done=state.done | is_among(newest, eos_ids) | (text.length >= state.limit),
+    block_sizes=sizes.tokens,
+    calls=sizes.length,
     draft_calls=state.draft_calls + draft.calls * runs,
   ), count
-
-
-@jax.vmap
-def _put(
-  row: Int[Array, ' t'], place: Int[Array, ' n'], values: Int[Array, ' n']
-) -> Int[Array, ' t']:
-  """Puts `values` at `place`, without a pass over the row; places beyond the end are dropped."""
-  return row.at[place].set(values, mode='drop')
 
 
 def _fold(keys: Array | None, data: Int[Array, ' b']) -> Array | None:

@@ -16,6 +16,7 @@ from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import LOGPROB_FIELDS, Decoded, Draft, Prompt
 from fastdec.decoding.sampling import best
 from fastdec.decoding.settings import MOST_NODES, Whole, size
+from fastdec.decoding.text import Text
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import mesh_of, place_rows, using
 from fastdec.models.api import Model, Params, check_model, suppress
@@ -162,7 +163,8 @@ class NotesLogprobs:
     top, ids = best(law, self.top)
     logprobs = (state.logprobs, state.top_logprobs, state.top_ids)
     new = (own.astype(state.logprobs.dtype), top.astype(state.logprobs.dtype), ids)
-    return Logprobs(state.length + emitted.count, *emitted.written(logprobs, state.length, new))
+    text = Text(logprobs, state.length).append(new, emitted.count)
+    return Logprobs(text.length, *text.tokens)
 
   def take(self, rows: Any) -> 'NotesLogprobs':
     """See `Law.take`."""

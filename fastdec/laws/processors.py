@@ -21,6 +21,7 @@ from fastdec.decoding.law import Emitted, Law
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.sampling import is_among
 from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_one_per_row, count, each, size
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -412,10 +413,13 @@ class Processing:
       index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
       words = jnp.where(index < count[:, None], tokens, counts.shape[1])
       counts = jax.vmap(lambda row, word: row.at[word].add(1, mode='drop'))(counts, words)
+    text = state.text
+    if self.reach:
+      text = Text(text, state.length).append(tokens, count).tokens
     return dataclasses.replace(
       state,
       length=state.length + count,
-      text=emitted.written(state.text, state.length, tokens) if self.reach else state.text,
+      text=text,
       seen=None if state.seen is None else _marked(state.seen, tokens, count),
       counts=counts,
     )

@@ -19,6 +19,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Ste
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.api import Model
@@ -26,59 +27,47 @@ from fastdec.struct import Bound
 
 
 @struct.pytree
-class Written:
+class Image:
   """All intensities so far, the root's last, and the small picture."""
 
-  tokens: Int[Array, 'b t']
-  length: Int[Array, ' b']
+  text: Text
   memory: Any
 
 
 @struct.pytree
 class ForecastDrafter:
-  """Drafter of a chain of k - 1 guesses; its state is the written image."""
+  """Drafter of a chain of k - 1 guesses; its state is the image so far."""
 
   nodes: int = struct.static()
   weights: Float[Array | np.ndarray, 'phases width'] | None = None
 
-  def init(self, target: Bound, prefill: Prefill) -> Written:
-    prompt = prefill.prompt  # the start token, and forced tokens behind it
+  def init(self, target: Bound, prefill: Prefill) -> Image:
+    # The image begins after the prompt's start token. Guesses need room after its end.
+    prompt = prefill.prompt
     slots = prefill.max_len + 2 * self.nodes + 1
-    tokens = jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, slots)))
-    return _behind(
-      Written(tokens, prompt.length - 1, prefill.memory),
-      prefill.root[:, None],
-      jnp.ones_like(prompt.length),
-    )
+    text = Text(jnp.pad(prompt.tokens[:, 1:], ((0, 0), (0, slots))), prompt.length - 1)
+    text = text.append(prefill.root[:, None], jnp.ones_like(prompt.length))
+    return Image(text, prefill.memory)
 
   def propose(
-    self, target: Bound, state: Written, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Written]:
+    self, target: Bound, state: Image, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Image]:
     model, params = target
+    length = state.text.length
     rows = jnp.arange(len(root))
 
     def guess(i: Array, tokens: Array) -> Array:
-      place = state.length + i
+      place = length + i
       within = place.clip(0, model.fixed_length - 1)[:, None]
       forecast = model.forecast(params, state.memory, tokens, within, self.weights)[:, 0]
       return tokens.at[rows, place].set(jnp.round(forecast).astype(tokens.dtype))
 
-    tokens = jax.lax.fori_loop(0, self.nodes - 1, guess, state.tokens)
-    index = state.length[:, None] - 1 + jnp.arange(self.nodes, dtype=jnp.int32)[None]
+    tokens = jax.lax.fori_loop(0, self.nodes - 1, guess, state.text.tokens)
+    index = length[:, None] - 1 + jnp.arange(self.nodes, dtype=jnp.int32)[None]
     return Draft(jnp.take_along_axis(tokens, index, axis=1), Topology.chain(self.nodes)), state
 
-  def observe(self, target: Bound, state: Written, step: Step) -> Written:
-    return _behind(state, step.block(self.nodes), step.count)
-
-
-def _behind(state: Written, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Written:
-  """Appends the first `count` tokens of a block; the next block overwrites the others."""
-
-  def put(row: Array, new: Array, at: Array) -> Array:
-    return jax.lax.dynamic_update_slice(row, new, (at,))
-
-  tokens = jax.vmap(put)(state.tokens, block.astype(state.tokens.dtype), state.length)
-  return Written(tokens, state.length + count, state.memory)
+  def observe(self, target: Bound, state: Image, step: Step) -> Image:
+    return Image(state.text.append(step.block(self.nodes), step.count), state.memory)
 
 
 @struct.pytree

@@ -43,6 +43,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import Sampling, argmax, best, drawn_by
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy, Sizes
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.ngram_pool import NGramPool, check_is_pool
@@ -153,20 +154,19 @@ class LookaheadDrafter:
 
   def init(self, target: Bound, prefill: Prefill) -> Ahead:
     prompt, root, n = prefill.prompt, prefill.root, self.ngram
-    b, t = prompt.tokens.shape
-    text, length = jnp.pad(prompt.tokens, ((0, 0), (0, 1))), prompt.length + 1
-    text = jnp.where(
-      jnp.arange(t + 1, dtype=jnp.int32)[None] == prompt.length[:, None], root[:, None], text
-    )
+    b = len(root)
+    text = Text(jnp.pad(prompt.tokens, ((0, 0), (0, 1))), prompt.length)
+    text = text.append(root[:, None], jnp.ones_like(root))
     grams = jnp.zeros((b, n, 0), jnp.int32)
     if self.reads_prompt:
       source, source_length = source_text(target.module, prompt)
       grams = jnp.concatenate(
-        [grams_of(source, source_length, n), grams_of(text, length, n)], axis=2
+        [grams_of(source, source_length, n), grams_of(text.tokens, text.length, n)], axis=2
       )
     slots = prefill.max_len * (self.window + 1) + self.window + n
-    last = length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
-    recent = jnp.where(last >= 0, jnp.take_along_axis(text, jnp.maximum(last, 0), axis=1), NONE)
+    last = text.length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
+    tokens = jnp.take_along_axis(text.tokens, jnp.maximum(last, 0), axis=1)
+    recent = jnp.where(last >= 0, tokens, NONE)
     return Ahead(self._first_window(target, prefill), Log.of(grams, slots), recent)
 
   def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:

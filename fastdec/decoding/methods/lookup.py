@@ -28,6 +28,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.sampling import Sampling, drawn_by
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy, Sizes
+from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology
 from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, has_own_source_ids
@@ -38,12 +39,11 @@ LONGEST = 64  # n-grams: a step of the program for each of their tokens
 
 
 @struct.pytree
-class Text:
-  """Text read and written: the source in slots 0..begin - 1, then the prompt and the output."""
+class Searched:
+  """The text to search in: the source in slots 0 to begin - 1, then the prompt and the output."""
 
-  tokens: Int[Array, '*b l']
-  source_length: Int[Array, '*b']
-  length: Int[Array, '*b']  # of prompt and emitted tokens; the last of them is the root
+  text: Text  # its length counts the slots of the source; the last token is the root
+  source_length: Int[Array, '*b']  # tokens of the source, at most `begin`
   begin: int = struct.static()  # slot of the prompt's first token
 
 
@@ -55,16 +55,17 @@ class LookupDrafter:
   nodes: int = struct.static()  # a chain
   pool: NGramPool | None = None
 
-  def init(self, target: Bound, prefill: Prefill) -> Text:
+  def init(self, target: Bound, prefill: Prefill) -> Searched:
     source, source_length = source_text(target.module, prefill.prompt)
     prompt, begin = prefill.prompt, source.shape[1]
     tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.max_len + self.nodes)))
-    text = Text(jnp.concatenate([source, tokens], axis=1), source_length, prompt.length, begin)
-    return _appended(text, prefill.root[:, None], jnp.ones_like(prompt.length))
+    text = Text(jnp.concatenate([source, tokens], axis=1), begin + prompt.length)
+    text = text.append(prefill.root[:, None], jnp.ones_like(prompt.length))
+    return Searched(text, source_length, begin)
 
   def propose(
-    self, target: Bound, state: Text, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Text]:
+    self, target: Bound, state: Searched, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Searched]:
     copied, is_known = jax.vmap(
       functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1)
     )(state)
@@ -76,8 +77,9 @@ class LookupDrafter:
       tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
     ), state
 
-  def observe(self, target: Bound, state: Text, step: Step) -> Text:
-    return _appended(state, step.block(step.path.shape[1]), step.count)
+  def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
+    text = state.text.append(step.block(step.path.shape[1]), step.count)
+    return dataclasses.replace(state, text=text)
 
 
 def _or_from_pool(
@@ -99,45 +101,36 @@ def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Ar
   return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model)
 
 
-def _appended(text: Text, block: Int[Array, 'b n'], count: Int[Array, ' b']) -> Text:
-  """Appends the first `count` tokens of each row's block to the text."""
-  n, end = block.shape[1], text.tokens.shape[1]
-  index = jnp.arange(n, dtype=jnp.int32)[None]
-  place = jnp.where(index < count[:, None], text.begin + text.length[:, None] + index, end)
-  put = jax.vmap(lambda row, place, values: row.at[place].set(values, mode='drop'))
-  return dataclasses.replace(
-    text, tokens=put(text.tokens, place, block), length=text.length + count
-  )
-
-
-def _continuation(text: Text, ngram: int, count: int) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
-  """Returns `count` tokens behind the best match in one row's text, and a mask of known ones."""
-  tokens, root = text.tokens, text.begin + text.length - 1
-  place, matched = _best_match(text, ngram)
-  in_source = place < text.begin
+def _continuation(
+  searched: Searched, ngram: int, count: int
+) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
+  """Returns `count` tokens after the best match in one row's text, and a mask of known ones."""
+  tokens, root = searched.text.tokens, searched.text.length - 1
+  place, matched = _best_match(searched, ngram)
+  in_source = place < searched.begin
   index = jnp.arange(1, count + 1, dtype=jnp.int32)
   index = place + jnp.where(in_source, index, 1 + (index - 1) % jnp.maximum(root - place, 1))
-  is_known = (matched > 0) & (~in_source | (index < text.source_length))
+  is_known = (matched > 0) & (~in_source | (index < searched.source_length))
   return jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root]), is_known
 
 
-def _best_match(text: Text, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
+def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
   """Returns the end of the latest, longest match of one row's suffix with a token behind it.
 
   The second result is the match's length. A match lies within the source or within the rest of the
   text, not across the border.
   """
-  tokens, root = text.tokens, text.begin + text.length - 1
+  tokens, root, begin = searched.text.tokens, searched.text.length - 1, searched.begin
   index = jnp.arange(tokens.shape[0], dtype=jnp.int32)
-  is_source = index < text.begin
-  first = jnp.where(is_source, 0, text.begin)
-  agrees = index + 1 < jnp.where(is_source, text.source_length, root + 1)
+  is_source = index < begin
+  first = jnp.where(is_source, 0, begin)
+  agrees = index + 1 < jnp.where(is_source, searched.source_length, root + 1)
   matched = jnp.zeros(tokens.shape, jnp.int32)
   for back in range(ngram):
     here = (
       (jnp.roll(tokens, back) == tokens[root - back])
       & (index - back >= first)
-      & (root - back >= text.begin)
+      & (root - back >= begin)
     )
     agrees &= here
     matched += agrees.astype(jnp.int32)

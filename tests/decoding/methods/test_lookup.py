@@ -13,8 +13,9 @@ from scipy.stats import chisquare
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.methods.lookup import LookupDrafter, Text
+from fastdec.decoding.methods.lookup import LookupDrafter, Searched
 from fastdec.decoding.protocol import Prefill, Prompt
+from fastdec.decoding.text import Text
 from fastdec.models import api
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM, truths
@@ -52,7 +53,8 @@ def drafted(rows):
   for row, (source, text) in zip(tokens, rows, strict=True):
     row[: len(source)], row[SOURCE : SOURCE + len(text)] = source, text
   lengths = np.array([[len(source), len(text)] for source, text in rows], np.int32)
-  state = Text(jnp.asarray(tokens), jnp.asarray(lengths[:, 0]), jnp.asarray(lengths[:, 1]), SOURCE)
+  text = Text(jnp.asarray(tokens), jnp.asarray(SOURCE + lengths[:, 1]))
+  state = Searched(text, jnp.asarray(lengths[:, 0]), SOURCE)
   drafts, acceptable = propose(state, jnp.asarray([text[-1] for _, text in rows], jnp.int32))
   assert [row[0] for row in drafts.tolist()] == [text[-1] for _, text in rows] and acceptable[
     :, 0
