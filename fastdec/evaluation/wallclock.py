@@ -1,6 +1,8 @@
-"""Wall clock on a machine that is never idle: functions are timed in turn and compared in pairs.
+"""Takes times on a machine that is never idle: functions run in turn and are compared in pairs.
 
-Only one process of a user takes times at a time (`alone`). Trainings and decodes run on.
+All times of fastdec that are compared with others come from here: those of tables, those of
+`fd.tune` and those of product forms. Only one process of a user takes times at once (`alone`);
+trainings and decodes of other processes run on.
 """
 
 import contextlib
@@ -23,6 +25,7 @@ from fastdec.files import locked
 
 TOGETHER = 8  # inputs of one function in a row
 SILENT = 1.0  # seconds of waiting before a message
+now = time.perf_counter  # the clock, in seconds; tests replace it
 
 Name = TypeVar('Name', bound=Hashable)
 
@@ -50,11 +53,11 @@ class Timing:
     return min(self.seconds), max(self.seconds)
 
   def speedup_over(self, other: 'Timing') -> float:
-    """Returns the median speed-up over `other`, of rounds that ran side by side."""
+    """Returns the median speed-up over `other`, round by round."""
     return statistics.median(self._ratios(other))
 
   def speedups_over(self, other: 'Timing') -> tuple[float, float]:
-    """Returns the least and the largest of the ratios whose median is `speedup_over`."""
+    """Returns the smallest and the largest of the ratios whose median is `speedup_over`."""
     ratios = self._ratios(other)
     return min(ratios), max(ratios)
 
@@ -70,10 +73,7 @@ def measure(
 ) -> dict[Name, Timing]:
   """Times functions against each other: A B C, B C A, C A B, waiting for the arrays they return.
 
-  Every round calls each function once on each input. A function takes `TOGETHER` inputs in a row,
-  with its own parameters in the processor's caches, as a user runs it. The next function follows
-  soon enough to meet the machine in the same mood. Each round begins with another function, so that
-  none always follows the same one. A round before the first compiles; only its excess is reported.
+  Each round is one of `time_round`. A round before the first compiles; only its excess is reported.
   Only the rounds after it are timed `alone`.
 
   Args:
@@ -83,11 +83,12 @@ def measure(
     inputs: argument tuples, such as one sentence each; by default one empty tuple.
     rests: seconds to sleep after a call of these functions, which do not count.
   """
-  # The first round compiles; only its excess over the others is kept.
-  names = list(functions)
-  first = _round(functions, names, inputs, rests)
+  first = time_round(functions, 0, inputs, rests)
+  rounds = []
   with alone():
-    rounds = [_round(functions, _turned(names, number), inputs, rests) for number in range(repeats)]
+    for number in range(repeats):
+      rounds.append(time_round(functions, number, inputs, rests))
+
   timings = {}
   for name in functions:
     seconds = [times[name] for times in rounds]
@@ -96,45 +97,51 @@ def measure(
   return timings
 
 
+def time_round(
+  functions: Mapping[Name, Callable[..., Any]],
+  number: int,
+  inputs: Sequence[tuple] = ((),),
+  rests: Mapping[Name, float] = types.MappingProxyType({}),
+) -> dict[Name, float]:
+  """Calls each function once on each input, and returns its mean seconds per input.
+
+  A function takes `TOGETHER` inputs in a row, with its own parameters in the processor's caches, as
+  a user runs it. The next function follows soon enough to find the machine in the same state.
+
+  Args:
+    functions, inputs, rests: as in `measure`.
+    number: the round's number. Each round begins with another function, so that none always follows
+      the same one.
+  """
+  names = list(functions)
+  begin = number % max(len(names), 1)
+  order = names[begin:] + names[:begin]
+  total = dict.fromkeys(names, 0.0)
+  for start in range(0, len(inputs), TOGETHER):
+    for name in order:
+      for arguments in inputs[start : start + TOGETHER]:
+        started = now()
+        jax.block_until_ready(functions[name](*arguments))
+        total[name] += now() - started
+        if name in rests:
+          time.sleep(rests[name])
+  return {name: seconds / len(inputs) for name, seconds in total.items()}
+
+
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
   """Holds this user's lock on taking times, and waits for the process that has it.
 
-  Says so after a second. Where the lock cannot be made, times are taken without.
+  After a second of waiting it says so. If the lock cannot be made, times are taken without it.
   """
   lock = pathlib.Path(tempfile.gettempdir()) / f'fastdec-times-{os.getuid()}.lock'
   words = f'Waiting until another process has taken its times ({lock})'
   waiting = threading.Timer(SILENT, print, [words], {'file': sys.stderr, 'flush': True})
-  with contextlib.ExitStack() as held:
+  with contextlib.ExitStack() as stack:
     waiting.start()
     try:
       with contextlib.suppress(UserError):
-        held.enter_context(locked(lock))
+        stack.enter_context(locked(lock))
     finally:
       waiting.cancel()
     yield
-
-
-def _turned(names: list[Name], number: int) -> list[Name]:
-  """Returns the order of a round."""
-  begin = number % max(len(names), 1)
-  return names[begin:] + names[:begin]
-
-
-def _round(
-  functions: Mapping[Name, Callable[..., Any]],
-  order: Sequence[Name],
-  inputs: Sequence[tuple],
-  rests: Mapping[Name, float],
-) -> dict[Name, float]:
-  """Returns the mean seconds per input of each function."""
-  total = dict.fromkeys(functions, 0.0)
-  for begin in range(0, len(inputs), TOGETHER):
-    for name in order:
-      for arguments in inputs[begin : begin + TOGETHER]:
-        start = time.perf_counter()
-        jax.block_until_ready(functions[name](*arguments))
-        total[name] += time.perf_counter() - start
-        if name in rests:
-          time.sleep(rests[name])
-  return {name: seconds / len(inputs) for name, seconds in total.items()}

@@ -1,16 +1,14 @@
 """Forms of a product of few rows by a kernel on a CPU, and the table of the fastest ones.
 
 XLA's CPU backend takes up to three times as long for one form as for another, and machines differ.
-`measure` times all forms on this one. For `fastdec tune`, `text.programs` calls it, keeps the table
-in the user's cache folder, and reads it in later processes. Without one, `TABLE` serves.
+`tuning.products` times all forms on this machine. `fastdec tune` keeps the resulting table in the
+user's cache folder, where later processes read it (`text.programs`). Otherwise `TABLE` is used.
 """
 
 import functools
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +19,9 @@ from fastdec.kernels.unsigned import unsigned_product
 FEW = 64  # the most rows of a decoding call
 LARGE = 2**14  # outputs, from which on a kernel is large: those of a vocabulary
 NARROW = 512  # inputs, below which it is narrow: such models lie in a CPU's caches
-NOISE = 1.1  # a ratio of times
 COUNTS = (1, 2, 4, 8, 16)  # of rows; a number between two of them is served as the larger
 LANES = 32  # sums of a kernel's row that are added up side by side
 LONGEST = 1536  # inputs of such a row; with more terms its loop reads half as fast
-PARTS, BYTES = 16, 2**22  # kernels to measure with, and the bytes of each: more than caches hold
 
 Form = Callable[[Num[Array, 'r d'], Num[Array, '*f d'], DTypeLike], Num[Array, 'r *f']]
 # By type, then by size: form and least rows for each of COUNTS. A product of fewer rows is filled
@@ -155,61 +151,3 @@ def cpu_product(
 
 def _type_of(x: Array) -> str:
   return {1: 'int8', 2: 'bfloat16'}.get(x.dtype.itemsize, 'float32')
-
-
-def measure() -> Table:
-  """Returns the table of this machine's fastest forms, after a few seconds."""
-  table: Table = {}
-  for dtype in TABLE:
-    layer, large = (_seconds(dtype, is_large) for is_large in (False, True))
-    # Lanes read memory best, and add up for long. Of what lies in caches they lose twice the time.
-    narrow = {key: value for key, value in layer.items() if key[0] != 'lanes'}
-    for size, seconds in zip(SIZES, (layer, large, narrow), strict=True):
-      table.setdefault(dtype, {})[size] = _fastest(seconds)
-  return table
-
-
-def _seconds(dtype: str, is_large: bool) -> dict[tuple[str, int], float]:
-  """Times each form with each of COUNTS."""
-  inputs, parts = 1024, 1 if is_large else PARTS
-  shape = (PARTS // parts * BYTES // jnp.dtype(dtype).itemsize // inputs, inputs)
-  kernels = [jnp.ones(shape, dtype) for _ in range(parts)]
-  wide = jnp.int32 if dtype == 'int8' else jnp.float32
-  sums = jnp.zeros(shape[:1], jnp.int32)
-  programs: dict[tuple[str, int], Any] = {}
-  for count in COUNTS:
-    for name, form in FORMS.items():
-      is_slow = count == 1 and dtype != 'float32'  # a loop of XLA's own
-      if (dtype == 'int8' and count <= 4) if name == 'lanes' else not is_slow:
-        x = jnp.ones((count, inputs), dtype)
-        programs[name, count] = jax.jit(lambda k, x=x, form=form: form(x, k, wide))
-    if dtype == 'int8' and count > 1:
-      x = jnp.ones((count, inputs), dtype)
-      programs[UNSIGNED, count] = jax.jit(lambda k, x=x: unsigned_product(x, k, sums))
-  for program in programs.values():
-    jax.block_until_ready(program(kernels[0]))
-  seconds = dict.fromkeys(programs, float('inf'))
-  for _ in range(3):
-    for key, program in programs.items():
-      begun = time.perf_counter()
-      for kernel in kernels:
-        jax.block_until_ready(program(kernel))
-      seconds[key] = min(seconds[key], time.perf_counter() - begun)
-  return seconds
-
-
-def _fastest(seconds: dict[tuple[str, int], float]) -> list[tuple[str, int]]:
-  """Returns the fastest form for each of COUNTS, and how many rows it is filled up to.
-
-  Rows are filled up where that is faster by more than times on a busy machine differ. The same
-  holds of forms that make outputs first, and rows of them later, which what follows may do twice.
-  """
-  fastest = []
-  for count in COUNTS:
-    times = {}
-    for (name, filled), time_of in seconds.items():
-      if filled >= count:
-        times[name, filled] = time_of * (NOISE if filled > count or name == 'kernel' else 1)
-    name, filled = min(times, key=lambda key: times[key])
-    fastest.append((name, filled if filled > count else 1))
-  return fastest

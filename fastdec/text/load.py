@@ -33,7 +33,7 @@ from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Params
 from fastdec.models.fresh import shapes_of
-from fastdec.tuning.tuned import COMMAND, Saved, Tuned, content_of_part, file_to_read
+from fastdec.tuning.tuned import COMMAND, Saved, Tuned, file_to_read, hash_part
 
 __all__ = [
   'is_draft',
@@ -296,7 +296,7 @@ def load_tuned(
       place = shown(saved.part.folder)
       raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
     folder = part or model
-    if saved.part.content != content_of_part(kind, folder):
+    if saved.part.content != hash_part(kind, folder):
       raise UserError(
         f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
       )

@@ -21,9 +21,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
-from fastdec.evaluation.wallclock import alone
 from fastdec.files import write_json
 from fastdec.kernels import forms
+from fastdec.tuning import products
 
 VARIABLE = 'FASTDEC_CACHE'  # names the folder; empty: programs are not kept
 MOST_BYTES = 2**30  # of all programs of a machine; JAX removes those that were not used for longest
@@ -72,8 +72,7 @@ def measure_forms() -> None:
   place, table = folder(), _read_forms()
   if place is None or table or jax.default_backend() != 'cpu':
     return
-  with alone():
-    table |= forms.measure()
+  table |= products.measure_forms()
   forms.use(table)
   with contextlib.suppress(OSError, UserError):
     write_json(place / _FORMS, table)

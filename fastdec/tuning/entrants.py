@@ -1,6 +1,7 @@
-"""Candidates as a race runs them, and the figures of each after the race."""
+"""Candidates of a race, and the figures of each after the race."""
 
 import dataclasses
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -17,13 +18,13 @@ from fastdec.tuning.tuned import Figures
 
 @dataclasses.dataclass
 class Entrant:
-  """A candidate that keeps the promise: it decodes batches, and keeps each batch's first output.
+  """A candidate that keeps the promise: it decodes batches and keeps each batch's first output.
 
   Attributes:
     target: the model.
     strategy: how it decodes.
     batches: the prompts.
-    max_len: as of `decode`.
+    max_len: as in `decode`.
     texts: the outputs, by the number of their batch.
     compile_seconds: time of the first batch, which compiles the program.
   """
@@ -53,7 +54,7 @@ class Entrant:
       self.texts[number] = jax.tree.map(np.asarray, out.checked())
     return tokens
 
-  def same_as(self, plain: 'Entrant') -> float | None:
+  def agreement(self, plain: 'Entrant') -> float | None:
     """Returns the share of texts that `plain` wrote too; None if tokens are drawn."""
     both = self.texts.keys() & plain.texts.keys()
     if not both or not isinstance(plain.strategy, Greedy):
@@ -62,30 +63,33 @@ class Entrant:
     return float(np.concatenate(rows).mean())
 
 
-def figures_of(name: str, entrants: dict[str, Entrant], race: Race) -> Figures:
+def compute_figures(name: str, entrants: dict[str, Entrant], race: Race) -> Figures:
   """Computes the figures of a candidate that was in the race."""
   entrant = entrants[name]
-  texts = list(entrant.texts.values())
-  # A batch runs until its slowest row is done.
-  steps = float(np.mean([out.calls.max() for out in texts]))
-  # The prompt's call writes the first token of a row; the calls that are counted write the others.
-  tokens = sum(int((out.lengths - 1).sum()) for out in texts)
-  calls = sum(int(out.calls.sum()) for out in texts)
-  ratio = race.ratio(name, race.plain)
-  # Candidates saw different batches, so a speed is the plain one's times the ratio on common ones.
+  # Count tokens and calls. The prompt's call, which is not counted, writes a row's first token.
+  tokens, calls, steps = 0, 0, []
+  for out in entrant.texts.values():
+    tokens += int((out.lengths - 1).sum())
+    calls += int(out.calls.sum())
+    steps.append(out.calls.max())  # a batch runs until its slowest row is done
+  # Candidates saw different batches. So a speed is the plain one's, times the ratio on the batches
+  # that both saw.
+  ratio = race.compare(name, race.plain)
   speed = race.tokens_per_second(race.plain) * ratio.value
-  rounds = len(race.seconds[name])
-  return Figures(
+  figures = Figures(
     name,
-    tokens_per_call=tokens / calls if calls else None,
-    ms_per_call=1e3 * race.seconds_per_batch(name) / steps if steps else None,
     ms_per_token=1e3 / speed,
     tokens_per_second=speed,
     speedup=ratio.value,
     low=ratio.low,
     high=ratio.high,
-    same=entrant.same_as(entrants[race.plain]),
-    rounds=rounds,
+    same=entrant.agreement(entrants[race.plain]),
+    rounds=len(race.seconds[name]),
     compile_seconds=entrant.compile_seconds,
-    note='' if name in race.running else f'dropped after {rounds} rounds',
   )
+  if calls:
+    ms_per_call = 1e3 * race.seconds_per_batch(name) / float(np.mean(steps))
+    figures = replace(figures, tokens_per_call=tokens / calls, ms_per_call=ms_per_call)
+  if name not in race.running:
+    figures = replace(figures, note=f'dropped after {figures.rounds} rounds')
+  return figures

@@ -1,6 +1,7 @@
-"""Batches of prompts to tune on: padded to one width, so each candidate compiles one program."""
+"""Batches of prompts to tune on: all have one width, so each candidate compiles one program."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from fastdec.decoding.inputs import row_keys, unpadded_rows, width_of
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
 
-MOST = 32  # batches; more would have too few visits each for a median
+MOST = 32  # batches; with more of them, each would be visited too rarely for a median
 WIDEST = 0.9  # share of prompts that must fit into the common width; longer ones are left out
 
 
@@ -22,38 +23,44 @@ class Batch:
   keys: Any
 
 
-def batches_of(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
+def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   """Makes full batches of different prompts, in an order that is random but always the same.
 
   Args:
-    model, inputs, rows: as of `tune`.
+    model, inputs, rows: as in `tune`.
     key: for candidates that draw tokens; None if none does.
+
+  Raises:
+    UserError: no prompts, or an empty one.
   """
-  prompts = _different(model, inputs)
-  width = max(map(len, prompts))
-  keys = None if key is None else row_keys(key, len(prompts))
+  is_text = model.start_id is None or model.fixed_length is None
+  prompts = _read_texts(model, inputs) if is_text else _leave_out_repeats(np.asarray(inputs))
+  width, pad_id = max(map(len, prompts)), source_pad(model)
   order = np.random.default_rng(0).permutation(len(prompts))
   count = max(len(order) // rows, 1)
+  all_keys: Any = None
+  if key is not None:
+    all_keys = row_keys(key, len(prompts))
   batches = []
   for chosen in np.resize(order, (count, rows))[:MOST]:
-    batch = [prompts[i] for i in chosen]
-    lengths = None
+    # Pad texts to the common width; pictures have one shape already.
+    padded, sizes = [], []
+    for i in chosen:
+      pad = [(0, width - len(prompts[i]))] + [(0, 0)] * (prompts[i].ndim - 1)
+      padded.append(np.pad(prompts[i], pad, constant_values=pad_id))
+      sizes.append(len(prompts[i]))
+    lengths = keys = None
     if model.start_id is None:
-      lengths = np.array([len(prompt) for prompt in batch], np.int32)
-    padded = _padded(batch, width, source_pad(model))
-    batches.append(Batch(padded, lengths, None if keys is None else keys[chosen]))
+      lengths = np.array(sizes, np.int32)
+    if all_keys is not None:
+      keys = all_keys[chosen]
+    batches.append(Batch(np.stack(padded), lengths, keys))
   return batches
 
 
-def _different(model: Model, inputs: Any) -> list[np.ndarray]:
-  """Returns each prompt once, without the few long ones for which all would be padded wider."""
-  is_text = model.start_id is None or model.fixed_length is None
-  rows = unpadded_rows('inputs', inputs, source_words(model)) if is_text else np.asarray(inputs)
-  prompts = list({row.tobytes(): row for row in rows}.values())
-  if not prompts:
-    raise UserError('there are no inputs to decode: give prompts such as will be decoded')
-  if not is_text:
-    return prompts
+def _read_texts(model: Model, inputs: Any) -> list[np.ndarray]:
+  """Returns the different texts, except the few long ones that would widen all the padding."""
+  prompts = _leave_out_repeats(unpadded_rows('inputs', inputs, source_words(model)))
   lengths = np.array([len(prompt) for prompt in prompts])
   if not lengths.all():
     raise UserError('a prompt is empty: give at least one token')
@@ -62,9 +69,9 @@ def _different(model: Model, inputs: Any) -> list[np.ndarray]:
   return [prompt for prompt in prompts if len(prompt) <= width]
 
 
-def _padded(prompts: list[np.ndarray], width: int, pad_id: int) -> np.ndarray:
-  """Pads prompts to one array; pictures have one shape as they are."""
-  if prompts[0].ndim > 1:
-    return np.stack(prompts)
-  rows = [np.pad(row, (0, width - len(row)), constant_values=pad_id) for row in prompts]
-  return np.stack(rows)
+def _leave_out_repeats(rows: Iterable[np.ndarray]) -> list[np.ndarray]:
+  """Returns each row once, in the order of the first ones."""
+  prompts = list({row.tobytes(): row for row in rows}.values())
+  if not prompts:
+    raise UserError('there are no inputs to decode: give prompts such as will be decoded')
+  return prompts

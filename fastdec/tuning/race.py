@@ -1,4 +1,4 @@
-"""Candidates timed in turn, batch by batch; those that fall behind leave the race.
+"""Candidates timed in turn, batch by batch; the slower ones leave the race.
 
   round 0, batch 0    A B C D
   round 1, batch 1    B C D A       each round begins with another candidate
@@ -9,18 +9,21 @@
 
 Two candidates are compared by the ratio of their tokens per second. A candidate's time for a batch
 is the median of its visits there, so that a moment in which the machine was busy does not count.
-The interval holds 95 % of 1000 samples that draw the batches anew (a bootstrap): it is as wide as
-texts differ. A race knows a candidate only as a function that decodes a batch.
+The interval holds 95 % of 1000 bootstrap samples of the batches, so it is wide where texts differ
+much. A race knows a candidate only as a function that decodes a batch.
 """
 
 import dataclasses
-import time
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from jaxtyping import Float
 
-# Batches before anyone is dropped or wins: leading on all of fewer has a chance above 5 %.
+from fastdec.evaluation.wallclock import time_round
+
+# Batches before a candidate is dropped or wins. With fewer, the chance that one of two equal
+# candidates is the faster on all of them is above 5 %.
 LEAST = 5
 VISITS = 10  # of each batch; more rounds would add nothing
 SAMPLES = 1000
@@ -60,40 +63,45 @@ class Race:
       self.seconds[name], self.tokens[name] = {}, {}
       self.running.append(name)
 
-  def run(
-    self,
-    entrants: Mapping[str, Callable[[int], int]],
-    clock: Callable[[], float] = time.perf_counter,
-  ) -> None:
-    """Times the running candidates on one batch, and drops those that have fallen behind.
+  def run(self, entrants: Mapping[str, Callable[[int], int]]) -> None:
+    """Times the running candidates on one batch, and drops those that are clearly slower.
 
     Args:
       entrants: for each name, a function from a batch's number to the number of tokens decoded.
-      clock: returns seconds.
     """
-    turn = self.rounds % len(self.running)
-    for name in self.running[turn:] + self.running[:turn]:
-      begun = clock()
-      self.tokens[name][self.rounds] = entrants[name](self.rounds % self.batches)
-      self.seconds[name][self.rounds] = clock() - begun
-    self.rounds += 1
-    fastest = max(self.running, key=lambda name: self.ratio(name, self.plain).value)
-    self.running = [name for name in self.running if not self._is_behind(name, fastest)]
+    batch = self.rounds % self.batches
 
-  def ratio(self, name: str, other: str) -> Ratio:
+    def decode(name: str) -> None:
+      self.tokens[name][self.rounds] = entrants[name](batch)
+
+    visits = {name: functools.partial(decode, name) for name in self.running}
+    for name, seconds in time_round(visits, self.rounds).items():
+      self.seconds[name][self.rounds] = seconds
+    self.rounds += 1
+
+    # Drop candidates that are slower than the fastest beyond noise, except the plain one.
+    fastest = max(self.running, key=lambda name: self.compare(name, self.plain).value)
+    running = []
+    for name in self.running:
+      has_seen_enough = min(self.count_batches(name), self.count_batches(fastest)) >= LEAST
+      may_leave = name not in (fastest, self.plain) and has_seen_enough
+      if not may_leave or self.compare(name, fastest).high >= 1:
+        running.append(name)
+    self.running = running
+
+  def compare(self, name: str, other: str) -> Ratio:
     """Computes the ratio of tokens per second, `name` to `other`, over their common rounds."""
     rounds = self.seconds[name].keys() & self.seconds[other].keys()
-    ours, theirs = self._by_batch(name, rounds), self._by_batch(other, rounds)
-    count = ours.shape[1]
-    drawn = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
-    # row 0: the batches as they are
-    chosen = np.concatenate([np.arange(count)[None], drawn])
+    seconds, tokens = self._by_batch(name, rounds)
+    other_seconds, other_tokens = self._by_batch(other, rounds)
 
-    def speeds(batches: Float[np.ndarray, '2 n']) -> np.ndarray:
-      seconds, tokens = batches
-      return tokens[chosen].sum(-1) / seconds[chosen].sum(-1)
-
-    ratios = speeds(ours) / speeds(theirs)
+    # Row 0 has the batches as they are, the others have bootstrap samples of them.
+    count = len(seconds)
+    samples = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
+    chosen = np.concatenate([np.arange(count)[None], samples])
+    speeds = tokens[chosen].sum(-1) / seconds[chosen].sum(-1)
+    other_speeds = other_tokens[chosen].sum(-1) / other_seconds[chosen].sum(-1)
+    ratios = speeds / other_speeds
     low, high = np.percentile(ratios[1:], (2.5, 97.5))
     return Ratio(float(ratios[0]), float(low), float(high))
 
@@ -106,7 +114,7 @@ class Race:
     """Computes the mean time of the batches that a candidate has visited."""
     return float(self._by_batch(name, self.seconds[name].keys())[0].mean())
 
-  def seen(self, name: str) -> int:
+  def count_batches(self, name: str) -> int:
     """Counts the batches that a candidate has visited."""
     return min(len(self.seconds[name]), self.batches)
 
@@ -114,30 +122,30 @@ class Race:
   def is_over(self) -> bool:
     """True if more rounds would change nothing.
 
-    The plain candidate is left alone, or with one other and both have seen every batch, or all that
-    are left have seen each batch `VISITS` times.
+    That is so if only the plain candidate is left; if it and one other are left and both have seen
+    every batch; or if all that are left have seen each batch `VISITS` times.
     """
     if len(self.running) == 1:
       return True
     visits = 1 if len(self.running) == 2 else VISITS
     return min(len(self.seconds[name]) for name in self.running) >= visits * self.batches
 
-  def winner(self) -> tuple[str, str]:
+  def choose_winner(self) -> tuple[str, str]:
     """Returns the fastest that beats the plain one beyond noise, else the plain one; and why."""
     if len(self.seconds) == 1:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
-    seen = self.seen(self.plain)
-    if seen < LEAST:
+    batches = self.count_batches(self.plain)
+    if batches < LEAST:
       reason = 'there are' if self.batches < LEAST else 'the budget was enough for'
-      batches = 'batch' if seen == 1 else 'batches'
+      noun = 'batch' if batches == 1 else 'batches'
       return self.plain, (
-        f'{self.plain} is kept: {reason} {seen} {batches} of prompts, too few to tell candidates'
+        f'{self.plain} is kept: {reason} {batches} {noun} of prompts, too few to tell candidates'
         f' apart, which takes {LEAST}'
       )
     ahead = {}
     for name in self.running:
-      ratio = self.ratio(name, self.plain)
-      if self.seen(name) >= LEAST and ratio.low > 1:
+      ratio = self.compare(name, self.plain)
+      if self.count_batches(name) >= LEAST and ratio.low > 1:
         ahead[name] = ratio
     if not ahead:
       return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
@@ -147,12 +155,6 @@ class Race:
       f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to'
       f' {best.high:.2f})'
     )
-
-  def _is_behind(self, name: str, fastest: str) -> bool:
-    """True if a candidate is slower than the fastest beyond noise."""
-    if name in (fastest, self.plain) or self.seen(name) < LEAST or self.seen(fastest) < LEAST:
-      return False
-    return self.ratio(name, fastest).high < 1
 
   def _by_batch(self, name: str, rounds: Iterable[int]) -> Float[np.ndarray, '2 n']:
     """Returns the median seconds and mean tokens of each batch visited in these rounds."""

@@ -1,17 +1,16 @@
 """The search for the strategy that is fastest on this machine, for a model and prompts.
 
-Candidates that keep the promise are compiled in their order: two at first, then as many as half of
-the budget suffices for, if what is left tells them apart. They race (`tuning.race`) for half of the
-rest. In the remaining time other candidates are compiled, and join the race. One token a call,
-`Greedy` or `Sample`, always takes part, and is kept unless something is faster beyond noise: the
-answer is never slower.
+Candidates that keep the promise are compiled in their order: first two, then as many as half of the
+budget allows, if the rest of it is enough to tell them apart. They race (`tuning.race`) for half of
+the rest. In the remaining time other candidates are compiled and join the race. The plain strategy
+with one token a call, `Greedy` or `Sample`, always takes part. It is kept unless another one is
+faster beyond noise, so the answer is never slower.
 
 Progress is logged as 'fastdec.tuning'.
 """
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,19 +22,17 @@ from fastdec.decoding.protocol import Promise, promise_of
 from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.errors import UserError
-from fastdec.evaluation import machine
-from fastdec.evaluation.wallclock import alone
+from fastdec.evaluation import machine, wallclock
 from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
-from fastdec.tuning.entrants import Entrant, figures_of
-from fastdec.tuning.prompts import batches_of
+from fastdec.tuning.entrants import Entrant, compute_figures
+from fastdec.tuning.prompts import make_batches
 from fastdec.tuning.race import LEAST, Race
 from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
 IN_WORDS: dict[Promise, str] = {'exact': 'exact', 'law': 'for sampling', 'relaxed': 'relaxed'}
 log = logging.getLogger('fastdec.tuning')
-clock = time.perf_counter
 
 
 class OutOfTime(UserError):
@@ -55,48 +52,50 @@ def tune(
   """Finds the fastest of some strategies, by decoding prompts with all of them in turn.
 
   Args:
-    model, params, max_len: as of `decode`.
+    model, params, max_len: as in `decode`.
     strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. If a
       `Sample` is among them, tokens are drawn from its law; otherwise they are `Greedy`'s.
-    inputs: prompts like those to decode later: ids of each, without padding, or pictures; those of
-      texts and chats are `fd.Generator.read(prompt)[0]`. At least five batches of different ones;
-      the few that are much longer than the others are left out.
+    inputs: prompts like those to decode later: the ids of each without padding, or pictures.
+      `fd.Generator.read(prompt)[0]` gives the ids of texts and chats. Give at least five batches of
+      different prompts; the few that are much longer than the others are left out.
     rows: prompts decoded at once.
-    relaxed: also races candidates that write other text than the model would.
+    relaxed: also races candidates that may write other text than the model would.
     budget: seconds for everything, compiling included.
 
   Raises:
     UserError: no inputs, a candidate that cannot decode them, or (`OutOfTime`) a budget that ends
       before one round.
   """
-  begun = clock()
+  start = wallclock.now()
   rows = count('rows', rows, 1, '1 or more')
   check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
   samples = [strategy for strategy in strategies if isinstance(strategy, Sample)]
   plain = samples[0] if samples else Greedy()
-  candidates = _named(plain, strategies)
+  candidates = _name_candidates(plain, strategies)
   may_draw = relaxed or isinstance(plain, Sample)
-  batches = batches_of(model, inputs, rows, jax.random.key(0) if may_draw else None)
+  batches = make_batches(model, inputs, rows, jax.random.key(0) if may_draw else None)
 
   # Candidates that break the promise are left out, and so are those compiled too late.
-  entrants, notes = {}, {}
+  entrants: dict[str, Entrant] = {}
+  notes: dict[str, str] = {}
   for name, strategy in candidates.items():
-    notes[name] = '' if relaxed else _broken_promise(strategy, plain)
-    if not notes[name]:
+    if not relaxed:
+      notes[name] = _find_broken_promise(strategy, plain)
+    if not notes.get(name):
       entrants[name] = Entrant(Bound(model, params), strategy, batches, max_len)
   race = Race(label(plain), len(batches))
-  for name in _compile_and_race(race, entrants, begun + budget):
+  for name in _compile_and_race(race, entrants, start + budget):
     notes[name] = 'not run: the budget was not enough to compile it'
 
-  fastest, why = race.winner()
+  fastest, why = race.choose_winner()
   if race.rounds < min(LEAST, len(batches)):
-    why += f'; these candidates need {_enough(race, entrants)}'
+    why += f'; these candidates need {_describe_time_for_all(race, entrants)}'
   table = []
   for name in candidates:
     if name in race.seconds:
-      table.append(figures_of(name, entrants, race))
+      table.append(compute_figures(name, entrants, race))
     else:
       table.append(Figures(name, note=notes[name]))
   texts = []
@@ -110,7 +109,7 @@ def tune(
     rows=rows,
     max_len=len(texts[0]),
     prompts=rows * min(race.rounds, len(batches)),
-    seconds=clock() - begun,
+    seconds=wallclock.now() - start,
     compile_seconds=sum(entrant.compile_seconds for entrant in entrants.values()),
     machine=machine.here(),
     table=tuple(table),
@@ -119,13 +118,14 @@ def tune(
   )
 
 
-def _named(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
+def _name_candidates(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
   """Names the plain strategy and the others by their labels; repeated labels get a number."""
   candidates = {label(plain): plain}
   for strategy in strategies:
     check_strategy(strategy)
     if not isinstance(strategy, LoopStrategy):
-      raise UserError(f'{type(strategy).__name__} ranks whole outputs: leave it out, tune cannot')
+      name = type(strategy).__name__
+      raise UserError(f'{name} ranks whole outputs, which tune cannot time: leave it out')
     if strategy is plain or (isinstance(strategy, Greedy) and isinstance(plain, Greedy)):
       continue
     name, number = label(strategy), 2
@@ -135,8 +135,8 @@ def _named(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
   return candidates
 
 
-def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
-  """Explains why a candidate does not keep the plain strategy's promise; '' if it does."""
+def _find_broken_promise(strategy: LoopStrategy, plain: Any) -> str:
+  """Returns how a candidate breaks the plain strategy's promise; '' if it keeps it."""
   wanted, kept = promise_of(plain.effective_rule), promise_of(strategy.effective_rule)
   if kept != wanted:
     return f'not {IN_WORDS[wanted]}: its rule is {IN_WORDS[kept]}'
@@ -146,12 +146,12 @@ def _broken_promise(strategy: LoopStrategy, plain: Any) -> str:
 
 
 def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
-  """Compiles the plain candidate and another, and times them once, as a measure of what fits.
+  """Compiles the plain candidate and another, and times them once, to learn how many others fit.
 
-  Others are compiled for half of the time left, timed with them for half of the rest, and so on, as
-  long as the rest suffices to tell candidates apart (`LEAST` rounds).
+  Others are compiled for half of the time left, then all are timed for half of the rest, and so on,
+  as long as the rest is enough to tell candidates apart (`LEAST` rounds).
 
-  Returns the names of those that there was no time to compile.
+  Returns the names of the candidates that there was no time to compile.
 
   Raises:
     OutOfTime: no time was left for the first round.
@@ -166,42 +166,45 @@ def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> 
     is_first = not race.rounds
     race.join(joining)
     log.info(f'{number} candidates are compiled; {len(race.running)} are timed in turn')
-    begun = clock()
-    with alone():
-      ends += clock() - begun  # waiting for other programs is no part of the budget
-      until = clock() if is_first else (clock() + ends) / 2
-      _run(race, entrants, until if waiting else ends, least=1)
-  with alone():
+    asked_at = wallclock.now()
+    with wallclock.alone():
+      ends += wallclock.now() - asked_at  # the budget does not count waiting for other programs
+      until = ends
+      if waiting:
+        until = wallclock.now() if is_first else (wallclock.now() + ends) / 2
+      _run(race, entrants, until, least=1)
+  with wallclock.alone():
     _run(race, entrants, ends)
   return waiting
 
 
 def _compile(race: Race, names: list[str], entrants: dict[str, Entrant], ends: float) -> int:
   """Compiles candidates in their order while there is time; returns their number."""
-  until = (clock() + ends) / 2
+  until = (wallclock.now() + ends) / 2
   least = 0 if race.rounds else 2
   for number, name in enumerate(names):
-    begun = clock()
+    # Stop when the next one would leave too little time to race.
+    start = wallclock.now()
     slowest = max(entrant.compile_seconds for entrant in entrants.values())
-    has_time = begun <= until and begun + slowest + _of_rounds(race, number + 1) <= ends
+    has_time = start <= until and start + slowest + _estimate_race(race, number + 1) <= ends
     if number >= least and not (race.rounds and has_time):
       return number
-    if number and begun + slowest >= ends:
+    if number and start + slowest >= ends:
       raise OutOfTime(
         f'the budget ended before one round: compiling {number} of {len(entrants)} candidates took'
-        f' {slowest:.0f} s, so give {_enough(race, entrants)}, or fewer candidates'
+        f' {slowest:.0f} s, so give {_describe_time_for_all(race, entrants)}, or fewer candidates'
       )
     log.info(f'compiling {name}')
     try:
       entrants[name](0)
     except UserError as error:
       raise UserError(f'{name}: {error}') from None
-    entrants[name].compile_seconds = clock() - begun
+    entrants[name].compile_seconds = wallclock.now() - start
   return len(names)
 
 
-def _of_rounds(race: Race, more: int) -> float:
-  """Estimates the seconds that tell the running candidates and some more apart."""
+def _estimate_race(race: Race, more: int) -> float:
+  """Estimates the seconds it takes to tell the running candidates and some more apart."""
   timed = [name for name in race.running if race.seconds[name]]
   if not timed:
     return 0.0
@@ -209,22 +212,24 @@ def _of_rounds(race: Race, more: int) -> float:
   return LEAST * mean * (len(race.running) + more)
 
 
-def _enough(race: Race, entrants: dict[str, Entrant]) -> str:
+def _describe_time_for_all(race: Race, entrants: dict[str, Entrant]) -> str:
   """Estimates the time that all candidates need, in words."""
   compiled = [one.compile_seconds for one in entrants.values() if one.compile_seconds]
   seconds = len(entrants) * sum(compiled) / max(len(compiled), 1)
-  seconds += _of_rounds(race, len(entrants) - len(race.running)) or seconds / 2
+  seconds += _estimate_race(race, len(entrants) - len(race.running)) or seconds / 2
   minutes = math.ceil(seconds / 60)
-  return 'about a minute' if minutes <= 1 else f'about {minutes} minutes'
+  if minutes <= 1:
+    return 'about a minute'
+  return f'about {minutes} minutes'
 
 
 def _run(race: Race, entrants: dict[str, Entrant], ends: float, least: int = 0) -> None:
-  """Runs rounds until they change nothing or do not fit into the time, but at least `least`."""
-  rounds, last_round = 0, _of_rounds(race, 0) / LEAST  # seconds
-  while rounds < least or (not race.is_over and clock() + last_round <= ends):
-    started, before = clock(), list(race.running)
-    race.run(entrants, clock)
-    rounds, last_round = rounds + 1, clock() - started
+  """Runs at least `least` rounds, until more would change nothing or do not fit into the time."""
+  rounds, last_round = 0, _estimate_race(race, 0) / LEAST  # seconds
+  while rounds < least or (not race.is_over and wallclock.now() + last_round <= ends):
+    started, before = wallclock.now(), list(race.running)
+    race.run(entrants)
+    rounds, last_round = rounds + 1, wallclock.now() - started
     for name in before:
       if name not in race.running:
         log.info(f'{name} is dropped after {len(race.seconds[name])} rounds')

@@ -1,7 +1,7 @@
-"""The result of `tune`: a strategy and the figures that chose it, kept beside the model.
+"""The result of `tune`: a strategy and the figures that chose it, kept with the model.
 
-Beside a model whose folder cannot be written nothing is kept: the file is in the user's own folder
-then (`own_file`), where `load_tuned` looks too.
+If the model's folder cannot be written, the file is in the user's own folder (`own_file`), where
+`load_tuned` looks too.
 
 tuned.json    strategy   in words (`decoding.description`), without heads or draft
               part       heads or draft: their folder, and a hash of its content
@@ -31,7 +31,7 @@ Kind = Literal['heads', 'draft network', 'draft model']
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-  """A candidate's row of the table; None was not measured, and `note` gives the reason."""
+  """A candidate's row of the table; None: not measured, and `note` gives the reason."""
 
   name: str
   tokens_per_call: float | None = None
@@ -49,19 +49,20 @@ class Figures:
   @property
   def cells(self) -> list[str]:
     """The row as text, in the order of `COLUMNS`."""
-    ratio = '-'
+    cells = []
+    for value, form in (
+      (self.tokens_per_call, '.2f'),
+      (self.ms_per_call, '.3f'),
+      (self.ms_per_token, '.3f'),
+      (self.tokens_per_second, '.0f'),
+      (self.speedup, '.2f'),
+      (self.same, '.1%'),
+    ):
+      cells.append('-' if value is None else f'{value:{form}}')
     if self.speedup is not None:
-      ratio = f'{self.speedup:.2f}x ({self.low:.2f}-{self.high:.2f})'
-    same = None if self.same is None else 100 * self.same
-    return [
-      _number(self.tokens_per_call, '.2f'),
-      _number(self.ms_per_call, '.3f'),
-      _number(self.ms_per_token, '.3f'),
-      _number(self.tokens_per_second, '.0f'),
-      ratio,
-      _number(same, '.1f'),
-      self.note,
-    ]
+      cells[4] += f'x ({self.low:.2f}-{self.high:.2f})'
+    cells[5] = cells[5].removesuffix('%')  # the column's name has it
+    return [*cells, self.note]
 
 
 COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'of plain', 'same %', '']
@@ -69,7 +70,7 @@ COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'of plain', 'same %
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-  """The fastest strategy that keeps a promise, and the figures behind it.
+  """The fastest strategy that keeps a promise, and the figures that show it.
 
   Attributes:
     name: the chosen candidate.
@@ -115,8 +116,9 @@ class Tuned:
 
     Args:
       model: the folder that the model was loaded from, or the workdir.
-      part: the folder of the strategy's heads or draft (None: the model's own, or it has none).
-      file: where to write (None: `default_file`, or `own_file` where that cannot be written).
+      part: the folder of the strategy's heads or draft (None: they are in the model's folder, or
+        the strategy has none).
+      file: where to write (None: `default_file`, or `own_file` if that cannot be written).
 
     Raises:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
@@ -125,11 +127,12 @@ class Tuned:
     folder = folders.model_folder(model)
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None, texts=()))
     del figures['strategy'], figures['texts']
-    description = describe(self.strategy)
-    described_part = _part_of(self.strategy, model, part)
+    described_part = None
+    if self.strategy.part:
+      described_part = dataclasses.asdict(_describe_part(self.strategy, model, part))
     content = {
-      'strategy': description,
-      'part': None if described_part is None else dataclasses.asdict(described_part),
+      'strategy': describe(self.strategy),
+      'part': described_part,
       'model': folders.content(folder),
       'figures': figures,
     }
@@ -143,31 +146,34 @@ class Tuned:
     for figures in self.table:
       mark = '> ' if figures.name == self.name else '  '
       lines.append([mark + figures.name, *figures.cells])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    # Names are aligned on the left, numbers on the right, and notes hang over.
+    first, *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = []
     for name, *numbers, note in lines:
-      padded = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=False)]
-      text.append('  '.join([name.ljust(widths[0]), *padded, note]).rstrip())
+      padded = map(str.rjust, numbers, widths)
+      text.append('  '.join([name.ljust(first), *padded, note]).rstrip())
     return '\n'.join(text)
 
 
 def default_file(model: PathLike) -> pathlib.Path:
-  """Returns where a choice is kept: tuned.json in a model's folder, NAME.tuned.json by a file."""
+  """Returns where a choice is kept: tuned.json in a folder, NAME.tuned.json for NAME.gguf."""
   path = folders.model_folder(model)
-  return gguf_files(path)[0].with_suffix(f'.{NAME}') if path.is_file() else path / NAME
+  if path.is_file():
+    return gguf_files(path)[0].with_suffix(f'.{NAME}')
+  return path / NAME
 
 
 def file_to_write(model: PathLike) -> pathlib.Path:
-  """Returns where a model's choice is written: beside the model, if that can be written."""
+  """Returns where a model's choice is written: with the model, or else in the user's own folder."""
   file = default_file(model)
   return file if os.access(file.parent, os.W_OK) else own_file(file)
 
 
 def file_to_read(model: PathLike) -> pathlib.Path:
-  """Returns the newer choice of those beside the model and in the user's own folder."""
+  """Returns the newer one of the choices kept with the model and in the user's own folder."""
   file = default_file(model)
-  there = [one for one in (file, own_file(file)) if one.is_file()]
-  return max(there, key=lambda one: one.stat().st_mtime, default=file)
+  existing = filter(pathlib.Path.is_file, (file, own_file(file)))
+  return max(existing, key=lambda one: one.stat().st_mtime, default=file)
 
 
 def own_file(file: pathlib.Path) -> pathlib.Path:
@@ -196,28 +202,30 @@ class Saved:
   part: Part | None = None
 
 
-def _part_of(strategy: Any, model: PathLike, folder: PathLike | None) -> Part | None:
-  """Describes the heads or the draft of a strategy; `folder`: where the user says that they are."""
-  if not strategy.part:
-    return None
+def _describe_part(strategy: Any, model: PathLike, folder: PathLike | None) -> Part:
+  """Describes the heads or the draft of a strategy; `folder`: where the user says they are."""
   module = Bound(*getattr(strategy, strategy.part)).module
-  kind: Kind = 'draft model'
-  if isinstance(module, Heads | DraftNetwork):
-    kind = 'heads' if isinstance(module, Heads) else 'draft network'
+  if isinstance(module, Heads):
+    kind: Kind = 'heads'
+  elif isinstance(module, DraftNetwork):
+    kind = 'draft network'
   elif folder is None:
     raise UserError('this strategy drafts with a model of its own: give its folder as part')
-  folder = model if folder is None else folder
-  resolved = pathlib.Path(folder).resolve()
-  is_own = resolved == pathlib.Path(model).resolve()
+  else:
+    kind = 'draft model'
+
+  # A part in the model's own folder is written without its path, so that the folder can be moved.
+  if folder is None:
+    folder = model
+  path = pathlib.Path(folder).resolve()
+  is_own = path == pathlib.Path(model).resolve()
   if kind == 'heads':
     is_own = folders.model_folder(folder) == folders.model_folder(model)
-  return Part(kind, content_of_part(kind, folder), None if is_own else str(resolved))
+  return Part(kind, hash_part(kind, folder), None if is_own else str(path))
 
 
-def content_of_part(kind: Kind, folder: PathLike) -> str:
+def hash_part(kind: Kind, folder: PathLike) -> str:
   """Returns a hash of the files of heads or a draft."""
-  return folders.draft_content(folder) if kind == 'draft network' else folders.content(folder)
-
-
-def _number(value: float | None, form: str) -> str:
-  return '-' if value is None else f'{value:{form}}'
+  if kind == 'draft network':
+    return folders.draft_content(folder)
+  return folders.content(folder)

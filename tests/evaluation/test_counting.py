@@ -85,7 +85,7 @@ class Clock:
 
 def test_functions_take_turns_and_compiling_is_apart(monkeypatch):
   clock = Clock()
-  monkeypatch.setattr(wallclock.time, 'perf_counter', lambda: clock.now)
+  monkeypatch.setattr(wallclock, 'now', lambda: clock.now)
   functions = {
     'slow': clock.spend('slow', iter([5.0, 5.0, 2.0, 4.0, 6.0, 6.0, 4.0, 4.0])),
     'fast': clock.spend('fast', iter([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0])),
@@ -122,7 +122,7 @@ def test_each_round_begins_with_another_function():
 
 def test_rests_are_in_nobodys_time(monkeypatch):
   clock, rested = Clock(), []
-  monkeypatch.setattr(wallclock.time, 'perf_counter', lambda: clock.now)
+  monkeypatch.setattr(wallclock, 'now', lambda: clock.now)
 
   def sleep(seconds):
     rested.append(seconds)

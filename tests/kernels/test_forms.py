@@ -1,14 +1,11 @@
 """Forms of products of few rows, and the table that chooses one."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fastdec.kernels import forms
-from fastdec.text import programs
 
 
 @pytest.fixture
@@ -80,34 +77,3 @@ def test_one_row_never_meets_a_long_kernel_alone(use):
     assert f'8[2,{forms.LONGEST + 32}]' in program and 'dot' in program
     product = forms.cpu_product(x, kernel, sums, jnp.int32)
     np.testing.assert_array_equal(product, np.full((1, 4), forms.LONGEST + 32))
-
-
-def test_forms_are_measured_once_on_a_machine(use, monkeypatch, tmp_path):
-  monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
-  monkeypatch.setattr(forms, 'BYTES', 2**12)
-  programs._read_forms.cache_clear()
-  programs.measure_forms()
-  (file,) = programs.folder().iterdir()
-  table = json.loads(file.read_text())
-  assert table.keys() == forms.TABLE.keys()
-  for sizes in table.values():
-    assert sizes.keys() == set(forms.SIZES)
-    for chosen in sizes.values():
-      assert len(chosen) == len(forms.COUNTS)
-      known = {*forms.FORMS, forms.UNSIGNED}
-      assert all(name in known and least in forms.COUNTS for name, least in chosen)
-
-  # Another process uses the file, and measures nothing.
-  file.write_text(json.dumps(one_form('lanes')))
-  programs._read_forms.cache_clear()
-  monkeypatch.setattr(forms, 'measure', None)
-  programs.measure_forms()
-  assert forms._used[0] == one_form('lanes')
-  programs._read_forms.cache_clear()
-
-
-def test_rows_are_filled_up_where_that_is_clearly_faster():
-  seconds = {('rows', 1): 1.0, ('rows', 2): 0.95, ('kernel', 4): 0.5}
-  assert forms._fastest(seconds | {('rows', 8): 3.0, ('rows', 16): 6.0})[0] == ('kernel', 4)
-  slower = seconds | {('kernel', 4): 2.0, ('rows', 8): 3.0, ('rows', 16): 6.0}
-  assert forms._fastest(slower)[:2] == [('rows', 1), ('rows', 1)]

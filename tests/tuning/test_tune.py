@@ -38,11 +38,11 @@ class Ticks:
 
 @pytest.fixture
 def ticks(monkeypatch):
-  """Makes such a clock the one of `tune`."""
+  """Makes such a clock the one of all times."""
 
   def make(seconds=0.001):
     clock = Ticks(seconds)
-    monkeypatch.setattr('fastdec.tuning.tune.clock', clock)
+    monkeypatch.setattr('fastdec.evaluation.wallclock.now', clock)
     return clock
 
   make()
@@ -64,7 +64,7 @@ def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
   ran = []
   monkeypatch.setattr(
     Race,
-    'winner',
+    'choose_winner',
     lambda race: ran.extend(race.seconds) or (list(race.seconds)[-1], 'of this test'),
   )
   tuned = tune([*RELAXED, DRAWN, LOOKUP])
