@@ -26,7 +26,7 @@ task
 
 kind
   all        the table
-  losses     EAGLE by each kind of loss and of weights, at equal steps
+  losses     EAGLE by cross entropy and by KL, at equal steps
   heads      Stern's, which read the root too and order their guesses behind the one before
   eagle      guesses one after another, each behind the one before
   block      guesses all at once
@@ -142,7 +142,7 @@ def multi30k(task):
 
 
 def by_loss(table):
-  """EAGLE's rows by each loss, as chains and as trees of 16, eight texts at once."""
+  """EAGLE's rows by both losses, as chains and as trees of 16, eight texts at once."""
   rows: Any = ('eagle', *LOSSES)
   return dataclasses.replace(table, rows=rows, nodes=(16,), batches=(8,))
 

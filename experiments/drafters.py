@@ -51,8 +51,7 @@ from fastdec.training.log import read_metrics
 
 PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
-ByLoss = Literal['eagle-kl', 'eagle-tv', 'eagle-nla', 'eagle-hybrid', 'eagle-pace', 'eagle-flat']
-DRAFTERS = {
+DRAFTERS = {  # names in tables; some losses are only in published rows, and their code is gone
   'heads': 'heads',
   'rooted': 'rooted heads',
   'markov': 'rooted heads, Markov bias',
@@ -73,14 +72,7 @@ HEADS: dict[str, Any]
 HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
 NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
 # the same network by another loss: what it changes of `Drafters.loss`
-LOSSES: dict[str, Any] = {
-  'eagle-kl': {'ce': 0.0, 'kl': 1.0},
-  'eagle-tv': {'ce': 0.1, 'tv': 0.9},
-  'eagle-nla': {'ce': 0.0, 'nla': 1.0},
-  'eagle-hybrid': {'ce': 0.0, 'hybrid': 1.0},
-  'eagle-pace': {'pace': 0.5},
-  'eagle-flat': {'decay': 1.0},
-}
+LOSSES: dict[str, Any] = {'eagle-kl': {'ce': 0.0, 'kl': 1.0}}
 NETWORKS |= {name: {} for name in LOSSES}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
@@ -103,7 +95,7 @@ class TableConfig(Texts):
   eagle: EagleConfig = EagleConfig()
   block: BlockConfig = BlockConfig()
   distill: DistillConfig = DistillConfig(beam=1, shard_size=1000)  # of own text
-  rows: tuple[Drafter | ByLoss, ...] = get_args(Drafter)
+  rows: tuple[Drafter | Literal['eagle-kl'], ...] = get_args(Drafter)
   nodes: tuple[Tokens, ...] = (8, 16, 32)  # of the trees, the root included
   gamma: Tokens = 7  # tokens of a chain
   batches: tuple[Rows, ...] = (1, 8)  # texts at once
@@ -484,11 +476,6 @@ STYLES = {  # of what is trained on own text
   'rooted': drawing.Style(drawing.PURPLE, 'D'),
   'markov': drawing.Style(drawing.ORANGE, 'P'),
   'eagle-kl': drawing.Style(drawing.BLUE, 'o'),
-  'eagle-tv': drawing.Style(drawing.SKY, 'v'),
-  'eagle-nla': drawing.Style(drawing.GREEN, 's'),
-  'eagle-hybrid': drawing.Style(drawing.PURPLE, 'D'),
-  'eagle-pace': drawing.Style(drawing.ORANGE, 'P'),
-  'eagle-flat': drawing.Style(drawing.PUBLISHED, 'o'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',

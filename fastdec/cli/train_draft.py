@@ -15,8 +15,7 @@ learns to guess that; --as-is takes the lines themselves, for a model that conti
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
 All but heads learn the model's law at every place of a text, over the --words most frequent words
-of all texts. --loss: kl and ce learn all of the law or the token alone; tv, nla and hybrid are
-about the rate at which guesses are accepted (fastdec.training.drafts.losses). The model runs once:
+of all texts; with --loss=ce they learn only the token that the model wrote. The model runs once:
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, whose last ones may then be missing, and as
@@ -108,13 +107,8 @@ MUON = 10.0  # times that is the rate of a draft's kernels, but not of Medusa's 
 CLIP = 1.0
 KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
 PUBLISHED = 'eagle3', 'dflash'  # kinds that are written as others write them too
-LOSSES = {  # --loss: its weights
-  'kl': {'ce': 0.0, 'kl': 1.0},
-  'ce': {},
-  'tv': {'ce': 0.1, 'tv': 0.9},
-  'nla': {'ce': 0.0, 'nla': 1.0},
-  'hybrid': {'ce': 0.0, 'hybrid': 1.0},
-}
+LOSSES = {'kl': {'ce': 0.0, 'kl': 1.0}, 'ce': {}}  # --loss: its weights
+DROPPED = 'tv', 'nla', 'hybrid'  # values that --loss took before
 HELD_OUT = 20  # one of 20 texts is held out
 MEASURED = 40  # held-out prompts, at most, that are decoded at the end
 FOR_TEXT, FOR_STEPS = 0.6, 0.85  # of a budget; of what is left of it then
@@ -249,6 +243,15 @@ def main(words: Sequence[str]) -> None:
     os.execv(sys.executable, [sys.executable, '-m', 'fastdec', *tuning])
 
 
+def _loss(text: str) -> str:
+  """The type of --loss."""
+  if text in DROPPED:
+    raise argparse.ArgumentTypeError(
+      f'={text} is no longer supported, since it was measured as no better than kl: use kl or ce'
+    )
+  return one_of(*LOSSES)(text)
+
+
 def _read(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser('train-draft', __doc__)
   opening.add_model(parser)
@@ -260,9 +263,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   opening.add_dtype(parser)
   parser.add_argument('--start', help='trained draft of this kind and model to go on with')
   parser.add_argument('--words', type=whole(0), default=8192, help='of a draft (8192); 0: all')
-  parser.add_argument(
-    '--loss', type=one_of(*LOSSES), default='kl', help=f'{", ".join(LOSSES)} (kl)'
-  )
+  parser.add_argument('--loss', type=_loss, default='kl', help=f'{", ".join(LOSSES)} (kl)')
   parser.add_argument('--steps', type=whole(2), help=f'of training ({STEPS}, or by --budget)')
   parser.add_argument('--budget', type=duration, help='time for texts and training, such as 15m')
   parser.add_argument('--rows', type=whole(1), help=f'of a batch (those of {TOKENS} tokens)')

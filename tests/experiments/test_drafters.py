@@ -195,7 +195,7 @@ def test_a_loss_changes_what_its_name_says(tmp_path, monkeypatch):
     drafters.train_drafter(c, Workdir(tmp_path), tmp_path / 'base', name)
   losses = {made[name]['loss'] for name in c.table.rows}
   assert len(losses) == len(c.table.rows)
-  assert made['eagle-tv']['loss'].tv == 0.9 and made['eagle-pace']['loss'].pace == 0.5
+  assert made['eagle']['loss'].ce == 1 and made['eagle-kl']['loss'].kl == 1
   assert len({made[name]['draft'] for name in c.table.rows}) == 1
 
 

@@ -1,16 +1,12 @@
 """Losses of draft networks, and their accuracy.
 
-A draft learns the token that the target wrote (CE), or the target's whole law p, by its own law q:
+A draft with the law q learns the token that the target wrote, or the target's whole law p:
 
-  ce       -log q(token)
-  kl       KL(p || q)
-  tv       the total variation; alpha = 1 - TV is the rate at which guesses of q are accepted
-  nla      -log alpha (Samarin et al. 2026)
-  hybrid   w KL(p || q) + (1 - w) TV, where w = exp(-3 alpha) has no gradient (there)
+  ce   -log q(token)
+  kl   KL(p || q)
 
 A loss is the mean over real guesses at each position after the anchors, and then the weighted mean
-over positions. The weights fall by a constant factor, or say what a position can still earn
-(D-PACE, 2605.18810).
+over positions. The weights fall by a constant factor.
 """
 
 import dataclasses
@@ -36,10 +32,6 @@ from fastdec.training.drafts.kept import seen_in
 from fastdec.training.drafts.rows import block_rows, eagle_rows
 from fastdec.training.losses import KEPT, Batch, Metrics
 
-KINDS = 'ce', 'kl', 'tv', 'nla', 'hybrid'
-LEAST_ALPHA = 1e-5  # of nla's logarithm
-HASTE = 3.0  # of hybrid's weight
-
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoss:
@@ -49,23 +41,15 @@ class DraftLoss:
     passes: number of guesses that training unrolls for an autoregressive draft; a block has k - 1.
     anchors: number of places in each row at which the draft learns, drawn anew in each step; 0:
       all.
-    ce, kl, tv, nla, hybrid: weights of the kinds of loss.
+    ce, kl: weights of the two losses.
     decay: weight of each guess relative to the one before.
-    pace: weighs each guess by the tokens that it and those behind it may still bring: sums of
-      products of s = (1 - pace) q(token) + pace, in place of `decay`; 0: off.
-    prefix: a guess counts only if the draft has all words before it too.
   """
 
   passes: int = 4
   anchors: int = 0
   ce: float = 1.0
   kl: float = 0.0
-  tv: float = 0.0
-  nla: float = 0.0
-  hybrid: float = 0.0
   decay: float = 0.9
-  pace: float = 0.0
-  prefix: bool = False
 
   def __post_init__(self) -> None:
     if self.passes < 1:
@@ -74,21 +58,12 @@ class DraftLoss:
       raise UserError(
         f'anchors={self.anchors} is not possible: give 0 for all places, or 1 or more of each row'
       )
-    shares = {kind: getattr(self, kind) for kind in KINDS}
-    if min(shares.values()) < 0 or not sum(shares.values()):
-      given = ', '.join(f'{kind}={share}' for kind, share in shares.items())
-      raise UserError(f'{given}: give weights of 0 or more, one of them above 0')
-    if not 0 <= self.pace <= 1:
-      raise UserError(f'pace={self.pace} is not possible: give a number above 0 to 1, or 0 for off')
+    if min(self.ce, self.kl) < 0 or not self.ce + self.kl:
+      raise UserError(f'ce={self.ce}, kl={self.kl}: give weights of 0 or more, one of them above 0')
     if not 0 < self.decay <= 1:
       raise UserError(
         f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0'
       )
-
-  @property
-  def reads_law(self) -> bool:
-    """True if the loss needs the target's law, not only its tokens."""
-    return any(getattr(self, kind) for kind in KINDS if kind != 'ce')
 
 
 class Rows(NamedTuple):
@@ -104,7 +79,6 @@ class Outcome(NamedTuple):
   """The outcome of one guess at each anchor."""
 
   loss: Float[Array, 'b a']
-  chance: Float[Array, 'b a']  # of the token that the target wrote, by the draft
   is_right: Bool[Array, 'b a']
   has_word: Bool[Array, 'b a']  # true if that token is one of the draft's words
 
@@ -141,30 +115,12 @@ def draft_loss(
   rows = rows_of(draft, target, batch, seen, anchors, settings.passes, dropout_key)
   outcome = _over_rows(draft, target, seen, anchors, rows, settings, projection)
   counts = rows.is_real & outcome.has_word
-  if settings.prefix:
-    counts &= jnp.cumprod(outcome.has_word, axis=0, dtype=jnp.int32) > 0
   n = len(rows.token)
-  if settings.pace:
-    weights = _pace(outcome.chance, counts, settings.pace)
-    loss = jnp.where(counts, weights * outcome.loss, 0).sum() / jnp.maximum(counts.sum(), 1)
-  else:
-    weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
-    loss = (_share(outcome.loss, counts) * weights).sum() / weights.sum()
+  weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
+  loss = (_share(outcome.loss, counts) * weights).sum() / weights.sum()
   accuracy = _share(outcome.is_right, rows.is_real)
   metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
   return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
-
-
-def _pace(
-  chance: Float[Array, 'n b a'], counts: Bool[Array, 'n b a'], least: float
-) -> Float[Array, 'n b a']:
-  """Returns each guess's weight: the sum, over it and those behind it, of the chance to get there.
-
-  D-PACE (2605.18810): a chance is at least `least`, and 1 at guesses that do not count.
-  """
-  steps = jnp.where(counts, (1 - least) * chance + least, 1)
-  reached = jnp.where(counts, jnp.cumprod(steps, axis=0), 0)
-  return jax.lax.stop_gradient(jnp.cumsum(reached[::-1], axis=0)[::-1])
 
 
 def rows_of(
@@ -231,7 +187,7 @@ def _over_rows(
     return _law(draft, target, hidden, projection)
 
   # Where all places are anchors, each guess reads the same laws, moved by one place.
-  laws = law_at(seen.hidden) if settings.reads_law and not settings.anchors else None
+  laws = law_at(seen.hidden) if settings.kl and not settings.anchors else None
 
   def one_guess(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Outcome]:
     number, row = numbered
@@ -239,7 +195,7 @@ def _over_rows(
     law = None
     if laws is not None:
       law = anchors.take(laws, number + 1)
-    elif settings.reads_law:
+    elif settings.kl:
       law = law_at(anchors.take(seen.hidden, number + 1))
     return carry, _one_row(draft, logits, law, row, settings)
 
@@ -274,16 +230,10 @@ def _one_row(
   word, has_word = _word(draft, row.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
   log_q = jax.nn.log_softmax(logits, axis=-1)
-  log_chance = jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
-  loss = -settings.ce * log_chance
+  loss = -settings.ce * jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
   if law is not None:
-    kl = (xlogy(law, law) - law * log_q).sum(-1) if settings.kl or settings.hybrid else 0
-    alpha = jnp.minimum(law, jnp.exp(log_q)).sum(-1)
-    w = jnp.exp(-HASTE * jax.lax.stop_gradient(alpha))
-    loss += settings.kl * kl + settings.tv * (1 - alpha)
-    loss -= settings.nla * jnp.log(jnp.maximum(alpha, LEAST_ALPHA))
-    loss += settings.hybrid * (w * kl + (1 - w) * (1 - alpha))
-  return Outcome(loss, jnp.exp(log_chance), is_right, has_word)
+    loss += settings.kl * (xlogy(law, law) - law * log_q).sum(-1)
+  return Outcome(loss, is_right, has_word)
 
 
 def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:

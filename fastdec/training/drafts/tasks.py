@@ -43,7 +43,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
     return draft_loss(whole, bound, batch, seen, settings, *keys, projection=projection)
 
   frozen = {'model': target.params, 'fixed': fixed}
-  if settings.reads_law and 'ids' in fixed:
+  if settings.kl and 'ids' in fixed:
     with contextlib.suppress(UserError):  # of a target whose logits are no product with a matrix
       frozen['projection'] = output_of(model, target.params, model.d_model)[fixed['ids']]
   return Task(lambda key: copied(learned), loss, frozen)
