@@ -34,9 +34,10 @@ from typing import Any
 
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
-from experiments.lab.train import HeadsConfig, RunConfig
+from experiments.lab.train import HeadsConfig
 from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, table2
 from fastdec.models.image_transformer import ImageTransformerConfig
+from fastdec.training.run import RunConfig
 
 SMALL: Any = {  # dropout is for the paper's million steps
   'norm': 'pre',

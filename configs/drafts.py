@@ -46,7 +46,8 @@ from experiments.lab.config import config_of, parse_arg
 from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig
 from experiments.lab.text import TextConfig
-from experiments.lab.train import HeadsConfig, RunConfig
+from experiments.lab.train import HeadsConfig
+from fastdec.training.run import RunConfig
 
 PAPER = Paper(
   Drafters,

@@ -27,7 +27,7 @@ from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
-from experiments.lab.train import RunConfig
+from fastdec.training.run import RunConfig
 
 CODE: Any = {'kind': 'files', 'train': 'train', 'dev': 'dev', 'test': 'test'}
 CODE |= {'source': LANGUAGE, 'target': LANGUAGE}

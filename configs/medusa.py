@@ -26,7 +26,7 @@ from experiments.cai2024 import Measure, Medusa, medusa
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
-from experiments.lab.train import RunConfig
+from fastdec.training.run import RunConfig
 
 PAPER = Paper(
   Medusa,

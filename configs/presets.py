@@ -6,9 +6,9 @@ The task is 'lm' (captions) or 'translation'.
 from typing import Any
 
 from experiments.lab.text import TextConfig
-from experiments.lab.train import RunConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
+from fastdec.training.run import RunConfig
 
 
 def model(task, *, width, layers):

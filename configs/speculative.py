@@ -23,8 +23,8 @@ task
 from configs import presets
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
-from experiments.lab.train import RunConfig
 from experiments.leviathan2022 import Measure, Speculative, Trained
+from fastdec.training.run import RunConfig
 
 
 def get_config(arg=''):

@@ -40,10 +40,11 @@ from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.own import DistillConfig
 from experiments.lab.text import TextConfig
-from experiments.lab.train import HeadsConfig, RunConfig
+from experiments.lab.train import HeadsConfig
 from experiments.stern2018.text import RULES, TREES, TableConfig, Translation, table1
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
+from fastdec.training.run import RunConfig
 
 PAPER = Paper(
   Translation,

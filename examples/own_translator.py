@@ -12,9 +12,10 @@ from pathlib import Path
 import fastdec as fd
 from configs import presets
 from experiments.lab import train
-from experiments.lab.stage import stage
 from experiments.lab.text import TextConfig
-from experiments.lab.train import HeadsConfig, RunConfig
+from experiments.lab.train import HeadsConfig
+from fastdec.training.run import RunConfig
+from fastdec.training.stage import stage
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 600
 data = TextConfig(vocab_size=2000)

@@ -22,17 +22,7 @@ from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of, prompts_of
-from experiments.lab.train import (
-  Count,
-  Rows,
-  RunConfig,
-  Seed,
-  Several,
-  Tokens,
-  each_once,
-  seed_of,
-  spaced,
-)
+from experiments.lab.train import Count, Rows, Seed, Several, Tokens, each_once, seed_of, spaced
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
@@ -48,6 +38,7 @@ from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
+from fastdec.training.run import RunConfig
 
 PLAN = 'stage', 'tree', 'batch'  # fields that name a row
 FROZEN, TOGETHER = STAGES = 'medusa-1', 'medusa-2'

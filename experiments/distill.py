@@ -28,8 +28,8 @@ CONNECT = cli.process_flags()
 
 def main(_: list[str]) -> None:
   from experiments import stern2018
-  from experiments.lab import stage
   from experiments.lab.config import to_dataclass
+  from fastdec.training import stage
 
   paper, settings = stern2018.half(CONFIG.value)
   c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)

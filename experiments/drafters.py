@@ -28,7 +28,7 @@ from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
-from experiments.lab.train import Count, HeadsConfig, Rows, RunConfig, Seed, Tokens, Zero, each_once
+from experiments.lab.train import Count, HeadsConfig, Rows, Seed, Tokens, Zero, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.errors import UserError
@@ -48,6 +48,7 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.log import read_metrics
+from fastdec.training.run import RunConfig
 
 PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']

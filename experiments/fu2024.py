@@ -21,7 +21,7 @@ from experiments.lab.bench import Bench, Texts
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.lab.train import WIDEST, Rows, RunConfig, Seed, Tokens, check_lengths, each_once
+from experiments.lab.train import WIDEST, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders, struct
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
@@ -32,6 +32,7 @@ from fastdec.fields import Between
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
+from fastdec.training.run import RunConfig
 
 # Fields that name a row. A call of lookahead drafts `window` columns and verifies `guesses` n-grams
 # of `ngram` tokens, from a pool of those seen so far. Jacobi: ngram is the block. Lookup: ngram is

@@ -22,7 +22,6 @@ from matplotlib.ticker import NullLocator
 import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
 from experiments.lab.rows import Row, latest
-from experiments.lab.stage import digest
 from experiments.lab.train import Count, Counts, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
@@ -39,6 +38,7 @@ from fastdec.models.api import suppress
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.stage import digest
 
 KEY = 'part', 'model', 'dtype', 'batch', 'length'  # fields that name a row
 TITLES = {'transformer': 'Transformer', 'fconv': 'FConv'}

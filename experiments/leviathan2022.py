@@ -20,7 +20,7 @@ from experiments.lab.compare import cost, joined
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.lab.train import Count, Rows, RunConfig, Seed, Tokens, check_lengths, each_once
+from experiments.lab.train import Count, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding import theory
@@ -34,6 +34,7 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.ngram import NGram
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.run import RunConfig
 
 # Fields that name a row. The plan is the number of tokens drafted a call, or 'adaptive'.
 PLAN = 'draft', 'temperature', 'plan', 'batch'

@@ -32,8 +32,9 @@ CONNECT = cli.process_flags()
 
 def main(_: list[str]) -> None:
   from experiments import stern2018
-  from experiments.lab import networks, stage
+  from experiments.lab import networks
   from experiments.lab.config import to_dataclass
+  from fastdec.training import stage
   from fastdec.training.processes import is_first
 
   if 'kind' in CONFIG.value:

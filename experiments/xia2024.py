@@ -17,7 +17,6 @@ from experiments.lab import report
 from experiments.lab.compare import Comparison, counted, joined
 from experiments.lab.report import Column, Table
 from experiments.lab.rows import Row
-from experiments.lab.stage import digest
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.cli import opening, prompts
@@ -31,6 +30,7 @@ from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of, strategy_of
 from fastdec.text.load import is_draft, open_folder, type_of_draft
+from fastdec.training.stage import digest
 
 SUMMARY = '{strategy}, temperature {temperature:g}, batch {batch}: {tokens:.2f} tokens a call'
 WITHOUT_DRAFT = 'greedy', 'prompt_lookup', 'lookahead'

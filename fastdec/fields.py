@@ -33,6 +33,8 @@ Token = Annotated[int, Between(0, 2**31 - 1)]
 Positive = Annotated[float, Between(1e-30, 1e30)]
 Share = Annotated[float, Between(0, 1)]
 Seed = Annotated[int, Between(0, 2**32 - 1)]
+Count = Annotated[int, Between(1, math.inf)]
+Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
 
 
 def read(

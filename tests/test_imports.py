@@ -39,7 +39,7 @@ ALLOWED = {
   'protocol': BASE | {'decoding', 'models'},
   'folders': BASE | {'cache', 'models', 'heads'},
   'data': BASE,
-  'training': CORE,
+  'training': CORE | {'data', 'folders'},
   'evaluation': CORE,
   'tuning': CORE | {'evaluation', 'folders'},
   'hub': BASE | {'cache', 'models', 'heads', 'folders', 'data'},

@@ -185,7 +185,7 @@ class Page:
 
   def budgeted(self) -> contextlib.AbstractContextManager[None]:
     """Limits the time of the block to the budget."""
-    from experiments.lab import stage
+    from fastdec.training import stage
 
     return stage.budget(seconds(self.budget.value))
 
@@ -204,8 +204,9 @@ class Page:
       overrides: values of leaves in which these settings differ from the command's.
       on_rows: see `Workdir`.
     """
-    from experiments.lab import engine, stage
+    from experiments.lab import engine
     from experiments.lab.workdir import Workdir
+    from fastdec.training import stage
 
     root, here = Path(self.workdir.value), conditions()
     here['config'] = config_string(overrides)

@@ -22,9 +22,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from experiments.lab.stage import POLL_SECONDS, OutOfTime, budget, reason_of, seconds_left
 from fastdec.errors import UserError
 from fastdec.files import locked
+from fastdec.training.stage import POLL_SECONDS, OutOfTime, budget, reason_of, seconds_left
 
 TRIES = 3  # of a job that is killed
 FOREVER = 1_000_000  # minutes: submitit would end a local job after two

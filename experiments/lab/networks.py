@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from experiments.lab import train
-from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig
-from experiments.lab.train import HeadsConfig, RunConfig, Seed, Several, Tokens, Zero, seed_of
+from experiments.lab.train import HeadsConfig, Seed, Several, Tokens, Zero, seed_of
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers
@@ -39,6 +38,8 @@ from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.start import INITS, begin, layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
+from fastdec.training.run import RunConfig, carry_out
+from fastdec.training.stage import in_place
 
 MODELS = {'translation': Transformer, 'lm': LM}  # bases
 SAMPLE = 16  # batches of the training text, on which a network is evaluated
@@ -207,7 +208,7 @@ def network(
 
   # Train, calibrate and save.
   modules = [target.module, module]
-  train.carry_out(folder, task, batches, run, modules, evaluate, save, seed, mesh)
+  carry_out(folder, task, batches, run, modules, evaluate, save, seed, mesh)
 
 
 def network_of(draft: Any, model: Any) -> DraftNetwork:

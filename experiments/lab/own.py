@@ -25,7 +25,6 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from experiments.lab.stage import seconds_left
 from experiments.lab.text import (
   RECORD,
   Split,
@@ -47,6 +46,7 @@ from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import parse_json, whole_file, write_json
 from fastdec.training.progress import Progress
+from fastdec.training.stage import seconds_left
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from

@@ -9,10 +9,10 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.lab.stage import digest
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row
 from fastdec.files import json_lines
+from fastdec.training.stage import digest
 
 LONGEST_NAME = 60  # characters
 

@@ -10,94 +10,42 @@ dataclass with a `key`, whose `open()` returns the material to train on.
 import dataclasses
 import functools
 import hashlib
-import math
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from experiments.lab.stage import OutOfTime, inputs_of, seconds_left
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
-from fastdec.fields import Between, Positive, Share
+from fastdec.fields import Between
+from fastdec.fields import Count as Count
 from fastdec.fields import Seed as Seed
-from fastdec.files import write_text
+from fastdec.fields import Zero as Zero
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.transformed import Transformed
-from fastdec.kernels.sharding import MeshConfig, check_rows, make_mesh, partition_of
+from fastdec.kernels.sharding import MeshConfig, check_rows
 from fastdec.models.api import Model, Params
-from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
-from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss, head_accuracy
-from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.processes import agreed, is_first, wait
-from fastdec.training.state import Task, base_task, finetuned_heads_task, frozen_heads_task
+from fastdec.training.run import Rows as Rows
+from fastdec.training.run import RunConfig, carry_out
+from fastdec.training.stage import inputs_of
+from fastdec.training.state import base_task, finetuned_heads_task, frozen_heads_task
 
 Regime = Literal['regular', 'distil', 'finetune', 'both']
 DISTILLED = ('distil', 'both')  # regimes that train on a teacher's translations
 TUNED = ('finetune', 'both')  # regimes whose heads train together with the base
 
 
-Count = Annotated[int, Between(1, math.inf)]
-Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
 Counts = tuple[Count, ...]
 # Bounds of what a call, or a batch, can hold.
 WIDEST = 999  # tokens of a call
 Tokens = Annotated[int, Between(1, WIDEST)]
 Several = Annotated[int, Between(2, WIDEST)]  # tokens, one beside the first at least
-Rows = Annotated[int, Between(1, 2**16)]  # at once
 Part = Annotated[float, Between(0, 0.999)]
-Factor = Annotated[float, Between(0, 1e30)]
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-  """One training run, by Adam or Muon; the schedules are those of `OptimizerConfig`."""
-
-  steps: Count
-  warmup: Count  # steps
-  every: Count  # steps between evaluations and checkpoints
-  schedule: str = 'rsqrt'  # or 'noam', T2T's older one; 'linear' and 'cosine' fall to 0
-  constant: Positive = 2.0  # with a short warm-up the paper's 2.0 would peak too high
-  label_smoothing: Share = 0.1
-  average: Count = 2  # checkpoints whose mean is the result
-  span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
-  # Rows of a batch; 0: the data's. All heads at once train faster on small batches.
-  rows: Annotated[int, Between(0, 2**16)] = 0
-  accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
-  b2: float = 0.997  # Adam's, as in T2T v3
-  muon: Factor = 0.0  # kernels of layers learn by Muon, at this many times the rate; 0: by Adam
-  clip: Factor = 0.0  # longer gradients are shortened to this norm; 0: none is
-  heads_rate: Factor = 1.0  # rate of heads that are trained together with the base, in its units
-  weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)
-
-  @classmethod
-  def falling(cls, **settings: Any) -> Self:
-    """A run whose rate falls from `constant` to 0, averaged over its last twentieth."""
-    return cls(**{'schedule': 'linear', 'average': 5, 'span': 0.05} | settings)
-
-  def loop(self) -> LoopConfig:
-    """Length and intervals of the training loop."""
-    return LoopConfig(
-      self.steps,
-      log_every=min(50, self.every),
-      eval_every=self.every,
-      checkpoint_every=self.every,
-      keep=self.average,
-      span=self.span,
-      accumulate=self.accumulate,
-    )
-
-  def optimizer(self, d_model: int) -> OptimizerConfig:
-    """The rate for a model of this width."""
-    names = 'schedule', 'constant', 'warmup', 'steps', 'b2', 'muon', 'clip', 'heads_rate'
-    settings = {name: getattr(self, name) for name in (*names, 'weight_norm')}
-    return OptimizerConfig(d_model=d_model, **settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,54 +219,6 @@ def heads(
   carry_out(folder, task, batches, run, [model, module], evaluate, save, seed, mesh)
 
 
-def carry_out(
-  folder: pathlib.Path,
-  task: Task,
-  batches: Any,
-  run: RunConfig,
-  modules: Sequence[Any],
-  evaluate: Callable[[Params], dict[str, float]],
-  save: Callable[[Params], None],
-  seed: int,
-  mesh: MeshConfig,
-) -> None:
-  """Trains in a folder, or continues; at the end saves the mean of the last checkpoints.
-
-  Args:
-    folder: of the stage.
-    task, batches, run, seed, mesh: see `base`.
-    modules: the base, and the heads or draft on it, whose weights the mesh shards.
-    evaluate: figures for the log, from parameters.
-    save: writes parameters as the result.
-
-  Raises:
-    OutOfTime: the budget ended first; there is a checkpoint.
-  """
-  # The last process was killed while it removed checkpoints.
-  if agreed((folder / 'TRAINED').exists()):
-    if is_first():
-      drop_checkpoints(folder)
-    return
-
-  # Train, within the budget.
-  loop, devices = run.loop(), devices_of(mesh)
-  partition = tuple(rule for module in modules for rule in partition_of(module, mesh.model))
-  optimizer, key = run.optimizer(modules[0].d_model), jax.random.key(seed)
-  trained = train(
-    task, batches, optimizer, loop, folder, key, evaluate, seconds_left(), devices, partition
-  )
-  if not trained.is_finished:
-    raise OutOfTime
-
-  # Save the mean of the last checkpoints, and remove them.
-  params = average_checkpoints(folder, loop.kept)
-  if is_first():
-    save(params)
-    write_text(folder / 'TRAINED', '')
-    drop_checkpoints(folder)
-  wait('saved')
-
-
 def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
   """The base in a folder, see `without_heads`.
 
@@ -408,8 +308,3 @@ def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
   order = None if (k, regime) == (1, 'regular') else seed_of(seed, f'k{most}-{regime}')
   if made and made.get('order') != order:
     raise UserError(f'{folder} was trained with another regime or seed: give those of the run')
-
-
-def devices_of(mesh: MeshConfig) -> Mesh | None:
-  """The mesh; None where it is one device, which needs none."""
-  return None if mesh == MeshConfig() else make_mesh(mesh)

@@ -26,14 +26,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.lab import stage as stages
 from experiments.lab.engine import Engine
 from experiments.lab.rows import Row, find, find_failure, json_of, name_of, read
-from experiments.lab.stage import OutOfTime, check_budget, reason_of
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
 from fastdec.files import locked
 from fastdec.terminal import plain_console
+from fastdec.training import stage as stages
+from fastdec.training.stage import OutOfTime, check_budget, reason_of
 
 LONGEST_REASON = 400  # characters
 

@@ -30,13 +30,11 @@ from jaxtyping import Array, UInt8
 import fastdec as fd
 from experiments.lab import train
 from experiments.lab.rows import Row
-from experiments.lab.stage import check_budget, in_place, inputs_of
 from experiments.lab.train import (
   TUNED,
   Count,
   HeadsConfig,
   Rows,
-  RunConfig,
   Seed,
   Several,
   Tokens,
@@ -76,6 +74,8 @@ from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransfo
 from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
+from fastdec.training.run import RunConfig, devices_of
+from fastdec.training.stage import check_budget, in_place, inputs_of
 
 DEV_IMAGES = 32  # of an evaluation during training, at most
 FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fitted to
@@ -427,7 +427,7 @@ def write_images(
   if data.mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
   source = source[spaced(len(source), images)]
-  devices = train.devices_of(mesh)
+  devices = devices_of(mesh)
   if devices is not None:
     params = place(params, devices, partition_of(model, mesh.model))
   parts = [folder / 'parts' / f'{first:06}.npy' for first in range(0, len(source), PART)]

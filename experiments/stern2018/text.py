@@ -30,7 +30,6 @@ from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import text
 from experiments.lab.rows import Row
-from experiments.lab.stage import in_place
 from experiments.lab.text import TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
@@ -39,7 +38,6 @@ from experiments.lab.train import (
   Count,
   HeadsConfig,
   Regime,
-  RunConfig,
   Seed,
   Several,
   Tokens,
@@ -71,6 +69,8 @@ from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.run import RunConfig
+from fastdec.training.stage import in_place
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes

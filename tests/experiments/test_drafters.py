@@ -15,12 +15,11 @@ import fastdec as fd
 from configs import drafts, presets
 from experiments import drafters
 from experiments.drafters import Drafters, plans, speeds
-from experiments.lab import networks, report, rows, stage, train
+from experiments.lab import networks, report, rows, train
 from experiments.lab.config import to_dataclass
 from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.text import TextConfig
-from experiments.lab.train import RunConfig
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.folders.drafts import load_draft
@@ -28,6 +27,9 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
+from fastdec.training import run as training_run
+from fastdec.training import stage
+from fastdec.training.run import RunConfig
 from tests.experiments.conftest import ROOT, run, with_settings
 
 TASKS = 'translation', 'lm'
@@ -319,7 +321,7 @@ def test_a_draft_is_trained_and_calibrated(whole, words, launch):
 @pytest.mark.slow
 def test_a_draft_goes_on_where_it_was(whole, words, launch, tmp_path, monkeypatch):
   with monkeypatch.context() as patched:
-    patched.setattr(train, 'seconds_left', lambda: 0.0)  # a step a call
+    patched.setattr(training_run, 'seconds_left', lambda: 0.0)  # a step a call
     ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
     assert 'Out of budget: the same command goes on' in ended.out
   other = launch('train', *words(**EAGLE | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')

@@ -6,11 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.lab import report, rows, stage, text
+from experiments.lab import report, rows, text
 from experiments.stern2018 import images, vote
 from fastdec.cli.prompt_file import Output, blocks_of
 from fastdec.cli.show import counted
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.training import stage
 from tests.fuzzing import fuzz, fuzz_bytes, fuzz_lines, spoilt
 
 ROW = {'k': 2, 'rule': 'exact', 'speedup': 1.5, 'commit': 'a', 'error': None}

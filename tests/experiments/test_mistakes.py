@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from experiments.lab import train
 from fastdec import folders
 from fastdec.errors import UserError
+from fastdec.training import run as training_run
 from tests.experiments.conftest import ROOT
 
 
@@ -178,7 +178,7 @@ def test_evaluate_wants_a_finished_run_of_its_config(table, refused, workdir, ru
 def begun(table, launch, tmp_path, monkeypatch):
   """The folder of a run that was stopped after its first step."""
   with monkeypatch.context() as patched:
-    patched.setattr(train, 'seconds_left', lambda: 0.0)
+    patched.setattr(training_run, 'seconds_left', lambda: 0.0)
     ended = launch('train', *table.words(), f'--workdir={tmp_path}/begun')
   assert ended.code == 0 and 'Out of budget: the same command goes on in ' in ended.out
   return tmp_path / 'begun'

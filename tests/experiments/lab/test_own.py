@@ -9,11 +9,11 @@ import fastdec as fd
 from configs import presets
 from experiments.lab import own
 from experiments.lab.own import DistillConfig
-from experiments.lab.stage import OutOfTime
 from experiments.lab.text import TextConfig, check_author, check_written, prompts_of
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, load_pairs
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.training.stage import OutOfTime
 
 PROMPT, MAX_LEN = 4, 5
 FILES = ('train.en', 'train-*.npy', 'dev.en', 'dev-*.npy', 'config.json')

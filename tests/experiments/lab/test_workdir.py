@@ -8,10 +8,11 @@ import time
 import pytest
 
 import fastdec as fd
-from experiments.lab import engine, rows, stage
-from experiments.lab.stage import budget
+from experiments.lab import engine, rows
 from experiments.lab.workdir import Workdir
 from fastdec.files import locked
+from fastdec.training import stage
+from fastdec.training.stage import budget
 
 
 @pytest.fixture

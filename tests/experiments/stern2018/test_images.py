@@ -11,7 +11,7 @@ import pytest
 
 import fastdec as fd
 from configs import celeba
-from experiments.lab import rows, stage
+from experiments.lab import rows
 from experiments.lab.config import to_dataclass
 from experiments.lab.train import seed_of
 from experiments.lab.workdir import Workdir
@@ -21,6 +21,7 @@ from fastdec import folders
 from fastdec.data.images import embedded
 from fastdec.data.images.resizing import shrink
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.training import stage
 from tests.experiments.conftest import ROOT, run, with_settings
 
 ONCE = {}

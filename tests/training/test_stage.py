@@ -11,8 +11,8 @@ import threading
 import pytest
 
 import fastdec as fd
-from experiments.lab import stage
-from experiments.lab.stage import OutOfTime, budget, digest
+from fastdec.training import stage
+from fastdec.training.stage import OutOfTime, budget, digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def test_a_stage_that_fails_is_not_done_and_is_gone_on_with(tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from experiments.lab.stage import stage
+from fastdec.training.stage import stage
 
 def make(folder, steps):
   (folder / 'part').touch()
