@@ -3,43 +3,28 @@
 Without a name it lists them. `python -m experiments NAME --help` shows the flags of one.
 """
 
-import ast
 import difflib
 import pathlib
-import re
-import runpy
 import sys
 
-HERE = pathlib.Path(__file__).parent
-
-
-def experiments() -> dict[str, str]:
-  """The first sentence about each command, by name: files of this folder that call `cli.run`."""
-  sentences = {}
-  for file in sorted(HERE.glob('*.py')):
-    source = file.read_text()
-    if '\n  cli.run' in source:
-      about = ast.get_docstring(ast.parse(source)) or ''
-      paragraph = ' '.join(about.split('\n\n')[0].split())
-      sentences[file.stem] = re.split(r'\.(?= [A-Z]|$)|:$', paragraph)[0]
-  return sentences
+from experiments import EXPERIMENTS, run
 
 
 def main() -> int:
-  """Runs the experiment that the first word names, with the other words as its flags; the exit
-  code."""
-  known = experiments()
+  """Runs the experiment that the first word names, with the other words as its flags, or lists all
+  experiments. Returns the exit code."""
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
-  if name in known:
-    sys.argv = [str(HERE / f'{name}.py'), *sys.argv[2:]]
-    runpy.run_module(f'experiments.{name}', run_name='__main__', alter_sys=True)
+  if name in EXPERIMENTS:
+    sys.argv = [str(pathlib.Path(__file__).with_name(f'{name}.py')), *sys.argv[2:]]
+    run(name)
   elif name in ('--help', '-h'):
     print('python -m experiments NAME --config=... --workdir=... (NAME --help: all flags)\n')
-    for name, sentence in known.items():
-      print(f'  {name:<12} {sentence}')
+    for name, experiment in EXPERIMENTS.items():
+      print(f'  {name:<12} {experiment.about}')
   else:
-    near = difflib.get_close_matches(name, known, 1)
-    advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(known)}'
+    advice = f'known are {", ".join(EXPERIMENTS)}'
+    if near := difflib.get_close_matches(name, EXPERIMENTS, 1):
+      advice = f'did you mean {near[0]}?'
     print(f'there is no experiment {name}: {advice}', file=sys.stderr)
     return 2
   return 0

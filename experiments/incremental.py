@@ -1,6 +1,4 @@
-"""Savings of incremental decoding: no cache, a cache driven from the host, one program."""
-
-from experiments.lab import cli
+from experiments import run
 
 if __name__ == '__main__':
-  cli.run_paper('incremental', 'experiments.incremental_decoding', 'Incremental', 'incremental')
+  run('incremental')

@@ -1,6 +1,4 @@
-"""Medusa (Cai et al. 2024): heads on a language model, their trees, and what they gain."""
-
-from experiments.lab import cli
+from experiments import run
 
 if __name__ == '__main__':
-  cli.run_paper('medusa', 'experiments.cai2024', 'Medusa', 'medusa')
+  run('medusa')

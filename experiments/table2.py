@@ -1,6 +1,4 @@
-"""Table 2 of Stern et al. 2018: super-resolution, mean accepted block sizes and likeness."""
-
-from experiments.lab import cli
+from experiments import run
 
 if __name__ == '__main__':
-  cli.run_paper('celeba', 'experiments.stern2018.images', 'Table2', 'table2')
+  run('table2')

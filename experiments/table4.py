@@ -1,6 +1,4 @@
-"""Table 4 of Stern et al. 2018: BLEU and speed-up on the test set, all of it distilled."""
-
-from experiments.lab import cli
+from experiments import run
 
 if __name__ == '__main__':
-  cli.run_paper('wmt14', 'experiments.stern2018.text', 'Translation', 'table4')
+  run('table4')

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import fastdec
+from experiments import EXPERIMENTS
 from fastdec.extras import EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
@@ -221,7 +222,7 @@ def test_benchmarks_know_the_library_alone():
 
 
 def is_command(file: Path) -> bool:
-  return 'cli.run' in file.read_text() or file.name in ABOVE_PAPERS
+  return file.stem in EXPERIMENTS or file.name in ('__main__.py', *ABOVE_PAPERS)
 
 
 @pytest.mark.parametrize(
