@@ -40,7 +40,7 @@ from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import Timing
 from fastdec.fields import Between
 from fastdec.folders.drafts import draft_content, load_draft
-from fastdec.kernels.packed import unpacked
+from fastdec.kernels.packed import drop_panels
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
@@ -311,7 +311,7 @@ def training_cost(draft: Trained) -> Row:
   params = loaded(draft).params
   learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
   return {
-    'parameters': sum(leaf.size for leaf in jax.tree.leaves(unpacked(learnt))),
+    'parameters': sum(leaf.size for leaf in jax.tree.leaves(drop_panels(learnt))),
     'training_tokens': round(draft.run.steps * tokens_per_step(draft)),
     'training_seconds': draft.run.steps * statistics.median(seconds) if seconds else None,
   }

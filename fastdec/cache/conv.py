@@ -1,16 +1,17 @@
 """Convolution cache: the last inputs of causal convolutions. Its size does not grow with the text.
 
-A convolution of width w reads a position's own input and the w - 1 before it. So each layer keeps
-its last w - 1 committed inputs, oldest first. From `write` to `commit` the inputs of the call's n
-nodes follow them:
+A convolution of width w reads a position's own input and the w - 1 inputs before it. So each layer
+keeps its last w - 1 committed inputs, oldest first. Between `write` and `commit` they are followed
+by the inputs of the call's n nodes:
 
     w = 3, nodes root, a, b, aa as in `models.api.Nodes`
     slot      0  1 | 2=root 3=a 4=b 5=aa         commit of root, a, aa keeps slots 3 and 5
 
-Before the first token there are zeros, the padding of training. Nothing is overwritten before
-`commit`, so any path of nodes can be kept. (fairseq's `LinearizedConvolution` takes one step at a
-time.) The cache of a draft model can take back up to `Capacity.back` committed tokens. For these it
-keeps `back` more inputs before the w - 1, and shifts them right by the number of tokens taken back.
+The inputs before the first token are zeros, like the padding in training. Nothing is overwritten
+before `commit`, so any path of nodes can be kept. (fairseq's `LinearizedConvolution` advances by
+one position at a time.) The cache of a draft model can take back up to `Capacity.back` committed
+tokens. For this it keeps `back` older inputs too, and shifts all of them right by the number of
+tokens that are taken back.
 """
 
 import dataclasses
@@ -30,32 +31,32 @@ class LayerConv:
 
   inputs: Float[Array, 'b s c']
   width: int = struct.static()  # w, of the convolution
-  # committed inputs that no convolution reads, unless newer ones are taken back
+  # older committed inputs, which are read only after newer ones have been taken back
   back: int = struct.static()
 
   @property
   def past(self) -> int:
+    """Number of committed inputs."""
     return self.back + self.width - 1
 
   def write(self, x: Float[Array, 'b n c']) -> 'LayerConv':
     """Puts the inputs of n nodes after the committed ones."""
     committed = self.inputs[:, : self.past]
-    return dataclasses.replace(
-      self, inputs=jnp.concatenate([committed, x.astype(committed.dtype)], axis=1)
-    )
+    inputs = jnp.concatenate([committed, x.astype(committed.dtype)], axis=1)
+    return dataclasses.replace(self, inputs=inputs)
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'LayerConv':
-    """Keeps the last `past` of the committed inputs and the first `count` nodes of `path`."""
-    # slots among the committed inputs, followed by those of the path
+    """Keeps the last `past` inputs of the sequence: committed inputs, `count` nodes of `path`."""
+    # A negative count would need inputs older than the cache has, but nothing reads these again.
     slots = count[:, None] + jnp.arange(self.past, dtype=count.dtype)[None]
-    # A negative count would need older inputs than the cache has, but nothing reads these again.
     slots = jnp.maximum(slots, 0)
+
+    # Slots from `past` on count along the path: look up which node each of them is.
     if path is not None:
       node = jnp.take_along_axis(path, (slots - self.past).clip(0, path.shape[1] - 1), axis=1)
       slots = jnp.where(slots < self.past, slots, self.past + node)
-    return dataclasses.replace(
-      self, inputs=jnp.take_along_axis(self.inputs, slots[:, :, None], axis=1)
-    )
+    inputs = jnp.take_along_axis(self.inputs, slots[:, :, None], axis=1)
+    return dataclasses.replace(self, inputs=inputs)
 
 
 @struct.pytree
@@ -69,31 +70,32 @@ class ConvCache:
   def empty(
     cls, layers: Sequence[tuple[int, int]], rows: int, dtype: DTypeLike, back: int = 0
   ) -> 'ConvCache':
-    """A cache without tokens.
+    """Returns a cache without tokens.
 
     Args:
-      layers: (input channels, kernel width) of each.
-      rows: sequences of the batch; they lie along 'data' on a mesh.
+      layers: (input channels, kernel width) of each layer.
+      rows: sequences of the batch; on a mesh they are split over 'data'.
       dtype: type of the inputs.
       back: tokens that a negative `commit` may take back, as in `models.api.Capacity`.
     """
-
-    def empty(channels: int, width: int) -> LayerConv:
+    entries = []
+    for channels, width in layers:
       inputs = jnp.zeros((rows, back + width - 1, channels), dtype)
-      return LayerConv(constrain(inputs, 'data'), width, back)
-
-    entries = tuple(empty(channels, width) for channels, width in layers)
-    return cls(entries, constrain(jnp.zeros(rows, jnp.int32), 'data'))
+      entries.append(LayerConv(constrain(inputs, 'data'), width, back))
+    return cls(tuple(entries), constrain(jnp.zeros(rows, jnp.int32), 'data'))
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'ConvCache':
-    """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
+    """Keeps the first `count` nodes of `path`, of the nodes written last, and forgets the others.
 
     Args:
-      path: node indices from the root down; None for a chain, whose nodes already stand in order.
-      count: nodes to keep in each row. 0 leaves a row as it was; a negative count takes tokens
+      path: node indices from the root down; None for a chain, whose nodes are in order already.
+      count: nodes to keep in each row. 0 does not change the row; a negative count takes tokens
         back, at most `back`.
     """
-    return ConvCache(tuple(layer.commit(path, count) for layer in self.layers), self.length + count)
+    layers = []
+    for layer in self.layers:
+      layers.append(layer.commit(path, count))
+    return ConvCache(tuple(layers), self.length + count)
 
   def gather(self, rows: Int[Array, ' w']) -> 'ConvCache':
     """See `KVCache.gather`."""
@@ -101,6 +103,5 @@ class ConvCache:
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'ConvCache':
     """See `KVCache.take`."""
-    return self.gather(
-      (rows[:, None] * beams + jnp.arange(beams, dtype=rows.dtype)[None]).reshape(-1)
-    )
+    beam = jnp.arange(beams, dtype=rows.dtype)[None]
+    return self.gather((rows[:, None] * beams + beam).reshape(-1))

@@ -2,8 +2,8 @@
 
 In a call on one token, XLA's CPU backend reads the cache of one row as [g, s, p]. If the loop
 carries [1, g, s, p], XLA writes both shapes, each from its own copy, and copies both once more:
-four copies of every cache a step. So such loops carry [g, s, p]. Calls on more tokens read
-[1, g, s, p], and are left alone.
+four copies of every cache per step. So these loops carry [g, s, p]. Calls on more tokens read
+[1, g, s, p], and their loops carry that.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,13 @@ def while_loop(
   """Runs `jax.lax.while_loop`; its step calls a model on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.while_loop(condition, step, state)
-  bare, dressed = _without_rows(state)
-  return dressed(
-    jax.lax.while_loop(lambda x: condition(dressed(x)), lambda x: _bare(step(dressed(x))), bare)
+  restore = _remember_rows(state)
+  arrays = jax.lax.while_loop(
+    lambda arrays: condition(restore(arrays)),
+    lambda arrays: _drop_rows(step(restore(arrays))),
+    _drop_rows(state),
   )
+  return restore(arrays)
 
 
 def fori_loop(
@@ -34,28 +37,30 @@ def fori_loop(
   """Runs `jax.lax.fori_loop`; its step calls a model on `nodes` tokens of each row."""
   if nodes > 1:
     return jax.lax.fori_loop(first, end, step, state)
-  bare, dressed = _without_rows(state)
-  return dressed(jax.lax.fori_loop(first, end, lambda i, x: _bare(step(i, dressed(x))), bare))
+  restore = _remember_rows(state)
+  arrays = jax.lax.fori_loop(
+    first, end, lambda i, arrays: _drop_rows(step(i, restore(arrays))), _drop_rows(state)
+  )
+  return restore(arrays)
 
 
-def _without_rows(state: T) -> tuple[list[Array], Callable[[list[Array]], T]]:
-  """Returns a state's arrays without the axis of a single row, and the function that restores it.
-
-  Only arrays that may be caches of one row lose the axis."""
-  arrays, shape = jax.tree.flatten(state)
-  had = [_is_one_row(x) for x in arrays]
-
-  def dressed(bare: list[Array]) -> T:
-    return jax.tree.unflatten(
-      shape, [x[None] if axis else x for x, axis in zip(bare, had, strict=True)]
-    )
-
-  return _bare(state), dressed
+def _drop_rows(state: Any) -> list[Array]:
+  """Returns a state's arrays; those that may be caches of one row lose the axis of rows."""
+  arrays = jax.tree.leaves(state)
+  for i, x in enumerate(arrays):
+    if x.ndim >= AXES and x.shape[0] == 1:
+      arrays[i] = x[0]
+  return arrays
 
 
-def _bare(state: Any) -> list[Array]:
-  return [x[0] if _is_one_row(x) else x for x in jax.tree.leaves(state)]
+def _remember_rows(state: T) -> Callable[[list[Array]], T]:
+  """Returns the inverse of `_drop_rows` for states of this structure and these shapes."""
+  before, structure = jax.tree.flatten(state)
 
+  def restore(arrays: list[Array]) -> T:
+    whole = []
+    for x, old in zip(arrays, before, strict=True):
+      whole.append(x[None] if x.ndim < old.ndim else x)
+    return jax.tree.unflatten(structure, whole)
 
-def _is_one_row(x: Array) -> bool:
-  return x.ndim >= AXES and x.shape[0] == 1
+  return restore

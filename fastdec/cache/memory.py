@@ -19,10 +19,10 @@ class Memory:
 
 @struct.pytree
 class WithMemory:
-  """A decoder's own cache beside the memory it reads.
+  """A decoder's own cache, and the memory that the decoder reads.
 
-  For each row of memory the own cache may have several rows, which lie together: the beams of a
-  source. `commit` and `gather` act on the own cache and leave the memory alone.
+  The own cache may have several adjacent rows for a row of memory: the beams of a source. `commit`
+  and `gather` change the own cache only.
   """
 
   own: Any
@@ -37,9 +37,10 @@ class WithMemory:
     return WithMemory(self.own.commit(path, count), self.memory)
 
   def gather(self, rows: Int[Array, ' w']) -> 'WithMemory':
-    """Reorders or multiplies rows among those of the same source."""
+    """Reorders or copies rows, which stay with their sources."""
     return WithMemory(self.own.gather(rows), self.memory)
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'WithMemory':
     """See `KVCache.take`."""
-    return WithMemory(self.own.take(rows, beams), jax.tree.map(lambda x: x[rows], self.memory))
+    memory = jax.tree.map(lambda x: x[rows], self.memory)
+    return WithMemory(self.own.take(rows, beams), memory)

@@ -26,9 +26,9 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.rows import Row
 from fastdec.evaluation.wallclock import measure
-from fastdec.kernels.packed import unpacked
+from fastdec.kernels.packed import drop_panels
 from fastdec.kernels.products import kernels_of
-from fastdec.kernels.quantized import TYPES, quantized_kernel
+from fastdec.kernels.quantized import TYPES, quantize_kernel
 from fastdec.struct import Bound
 
 DECODER = ('decoder', 'layer', 'norm')  # beginnings of the names of parameters that a call reads
@@ -266,7 +266,7 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
       continue
     matrix = _matrix(key, leaf.shape, wide)
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    params.append(quantized_kernel(matrix, dtype) if is_kernel(name) else matrix)
+    params.append(quantize_kernel(matrix, dtype) if is_kernel(name) else matrix)
   return tree.unflatten(params)
 
 
@@ -277,4 +277,4 @@ def _matrix(key: Array, shape: tuple[int, ...], dtype: str) -> Array:
 
 def _size(trees: Iterable[Any]) -> int:
   """Counts the bytes of some trees; a packed kernel is read once, in one of its two forms."""
-  return sum(leaf.nbytes for leaf in jax.tree.leaves(unpacked(tuple(trees))))
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(drop_panels(tuple(trees))))

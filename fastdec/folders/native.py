@@ -44,7 +44,7 @@ from fastdec.folders.stored import Stored, put, stored_in, write
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
-from fastdec.kernels.packed import unpacked
+from fastdec.kernels.packed import drop_panels
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.fresh import shapes_of
@@ -137,9 +137,9 @@ def save(
   if not _is_ours(folder):
     raise UserError(f'{folder} is there already, and is no model of ours alone: give a new folder')
   with whole_folder(folder) as partial:
-    write(partial / 'model.safetensors', unpacked(params))
+    write(partial / 'model.safetensors', drop_panels(params))
     if heads is not None:
-      write(partial / 'heads.safetensors', unpacked(heads.params))
+      write(partial / 'heads.safetensors', drop_panels(heads.params))
     if hasattr(tokenizer, 'save'):
       tokenizer.save(partial)
     elif isinstance(tokenizer, tuple):

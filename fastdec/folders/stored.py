@@ -18,8 +18,13 @@ from fastdec.errors import UserError
 from fastdec.files import damaged, open_file
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import kernels_of
-from fastdec.kernels.quantized import is_quantized, of_integers, quantized_kernel, scale_lying
-from fastdec.kernels.sharding import check_axes, partition_of, shardings_of
+from fastdec.kernels.quantized import (
+  choose_scale_sharding,
+  from_integers,
+  is_quantized,
+  quantize_kernel,
+)
+from fastdec.kernels.sharding import check_axes, choose_shardings, partition_of
 from fastdec.models.api import Params
 
 DTYPES = {
@@ -226,7 +231,7 @@ def put(
   if mesh is not None:
     check_axes(mesh)
     table = partition_of(module, mesh.shape['model'])
-    shardings = jax.tree.leaves(shardings_of(stored, mesh, table))
+    shardings = jax.tree.leaves(choose_shardings(stored, mesh, table))
   arrays = {}
   for (path, leaf), sharding in zip(named, shardings, strict=True):
     if id(leaf) not in arrays:
@@ -245,11 +250,11 @@ def _read_parameter(
     return _put(leaf, dtype, sharding)
   stored = integers_of(leaf)
   if stored is None:
-    return quantized_kernel(_put(leaf, dtype, sharding), kernel)
+    return quantize_kernel(_put(leaf, dtype, sharding), kernel)
   values, scale = stored
-  scale_sharding = None if sharding is None else scale_lying(leaf.ndim, sharding)
+  scale_sharding = None if sharding is None else choose_scale_sharding(leaf.ndim, sharding)
   placed = _put(values, None, sharding)
-  return of_integers(placed, _put(scale, 'float32', scale_sharding), kernel)
+  return from_integers(placed, _put(scale, 'float32', scale_sharding), kernel)
 
 
 def _put(leaf: Any, dtype: str | None, sharding: NamedSharding | None) -> Array:

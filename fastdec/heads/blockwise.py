@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.context import BIAS_TABLE, Context
-from fastdec.kernels.packed import unpacked
+from fastdec.kernels.packed import drop_panels
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, project, project_each, unit_scaling
@@ -140,7 +140,7 @@ class BlockwiseHeads(Context):
       cut = functools.partial(
         jax.lax.dynamic_slice_in_dim, start_index=index * self.d_ff, slice_size=self.d_ff
       )
-      w1, b1 = jax.tree.map(cut, unpacked((w1, b1)))
+      w1, b1 = jax.tree.map(cut, drop_panels((w1, b1)))
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     units = self._drop(jax.nn.relu(affine(self.seen(hidden, root), w1, b1)), keys[0])
     return hidden + self._drop(affine(units, params['w2'][index], params['b2'][index]), keys[1])

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.kernels.products import products_of
-from fastdec.kernels.sharding import Table, partition_of, under, within
+from fastdec.kernels.sharding import Table, partition_of, prefix_regex
 from fastdec.models.api import Capacity, Params, embedding_of, source_of, source_pad
 from fastdec.models.taps import apply_with
 
@@ -75,16 +75,20 @@ class Transformed:
 
   def partition(self, devices: int) -> Table:
     """Lays out the parameters as trunk and heads do; see `kernels.sharding`."""
-    return (
-      *under('model', partition_of(self.model, devices)),
-      *under('heads', self.heads.partition(devices)),
-    )
+    rows = []
+    for name, part in (('model', self.model), ('heads', self.heads)):
+      for regex, spec in partition_of(part, devices):
+        rows.append((prefix_regex(name, regex), spec))
+    return tuple(rows)
 
   @property
   def products(self) -> tuple[str, ...]:
     """The trunk's kernels and the heads'; see `kernels.products`."""
-    parts = (('model', self.model), ('heads', self.heads))
-    return tuple(within(name, regex) for name, part in parts for regex in products_of(part))
+    regexes = []
+    for name, part in (('model', self.model), ('heads', self.heads)):
+      for regex in products_of(part):
+        regexes.append(prefix_regex(name, regex))
+    return tuple(regexes)
 
   def encode(self, params: Params, inputs: Array) -> Any:
     return self.model.encode(params['model'], inputs)

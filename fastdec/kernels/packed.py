@@ -4,9 +4,9 @@
 
 For one row, XLA's CPU backend reads a kernel [outputs, inputs] in place. For several rows it
 re-tiles the kernel in every call: a call on two tokens takes twice as long as a call on one. A
-panel is a kernel's part of 64 outputs, laid out as [inputs, width], the form that
-products of few rows want. A single row goes in twice, which is faster than one row by the kernel.
-Products of more rows read the kernel as before. The copy doubles the kernels' memory.
+panel holds 64 outputs of a kernel as [inputs, width], the layout that XLA wants for products of few
+rows. A single row is multiplied twice, which is still faster than one row by the kernel. Products
+of more rows read the kernel as before. The copy doubles the kernels' memory.
 """
 
 import functools
@@ -26,7 +26,7 @@ WIDTH = 64  # outputs of a panel
 
 @struct.pytree
 class Packed:
-  """A kernel, and its copy in panels; zeros fill up the last one. It has the kernel's shape."""
+  """A kernel, and its copy in panels; the last panel ends with zeros. Its shape is the kernel's."""
 
   kernel: Num[Array, '*f d']
   panels: Num[Array, 'n d w']
@@ -45,27 +45,33 @@ class Packed:
     return self.panels.shape[-1]
 
   def serves(self, x: Num[Array, 'r ...']) -> bool:
-    """True if panels multiply these rows faster."""
+    """True if panels multiply these rows faster than the kernel does."""
     return 0 < len(x) <= most_rows(x.dtype)
 
   def serves_each(self, x: Num[Array, 'r h d']) -> bool:
     """True if panels multiply each row's vectors by their own kernels faster.
 
-    No panel may reach into two kernels."""
+    No panel may hold outputs of two kernels."""
     return self.serves(x) and int(np.prod(self.shape[1:-1])) % self.width == 0
 
   def __getitem__(self, index: Any) -> 'Packed | Num[Array, "..."]':
-    """Returns a part of the outputs, with its panels if they end where it does.
+    """Returns a part of the outputs; it has panels if it begins and ends with a panel.
 
-    It is one entry of the first axis, perhaps by a traced number, or a slice."""
+    Args:
+      index: of the first axis, an integer (perhaps traced) or a slice.
+    """
     kernel = self.kernel[index]
     count, each, width = len(self.kernel), int(np.prod(self.shape[1:-1])), self.width
+
+    # One entry: it has panels of its own if its outputs fill whole panels.
     if not isinstance(index, slice):
       if np.ndim(index) or each % width:
         return kernel
       return Packed(kernel, self.panels.reshape(count, -1, *self.panels.shape[1:])[index])
+
+    # A slice: both ends must be ends of panels.
     first, end, step = index.indices(count)
-    begins = first * each % width == 0  # with a panel
+    begins = first * each % width == 0
     ends = end * each % width == 0 or end == count
     if step != 1 or not begins or not ends:
       return kernel
@@ -77,27 +83,28 @@ class Packed:
 
 
 def most_rows(dtype: DTypeLike) -> int:
-  """Largest number of rows that panels serve in this type, measured on CPUs with AVX-512; 0: none.
+  """Most rows that panels multiply faster in this type, measured on CPUs with AVX-512; 0: none.
 
   (In bfloat16, on a CPU with AMX, panels take up to 2.5 times as long, in int8 twice as long.)"""
   return 12 if jnp.dtype(dtype).itemsize >= 4 else 0
 
 
-def packed(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:
+def pack_kernel(kernel: Num[Array, '*f d'], width: int = WIDTH) -> Packed:
   """Returns the kernel with its copy in panels of `width` outputs."""
-  return Packed(kernel, _panels(kernel, width))
+  return Packed(kernel, _make_panels(kernel, width))
 
 
 @functools.partial(jax.jit, static_argnames='width')
-def _panels(kernel: Num[Array, '*f d'], width: int) -> Num[Array, 'n d w']:
+def _make_panels(kernel: Num[Array, '*f d'], width: int) -> Num[Array, 'n d w']:
   d = kernel.shape[-1]
   flat = kernel.reshape(-1, d)
   filled = jnp.pad(flat, ((0, -len(flat) % width), (0, 0)))
-  return filled.reshape(-1, width, d).swapaxes(1, 2)
+  panels_nwd = filled.reshape(-1, width, d)
+  return panels_nwd.swapaxes(1, 2)
 
 
 def panel_product(x: Num[Array, 'r d'], kernel: Packed, wide: DTypeLike) -> Num[Array, 'r *f']:
-  """Returns x @ kernel^T by the kernel's panels, summed in the type `wide`: one product a panel."""
+  """Returns x @ kernel^T, summed in the type `wide`, by one product per panel."""
   rows, outputs = len(x), int(np.prod(kernel.shape[:-1]))
   y = _by_panels(x[None], kernel.panels[None], wide)[0]
   return y[:, :outputs].reshape(rows, *kernel.shape[:-1])
@@ -114,59 +121,62 @@ def panel_product_each(
 def _by_panels(
   x: Num[Array, 'h r d'], panels: Num[Array, 'h n d w'], wide: DTypeLike
 ) -> Num[Array, 'h r m']:
-  """Multiplies by panels; one row goes in twice, as XLA's loop for a one-row product is slower."""
+  """Multiplies by panels. A single row is multiplied twice: XLA's loop for one row is slower."""
   h, rows, d = x.shape
-  twice = jnp.concatenate([x, x], axis=1) if rows == 1 else x
-  x_hnrd = jnp.broadcast_to(twice[:, None], (h, panels.shape[1], twice.shape[1], d))
-  x_crd = x_hnrd.reshape(-1, *twice.shape[1:])
+  if rows == 1:
+    x = jnp.concatenate([x, x], axis=1)
+  x_hnrd = jnp.broadcast_to(x[:, None], (h, panels.shape[1], x.shape[1], d))
+  x_crd = x_hnrd.reshape(-1, *x.shape[1:])
   panels_cdw = panels.reshape(-1, *panels.shape[2:]).astype(x.dtype)
   y_crw = jax.lax.dot_general(
     x_crd, panels_cdw, (((2,), (1,)), ((0,), (0,))), preferred_element_type=wide
   )
   y = y_crw.reshape(h, panels.shape[1], *y_crw.shape[1:]).swapaxes(1, 2)
-  return y.reshape(h, twice.shape[1], -1)[:, :rows]
+  return y.reshape(h, x.shape[1], -1)[:, :rows]
 
 
 def pack(module: Any, params: Any) -> Any:
   """Returns the parameters with a copy in panels of each kernel in float32 or float64.
 
-  The result is for decoding on one CPU core: calls on 1 to 12 tokens are faster. Everything else
-  stays the same. Panels are multiplied by one core: with several cores, measure.
+  With it, calls on 1 to 12 tokens are faster on one CPU core. Everything else stays the same. XLA
+  multiplies by panels on one core: if you decode on several, measure both.
 
   Args:
     module: the owner of the parameters: a model, prediction heads or a draft network.
-    params: in any type; not changed, and not copied except the panels.
+    params: in any type; they are not changed, and not copied except into the panels.
 
   Raises:
-    UserError: parameters that are packed already, lie on several devices, or are not this module's;
-      a module that does not name its kernels.
+    UserError: the parameters are packed already, are on several devices, or are not this module's;
+      the module does not name its kernels.
   """
   if is_packed(params):
-    raise UserError('these parameters are packed already: pack them once')
-  return with_kernels(module, params, _packed)
+    raise UserError('these parameters are packed already: pack them only once')
 
+  def pack_leaf(leaf: Any) -> Any:
+    array = jnp.asarray(leaf)
+    if len(array.sharding.device_set) > 1:
+      raise UserError(
+        'parameters on several devices cannot be packed: decode with them as they are'
+      )
+    if most_rows(array.dtype) and array.size >= WIDTH * array.shape[-1]:
+      return pack_kernel(array)
+    return array
 
-def _packed(leaf: Any) -> Any:
-  array = jnp.asarray(leaf)
-  if len(array.sharding.device_set) > 1:
-    raise UserError(
-      'parameters that lie on several devices are not packed: a mesh decodes with them as they are'
-    )
-  serves = most_rows(array.dtype) and array.size >= WIDTH * array.shape[-1]
-  return packed(array) if serves else array
+  return with_kernels(module, params, pack_leaf)
 
 
 def is_packed(params: Any) -> bool:
-  """True if some kernel among the parameters has panels."""
-  return any(isinstance(leaf, Packed) for leaf in jax.tree.leaves(params, is_leaf=_is_packed))
+  """True if a kernel among the parameters has panels."""
+  for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Packed)):
+    if isinstance(leaf, Packed):
+      return True
+  return False
 
 
-def unpacked(params: Any) -> Any:
-  """Returns the parameters without panels, as before packing."""
-  return jax.tree.map(
-    lambda leaf: leaf.kernel if _is_packed(leaf) else leaf, params, is_leaf=_is_packed
-  )
-
-
-def _is_packed(leaf: Any) -> bool:
-  return isinstance(leaf, Packed)
+def drop_panels(params: Any) -> Any:
+  """Returns the parameters without panels, as they were before packing."""
+  leaves, structure = jax.tree.flatten(params, is_leaf=lambda leaf: isinstance(leaf, Packed))
+  for i, leaf in enumerate(leaves):
+    if isinstance(leaf, Packed):
+      leaves[i] = leaf.kernel
+  return jax.tree.unflatten(structure, leaves)

@@ -1,4 +1,4 @@
-"""Packs parameters if that makes decoding faster."""
+"""Packs parameters where that makes decoding faster."""
 
 import os
 from typing import Any
@@ -9,21 +9,24 @@ from fastdec.kernels.packed import pack
 from fastdec.kernels.quantized import is_quantized
 from fastdec.kernels.sharding import mesh_of
 
-NARROW = 256  # the kernels of a narrower model stay in the cache: packed ones are no faster there
-# In models of this width or wider XLA's own form is as fast on several cores.
-WIDE = 512
+NARROW = 256  # the kernels of a narrower model fit the CPU's cache, where panels gain nothing
+WIDE = 512  # from this width on, XLA's own form is as fast if there are several cores
 
 
 def pack_if_faster(module: Any, params: Any) -> tuple[Any, Any]:
-  """Returns (module, params), the parameters packed (`fd.pack`) if that makes decoding faster.
+  """Returns (module, params) with the parameters packed (`fd.pack`) if decoding is then faster.
 
-  It does on a CPU, at widths that gain on the cores of this process, for modules that name their
-  kernels. On a mesh and in int8 the parameters stay as they are.
+  It is faster on a CPU, for modules that name their kernels and have a width that gains on the
+  cores of this process. Parameters on a mesh or in int8 are never packed.
   """
   is_on_cpu = jax.default_backend() == 'cpu' and mesh_of(params) is None
   if not (is_on_cpu and getattr(module, 'products', ())) or is_quantized(params):
     return module, params
+
   width = getattr(module, 'd_target', None) or module.d_model  # a draft network reads the target
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-  gains = width >= NARROW and (cores == 1 or width < WIDE)
-  return module, pack(module, params) if gains else params
+  cores = os.cpu_count()
+  if hasattr(os, 'sched_getaffinity'):
+    cores = len(os.sched_getaffinity(0))
+  if width >= NARROW and (cores == 1 or width < WIDE):
+    params = pack(module, params)
+  return module, params

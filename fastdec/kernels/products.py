@@ -1,9 +1,9 @@
-"""Kernels of a module: the parameters that products multiply with.
+"""Kernels of a module: the matrices among its parameters.
 
-A module (a model, heads, a draft network) names them by `products`, regexes of their paths, beside
-its `partition`. Only `project`, `project_each` and `look_up` of `models.layers` read them, so they
-may lie in int8 (`kernels.quantized`) or in panels (`kernels.packed`). Code that cuts kernels, as in
-heads, knows both forms.
+A module (a model, heads, a draft network) lists regexes of their paths in `products`. Kernels are
+read only by `project`, `project_each` and `look_up` of `models.layers`, so they may be in int8
+(`kernels.quantized`) or have panels (`kernels.packed`). Code that slices kernels, as heads do, must
+handle both forms.
 """
 
 import re
@@ -18,26 +18,27 @@ KERNELS = r'(^|/)kernel$'  # the kernel of a linear layer, in our modules
 
 
 def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any:
-  """Returns the parameters with each kernel replaced by `convert` of it.
+  """Returns the parameters with `convert` applied to each kernel.
 
-  In int8 it converts the integers. An array that stands in the tree twice stays one array.
+  Of a kernel in int8, the integers are converted. An array that is in the tree twice is converted
+  once, and is then still one array.
 
   Raises:
     UserError: the module does not name its kernels, or none of these parameters is one of them.
   """
   if hasattr(params, 'products'):
-    raise UserError('the module stands in the place of its parameters: give module, params')
+    raise UserError('the module was given instead of its parameters: give module, params')
   is_kernel, done = kernels_of(module), {}
 
-  def converted(path: Any, leaf: Any) -> Any:
+  def convert_kernel(path: Any, leaf: Any) -> Any:
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    if not is_kernel(name.removesuffix('/values')):  # of a kernel in int8
+    if not is_kernel(name.removesuffix('/values')):  # the integers of a kernel in int8
       return leaf
     if id(leaf) not in done:
       done[id(leaf)] = convert(leaf)
     return done[id(leaf)]
 
-  result = jax.tree.map_with_path(converted, params)
+  result = jax.tree.map_with_path(convert_kernel, params)
   if not done:
     name = type(module).__name__
     raise UserError(
@@ -48,7 +49,7 @@ def with_kernels(module: Any, params: Any, convert: Callable[[Any], Any]) -> Any
 
 
 def kernels_of(module: Any) -> Callable[[str], bool]:
-  """Returns a predicate of a parameter's path: true for kernels.
+  """Returns a function that tells from a parameter's path whether it is a kernel.
 
   Raises:
     UserError: the module does not name its kernels.
@@ -61,13 +62,13 @@ def products_of(module: Any) -> tuple[str, ...]:
   """Returns the regexes of a module's kernels.
 
   Raises:
-    UserError: it has none.
+    UserError: the module has none.
   """
   regexes = getattr(module, 'products', ())
   if not regexes:
     raise UserError(
-      f'{type(module).__name__} names no products, so its parameters are neither packed nor put'
-      ' into int8: decode with it as it is, or, if its kernels are multiplied by layers.project,'
-      ' give it `products`, regexes of their paths'
+      f'{type(module).__name__} has no `products`, so its parameters can be neither packed nor'
+      ' quantized: decode without that or, if layers.project multiplies by its kernels, list the'
+      ' regexes of their paths in `products`'
     )
   return regexes

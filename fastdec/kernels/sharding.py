@@ -4,12 +4,12 @@
   params = place(params, mesh, model.partition(mesh.shape['model']))
   out = fd.decode(model, params, inputs, strategy)   # on all eight devices
 
-Place the parameters, and the rest follows. Decoding finds their mesh, lays its rows along 'data',
-and creates the cache along both axes (`constrain`). A table lays out parameters by rows (regex,
-PartitionSpec). The first regex that matches a parameter's path decides; without a match the
-parameter is on every device. Each model and each kind of heads has its own table (`partition`,
-beside its parameters). The paths in optimizer states contain those of their parameters, so the same
-table places a whole training state.
+Only the parameters must be placed. Decoding finds their mesh, splits its rows over 'data', and
+creates the cache along both axes (`constrain`). A table has rows (regex, PartitionSpec). The first
+regex that matches a parameter's path decides how the parameter is split; without a match it is on
+every device. Each model and each kind of heads has its own table, `partition`. The paths in
+optimizer states contain the paths of the parameters, so the same table places a whole training
+state.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ from jaxtyping import Array, PyTree
 
 from fastdec.errors import UserError, UserNote
 from fastdec.kernels.packed import is_packed
-from fastdec.kernels.quantized import Quantized, sharding_of
+from fastdec.kernels.quantized import Quantized, expand_sharding
 
 AXES = ('data', 'model')
-AUTO = AxisType.Auto  # today's default, Explicit, refuses embeddings and scattered updates
+AUTO = AxisType.Auto  # JAX's default, Explicit, refuses embeddings and scattered updates
 T = TypeVar('T')
 Table = tuple[tuple[str, P], ...]
 
@@ -56,15 +56,15 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
-  """Returns the mesh over the first data * model devices, of all processes.
+  """Returns the mesh of the first data * model devices, counted over all processes.
 
   Raises:
-    UserError: there are fewer devices, or several processes and more devices.
+    UserError: there are fewer devices; there are more, in several processes.
   """
   wanted, count = config.data * config.model, jax.device_count()
   if wanted > count or (wanted < count and jax.process_count() > 1):
     raise UserError(
-      f'mesh.data={config.data} x mesh.model={config.model} asks for {wanted} devices, and there'
+      f'mesh.data={config.data} x mesh.model={config.model} needs {wanted} devices, and there'
       f' are {count}: give two numbers whose product is {count}'
     )
   shape = (config.data, config.model)
@@ -74,60 +74,60 @@ def make_mesh(config: MeshConfig) -> Mesh:
 def partition_of(module: Any, devices: int) -> Table:
   """Returns the table of a model or of heads for a mesh with `devices` devices along 'model'.
 
-  A module without `partition` has all of its parameters on every device.
+  Without a `partition` the module's parameters are on every device.
   """
   return module.partition(devices) if hasattr(module, 'partition') else REPLICATED
 
 
-def under(name: str, table: Table) -> Table:
-  """Returns the same table for one part of a tree: the parameters with `name/` in their path."""
-  return tuple((within(name, regex), spec) for regex, spec in table)
-
-
-def within(name: str, regex: str) -> str:
-  """Returns a regex for paths that contain `name/`, and match `regex` after it."""
+def prefix_regex(name: str, regex: str) -> str:
+  """Returns a regex for paths that contain `name/` and then match `regex`."""
   return rf'(^|/)(?={name}/).*{regex}'
 
 
 def check_axes(mesh: Mesh) -> None:
-  """Raises UserError for a mesh whose axes are not 'data' and 'model'."""
+  """Raises UserError unless the mesh has the axes 'data' and 'model'."""
   if mesh.axis_names != AXES:
     raise UserError(
-      f'the parameters lie on a mesh with axes {mesh.axis_names}: make it by make_mesh'
+      f"the parameters' mesh has axes {mesh.axis_names} instead of {AXES}: make it by make_mesh"
     )
 
 
 def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
-  """Puts the arrays of a tree onto the mesh by the table; every process gives the same values.
+  """Puts the arrays of a tree onto the mesh by the table; every process passes the same values.
 
   Raises:
-    UserError: as `shardings_of`.
+    UserError: as `choose_shardings`.
   """
-  return jax.tree.map(_put, tree, shardings_of(tree, mesh, table))
+  return jax.tree.map(_put, tree, choose_shardings(tree, mesh, table))
 
 
-def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
-  """Returns the sharding of each leaf of the tree; only its shape is read.
+def choose_shardings(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+  """Returns the sharding of each leaf of the tree; the leaves need only shapes.
 
-  A vocabulary that does not divide is left whole, with a `UserNote`.
+  If the number of words cannot be divided over the devices, each device has all of them, with a
+  `UserNote`.
 
   Raises:
-    UserError: a row of the table that matches nothing; a leaf that cannot be divided, or is packed.
+    UserError: a row of the table matches nothing; a leaf cannot be divided, or is packed.
   """
   if is_packed(tree):
     raise UserError(
-      'packed parameters are not placed on a mesh: place those that they were packed from'
+      'packed parameters cannot be placed on a mesh: place the parameters from before packing'
     )
   leaves, structure = jax.tree.flatten_with_path(
     tree, is_leaf=lambda leaf: isinstance(leaf, Quantized)
   )
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
+
+  # A row that matches nothing is a mistake in the table.
   for regex, spec in table:
     if not any(re.search(regex, name) for name in names):
-      shown = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
+      first = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
       raise UserError(
-        f"the table's row ('{regex}', {spec}) matches no parameter: there are {shown}"
+        f"the table's row ('{regex}', {spec}) matches no parameter: there are {first}"
       )
+
+  # The first row that matches decides.
   shardings = []
   for name, (_, leaf) in zip(names, leaves, strict=True):
     spec = next((spec for regex, spec in table if re.search(regex, name)), P())
@@ -135,19 +135,19 @@ def shardings_of(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
       spec = P()
       warnings.warn(
         f'{leaf.shape[0]} words cannot be divided over mesh.model={mesh.shape["model"]} devices:'
-        ' each has all of their embeddings',
+        ' each device has all embeddings',
         UserNote,
         stacklevel=2,
       )
     _check_divides(name, leaf.shape, mesh, spec)
-    shardings.append(sharding_of(leaf, NamedSharding(mesh, spec)))
+    shardings.append(expand_sharding(leaf, NamedSharding(mesh, spec)))
   return jax.tree.unflatten(structure, shardings)
 
 
 def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
-  """Puts the rows of a batch along 'data'; without a mesh it returns the batch itself.
+  """Splits the rows of a batch over 'data'; without a mesh it returns the batch itself.
 
-  Every process gives the whole batch, and keeps the rows of its own devices.
+  Every process passes the whole batch, and keeps the rows of its own devices.
 
   Raises:
     UserError: as `check_rows`.
@@ -159,9 +159,9 @@ def place_rows(batch: PyTree, mesh: Mesh | None, parts: int = 1) -> PyTree:
 
 
 def check_rows(rows: int, data: int, parts: int = 1) -> None:
-  """Raises UserError if a batch does not divide into `parts` parts, each over `data` devices."""
+  """Raises UserError unless a batch divides into `parts` parts, each over `data` devices."""
   if rows % (data * parts):
-    of_parts = f', {parts} parts of a batch' if parts > 1 else ''
+    of_parts = f' in {parts} parts of a batch' if parts > 1 else ''
     raise UserError(
       f'{rows} rows cannot be divided over mesh.data={data} devices{of_parts}: give a multiple of'
       f' {data * parts} rows'
@@ -172,10 +172,12 @@ def mesh_of(tree: PyTree) -> Mesh | None:
   """Returns the mesh that a tree's arrays are placed on; None without one, or inside a trace.
 
   Raises:
-    UserError: a mesh with other axes.
+    UserError: the axes of the mesh are not 'data' and 'model'.
   """
   for leaf in jax.tree.leaves(tree):
-    sharding = None if isinstance(leaf, Tracer) else getattr(leaf, 'sharding', None)
+    if isinstance(leaf, Tracer):
+      continue
+    sharding = getattr(leaf, 'sharding', None)
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
       check_axes(sharding.mesh)
       return sharding.mesh
@@ -188,7 +190,7 @@ def using(mesh: Mesh | None) -> contextlib.AbstractContextManager:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Lays dimensions of x along named axes of the mesh in use, if they divide (inside jit).
+  """Splits dimensions of x over named axes of the mesh in use, where they divide (inside jit).
 
   Without a mesh it returns x."""
   sizes = axes_in_use()
@@ -201,48 +203,48 @@ def constrain(x: Array, *axes: str | None) -> Array:
 def by_rows(f: Callable[..., T]) -> Callable[..., T]:
   """Returns f such that each device along 'data' sees only its own rows.
 
-  f maps arrays with rows first to such arrays. Use this if the compiler cannot find out that rows
-  are independent (rows picked by number, sorts): it would send all rows to all devices.
+  f maps arrays with rows first to such arrays. Use this where the compiler cannot know that rows
+  are independent (rows picked by index, sorts): it would send all rows to all devices.
   """
 
-  def mapped(*args: Any) -> T:
+  def call_by_rows(*args: Any) -> T:
     sizes = axes_in_use()
     if 'data' not in sizes or any(len(leaf) % sizes['data'] for leaf in jax.tree.leaves(args)):
       return f(*args)
-    return jax.shard_map(f, in_specs=P('data'), out_specs=P('data'), axis_names={'data'})(*args)
+    split = jax.shard_map(f, in_specs=P('data'), out_specs=P('data'), axis_names={'data'})
+    return split(*args)
 
-  return mapped
+  return call_by_rows
 
 
 def axes_in_use() -> dict[str, int]:
-  """Returns the sizes of the mesh's axes that the compiler divides work along."""
+  """Returns the sizes of the mesh's axes over which the compiler splits arrays."""
   mesh = jax.sharding.get_abstract_mesh()
-  return {
-    name: mesh.shape[name]
-    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-    if kind == AUTO
-  }
+  sizes = {}
+  for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+    if kind == AUTO:
+      sizes[name] = mesh.shape[name]
+  return sizes
 
 
 def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:
   if len(spec) > len(shape):
     raise UserError(
-      f'{name} has shape {list(shape)}, too few axes to lie as {spec}: mend the table'
+      f'{name} has shape {list(shape)}, and {spec} needs {len(spec)} axes: fix the table'
     )
   for size, axis in zip(shape, spec, strict=False):
     if axis is not None and size % mesh.shape[axis]:
       raise UserError(
         f'{name} has shape {list(shape)}, and {size} cannot be divided over'
         f' mesh.{axis}={mesh.shape[axis]} devices: give a divisor of {size}, mesh.{axis}=1, or a'
-        ' table that leaves it whole'
+        ' table that does not split it'
       )
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> Array:
   if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    return jax.random.wrap_key_data(
-      _put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf)
-    )
+    data = _put(jax.random.key_data(leaf), sharding)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
   if sharding.is_fully_addressable:
     return jax.device_put(leaf, sharding)
   host = np.asarray(leaf)

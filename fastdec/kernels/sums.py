@@ -1,9 +1,10 @@
 """Sums over the last axis in one order, however many rows are computed at once.
 
-XLA's CPU backend sums up to 4,096 entries by loops of its own, and more by a library, which adds
-in another order and has another exponential. So norms and softmaxes of a call on eight tokens would
-differ in the last bit from those of a call on one. Rounding to int8 enlarges that, and texts would
-part. Here entries are added by halves, which takes as long as the library; for few rows less.
+XLA's CPU backend sums up to 4,096 entries by loops of its own, and more by a library, which adds in
+a different order and has a different exponential. So norms and softmaxes of a call on eight tokens
+would differ in the last bit from those of a call on one. Rounding to int8 enlarges the difference,
+and in the end the texts differ. Here entries are added by halves. That takes as long as the library
+does, or less for few rows.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
 
 
 def row_mean(x: Float[Array, '*b d']) -> Float[Array, '*b 1']:
-  """Returns the mean over the last axis, which stays."""
+  """Returns the mean over the last axis, which is kept with size 1."""
   return row_sum(x)[..., None] / x.shape[-1]
 
 
@@ -43,7 +44,14 @@ def row_max(x: Float[Array, '*b d']) -> Float[Array, '*b']:
 @jax.custom_jvp
 def softmax(x: Float[Array, '*b d']) -> Float[Array, '*b d']:
   """Returns `jax.nn.softmax` over the last axis."""
-  return jax.lax.platform_dependent(x, cpu=_softmax, default=jax.nn.softmax)
+
+  def on_cpu(x: Array) -> Array:
+    # The clip makes XLA compute the exponential itself instead of calling the library.
+    below = jnp.clip(x - x.max(axis=-1, keepdims=True), jnp.finfo(x.dtype).min, 0)
+    exponentials = jnp.exp(below)
+    return exponentials / _by_halves(exponentials, jnp.add)[..., None]
+
+  return jax.lax.platform_dependent(x, cpu=on_cpu, default=jax.nn.softmax)
 
 
 @softmax.defjvp
@@ -52,23 +60,18 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
   return y, y * (dx - (y * dx).sum(axis=-1, keepdims=True))
 
 
-def _softmax(x: Float[Array, '*b d']) -> Float[Array, '*b d']:
-  # Behind a clip XLA computes the exponential itself.
-  below = jnp.clip(x - x.max(axis=-1, keepdims=True), jnp.finfo(x.dtype).min, 0)
-  exponentials = jnp.exp(below)
-  return exponentials / _by_halves(exponentials, jnp.add)[..., None]
-
-
 def _by_halves(x: Float[Array, '*b d'], operation: Sum) -> Float[Array, '*b']:
-  """Combines each entry of the first half with one of the second, until one is left.
+  """Combines each entry of the first half with one of the second half, until one entry is left.
 
-  Halves are those of the next power of two. So zeros at the end, as of slots that nobody sees,
-  change no bit of a sum, however many they are.
+  Halves are those of the next power of two. So zeros at the end, for example from hidden slots, do
+  not change a bit of the sum, however many there are.
   """
   half = 1 << (x.shape[-1] - 1).bit_length()
   while half > 1:
     half //= 2
     beyond = x.shape[-1] - half
     first = operation(x[..., :beyond], x[..., half:])
-    x = first if beyond == half else jnp.concatenate([first, x[..., beyond:half]], axis=-1)
+    if beyond < half:
+      first = jnp.concatenate([first, x[..., beyond:half]], axis=-1)
+    x = first
   return x[..., 0]

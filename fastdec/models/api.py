@@ -1,14 +1,19 @@
 """The protocol of a model: seven values and four functions, no base class.
 
 A model is a frozen, hashable value (a static argument of jit); its parameters are a plain nested
-dict. Every strategy decodes a model that meets the protocol below. Some more members are optional:
-`partition(devices)` gives the layout of the parameters on a mesh of devices, as rows of (regex,
-PartitionSpec); see `kernels.sharding`. Without it every device has all of them. `products` names
-the parameters that may be in int8; see `kernels.quantized`. `d_model` is the width of the hidden
-states, by which an `Ensemble` separates those of its members. `source_pad_id` fills up sources, if
-`pad_id` may be text: an encoder then reads NO_TOKEN, -1, as padding. `reads_length` is false if the
-states of a prompt's beginning do not depend on the prompt's length: rows may then share them.
-Drafts that read a model's inner states need `apply(..., taps)` and `features` (`models/taps.py`),
+dict. Every strategy can decode a model that meets the protocol below. These members are optional:
+
+  partition      partition(devices) returns the layout of the parameters on a mesh of devices, as
+                 rows (regex, PartitionSpec); see `kernels.sharding`. Without it every device
+                 holds all parameters.
+  products       the parameters that may be stored in int8; see `kernels.quantized`
+  d_model        the width of the hidden states, by which an `Ensemble` tells its members' apart
+  source_pad_id  the id that pads sources, for models whose `pad_id` may also occur in a text. Their
+                 encoders read NO_TOKEN, -1, as padding.
+  reads_length   False if the states of a prompt's beginning do not depend on the prompt's length:
+                 prompts with the same beginning may then share them
+
+Drafts that read a model's inner states need `apply(..., taps)`, `features` (`models/taps.py`),
 `embedding` and `source` (below).
 
 A whole model in thirty lines (a test runs it):
@@ -58,14 +63,14 @@ from fastdec.errors import UserError
 
 Params = Any  # a nested dict of arrays
 NO_PARENT = -1  # the root's entry in a list of parents
-NO_TOKEN = -1  # padding where no id is free for it
+NO_TOKEN = -1  # padding, where every id may occur in a text
 
 
 @struct.pytree
 class Nodes:
-  """The tokens of one call, a tree that follows the cache; NumPy if the draft's shape is static.
+  """The tokens of one call: a tree that follows the cache. NumPy if the draft's shape is static.
 
-  A node sees every cached position, its ancestors and itself. Node j stands at position
+  A node sees every cached position, its ancestors and itself. Node j is at position
   cache.length + depths[j].
 
     paths (0,) (1,) (0, 0) -> nodes root, a, b, aa
@@ -74,10 +79,11 @@ class Nodes:
   """
 
   parents: Int[Array | np.ndarray, '*b n']  # NO_PARENT for the root, node 0
-  depths: Int[Array | np.ndarray, '*c n']  # a chain's may differ by row where its parents do not
+  # the rows of a chain may have different depths, although they share its parents
+  depths: Int[Array | np.ndarray, '*c n']
   # None: a chain, whose n * n entries need not be stored
   tree_mask: Bool[Array | np.ndarray, '*b n n'] | None
-  # length of the prompt that these are a part of, which is read at once: see `Rope.angles`
+  # length of the whole prompt, if these tokens are a part of one; see `Rope.angles`
   text: Int[Array, ' b'] | None
 
   def __init__(
@@ -96,24 +102,26 @@ class Nodes:
 
   @property
   def is_chain(self) -> bool:
-    """True if it is known at compile time that node i sees the nodes up to i.
+    """True if it is known at compile time that node i sees exactly the nodes 0 to i.
 
-    Then compare numbers: `mask` would put n * n entries into the program."""
+    Then compare indices instead of reading `mask`, which puts n * n entries into the program."""
     return self.tree_mask is None
 
   @property
   def mask(self) -> Bool[Array | np.ndarray, '*b n n']:
     """mask[i, j]: i sees j."""
-    return np.tri(self.n, dtype=bool) if self.tree_mask is None else self.tree_mask
+    if self.tree_mask is None:
+      return np.tri(self.n, dtype=bool)
+    return self.tree_mask
 
 
 def causal(
   n: int, length: Int[Array, ' b'] | None = None, text: Int[Array, ' b'] | None = None
 ) -> Nodes:
-  """Returns a chain of n nodes, each a child of the one before: a prompt, an unbranched draft.
+  """Returns a chain of n nodes, each a child of the one before, such as a prompt.
 
-  Nodes from `length` on pad a row. They stand where its last one does, so none is farther on.
-  `text` is the length of the whole prompt if these are a part of it.
+  Nodes from `length` on are padding. They get the position of the row's last real node, so that no
+  position exceeds it. `text` is the length of the whole prompt, if the nodes are a part of one.
   """
   index = np.arange(n, dtype=np.int32)  # index - 1 is the node before, and NO_PARENT for the root
   if length is None:
@@ -126,14 +134,14 @@ def causal(
 class Capacity:
   """The slots that a decode needs in a cache.
 
-  The loop hands it to `Model.init_cache` as `slots`. A cache that remembers every token needs
-  `total` slots. A ring overwrites tokens out of sight, so `nodes` and `back` are enough for it.
-  As a size, such as in the shape of an array, a Capacity means `total`.
+  The loop passes it to `Model.init_cache` as `slots`. A cache that remembers every token needs
+  `total` slots. A ring overwrites tokens that are out of sight: its size follows from `nodes` and
+  `back`. Used as an integer, for example in the shape of an array, a Capacity is its `total`.
   """
 
-  total: int  # tokens of the padded prompt, of its output for now, and of one draft after it
-  nodes: int  # tokens of the widest call: on the prompt, or on a draft
-  # committed tokens that may be taken back: by draft models, which read their own guesses
+  total: int  # tokens of the padded prompt, of the output so far planned, and of one draft
+  nodes: int  # tokens of the widest call: the prompt, or a draft
+  # committed tokens that may be taken back, by draft models that have read their own guesses
   back: int = 0
   more: int = 0  # slots that may be added to `total` later
 
@@ -145,9 +153,9 @@ class Capacity:
 class Cache(Protocol):
   """A model's memory of earlier tokens: a frozen pytree with one length per row.
 
-  `Model.apply` writes the n nodes of a call after each row's `length` tokens, and leaves the
-  length as it is. Then `commit` keeps some of them. A new call overwrites the uncommitted ones.
-  The kinds in `fastdec/cache` follow this; a model may have its own.
+  `Model.apply` writes the n nodes of a call after each row's `length` tokens and does not change
+  the length. Then `commit` keeps some of the nodes. The next call overwrites the others.
+  `fastdec/cache` has several kinds; a model may bring its own.
   """
 
   @property
@@ -156,15 +164,15 @@ class Cache(Protocol):
     ...
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Cache':
-    """Keeps the first `count` nodes of `path` among the nodes written last, and forgets the rest.
+    """Keeps the first `count` nodes of `path`, of the nodes written last, and forgets the others.
 
     Args:
-      path: node indices from the root down; entries from `count` on do not matter. None
-        for a chain, whose nodes already stand in order, so nothing need be moved.
-      count: nodes to keep in each row, 0 to m. 0 leaves a row as it was. With path None it may be
-        negative: -c takes the last c committed tokens back. A row never goes back more than
-        `Capacity.back` tokens below its greatest length. Targets have `back` 0: only draft models
-        read tokens that may be wrong.
+      path: node indices from the root down; entries from `count` on are ignored. None: the nodes
+        are a chain. They are in order already, so nothing is moved.
+      count: nodes to keep in each row, 0 to m. 0 does not change the row. If path is None, it may
+        be negative: -c takes back the last c committed tokens. A row never goes back more than
+        `Capacity.back` tokens from its greatest length. For targets `back` is 0: only draft models
+        read tokens that may turn out wrong.
 
     Returns:
       The cache with length + count tokens.
@@ -174,33 +182,33 @@ class Cache(Protocol):
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
     """Returns the cache whose row i is row rows[i] of this one.
 
-    Beam search reorders rows with it, and multiplies a row into its beams.
+    Beam search uses it to reorder beams, and to copy a row into several beams.
 
     Args:
-      rows: indices of rows of this cache. Row i of the result belongs to the same source as before.
-        So the beams of a source share its memory (the encoder's) without a copy.
+      rows: indices of rows of this cache. Rows never move to another source, so the beams of
+        a source can share the encoder's memory without a copy.
     """
     ...
 
   def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
-    """Returns the cache of some sources alone.
+    """Returns the cache of only these sources.
 
     Args:
-      rows: indices of sources, in the order wanted.
-      beams: rows of this cache that each source has, lying together; 1 outside beam search.
+      rows: indices of sources, in the wanted order.
+      beams: adjacent rows of this cache that belong to each source; 1 outside beam search.
 
     Returns:
-      The cache with r * beams rows, and with the shared memory of these r sources.
+      The cache with r * beams rows, and with the memory of these r sources.
     """
     ...
 
 
 @runtime_checkable
 class Model(Protocol):
-  """A model that the loop can decode: frozen and hashable, since jit compiles a program per value.
+  """A model that the loop can decode. It is frozen and hashable: jit compiles a program per value.
 
-  Its functions are pure. The tokens of a call may stand at different positions in different rows:
-  row b of a cache has length[b] tokens.
+  Its functions are pure. Rows may differ in length: row b of a cache has length[b] tokens, and the
+  tokens of a call follow them.
   """
 
   @property
@@ -210,17 +218,17 @@ class Model(Protocol):
 
   @property
   def eos_ids(self) -> tuple[int, ...]:
-    """Tokens that end a row; none for images."""
+    """Tokens that end a row; () for images."""
     ...
 
   @property
   def pad_id(self) -> int:
-    """The token after the end of an output, and of a source."""
+    """The token that fills up outputs and sources after their end."""
     ...
 
   @property
   def start_id(self) -> int | None:
-    """Encoder-decoder: the token before the first. None: decoder-only, the prompt is the input."""
+    """The decoder's first input token. None: a decoder-only model, whose input is the prompt."""
     ...
 
   @property
@@ -230,26 +238,26 @@ class Model(Protocol):
 
   @property
   def max_positions(self) -> int | None:
-    """Length of the longest sequence that the model can read, in tokens; None: any."""
+    """Tokens of the longest sequence that the model can read; None: no limit."""
     ...
 
   @property
   def fixed_length(self) -> int | None:
-    """Images: the number of tokens of every output. Else None."""
+    """Number of tokens of every output (images); None: rows end with one of `eos_ids`."""
     ...
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
-    """Returns the memory of the inputs: a pytree with rows first, computed once a decode.
+    """Encodes the inputs, once per decode: returns a pytree whose leaves have rows first.
 
-    Without an encoder it is None.
+    A model without an encoder returns None.
 
     Args:
       params: the model's parameters.
       inputs: source ids int32[b, s], padded with `pad_id`, or images uint8[b, 8, 8, 3]; None
-        without an encoder.
+        for a model without an encoder.
 
     Raises:
-      UserError: inputs of a kind that the model does not read.
+      UserError: the model cannot read inputs of this kind.
     """
     ...
 
@@ -258,14 +266,15 @@ class Model(Protocol):
 
     Args:
       params: the model's parameters.
-      memory: as `encode` returned it.
-      rows: sequences of the batch.
-      slots: the most tokens of a row. The loop gives a `Capacity`, which also bounds
-        the width of a call and the tokens to take back: so a ring may be smaller. For a plain
-        number, calls may have any width, and no tokens are taken back.
+      memory: what `encode` returned.
+      rows: number of sequences in the batch.
+      slots: the most tokens of a row. The loop passes a `Capacity`, which also bounds the width of
+        a call and the number of tokens to take back, so that a ring may be smaller. If it is
+        a plain number, calls may have any width, and no tokens are taken back.
 
     Raises:
-      UserError: the cache would have to take tokens back, and cannot: this is not a draft model.
+      UserError: `slots.back` is not 0, and this cache cannot take tokens back. Such a model cannot
+        be used as a draft.
     """
     ...
 
@@ -281,54 +290,58 @@ class Model(Protocol):
 
     Args:
       params: the model's parameters.
-      tokens: the nodes' ids. Padding may stand at the end of a row: nothing real sees it, and it is
-        never committed.
-      nodes: their tree. Node j of row b stands at position cache.length[b] + depths[j], and sees
-        the committed tokens, its ancestors and itself.
-      cache: with free slots for n tokens after each row's length.
-      taps: layers whose states a drafter reads. k stands for the residual stream after k decoder
+      tokens: the nodes' ids. A row may end with padding, which no real node sees and which is never
+        committed.
+      nodes: their tree. Node j of row b is at position cache.length[b] + depths[j]. It sees the
+        committed tokens, its ancestors and itself.
+      cache: has free slots for n tokens after each row's length.
+      taps: layers whose states a drafter reads. Tap k is the residual stream after k decoder
         layers: 0 is the input of the first layer (embeddings, with positions if they are added
-        there), L the output of the last, before any final norm. A model may leave this argument
-        out: the loop gives it only if the drafter asks.
+        there), L is the output of the last layer, before any final norm. A model may omit this
+        argument: the loop passes it only if the drafter needs it.
 
     Returns:
-      hidden: a state for each node, from which `unembed` makes the law of the token after it.
+      hidden: a state for each node; `unembed` turns it into the logits of the token after the node.
       taps: the states of these layers, in the order of the argument; () if it is empty.
-      cache: with the nodes written, and not yet committed.
+      cache: the cache with the nodes written but not yet committed.
 
     Raises:
-      UserError: taps that the model does not have (`models.taps.check_taps`).
+      UserError: the model does not have one of the taps (`models.taps.check_taps`).
     """
     ...
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Returns logits of the token after each state, in float32 at least, perhaps unnormalised."""
+    """Returns the logits of the token after each state, in float32 or wider.
+
+    They need not be normalised."""
     ...
 
 
 def check_model(model: Any, params: Any) -> None:
   """Raises UserError unless these are a model and its parameters, in this order."""
   if hasattr(params, 'unembed'):
-    raise UserError('the model stands in the place of its parameters: give model, params')
+    raise UserError('the model was given instead of its parameters: give model, params')
   if not hasattr(model, 'unembed'):
     raise UserError(
-      f'a value of the kind {type(model).__name__} is no model: give both that fd.load returns, as'
-      ' in model, params = fd.load(path)'
+      f'a {type(model).__name__} is not a model: give both values that fd.load returns, as in'
+      ' model, params = fd.load(path)'
     )
 
 
 def check_special_ids(config: Any) -> None:
-  """Raises UserError for ids not in a tuple, or an id outside the vocabulary that is no end."""
+  """Raises UserError unless lists of ids are tuples and ids are in the vocabulary.
+
+  End tokens may be outside the vocabulary: such an id never occurs, so it ends nothing."""
   for name in ('eos_ids', 'suppressed_ids'):
     if not isinstance(getattr(config, name), tuple):
-      raise UserError(f'{name}={getattr(config, name)} is not possible: give a tuple, such as (1,)')
-  single = ((name, (getattr(config, name, 0),)) for name in ('pad_id', 'start_id', 'bos_id'))
-  for name, ids in (*single, ('suppressed_ids', config.suppressed_ids)):
-    if any(not 0 <= one < config.vocab_size for one in ids):
-      raise UserError(
-        f'{name}={getattr(config, name)} is not possible: give ids from 0 to'
-        f' {config.vocab_size - 1}'
-      )
+      raise UserError(f'{name}={getattr(config, name)} must be a tuple, such as (1,)')
+  for name in ('pad_id', 'start_id', 'bos_id', 'suppressed_ids'):
+    given = getattr(config, name, 0)
+    for one in given if isinstance(given, tuple) else (given,):
+      if not 0 <= one < config.vocab_size:
+        raise UserError(
+          f'{name}={given} is not possible: give ids from 0 to {config.vocab_size - 1}'
+        )
 
 
 def setting(name: str) -> Any:
@@ -337,7 +350,7 @@ def setting(name: str) -> Any:
 
 
 def has_own_source_ids(model: Model) -> bool:
-  """True if source ids mean other words than target ids: the model has a `source_vocab_size`."""
+  """True if the source has its own vocabulary: the model has a `source_vocab_size`."""
   return getattr(model, 'source_vocab_size', None) is not None
 
 
@@ -348,60 +361,63 @@ def source_words(model: Model) -> int:
 
 
 def source_pad(model: Model) -> int:
-  """Returns the id that fills up sources: `pad_id`, or NO_TOKEN where that ends texts too."""
+  """The id that pads sources: the model's `source_pad_id` if it has one, else its `pad_id`."""
   own = getattr(model, 'source_pad_id', None)
   return model.pad_id if own is None else own
 
 
 def source_length(inputs: Int[Array, 'b s'], pad_id: int) -> Int[Array, ' b']:
-  """Returns the number of tokens of each row's source; padding stands behind them only."""
+  """Returns the number of tokens of each row's source. Only pad ids at its end are padding."""
   places = jnp.arange(1, inputs.shape[1] + 1, dtype=jnp.int32)
   return jnp.where(inputs != pad_id, places, 0).max(axis=1)
 
 
 def float_type(params: Params) -> Any:
-  """Returns the widest floating-point type among the parameters."""
-  return np.result_type(
-    *(x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating))
-  )
+  """Returns the widest floating-point type of the parameters."""
+  types = []
+  for x in jax.tree.leaves(params):
+    if jnp.issubdtype(x.dtype, jnp.floating):
+      types.append(x.dtype)
+  return np.result_type(*types)
 
 
 def vocabulary_projection(model: Model) -> Callable[[Params, Array], Array]:
   """Returns the model's `project` if it has one, else its `unembed`.
 
-  A model whose `unembed` does more than project (a learned p1) has both: heads share only the
-  projection."""
+  A model needs `project` only if its `unembed` does more than project, as with a learned p1. Heads
+  share just the projection."""
   return getattr(model, 'project', model.unembed)
 
 
 def embedding_of(model: Model) -> Callable[[Params, Array], Array]:
   """Returns the model's `embedding`: (parameters, ids int[...]) -> embeddings [..., e].
 
-  These are its inputs without positions.
+  Embeddings are the model's inputs without positions.
 
   Raises:
-    UserError: it has none.
+    UserError: the model has no `embedding`.
   """
   embedding = getattr(model, 'embedding', None)
   if embedding is None:
     raise UserError(
-      f'{type(model).__name__} gives no embeddings of tokens, which rooted heads and draft networks'
-      ' read: give it a method embedding(params, tokens), or take heads with rooted=False, or a'
-      ' draft network with its own embedding'
+      f'{type(model).__name__} has no embedding(params, tokens), which rooted heads and draft'
+      ' networks call: add this method, or use heads with rooted=False or a draft network with its'
+      ' own embedding'
     )
   return embedding
 
 
 def source_of(model: Model) -> Callable[[Any], Any]:
-  """Returns the model's `source`, which turns `encode`'s memory into input for drafts.
+  """Returns the model's `source`, which turns the memory of `encode` into a draft's input.
 
-  A draft's own cross-attention reads the encoder's states `hidden` [b, s, e] and `mask` [b, s],
-  true on real ones. A model without an encoder, or without this function, gives None."""
+  The input has the encoder's states `hidden` [b, s, e] and `mask` [b, s], true on real tokens; the
+  draft's own cross-attention reads them. A model without an encoder, or without `source`, has none:
+  the result is then a function that returns None."""
   return getattr(model, 'source', lambda memory: None)
 
 
 def suppress(logits: Float[Array, '*b v'], ids: tuple[int, ...]) -> Float[Array, '*b v']:
-  """Returns the logits with `ids` at minus infinity: never drafted, never emitted."""
+  """Returns the logits with `ids` set to minus infinity: these are never drafted nor emitted."""
   if not ids:
     return logits
   banned = np.zeros(logits.shape[-1], bool)

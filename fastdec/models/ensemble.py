@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.kernels.products import products_of
-from fastdec.kernels.sharding import Table, partition_of, under, within
+from fastdec.kernels.sharding import Table, partition_of, prefix_regex
 from fastdec.models.api import Capacity, Model, Nodes, Params, source_pad
 
 SHARED = (
@@ -114,15 +114,20 @@ class Ensemble:
 
   def partition(self, devices: int) -> Table:
     """Lays out each member's parameters as the member does; see `kernels.sharding`."""
-    tables = [under(str(i), partition_of(model, devices)) for i, model in enumerate(self.models)]
-    return sum(tables, start=())
+    rows = []
+    for i, model in enumerate(self.models):
+      for regex, spec in partition_of(model, devices):
+        rows.append((prefix_regex(str(i), regex), spec))
+    return tuple(rows)
 
   @property
   def products(self) -> tuple[str, ...]:
     """Each member's kernels; see `kernels.products`."""
-    return tuple(
-      within(str(i), regex) for i, model in enumerate(self.models) for regex in products_of(model)
-    )
+    regexes = []
+    for i, model in enumerate(self.models):
+      for regex in products_of(model):
+        regexes.append(prefix_regex(str(i), regex))
+    return tuple(regexes)
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
     if not isinstance(params, tuple | list) or len(params) != len(self.models):

@@ -256,7 +256,7 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
   (lambda: fd.tune({}, MODEL, [[3]], []), 'give model, params'),
   (lambda: fd.quantize({}, ENDLESS), 'give module, params'),
   (lambda: fd.pack({}, ENDLESS), 'give module, params'),
-  (lambda: fd.decode((MODEL, {}), None, [[3]], fd.Greedy()), 'the kind tuple is no model: give'),
+  (lambda: fd.decode((MODEL, {}), None, [[3]], fd.Greedy()), 'a tuple is not a model: give'),
   (lambda: decode([]), r'shape \[rows, tokens\]'),
   (lambda: decode([[3, 4], [5]], prompt_lengths=[2, 2]),
     "from 1 to their prompt's own length, not \\[2, 2\\]"),
@@ -367,7 +367,7 @@ BOUND = (MODEL, {})
   (lambda: fd.Medusa((HashHeads(), {}), [[0] * 10_000]), r'choice \[0, .{,90} has no parent'),
   (lambda: fd.Medusa((HashHeads(), {}), [[0.5] * 10_000]), '^.{,200}$'),
   (lambda: fd.Topology.from_parents([-1] + [0] * 4499), 'nodes=4500 is more than a call can hold'),
-  (lambda: LMConfig(eos_ids=[1]), r'eos_ids=\[1\] is not possible: give a tuple'),
+  (lambda: LMConfig(eos_ids=[1]), r'eos_ids=\[1\] must be a tuple'),
 ])  # fmt: skip
 def test_mistakes_of_a_setting(make, words):
   with pytest.raises(fd.UserError, match=words):

@@ -131,7 +131,7 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
   class Blind(FConv):
     embedding = None
 
-  with pytest.raises(UserError, match='Blind gives no embeddings of tokens'):
+  with pytest.raises(UserError, match='Blind has no embedding'):
     draft_tokens(heads, Bound(Blind(MODEL.config), target.params), HIDDEN, ROOT, TREE)
   wide = Topology.from_choices([[rank] for rank in range(70)])
   with pytest.raises(UserError, match='asks a head for 70 choices, and there are 60 words'):

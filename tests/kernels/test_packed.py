@@ -17,7 +17,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.kernels.packed import WIDTH, Packed, is_packed, most_rows, packed, unpacked
+from fastdec.kernels.packed import WIDTH, Packed, drop_panels, is_packed, most_rows, pack_kernel
 from fastdec.kernels.sharding import MeshConfig, make_mesh, place
 from fastdec.models.layers import look_up, product, project, project_each
 from fastdec.models.stacks import StackConfig
@@ -50,7 +50,9 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
   draw = np.random.default_rng(0).standard_normal
   x, kernel = draw((rows, 24)), jnp.asarray(draw((*outputs, 24)))
   expected = np.einsum('rd,...d->r...', x, kernel)
-  np.testing.assert_allclose(project(jnp.asarray(x), packed(kernel)), expected, rtol=0, atol=1e-12)
+  np.testing.assert_allclose(
+    project(jnp.asarray(x), pack_kernel(kernel)), expected, rtol=0, atol=1e-12
+  )
 
 
 @pytest.mark.parametrize('rows', [1, 3])
@@ -61,16 +63,16 @@ def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
   draw = np.random.default_rng(0).standard_normal
   x, kernels = jnp.asarray(draw((rows, 3, 24))), jnp.asarray(draw((3, outputs, 24)))
   expected = np.einsum('rhd,hfd->rhf', x, kernels)
-  np.testing.assert_allclose(project_each(x, packed(kernels)), expected, rtol=0, atol=1e-12)
+  np.testing.assert_allclose(project_each(x, pack_kernel(kernels)), expected, rtol=0, atol=1e-12)
 
 
 def test_a_part_keeps_the_panels_that_it_is_made_of():
   for kernel in (jnp.ones((3 * WIDTH + 5, 24)), jnp.ones((6, WIDTH // 2, 24))):
-    whole, each = packed(kernel), kernel[0].size // 24
+    whole, each = pack_kernel(kernel), kernel[0].size // 24
     for part in (slice(None), slice(2 * WIDTH // each), slice(2 * WIDTH // each, None)):
       cut = whole[part]
       assert isinstance(cut, Packed)
-      np.testing.assert_array_equal(cut.panels, packed(kernel[part]).panels)
+      np.testing.assert_array_equal(cut.panels, pack_kernel(kernel[part]).panels)
     for index in (slice(1, None), slice(1), slice(None, None, 2), 0, jnp.array([0, 2])):
       cut = whole[index]
       assert not isinstance(cut, Packed)
@@ -87,7 +89,7 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
   """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are
   wider, read."""
   kernel = jnp.ones((70, 24))
-  wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+  wrong = Packed(kernel, jnp.zeros_like(pack_kernel(kernel).panels))
   result = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
   assert result.dtype == jnp.float32
   assert (result == 24).all()
@@ -99,7 +101,7 @@ def test_panels_are_what_few_rows_read():
   """Wrong ones show, and only there."""
   few = most_rows('float32')
   kernel = jnp.ones((140, 24), 'float32')
-  wrong = Packed(kernel, jnp.zeros_like(packed(kernel).panels))
+  wrong = Packed(kernel, jnp.zeros_like(pack_kernel(kernel).panels))
   for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
     assert (product(jnp.ones((rows, 24), 'float32'), wrong, jnp.float32) == value).all()
 
@@ -107,7 +109,7 @@ def test_panels_are_what_few_rows_read():
 def test_embeddings_are_rows_of_the_kernel():
   table = jnp.arange(140.0).reshape(70, 2)
   np.testing.assert_array_equal(
-    look_up(packed(table), jnp.array([[3], [69]])), table[jnp.array([[3], [69]])]
+    look_up(pack_kernel(table), jnp.array([[3], [69]])), table[jnp.array([[3], [69]])]
   )
 
 
@@ -199,12 +201,12 @@ def test_every_kind_of_draft_guesses_the_same(made, kind, monkeypatch):
 @pytest.mark.parametrize('shape', [(0, 24), (2, 0, 24)])
 def test_no_rows_have_no_product(shape):
   kernel = jnp.ones((70, 24))
-  assert project(jnp.ones(shape), packed(kernel)).shape == (*shape[:-1], 70)
+  assert project(jnp.ones(shape), pack_kernel(kernel)).shape == (*shape[:-1], 70)
 
 
 def test_what_was_packed_is_had_back(made):
   params, _ = made
-  back = unpacked(fd.pack(MODEL, params))
+  back = drop_panels(fd.pack(MODEL, params))
   assert not is_packed(back) and all(
     map(operator.is_, jax.tree.leaves(back), jax.tree.leaves(params))
   )
@@ -215,14 +217,14 @@ def test_what_is_refused(made, tmp_path):
     with pytest.raises(fd.UserError, match='none of these parameters is a kernel of Transformer'):
       convert(MODEL, made[1])
   params = fd.pack(MODEL, made[0])
-  with pytest.raises(fd.UserError, match='packed already: pack them once'):
+  with pytest.raises(fd.UserError, match='packed already: pack them only once'):
     fd.pack(MODEL, params)
-  with pytest.raises(fd.UserError, match='packed: give those that they were packed from'):
+  with pytest.raises(fd.UserError, match='packed: give the parameters from before packing'):
     fd.quantize(MODEL, params)
   with pytest.raises(fd.UserError, match='packed parameters are not written'):
     write(tmp_path / 'model.safetensors', params)
   assert not list(tmp_path.iterdir())
-  with pytest.raises(fd.UserError, match='packed parameters are not placed on a mesh: place those'):
+  with pytest.raises(fd.UserError, match='packed parameters cannot be placed on a mesh: place the'):
     place(params, make_mesh(MeshConfig()), ())
   with pytest.raises(fd.UserError, match='packed parameters are not trained, nor trained on'):
     gradients_of(base_task(MODEL, start=params), params, {}, {}, jax.random.key(0))

@@ -11,7 +11,7 @@ import fastdec as fd
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
-from fastdec.kernels.quantized import Quantized, is_quantized, quantized
+from fastdec.kernels.quantized import Quantized, is_quantized, round_kernel
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.ngram import NGram
 from tests.decoding.methods_table import hash_network
@@ -90,7 +90,7 @@ def test_those_of_the_members_of_an_ensemble_too():
 
 
 def test_a_kernel_is_its_values_times_a_scale_for_each_output():
-  made = quantized(jnp.array([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [1e-3, 0.0, 0.0]]))
+  made = round_kernel(jnp.array([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [1e-3, 0.0, 0.0]]))
   np.testing.assert_array_equal(made.values, [[64, -127, 32], [0, 0, 0], [127, 0, 0]])
   np.testing.assert_allclose(made.scale, [2 / 127, 0, 1e-3 / 127], rtol=1e-6)
   np.testing.assert_allclose(
@@ -148,10 +148,10 @@ def test_another_type_is_a_mistake():
 
 def test_twice_is_a_mistake():
   made = fd.quantize(TRANSFORMER, fresh('transformer'))
-  with pytest.raises(fd.UserError, match='in int8 already: quantize them once'):
+  with pytest.raises(fd.UserError, match='in int8 already: quantize them only once'):
     fd.quantize(TRANSFORMER, made)
 
 
 def test_a_model_without_products_is_a_mistake():
-  with pytest.raises(fd.UserError, match=r'NGram names no products, .*: decode with it as it is'):
+  with pytest.raises(fd.UserError, match=r'NGram has no `products`, .*: decode without that'):
     fd.quantize(NGram.__new__(NGram), {'counts': jnp.ones((2, 2))})

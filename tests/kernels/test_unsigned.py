@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastdec.kernels import forms
-from fastdec.kernels.quantized import of_integers, quantized
+from fastdec.kernels.quantized import from_integers, round_kernel
 from fastdec.kernels.unsigned import unsigned_product
 from fastdec.models.layers import project
 
@@ -69,12 +69,12 @@ def test_products_may_be_mapped(axes):
 @pytest.mark.parametrize('rows', [1, 2, 5, forms.FEW + 1])
 def test_kernels_have_sums_where_the_table_names_the_form_and_products_stay_the_same(use, rows):
   x, kernel = (jax.random.normal(jax.random.key(n), (n, 64)) for n in (rows, 48))
-  parts = quantized(kernel)
+  parts = round_kernel(kernel)
   made = {}
   for name in ('kernel', forms.UNSIGNED):
     use(everywhere(name))
-    made[name] = of_integers(parts.values, parts.scale)
-    assert of_integers(parts.values, parts.scale, 'int8w').sums is None
+    made[name] = from_integers(parts.values, parts.scale)
+    assert from_integers(parts.values, parts.scale, 'int8w').sums is None
   assert made['kernel'].sums is None and made[forms.UNSIGNED].sums.shape == (48,)
   signed, unsigned = (project(x, kernel) for kernel in made.values())
   np.testing.assert_array_equal(signed, unsigned)

@@ -50,7 +50,7 @@ def main(workdir):
   try:
     make_mesh(MeshConfig(2, 1))
   except UserError as error:  # one process would have nothing to do
-    assert 'asks for 2 devices, and there are 4' in str(error)
+    assert 'needs 2 devices, and there are 4' in str(error)
   trained = run(workdir, make_mesh(MeshConfig(2, 2)), batches(rows=4).map(slowly))
   assert trained.is_finished and not trained.params['outputs'].is_fully_addressable
   averaged = average_checkpoints(workdir, [56, STEPS])

@@ -341,8 +341,8 @@ def test_settings_that_are_not_possible(make, message):
   (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
   ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
   ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
-  ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble gives no embeddings'),
-  (HashLM(), HASH, 'HashLM gives no embeddings'),
+  ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble has no embedding'),
+  (HashLM(), HASH, 'HashLM has no embedding'),
   (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),
   (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
 ])  # fmt: skip
