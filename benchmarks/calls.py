@@ -16,7 +16,6 @@ first.
 import argparse
 import dataclasses
 import pathlib
-import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -207,7 +206,7 @@ def main() -> None:
   parser.add_argument('--calls', type=int, default=16, help='how many a round makes')
   parser.add_argument('--rounds', type=int, default=5)
   args = parser.parse_args()
-  conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  conditions = {'config': rows.command(), **rows.conditions()}
   table = []
   for shape in args.shapes:
     for dtype in args.dtypes:

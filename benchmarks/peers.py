@@ -379,7 +379,7 @@ def main() -> None:
       ways |= peer()
     except ImportError as error:
       print(f"{error.name} is not installed: pip install -e '.[benchmark]' brings it")
-  conditions = {'config': ' '.join(sys.argv[1:]), **rows.conditions()}
+  conditions = {'config': rows.command(), **rows.conditions()}
   table = []
   for beams, batch in itertools.product(args.beams, args.batches):
     for row in time_ways(ways, sources, beams, batch, args.rounds):

@@ -31,7 +31,7 @@ def main(_: list[str]) -> None:
   from experiments import xia2024
   from experiments.lab.workdir import Workdir
   from fastdec.cli import cores
-  from fastdec.evaluation.rows import conditions
+  from fastdec.evaluation.rows import command, conditions
 
   cores.restrict(MODEL.value, max(BATCH.value))  # before JAX looks for them
   files = ','.join(QUESTIONS.value).split(',')
@@ -39,7 +39,7 @@ def main(_: list[str]) -> None:
     MODEL.value, files, DRAFT.value, STRATEGY.value, TEMPERATURE.value, BATCH.value, TEXTS.value,
     MAX_LEN.value, CHAT.value, DTYPE.value, REPEATS.value,
   )  # fmt: skip
-  here = {'config': ' '.join(sys.argv[1:]), **conditions()}
+  here = {'config': command(), **conditions()}
   work = Workdir(pathlib.Path(WORKDIR.value), here)
   xia2024.specbench(settings, work)
   sys.exit(1 if work.failed else 0)

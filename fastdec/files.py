@@ -37,6 +37,8 @@ PACKED = {  # packed files by their names: how they begin, and what reads them
   '.bz2': (re.compile(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)'), bz2.open),
   '.xz': (re.compile(rb'\xfd7zXZ\0'), lzma.open),
 }
+# An absolute path in a command line; the group is its last part.
+ABSOLUTE = re.compile(r"""(?<![^\s=,:'"(\[])~?/(?:[^\s,:'"()/]+/)*([^\s,:'"()/]+)/?""")
 BROKEN = (EOFError, zlib.error, lzma.LZMAError)  # of a packed file that is cut short or damaged
 UNREAD = (  # of other kinds, with what makes lines of them
   (b'\x28\xb5\x2f\xfd', 'it is packed by zstd: unpack it by zstd -d'),
@@ -45,6 +47,14 @@ UNREAD = (  # of other kinds, with what makes lines of them
 )
 SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')  # an escape that may be half a character
 ROOM = 'make room, or give another folder'
+
+
+def without_folders(text: str) -> str:
+  """Returns a command line in which file names replace absolute paths.
+
+  Rows of measurements name the files that were used, but not where one machine keeps them.
+  """
+  return ABSOLUTE.sub(r'\1', text)
 
 
 def open_file(path: PathLike) -> io.BufferedReader:

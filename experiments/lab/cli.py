@@ -26,7 +26,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.lab.config import known, to_dataclass
 from fastdec.errors import UserError
-from fastdec.files import place, place_to_write
+from fastdec.files import place, place_to_write, without_folders
 from fastdec.terminal import expand_home, leave, parse_seconds, run_command, walk_causes
 
 flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
@@ -120,8 +120,9 @@ def config_words(overrides: Mapping[str, Any] | None = None) -> list[str]:
 
 
 def config_string(overrides: Mapping[str, Any] | None = None) -> str:
-  """The config as the command line has it, such as 'configs/wmt14.py:k=8 --config.steps=10'."""
-  return ' '.join(config_words(overrides)).removeprefix('--config=')
+  """The config as rows name it, such as 'configs/wmt14.py:k=8 --config.steps=10': the words of the
+  command line, without the folders of absolute paths."""
+  return without_folders(' '.join(config_words(overrides)).removeprefix('--config='))
 
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:

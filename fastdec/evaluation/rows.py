@@ -8,13 +8,14 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from fastdec.evaluation import machine
-from fastdec.files import locked
+from fastdec.files import locked, without_folders
 
 Row = dict[str, Any]
 
@@ -32,8 +33,13 @@ def conditions() -> Row:
     'jaxlib': importlib.metadata.version('jaxlib'),
     'commit': commit(),
     'date': datetime.date.today().isoformat(),
-    **({'xla_flags': flags} if flags else {}),
+    **({'xla_flags': without_folders(flags)} if flags else {}),
   }
+
+
+def command() -> str:
+  """Returns the words of this command, with the names of files instead of absolute paths."""
+  return without_folders(' '.join(sys.argv[1:]))
 
 
 def commit() -> str:

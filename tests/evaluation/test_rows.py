@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import jax
 
@@ -20,6 +21,14 @@ def test_conditions_name_the_flags_of_the_compiler_where_there_are_some(monkeypa
   assert rows.conditions()['xla_flags'] == '--fast'
   monkeypatch.delenv('XLA_FLAGS')
   assert 'xla_flags' not in rows.conditions()
+
+
+def test_rows_name_files_without_the_folders_of_a_machine(monkeypatch):
+  words = ['calls.py', '--model=/models/a/b.gguf', '--out', '/disk/rows.jsonl', 'out/c', '--k=1,2']
+  monkeypatch.setattr(sys, 'argv', words)
+  assert rows.command() == '--model=b.gguf --out rows.jsonl out/c --k=1,2'
+  monkeypatch.setenv('XLA_FLAGS', '--dump_to=/disk/tmp1 --fast')
+  assert rows.conditions()['xla_flags'] == '--dump_to=tmp1 --fast'
 
 
 def test_a_line_does_not_join_the_fragment_of_a_killed_write(tmp_path):
