@@ -19,6 +19,7 @@ make the latent vector from before[y].
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -31,6 +32,7 @@ from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.context import BIAS_TABLE
 from fastdec.heads.draft import DraftNetwork, Fusion
+from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_block
 from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
@@ -169,7 +171,6 @@ class BlockNetwork(DraftNetwork):
 
   k: int
   norms_fused: bool = True
-  entry: str = 'joined'
   unknown_id: int | None = None
   drops_first: bool = False
   markov: int = 0
@@ -324,6 +325,76 @@ class BlockNetwork(DraftNetwork):
     if after is None:
       return project(latent, params['after']), carry
     return jnp.einsum('...r,...mr->...m', latent, after), carry
+
+  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
+    """Returns zeros of the bias's rank; see `DraftNetwork.start_carry`."""
+    return jnp.zeros((*state.shape[:-1], self.markov), state.dtype)
+
+  def guess_logits(
+    self,
+    params: Params,
+    target: Bound,
+    state: Float[Array, '*b d'],
+    before: Int[Array, '*b'],
+    carry: Float[Array, '*b r'],
+    as_decoded: bool = False,
+  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
+    """Adds the bias by the token before; `as_decoded` keeps the best `choices` of each row only.
+
+    See `DraftNetwork.guess_logits`.
+    """
+    logits, carry = super().guess_logits(params, target, state, before, carry, as_decoded)
+    if as_decoded and self.choices < logits.shape[-1]:
+      least = jax.lax.top_k(logits, self.choices)[0][..., -1:]
+      logits = jnp.where(logits >= least, logits, -jnp.inf)
+    if not self.markov:
+      return logits, carry
+    bias, carry = self.bias(params, before, None, state, carry)
+    return logits + bias, carry
+
+  def training_rows(
+    self,
+    params: Params,
+    lesson: Lesson,
+    passes: int,
+    dropout_key: Array | None = None,
+    guess: Guess | None = None,
+  ) -> Float[Array, 'n b a d']:
+    """Reads all blocks in one pass, whatever `passes` is.
+
+    The rows of an anchor at place t stand at t + 1, t + 2, ... They see the features of the places
+    up to t, and one another. See `DraftNetwork.training_rows`.
+    """
+    if self.causal != 'none':
+      raise UserError('a draft with causal blocks cannot be trained here: give one without')
+    target, anchors = lesson.target, lesson.anchors
+    seen = LessonView(self, params, lesson)
+
+    # Features become keys and values, as decoding caches them. The rows of each block enter.
+    context = self.call(params, seen.features, lesson.positions, method='own')
+    root = self.embedded(params, target, anchors.take(lesson.tokens))
+    unknown = None
+    if self.unknown_id is not None:
+      unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
+    x = self.call(params, root, unknown, anchors.take(seen.features), method='enter')
+
+    # One pass reads the rows of all anchors, one anchor after another.
+    b, a, n, d = x.shape
+    ahead = 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
+    positions = (anchors.take(lesson.positions)[..., None] + ahead).reshape(b, a * n)
+    mask = jnp.repeat(anchors.take(seen.causal), n, axis=1)
+    sees = [functools.partial(see_block, shared=shared, mask=mask, anchors=a) for shared in context]
+    view = View(positions, sees, seen.across(anchors, n), seen.memory)
+    states = self.call(
+      params, x.reshape(b, a * n, d), view, method='read', **drop_with(dropout_key, 0)
+    ).reshape(b, a, n, d)
+    if self.drops_first:
+      states = states[:, :, 1:]
+    rows = jnp.moveaxis(states, 2, 0)
+    if guess is not None:
+      for i, state in enumerate(rows):
+        guess(i, state)
+    return rows
 
   def confidence(
     self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']

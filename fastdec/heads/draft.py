@@ -25,8 +25,9 @@ from jaxtyping import Array, Float, Int
 from fastdec.cache.memory import Memory
 from fastdec.errors import UserError
 from fastdec.heads import tower
+from fastdec.heads.lesson import Guess, Lesson
 from fastdec.heads.tower import DraftCache, LayersConfig
-from fastdec.heads.words import ids_of, in_target_words
+from fastdec.heads.words import ids_of, in_target_words, suppress_words
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
@@ -74,6 +75,7 @@ class DraftNetwork:
     d_source: width of the encoder's states (None: d_target).
     words: size of the draft vocabulary, which has an `output` of its own (None: the target's
       projection, or an `output` over all words if the parameters have one).
+    entry: how embeddings and features enter the first layer, see the kinds of networks.
   """
 
   layers: LayersConfig
@@ -87,6 +89,7 @@ class DraftNetwork:
   d_embed: int | None = None
   d_source: int | None = None
   words: int | None = None
+  entry: str = 'joined'
 
   network: ClassVar[type[nn.Module]]
   products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
@@ -159,6 +162,63 @@ class DraftNetwork:
     if 'output' in params:
       return project(states, params['output'])
     return vocabulary_projection(target.module)(target.params, states)
+
+  def logits(
+    self, params: Params, target: Bound, states: Float[Array, '*b d']
+  ) -> Float[Array, '*b w']:
+    """Returns logits over the draft's words (`ids`), before any bias, from a row's states."""
+    raise NotImplementedError
+
+  def training_rows(
+    self,
+    params: Params,
+    lesson: Lesson,
+    passes: int,
+    dropout_key: Array | None = None,
+    guess: Guess | None = None,
+  ) -> Float[Array, 'n b a d']:
+    """Returns the states of the rows from which the draft guesses, for all anchors at once.
+
+    Row i guesses the token i + 1 places after its anchor. It sees what decoding would show it after
+    the tokens that the target wrote (teacher forcing).
+
+    Args:
+      params: the draft's parameters.
+      lesson: the text, and the anchors.
+      passes: guesses of an autoregressive draft; a block has k - 1.
+      dropout_key: for the draft's dropout; None switches it off.
+      guess: called once for each row, in order. What it returns is the token that an
+        autoregressive draft reads next (None: the token that the target wrote).
+    """
+    raise NotImplementedError
+
+  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
+    """Returns what `guess_logits` takes for the first guess, in the shape of its row's states."""
+    return jnp.zeros((*state.shape[:-1], 0), state.dtype)
+
+  def guess_logits(
+    self,
+    params: Params,
+    target: Bound,
+    state: Float[Array, '*b d'],
+    before: Int[Array, '*b'],
+    carry: Float[Array, '*b r'],
+    as_decoded: bool = False,
+  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
+    """Returns the logits of a guess over the draft's words, and the carry for the next guess.
+
+    Args:
+      params: the draft's parameters.
+      target: its projection may be read.
+      state: of the row that guesses.
+      before: the token before the guess, by which a bias may change the logits.
+      carry: `start_carry` for the first guess, then what the guess before returned.
+      as_decoded: words that decoding never guesses have minus infinity.
+    """
+    logits = self.logits(params, target, state)
+    if as_decoded:
+      logits = suppress_words(params, logits, target.module.suppressed_ids)
+    return logits, carry
 
   def ids(self, params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
     """Returns the target's ids of the draft's words."""

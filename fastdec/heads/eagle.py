@@ -19,6 +19,7 @@ Two entries:
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -29,8 +30,10 @@ from fastdec.cache.kv import LayerKV
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Fusion
+from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_own
 from fastdec.heads.tower import DraftCache, View, with_layers
 from fastdec.models.api import Params
+from fastdec.models.attention import attend
 from fastdec.models.layers import Dense
 from fastdec.struct import Bound
 
@@ -114,7 +117,6 @@ class EagleNetwork(DraftNetwork):
     recycles_normed: the next row reads the state after that norm; False: before it.
   """
 
-  entry: str = 'joined'
   norms_entry: bool = True
   join_bias: bool = False
   norms_first: bool = True
@@ -173,3 +175,52 @@ class EagleNetwork(DraftNetwork):
   ) -> Float[Array, '*b w']:
     """Returns logits over the draft's words (`ids`), from a row's output."""
     return self.words_of(params, target, self.call(params, states, method='left'))
+
+  def training_rows(
+    self,
+    params: Params,
+    lesson: Lesson,
+    passes: int,
+    dropout_key: Array | None = None,
+    guess: Guess | None = None,
+  ) -> Float[Array, 'n b a d']:
+    """Reads the text once for each guess ("training-time test", Li et al. 2025).
+
+    In pass 0 every place reads its true feature, under the causal mask. In pass j an anchor at
+    place t has one row, at place t + j. It reads token t + j and its own state of pass j - 1, and
+    sees the rows of pass 0 up to t and its own rows of the passes 1 ... j. So each pass adds one
+    key for an anchor, not another square of keys. See `DraftNetwork.training_rows`.
+    """
+    target, anchors, tokens = lesson.target, lesson.anchors, lesson.tokens
+    seen = LessonView(self, params, lesson)
+
+    # Pass 0: every place reads its true feature.
+    embedded = self.embedded(params, target, tokens)
+    causal = [functools.partial(attend, mask=seen.causal)] * tower.depth_of(self.layers)
+    view = View(lesson.positions, causal, seen.across(None), seen.memory)
+    states, first = self.call(
+      params, embedded, seen.features, view, method='read', **drop_with(dropout_key, 0)
+    )
+    state = anchors.take(states)
+
+    # In each later pass an anchor has one row, which reads its own state of the pass before.
+    rows, entries = [state], []
+    mask, across = anchors.take(seen.causal), seen.across(anchors)
+    for i in range(1, passes):
+      token = anchors.take(tokens, i)
+      if guess is not None:
+        token = guess(i - 1, state)
+      sees = []
+      for layer, shared in enumerate(first):
+        before = [entry[layer] for entry in entries]
+        sees.append(functools.partial(see_own, shared=shared, mask=mask, before=before))
+      view = View(anchors.take(lesson.positions) + i, sees, across, seen.memory)
+      state, entry = self.call(
+        params, self.embedded(params, target, token), state, view, method='read',
+        **drop_with(dropout_key, i),
+      )  # fmt: skip
+      entries.append(entry)
+      rows.append(state)
+    if guess is not None:
+      guess(passes - 1, state)
+    return jnp.stack(rows)

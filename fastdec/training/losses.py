@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from fastdec.errors import UserError
+from fastdec.heads.anchors import Anchors
 from fastdec.models.api import Params, embedding_of
-from fastdec.training.anchors import Anchors
 
 Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
 Ids = Integer[Array | np.ndarray, 'b t']

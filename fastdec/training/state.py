@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from fastdec import extras, struct
 from fastdec.errors import UserError
+from fastdec.heads.anchors import anchors_of
 from fastdec.models.api import Params
-from fastdec.training.anchors import anchors_of
 from fastdec.training.losses import Batch, Metrics, all_heads_loss, head_loss, model_loss
 
 with extras.explained():

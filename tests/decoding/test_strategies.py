@@ -17,9 +17,11 @@ import pytest
 import fastdec as fd
 from fastdec.decoding.methods.heads import draft_tokens
 from fastdec.decoding.topology import Topology
+from fastdec.heads.anchors import anchors_of
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.lesson import Lesson
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.heads.transformed import Transformed
 from fastdec.models.fconv import FConv, FConvConfig
@@ -176,9 +178,10 @@ def network_made(name, kind, family):
     target = Bound(MODELS[family], params_made(kind, family))
     seen = jax.jit(lambda: target.module.features(target.params, TAUGHT, network.taps))()
 
+    lesson = Lesson(target, TAUGHT, seen, anchors_of(TAUGHT))
+
     def loss(params, i):
-      draft = Bound(network, params | ids)
-      return draft_loss(draft, target, TAUGHT, seen, DraftLoss(passes=2))[0]
+      return draft_loss(Bound(network, params | ids), lesson, DraftLoss(passes=2))[0]
 
     params = fitted(loss, params, 200) | ids
   return network, params

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
+from fastdec.heads.anchors import Anchors, anchors_of
 from fastdec.training import losses
-from fastdec.training.anchors import Anchors, anchors_of
 from tests.training.fakes import HEADS, VOCAB, Bigram, Matrices, on_device
 
 MODEL, IDENTITY, TRANSFORMED = Bigram(), Matrices(), Matrices(offsets=tuple(range(HEADS + 1)))

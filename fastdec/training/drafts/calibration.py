@@ -8,7 +8,6 @@ draft's own guesses.
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.block import BlockNetwork
-from fastdec.heads.words import suppress_words
 from fastdec.struct import Bound
-from fastdec.training.anchors import anchors_of
-from fastdec.training.drafts.kept import seen_in
-from fastdec.training.drafts.losses import no_carry
-from fastdec.training.drafts.rows import block_rows, eagle_rows
+from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import Batch
 
 GRID = np.geomspace(0.25, 4, 33).astype(np.float32)  # neighbours are 9 per cent apart
@@ -87,59 +81,26 @@ def _guessed(
 
   Returns confidences at each temperature, and masks of the right guesses and of the real ones.
   """
-  seen = seen_in(batch, target, draft.module.taps)
-  chosen = anchors_of(batch, anchors, jax.random.key(0))
-  tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
+  module, params = draft
+  lesson = read_batch(batch, target, module.taps, anchors)
+  chosen, tokens = lesson.anchors, lesson.tokens
+  before, carry = chosen.take(tokens), None
   confidences, right = [], []
 
-  def guess(
-    i: int, state: Float[Array, 'b a d'], before: Array, carry: Array
-  ) -> tuple[Array, Array]:
-    logits, carry = _as_decoded(draft, target, state, before, carry)
-    word: Int[Array, 'b a'] = draft.module.ids(draft.params, logits.argmax(-1).astype(jnp.int32))
+  def guess(i: int, state: Float[Array, 'b a d']) -> Int[Array, 'b a']:
+    """Guesses after the draft's own guess before, as decoding does."""
+    nonlocal before, carry
+    if carry is None:
+      carry = module.start_carry(state)
+    logits, carry = module.guess_logits(params, target, state, before, carry, as_decoded=True)
+    before = module.ids(params, logits.argmax(-1).astype(jnp.int32))
     confidences.append(_confidences(logits))
-    right.append((word == chosen.take(tokens, i + 1)).reshape(-1))
-    return word, carry
+    right.append((before == chosen.take(tokens, i + 1)).reshape(-1))
+    return before
 
-  # A block has all states before its first guess; EAGLE's next state reads the guess before.
-  module: Any = draft.module
-  if isinstance(module, BlockNetwork):
-    states = block_rows(draft, target, batch, seen, chosen)
-    word, carry = chosen.take(tokens), no_carry(draft, states[0])
-    for i, state in enumerate(states):
-      word, carry = guess(i, state, word, carry)
-  else:
-
-    def own(i: int, state: Float[Array, 'b a d']) -> Int[Array, 'b a']:
-      return guess(i, state, chosen.take(tokens), no_carry(draft, state))[0]
-
-    states = eagle_rows(draft, target, batch, seen, chosen, passes, guess=own)
-    own(len(states) - 1, states[-1])
-  real = [chosen.follows(segments, i + 1).reshape(-1) for i in range(len(states))]
+  n = len(module.training_rows(params, lesson, passes, guess=guess))
+  real = [chosen.follows(lesson.segments, i + 1).reshape(-1) for i in range(n)]
   return jnp.stack(confidences, axis=1), jnp.stack(right), jnp.stack(real)
-
-
-def _as_decoded(
-  draft: Bound,
-  target: Bound,
-  state: Float[Array, 'b a d'],
-  before: Int[Array, 'b a'],
-  carry: Float[Array, 'b a r'],
-) -> tuple[Float[Array, 'b a w'], Float[Array, 'b a r']]:
-  """Returns the logits by which trees grow; a block that keeps few candidates has no others."""
-  module, params = draft
-  logits = suppress_words(
-    params, module.logits(params, target, state), target.module.suppressed_ids
-  )
-  if not isinstance(module, BlockNetwork):
-    return logits, carry
-  if module.choices < logits.shape[-1]:
-    least = jax.lax.top_k(logits, module.choices)[0][..., -1:]
-    logits = jnp.where(logits >= least, logits, -jnp.inf)
-  if not module.markov:
-    return logits, carry
-  bias, carry = module.bias(params, before, None, state, carry)
-  return logits + bias, carry
 
 
 def _confidences(logits: Float[Array, 'b a w']) -> Float[Array, 'g m']:

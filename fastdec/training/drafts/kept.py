@@ -6,7 +6,7 @@ would cost more than the draft's own training.
   numbers = numbers_of(tokens)
   kept = keep(target, taps, PackedSource(tokens, rows, length, 0, numbers), numbers, folder)
   batches = PackedSource(tokens, rows, length, seed, kept)
-  seen = seen_in(batch, target, taps)     # a step's features
+  lesson = read_batch(batch, target, taps)     # with a step's features
 
 A file has a row for each token: the hidden state and the taps, in bfloat16. What is computed is
 counted beside it, so it is not computed again after a stop.
@@ -24,6 +24,8 @@ import numpy as np
 from jaxtyping import Array
 
 from fastdec.files import parse_json, write_json
+from fastdec.heads.anchors import anchors_of
+from fastdec.heads.lesson import Lesson
 from fastdec.models.taps import Features, Taps
 from fastdec.struct import Bound
 from fastdec.training.losses import Batch
@@ -90,14 +92,24 @@ def keep(
   return files
 
 
-def seen_in(batch: Batch, target: Bound, taps: Taps) -> Features:
-  """Returns the features of a batch: those that it has, or else computed now."""
-  model, params = target
+def read_batch(
+  batch: Batch, target: Bound, taps: Taps, anchors: int = 0, key: Array | None = None
+) -> Lesson:
+  """Returns what a draft learns from a batch: its features are kept ones, or are computed now.
+
+  Args:
+    batch: packed sentences.
+    target: the model and its parameters.
+    taps: the layers whose states the draft reads.
+    anchors: number of places in each row after which it guesses; 0: all.
+    key: draws them (None: always the same ones).
+  """
+  chosen = anchors_of(batch, anchors, jax.random.key(0) if key is None else key)
   if 'target_kept' not in batch:
-    return model.features(params, batch, taps)
+    return Lesson(target, batch, target.module.features(target.params, batch, taps), chosen)
   states = jnp.asarray(batch['target_kept']).astype(jnp.float32)
-  parts = jnp.split(states, len(taps) + 1, axis=-1)
+  hidden, *tapped = jnp.split(states, len(taps) + 1, axis=-1)
   source = batch.get('source_kept')
   if source is not None:
     source = jnp.asarray(source).astype(jnp.float32)
-  return Features(parts[0], tuple(parts[1:]), source)
+  return Lesson(target, batch, Features(hidden, tuple(tapped), source), chosen)

@@ -12,7 +12,7 @@ over positions. The weights fall by a constant factor.
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,11 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.heads.block import BlockNetwork
-from fastdec.heads.draft import DraftNetwork
+from fastdec.heads.lesson import Lesson
 from fastdec.models.api import suppress
 from fastdec.models.layers import project
-from fastdec.models.taps import Features
 from fastdec.struct import Bound
-from fastdec.training.anchors import Anchors, anchors_of
-from fastdec.training.drafts.kept import seen_in
-from fastdec.training.drafts.rows import block_rows, eagle_rows
+from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import KEPT, Batch, Metrics
 
 
@@ -66,7 +62,7 @@ class DraftLoss:
       )
 
 
-class Rows(NamedTuple):
+class Guesses(NamedTuple):
   """The guesses that a draft makes after its anchors, one after another."""
 
   states: Float[Array, 'n b a d']
@@ -85,23 +81,17 @@ class Outcome(NamedTuple):
 
 def draft_loss(
   draft: Bound,
-  target: Bound,
-  batch: Batch,
-  seen: Features,
+  lesson: Lesson,
   settings: DraftLoss,
-  key: Array | None = None,
   dropout_key: Array | None = None,
   projection: Float[Array, 'w d'] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """Computes the loss of a draft on packed batches.
 
   Args:
-    draft: an `EagleNetwork` or a `BlockNetwork`, and its parameters.
-    target: the model and its parameters.
-    batch: packed sentences, preferably the target's own output.
-    seen: `target.module.features` of them.
-    settings: the kinds of loss and their weights.
-    key: draws anchors; not read if all are used.
+    draft: the draft network and its parameters.
+    lesson: the text, and the anchors.
+    settings: the weights of the losses.
     dropout_key: for the draft's dropout; None switches it off.
     projection: what the target multiplies its state with for the logits of the draft's words; None:
       the logits of all words are computed.
@@ -111,70 +101,33 @@ def draft_loss(
     'accuracy_1', 'accuracy_2', ..., when those before it are right, and the number of anchors,
     'tokens'.
   """
-  anchors = anchors_of(batch, settings.anchors, key)
-  rows = rows_of(draft, target, batch, seen, anchors, settings.passes, dropout_key)
-  outcome = _over_rows(draft, target, seen, anchors, rows, settings, projection)
-  counts = rows.is_real & outcome.has_word
-  n = len(rows.token)
+  guesses = make_guesses(draft, lesson, settings.passes, dropout_key)
+  outcome = _judge(draft, lesson, guesses, settings, projection)
+  counts = guesses.is_real & outcome.has_word
+  n = len(guesses.token)
   weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
   loss = (_share(outcome.loss, counts) * weights).sum() / weights.sum()
-  accuracy = _share(outcome.is_right, rows.is_real)
+  accuracy = _share(outcome.is_right, guesses.is_real)
   metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
-  return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
+  return loss, {'loss': loss, **metrics, 'tokens': lesson.anchors.is_real.sum()}
 
 
-def rows_of(
-  draft: Bound,
-  target: Bound,
-  batch: Batch,
-  seen: Features,
-  anchors: Anchors,
-  passes: int,
-  dropout_key: Array | None = None,
-) -> Rows:
-  """Returns the guesses of either kind of draft, after the tokens that the target wrote."""
-  if isinstance(draft.module, BlockNetwork):
-    states = block_rows(draft, target, batch, seen, anchors, dropout_key)
-  else:
-    states = eagle_rows(draft, target, batch, seen, anchors, passes, dropout_key)
-  tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
-  n = len(states)
-  path = jnp.stack([anchors.take(tokens, i) for i in range(n + 1)])
+def make_guesses(
+  draft: Bound, lesson: Lesson, passes: int, dropout_key: Array | None = None
+) -> Guesses:
+  """Returns a draft's guesses after the tokens that the target wrote."""
+  module, anchors = draft.module, lesson.anchors
+  states = module.training_rows(draft.params, lesson, passes, dropout_key)
+  n, segments = len(states), lesson.segments
+  path = jnp.stack([anchors.take(lesson.tokens, i) for i in range(n + 1)])
   is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
-  return Rows(states, path[:-1], path[1:], is_real)
+  return Guesses(states, path[:-1], path[1:], is_real)
 
 
-def logits_of(
+def _judge(
   draft: Bound,
-  target: Bound,
-  state: Float[Array, '*b d'],
-  before: Int[Array, '*b'],
-  carry: Float[Array, '*b r'],
-) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
-  """Returns the logits of a guess over the draft's words, and the carry for the next guess.
-
-  Args:
-    before: the token before the guess, which only Markov drafts read, as the carry.
-  """
-  module: Any = draft.module
-  logits = module.logits(draft.params, target, state)
-  if not getattr(module, 'markov', 0):
-    return logits, carry
-  bias, carry = module.bias(draft.params, before, None, state, carry)
-  return logits + bias, carry
-
-
-def no_carry(draft: Bound, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
-  """Returns the carry for the first guess."""
-  return jnp.zeros((*state.shape[:-1], getattr(draft.module, 'markov', 0)), state.dtype)
-
-
-def _over_rows(
-  draft: Bound,
-  target: Bound,
-  seen: Features,
-  anchors: Anchors,
-  rows: Rows,
+  lesson: Lesson,
+  guesses: Guesses,
   settings: DraftLoss,
   projection: Float[Array, 'w d'] | None = None,
 ) -> Outcome:
@@ -182,27 +135,29 @@ def _over_rows(
 
   More than `KEPT` logits are computed again for the gradient, so the memory is that of one guess.
   """
-
-  def law_at(hidden: Float[Array, '*b d']) -> Float[Array, '*b w']:
-    return _law(draft, target, hidden, projection)
+  module, target = draft.module, lesson.target
+  anchors, hidden = lesson.anchors, lesson.features.hidden
 
   # Where all places are anchors, each guess reads the same laws, moved by one place.
-  laws = law_at(seen.hidden) if settings.kl and not settings.anchors else None
+  laws = None
+  if settings.kl and not settings.anchors:
+    laws = _law(draft, target, hidden, projection)
 
-  def one_guess(carry: Array, numbered: tuple[Array, Rows]) -> tuple[Array, Outcome]:
-    number, row = numbered
-    logits, carry = logits_of(draft, target, row.states, row.before, carry)
+  def one_guess(carry: Array, numbered: tuple[Array, Guesses]) -> tuple[Array, Outcome]:
+    number, guess = numbered
+    logits, carry = module.guess_logits(draft.params, target, guess.states, guess.before, carry)
     law = None
     if laws is not None:
       law = anchors.take(laws, number + 1)
     elif settings.kl:
-      law = law_at(anchors.take(seen.hidden, number + 1))
-    return carry, _one_row(draft, logits, law, row, settings)
+      law = _law(draft, target, anchors.take(hidden, number + 1), projection)
+    return carry, _judge_one(draft, logits, law, guess, settings)
 
-  if rows.token.size * (draft.module.words or draft.module.vocab_size) > KEPT:
+  if guesses.token.size * (module.words or module.vocab_size) > KEPT:
     one_guess = jax.checkpoint(one_guess)
-  numbers = jnp.arange(len(rows.token), dtype=jnp.int32)
-  return jax.lax.scan(one_guess, no_carry(draft, rows.states[0]), (numbers, rows))[1]
+  numbers = jnp.arange(len(guesses.token), dtype=jnp.int32)
+  carry = module.start_carry(guesses.states[0])
+  return jax.lax.scan(one_guess, carry, (numbers, guesses))[1]
 
 
 def _law(
@@ -219,15 +174,15 @@ def _law(
   return jax.lax.stop_gradient(jax.nn.softmax(logits, axis=-1))
 
 
-def _one_row(
+def _judge_one(
   draft: Bound,
   logits: Float[Array, 'b a w'],
   law: Float[Array, 'b a w'] | None,
-  row: Rows,
+  guess: Guesses,
   settings: DraftLoss,
 ) -> Outcome:
   """Computes the loss of one guess; a token that the draft does not have counts as its word 0."""
-  word, has_word = _word(draft, row.token)
+  word, has_word = _find_word(draft, guess.token)
   is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
   log_q = jax.nn.log_softmax(logits, axis=-1)
   loss = -settings.ce * jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
@@ -236,7 +191,7 @@ def _one_row(
   return Outcome(loss, is_right, has_word)
 
 
-def _word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
+def _find_word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
   """Returns the number of a token among the draft's words, and a mask of those that it has."""
   if 'ids' not in draft.params:
     return token, jnp.ones(token.shape, bool)
@@ -270,11 +225,11 @@ def draft_accuracy(
     'tokens a call': mean number of tokens that a call on a chain would write at an anchor; and
     'accuracy 1', 'accuracy 2', ...: the share of right guesses after the text's tokens, 0..1.
   """
-  counts = [jax.device_get(_counts(draft, target, batch, passes, anchors)) for batch in batches]
+  counts = []
+  for batch in batches:
+    counts.append(jax.device_get(_count(draft, target, batch, passes, anchors)))
   if not sum(int(calls) for _, _, calls, _ in counts):
-    raise UserError(
-      'there is nothing to guess in the text that a draft is looked at on: give longer sentences'
-    )
+    raise UserError('the evaluation text is too short to draft anything: give longer sentences')
   right, real, calls, written = (np.sum(parts, axis=0) for parts in zip(*counts, strict=True))
   accuracy = {}
   for i, share in enumerate(right / np.maximum(real, 1), start=1):
@@ -283,14 +238,14 @@ def draft_accuracy(
 
 
 @functools.partial(jax.jit, static_argnames=('passes', 'anchors'))
-def _counts(
+def _count(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Int[Array, ''], Int[Array, '']]:
   """Counts right guesses, real guesses, anchors, and right guesses before the first wrong one."""
-  module: DraftNetwork = draft.module
-  seen = seen_in(batch, target, module.taps)
-  chosen = anchors_of(batch, anchors, jax.random.key(0))
-  rows = rows_of(draft, target, batch, seen, chosen, passes)
-  right = _over_rows(draft, target, seen, chosen, rows, DraftLoss()).is_right & rows.is_real
+  lesson = read_batch(batch, target, draft.module.taps, anchors)
+  guesses = make_guesses(draft, lesson, passes)
+  right = _judge(draft, lesson, guesses, DraftLoss()).is_right & guesses.is_real
   accepted = jnp.cumprod(right.astype(jnp.int32), axis=0)
-  return right.sum((1, 2)), rows.is_real.sum((1, 2)), chosen.is_real.sum(), accepted.sum()
+  return (
+    right.sum((1, 2)), guesses.is_real.sum((1, 2)), lesson.anchors.is_real.sum(), accepted.sum(),
+  )  # fmt: skip

@@ -110,7 +110,7 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
       own = copied.pop(path, None)
       if own is None and path[0] in NEW:
         continue
-      if own is not None and own.shape != kernel.shape and getattr(draft, 'entry', '') == 'beside':
+      if own is not None and own.shape != kernel.shape and draft.entry == 'beside':
         own = jnp.pad(own, [(m - n, 0) for n, m in zip(own.shape, kernel.shape, strict=True)])
       if own is None or own.shape != kernel.shape:
         raise UserError(

@@ -9,10 +9,12 @@ import jax
 from jaxtyping import Array, Float
 
 from fastdec.errors import UserError
+from fastdec.heads.anchors import anchors_of
+from fastdec.heads.lesson import Lesson
 from fastdec.heads.shortlist import output_of
 from fastdec.models.api import Params
 from fastdec.struct import Bound
-from fastdec.training.drafts.kept import seen_in
+from fastdec.training.drafts.kept import read_batch
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import Batch, Metrics, cross_entropy
 from fastdec.training.state import Task, copied
@@ -27,7 +29,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
 
   Args:
     target: the model and its parameters.
-    draft: an `EagleNetwork` or a `BlockNetwork`, and the parameters that it begins with.
+    draft: the draft network, and the parameters that it begins with.
     settings: its loss.
   """
   model, module = target.module, draft.module
@@ -36,11 +38,10 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
   ) -> tuple[Float[Array, ''], Metrics]:
-    keys = jax.random.split(key)
+    draw_key, dropout_key = jax.random.split(key)
     bound, whole = Bound(model, frozen['model']), Bound(module, params | frozen['fixed'])
-    seen = seen_in(batch, bound, module.taps)
-    projection = frozen.get('projection')
-    return draft_loss(whole, bound, batch, seen, settings, *keys, projection=projection)
+    lesson = read_batch(batch, bound, module.taps, settings.anchors, draw_key)
+    return draft_loss(whole, lesson, settings, dropout_key, frozen.get('projection'))
 
   frozen = {'model': target.params, 'fixed': fixed}
   if settings.kl and 'ids' in fixed:
@@ -70,12 +71,13 @@ def finetuned_draft_task(
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
   ) -> tuple[Float[Array, ''], Metrics]:
-    model_key, *keys = jax.random.split(key, 3)
+    model_key, draw_key, dropout_key = jax.random.split(key, 3)
     bound, whole = Bound(model, params['model']), Bound(module, params['heads'] | frozen['fixed'])
     seen = model.features(bound.params, batch, module.taps, model_key)
     logits, is_real = model.unembed(bound.params, seen.hidden), batch['target_segment'] != 0
     model_loss, model_metrics = cross_entropy(logits, batch['target'], is_real, smoothing)
-    of_draft, metrics = draft_loss(whole, bound, batch, seen, settings, *keys)
+    lesson = Lesson(bound, batch, seen, anchors_of(batch, settings.anchors, draw_key))
+    of_draft, metrics = draft_loss(whole, lesson, settings, dropout_key)
     total = p1_share * model_loss + (1 - p1_share) * of_draft
     return total, metrics | {
       'loss': total,

@@ -45,9 +45,9 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
   stored = kept.keep(target, TAPS, batches, numbers, tmp_path)
   assert calls[:4] == [0, 1, 1, 2]  # it goes on
   batch = jax.tree.map(jnp.asarray, PackedSource(tokens, 2, 12, 3, stored)[1])
-  seen = kept.seen_in(batch, target, TAPS)
+  seen = kept.read_batch(batch, target, TAPS).features
   plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}
-  expected = kept.seen_in(plain, target, TAPS)
+  expected = kept.read_batch(plain, target, TAPS).features
   is_real = {'target': batch['target_segment'] != 0, 'source': batch['source_segment'] != 0}
   sides = ['target', 'target', 'target', *(['source'] if task == 'translation' else [])]
   states, others = jax.tree.leaves(seen), jax.tree.leaves(expected)

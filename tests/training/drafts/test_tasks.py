@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
+from fastdec.heads.anchors import anchors_of
+from fastdec.heads.lesson import Lesson
 from fastdec.heads.shortlist import output_of
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.struct import Bound
-from fastdec.training.anchors import anchors_of
 from fastdec.training.drafts import losses
-from fastdec.training.drafts.losses import (
-  DraftLoss,
-  draft_accuracy,
-  draft_loss,
-  logits_of,
-  no_carry,
-  rows_of,
-)
+from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, make_guesses
 from fastdec.training.drafts.start import begin, layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
 from fastdec.training.loop import make_step
@@ -44,6 +38,11 @@ LOSSES = {
 
 
 loss_of = jax.jit(draft_loss, static_argnames='settings')
+
+
+def lesson_on(target, batch, anchors=0, key=None):
+  """What a draft without taps learns from a batch."""
+  return Lesson(target, batch, seen_by(target, batch), anchors_of(batch, anchors, key))
 
 
 def run(task, batch, steps=20):
@@ -83,21 +82,21 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
 
 
 @functools.partial(jax.jit, static_argnames='passes')
-def guesses_of(draft, target, batch, seen, anchors, passes):
+def guesses_of(draft, lesson, passes):
   """The rows, and the logits of each guess."""
-  rows = rows_of(draft, target, batch, seen, anchors, passes)
-  carry, by_row = no_carry(draft, rows.states[0]), []
-  for i in range(len(rows.token)):
-    logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
+  rows = make_guesses(draft, lesson, passes)
+  carry, by_row = draft.module.start_carry(rows.states[0]), []
+  for state, before in zip(rows.states, rows.before, strict=True):
+    logits, carry = draft.module.guess_logits(draft.params, lesson.target, state, before, carry)
     by_row.append(logits)
   return rows, by_row
 
 
 def by_hand(draft, target, batch, settings):
   """The loss, one guess at a time."""
-  seen = seen_by(target, batch, draft.module.taps)
-  anchors = anchors_of(batch)
-  rows, guessed = guesses_of(draft, target, batch, seen, anchors, settings.passes)
+  lesson = lesson_on(target, batch)
+  seen, anchors = lesson.features, lesson.anchors
+  rows, guessed = guesses_of(draft, lesson, settings.passes)
   n, (b, a) = len(rows.token), rows.token[0].shape
   each, counts, rights = np.zeros((n, b, a)), np.zeros((n, b, a)), []
   ids = np.asarray(draft.params['ids']) if 'ids' in draft.params else np.arange(VOCAB)
@@ -133,8 +132,7 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, settings, targe
   if words:
     draft.params['ids'] = ids = jnp.array([1, 2, 3, 5, 6, 9])
     projection = output_of(*target, D)[ids]
-  seen = seen_by(target, batch)
-  loss, metrics = loss_of(draft, target, batch, seen, settings, projection=projection)
+  loss, metrics = loss_of(draft, lesson_on(target, batch), settings, projection=projection)
   expected, rights = by_hand(draft, target, batch, settings)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
@@ -147,12 +145,12 @@ def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypat
     batch_of('translation', 1),
     bound(network('block', 'translation', markov_kind='rnn'), 5),
   )
-  seen, learnt = seen_by(target, batch), draft.params['network']
+  lesson, learnt = lesson_on(target, batch), draft.params['network']
 
   def gradient():
     def loss(part):
       whole = Bound(draft.module, draft.params | {'network': part})
-      return draft_loss(whole, target, batch, seen, DraftLoss(kl=0.5))[0]
+      return draft_loss(whole, lesson, DraftLoss(kl=0.5))[0]
 
     return jax.jit(jax.grad(loss))(learnt)
 
@@ -166,10 +164,10 @@ def test_logits_that_are_computed_again_give_the_same_gradient(target, monkeypat
 @pytest.mark.slow
 def test_a_sample_of_all_places_is_all_of_them(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
-  seen = seen_by(target, batch)
   most = int(anchors_of(batch).is_real.sum(1).max())
-  whole = loss_of(draft, target, batch, seen, DraftLoss())[1]
-  drawn = loss_of(draft, target, batch, seen, DraftLoss(anchors=most), jax.random.key(3))[1]
+  whole = loss_of(draft, lesson_on(target, batch), DraftLoss())[1]
+  sample = lesson_on(target, batch, most, jax.random.key(3))
+  drawn = loss_of(draft, sample, DraftLoss(anchors=most))[1]
   for name in whole:
     np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-5)
   some = anchors_of(batch, 2, jax.random.key(3))
@@ -181,8 +179,9 @@ def test_a_sample_of_all_places_is_all_of_them(target):
 def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(target):
   batch, draft = batch_of('translation', 1), bound(network('eagle', 'translation'), 5)
   accuracy = draft_accuracy(draft, target, [batch, batch], passes=3)
-  seen, anchors = seen_by(target, batch), anchors_of(batch)
-  rows, guessed = guesses_of(draft, target, batch, seen, anchors, 3)
+  lesson = lesson_on(target, batch)
+  anchors = lesson.anchors
+  rows, guessed = guesses_of(draft, lesson, 3)
   guesses = jnp.stack(guessed).argmax(-1)
   right = np.asarray((guesses == rows.token) & rows.is_real)
   lengths = [
@@ -196,7 +195,7 @@ def test_tokens_a_call_are_those_of_a_chain_that_stops_at_the_first_wrong_guess(
 
 
 def test_text_without_anything_to_guess_is_a_sentence(target):
-  with pytest.raises(UserError, match='there is nothing to guess in the text'):
+  with pytest.raises(UserError, match='the evaluation text is too short'):
     draft_accuracy(bound(network('eagle', 'translation'), 5), target, [], passes=3)
 
 

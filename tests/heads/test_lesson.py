@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fastdec.heads.anchors import anchors_of
+from fastdec.heads.lesson import Lesson
 from fastdec.models.encoder_decoder import Source
-from fastdec.training.anchors import anchors_of
-from fastdec.training.drafts.losses import logits_of, no_carry, rows_of
-from fastdec.training.drafts.rows import eagle_rows
+from fastdec.training.drafts.losses import make_guesses
 from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network, seen_by
 
 PASSES = 3
@@ -82,10 +82,10 @@ def block_steps(draft, target, alone, t):
 def trained_logits(draft, target, batch, anchors):
   """The guesses behind the anchors, and their logits [passes, b, a, v]."""
   seen = seen_by(target, batch, draft.module.taps)
-  rows = rows_of(draft, target, batch, seen, anchors, PASSES)
-  by_row, carry = [], no_carry(draft, rows.states[0])
-  for i in range(len(rows.token)):
-    logits, carry = logits_of(draft, target, rows.states[i], rows.before[i], carry)
+  rows = make_guesses(draft, Lesson(target, batch, seen, anchors), PASSES)
+  by_row, carry = [], draft.module.start_carry(rows.states[0])
+  for state, before in zip(rows.states, rows.before, strict=True):
+    logits, carry = draft.module.guess_logits(draft.params, target, state, before, carry)
     by_row.append(logits)
   return rows, jnp.stack(by_row)
 
@@ -148,9 +148,10 @@ def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
   features aside."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
   anchors, seen = anchors_of(batch), seen_by(target, batch)
+  lesson = Lesson(target, batch, seen, anchors)
   rows = lambda guess=None: jax.jit(
-    lambda draft: eagle_rows(draft, target, batch, seen, anchors, PASSES, guess=guess)
-  )(draft)
+    lambda params: draft.module.training_rows(params, lesson, PASSES, guess=guess)
+  )(draft.params)
   forced, written = rows(), lambda i, state: anchors.take(batch['target'], i + 1)
   np.testing.assert_array_equal(rows(written), forced)
   other = rows(lambda i, state: written(i, state) * 0 + 5)

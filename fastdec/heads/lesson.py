@@ -1,0 +1,191 @@
+"""What draft networks read when they learn: packed text, as their target has read it.
+
+Decoding shows a draft one place at a time. In training all places are there at once, so each row of
+a draft gets a view that hides what decoding would hide (`DraftNetwork.training_rows`). Sentences
+that are packed into one row of a batch do not see one another, and each sees only its own source.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.cache.kv import LayerKV
+from fastdec.errors import UserError
+from fastdec.heads import tower
+from fastdec.heads.anchors import Anchors
+from fastdec.models.api import Params
+from fastdec.models.attention import attend
+from fastdec.models.stacks import Attend
+from fastdec.models.taps import Features
+from fastdec.struct import Bound
+
+# (number of a row, its state) -> the token that the draft guesses there
+Guess = Callable[[int, Float[Array, 'b a d']], Int[Array, 'b a']]
+
+
+@struct.pytree
+class Lesson:
+  """A batch of text that a draft learns from.
+
+  Attributes:
+    target: the model and its parameters.
+    batch: packed sentences, preferably the target's own output.
+    features: the target's states of them (`target.module.features`).
+    anchors: the places after which the draft guesses.
+  """
+
+  target: Bound
+  batch: Mapping[str, Any]
+  features: Features
+  anchors: Anchors
+
+  @property
+  def tokens(self) -> Int[Array, 'b t']:
+    """The text, with the tokens that the draft has to guess."""
+    return jnp.asarray(self.batch['target'])
+
+  @property
+  def segments(self) -> Int[Array, 'b t']:
+    """The number of each token's sentence within its row; 0 is padding."""
+    return jnp.asarray(self.batch['target_segment'])
+
+  @property
+  def positions(self) -> Int[Array, 'b t']:
+    """The place of each token in its sentence."""
+    return jnp.asarray(self.batch['target_position'])
+
+
+class LessonView:
+  """What the rows of one draft see of a lesson.
+
+  Attributes:
+    causal: bool[b, t, t], true where a place sees another: an earlier one of its sentence.
+    features: the draft's features of the target's states, [b, t, d].
+    memory: each layer's keys and values of the source; () without one.
+
+  Raises:
+    UserError: a layer of the draft has a window.
+  """
+
+  def __init__(self, network: Any, params: Params, lesson: Lesson) -> None:
+    if any(tower.windows_of(network.layers)):
+      raise UserError(
+        'a draft with windows cannot be trained here: give one whose layers see everything'
+      )
+    segments = lesson.segments
+    is_earlier = np.tri(segments.shape[1], dtype=bool)[None]
+    self.causal = (segments[:, :, None] == segments[:, None, :]) & is_earlier
+    self.features = network.features(params, lesson.features.hidden, lesson.features.taps)
+    self.memory, self._source_mask = (), None
+    if network.reads_source:
+      source = lesson.features.source
+      assert source is not None  # by `check_target`
+      self.memory = network.call(params, source.astype(network.layers.dtype), method='memory')
+      source_segments = jnp.asarray(lesson.batch['source_segment'])
+      self._source_mask = segments[:, :, None] == source_segments[:, None, :]
+
+  def across(self, anchors: Anchors | None, rows: int = 1) -> Attend | None:
+    """Returns how rows read the source: those of all places, or `rows` of each anchor."""
+    if self._source_mask is None:
+      return None
+    mask = self._source_mask
+    if anchors is not None:
+      mask = jnp.repeat(anchors.take(mask), rows, axis=1)
+    return functools.partial(attend, mask=mask)
+
+
+def drop_with(key: Array | None, number: int) -> dict[str, Any]:
+  """Returns the arguments by which a call of the network drops; None switches dropout off."""
+  if key is None:
+    return {}
+  return {'train': True, 'rngs': {'dropout': jax.random.fold_in(key, number)}}
+
+
+def see_own(
+  q: Float[Array, 'b a h p'],
+  kv: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b a t'],
+  before: Sequence[LayerKV],
+  drop: Callable[[Array], Array] = lambda weights: weights,
+  scale: float | None = None,
+  cap: float | None = None,
+) -> Float[Array, 'b a h p']:
+  """Attends as a row of EAGLE, whose anchor has one row in each pass.
+
+  It sees the shared keys under the mask, its anchor's rows of earlier passes, and itself.
+  """
+  b, a = q.shape[:2]
+
+  def own(parts: Sequence[Float[Array, 'b g a p']]) -> Float[Array, 'c g j p']:
+    stacked = jnp.stack(parts).transpose(1, 3, 2, 0, 4)
+    return stacked.reshape(b * a, *stacked.shape[2:])
+
+  keys = own([*(entry.k for entry in before), kv.k])
+  values = own([*(entry.v for entry in before), kv.v])
+  return _attend_both(q, LayerKV(keys, values), shared, mask, drop, scale, cap)
+
+
+def see_block(
+  q: Float[Array, 'b n h p'],
+  kv: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b n t'],
+  anchors: int,
+  drop: Callable[[Array], Array] = lambda weights: weights,
+  scale: float | None = None,
+  cap: float | None = None,
+) -> Float[Array, 'b n h p']:
+  """Attends as the rows of blocks: to the shared keys under the mask, and to one another."""
+
+  def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
+    b, g, n, p = x.shape
+    by_anchor = x.reshape(b, g, anchors, n // anchors, p).swapaxes(1, 2)
+    return by_anchor.reshape(b * anchors, g, n // anchors, p)
+
+  return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop, scale, cap)
+
+
+def _attend_both(
+  q: Float[Array, 'b n h p'],
+  own: LayerKV,
+  shared: LayerKV,
+  mask: Bool[Array, 'b n t'],
+  drop: Callable[[Array], Array],
+  scale: float | None,
+  cap: float | None,
+) -> Float[Array, 'b n h p']:
+  """Attends as `models.attention`, to keys that all rows share and to each anchor's own keys.
+
+  Args:
+    q: the queries of all rows, those of an anchor together.
+    own: keys and values [b * anchors, g, m, p]; the rows of an anchor see all of its own.
+    shared: keys and values [b, g, t, p].
+    mask: true on the shared ones that a row sees.
+    drop: dropout on the weights.
+    scale, cap: as of `attend`.
+  """
+  b, n, h, p = q.shape
+  groups, m = own.k.shape[1:3]
+  anchors = own.k.shape[0] // b
+  wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
+  # Scores of the shared keys and of the own ones have one softmax.
+  split = q.reshape(b, n, groups, h // groups, p)
+  by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
+  common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * by
+  alone = jnp.einsum('cngrp,cgmp->cngrm', by_anchor, own.k, preferred_element_type=wide) * by
+  if cap is not None:
+    common, alone = cap * jnp.tanh(common / cap), cap * jnp.tanh(alone / cap)
+  common = jnp.where(mask[:, :, None, None, :], common, -1e30)
+  scores = jnp.concatenate([common, alone.reshape(b, n, groups, h // groups, m)], axis=-1)
+  weights = drop(jax.nn.softmax(scores, axis=-1).astype(q.dtype))
+  common, alone = weights[..., :-m], weights[..., -m:].reshape(*by_anchor.shape[:-1], m)
+  mixed = jnp.einsum('bngrs,bgsp->bngrp', common, shared.v)
+  mixed += jnp.einsum('cngrm,cgmp->cngrp', alone, own.v).reshape(mixed.shape)
+  return mixed.reshape(b, n, h, p)
