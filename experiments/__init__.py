@@ -89,7 +89,6 @@ EXPERIMENTS = {
   'blocks': Experiment('Draws how a sentence is written: greedy decoding against blocks'),
   'attention': Experiment('Draws where a translation looked at its source'),
   'masks': Experiment('Draws who sees what in one call of a model'),
-  'beside': Experiment('Puts the rows of several workdirs of table1 side by side'),
 }  # fmt: skip
 
 

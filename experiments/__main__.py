@@ -9,6 +9,10 @@ import sys
 
 from experiments import EXPERIMENTS, run
 
+REMOVED = {  # earlier experiments, and what to use instead
+  'beside': 'read the table of each workdir, table1.md, or its rows, results.jsonl'
+}
+
 
 def main() -> int:
   """Runs the experiment that the first word names, with the other words as its flags, or lists all
@@ -21,6 +25,9 @@ def main() -> int:
     print('python -m experiments NAME --config=... --workdir=... (NAME --help: all flags)\n')
     for name, experiment in EXPERIMENTS.items():
       print(f'  {name:<12} {experiment.about}')
+  elif name in REMOVED:
+    print(f'experiments {name} is no longer supported: {REMOVED[name]}', file=sys.stderr)
+    return 2
   else:
     advice = f'known are {", ".join(EXPERIMENTS)}'
     if near := difflib.get_close_matches(name, EXPERIMENTS, 1):

@@ -34,7 +34,6 @@ from experiments.stern2018.tables import (
 )
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import Style
-from fastdec.evaluation.labels import Label, place
 
 TAU = 2  # intensities: the paper's distance
 COLUMNS = {  # of Table 2: (regime, rule) -> name
@@ -171,7 +170,8 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
   drawing.legend(figure, 4)
   for axes, points in ((left, ours), (right, theirs)):
     last = {key[1:]: point for key, point in sorted(points.items())}
-    place(axes, [Label(f'{y:.2f}', k, y, COLOURS[column[0]]) for column, (k, y) in last.items()])
+    for (regime, _), point in last.items():
+      drawing.name_point(axes, f'{point[1]:.2f}', point, COLOURS[regime])
   drawing.save(figure, path)
 
 

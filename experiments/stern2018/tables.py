@@ -18,7 +18,6 @@ from experiments.lab.rows import Row, latest
 from experiments.lab.train import TUNED
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
-from fastdec.evaluation.labels import Label, place
 
 KEY = 'k', 'regime', 'rule'  # fields that name a row of one split
 UNTRAINED = FORECAST, FITTED = 'forecast', 'fitted'  # image models that guess without heads
@@ -147,7 +146,6 @@ PAPERS_FIGURE4 = {
 # --- columns and rows of several tables
 
 Key = tuple[int, str, str]
-WORKDIR = Column('Workdir', 'workdir', names_row=True)
 K = Column('k', 'k', names_row=True)
 TRAINING = Column('Training', lambda row: REGIMES[row['regime']], names_row=True)
 RULE = Column('Rule', 'rule', names_row=True)
@@ -170,12 +168,11 @@ def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
 
 def finished(rows: Iterable[Row]) -> list[Row]:
   """The newest rows that have figures, by regime, k and rule."""
-  return sorted((row for row in by_key(rows).values() if row.get('error') is None), key=place_of)
 
+  def place(row: Row) -> tuple[Any, ...]:
+    return list(REGIMES).index(row['regime']), row['k'], rank(row['rule'])
 
-def place_of(row: Row) -> tuple[Any, ...]:
-  """A row's place: by regime, k and rule."""
-  return list(REGIMES).index(row['regime']), row['k'], rank(row['rule'])
+  return sorted((row for row in by_key(rows).values() if row.get('error') is None), key=place)
 
 
 def rank(rule: str) -> tuple[bool, str, int]:
@@ -390,22 +387,6 @@ def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   return TABLE4.of(distilled, above=rivals, notes=notes)
 
 
-# --- several workdirs side by side
-
-
-def beside(rows: Iterable[Row]) -> Drawn:
-  """Every finished row of several workdirs; rows of one k, regime and rule stand together."""
-  of_workdir: dict[str, list[Row]] = {}
-  for row in rows:
-    of_workdir.setdefault(row['workdir'], []).append(row)
-  shown: list[Row] = []
-  for some in of_workdir.values():
-    shown += finished(some)
-  columns = (WORKDIR, K, TRAINING, RULE, *TEXT_QUALITY, BLOCK, SPEED_UP, SAME)
-  table = Table('Side by side', columns, ROWS_NOTES, CONDITIONS)
-  return table.of(sorted(shown, key=place_of))
-
-
 # --- the pictures
 
 COLOURS = {  # a colour is a regime, ...
@@ -463,10 +444,9 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
   right.yaxis.tick_right()  # a separate axis: BLEU on another corpus is not comparable
   right.yaxis.set_label_position('right')
   right.spines[['left', 'right']].set_visible([False, True])
-  figure.draw_without_rendering()
   for axes, points in ((left, ours), (right, theirs)):
-    labels = [Label(str(k), *point, COLOURS[regime]) for (k, regime, _), point in points.items()]
-    place(axes, labels)
+    for (k, regime, _), point in points.items():
+      drawing.name_point(axes, str(k), point, COLOURS[regime])
   drawing.save(figure, path)
 
 
@@ -500,15 +480,14 @@ def figure4(rows: Iterable[Row], path: pathlib.Path) -> None:
       ours[regime, rule][k] = block, speedup
   figure, (axes,) = drawing.panels(1, width=8.0)
   drawing.dress(axes, '', drawing.SPEED)
-  labels = []
   for points, name, look in (*((ours[one], *FIGURE4[one]) for one in FIGURE4), *THEIRS):
     if points:
       drawing.curve(axes, points.values(), look, name)
-      labels += [Label(f'k = {k}', *point, look.colour) for k, point in points.items()]
+    for k, point in points.items():
+      drawing.name_point(axes, f'k = {k}', point, look.colour)
   axes.axhline(1, color='black', linewidth=0.5, linestyle=':')
   axes.set_title(f'Blockwise parallel decoding, Figure 4\n{CAPTION}', fontsize=8)
   drawing.legend(figure, 2)
-  place(axes, labels)
   drawing.save(figure, path)
 
 

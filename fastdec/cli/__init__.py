@@ -23,10 +23,12 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
   'train-draft': 'train heads or a draft network for a model',
   'calibrate': 'find the tree that suits prediction heads',
   'pool': 'count n-grams of texts, as guesses for lookahead and prompt lookup',
-  'shortlist': "shorten a draft network's vocabulary",
   'convert': 'make a model folder of a fairseq checkpoint',
   'check': 'say what a folder holds',
   'demo': 'show greedy decoding and a strategy side by side, in a browser',
+}
+REMOVED = {  # commands of before, and what to use instead
+  'shortlist': 'give fastdec train-draft --words=N, or call fd.shortlist in Python'
 }
 # These commands, with these flags, keep their work on the disk, and take it up again.
 RESUMED = {'train-draft': '--out', 'generate': '--output'}
@@ -71,6 +73,8 @@ def _run(words: list[str]) -> None:
     print(f'fastdec {__version__}')
     return
   name, *rest = words
+  if name in REMOVED:
+    raise UserError(f'fastdec {name} is no longer supported: {REMOVED[name]}')
   if name not in COMMANDS:
     near = difflib.get_close_matches(name, COMMANDS, 1)
     advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(COMMANDS)}'

@@ -9,7 +9,6 @@ A text file has a text on each line. Of records of JSON, such as the output of `
 template. The ids are those of the model's tokenizer, so the pool is for models that have the same.
 """
 
-import argparse
 import pathlib
 from collections.abc import Sequence
 
@@ -34,20 +33,12 @@ def main(words: Sequence[str]) -> None:
   )
   args = parser.read(words)
   place_to_write(args.output)
-  rows = rows_of(args)
-  pool = fd.build_pool(rows, open_folder(args.model).model, args.ngram, args.guesses)
-  fd.save_pool(pool, args.output)
-  counts = f'{len(pool.values):,} n-grams of {pool.ngram} tokens from {len(rows):,} texts'
-  print(f'{args.output} holds {counts}')
-
-
-def rows_of(args: argparse.Namespace) -> list[list[int]]:
-  """Reads the texts of files, whose names have commas between them, as ids of the model.
-
-  Raises:
-    UserError: a file cannot be read, or has a record that is no text.
-  """
+  folder = open_folder(args.model)
   texts = []
   for file in args.texts.split(','):
     texts += read_texts(pathlib.Path(file))
-  return opening.text_ids(args, tokenizer_of(open_folder(args.model)), texts)
+  rows = opening.text_ids(args, tokenizer_of(folder), texts)
+  pool = fd.build_pool(rows, folder.model, args.ngram, args.guesses)
+  fd.save_pool(pool, args.output)
+  counts = f'{len(pool.values):,} n-grams of {pool.ngram} tokens from {len(rows):,} texts'
+  print(f'{args.output} holds {counts}')

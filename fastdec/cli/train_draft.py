@@ -90,7 +90,7 @@ from fastdec.training.log import read_metrics
 from fastdec.training.loop import Evaluate, LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import Task, TrainState, frozen_heads_task
-from fastdec.tuning.tuned import content_of_part
+from fastdec.tuning.tuned import hash_part
 
 with extras.explained():
   import grain
@@ -285,7 +285,7 @@ def _flag(args: argparse.Namespace) -> str:
 
 def _content(args: argparse.Namespace) -> str:
   """Returns a hash of the finished draft."""
-  return content_of_part('heads' if args.kind == 'heads' else 'draft network', args.out)
+  return hash_part('heads' if args.kind == 'heads' else 'draft network', args.out)
 
 
 def _record(args: argparse.Namespace, text_record: dict[str, Any]) -> dict[str, Any]:

@@ -74,14 +74,18 @@ def curve(
   axes.plot(xs, ys, label=name, **look, **settings)
 
 
+def name_point(axes: Axes, text: str, point: tuple[float | int, float | int], colour: str) -> None:
+  """Writes a text above and to the right of a point, in the curve's colour."""
+  axes.annotate(text, point, (4, 4), textcoords='offset points', fontsize=7.5, color=colour)
+
+
 def legend(figure: Figure, columns: int) -> None:
-  """Names every curve once below the panels, then settles the layout for `labels.place`."""
+  """Names every curve once below the panels."""
   curves: dict[str, Any] = {}
   for axes in figure.axes:
     for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
       curves.setdefault(name, line)
   figure.legend(curves.values(), curves, loc='outside lower center', ncols=columns, frameon=False)
-  figure.draw_without_rendering()
 
 
 def nothing_yet(axes: Axes) -> None:

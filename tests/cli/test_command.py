@@ -37,6 +37,7 @@ def test_all_commands_are_listed(fastdec):
 
 @pytest.mark.parametrize('words, message', [
   (['generat'], "there is no command 'generat': did you mean generate?"),
+  (['shortlist'], 'fastdec shortlist is no longer supported: give fastdec train-draft --words=N'),
   (['xyz'], "there is no command 'xyz': known are generate, chat"),
   (['pool'], 'there is no --model, --texts, --output: see fastdec pool --help'),
   (['pool', '--modle=x'], 'there is no flag --modle: did you mean --model? fastdec pool --help'),
@@ -90,10 +91,6 @@ MISTAKES = {
   'train-draft': (['--out={files}/prompts.txt/x'], 'prompts.txt/x (Not a directory)'),
   'calibrate': (['--output=/dev/null/x.json'], '/dev/null/x.json (Not a directory)'),
   'pool': (['--texts={files}/prompts.txt', '--output={files}'], 'is a folder: give the name of'),
-  'shortlist': (
-    ['--draft=x', '--texts=x', '--words=3', '--output={files}/prompts.txt/x'],
-    'prompts.txt/x (Not a directory)',
-  ),
   'demo': (['--port=0', '--draft={files}/none'], 'is not a folder'),
   'demo file': (['--port=0', '--model={model}/model.safetensors'], 'give the folder of the model'),
   'check': (['{model}/model.safetensors'], 'give the folder of the model, such as {model}'),

@@ -43,6 +43,8 @@ def test_a_name_that_is_not_known_is_a_sentence(capfd):
   assert start('tabel1') == 2
   assert capfd.readouterr().err == 'there is no experiment tabel1: did you mean table1?\n'
   assert start('xyz') == 2 and 'known are table1, ' in capfd.readouterr().err
+  assert start('beside') == 2
+  assert 'beside is no longer supported: read the table of each' in capfd.readouterr().err
 
 
 def test_an_experiment_runs_by_its_name_and_by_its_old_one():

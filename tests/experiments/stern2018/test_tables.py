@@ -2,18 +2,14 @@
 failed says why."""
 
 import io
-import itertools
 
 import matplotlib.image
 import pytest
 import rich.console
-from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
 
 from experiments.lab import report
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import runs, tables
-from fastdec.evaluation.labels import Label, place
 
 CONDITIONS = {'device': 'cpu', 'dtype': 'float32', 'batch': 1, 'seed': 0, 'commit': 'abc'}
 REGIMES = 'regular', 'distil', 'finetune', 'both'
@@ -227,17 +223,6 @@ def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
   ]
 
 
-def test_rows_side_by_side_name_their_workdir_and_like_ones_follow_one_another():
-  one = [a_row(4, 'regular', workdir='a'), a_row(1, 'regular', workdir='a')]
-  other = [a_row(4, 'regular', workdir='b'), a_row(8, error='killed', workdir='b')]
-  table = tables.beside([*one, *other, a_row(4, 'regular', workdir='b', bleu=31.25)])
-  assert [row[:5] for row in texts_of(table)] == [
-    ['a', '1', 'Regular', 'exact', '30.10'],
-    ['a', '4', 'Regular', 'exact', '30.40'],
-    ['b', '4', 'Regular', 'exact', '31.25'],
-  ]
-
-
 # --- files and pictures
 
 
@@ -273,27 +258,3 @@ def test_figure_4_shows_what_is_tuned_and_its_own_rule_alone(tmp_path):
     assert matplotlib.image.imread(path).shape[:2] == (900, 1200)
     pictures[name] = path.read_bytes()
   assert pictures['none'] == pictures['others'] and len(set(pictures.values())) == 3
-
-
-CROWD = {
-  'the paper': [(block, bleu) for bleu, block in tables.PAPERS_TABLE1.values()],
-  'one point': [(1.4, 33.4)] * 5,
-}
-
-
-@pytest.mark.parametrize('name', CROWD)
-def test_labels_cover_neither_each_other_nor_a_point_and_stay_inside(name):
-  figure = Figure(figsize=(6, 5), dpi=150, layout='constrained')
-  axes = figure.subplots()
-  points = CROWD[name]
-  axes.plot(*zip(*points, strict=True), 'o')
-  figure.draw_without_rendering()
-  place(axes, [Label(str(i), x, y, 'black') for i, (x, y) in enumerate(points)])
-  texts = [child for child in axes.get_children() if isinstance(child, Annotation)]
-  figure.draw_without_rendering()  # puts them where they belong
-  boxes = [Text.get_window_extent(text) for text in texts]  # without the lines that lead to them
-  assert [text.get_text() for text in texts] == [str(i) for i in range(len(points))]
-  assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]
-  pixels = axes.transData.transform(points)
-  assert not [box for box in boxes for x, y in pixels if box.contains(x, y)]
-  assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
