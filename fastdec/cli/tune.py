@@ -46,7 +46,7 @@ from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, duration, one_of, wholes
 from fastdec.cli.prompts import read_prompts
 from fastdec.decoding.description import parse, usual_for
-from fastdec.decoding.strategy import TREES, in_turn, lengths, with_settings
+from fastdec.decoding.strategy import TREES, choose_lengths, interleave, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
@@ -240,7 +240,7 @@ def _candidates(
   for base in bases:
     sizes = base.strategy.sizes(args.gammas, args.nodes)
     families.append([Candidate(strategy, base.folder) for strategy in sizes])
-  return in_turn(*families)
+  return interleave(*families)
 
 
 def _fitted_tree(
@@ -262,7 +262,7 @@ def _head_families(
   """
   wanted = None if args.nodes is None else [nodes - 1 for nodes in args.nodes]
   trees = []
-  for size in lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
+  for size in choose_lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
     trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
   relaxed = []
   if args.promise == 'relaxed' and not args.temperature:

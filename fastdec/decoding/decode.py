@@ -15,7 +15,7 @@ from fastdec.decoding.law import LawMaker, logprobs_of
 from fastdec.decoding.prefill import has_slots, with_more_slots, with_slots
 from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, prepare
-from fastdec.decoding.score import scored
+from fastdec.decoding.score import add_logprobs
 from fastdec.decoding.settings import Whole
 from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
 from fastdec.kernels.sharding import using
@@ -85,7 +85,7 @@ def decode(
 
     # The model reads the texts of a search again for their log-probabilities.
     if request.logprobs and decoded.logprobs is None:
-      decoded = scored(target, prompt, decoded, request.logprobs)
+      decoded = add_logprobs(target, prompt, decoded, request.logprobs)
     if bucket != request.max_len:
       decoded = _resized(decoded, request.max_len, target.module.pad_id)
     return dataclasses.replace(decoded, ruled_by=request.ruled_by)

@@ -8,7 +8,7 @@ from fastdec.errors import UserError
 from fastdec.struct import Bound
 
 
-def drafted_by(part: Any, name: str, wanted: type) -> Bound:
+def check_draft(part: Any, name: str, wanted: type) -> Bound:
   """Returns heads, a draft network or a draft model with its parameters.
 
   Raises:

@@ -49,7 +49,7 @@ from fastdec.decoding.prefill import (
 )
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.request import Request, prepare_each
-from fastdec.decoding.score import scored
+from fastdec.decoding.score import add_logprobs
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.strategy import Strategy, nodes_of, select_rows
 from fastdec.errors import UserError
@@ -268,7 +268,7 @@ class _Pool:
     if request.logprobs and decoded.logprobs is None:
       prompt, _ = self._prompt(leaving, width, filler)
       with using(request.mesh):
-        decoded = scored(request.target, prompt, decoded, request.logprobs)
+        decoded = add_logprobs(request.target, prompt, decoded, request.logprobs)
     (kept,) = (leaving != NOBODY).nonzero()
     decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
     decoded = decoded.resized(request.max_len, request.target.module.pad_id)

@@ -28,7 +28,7 @@ from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.prefill import few_width, has_few_sizes, in_few_sizes, with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
-from fastdec.decoding.score import NotesLogprobs, likeliest
+from fastdec.decoding.score import NotesLogprobs, check_logprobs
 from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
 from fastdec.errors import UserError
@@ -239,7 +239,7 @@ def laws_of(
       range.
   """
   laws: list[Law] = []
-  top = likeliest(model, logprobs)
+  top = check_logprobs(model, logprobs)
   if top and isinstance(strategy, LoopStrategy):
     laws.append(NotesLogprobs(top, model.suppressed_ids))
   waits = getattr(processors, 'forced_begin', None) is not None

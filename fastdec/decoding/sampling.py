@@ -1,7 +1,7 @@
 """How a token is chosen from logits: `Sampling`, the law to draw it from, and functions to rank."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from fastdec.fields import shown
 
 FEW = 256  # tokens that are ranked at first
 BLOCK = 16  # tokens in a block of `best`, which ranks only the largest of each at first
-TIE = 1e-3  # of a window's middle, in `centred`
+TIE = 1e-3  # of a window's middle, in `score_windows`
 
 
 @struct.pytree
@@ -68,8 +68,8 @@ class Sampling:
     """True at temperature 0, unless it is traced or rows have their own."""
     return is_zero(self.temperature)
 
-  def law(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
-    """Returns log-probabilities of the law to draw from."""
+  def log_probs(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
+    """Returns log-probabilities of the distribution to draw from."""
     return warp(logits, self.temperature, self.top_k, self.top_p, self.min_p)
 
   def check_rows(self, rows: int) -> None:
@@ -81,15 +81,11 @@ class Sampling:
     """Returns the settings of these rows only; one number for all rows stays."""
     return jax.tree.map(lambda x: x[rows] if x.ndim else x, self)
 
-  def changed(self, settings: Mapping[str, Any]) -> 'Sampling':
-    """Returns the same with other values of some settings, by their names."""
-    return Sampling(**{**vars(self), **settings})
-
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Sampling))  # temperature, top_k, ...
 
 
-def drawn_by(sampling: Any) -> Sampling | None:
+def check_sampling(sampling: Any) -> Sampling | None:
   """Returns the `sampling` of a strategy as it is kept; None stands for the most likely token.
 
   Raises:
@@ -126,17 +122,17 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
   if m == 1:
     return x.max(axis=-1, keepdims=True), argmax(x)[..., None]
   if v < 2 * m * BLOCK:
-    return ranked(x, m)
+    return rank(x, m)
   pad = [(0, 0)] * (x.ndim - 1) + [(0, -v % BLOCK)]
   blocks = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*x.shape[:-1], -1, BLOCK)
   # In the order of indices, so that the first of equal entries has the lowest index.
-  which = jnp.sort(ranked(blocks.max(axis=-1), m)[1], axis=-1)
+  which = jnp.sort(rank(blocks.max(axis=-1), m)[1], axis=-1)
   few = jnp.take_along_axis(blocks, which[..., None], axis=-2)
-  values, places = ranked(few.reshape(*x.shape[:-1], -1), m)
+  values, places = rank(few.reshape(*x.shape[:-1], -1), m)
   return values, jnp.take_along_axis(which, places // BLOCK, axis=-1) * BLOCK + places % BLOCK
 
 
-def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
+def score_windows(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
   """Returns the log-probability of the tokens at most `reach` ids away; 0 returns the logits.
 
   It ranks guesses if ids have an order, and a rule accepts guesses near the right one (`Distance`).
@@ -155,7 +151,7 @@ def centred(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
   return jnp.where(jnp.isneginf(logits), -jnp.inf, jnp.log(near + TIE * wide))
 
 
-def ranked(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
+def rank(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
   """Returns `lax.top_k`, behind a barrier for XLA's CPU backend.
 
   If only a slice of the result is read, it would sort all entries, which takes ten times as long.
@@ -188,7 +184,7 @@ def require_keys(keys: Array | None) -> Array:
   return keys
 
 
-def folded(keys: Array | None, use: int | Int[Array, '']) -> Array:
+def fold_keys(keys: Array | None, use: int | Int[Array, '']) -> Array:
   """Returns a key for each row, [b], for the draw number `use`; raises UserError without keys."""
   return jax.vmap(jax.random.fold_in, (0, None))(require_keys(keys), use)
 

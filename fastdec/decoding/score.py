@@ -66,7 +66,7 @@ def score(
       positions.
   """
   check_model(model, params)
-  top = likeliest(model, logprobs)
+  top = check_logprobs(model, logprobs)
   targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape
@@ -99,7 +99,7 @@ def score(
     return _score(model, params, *place_rows(rows, mesh), top)
 
 
-def likeliest(model: Model, logprobs: Any) -> int:
+def check_logprobs(model: Model, logprobs: Any) -> int:
   """Checks `logprobs`, the number of likeliest tokens to note; 0: no log-probabilities are noted.
 
   Raises:
@@ -110,7 +110,7 @@ def likeliest(model: Model, logprobs: Any) -> int:
   return size('logprobs', logprobs, 0, allowed, most)
 
 
-def scored(target: Bound, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
+def add_logprobs(target: Bound, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
   """Returns a result with the log-probabilities of its tokens, which the model reads again.
 
   A search needs that: most of what it could note on its way is about texts that it gives up."""
@@ -180,7 +180,7 @@ def _score(
   lengths: Int[Array, ' b'],
   top: int,
 ) -> Scores:
-  hidden = forced(model, params, prompt, targets)
+  hidden = read_targets(model, params, prompt, targets)
 
   def at(one: tuple[Array, Array]) -> tuple[Array, ...]:
     hidden_bd, target_b = one
@@ -201,7 +201,7 @@ def _score(
   return Scores(own, is_best, own.sum(1), lengths, *tops)
 
 
-def forced(
+def read_targets(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
 ) -> Float[Array, 'b t d']:
   """Returns the hidden states that predict each token of `targets` from all before."""

@@ -85,8 +85,8 @@ class LoopStrategy:
   Attributes:
     rule: as users choose it; `effective_rule` is the one that the loop runs.
     sampling: how tokens are drawn; None: the most likely token. A strategy that can draw has a
-      field of this name, which its `__post_init__` passes through `sampling.drawn_by`. None and
-      `Sampling` are different pytrees, so each has a compiled program of its own.
+      field of this name, which its `__post_init__` passes through `sampling.check_sampling`. None
+      and `Sampling` are different pytrees, so each has a compiled program of its own.
     part: the field that takes (module, params), 'heads' or 'draft'; '': there is none.
     drafts_for: kind of module that this strategy is the usual one for; None: for none.
     drafts_by_model: true if `draft` is a whole model, with ids of its own.
@@ -196,21 +196,20 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   names = ' and '.join(settings)
   if not hasattr(strategy, 'with_sampling'):
     raise UserError(f'{type(strategy).__name__} takes no {names}: leave it out')
-  sampling = strategy.sampling or Sampling(0.0)
-  sampling = sampling.changed(settings)
+  sampling = dataclasses.replace(strategy.sampling or Sampling(0.0), **settings)
   if sampling.is_greedy and any(name != 'temperature' for name in settings):
     verb = 'are' if len(settings) > 1 else 'is'
     raise UserError(f'{names} {verb} about sampling: give a temperature above 0 too')
   return strategy.with_sampling(None if sampling.is_greedy else sampling)
 
 
-def lengths(wanted: Sizes, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
+def choose_lengths(wanted: Sizes, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
   """Returns sizes from 1 to `most`: the wanted ones, else the largest and the usual ones."""
   tried = dict.fromkeys([most, *usual] if wanted is None else wanted)
   return [size for size in tried if 1 <= size <= most]
 
 
-def in_turn(*families: Sequence[T]) -> list[T]:
+def interleave(*families: Sequence[T]) -> list[T]:
   """Returns the first of each family, then the second of each, and so on."""
   turns = itertools.zip_longest(*families)
   return [one for turn in turns for one in turn if one is not None]

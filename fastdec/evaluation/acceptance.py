@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.sampling import Sampling, argmax
-from fastdec.decoding.score import POSITIONS, forced
+from fastdec.decoding.score import POSITIONS, read_targets
 from fastdec.models.api import suppress
 from fastdec.struct import Bound
 
@@ -72,12 +72,12 @@ def _betas(
     p, q = suppress(p, suppressed), suppress(q, suppressed)
     if is_greedy:
       return (argmax(p) == argmax(q)).astype(jnp.float32)
-    return jnp.minimum(jnp.exp(sampling.law(p)), jnp.exp(sampling.law(q))).sum(-1)
+    return jnp.minimum(jnp.exp(sampling.log_probs(p)), jnp.exp(sampling.log_probs(q))).sum(-1)
 
   hidden = []
   for bound in (target, draft):
     known = jnp.minimum(texts, bound.module.vocab_size - 1)
-    hidden.append(forced(bound.module, bound.params, prompt, known).swapaxes(0, 1))
+    hidden.append(read_targets(bound.module, bound.params, prompt, known).swapaxes(0, 1))
   return jax.lax.map(at, tuple(hidden), batch_size=min(texts.shape[1], POSITIONS)).T
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Int
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.methods.heads import head_logits
 from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.score import POSITIONS, forced
+from fastdec.decoding.score import POSITIONS, read_targets
 from fastdec.heads.words import in_target_words
 from fastdec.struct import Bound
 
@@ -78,7 +78,7 @@ def _ranks(
   target: Bound, heads: Bound, prompt: Prompt, texts: Int[Array, 'b t']
 ) -> Int[Array, 'b t h']:
   t, h = texts.shape[1], heads.module.depth
-  hidden = forced(target.module, target.params, prompt, texts)
+  hidden = read_targets(target.module, target.params, prompt, texts)
   after = jnp.arange(t)[:, None] + 1 + jnp.arange(h)[None]
   wanted = texts[:, after.clip(0, t - 1)]  # b t h
 

@@ -185,7 +185,7 @@ class Redrawn:
 
   def __call__(self, keys, draft, logits, acceptable):
     node = self.rule(keys, draft, logits, acceptable).node
-    law = self.rule.sampling.law(take_node(logits, node))
+    law = self.rule.sampling.log_probs(take_node(logits, node))
     return Accepted(node, draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 7), law))
 
 

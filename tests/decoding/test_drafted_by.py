@@ -45,9 +45,9 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.Medusa(of_heads, [[0]], rule=2)': 'rule=2 is no rule',
   'fd.Speculative(of_model, rule=fd.Rejection)': 'rule=Rejection is a class',
   'fd.Eagle(of_network, rule="exact")': "rule='exact' is no rule",
-  'fd.MinBlock(fd.Rejection(), 2)': r'MinBlock cannot be about Rejection\(.*: give a rule that'
-  r' matches',
-  'fd.MinBlock(2, fd.Exact())': 'MinBlock cannot be about 2',
+  'fd.MinBlock(fd.Rejection(), 2)': r'MinBlock needs a rule that matches drafts, not Rejection\(.*:'
+  ' give',
+  'fd.MinBlock(2, fd.Exact())': 'MinBlock needs a rule that matches drafts, not 2',
   'fd.Medusa(of_heads, [0, 1])': 'choice 0 is no path of ranks: give a list',
   'fd.Medusa(of_heads, [["a"]])': 'no path of ranks',
   'fd.Medusa(of_heads, [[0.5]])': 'no path of ranks',

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import fastdec as fd
-from fastdec.decoding.sampling import BLOCK, FEW, Sampling, best, centred, warp
+from fastdec.decoding.sampling import BLOCK, FEW, Sampling, best, score_windows, warp
 from fastdec.models.api import causal
 from tests.decoding.fakes import HashLM
 
@@ -61,24 +61,24 @@ def test_a_window_adds_up_what_is_near(reach):
   near = np.array(
     [[row[max(0, i - reach) : i + reach + 1].sum() for i in range(12)] for row in law]
   )
-  sums = np.asarray(centred(jnp.asarray(logits), reach))
+  sums = np.asarray(score_windows(jnp.asarray(logits), reach))
   if reach:
     np.testing.assert_allclose(np.exp(sums), near + 1e-3 * law, rtol=1e-5)
   else:
     np.testing.assert_array_equal(sums, logits.astype(sums.dtype))
   sure = jnp.full(12, -100.0).at[7].set(0.0)
-  assert int(centred(sure, reach).argmax()) == 7
+  assert int(score_windows(sure, reach).argmax()) == 7
 
 
 def test_what_is_likely_together_goes_before_what_is_likely_alone():
   logits = jnp.log(jnp.array([0.4, 0.0, 0.0, 0.0, 0.2, 0.2, 0.2]))
-  assert int(centred(logits, 0).argmax()) == 0 and int(centred(logits, 1).argmax()) == 5
+  assert int(score_windows(logits, 0).argmax()) == 0 and int(score_windows(logits, 1).argmax()) == 5
 
 
 def test_what_is_never_emitted_is_no_middle_either():
   logits = jnp.array([-jnp.inf, 2.0, 1.9, -50.0])
-  assert centred(logits, 1).argmax() == 1
-  assert jnp.isneginf(centred(logits, 1)).tolist() == [True, False, False, False]
+  assert score_windows(logits, 1).argmax() == 1
+  assert jnp.isneginf(score_windows(logits, 1)).tolist() == [True, False, False, False]
 
 
 @hypothesis.given(
@@ -195,7 +195,7 @@ def test_float64_laws_are_cut_alike():
 )
 def test_the_extremes_allowed_are_laws(settings):
   rule = Sampling(**settings)
-  law = np.exp(rule.law(jnp.array([-jnp.inf, 1.0, 80.0, -80.0])))
+  law = np.exp(rule.log_probs(jnp.array([-jnp.inf, 1.0, 80.0, -80.0])))
   np.testing.assert_allclose(law.sum(), 1, rtol=1e-6)
   assert law[0] == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.methods.lookup import _or_from_pool
-from fastdec.decoding.methods.ngrams import joined
+from fastdec.decoding.methods.ngrams import extend_values
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods.test_lookup import Looping
 from tests.decoding.test_loop import some_prompts
@@ -37,11 +37,11 @@ def test_one_list_goes_on_with_what_another_knows_beside():
   """The second list's first value is in the first; its third would not have room."""
   first = jnp.array([[[1, 2], [3, 4], [0, 0], [0, 0]]]), jnp.array([[True, True, False, False]])
   second = jnp.array([[[3, 4], [5, 6], [7, 8], [9, 9]]]), jnp.array([[True, True, False, True]])
-  values, known = joined((first[0], second[0]), (first[1], second[1]))
+  values, known = extend_values((first[0], second[0]), (first[1], second[1]))
   assert (
     values[0].tolist()[:4] == [[1, 2], [3, 4], [5, 6], [9, 9]] and known[0].tolist() == [True] * 4
   )
-  values, known = joined((first[0][:, :3], second[0]), (first[1][:, :3], second[1]))
+  values, known = extend_values((first[0][:, :3], second[0]), (first[1][:, :3], second[1]))
   assert values[0].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 

@@ -120,7 +120,7 @@ def test_a_factor_beyond_float32_leaves_logits_finite(setting, word, large):
     made = law(state, Draft(jnp.array([[3]], jnp.int32), Topology.chain(1)), logits)[0, 0]
     assert made[0] == -jnp.inf and jnp.isfinite(made[1:]).all()
     assert (abs(made[word]) > 1e20) == (own in large)
-    assert jnp.isfinite(Sampling(1e-6).law(made)[word])
+    assert jnp.isfinite(Sampling(1e-6).log_probs(made)[word])
 
 
 def test_a_stream_decodes_with_processors():
@@ -293,7 +293,7 @@ def test_laws_of_single_places_are_those_of_transformers(shared):
     draft = Draft(jnp.asarray(ids[:, -1:]), Topology.chain(1))
     processed = changed(target, states, draft, jnp.asarray(logits)[:, None])
     warps = {word: settings[word] for word in WARPS if word in settings}
-    law = np.exp(Sampling(**warps).law(processed))[:, 0]
+    law = np.exp(Sampling(**warps).log_probs(processed))[:, 0]
     rows = reference['rows'][name]
     np.testing.assert_allclose(law[rows], expected[f'probs_{name}'][rows], atol=1e-5, err_msg=name)
 

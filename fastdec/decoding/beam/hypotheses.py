@@ -38,7 +38,7 @@ class Beams:
     pad, never = jnp.full((*shape, max_len), pad_id, jnp.int32), jnp.full(shape, NEVER, dtype)
     return cls(pad, never.at[..., 0].set(0.0), pad, never, jnp.zeros(shape, jnp.int32), pad_id)
 
-  def ended_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
+  def end_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
     """Replaces the hypotheses of these rows by a single one: the end token alone, with score 0."""
 
     def put(new: Array, old: Array) -> Array:
@@ -57,7 +57,7 @@ class Beams:
       ),
     )
 
-  def extended(
+  def extend(
     self,
     law: Float[Array, 'b w v'],
     length: Int[Array, ' b'],

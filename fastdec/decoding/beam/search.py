@@ -177,7 +177,7 @@ class Beam:
     zeros, done = jnp.zeros(b, jnp.int32), jnp.zeros(shape[:2], bool)
     state = BeamState(beams, zeros, limit, done, jnp.ones(b, bool), cache, laws)
     state = self._advanced(target, state, self._spread(last), logits)
-    beams = state.beams.ended_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
+    beams = state.beams.end_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
     done, finite = state.done | prompt.empty[:, None], state.finite | prompt.empty
     return dataclasses.replace(state, beams=beams, done=done, finite=finite)
 
@@ -275,7 +275,7 @@ class Beam:
       own_law = (
         law[:, i] - jnp.asarray(self.diversity, law.dtype) * chosen[:, None] if i else law[:, i]
       )
-      beams, origin = beams.extended(
+      beams, origin = beams.extend(
         own_law, state.length, state.limit, model.eos_ids, self.length_penalty
       )
       over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)

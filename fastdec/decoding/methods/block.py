@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.drafted_by import drafted_by
+from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing, lattice
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.methods.lattice import Lattice
@@ -23,7 +23,7 @@ from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
 from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.settings import Whole, is_whole
-from fastdec.decoding.strategy import TREES, Sizes, in_turn, lengths
+from fastdec.decoding.strategy import TREES, Sizes, choose_lengths, interleave
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
@@ -71,7 +71,7 @@ class BlockDraft(DraftsWithProbs):
   joins = True
 
   def __post_init__(self) -> None:
-    draft = drafted_by(self.draft, 'draft', BlockNetwork)
+    draft = check_draft(self.draft, 'draft', BlockNetwork)
     most = draft.module.k
     k = most if self.k is None else self.k
     if not (is_whole(k, 2, 'iu') and k <= most):
@@ -87,13 +87,15 @@ class BlockDraft(DraftsWithProbs):
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     draft = Bound(*self.draft).module
     most, width = draft.k - 1, min(WIDTH, draft.choices)
-    chains = [dataclasses.replace(self, k=n + 1, choices=None) for n in lengths(drafted, most)]
+    chains = [
+      dataclasses.replace(self, k=n + 1, choices=None) for n in choose_lengths(drafted, most)
+    ]
     trees = [
       dataclasses.replace(self, k=None, choices=n)
       for n in nodes or TREES
       if growing.fits(most, width, n)
     ]
-    return in_turn(chains, trees)
+    return interleave(chains, trees)
 
   @property
   def drafts_trees(self) -> bool:
@@ -187,7 +189,7 @@ class BlockDrafter:
       tokens, topology = lattice.grow(made, root, width, self.tree, params.get('warmth'))
       return Draft(tokens, topology, calls=1), state
     if self.sampling is not None:
-      tokens, q = lattice.sample(made, root, self.sampling.law, keys, module.vocab_size)
+      tokens, q = lattice.sample(made, root, self.sampling.log_probs, keys, module.vocab_size)
       return Draft(tokens, Topology.chain(self.k), q, calls=1), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
     return Draft(lattice.fill(made, root, topology), topology, calls=1), state

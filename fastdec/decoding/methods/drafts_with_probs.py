@@ -4,9 +4,9 @@ from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule
 from fastdec.decoding.protocol import Rule
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.rejection import LawRule, Rejection, Warped
+from fastdec.decoding.rules.rejection import ComparingRule, Rejection, Warped
 from fastdec.decoding.rules.sampling import Drawn
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError
 
@@ -32,12 +32,12 @@ class DraftsWithProbs(LoopStrategy):
     Raises:
       UserError: something else than `Sampling` or a rule, or a rule that cannot take such drafts.
     """
-    struct.assign(self, sampling=drawn_by(self.sampling))
+    struct.assign(self, sampling=check_sampling(self.sampling))
     if self.rule is None:
       return
     check_rule(self.rule)
     name = type(self.rule).__name__
-    compares_laws = isinstance(self.rule, LawRule)
+    compares_laws = isinstance(self.rule, ComparingRule)
     if self.drafts_trees and compares_laws:
       raise UserError(
         f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule'
@@ -54,9 +54,9 @@ class DraftsWithProbs(LoopStrategy):
     """The rule for the loop: in its greedy form without `sampling`, else on that law."""
     if self.sampling is None:
       rule = Exact() if self.rule is None else self.rule
-      return rule.greedy if isinstance(rule, LawRule) else rule
+      return rule.greedy if isinstance(rule, ComparingRule) else rule
     if self.drafts_trees:
       return Drawn(self.sampling)
     rule = Rejection() if self.rule is None else self.rule
-    assert isinstance(rule, LawRule)  # by `settle`
+    assert isinstance(rule, ComparingRule)  # by `settle`
     return Warped(rule, self.sampling)

@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
-from fastdec.decoding.drafted_by import drafted_by
+from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.sampling import Sampling, argmax, draw, folded
+from fastdec.decoding.sampling import Sampling, argmax, draw, fold_keys
 from fastdec.decoding.settings import Whole, size
-from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, in_turn
+from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, interleave
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
@@ -74,7 +74,7 @@ class Eagle(DraftsWithProbs):
   joins = True
 
   def __post_init__(self) -> None:
-    draft = drafted_by(self.draft, 'draft', EagleNetwork)
+    draft = check_draft(self.draft, 'draft', EagleNetwork)
     words = draft.module.words or draft.module.vocab_size
     depth = size('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
     width = size('width', self.width, 1, '1 for a chain, or more for a tree')
@@ -91,7 +91,7 @@ class Eagle(DraftsWithProbs):
       for depth in LEVELS
       if growing.fits(depth, WIDTH, n)
     ]
-    return in_turn(chains, trees)
+    return interleave(chains, trees)
 
   @property
   def drafts_trees(self) -> bool:
@@ -213,8 +213,8 @@ class ChainDrafter(_EagleDrafter):
       logits = self._logits(target, last)
       if q is None or self.sampling is None:
         return tokens.at[:, i + 1].set(module.ids(params, argmax(logits))), None
-      log_q = self.sampling.law(module.in_target_words(params, logits))
-      drawn = draw(folded(keys, i), log_q)
+      log_q = self.sampling.log_probs(module.in_target_words(params, logits))
+      drawn = draw(fold_keys(keys, i), log_q)
       return tokens.at[:, i + 1].set(drawn), q.at[:, i + 1].set(jnp.exp(log_q))
 
     def one(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from fastdec import struct
 from fastdec.decoding.law import ForcingLaw
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
@@ -37,7 +37,7 @@ class Forced(LoopStrategy):
 
   def __post_init__(self) -> None:
     k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
-    struct.assign(self, k=k, sampling=drawn_by(self.sampling))
+    struct.assign(self, k=k, sampling=check_sampling(self.sampling))
 
   @property
   def drafter(self) -> Drafter:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -61,7 +61,7 @@ class Sample(LoopStrategy):
       sampling = Sampling(*values, **settings)
     elif values or settings:
       raise UserError('sampling= and its settings are both given to Sample: give one of them')
-    drawn = drawn_by(sampling)
+    drawn = check_sampling(sampling)
     if drawn is None:
       raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')
     struct.assign(self, sampling=drawn)

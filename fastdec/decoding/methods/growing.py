@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.sampling import best, ranked
+from fastdec.decoding.sampling import best, rank
 from fastdec.decoding.settings import size
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -123,7 +123,7 @@ def advance(
   width = growing.width
   tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
   rows = frontier_width(growing.depth + 1, width, growing.nodes)
-  scores_bf, best_bf = ranked(scores_bc, rows)  # ties: the one with the lowest number
+  scores_bf, best_bf = rank(scores_bc, rows)  # ties: the one with the lowest number
   origin_bf = best_bf // width
   first = 1 + width * (1 + growing.expanded)  # the number of the first of these candidates
   above_bfl = jnp.take_along_axis(growing.paths[-1], origin_bf[..., None], axis=1)
@@ -144,7 +144,7 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   tokens_bc, scores_bc = (
     jnp.concatenate(level, axis=1) for level in zip(*growing.candidates, strict=True)
   )
-  kept = jnp.sort(ranked(scores_bc, nodes - 1)[1], axis=1)
+  kept = jnp.sort(rank(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 
@@ -209,7 +209,7 @@ def fits(depth: int, width: int, nodes: int) -> bool:
   return depth < nodes <= 1 + width + (depth - 1) * width**2
 
 
-def named(
+def take_ids(
   ids: Int[Array, ' v'] | Int[Array, 'b #p v'] | None, index: Int[Array, 'b p w']
 ) -> Int[Array, 'b p w']:
   """Returns the tokens at these indices of `ids`, shared or of each node; None: the indices."""
@@ -230,5 +230,5 @@ def _children(
   # parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
   scores_bpw = scores[..., None] + best_bpw
-  tokens_bpw = jnp.broadcast_to(named(ids, index_bpw), scores_bpw.shape)
+  tokens_bpw = jnp.broadcast_to(take_ids(ids, index_bpw), scores_bpw.shape)
   return tokens_bpw.reshape(len(scores), -1), scores_bpw.reshape(len(scores), -1)

@@ -12,15 +12,15 @@ from typing import Any
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.drafted_by import check_rule, drafted_by
+from fastdec.decoding.drafted_by import check_draft, check_rule
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.lattice import Lattice, fill
 from fastdec.decoding.methods.trees import medusa_choices, static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.settings import Whole, is_whole, size
-from fastdec.decoding.strategy import LoopStrategy, Sizes, lengths
+from fastdec.decoding.strategy import LoopStrategy, Sizes, choose_lengths
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.medusa import MedusaHeads
@@ -67,7 +67,7 @@ def draft_tokens(
   """Returns the root and, at a node of depth i and rank r, the i-th head's r-th choice.
 
   With a Markov bias it is the choice behind the node's parent. With a window, it counts the tokens
-  at most that many ids away, see `sampling.centred`.
+  at most that many ids away, see `sampling.score_windows`.
   """
   logits_bhw = head_logits(heads, target, hidden, root)
   words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
@@ -138,8 +138,8 @@ class Blockwise(LoopStrategy):
   joins = True
 
   def __post_init__(self) -> None:
-    heads = drafted_by(self.heads, 'heads', Heads)
-    sampling = drawn_with(self.rule, self.sampling)
+    heads = check_draft(self.heads, 'heads', Heads)
+    sampling = check_drawing(self.rule, self.sampling)
     window = size('window', self.window, 0, '0 for the likeliest id, or how far from it counts')
     if window and 'ids' in heads.params:
       raise UserError(
@@ -151,12 +151,12 @@ class Blockwise(LoopStrategy):
       raise UserError(
         f'k={k!r} is out of range: these heads were trained for k={most}, so give 1 <= k <= {most}'
       )
-    heads = first_heads(heads, int(k) - 1)
+    heads = cut_heads(heads, int(k) - 1)
     struct.assign(self, heads=heads, k=int(k), window=window, sampling=sampling)
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     most = Bound(*self.heads).module.depth
-    return [dataclasses.replace(self, k=n + 1) for n in lengths(drafted, most)]
+    return [dataclasses.replace(self, k=n + 1) for n in choose_lengths(drafted, most)]
 
   @property
   def drafter(self) -> Drafter:
@@ -195,15 +195,15 @@ class Medusa(LoopStrategy):
     return cls(part, paths)
 
   def __post_init__(self) -> None:
-    heads, topology = drafted_by(self.heads, 'heads', Heads), static_tree(self.choices)
-    sampling = drawn_with(self.rule, self.sampling)
+    heads, topology = check_draft(self.heads, 'heads', Heads), static_tree(self.choices)
+    sampling = check_drawing(self.rule, self.sampling)
     depth, most = topology.max_depth, heads.module.depth
     if depth > most:
       raise UserError(
         f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
         f' [c for c in choices if len(c) <= {most}]'
       )
-    heads = first_heads(heads, depth)
+    heads = cut_heads(heads, depth)
     struct.assign(self, heads=heads, choices=topology, sampling=sampling)
 
   @property
@@ -217,21 +217,21 @@ class Medusa(LoopStrategy):
     return self.choices.max_depth
 
 
-def drawn_with(rule: Any, sampling: Any) -> Sampling | None:
+def check_drawing(rule: Any, sampling: Any) -> Sampling | None:
   """Returns the `sampling` of a strategy with this rule.
 
   Raises:
     UserError: something else than a rule or `Sampling`, or a rule that does not sample.
   """
   check_rule(rule)
-  drawn = drawn_by(sampling)
+  drawn = check_sampling(sampling)
   if drawn is not None and type(rule) is not Exact:
     kind = type(rule).__name__
     raise UserError(f'{kind} does not sample: give temperature to a strategy with another rule')
   return drawn
 
 
-def first_heads(heads: Bound, depth: int) -> Bound:
+def cut_heads(heads: Bound, depth: int) -> Bound:
   """Returns the heads of the first `depth` tokens below the root; all of them for depth 0.
 
   Strategies cut their heads when they are made: inside the loop XLA would copy the slices at every

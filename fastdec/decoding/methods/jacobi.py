@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.methods.lookahead import first_words
+from fastdec.decoding.methods.lookahead import guess_words
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
-from fastdec.decoding.sampling import Sampling, argmax, drawn_by
+from fastdec.decoding.sampling import Sampling, argmax, check_sampling
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
@@ -46,7 +46,7 @@ class Jacobi(LoopStrategy):
 
   def __post_init__(self) -> None:
     k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
-    struct.assign(self, k=k, sampling=drawn_by(self.sampling))
+    struct.assign(self, k=k, sampling=check_sampling(self.sampling))
 
   @property
   def drafter(self) -> Drafter:
@@ -60,7 +60,7 @@ class JacobiDrafter:
   nodes: int = struct.static()  # a chain, the root included
 
   def init(self, target: Bound, prefill: Prefill) -> Int[Array, 'b _']:
-    return first_words(target, prefill, self.nodes - 1)
+    return guess_words(target, prefill, self.nodes - 1)
 
   def propose(
     self, target: Bound, state: Int[Array, 'b _'], root: Int[Array, ' b'], keys: Array | None

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
-from fastdec.decoding.methods.growing import named
-from fastdec.decoding.sampling import best, centred, draw, folded
+from fastdec.decoding.methods.growing import take_ids
+from fastdec.decoding.sampling import best, draw, fold_keys, score_windows
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -37,7 +37,7 @@ class Lattice:
   ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None
   bias: Bias | None = None
   carry: Carry = None
-  # ids away from a candidate that count for it, see `sampling.centred`; then ids is None
+  # ids away from a candidate that count for it, see `sampling.score_windows`; then ids is None
   window: int = 0
 
   def corrected(
@@ -49,9 +49,9 @@ class Lattice:
     """
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
-      return centred(scores_b1m, self.window), carry
+      return score_windows(scores_b1m, self.window), carry
     added_bwm, carry = self.bias(i, before, carry)
-    return centred(scores_b1m + added_bwm.astype(scores_b1m.dtype), self.window), carry
+    return score_windows(scores_b1m + added_bwm.astype(scores_b1m.dtype), self.window), carry
 
   def ids_of(self, i: int) -> Int[Array, 'b 1 m'] | Int[Array, ' m'] | None:
     """Returns the i-th token's candidates, with an axis for the tokens before."""
@@ -64,8 +64,10 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
   On a chain that is the best path, token by token.
   """
   if lattice.bias is None:
-    choice_bgr = best(centred(lattice.scores, lattice.window), int(topology.ranks.max()) + 1)[1]
-    tokens_bgr = named(lattice.ids, choice_bgr).astype(root.dtype)
+    choice_bgr = best(score_windows(lattice.scores, lattice.window), int(topology.ranks.max()) + 1)[
+      1
+    ]
+    tokens_bgr = take_ids(lattice.ids, choice_bgr).astype(root.dtype)
     return jnp.concatenate(
       [root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1
     )
@@ -79,7 +81,7 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
     corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
     choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the first
-    tokens_bpr = named(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
+    tokens_bpr = take_ids(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
     tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
     carry_bn = jax.tree.map(
       lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp
@@ -132,7 +134,7 @@ def sample(
 
   Args:
     lattice, root: the candidates, and the token that they follow.
-    law: turns scores into log-probabilities to draw from (`Sampling.law`).
+    law: turns scores into log-probabilities to draw from (`Sampling.log_probs`).
     keys: one a row.
     words: size of the vocabulary.
 
@@ -145,8 +147,8 @@ def sample(
   for i in range(lattice.scores.shape[1]):
     corrected_b1m, carry = lattice.corrected(i, tokens_bn[:, -1:], carry)
     log_q_b1m = law(corrected_b1m)
-    drawn_b1 = draw(folded(keys, i), log_q_b1m)
-    token_b1 = named(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
+    drawn_b1 = draw(fold_keys(keys, i), log_q_b1m)
+    token_b1 = take_ids(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
     tokens_bn = jnp.concatenate([tokens_bn, token_b1], axis=1)
     laws.append(jnp.exp(log_q_b1m))
   q_bgv = _over_words(lattice.ids, jnp.concatenate(laws, axis=1), words)

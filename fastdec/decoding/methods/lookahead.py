@@ -38,9 +38,9 @@ from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.lookup import source_text
-from fastdec.decoding.methods.ngrams import NONE, Log, Merged, grams_of, joined, merge
+from fastdec.decoding.methods.ngrams import NONE, Log, Merged, cut_ngrams, extend_values, merge
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.sampling import Sampling, argmax, best, drawn_by
+from fastdec.decoding.sampling import Sampling, argmax, best, check_sampling
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy, Sizes
 from fastdec.decoding.text import Text
@@ -84,7 +84,7 @@ class Lookahead(LoopStrategy):
     )
     guesses = size('guesses', self.guesses, 1, 'how many n-grams to verify a call, 1 or more')
     size('(window + guesses) * (ngram - 1)', (window + guesses) * (ngram - 1), 1, 'fewer')
-    sampling = drawn_by(self.sampling)
+    sampling = check_sampling(self.sampling)
     struct.assign(self, window=window, ngram=ngram, guesses=guesses, sampling=sampling)
     if self.pool is not None:
       check_is_pool(self.pool)
@@ -161,7 +161,7 @@ class LookaheadDrafter:
     if self.reads_prompt:
       source, source_length = source_text(target.module, prompt)
       grams = jnp.concatenate(
-        [grams_of(source, source_length, n), grams_of(text.tokens, text.length, n)], axis=2
+        [cut_ngrams(source, source_length, n), cut_ngrams(text.tokens, text.length, n)], axis=2
       )
     slots = prefill.max_len * (self.window + 1) + self.window + n
     last = text.length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
@@ -171,7 +171,7 @@ class LookaheadDrafter:
 
   def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
     """Returns arbitrary first guesses: each node of the window has the word of its position."""
-    words = first_words(target, prefill, self.window + self.rows - 1)
+    words = guess_words(target, prefill, self.window + self.rows - 1)
     place = np.arange(self.rows)[:, None] + np.arange(self.window)[None]
     return words[:, place]
 
@@ -181,7 +181,7 @@ class LookaheadDrafter:
     chains, known = state.log.newest(root, self.guesses)
     if self.pool is not None:
       others, others_known = self.pool.best(root, self.guesses)
-      chains, known = joined((chains, others), (known, others_known))
+      chains, known = extend_values((chains, others), (known, others_known))
     b, ahead = root.shape[0], self.window * self.rows
     window = state.window.reshape(b, ahead).at[:, 0].set(root)
     chains = jnp.where(known[:, :, None], chains, root[:, None, None])
@@ -234,12 +234,12 @@ class LookaheadDrafter:
     )
     new_grams = grams
     if self.reads_text:
-      of_text = grams_of(text, step.count + n - 1, n)
+      of_text = cut_ngrams(text, step.count + n - 1, n)
       new_grams, learnt = jnp.concatenate([grams, of_text], axis=2), learnt + step.count
     return Ahead(grams[:, 1:], state.log.append(new_grams, learnt), recent)
 
 
-def first_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
+def guess_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
   """Returns words to begin guessing with, repeated until there are enough.
 
   They are the source's if it shares the target's words, else the prompt's. Without either they are

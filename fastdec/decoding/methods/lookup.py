@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import LoopStrategy, Sizes
 from fastdec.decoding.text import Text
@@ -164,7 +164,7 @@ class PromptLookup(LoopStrategy):
   def __post_init__(self) -> None:
     ngram = size('ngram', self.ngram, 1, 'a length to look for, 1 or more', LONGEST)
     k = size('k', self.k, 2, 'a block size from 2, or decode by Greedy()')
-    struct.assign(self, ngram=ngram, k=k, sampling=drawn_by(self.sampling))
+    struct.assign(self, ngram=ngram, k=k, sampling=check_sampling(self.sampling))
     if self.pool is not None:
       check_is_pool(self.pool)
 

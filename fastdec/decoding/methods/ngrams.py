@@ -69,7 +69,7 @@ class Log:
     return values, known
 
 
-def joined(
+def extend_values(
   values: tuple[Int[Array, 'b g c'], Int[Array, 'b h c']],
   known: tuple[Bool[Array, 'b g'], Bool[Array, 'b h']],
 ) -> tuple[Int[Array, 'b g c'], Bool[Array, 'b g']]:
@@ -83,7 +83,7 @@ def joined(
   return merged, jnp.take_along_axis(wanted_bj, order, axis=1)
 
 
-def grams_of(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
+def cut_ngrams(tokens: Int[Array, 'b t'], length: Int[Array, ' b'], n: int) -> Int[Array, 'b n l']:
   """Returns all n-grams of the first `length` tokens of each row, l = max(t - n + 1, 0).
 
   n-grams that reach further have the key NONE."""

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
-from fastdec.decoding.drafted_by import drafted_by
+from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.inputs import check_positions
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.sampling import Sampling, argmax, draw, folded
+from fastdec.decoding.sampling import Sampling, argmax, draw, fold_keys
 from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.decoding.strategy import DRAFTED, Sizes
 from fastdec.decoding.topology import Topology, take_node
@@ -67,7 +67,7 @@ class Speculative(DraftsWithProbs):
   def __post_init__(self) -> None:
     allowed = '1 or more tokens to draft, or decode by Greedy()'
     gamma = size('gamma', self.gamma, 1, allowed, MOST_NODES - 1)
-    struct.assign(self, draft=drafted_by(self.draft, 'draft', Model), gamma=gamma)
+    struct.assign(self, draft=check_draft(self.draft, 'draft', Model), gamma=gamma)
     self.settle()
 
   @classmethod
@@ -261,5 +261,5 @@ class ModelDrafter:
     logits = suppress(logits, target.module.suppressed_ids)
     if self.sampling is None:
       return argmax(logits), None
-    log_q = self.sampling.law(logits)
-    return draw(folded(keys, i), log_q), jnp.exp(log_q)
+    log_q = self.sampling.log_probs(logits)
+    return draw(fold_keys(keys, i), log_q), jnp.exp(log_q)

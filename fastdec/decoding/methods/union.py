@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import Sampling, drawn_by
+from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.strategy import LoopStrategy, check_strategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
@@ -49,7 +49,7 @@ class UnionDrafter:
   ) -> tuple[Draft, list[Any]]:
     parts = zip(self.parts, state, strict=True)
     (first, one), (second, other) = [part.propose(target, own, root, None) for part, own in parts]
-    return merged(first, second), [one, other]
+    return merge_drafts(first, second), [one, other]
 
   def observe(self, target: Bound, state: list[Any], step: Step) -> list[Any]:
     parts = zip(self.parts, state, strict=True)
@@ -61,20 +61,20 @@ class UnionDrafter:
     return dataclasses.replace(seen, taps=taps)
 
 
-def merged(first: Draft, second: Draft) -> Draft:
+def merge_drafts(first: Draft, second: Draft) -> Draft:
   """Returns the guesses of two drafts below the same root as one draft."""
   rows = []
   for one in (first, second):
     tree, b = one.topology, len(one.tokens)
     arrays = ((tree.parents, 1), (tree.depths, 1), (tree.acceptable, 1), (tree.mask, 2))
     rows.append((one.tokens, *(jnp.broadcast_to(x, (b, *x.shape[-axes:])) for x, axes in arrays)))
-  tokens, parents, acceptable = jax.vmap(_merged_row)(*rows)
+  tokens, parents, acceptable = jax.vmap(_merge_row)(*rows)
   depth = max(first.topology.max_depth, second.topology.max_depth)
   tree = dataclasses.replace(Topology.from_parents(parents, None, acceptable), max_depth=depth)
   return Draft(tokens, tree, calls=first.calls + second.calls)
 
 
-def _merged_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+def _merge_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
   """Merges one row's trees: tokens, parents, depths, acceptable [n] or [m], and masks."""
   tokens_n, parents_n, depths_n, ok_n, mask_nn = first
   tokens_m, parents_m, depths_m, ok_m, mask_mm = second
@@ -123,7 +123,7 @@ class Union(LoopStrategy):
           f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Forced, Eagle,'
           ' BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to Union'
         )
-    struct.assign(self, sampling=drawn_by(self.sampling))
+    struct.assign(self, sampling=check_sampling(self.sampling))
 
   @property
   def drafter(self) -> Drafter:

@@ -1,9 +1,9 @@
 """Acceptance rules that compare a draft with the target's prediction.
 
-See Stern et al. 2018, sections 3 and 5. Each rule tells the nodes that match, given that their
-parents do; `longest` finds the longest matching path. The bonus is the target's choice after that
-path: its argmax, or `Sampling`'s draw. `Exact` and `Sampling` are lossless; the others trade
-fidelity for longer blocks.
+See Stern et al. 2018, sections 3 and 5. Each rule says which nodes match if their parents do, and
+`find_longest` finds the longest path of matching nodes. The bonus is the target's choice after that
+path: its argmax, or a draw (`rules.sampling.Drawn`). `Exact` and `Drawn` are lossless; the others
+trade fidelity for longer blocks.
 """
 
 from typing import Any
@@ -23,12 +23,13 @@ from fastdec.errors import UserError
 class _Matching:
   """A rule made of `matches`, a mask of nodes that agree with the target's prediction."""
 
-  # true: behind each node it accepts one token only, so all deepest paths are the same text
+  # True if the rule accepts one token after each node, so that all deepest paths are the same text.
   names_one = False
 
   def matches(
     self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
   ) -> Bool[Array, 'b n']:
+    """Returns the nodes that the rule accepts if it accepts their parents."""
     raise NotImplementedError
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
@@ -44,7 +45,7 @@ class _Matching:
   ) -> Accepted:
     choice = self.choose(keys, logits)
     matching = self.matches(draft, logits, choice) & acceptable & is_possible(draft, logits)
-    node = longest(matching, draft, None if self.names_one else logits)
+    node = find_longest(matching, draft, None if self.names_one else logits)
     return Accepted(node=node, bonus=take_node(choice, node))
 
 
@@ -82,14 +83,18 @@ class TopN(_Matching):
   ) -> Bool[Array, 'b n']:
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)
+    # The draft's rank. Among equally likely tokens the lowest id comes first.
     index = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
-    before = (predicted == own) & (index < draft.tokens[..., None])  # ties: lowest id first
+    before = (predicted == own) & (index < draft.tokens[..., None])
     return ((predicted > own) | before).sum(-1) < self.n
 
 
 @struct.pytree
 class Distance(_Matching):
-  """Accepts a draft within tau of the target's argmax, ids as intensities (section 5.2). Lossy."""
+  """Accepts a draft whose id is within tau of the target's argmax (section 5.2). Not lossless.
+
+  It is for ordered ids, such as intensities.
+  """
 
   tau: Any  # int32 scalar
 
@@ -108,19 +113,20 @@ class Distance(_Matching):
 
 @struct.pytree
 class MinBlock(_Matching):
-  """Keeps at least `size` tokens per call, the root's counted (section 5.3).
+  """Keeps at least `size` tokens per call, the root included (section 5.3).
 
-  So the first size - 1 drafts are kept untested, or all of a shorter block. It needs a chain. Not
-  lossless for size > 1."""
+  So it keeps the first size - 1 drafts without a test, or all of a shorter block. It needs a chain.
+  Not lossless for size > 1.
+  """
 
-  rule: Any  # one of this file's kind
+  rule: Any  # a rule of this file
   size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
     if not isinstance(self.rule, _Matching):
       raise UserError(
-        f'MinBlock cannot be about {self.rule!r}: give a rule that matches, such as'
-        ' Exact() or TopN(2)'
+        f'MinBlock needs a rule that matches drafts, not {self.rule!r}: give Exact() or TopN(2),'
+        ' for example'
       )
     struct.assign(self, size=whole(self.size, 1, 'MinBlock takes size'))
 
@@ -136,13 +142,13 @@ class MinBlock(_Matching):
   ) -> Bool[Array, 'b n']:
     if not draft.topology.is_chain:
       raise UserError(
-        'MinBlock needs a chain of drafts, and this draft is a tree: use another rule, or no tree'
+        'MinBlock needs a chain of drafts, not a tree: use another rule, or draft a chain'
       )
     return self.rule.matches(draft, logits, choice) | (draft.topology.depths < self.size)[None]
 
 
 def at_parent(x: Array, topology: Topology) -> Array:
-  """Returns x [b, n, ...] at each node's parent; at the root itself for the root (never read)."""
+  """Returns x [b, n, ...] at each node's parent. The root's entry means nothing."""
   if topology.is_chain:
     return jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
   if topology.is_static:
@@ -152,17 +158,18 @@ def at_parent(x: Array, topology: Topology) -> Array:
 
 
 def is_possible(draft: Draft, logits: Float[Array, 'b n v']) -> Bool[Array, 'b n']:
-  """True for nodes whose tokens the target's law does not rule out; the root's entry is not read.
+  """True for nodes whose tokens the target can write: their logits are above minus infinity.
 
-  Only rules that are not lossless would accept others. A rule that compares laws must know of them:
-  what replaces a draft is drawn from what q has left of p.
+  The root's entry is not read. Lossless rules accept no other tokens anyway. A rule that compares p
+  and q must not use this mask: it draws the replacement of a draft from what q leaves of p, so it
+  must see every draft.
   """
   parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
   own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
   return own > -jnp.inf
 
 
-def longest(
+def find_longest(
   matching: Bool[Array, 'b n'], draft: Draft, logits: Float[Array, 'b n v'] | None
 ) -> Int[Array, ' b']:
   """Returns the last node of the longest path of matching nodes from the root; 0 if none matches.
@@ -174,12 +181,11 @@ def longest(
     matching          yes   yes   no    yes   yes
     is_whole    yes   yes   yes   no    yes   yes     all nodes of its path match; the root does
     depth        0     1     1    -1     2     2      so ab and ba are the deepest
-    log_p        0   -0.2  -0.5  -2.0  -0.9  -0.4     of each draft, given its parent (target's law)
+    log_p        0   -0.2  -0.5  -2.0  -0.9  -0.4     of each draft after its parent, by the target
     score        0   -0.2  -0.5  -2.2  -1.1  -0.9     sums of log_p along the paths: ba is returned
 
   Args:
-    matching: nodes that the rule accepts, given that their parents are. The root's entry is not
-      read.
+    matching: nodes that the rule accepts if it accepts their parents. The root's entry is not read.
     draft: its tokens and their topology.
     logits: the target's, of the token after each node; only read to choose among equally long
       paths. None: equally long paths are the same text, and the lowest node wins.
@@ -188,15 +194,18 @@ def longest(
   depths = with_rows(topology.depths, 2)
   is_root = depths == 0
   matching = matching | is_root
-  if topology.is_chain:  # one path: it goes on until the first draft that does not match
+  if topology.is_chain:  # the only path ends before the first draft that does not match
     return jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32) - 1
-  # [b, i, j]: node j lies on the path from the root to node i
+
+  # The deepest nodes whose whole path matches. on_path[b, i, j]: j is on the path to i.
   on_path = with_rows(topology.mask, 3)
   is_whole = (matching[:, None, :] | ~on_path).all(-1)
   depth = jnp.where(is_whole, depths, -1)
   is_deepest = depth == depth.max(axis=1, keepdims=True)
   if logits is None:
     return argmax(is_deepest.astype(jnp.float32))
+
+  # Among several, the most likely path.
   own = jnp.take_along_axis(at_parent(logits, topology), draft.tokens[..., None], axis=-1)[..., 0]
   log_p = jnp.where(is_root, 0, own - at_parent(jax.nn.logsumexp(logits, axis=-1), topology))
   score = jnp.where(on_path, log_p[:, None, :], 0).sum(-1)

@@ -1,4 +1,4 @@
-"""Rule that draws the next token from the target's law, and keeps drafts that equal the draw."""
+"""The rule of sampling: it draws the next token, and accepts the drafts that equal the draw."""
 
 from jaxtyping import Array, Float, Int
 
@@ -10,10 +10,10 @@ from fastdec.decoding.sampling import Sampling, draw
 
 @struct.pytree
 class Drawn(Exact):
-  """Draws the target's choice from its law, and accepts a draft that equals it.
+  """Draws a token from the target's distribution p, and accepts a draft that equals it.
 
-  Lossless in distribution for drafts that are guesses without a law: a draft x is accepted with
-  probability p(x), and its replacement has the law p given that it is not x.
+  Lossless in distribution for drafts that were guessed, not drawn: a draft x is accepted with
+  probability p(x). If it is not, the token that replaces it is drawn from p given that it is not x.
   """
 
   sampling: Sampling
@@ -23,4 +23,4 @@ class Drawn(Exact):
     return 'law'
 
   def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
-    return draw(keys, self.sampling.law(logits))
+    return draw(keys, self.sampling.log_probs(logits))

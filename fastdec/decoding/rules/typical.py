@@ -1,8 +1,8 @@
 """Typical acceptance (Cai et al. 2024, section 2.3.1): it keeps tokens that the target may write.
 
-A rule for drafts that are guesses, on chains and trees, with any heads. It is not lossless, nor
-does it sample: above temperature 0 the output is neither the greedy one nor a draw from the
-target's law.
+The rule is for guessed drafts, in chains and trees, from any heads. It is not lossless and does not
+sample: above temperature 0 the output is neither the greedy one nor a draw from the target's
+distribution.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise
-from fastdec.decoding.rules.matching import Exact, at_parent, longest
+from fastdec.decoding.rules.matching import Exact, at_parent, find_longest
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import is_zero, real, temperature
 from fastdec.decoding.topology import take_node
@@ -23,10 +23,10 @@ from fastdec.decoding.topology import take_node
 class Typical(Exact):
   """Accepts a draft x if p(x) > min(epsilon, delta exp(-H(p))). Not lossless.
 
-  p is the target's law at `temperature`, and H its entropy in nats: an unsure target accepts less
-  likely tokens. The longest path is kept, of equally long ones the likeliest by p. The first token
-  and every bonus are the target's argmax, as in the original's default, so no key is needed. With
-  delta < 1 the argmax is always accepted, since max p >= exp(-H).
+  p is the target's distribution at `temperature`, and H its entropy in nats: an unsure target
+  accepts less likely tokens. The longest path is kept; if several are equally long, the most likely
+  one by p. The first token and every bonus are the target's argmax, as in the original's default,
+  so the rule needs no key. With delta < 1 the argmax is always accepted, since max p >= exp(-H).
 
   Args:
     epsilon: 0 to 1; a token at least this likely is accepted at any entropy. 0 accepts all possible
@@ -42,34 +42,35 @@ class Typical(Exact):
 
   def __post_init__(self) -> None:
     allowed = '1e-6 to 1e6, or 0 for exact acceptance'
-    struct.assign(
-      self,
-      epsilon=real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1'),
-      delta=real('delta', self.delta, 0.0, 1.0, '0 to 1'),
-      temperature=jnp.zeros((), jnp.float32)
-      if is_zero(self.temperature)
-      else temperature(self.temperature, allowed),
-    )
+    epsilon = real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1')
+    delta = real('delta', self.delta, 0.0, 1.0, '0 to 1')
+    if is_zero(self.temperature):
+      own_temperature = jnp.zeros((), jnp.float32)
+    else:
+      own_temperature = temperature(self.temperature, allowed)
+    struct.assign(self, epsilon=epsilon, delta=delta, temperature=own_temperature)
 
   @property
   def promise(self) -> Promise:
     return 'relaxed' if self.temperature > 0 else 'exact'
 
-  def scaled(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
+  def scale(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
     """Returns the logits at the rule's temperature."""
     return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
 
   def matches(
     self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
   ) -> Bool[Array, 'b n']:
-    log_p = jax.nn.log_softmax(self.scaled(logits), axis=-1)
-    surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)  # suppressed tokens add nothing
+    # The threshold after each node. Suppressed tokens do not count in the entropy.
+    log_p = jax.nn.log_softmax(self.scale(logits), axis=-1)
+    surprise = jnp.where(jnp.isfinite(log_p), -log_p, 0)
     entropy = (jnp.exp(log_p) * surprise).sum(-1)
     epsilon, delta = self.epsilon.astype(entropy.dtype), self.delta.astype(entropy.dtype)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
-    own = jnp.take_along_axis(at_parent(log_p, draft.topology), draft.tokens[..., None], axis=-1)[
-      ..., 0
-    ]
+
+    # The probability of each draft, by the node before it.
+    log_p = at_parent(log_p, draft.topology)
+    own = jnp.take_along_axis(log_p, draft.tokens[..., None], axis=-1)[..., 0]
     typical = jnp.exp(own) > at_parent(threshold, draft.topology)
     return jnp.where(self.temperature > 0, typical, super().matches(draft, logits, choice))
 
@@ -81,5 +82,6 @@ class Typical(Exact):
     acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     choice = argmax(logits)
-    node = longest(self.matches(draft, logits, choice) & acceptable, draft, self.scaled(logits))
+    matching = self.matches(draft, logits, choice) & acceptable
+    node = find_longest(matching, draft, self.scale(logits))
     return Accepted(node=node, bonus=take_node(choice, node))

@@ -27,7 +27,7 @@ NAMES = ('tokens', 'scores', 'finished', 'finished_scores', 'finished_lengths')
 
 
 def extended(group, law, length, limit=FAR, eos_ids=(EOS,), penalty=SUM):
-  made = jax.jit(lambda *step: group.extended(*step, eos_ids, penalty))
+  made = jax.jit(lambda *step: group.extend(*step, eos_ids, penalty))
   return made(np.array([law], np.float32), np.array([length]), limit)
 
 
@@ -80,7 +80,7 @@ def test_the_best_of_several_groups_are_distinct():
 
 
 def test_a_row_with_nothing_to_decode_has_one_hypothesis_the_end():
-  beams = Beams.empty((2, 2, 2), T, PAD, jnp.float32).ended_at_once(jnp.array([False, True]), EOS)
+  beams = Beams.empty((2, 2, 2), T, PAD, jnp.float32).end_at_once(jnp.array([False, True]), EOS)
   tokens, scores, lengths = beams.best(2)
   assert tokens.tolist() == [[[PAD] * 4] * 2, [[EOS, PAD, PAD, PAD], [PAD] * 4]]
   assert scores.tolist() == [[NEVER] * 2, [0.0, NEVER]] and lengths.tolist() == [[0, 0], [1, 0]]

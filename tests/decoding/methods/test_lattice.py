@@ -132,7 +132,7 @@ def test_a_bias_may_remember_the_path(kind):
     parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
   else:  # so cold that the best is drawn
     keys = jax.random.split(jax.random.key(0), ROWS)
-    tokens, _ = compiled(sample, remembering, ROOT, Sampling(1e-4).law, keys, WORDS)
+    tokens, _ = compiled(sample, remembering, ROOT, Sampling(1e-4).log_probs, keys, WORDS)
     parents, ranks = (
       np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)),
       np.zeros((ROWS, GUESSES + 1), int),
@@ -173,7 +173,7 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
     jax.tree.map(np.testing.assert_array_equal, made, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
   # so cold that the best is drawn
-  tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).law, keys, WORDS)
+  tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).log_probs, keys, WORDS)
   chain = compiled(fill, ranked, ROOT, Topology.chain(GUESSES + 1))
   np.testing.assert_array_equal(tokens, chain)
   np.testing.assert_allclose(np.take_along_axis(q, tokens[..., None], -1)[:, 1:], 1, atol=1e-5)
@@ -188,7 +188,7 @@ def drawn(law):
   """Chains of two guesses, all from the first row's candidates, and their q."""
   short = of(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)))
   keys = jax.random.split(jax.random.key(0), MANY)
-  return sample(short, jnp.repeat(ROOT[:1], MANY), law.law, keys, WORDS)
+  return sample(short, jnp.repeat(ROOT[:1], MANY), law.log_probs, keys, WORDS)
 
 
 def joint(law, with_bias=True):

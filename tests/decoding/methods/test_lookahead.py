@@ -20,7 +20,7 @@ from fastdec.decoding import loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.methods import lookahead
 from fastdec.decoding.methods.lookahead import Ahead, LookaheadDrafter
-from fastdec.decoding.methods.ngrams import NONE, Log, grams_of, merge
+from fastdec.decoding.methods.ngrams import NONE, Log, cut_ngrams, merge
 from fastdec.decoding.protocol import Accepted
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.topology import take_node
@@ -88,9 +88,9 @@ def test_the_log_remembers_what_a_dictionary_would(calls):
 
 
 def test_n_grams_of_a_text():
-  grams = grams_of(jnp.array([[5, 6, 7, 8], [5, 6, 0, 0]]), jnp.array([4, 2]), 3)
+  grams = cut_ngrams(jnp.array([[5, 6, 7, 8], [5, 6, 0, 0]]), jnp.array([4, 2]), 3)
   assert grams[0].T.tolist() == [[5, 6, 7], [6, 7, 8]] and grams[1, 0].tolist() == [NONE, NONE]
-  assert grams_of(jnp.array([[5, 6]]), jnp.array([2]), 3).shape == (1, 3, 0)
+  assert cut_ngrams(jnp.array([[5, 6]]), jnp.array([2]), 3).shape == (1, 3, 0)
 
 
 def test_a_trie_by_hand():
@@ -352,14 +352,14 @@ def test_guesses_that_are_not_merged_bend_the_law(monkeypatch):
 def test_the_first_words_are_of_the_source_or_the_prompt_or_likely(name, monkeypatch):
   model = MODELS[name]
   calls = []
-  first_words = lookahead.first_words
+  guess_words = lookahead.guess_words
 
   def recorded(target, prefill, length):
-    words = first_words(target, prefill, length)
+    words = guess_words(target, prefill, length)
     jax.debug.callback(lambda words: calls.append(words.tolist()), words)
     return words
 
-  monkeypatch.setattr(lookahead, 'first_words', recorded)
+  monkeypatch.setattr(lookahead, 'guess_words', recorded)
   with jax.enable_x64(True):
     params = model.init(jax.random.key(0))
   inputs = np.zeros((1, 1, 1, 3), np.uint8) if name == 'image' else [[3, 2, 4]]

@@ -11,7 +11,7 @@ import pytest
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding import loop
-from fastdec.decoding.methods.union import UnionDrafter, merged
+from fastdec.decoding.methods.union import UnionDrafter, merge_drafts
 from fastdec.decoding.protocol import Draft, Prefill
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.topology import Topology
@@ -45,7 +45,7 @@ def paths(draft: Draft) -> list[list[int]]:
 ])  # fmt: skip
 def test_a_path_that_both_guess_stands_in_the_tree_once(first, second, together):
   drafts = [Draft(jnp.asarray([tokens]), topology) for topology, tokens in (first, second)]
-  both = merged(*drafts)
+  both = merge_drafts(*drafts)
   assert both.topology.n == drafts[0].topology.n + drafts[1].topology.n - 1
   assert paths(both) == together
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_accepted_is_no_duplicate():
   sevens = jnp.full((1, 4), 7, jnp.int32)
   silent, earnest = Draft(sevens, nothing), Draft(sevens, CHAIN)
   for drafts in ((silent, earnest), (earnest, silent)):
-    assert paths(merged(*drafts)) == [[7], [7, 7], [7, 7, 7]]
+    assert paths(merge_drafts(*drafts)) == [[7], [7, 7], [7, 7, 7]]
 
 
 @jax.jit

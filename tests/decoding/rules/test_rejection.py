@@ -153,7 +153,8 @@ class BonusDrawnAgain(Drawn):
     return Accepted(
       node,
       draw(
-        jax.vmap(jax.random.fold_in, (0, None))(keys, 7), self.sampling.law(take_node(logits, node))
+        jax.vmap(jax.random.fold_in, (0, None))(keys, 7),
+        self.sampling.log_probs(take_node(logits, node)),
       ),
     )
 
@@ -268,9 +269,9 @@ def test_drafts_without_a_law_and_trees_are_refused(rule):
     jnp.ones((1, 3), bool),
   )
   tokens = jnp.ones((1, 3), jnp.int32)
-  with pytest.raises(fd.UserError, match='these come without'):
+  with pytest.raises(fd.UserError, match='only a draft model or a draft network gives'):
     RULES[rule](keys, Draft(tokens, Topology.chain(3)), logits, acceptable)
-  with pytest.raises(fd.UserError, match='this is a tree'):
+  with pytest.raises(fd.UserError, match='not a tree'):
     RULES[rule](
       keys,
       Draft(tokens, Topology.from_choices([[0], [1]]), jnp.zeros((1, 3, 5))),
