@@ -2,16 +2,16 @@
 
   fd.decode(model, params, inputs, strategy, constraint=fd.Constraint.regex('yes|no', tokenizer))
 
-A constraint is a law of the target (`decoding.law`): its state is a row's place in an automaton
-over tokens, and tokens that lead nowhere get minus infinity. It follows the text to each node of a
-draft, so a draft is held to it as plain decoding is. An end is allowed where the text is a match,
-and nowhere else. A text that max_len cuts may be no match yet. Where processors rule out all that
-is allowed, such as an end before min_new_tokens, a row is `Decoded.stuck`.
+A constraint is a law (`decoding.law`): its state is a row's place in an automaton over tokens, and
+tokens that lead nowhere get minus infinity. It follows the text to each node of a draft, so drafts
+meet it just as plain decoding does. A text may end only where it is a match. A text that max_len
+cuts may not be a match yet. A row is `Decoded.stuck` where processors rule out all that is allowed,
+such as an end before min_new_tokens.
 
-The output is what follows the prompt, its first space included. No text stands before an
-encoder-decoder's output, and some tokenizers (SentencePiece's) do not show the space that begins a
-text: there one space may precede the form, and the form itself begins with none. Tokens that
-processors force, a language first or an end at the row's limit, are no part of the text.
+The output is the text after the prompt, including its first space. An encoder-decoder's output
+begins a text, and some tokenizers (SentencePiece's) do not show a space there: then one space may
+come before the match, and the match itself must not begin with one. Tokens that processors force,
+such as a language first or an end at the row's limit, do not belong to the text.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import check_text
-from fastdec.laws.automaton import END, NEVER, NOWHERE, Automaton, automaton_of, trimmed
-from fastdec.laws.json_schema import expression_of
+from fastdec.laws.automaton import END, NEVER, NOWHERE, Automaton, make_automaton, trim
+from fastdec.laws.json_schema import write_expression
 from fastdec.models.api import Model
 
 LEAST = 64  # states and kinds of a table, which is padded: few sizes make few programs
 PADDING = 0.05  # share of a vocabulary that a model may add or lack, to reach a round number
-WAITING = -2  # WAITING - s: state s, but one token that is no part of the text comes first
+WAITING = -2  # WAITING - s: state s, after one more token that does not belong to the text
 
 
 @struct.pytree
@@ -46,11 +46,8 @@ class Constraint:
   """Texts that may be written; `Constraint.regex` and `Constraint.json_schema` make one.
 
   Attributes:
-    after: the state after a token of each kind (`automaton.Automaton`), or NOWHERE.
-    kind: of each token.
-    forced: for each state, a token of the only text that can follow; NOWHERE if several can.
-    begins: the state before any text, after a prompt and without one; NOWHERE if none is met there.
-    spelling: of the tokenizer (`spelling_of`).
+    after, kind, forced, begins: see `automaton.Automaton`; `after` and `forced` are padded.
+    spelling: checksum of the tokenizer (`compute_spelling`).
     reaches: for each of `begins`, whether some text meets the constraint.
     waits: true if the first token after a start is forced.
   """
@@ -69,48 +66,47 @@ class Constraint:
     """Allows the texts that match a regular expression as a whole.
 
     Args:
-      pattern: in the syntax of Rust's crate regex, which has no look-around and no references back.
+      pattern: in the syntax of Rust's crate regex, without look-around and back-references.
       tokenizer: of the model, as `fd.load_tokenizer` returns it.
 
     Raises:
-      UserError: a pattern that does not compile, that no text of these tokens matches, or whose
-        automaton is too large; a tokenizer whose tokens have no bytes of their own.
+      UserError: the pattern does not compile, no text of these tokens matches it, or its automaton
+        is too large; or the tokenizer does not know the bytes of its tokens.
     """
     if not isinstance(pattern, str):
-      raise UserError(f'pattern={shown(pattern)} is no regular expression: give a string')
+      raise UserError(f'pattern must be a regular expression, not {shown(pattern)}: give a string')
     check_text(pattern)
-    return cls._of(f'the pattern {shown(pattern)}', pattern, tokenizer)
+    return cls._make(f'the pattern {shown(pattern)}', pattern, tokenizer)
 
   @classmethod
   def json_schema(cls, schema: Any, tokenizer: Any) -> 'Constraint':
-    """Allows JSON, as `json.dumps` writes it, of values that a JSON schema allows.
+    """Allows JSON of values that a JSON schema allows, written as `json.dumps` writes it.
 
-    Objects have the properties that the schema names, in its order, and no others.
+    Objects have only the properties that the schema names, in its order.
 
     Args:
       schema: a dict, or its text.
       tokenizer: as in `regex`.
 
     Raises:
-      UserError: as `regex`; a schema that nothing meets, or one with a keyword that no regular
-        expression can hold (`laws.json_schema`).
+      UserError: as in `regex`; or no value meets the schema, or it has a keyword that no regular
+        expression can express (`laws.json_schema`).
     """
-    return cls._of('the JSON schema', expression_of(schema), tokenizer)
+    return cls._make('the JSON schema', write_expression(schema), tokenizer)
 
   @classmethod
-  def _of(cls, name: str, pattern: str, tokenizer: Any) -> 'Constraint':
+  def _make(cls, name: str, pattern: str, tokenizer: Any) -> 'Constraint':
     if not callable(getattr(tokenizer, 'token_bytes', None)):
-      kind = type(tokenizer).__name__
       raise UserError(
-        f'{kind} does not tell the bytes of its tokens, which constraints are made of: give a'
-        ' tokenizer of pieces or bytes'
+        f'a constraint needs the bytes of all tokens, which {type(tokenizer).__name__} does not'
+        ' know: give a tokenizer of pieces or bytes'
       )
     words = tokenizer.token_bytes()
-    made = automaton_of(name, pattern, words, _dropped(tokenizer, words))
-    return cls(**_arrays(made), spelling=jnp.asarray(spelling_of(words), jnp.uint32))
+    automaton = make_automaton(name, pattern, words, _find_dropped_spaces(tokenizer, words))
+    return cls(**_pad(automaton), spelling=jnp.asarray(compute_spelling(words), jnp.uint32))
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Constraint']:
-    """Returns the law of a model: the constraint over all of its ids, its ends among them.
+    """Returns the constraint for a model: over all of the model's ids, with its ends.
 
     Args:
       model: the target.
@@ -118,38 +114,41 @@ class Constraint:
       waits: true if the first token after a start is forced.
 
     Raises:
-      UserError: another vocabulary than the constraint's; a model that never ends a text.
+      UserError: the model has another vocabulary than the constraint, or never ends a text.
     """
+    # One of model and tokenizer may have some more tokens than the other.
     words, wanted = len(self.kind), model.vocab_size
-    if max(words, wanted) > _at_most(min(words, wanted)):
+    few = min(words, wanted)
+    if max(words, wanted) > max(int(few * (1 + PADDING)), -(-few // 64) * 64):
       raise UserError(
-        f'the constraint is of a tokenizer of {words} tokens, and the model has {wanted}: make it'
-        " with the model's own"
+        f'the constraint was made for a tokenizer of {words} tokens, and the model has {wanted}:'
+        " make it with the model's own tokenizer"
       )
     if not model.eos_ids:
       raise UserError('a constraint needs an end token, and the model has none: give another model')
-    law = self if words <= wanted else self._of_first(wanted)
+
+    # Leave out the tokens that the model does not have.
+    law = self
+    if words > wanted:
+      kind, forced = np.asarray(self.kind[:wanted]), np.asarray(self.forced)
+      after = np.asarray(self.after).copy()
+      after[:, np.setdiff1d(np.arange(END + 1, after.shape[1]), kind)] = NOWHERE
+      forced = np.where(forced < wanted, forced, NOWHERE)
+      automaton = trim('the constraint', Automaton(after, kind, forced, np.asarray(self.begins)))
+      law = dataclasses.replace(self, **_pad(automaton))
     if model.start_id is None:
       law._check_begin(0)
+
+    # Add the model's ends, and the tokens that the tokenizer does not have.
     kind = jnp.pad(law.kind, (0, wanted - len(law.kind)), constant_values=NEVER)
     kind = kind.at[jnp.array(model.eos_ids)].set(END)
     return (dataclasses.replace(law, kind=kind, waits=waits),)
 
-  def _of_first(self, count: int) -> 'Constraint':
-    """Returns the constraint without the tokens from `count` on, which the model does not have."""
-    kind, forced = np.asarray(self.kind[:count]), np.asarray(self.forced)
-    after = np.asarray(self.after).copy()
-    lost = np.setdiff1d(np.arange(END + 1, after.shape[1]), kind)
-    after[:, lost] = NOWHERE
-    forced = np.where(forced < count, forced, NOWHERE)
-    made = Automaton(after, kind, forced, np.asarray(self.begins))
-    return dataclasses.replace(self, **_arrays(trimmed('the constraint', made)))
-
   def _check_begin(self, begin: int) -> None:
     if not self.reaches[begin]:
       raise UserError(
-        'no text of this tokenizer meets the constraint at this place: behind a prompt a first'
-        ' space counts, so write it into the form; a translation begins with none, so leave it out'
+        'no text of this tokenizer meets the constraint here: after a prompt the output may need'
+        ' to begin with a space, which the pattern must include; a translation begins without one'
       )
 
   def init(self, model: Model, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
@@ -168,7 +167,7 @@ class Constraint:
   ) -> Float[Array, 'b n v']:
     """Returns logits that are minus infinity for tokens that lead nowhere.
 
-    Logits stay as they are where the next token is no part of the text, and after a node that is
+    Logits do not change where the next token does not belong to the text, and after a node that is
     itself not allowed, since no draft is accepted there.
     """
     states = self._at_nodes(state, draft)
@@ -198,7 +197,7 @@ class Constraint:
     return jax.lax.fori_loop(0, tokens.shape[1], one, state)
 
   def _at_nodes(self, state: Int[Array, ' b'], draft: Draft) -> Int[Array, 'b n']:
-    """Returns the state of the text up to each node: a level of the tree more in each round."""
+    """Returns the state of the text up to each node; each round adds a level of the tree."""
     topology = draft.topology
     parents = jnp.broadcast_to(with_rows(topology.parents, 2), draft.tokens.shape)
 
@@ -210,44 +209,38 @@ class Constraint:
     return jax.lax.fori_loop(0, topology.max_depth, deeper, states)
 
 
-def _arrays(made: Automaton) -> dict[str, Any]:
-  """Returns the fields of an automaton's constraint; states and kinds are padded."""
-  padding = [(0, _padded(size) - size) for size in made.after.shape]
+def _pad(automaton: Automaton) -> dict[str, Any]:
+  """Returns the fields of a constraint; states and kinds are padded to powers of two."""
+  padding = []
+  for size in automaton.after.shape:
+    padding.append((0, max(LEAST, 2 ** (size - 1).bit_length()) - size))
   return {
-    'after': jnp.asarray(np.pad(made.after, padding, constant_values=NOWHERE)),
-    'kind': jnp.asarray(made.kind),
-    'forced': jnp.asarray(np.pad(made.forced, padding[0], constant_values=NOWHERE)),
-    'begins': jnp.asarray(made.begins, jnp.int32),
-    'reaches': tuple((made.begins >= 0).tolist()),
+    'after': jnp.asarray(np.pad(automaton.after, padding, constant_values=NOWHERE)),
+    'kind': jnp.asarray(automaton.kind),
+    'forced': jnp.asarray(np.pad(automaton.forced, padding[0], constant_values=NOWHERE)),
+    'begins': jnp.asarray(automaton.begins, jnp.int32),
+    'reaches': tuple((automaton.begins >= 0).tolist()),
   }
 
 
-def _dropped(tokenizer: Any, words: Sequence[bytes]) -> tuple[bool, bool]:
-  """Returns whether the tokenizer shows no space that begins a text, and none that ends it."""
-  letter = _first(b'[!-~]+$', words)
-  begun = _first(b' [!-~]', words) or _first(b' $', words)
-  ended = _first(b'[!-~]* $', words)
+def _find_dropped_spaces(tokenizer: Any, words: Sequence[bytes]) -> tuple[bool, bool]:
+  """Returns whether the tokenizer drops a space that begins a text, and one that ends it."""
+  # Find the first token of each form, then decode texts of two.
+  first = {}
+  for form in (b'[!-~]+$', b' [!-~]', b' $', b'[!-~]* $'):
+    first[form] = []
+    for token, word in enumerate(words):
+      if re.match(form, word):
+        first[form] = [token]
+        break
+  letter, begin, space, end = first.values()
+  begin = begin or space
   return (
-    bool(begun) and not tokenizer.decode([*begun, *letter]).startswith(' '),
-    bool(ended) and not tokenizer.decode([*letter, *ended]).endswith(' '),
+    bool(begin) and not tokenizer.decode([*begin, *letter]).startswith(' '),
+    bool(end) and not tokenizer.decode([*letter, *end]).endswith(' '),
   )
 
 
-def _first(form: bytes, words: Sequence[bytes]) -> list[int]:
-  """Returns the first token of a form, or nothing."""
-  return [token for token, word in enumerate(words) if re.match(form, word)][:1]
-
-
-def _at_most(words: int) -> int:
-  """Returns the tokens that one of model and tokenizer may have if the other has this many."""
-  return max(int(words * (1 + PADDING)), -(-words // 64) * 64)
-
-
-def _padded(size: int) -> int:
-  """Returns the next power of two, from LEAST."""
-  return max(LEAST, 2 ** (size - 1).bit_length())
-
-
-def spelling_of(words: Sequence[bytes]) -> int:
+def compute_spelling(words: Sequence[bytes]) -> int:
   """Returns a checksum of the bytes of a tokenizer's tokens, which differs between tokenizers."""
   return zlib.crc32(repr(list(words)).encode())

@@ -1,7 +1,7 @@
-"""The process that compiles a regular expression for `automaton`: a text in, a line of JSON out.
+"""The process that compiles a regular expression for `automaton`: text in, one line of JSON out.
 
-It runs as a script and imports outlines-core alone. Its own limits bound expressions that would
-take any time and memory.
+It runs as a script and imports only outlines-core. It limits its own time and memory, since some
+expressions would need any amount.
 """
 
 import importlib
@@ -12,20 +12,20 @@ from typing import Any
 
 MEMORY = 2**31  # bytes
 SECONDS = 10  # of processor time
-MOST_STATES = 8192  # those of the last character included
-END = 256  # the number of the end, after those of the bytes
-FIRST, LAST = '\U0010fffe', '\U0010ffff'  # stand before and after each text; no text has them
+MOST_STATES = 8192  # including the states of the last character
+END = 256  # the number of the end, after the numbers of the bytes
+FIRST, LAST = '\U0010fffe', '\U0010ffff'  # surround each text; no text has them
 CLASS = r'\[(?!\^)\]?(?:\\.|[^\]\\])*\]'
 WIDE = re.compile(rf'{CLASS}|\[\^(?!{FIRST})|\\.|\.', re.DOTALL)
 
 
 def answer(pattern: str) -> dict[str, object]:
-  """Returns the automaton over bytes of the texts that match as a whole, or why there is none.
+  """Returns the automaton over bytes of the texts that match as a whole, or an error.
 
-  outlines-core ends a text where the first alternative does: of `a|ab` it would know `a` alone.
-  A last character after the whole makes it try both. It also looks for texts that begin within the
-  text, which may take a state for each set of such places: none begins without the first character.
-  An expression that could match this character itself is better off without.
+  outlines-core ends a text where its first matching alternative ends, so `a|ab` would never match
+  `ab`. A last character after the text makes it try both. It also looks for matches that begin
+  later in the text, which may need a state for each set of beginnings; a first character before the
+  text prevents that. Expressions that may match the first character themselves do without it.
   """
   library: Any = importlib.import_module('outlines_core')  # of the extra 'constraint'
   before = '' if _is_wide(pattern) else FIRST
@@ -40,21 +40,24 @@ def answer(pattern: str) -> dict[str, object]:
   if len(after) > MOST_STATES:
     return {'states': len(after)}
   ends, matches, steps = index.get_final_states(), [], []
+  others = set()
   for state, row in after.items():
-    steps += [[state, byte, next_state] for byte, next_state in row.items() if byte != END]
+    for byte, next_state in row.items():
+      if byte != END:
+        steps.append([state, byte, next_state])
+        others |= {state, next_state}
     last = state
     for byte in LAST.encode():
       last = after.get(last, {}).get(byte)
     if last in ends:
       matches.append(state)
-  others = {state for step in steps for state in (step[0], step[2])} - {first}
-  return {'states': [first, *sorted(others)], 'matches': matches, 'steps': steps}
+  return {'states': [first, *sorted(others - {first})], 'matches': matches, 'steps': steps}
 
 
 def _is_wide(pattern: str) -> bool:
-  """True if an expression may match FIRST; a wrong answer costs time alone."""
-  wide = ('.', '[^', r'\D', r'\W', r'\S', r'\P', r'\p')
-  return any(found in wide for found in WIDE.findall(pattern))
+  """True if an expression may match FIRST; a wrong answer only costs time."""
+  wide = {'.', '[^', r'\D', r'\W', r'\S', r'\P', r'\p'}
+  return not wide.isdisjoint(WIDE.findall(pattern))
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
-"""Processors of the target's law: penalties, bias, forbidden and forced tokens, as `generate` has.
+"""Logits processors: penalties, biases, forbidden and forced tokens, as in `generate`.
 
 `Processors` holds a user's settings; `Processing` is the law that they make for a model
 (`decoding.law`). Each row remembers which words its text has, so a call costs a few passes over the
-logits whatever the text's length; n-gram rules also scan the text. What the ancestors of a draft's
+logits however long the text is; n-gram settings also scan the text. What the ancestors of a draft's
 nodes change is added afterwards.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ from fastdec.fields import shown
 from fastdec.files import place, read_json
 from fastdec.models.api import Model, has_own_source_ids
 
-NONE = -1  # stands before a text, and before a shorter sequence of a table
+NONE = -1  # fills the places before a text, and before a shorter sequence of a table
 MOST = 1e30  # a logit beyond it would be infinite at a low temperature
 LONGEST = 64  # tokens of an n-gram or a sequence: a step of the program for each
 CONFIGS = ('generation_config.json', 'config.json')
@@ -55,7 +56,7 @@ class Number(NamedTuple):
   most: float
   allowed: str  # for a message
   is_whole: bool = False
-  is_penalty: bool = False  # lowers or raises the words of a text, see `_penalty`
+  is_penalty: bool = False  # lowers or raises the words of a text, see `_apply_penalties`
 
 
 # Settings that rule out tokens.
@@ -83,37 +84,37 @@ NUMBERS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processors:
-  """Changes of a model's law by the text so far, with the names and meanings of `generate`.
+  """Changes of the logits by the text so far, with the names and meanings of `generate`.
 
   At every node of a draft they see the text that ends there, so all lossless methods stay lossless.
-  They change logits; a beam search has them change log-probabilities. The numbers may be arrays,
-  one for each row.
+  In a beam search they change log-probabilities instead of logits. The numbers may be arrays, one
+  for each row.
 
   Args:
-    repetition_penalty: divides positive logits of tokens that the text has, prompt included, and
-      multiplies negative ones.
-    presence_penalty: is subtracted from the logits of tokens that were written, prompt excluded.
-    frequency_penalty: the same, as often as a token was written.
-    no_repeat_ngram: n-grams of this size stand in prompt and text once; 0: no such rule.
+    repetition_penalty: divides the positive logits of tokens in the prompt or the output, and
+      multiplies their negative ones.
+    presence_penalty: is subtracted from the logits of tokens in the output (not the prompt).
+    frequency_penalty: is subtracted once for each time that the output has the token.
+    no_repeat_ngram: no n-gram of this size occurs twice in prompt and output; 0 turns this off.
     min_length: fewest tokens before an end, the prompt's (or the start token) counted.
-    bad_words: tokens, or sequences of them, that are never written; single end tokens are left out.
+    bad_words: tokens, or sequences of them, that are never written. Single end tokens are ignored.
     bias: {token or tuple of tokens: number added to the logit of the last one, after the others},
       or a list of such pairs.
     forced_begin: the first token, if the text has one token before it (a start, a language).
     forced_end: the token, or several to choose from, at a row's last place.
     min_new_tokens: fewest tokens before an end, the prompt's not counted.
-    suppress: tokens that are never written; those that the model does not know are ignored.
-    begin_suppress: tokens that are not written first; unknown ones are ignored too.
-    encoder_repetition_penalty: above 1 raises the source's tokens, as `repetition_penalty` lowers.
-      Without an encoder the prompt is the source.
+    suppress: tokens that are never written. Tokens that the model does not know are ignored.
+    begin_suppress: tokens that are not written first. Unknown ones are ignored too.
+    encoder_repetition_penalty: above 1, raises the logits of the source's tokens; below 1, lowers
+      them. Without an encoder the prompt is the source.
     encoder_no_repeat_ngram: n-grams of this size that the source has are not written.
     length_decay: (n, factor): after n + i new tokens, i = 1, 2, ..., ends gain
       |logit| * (factor^i - 1).
-    ends: the tokens that end a text, in place of the model's own.
+    ends: the tokens that end a text, instead of the model's own.
 
   Raises:
-    UserError: a setting out of range; in `decode`, another token that the model does not know, or
-      another number of rows.
+    UserError: a setting is out of range. `decode` raises it for a token that the model does not
+      know, and for settings that are not one for each row.
   """
 
   repetition_penalty: Any = 1.0
@@ -135,25 +136,30 @@ class Processors:
 
   @classmethod
   def of(cls, source: Any) -> 'Processors':
-    """Reads the settings of `generate` that are processors; others are ignored.
+    """Reads the settings of `generate` that are processors, and ignores others.
 
     Args:
       source: a mapping with the words of generation_config.json; or that file, or a folder with it.
         Folders without it have them in config.json.
 
     Raises:
-      UserError: there is no such file; a value out of range.
+      UserError: the file does not exist, or a value is out of range.
     """
     settings = source
     if not isinstance(source, Mapping):
       path = place(source)
-      files = [path / name for name in CONFIGS] if path.is_dir() else [path]
-      settings = read_json(next((file for file in files if file.is_file()), files[-1]))
-    words = {name: name for name in NUMBERS} | WORDS
+      if path.is_dir():
+        folder = path
+        for name in CONFIGS:
+          path = folder / name
+          if path.is_file():
+            break
+      settings = read_json(path)
     fields = {}
     for word, value in settings.items():
-      if word in words and value is not None:
-        fields[words[word]] = value
+      name = WORDS.get(word, word)
+      if (word in WORDS or word in NUMBERS) and value is not None:
+        fields[name] = value
     return cls(**fields)
 
   def __post_init__(self) -> None:
@@ -161,14 +167,19 @@ class Processors:
       limits = (number.least, number.most, number.allowed, number.is_whole)
       struct.assign(self, **{name: each(name, getattr(self, name), *limits)})
     for name in ('no_repeat_ngram', 'encoder_no_repeat_ngram'):
-      checked = size(name, getattr(self, name), 0, '0 for no such rule, or more', LONGEST)
+      checked = size(name, getattr(self, name), 0, '0 to turn it off, or more', LONGEST)
       struct.assign(self, **{name: checked})
+
+    # Make tuples of lists of tokens, so that the settings can be hashed.
+    bad_words = [
+      _read_sequence('bad_words', one) for one in _read_list('bad_words', self.bad_words)
+    ]
     struct.assign(
       self,
-      bad_words=tuple(_sequence('bad_words', one) for one in _listed('bad_words', self.bad_words)),
-      bias=_biases(self.bias),
-      suppress=_tokens('suppress', self.suppress, NONE),
-      begin_suppress=_tokens('begin_suppress', self.begin_suppress, NONE),
+      bad_words=tuple(bad_words),
+      bias=_read_biases(self.bias),
+      suppress=_read_tokens('suppress', self.suppress, NONE),
+      begin_suppress=_read_tokens('begin_suppress', self.begin_suppress, NONE),
     )
     if self.forced_begin is not None:
       begin = each('forced_begin', self.forced_begin, 0, LARGEST, 'a token', True)
@@ -176,34 +187,47 @@ class Processors:
     for name in ('forced_end', 'ends'):
       ends = getattr(self, name)
       if ends is not None:
-        ends = ends if isinstance(ends, list | tuple) else (ends,)
-        struct.assign(self, **{name: _tokens(name, ends)})
-    if self.length_decay is not None:
-      struct.assign(self, length_decay=_decay(self.length_decay))
+        if not isinstance(ends, list | tuple):
+          ends = (ends,)
+        struct.assign(self, **{name: _read_tokens(name, ends)})
+
+    # The decay is a number of tokens and a factor.
+    decay = self.length_decay
+    if decay is not None:
+      if not (isinstance(decay, list | tuple) and len(decay) == 2):
+        raise UserError(f'length_decay={shown(decay)} is not possible: give (new tokens, factor)')
+      allowed = '(new tokens, factor), from 0 and above 0'
+      start = each('length_decay', decay[0], 0, LARGEST, allowed, True)
+      factor = each('length_decay', decay[1], SMALLEST, 1e6, allowed)
+      struct.assign(self, length_decay=(start, factor))
 
   @property
   def rules_out(self) -> tuple[str, ...]:
-    """Names of the settings that rule out tokens, see `LawMaker`; forced tokens are left."""
-    values = {name: getattr(self, name) for name in RULING}
-    return tuple(
-      name for name, x in values.items() if (len(x) if isinstance(x, tuple) else np.any(x))
-    )
+    """Names of the settings that rule out tokens (`LawMaker`), except for forced tokens."""
+    names = []
+    for name in RULING:
+      value = getattr(self, name)
+      if (isinstance(value, tuple) and value) or np.any(value):
+        names.append(name)
+    return tuple(names)
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple[Law, ...]:
     """Returns the law that the settings make for a model and a number of rows; () if none is on.
 
     Raises:
-      UserError: a token that the model does not know, or settings of another number of rows.
+      UserError: the model does not know a token, or a setting is not one for each row.
     """
     # Check that the model knows the tokens.
-    for name, ids in (
-      ('forced_begin', () if self.forced_begin is None else self.forced_begin),
-      ('bias', [token for sequence in self.bias for token in sequence]),
-      ('bad_words', [token for sequence in self.bad_words for token in sequence]),
-      ('forced_end', self.forced_end or ()),
-      ('ends', self.ends or ()),
-    ):
-      _check_known(model, name, ids)
+    begin = [] if self.forced_begin is None else np.ravel(self.forced_begin).tolist()
+    named = {'bias': self.bias, 'bad_words': self.bad_words, 'forced_begin': [begin]}
+    named |= {'forced_end': [self.forced_end or ()], 'ends': [self.ends or ()]}
+    for name, sequences in named.items():
+      for token in itertools.chain.from_iterable(sequences):
+        if token >= model.vocab_size:
+          raise UserError(
+            f'{name} has the token {token}, and the model knows 0 to {model.vocab_size - 1}:'
+            ' use the ids of its tokenizer'
+          )
 
     # Collect the numbers that change something.
     numbers = {}
@@ -218,52 +242,61 @@ class Processors:
     for name, value in numbers.items():
       check_one_per_row(name, value, rows)
 
-    # Join the biases; minus infinity is that of what is never written. As in `generate`, tokens to
-    # suppress that the model does not know are ignored.
+    # Collect the biases of sequences: what is never written has minus infinity. As in `generate`,
+    # tokens to suppress that the model does not know are ignored.
     biases = dict(self.bias)
-    known, ends = range(model.vocab_size), [(end,) for end in model.eos_ids]
-    not_first = {one: True for one in self.begin_suppress if one in known}
-    biases |= {(one,): -math.inf for one in self.suppress if one in known}
-    biases |= {one: -math.inf for one in self.bad_words if one not in ends}
-    single = {one[0]: bias for one, bias in biases.items() if len(one) == 1}
-    several = {one: bias for one, bias in biases.items() if len(one) > 1}
+    for token in self.suppress:
+      if 0 <= token < model.vocab_size:
+        biases[token,] = -math.inf
+    for sequence in self.bad_words:
+      if len(sequence) > 1 or sequence[0] not in model.eos_ids:
+        biases[sequence] = -math.inf
+    not_first = np.zeros(model.vocab_size, bool)
+    for token in self.begin_suppress:
+      if 0 <= token < model.vocab_size:
+        not_first[token] = True
 
-    # Rules about the source need one with the output's words.
+    # Single tokens have a table with an entry for each word. Sequences are rows that end together.
+    bias, several = np.zeros(model.vocab_size, np.float32), {}
+    for sequence, amount in biases.items():
+      if len(sequence) == 1:
+        bias[sequence] = amount
+      else:
+        several[sequence] = amount
+    has_bias = any(len(one) == 1 and one[0] not in model.suppressed_ids for one in biases)
+    longest = max(map(len, several), default=0)
+    sequences = np.full((len(several), longest), NONE, np.int32)
+    for row, sequence in zip(sequences, several, strict=True):
+      row[longest - len(sequence) :] = sequence
+
+    # Settings that read the source need one with the output's words.
     reads_source = 'encoder_repetition_penalty' in numbers or self.encoder_no_repeat_ngram
     if reads_source and (model.fixed_length is not None or has_own_source_ids(model)):
       raise UserError(
-        'this source has no words of the output, so encoder_repetition_penalty and'
-        ' encoder_no_repeat_ngram mean nothing: leave them out'
+        'encoder_repetition_penalty and encoder_no_repeat_ngram need a source with the words of the'
+        ' output, which this model does not have: leave them out'
       )
 
     # Make the law.
     law = Processing(
       numbers=numbers,
-      bias=_table(single, model) if set(single) - set(model.suppressed_ids) else None,
-      sequences=_aligned(several),
+      bias=bias if has_bias else None,
+      sequences=sequences,
       sequence_bias=np.array(list(several.values()), np.float32),
-      begin=_table(not_first, model) if not_first else None,
+      begin=not_first if not_first.any() else None,
       forced_end=self.forced_end,
       ngram=int(self.no_repeat_ngram),
       source_ngram=int(self.encoder_no_repeat_ngram),
       begins_later=self.forced_begin is not None,
       ends=model.eos_ids,
     )
+    if not law.is_on:
+      return ()
     # They go to the device at once, since a stream would bring them there at each step.
-    return (jax.tree.map(jnp.asarray, law),) if law.is_on else ()
+    return (jax.tree.map(jnp.asarray, law),)
 
 
-def _check_known(model: Model, name: str, ids: Any) -> None:
-  """Raises UserError for a token that the model does not know."""
-  unknown = [token for token in np.ravel(ids).tolist() if token >= model.vocab_size]
-  if unknown:
-    raise UserError(
-      f'{name} has the token {int(unknown[0])}, and the model knows 0 to {model.vocab_size - 1}:'
-      ' use the ids of its tokenizer'
-    )
-
-
-def _listed(name: str, values: Any) -> list[Any]:
+def _read_list(name: str, values: Any) -> list[Any]:
   if values is None:
     return []
   if isinstance(values, str) or not isinstance(values, Iterable):
@@ -271,70 +304,48 @@ def _listed(name: str, values: Any) -> list[Any]:
   return list(values)
 
 
-def _tokens(name: str, ids: Any, least: int = 0) -> tuple[int, ...]:
-  """Returns a list of token ids."""
-  return tuple(count(name, one, least, 'ids of tokens') for one in _listed(name, ids))
+def _read_tokens(name: str, ids: Any, least: int = 0) -> tuple[int, ...]:
+  """Returns a list of token ids as a tuple."""
+  return tuple(count(name, one, least, 'ids of tokens') for one in _read_list(name, ids))
 
 
-def _sequence(name: str, ids: Any) -> tuple[int, ...]:
+def _read_sequence(name: str, ids: Any) -> tuple[int, ...]:
   """Returns a token, or a sequence of several, as a tuple."""
-  is_one = not isinstance(ids, list | tuple | np.ndarray)
-  tokens = _tokens(name, [ids] if is_one else ids)
+  if isinstance(ids, list | tuple | np.ndarray):
+    tokens = _read_tokens(name, ids)
+  else:
+    tokens = _read_tokens(name, [ids])
   if not 1 <= len(tokens) <= LONGEST:
     raise UserError(f'{name}: {shown(ids)} is not possible: give 1 to {LONGEST} tokens each')
   return tokens
 
 
-def _biases(setting: Any) -> dict[tuple[int, ...], float]:
-  """Returns the bias of each sequence; of one that is listed twice, the last."""
-  pairs = list(setting.items()) if isinstance(setting, Mapping) else _listed('bias', setting)
+def _read_biases(setting: Any) -> dict[tuple[int, ...], float]:
+  """Returns the bias of each sequence; the last one, if a sequence is listed twice."""
+  pairs = setting.items() if isinstance(setting, Mapping) else _read_list('bias', setting)
   biases = {}
   for pair in pairs:
     if not (isinstance(pair, list | tuple) and len(pair) == 2):
       raise UserError(f'bias={shown(setting)} is not possible: give {{tokens: number}}, or pairs')
-    bias = each('bias', pair[1], -1e9, 1e9, 'finite numbers', False)
-    biases[_sequence('bias', pair[0])] = float(bias)
+    bias = each('bias', pair[1], -1e9, 1e9, 'finite numbers')
+    biases[_read_sequence('bias', pair[0])] = float(bias)
   return biases
-
-
-def _decay(pair: Any) -> tuple[np.ndarray, np.ndarray]:
-  if not (isinstance(pair, list | tuple) and len(pair) == 2):
-    raise UserError(f'length_decay={shown(pair)} is not possible: give (new tokens, factor)')
-  allowed = '(new tokens, factor), from 0 and above 0'
-  return (
-    each('length_decay', pair[0], 0, LARGEST, allowed, True),
-    each('length_decay', pair[1], SMALLEST, 1e6, allowed, False),
-  )
-
-
-def _table(values: Mapping[int, Any], model: Model) -> np.ndarray:
-  """Returns values of tokens as an entry for each word; 0 or false for the others."""
-  table = np.zeros(model.vocab_size, np.result_type(*(type(one) for one in values.values())))
-  table[list(values)] = list(values.values())
-  return table if table.dtype == bool else table.astype(np.float32)
-
-
-def _aligned(sequences: Sequence[tuple[int, ...]] | Mapping[tuple[int, ...], Any]) -> np.ndarray:
-  """Returns the sequences as rows that end together, NONE before the shorter ones."""
-  longest = max(map(len, sequences), default=0)
-  rows = [(NONE,) * (longest - len(one)) + one for one in sequences]
-  return np.array(rows, np.int32).reshape(len(rows), longest)
 
 
 @struct.pytree
 class TextState:
-  """Text of each row, its settings, and the words that it has."""
+  """The text of each row, its settings, and the words that it has."""
 
   numbers: dict[str, Array]  # each [b]
   limit: Int[Array, ' b']  # most new tokens
   prompt: Int[Array, ' b']  # tokens of the prompt
   length: Int[Array, ' b']  # tokens of prompt and output
-  text: Int[Array, 'b t']  # both, where n-grams or sequences are looked for; else none
+  text: Int[Array, 'b t']  # both, if the settings need n-grams or sequences; else empty
   # These are tables; None where no setting needs one.
-  seen: Any  # bool[b, v]: words of both
-  counts: Any  # int[b, v]: of the words of the output
+  seen: Any  # bool[b, v]: words of prompt and output
+  counts: Any  # int[b, v]: how often the output has each word
   in_source: Any  # bool[b, v]: words of the source
-  source: Int[Array, 'b s']  # n-grams of it are not written
+  source: Int[Array, 'b s']  # its n-grams are not written; else empty
   source_length: Int[Array, ' b']
 
 
@@ -342,10 +353,10 @@ class TextState:
 class NodeTexts:
   """The text that ends at each node."""
 
-  above: Bool[Array, 'b n n']  # [i, j]: j stands below the root, and is i or an ancestor of it
+  above: Bool[Array, 'b n n']  # [i, j]: j is below the root, and is i or an ancestor of i
   length: Int[Array, 'b n']
   last: Int[Array, 'b n l']  # the last tokens, the node's own at the end; NONE before the text
-  before: Int[Array, 'b n l']  # the same of the node's parent
+  before: Int[Array, 'b n l']  # the last tokens at the node's parent
 
 
 @struct.pytree
@@ -360,7 +371,7 @@ class Processing:
   forced_end: tuple[int, ...] | None = struct.static()
   ngram: int = struct.static()
   source_ngram: int = struct.static()
-  begins_later: bool = struct.static()  # after a start alone, the first token is a forced one
+  begins_later: bool = struct.static()  # after a start token, the first token is a forced one
   ends: tuple[int, ...] = struct.static()
 
   @property
@@ -376,66 +387,75 @@ class Processing:
 
   def take(self, rows: Any) -> 'Processing':
     """See `Law.take`."""
-    taken = {name: x[rows] if x.ndim else x for name, x in self.numbers.items()}
-    return dataclasses.replace(self, numbers=taken)
+    numbers = dict(self.numbers)
+    for name, x in numbers.items():
+      if x.ndim:
+        numbers[name] = x[rows]
+    return dataclasses.replace(self, numbers=numbers)
 
   def init(self, model: Model, prompt: Prompt, max_len: int) -> TextState:
     """See `Law.init`."""
     b = len(prompt.tokens)
-    length = jnp.asarray(prompt.length, jnp.int32)
-    tokens = jnp.asarray(prompt.tokens)
-    added = max_len if self.reach else 0
+    tokens, length = jnp.asarray(prompt.tokens), jnp.asarray(prompt.length, jnp.int32)
+    limit = prompt.limit
+    if limit is None:
+      limit = jnp.full(b, max_len, jnp.int32)
     source, source_length = tokens, length
     if prompt.inputs is not None and prompt.inputs.ndim == 2:
       source, source_length = jnp.asarray(prompt.inputs), prompt.source_length(model)
+
+    # Keep only what the settings need: the text, and tables of words.
+    text = tokens[:, :0]
+    if self.reach:
+      text = jnp.pad(tokens, ((0, 0), (0, max_len)))
+    seen = counts = in_source = None
     words = (b, model.vocab_size)
-    counted = 'presence_penalty' in self.numbers or 'frequency_penalty' in self.numbers
-    has_seen = 'repetition_penalty' in self.numbers or self.ngram == 1
-    reads_source = 'encoder_repetition_penalty' in self.numbers or self.source_ngram == 1
-    limit = jnp.full(b, max_len, jnp.int32) if prompt.limit is None else jnp.asarray(prompt.limit)
+    if 'repetition_penalty' in self.numbers or self.ngram == 1:
+      seen = _mark(jnp.zeros(words, bool), tokens, length)
+    if 'presence_penalty' in self.numbers or 'frequency_penalty' in self.numbers:
+      counts = jnp.zeros(words, jnp.int32)
+    if 'encoder_repetition_penalty' in self.numbers or self.source_ngram == 1:
+      in_source = _mark(jnp.zeros(words, bool), source, source_length)
     return TextState(
       numbers={name: jnp.broadcast_to(x, (b,)) for name, x in self.numbers.items()},
-      limit=limit,
+      limit=jnp.asarray(limit),
       prompt=length,
       length=length,
-      text=jnp.pad(tokens, ((0, 0), (0, added))) if self.reach else tokens[:, :0],
-      seen=_marked(jnp.zeros(words, bool), tokens, length) if has_seen else None,
-      counts=jnp.zeros(words, jnp.int32) if counted else None,
-      in_source=_marked(jnp.zeros(words, bool), source, source_length) if reads_source else None,
+      text=text,
+      seen=seen,
+      counts=counts,
+      in_source=in_source,
       source=source if self.source_ngram > 1 else source[:, :0],
       source_length=source_length,
     )
 
   def observe(self, state: TextState, emitted: Emitted) -> TextState:
     """See `Law.observe`."""
-    tokens, count, counts = emitted.tokens, emitted.count, state.counts
+    tokens, count = emitted.tokens, emitted.count
+    text, seen, counts = state.text, state.seen, state.counts
+    if self.reach:
+      text = Text(text, state.length).append(tokens, count).tokens
+    if seen is not None:
+      seen = _mark(seen, tokens, count)
     if counts is not None:
       index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
       words = jnp.where(index < count[:, None], tokens, counts.shape[1])
       counts = jax.vmap(lambda row, word: row.at[word].add(1, mode='drop'))(counts, words)
-    text = state.text
-    if self.reach:
-      text = Text(text, state.length).append(tokens, count).tokens
-    return dataclasses.replace(
-      state,
-      length=state.length + count,
-      text=text,
-      seen=None if state.seen is None else _marked(state.seen, tokens, count),
-      counts=counts,
-    )
+    length = state.length + count
+    return dataclasses.replace(state, length=length, text=text, seen=seen, counts=counts)
 
   def __call__(
     self, state: TextState, draft: Draft, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """See `Law`."""
     texts = self._texts_at_nodes(state, draft)
-    logits = self._biased(texts, logits)
-    logits = self._penalised(state, draft, texts, logits)
-    logits = self._without_repeats(state, draft, texts, logits)
-    return self._begun_and_ended(state, texts, logits)
+    logits = self._add_biases(texts, logits)
+    logits = self._penalise(state, draft, texts, logits)
+    logits = self._forbid_repeats(state, draft, texts, logits)
+    return self._begin_and_end(state, texts, logits)
 
   def _texts_at_nodes(self, state: TextState, draft: Draft) -> NodeTexts:
-    """Looks up the text of each node: its own last tokens, those of its ancestors, the text's."""
+    """Looks up the text of each node: its own token, its ancestors' tokens, then the text's end."""
     tree, tokens = draft.topology, draft.tokens
     b, n = tokens.shape
     below_root = jnp.arange(n, dtype=jnp.int32) > 0
@@ -460,8 +480,8 @@ class Processing:
     last = jnp.stack(last[::-1], axis=-1)
     return NodeTexts(above, length, last[..., 1:], last[..., :-1])
 
-  def _biased(self, texts: NodeTexts, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
-    """Adds the bias of words, and that of a sequence's last word after its others."""
+  def _add_biases(self, texts: NodeTexts, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
+    """Adds the biases of words, and of a sequence's last word where its other words precede."""
     if self.bias is not None:
       logits = logits + jnp.asarray(self.bias, logits.dtype)[None, None]
     if not len(self.sequences):
@@ -473,25 +493,32 @@ class Processing:
     # As in `generate`, a text must be as long as the whole sequence.
     is_there &= texts.length[..., None] >= (sequences != NONE).sum(-1, dtype=jnp.int32)[None, None]
     amount = jnp.where(is_there, jnp.asarray(self.sequence_bias, logits.dtype), 0)
-    return _each_node(lambda row, more: row.at[sequences[:, -1]].add(more))(logits, amount)
+    return _over_nodes(lambda row, more: row.at[sequences[:, -1]].add(more))(logits, amount)
 
-  def _penalised(
+  def _penalise(
     self, state: TextState, draft: Draft, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
-    """Applies the penalties by the text up to the root, then anew to the words of ancestors."""
-    penalties = {
-      name for name, number in NUMBERS.items() if number.is_penalty and name in self.numbers
-    }
+    """Applies the penalties of the text up to the root, then recomputes the words of ancestors."""
+    penalties = [name for name in self.numbers if name in NUMBERS and NUMBERS[name].is_penalty]
     if not penalties:
       return logits
-    names = ('seen', 'counts', 'in_source')
-    tables = {name: getattr(state, name) for name in names if getattr(state, name) is not None}
-    penalised = _penalty(state.numbers, logits, **{name: x[:, None] for name, x in tables.items()})
+
+    # The text up to the root: the same words at all nodes of a row.
+    tables = {}
+    for name in ('seen', 'counts', 'in_source'):
+      if getattr(state, name) is not None:
+        tables[name] = getattr(state, name)
+    of_root = {name: table[:, None] for name, table in tables.items()}
+    penalised = _apply_penalties(state.numbers, logits, **of_root)
     tokens, above = draft.tokens, texts.above
     b, n = tokens.shape
-    if n == 1 or penalties == {'encoder_repetition_penalty'}:
+    if n == 1 or penalties == ['encoder_repetition_penalty']:
       return penalised
-    own = {name: jnp.take_along_axis(x, tokens, axis=1)[:, None] for name, x in tables.items()}
+
+    # The words of ancestors are in the text too, and are counted as often as they occur there.
+    own = {}
+    for name, table in tables.items():
+      own[name] = jnp.take_along_axis(table, tokens, axis=1)[:, None]
     if 'seen' in own:
       own['seen'] = jnp.ones_like(own['seen'])
     if 'counts' in own:
@@ -499,19 +526,19 @@ class Processing:
       more = jnp.einsum('bik,bkj->bij', above.astype(jnp.float32), same)
       own['counts'] = own['counts'] + more.astype(jnp.int32)
     words = jnp.broadcast_to(tokens[:, None], (b, n, n))
-    corrected = _penalty(state.numbers, jnp.take_along_axis(logits, words, axis=2), **own)
+    corrected = _apply_penalties(state.numbers, jnp.take_along_axis(logits, words, axis=2), **own)
     place = jnp.where(above, words, logits.shape[-1])
-    set_words = _each_node(lambda row, at, x: row.at[at].set(x, mode='drop'))
+    set_words = _over_nodes(lambda row, at, x: row.at[at].set(x, mode='drop'))
     return set_words(penalised, place, corrected)
 
-  def _without_repeats(
+  def _forbid_repeats(
     self, state: TextState, draft: Draft, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Rules out tokens that would repeat an n-gram of the text, or write one of the source."""
     if self.source_ngram == 1:
       logits = jnp.where(state.in_source[:, None], -jnp.inf, logits)
     elif self.source_ngram:
-      logits = _without_followers(
+      logits = _forbid_followers(
         state.source, state.source_length, self.source_ngram, texts.last, logits
       )
     if not self.ngram:
@@ -519,18 +546,18 @@ class Processing:
     if self.ngram == 1:
       logits = jnp.where(state.seen[:, None], -jnp.inf, logits)
     else:
-      logits = _without_followers(state.text, state.length, self.ngram, texts.last, logits)
+      logits = _forbid_followers(state.text, state.length, self.ngram, texts.last, logits)
     tokens, again = draft.tokens, texts.above
     if tokens.shape[1] == 1:
       return logits
-    # N-grams that end with an ancestor: the tokens before it are those before the next token.
+    # N-grams that end with an ancestor: the tokens before it equal the tokens before the next one.
     first = texts.last.shape[-1] - (self.ngram - 1)
     own, others = texts.last[..., first:], texts.before[..., first:]
     again &= (own[:, :, None] == others[:, None]).all(-1)
     place = jnp.where(again, tokens[:, None], logits.shape[-1])
-    return _each_node(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))(logits, place)
+    return _over_nodes(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))(logits, place)
 
-  def _begun_and_ended(
+  def _begin_and_end(
     self, state: TextState, texts: NodeTexts, logits: Float[Array, 'b n v']
   ) -> Float[Array, 'b n v']:
     """Rules out early ends, and words at the beginning; forces the first token and the last."""
@@ -562,14 +589,14 @@ class Processing:
     return logits
 
 
-def _penalty(
+def _apply_penalties(
   numbers: Mapping[str, Array],
   x: Float[Array, 'b n m'],
   seen: Any = None,  # bool[b, n or 1, m], as the others
   counts: Any = None,
   in_source: Any = None,
 ) -> Float[Array, 'b n m']:
-  """Returns logits of some words after the penalties."""
+  """Returns the logits of some words with the penalties applied."""
 
   def number(name: str) -> Array:
     return numbers[name].astype(x.dtype)[:, None, None]
@@ -592,7 +619,7 @@ def _bounded(x: Float[Array, '*b'], changed: Float[Array, '*b']) -> Float[Array,
   return jnp.where(jnp.isfinite(x), changed.clip(-MOST, MOST), changed)
 
 
-def _without_followers(
+def _forbid_followers(
   text: Int[Array, 'b t'],
   length: Int[Array, ' b'],
   ngram: int,
@@ -601,7 +628,7 @@ def _without_followers(
 ) -> Float[Array, 'b n v']:
   """Rules out, at each node, the tokens that followed its last `ngram - 1` ones in the text.
 
-  There are mostly few such places, so a loop takes them one after the other.
+  Such places are few in most texts, so a loop takes one after the other.
   """
   t, before = text.shape[1], ngram - 1
   own = last[..., last.shape[-1] - before :]
@@ -616,18 +643,18 @@ def _without_followers(
     first = jnp.where(matches, place, t).min(axis=-1)
     token = jnp.take_along_axis(follower, first, axis=1, mode='clip')
     token = jnp.where(first < t, token, logits.shape[-1])
-    one = _each_node(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))
+    one = _over_nodes(lambda row, at: row.at[at].set(-jnp.inf, mode='drop'))
     return matches & (place != first[..., None]), one(logits, token)
 
   return jax.lax.while_loop(lambda carry: carry[0].any(), rule_out, (matches, logits))[1]
 
 
-def _each_node(change: Any) -> Any:
+def _over_nodes(change: Any) -> Any:
   """Maps a change of a node's words over nodes and rows, so that rows stay on their devices."""
   return jax.vmap(jax.vmap(change))
 
 
-def _marked(
+def _mark(
   table: Bool[Array, 'b v'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
 ) -> Bool[Array, 'b v']:
   """Marks the first `count` tokens of each row."""

@@ -1,7 +1,7 @@
-"""Expressions as users write them: their mistakes, told by place, and their anchors.
+"""Regular expressions as users write them: finds mistakes, and removes anchors.
 
 A constraint matches whole texts, so ^ and $ at the ends of an expression, or of its alternatives,
-add nothing. outlines-core cannot compile them there, and does not tell where a mistake is.
+change nothing. outlines-core cannot compile them there, and does not say where a mistake is.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ TOKEN = re.compile(
   """,
   re.DOTALL | re.VERBOSE,
 )
-IN_CLASS = re.compile(r'\\.|\[\^?\]?|\]', re.DOTALL)  # a ']' right behind '[' is a letter
+IN_CLASS = re.compile(r'\\.|\[\^?\]?|\]', re.DOTALL)  # a ']' just after '[' is a letter
 LONGEST = 2**20  # characters of an expression
 MOST_NESTED = 250  # groups within one another: the library's own bound
-MOST_TIMES = 4096  # each takes a state of an automaton at least
-LACKING = {  # what an automaton, or this file, does not have
+MOST_TIMES = 4096  # each takes at least one state of an automaton
+LACKING = {  # what automata, or this file, do not support
   'border': 'looks for the border of a word',
   'reference': 'refers to a group',
   'look': 'looks around',
@@ -43,14 +43,14 @@ LACKING = {  # what an automaton, or this file, does not have
 
 @dataclasses.dataclass
 class _Group:
-  """A part in parentheses, or the whole.
+  """A part in parentheses, or the whole expression.
 
   Attributes:
     begin: '(', '(?:' or the like, at place `start` of the expression.
     choices: the alternatives, each a list of groups and texts; an anchor is the text '^' or '$'.
-    end: ')', and how often the group is repeated.
-    stop: the place behind it.
-    is_anchored: true if an anchor is within.
+    end: ')' and the group's repetition.
+    stop: the place after `end`.
+    is_anchored: true if it contains an anchor.
   """
 
   begin: str
@@ -61,34 +61,36 @@ class _Group:
   is_anchored: bool = False
 
 
-def unanchored(name: str, pattern: str, around: str = '') -> str:
-  """Returns an expression without anchors, of which whole texts match where `pattern` does.
+def remove_anchors(name: str, pattern: str, around: str = '') -> str:
+  """Returns an expression without anchors that matches the same texts, as a whole.
 
   Args:
     name: of the expression, for messages.
     pattern: in the syntax of Rust's crate regex.
-    around: the expression of what may stand before and behind a match that has no anchor there.
+    around: expression of the text that may surround a match on each side without an anchor.
 
   Raises:
-    UserError: an anchor within the expression, a mistake whose place is known, or a text that is
-      too long.
+    UserError: the expression has a mistake whose place is known, an anchor inside a text, or too
+      many characters.
 
-  >>> unanchored('it', '^yes$|^no$'), unanchored('it', '^(a|b)', '.*')
+  >>> remove_anchors('it', '^yes$|^no$'), remove_anchors('it', '^(a|b)', '.*')
   ('yes|no', '(a|b).*')
   """
   if len(pattern) > LONGEST:
     raise UserError(f'{name} is too large: an expression may have {LONGEST:,} characters')
   expression = _Expression(name, pattern)
-  return expression.without_anchors(expression.parsed(), around, around)
+  return expression.write(expression.parse(), around, around)
 
 
-def reason_of(pattern: str) -> str:
-  """Returns why an expression does not compile: Python's parser tells, where the two agree."""
+def explain_mistake(pattern: str) -> str:
+  """Returns why an expression does not compile, as far as Python's own parser knows."""
   try:
-    with warnings.catch_warnings(action='ignore'):  # of brackets within brackets
+    with warnings.catch_warnings(action='ignore'):  # about brackets within brackets
       re.compile(pattern)
   except re.error as error:
-    return error.msg if error.pos is None else f'{error.msg} at character {error.pos + 1}'
+    if error.pos is None:
+      return error.msg
+    return f'{error.msg} at character {error.pos + 1}'
   except (RecursionError, OverflowError):
     return 'it is nested too deep, or repeats too much'
   return (
@@ -103,17 +105,17 @@ class _Expression:
   name: str
   pattern: str
 
-  def parsed(self) -> _Group:
-    """Returns the groups within one another."""
-    groups, place = [_Group('', 0, [[]])], 0  # those that are open
+  def parse(self) -> _Group:
+    """Returns the whole expression as nested groups."""
+    groups, place = [_Group('', 0, [[]])], 0  # the groups that are open
     while place < len(self.pattern):
       token = TOKEN.match(self.pattern, place)
-      assert token is not None  # any character is one
+      assert token is not None  # any character is a token
       kind, text, items = token.lastgroup, token[0], groups[-1].choices[-1]
       if kind in LACKING:
         raise self._mistake(place, f'{text} {LACKING[kind]}, which is not supported')
       if kind == 'class':
-        text = self.pattern[place : self._end_of_class(place)]
+        text = self.pattern[place : self._find_class_end(place)]
       if kind == 'open':
         if len(groups) > MOST_NESTED:
           raise self._mistake(place, f'more than {MOST_NESTED} parentheses are open')
@@ -131,7 +133,7 @@ class _Expression:
       elif kind == 'anchor':
         for group in groups:
           group.is_anchored = True
-        items.append('^' if text in ('^', r'\A') else '$')
+        items.append({r'\A': '^', r'\z': '$'}.get(text, text))
       else:
         items.append(text)
       place += len(text)
@@ -139,18 +141,20 @@ class _Expression:
       raise self._mistake(groups[-1].start, r'( is not closed (\( is the character)')
     return groups[0]
 
-  def without_anchors(self, group: _Group, before: str | None, behind: str | None) -> str:
+  def write(self, group: _Group, before: str | None, after: str | None) -> str:
     """Returns the alternatives of a group.
 
     Args:
       group: a part of the expression.
-      before: what may stand before an alternative without ^; None: the group begins no text.
-      behind: what may stand behind one without $; None: the group ends no text.
+      before: may precede an alternative without ^; None: the group does not begin the text.
+      after: may follow an alternative without $; None: the group does not end the text.
     """
-    return '|'.join(self._choice(items, before, behind) for items in group.choices)
+    return '|'.join(self._write_choice(items, before, after) for items in group.choices)
 
-  def _choice(self, items: Sequence[_Group | str], before: str | None, behind: str | None) -> str:
-    """Returns an alternative; arguments are those of `without_anchors`."""
+  def _write_choice(
+    self, items: Sequence[_Group | str], before: str | None, after: str | None
+  ) -> str:
+    # Take the anchors from both ends; flags may be among them.
     begin, end = 0, len(items)
     while begin < end and (items[begin] == '^' or _is_flags(items[begin])):
       begin += 1
@@ -159,29 +163,34 @@ class _Expression:
     first, inner, last = list(items[:begin]), items[begin:end], list(items[end:])
     if before is not None and '^' in first:
       before, first = '', [item for item in first if item != '^']
-    if behind is not None and '$' in last:
-      behind, last = '', [item for item in last if item != '$']
+    if after is not None and '$' in last:
+      after, last = '', [item for item in last if item != '$']
+
+    # Write the items. The first and the last group take what may surround the text, since some of
+    # their alternatives may have anchors.
     parts = []
     for i, item in enumerate(inner):
       if not isinstance(item, _Group):
         parts.append(item)
-      elif not item.is_anchored:
+        continue
+      if not item.is_anchored:
         parts.append(self.pattern[item.start : item.stop])
-      elif item.end != ')':  # repeated, so that its anchors are within the text
+        continue
+      if item.end != ')':  # it is repeated, so its anchors are inside the text
         raise self._misplaced()
-      else:  # what may stand around goes into the alternatives that have no anchor
-        is_first, is_last = i == 0, i == len(inner) - 1
-        part = self.without_anchors(item, before if is_first else None, behind if is_last else None)
-        parts.append(f'{item.begin}{part})')
-        before = '' if is_first and before else before
-        behind = '' if is_last and behind else behind
-    parts = [before or '', *first, *parts, *last, behind or '']
+      group_before = group_after = None
+      if i == 0:
+        group_before, before = before, before and ''
+      if i == len(inner) - 1:
+        group_after, after = after, after and ''
+      parts.append(f'{item.begin}{self.write(item, group_before, group_after)})')
+    parts = [before or '', *first, *parts, *last, after or '']
     if '^' in parts or '$' in parts:
       raise self._misplaced()
     return ''.join(map(str, parts))
 
-  def _end_of_class(self, start: int) -> int:
-    """Returns the place behind a class of characters, which may have others within."""
+  def _find_class_end(self, start: int) -> int:
+    """Returns the place after a class of characters, which may contain others."""
     depth = 0
     for token in IN_CLASS.finditer(self.pattern, start):
       depth += {'[': 1, ']': -1}.get(token[0][0], 0)
@@ -190,7 +199,7 @@ class _Expression:
     raise self._mistake(start, r'[ is not closed (\[ is the character)')
 
   def _repeat(self, items: list[_Group | str], times: str, place: int) -> None:
-    """Lets the last item be repeated."""
+    """Adds a repetition to the last item."""
     if not items:
       raise self._mistake(place, f'{times[0]} has nothing to repeat')
     if any(int(number) > MOST_TIMES for number in re.findall('[0-9]{1,9}', times)):
@@ -208,8 +217,8 @@ class _Expression:
 
   def _misplaced(self) -> UserError:
     return UserError(
-      f'{self.name} has a ^ or $ where a text may have begun or may go on: leave them out, or write'
-      ' them around the whole, as in ^(a|b)$'
+      f'{self.name} has a ^ or $ that may be inside a text: leave them out, or write them around'
+      ' the whole expression, as in ^(a|b)$'
     )
 
 

@@ -34,7 +34,7 @@ from fastdec.hub.tokenizers.chat import Chats
 from fastdec.hub.tokenizers.languages import Languages, languages_of
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
-from fastdec.laws.constraint import Constraint, spelling_of
+from fastdec.laws.constraint import Constraint, compute_spelling
 from fastdec.laws.processors import Processors
 from fastdec.text import programs
 from fastdec.text.drafting import draft_of, strategy_of
@@ -335,7 +335,7 @@ class Generator:
     """A number for the texts of all tokens, by which a constraint knows its tokenizer."""
     if not hasattr(self.tokenizer, 'token_bytes'):
       return None
-    return spelling_of(self.tokenizer.token_bytes())
+    return compute_spelling(self.tokenizer.token_bytes())
 
   def _with_language(self, processors: Processors | None) -> Processors | None:
     """Returns processors that force the target's language, if texts begin with it."""

@@ -15,9 +15,9 @@ import pytest
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.request import laws_of
-from fastdec.laws.automaton import END, NOWHERE, automaton_of
-from fastdec.laws.json_schema import expression_of
-from fastdec.laws.syntax import unanchored
+from fastdec.laws.automaton import END, NOWHERE, make_automaton
+from fastdec.laws.json_schema import write_expression
+from fastdec.laws.syntax import remove_anchors
 from tests.decoding.fakes import EOS, HashLM, logits_by_hand
 from tests.decoding.methods_table import METHODS, NETWORKS, TREE, VARIANTS, hash_kit
 from tests.decoding.rules.test_rejection import p_value
@@ -53,7 +53,7 @@ def state_of(automaton, tokens):
   'pattern', ['a|ab', '(a|b)*?b', '[^a]*', 'é{2,3}a?', '^(ab|ba)+$', '( a)?"|']
 )
 def test_an_automaton_accepts_what_the_expression_matches(pattern):
-  automaton = automaton_of('it', pattern, WORDS)
+  automaton = make_automaton('it', pattern, WORDS)
   for tokens in itertools.chain.from_iterable(
     itertools.product(range(len(WORDS)), repeat=n) for n in range(4)
   ):
@@ -63,7 +63,7 @@ def test_an_automaton_accepts_what_the_expression_matches(pattern):
 
 
 def test_every_state_leads_to_a_match():
-  automaton = automaton_of(
+  automaton = make_automaton(
     'it', 'a{3}b|abbb|éb"', [b'a', b'aa', 'é"'.encode(), b'b', b'bb', b'\xc3']
   )
   leads = automaton.after[:, END] != NOWHERE
@@ -74,7 +74,7 @@ def test_every_state_leads_to_a_match():
 
 def test_the_longest_token_of_the_only_text_is_forced():
   words = [b'{', b'{"na', b'{"nam', b'me"', b'm', b'e', b'"', b': ', b':', b' ', b'1', b'2', b'}']
-  automaton, text, state = automaton_of('it', '[{]"name": [12]}', words), [], 0
+  automaton, text, state = make_automaton('it', '[{]"name": [12]}', words), [], 0
   while automaton.forced[state] != NOWHERE:
     text.append(int(automaton.forced[state]))
     state = automaton.after[state, automaton.kind[text[-1]]]
@@ -213,8 +213,8 @@ SCHEMAS = {
 @pytest.mark.parametrize('name', SCHEMAS)
 def test_a_schema_is_met_by_texts(name):
   schema, allowed, refused = SCHEMAS[name]
-  automaton = automaton_of('it', expression_of(schema), LETTERS)
-  assert expression_of(json.dumps(schema)) == expression_of(schema)
+  automaton = make_automaton('it', write_expression(schema), LETTERS)
+  assert write_expression(json.dumps(schema)) == write_expression(schema)
   for text in allowed:
     assert state_of(automaton, text.encode())[1], text
     json.loads(text)
@@ -229,7 +229,7 @@ def test_a_schema_is_met_by_texts(name):
 def test_whole_numbers_between_bounds(low, high):
   bounds = {'minimum': low, 'maximum': high}
   schema = {'type': 'integer', **{k: v for k, v in bounds.items() if v is not None}}
-  pattern = expression_of(schema)
+  pattern = write_expression(schema)
   for number in range(-1500, 1501):
     inside = (low is None or low <= number) and (high is None or number <= high)
     assert bool(re.fullmatch(pattern, str(number))) == inside, number
@@ -237,41 +237,43 @@ def test_whole_numbers_between_bounds(low, high):
 
 
 @pytest.mark.parametrize(('schema', 'message'), [
-  (False, 'nothing meets'), ({'enum': []}, 'nothing meets'),
-  ({'type': 'integer', 'minimum': 3, 'maximum': 2}, 'nothing meets'),
-  ({'type': 'string', 'minLength': 3, 'maxLength': 2}, 'nothing meets'),
-  ({'enum': ['x'], 'type': 'integer'}, 'nothing meets'),
-  ({'required': ['a'], 'additionalProperties': False}, 'nothing meets'),
+  (False, 'no value meets'), ({'enum': []}, 'no value meets'),
+  ({'type': 'integer', 'minimum': 3, 'maximum': 2}, 'no value meets'),
+  ({'type': 'string', 'minLength': 3, 'maxLength': 2}, 'no value meets'),
+  ({'enum': ['x'], 'type': 'integer'}, 'no value meets'),
+  ({'required': ['a'], 'additionalProperties': False}, 'no value meets'),
   ({'type': 'array', 'uniqueItems': True}, "'uniqueItems' .* is not supported"),
   ({'not': {}}, "'not' .* is not supported"),
   ({'type': 'string', 'pattern': '.*'}, 'may write a quote'),
   ({'type': 'string', 'pattern': '('}, 'does not compile'),
   ({'type': 'string', 'format': 'uri'}, 'format=.* is not supported'),
-  ({'type': 'text'}, "'text' is no type"), ({'type': 'integer', 'minimum': 0.5}, 'must be whole'),
-  ({'anyOf': [{'type': 'null'}], 'minItems': 2}, "'minItems' beside anyOf"),
-  ({'anyOf': [{'type': 'null'}], 'type': 'string'}, "'type' beside anyOf"),
-  ({'oneOf': [{'type': ['integer', 'null']}, {'type': 'number'}]}, 'oneOf is supported where'),
+  ({'type': 'text'}, "type='text' .* is unknown"),
+  ({'type': 'integer', 'minimum': 0.5}, 'must be whole'),
+  ({'anyOf': [{'type': 'null'}], 'minItems': 2}, "'minItems' together with anyOf"),
+  ({'anyOf': [{'type': 'null'}], 'type': 'string'}, "'type' together with anyOf"),
+  ({'oneOf': [{'type': ['integer', 'null']}, {'type': 'number'}]}, 'oneOf is supported only for'),
   ({'$ref': '#item'}, 'refer to its own parts'), ({'required': [['a']]}, 'a list of names'),
   ({'type': 'integer', 'maximum': 10**30}, r'up to 10\^18'),
   # Definitions that choose one another and write nothing, or write something without an end.
-  (among(6, lambda refs: {'anyOf': refs}), 'nothing meets'),
-  (among(9, lambda refs: {'items': {'anyOf': refs}, 'minItems': 1}), 'nothing meets'),
+  (among(6, lambda refs: {'anyOf': refs}), 'no value meets'),
+  (among(9, lambda refs: {'items': {'anyOf': refs}, 'minItems': 1}), 'no value meets'),
   (among(9, lambda refs: {'items': {'anyOf': refs}, 'maxItems': 1}), 'too large'),
-  (among(900, lambda refs: refs[-1]), 'nothing meets'),
+  (among(900, lambda refs: refs[-1]), 'no value meets'),
   ({'$ref': '#/$defs/900', '$defs': {'0': True} | {
     str(i): {'$ref': f'#/$defs/{i - 1}'} for i in range(1, 901)}}, 'too large'),
   (functools.reduce(lambda inner, _: {'anyOf': [inner]}, range(2000), True), 'too large'),
   (functools.reduce(lambda inner, _: {'properties': {'a': inner, 'b': inner}}, range(50), True),
     'too large'),
   (around_itself(), 'too large'), ({'maxLength': 4097}, 'up to 4,096'),
-  ({'enum': [float('nan')]}, 'nan is no number'), ('{"const": 1e400}', 'inf is no number'),
-  ({'const': '\ud83d'}, 'half a character'), ({'const': object()}, 'is no JSON'),
-  ({1: 2}, '1 is no name'),
+  ({'enum': [float('nan')]}, 'nan is not a JSON number'),
+  ('{"const": 1e400}', 'inf is not a JSON number'),
+  ({'const': '\ud83d'}, 'half a character'), ({'const': object()}, 'is not JSON'),
+  ({1: 2}, 'the name 1 is not a string'),
   # Parts of another type.
-  ({'type': [['string']]}, 'is no type'), ({'maxLength': None}, 'whole number from 0'),
+  ({'type': [['string']]}, 'is unknown'), ({'maxLength': None}, 'whole number from 0'),
   ({'type': 'integer', 'minimum': None}, 'must be a number'),
   ({'type': 'number', 'minimum': False}, 'must be a number'), ({'items': [{}]}, 'prefixItems'),
-  ({'$ref': 3}, 'must be a text'), ({'$id': 3}, 'must be a text'),
+  ({'$ref': 3}, 'must be a string'), ({'$id': 3}, 'must be a string'),
   ({'pattern': 3}, 'an expression'),
   ({'$ref': '#/$defs/01', '$defs': [1, True]}, 'names no part'),
   ({'$defs': {'a': {'$anchor': 'a'}, 'b': {'$anchor': 'a'}}}, 'two parts'),
@@ -282,11 +284,11 @@ def test_whole_numbers_between_bounds(low, high):
   ({'pattern': 'a^b'}, r'as in \^\(a\|b\)\$'), ({'pattern': 'a)|(?:b'}, r'character 2, \) closes'),
   ({'properties': {f'a{i}': {'type': 'string'} for i in range(2000)}}, 'too large'),
   (functools.reduce(lambda inner, _: {'items': inner}, range(99), True), 'too large'),
-  ('[' * 10**5, 'is no JSON'), ({'const': 10**5000}, 'is no JSON'),
+  ('[' * 10**5, 'is not JSON'), ({'const': 10**5000}, 'is not JSON'),
   ({'allOf': [{'type': 'null'}, {'type': 'null'}]}, 'allOf of several'),
-  ({'oneOf': [{'type': 'integer'}, {'type': 'number'}]}, 'oneOf is supported where'),
+  ({'oneOf': [{'type': 'integer'}, {'type': 'number'}]}, 'oneOf is supported only for'),
   ({'$ref': 'https://example.org'}, 'refer to its own parts'), ({'$ref': '#/x'}, 'names no part'),
-  ('{', 'is no JSON'), (3, 'is no JSON schema'),
+  ('{', 'is not JSON'), (3, 'must be an object or true'),
   ({'type': 'array', 'minItems': -1}, 'whole number'),
   ({'properties': {'a': True}, 'minProperties': 1}, 'minProperties and maxProperties'),
 ])  # fmt: skip
@@ -297,8 +299,8 @@ def test_a_schema_that_cannot_be_met_or_held_is_refused(schema, message):
 
 @pytest.mark.parametrize(('pattern', 'message'), [
   ('[b-a]', 'bad character range b-a at character 2'), ('a(?=b)', 'does not compile'),
-  (r'\p{Foo}', 'character 1'), ('[^\\s\\S]', 'no text matches'), ('é', 'met by no text'),
-  (3, 'is no regular expression'), ('\ud83d', 'half a character'),
+  (r'\p{Foo}', 'character 1'), ('[^\\s\\S]', 'no text matches'), ('é', 'no text of this tokenizer'),
+  (3, 'must be a regular expression'), ('\ud83d', 'half a character'),
   ('(a|b)*a(a|b){12}', 'an automaton of more than'),
   pytest.param('(a|b)*a(a|b){60}', 'or much time', marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -317,7 +319,7 @@ def test_an_expression_that_cannot_be_met_or_held_is_refused(pattern, message):
   ('[[:alpha:]&&[^a-c]]+', '[[:alpha:]&&[^a-c]]+', '~[[:alpha:]&&[^a-c]]+~'),
 ])  # fmt: skip
 def test_anchors_say_where_others_may_stand(pattern, whole, search):
-  assert (unanchored('it', pattern), unanchored('it', pattern, '~')) == (whole, search)
+  assert (remove_anchors('it', pattern), remove_anchors('it', pattern, '~')) == (whole, search)
 
 
 @pytest.mark.parametrize(('pattern', 'message'), [
@@ -331,7 +333,7 @@ def test_anchors_say_where_others_may_stand(pattern, whole, search):
 ])  # fmt: skip
 def test_mistakes_of_an_expression_are_told_by_place(pattern, message):
   with pytest.raises(fd.UserError, match=message):
-    unanchored('it', pattern)
+    remove_anchors('it', pattern)
 
 
 # On the device -------------------------------------------------------------------------------
@@ -409,7 +411,7 @@ def test_a_constraint_of_another_vocabulary_is_refused():
     decoded(fd.Greedy(), model=dataclasses.replace(MODEL, eos_ids=()))
   with pytest.raises(fd.UserError, match="constraint='a' is none"):
     laws_of(MODEL, fd.Greedy(), 3, None, 'a', 0)
-  with pytest.raises(fd.UserError, match='does not tell the bytes'):
+  with pytest.raises(fd.UserError, match='needs the bytes of all tokens'):
     fd.Constraint.regex('a', object())
 
 
@@ -422,17 +424,17 @@ def test_tokens_that_the_model_does_not_have_are_ignored():
   (law,) = fd.Constraint.regex('az|b', more).laws(MODEL, 1)
   kinds = np.asarray(law.kind)[[OF_MODEL.index(b'a'), OF_MODEL.index(b'b')]]
   assert (law.after[0][kinds] != NOWHERE).tolist() == [False, True]  # nothing could follow 'a'
-  with pytest.raises(fd.UserError, match='met by no text'):
+  with pytest.raises(fd.UserError, match='no text of this tokenizer meets'):
     fd.Constraint.regex('az', more).laws(MODEL, 1)
 
 
 def test_a_last_space_counts_where_it_is_shown():
   words = [b'', b'', b'a', b' ', b'a ', b'b']
-  automaton = automaton_of('it', 'a ?(b ?)?', words, (False, True))
+  automaton = make_automaton('it', 'a ?(b ?)?', words, (False, True))
   texts = [[2], [2, 3], [4], [4, 5], [2, 3, 5], [2, 5, 3], [2, 5]]
   ends = [state_of(automaton, text)[1] for text in texts]
   assert ends == [True, False, False, True, True, False, True]
-  with pytest.raises(fd.UserError, match='met by no text'):
+  with pytest.raises(fd.UserError, match='no text of this tokenizer meets'):
     fd.Constraint.regex('a ', Stripping(words))
 
 
@@ -461,7 +463,7 @@ def test_a_first_space_counts_where_it_is_shown(pattern, behind_a_start, behind_
     written = b''.join(words[token] for token in out.tokens[0, : out.lengths[0]].tolist()).decode()
     assert out.finite.all()
     assert re.fullmatch(pattern, written if start is None else written.removeprefix(' '))
-  with pytest.raises(fd.UserError, match='met by no text'):
+  with pytest.raises(fd.UserError, match='no text of this tokenizer meets'):
     fd.Constraint.regex('yes', Spelt(words))  # which shows the space
 
 
@@ -493,7 +495,7 @@ def test_tokens_that_processors_force_are_no_part_of_the_text(name):
   how['constraint'] = fd.Constraint.regex(PATTERN, Spelt(words))
   plain, out = (fd.decode(MODEL, {}, **how, strategy=strategies[one]) for one in ('plain', name))
   assert name == 'beam' or (np.asarray(out.tokens) == np.asarray(plain.tokens)).all()
-  automaton = automaton_of('it', PATTERN, words)
+  automaton = make_automaton('it', PATTERN, words)
   for row, (tokens, length) in enumerate(zip(np.asarray(out.tokens), out.lengths, strict=True)):
     is_begun = row != 1  # whose prompt has one token
     *text, end = tokens[is_begun:length].tolist()
@@ -528,7 +530,7 @@ SAMPLED = {
 @functools.cache
 def exact_law():
   """{text: probability} of all texts of TOKENS tokens, or fewer where they end."""
-  automaton = automaton_of('it', PATTERN, OF_MODEL)
+  automaton = make_automaton('it', PATTERN, OF_MODEL)
 
   def continued(known, text, state, probability):
     if len(text) == TOKENS or (text and text[-1] == EOS):
