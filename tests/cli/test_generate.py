@@ -397,7 +397,7 @@ def test_the_form_of_the_text(translator, fastdec, prompts, tmp_path):
   for words, message in (
     (['--regex=a', '--json-schema=x'], 'give one of them'),
     (['--json-schema', tmp_path / 'none.json'], 'none.json'),
-    (['--json-schema', tmp_path / 'form.json'], 'is met by no text of this tokenizer'),
+    (['--json-schema', tmp_path / 'form.json'], 'no text of this tokenizer meets'),
     (['--regex=('], 'does not compile'),
   ):
     assert message in fastdec(*command, *lines, *words).mistake
