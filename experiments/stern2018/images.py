@@ -2,14 +2,10 @@
 accepting near ones costs.
 
 A base makes 32 x 32 pixels of 8 x 8, one intensity after another. Heads are trained on it, frozen
-(regular) or together with it (finetune), for each k. A page such as `table2` does three things.
-`train_missing` trains the models that are missing, each a stage of the workdir. `measure_missing`
-measures the rows that are missing, one for each model, k and rule, beside greedy decoding.
-`figures` measures those of one model and writes its images to images/; `Workdir.fill` appends each
-row to results.jsonl as soon as it is measured. Then table2.md and the pictures are drawn from the
-rows there are. A command that was killed, or whose `--budget` ended, is continued by running it
-again: a training continues from its last checkpoint, a base that writes images from its last part,
-and rows that are in results.jsonl are not measured again.
+(regular) or together with it (finetune), for each k. `table2` makes the base and lists the cells of
+the table; `runs.make_rows` trains and measures what is missing of them. `Split` is the task: the
+images on which models are measured. What they decode is kept in images/. Then table2.md and the
+pictures are drawn from the rows there are.
 """
 
 import dataclasses
@@ -19,7 +15,7 @@ import math
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -31,7 +27,6 @@ import fastdec as fd
 from experiments.lab import train
 from experiments.lab.rows import Row
 from experiments.lab.train import (
-  TUNED,
   Count,
   HeadsConfig,
   Rows,
@@ -47,7 +42,7 @@ from experiments.lab.train import (
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import image_tables, runs, tables
 from experiments.stern2018.image_tables import TAU
-from experiments.stern2018.runs import Cell, Models
+from experiments.stern2018.runs import Base, Cell, Task
 from experiments.stern2018.tables import FITTED, FORECAST, UNTRAINED
 from fastdec import extras, folders
 from fastdec.data.images import npz
@@ -64,13 +59,13 @@ from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_partings, partings
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
-from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig, partition_of, place
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
+from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
@@ -196,8 +191,8 @@ class Table2:
       )
 
   @property
-  def photographs(self) -> ImagesConfig:
-    """Images that a base is trained on."""
+  def originals(self) -> ImagesConfig:
+    """The photographs, which the base is trained on."""
     return dataclasses.replace(self.data, own='')
 
 
@@ -206,21 +201,16 @@ class Table2:
 
 def table2(c: Table2, work: Workdir) -> None:
   """Makes Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
-  extras.require('skimage')  # measures likeness
-  base = work.stage(
-    'base', train.base, model=c.model, run=c.train, data=c.photographs, seed=c.seed, mesh=c.mesh
-  )
+  extras.require('skimage')  # before the base is trained
+  base = work.stage('base', train.base, **runs.base_inputs(c))
   data = c.data
   if c.table.own:
     images = c.distill.images
     written = work.stage('own', write_images, base=base, data=data, images=images, mesh=c.mesh)
     data = dataclasses.replace(data, own=str(written))
 
-  cells = cells_of(c)
-  models = train_missing(c, work, base, data, cells)
   split = Split(c, data, work.root / 'images', base)
-  rows = measure_missing(split, work, cells, models)
-
+  rows = runs.make_rows(split, work, cells_of(c))
   if rows:
     image_tables.blocks(rows, work.root / 'table2.png')
     image_tables.tau_sweep(rows, work.root / 'tau.png')
@@ -255,75 +245,24 @@ def cells_of(c: Table2) -> list[Cell]:
   return cells
 
 
-# --- the models, each a stage
+# --- one run: experiments.train, experiments.distill and experiments.evaluate
 
 
-def train_missing(
-  c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, cells: Sequence[Cell]
-) -> Models:
-  """Trains the models of the cells that are missing; returns the folders of all but those that
-  failed: a training that fails is a row that says why."""
-  return runs.train_each(work, cells, functools.partial(model, c, work, base, data))
-
-
-def model(
-  c: Table2, work: Workdir, base: pathlib.Path, data: ImagesConfig, k: int, regime: str
-) -> pathlib.Path:
-  """Returns the model of a k and a regime, after training what is missing. The base serves k = 1
-  and forecasts.
-
-  Stages: k<k>-regular, and of regime finetune k<k>-finetune. Heads are nested if none sees the
-  others; then one run for the largest k serves all k on the frozen base. With `table.one_run` it
-  does so in every regime.
-  """
-  if k == 1 or regime in UNTRAINED:
-    return base
-
-  # Heads on the frozen base.
-  largest = max(c.table.ks)
-  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-  k_frozen = largest if c.table.one_run or are_nested else k
-  inputs = runs.heads_inputs(c, base, k_frozen, 'regular', data)
-  heads = work.stage(f'k{k_frozen}-regular', train.heads, **inputs)
-  if regime not in TUNED:
-    return heads
-
-  # Heads and base together, which begin at those heads.
-  k_tuned = largest if c.table.one_run else k
-  inputs = runs.heads_inputs(c, heads, k_tuned, regime, data)
-  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
-
-
-# --- one run: experiments.train and experiments.evaluate
-
-
-def train_run(c: Table2, folder: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base mean, or continues; False if it was finished."""
-  runs.check_alone(c)
-  if c.k == 1:
-    return in_place(
-      folder, train.base, model=c.model, run=c.train, data=c.data, seed=c.seed, mesh=c.mesh
-    )
-  base = pathlib.Path(c.base)
-  runs.check_model(base, folders.model_of(c.model))
-  return in_place(folder, train.heads, **runs.heads_inputs(c, base, c.k, c.regime, c.data))
+def train_run(c: Table2, workdir: pathlib.Path) -> bool:
+  """Trains the one run that k, regime and base mean, see `runs.train_run`."""
+  return runs.train_run(c, workdir)
 
 
 def evaluate(c: Table2, work: Workdir) -> None:
   """Measures the run in the workdir alone, by the rules of the table."""
-  extras.require('skimage')
-  folder = work.root
-  runs.check_model(folder, folders.model_of(c.model))
-  train.check_run(folder, c.k, c.regime, c.seed)
-  cell = c.k, c.regime, COLUMNS if c.k > 1 else COLUMNS[:1]
-  split = Split(c, c.data, folder / 'images', folder)
-  rows = measure_missing(split, work, [cell], {(c.k, c.regime): folder})
+  runs.check_model(work.root, folders.model_of(c.model))
+  rows = runs.evaluate_run(Split(c, c.data, work.root / 'images', work.root), work, COLUMNS)
   runs.show(work, [make(rows) for make in image_tables.TABLES])
 
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a base write its own images; returns a sentence about the finished folder."""
-  inputs = {'base': teacher, 'data': c.photographs, 'images': c.distill.images, 'mesh': c.mesh}
+  inputs = {'base': teacher, 'data': c.originals, 'images': c.distill.images, 'mesh': c.mesh}
   in_place(workdir, write_images, **inputs)
   n, height, width, _ = open_written(workdir).written.shape
   return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
@@ -530,11 +469,11 @@ def pictures_of(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
   return pixels.reshape(-1, side, side, CHANNELS)
 
 
-# --- measurement
+# --- the task
 
 
-class Split:
-  """The first images of a split, on which models are measured.
+class Split(Task):
+  """The first images of a split, on which models are measured; opened on first use.
 
   Args:
     c: the settings.
@@ -545,21 +484,32 @@ class Split:
     base: the folder of the base that all models begin at.
   """
 
+  timed_rules = COLUMNS
+
   def __init__(
     self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path
   ) -> None:
-    self.c, self.data, self.folder, self.base = c, data, folder, base
-    self.name = c.table.split
-    self.pictures = c.photographs.open()
-    self.originals = self.pictures.images.array(c.table.split, c.table.images or None)
-    self.inputs = shrink(self.originals)
-    self.rows_at_once = min(c.table.rows, len(self.inputs))
-    self.bicubic_psnr = psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
-    self.greedy: dict[pathlib.Path, Decoded] = {}  # by model: the same for every k
+    super().__init__(c, data)
+    self.folder, self.base_folder = folder, base
 
   def __reduce__(self) -> Any:
     """A job opens the images itself."""
-    return Split, (self.c, self.data, self.folder, self.base)
+    return Split, (self.c, self.data, self.folder, self.base_folder)
+
+  @functools.cached_property
+  def originals(self) -> UInt8[np.ndarray, 'n h h 3']:
+    """The images."""
+    return self.c.originals.images.array(self.c.table.split, self.c.table.images or None)
+
+  @functools.cached_property
+  def inputs(self) -> UInt8[np.ndarray, 'n 8 8 3']:
+    """The images, shrunk."""
+    return shrink(self.originals)
+
+  @functools.cached_property
+  def bicubic_psnr(self) -> float:
+    """PSNR of bicubic enlargements, in dB."""
+    return psnr(bicubic(self.inputs, self.originals.shape[1]), self.originals)
 
   @functools.cached_property
   def fitted(self) -> np.ndarray:
@@ -567,150 +517,107 @@ class Split:
     written = open_written(pathlib.Path(self.data.own))
     return fd.fit_forecast(folders.model_of(self.c.model), *written)
 
-  def times(self, target: tuple[Any, Any], strategies: Mapping[str, Any]) -> dict[str, Timing]:
-    """Times a few images one by one: greedy decoding and the strategies, all in turn."""
-    calls = {}
-    for name, strategy in {'greedy': fd.Greedy(), **strategies}.items():
-      calls[name] = functools.partial(fd.decode, *target, strategy=strategy)
-    chosen = spaced(len(self.inputs), self.c.table.timed)
-    return measure(calls, self.c.table.repeats, [(self.inputs[i][None],) for i in chosen])
+  def check(self) -> None:
+    extras.require('skimage')  # measures likeness
 
-  def keep(self, folder: pathlib.Path, name: str, **arrays: Any) -> None:
+  def base(self, work: Workdir, regime: str) -> Base:
+    return Base(self.base_folder, self.data, 'regular')
+
+  def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    c, table = self.c, self.c.table
+    key: Row = {
+      'k': k,
+      'regime': regime,
+      'rule': rule,
+      'models': folders.content(folder),
+      'split': table.split,
+      'outputs': len(self.inputs),
+      'batch': table.rows,
+      'images': c.originals.images.key[:16],
+      'timing_batch': 1,
+      'timing_images': table.timed,
+      'timing_rounds': table.repeats,
+    }
+    if regime == FITTED:
+      key['own_images'] = record_of(self.data.own).content
+    return key | {'dtype': c.model.dtype, 'seed': c.seed}
+
+  def strategies(
+    self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> dict[str, Any]:
+    """Returns the strategy of each rule, in order: greedy, by a forecast, or by heads."""
+    if k == 1:
+      return {rule: fd.Greedy() for rule in rules}
+    if regime in UNTRAINED:
+      weights = self.fitted if regime == FITTED else None
+      return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
+    heads = pack_if_faster(*folders.load_heads(folder))
+    return {rule: strategy_of(heads, k, rule) for rule in rules}
+
+  def timed_inputs(self) -> list[tuple[Any]]:
+    return [(self.inputs[i][None],) for i in spaced(len(self.inputs), self.c.table.timed)]
+
+  def decode(self, target: Bound, strategy: Any) -> Decoded:
+    rows = min(self.c.table.rows, len(self.inputs))
+    return decoded(target.module, target.params, strategy, self.inputs, rows)
+
+  def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
+    few = min(DEV_IMAGES, len(self.inputs))
+    rows, made = min(self.c.data.rows, few), pictures_of(greedy.tokens)
+    written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
+    return self.c.originals.open().dev_batches(), [written[i] for i in range(few // rows)]
+
+  def model_figures(self, target: Bound) -> Row:
+    """Returns the bits an intensity that a model needs for the originals, and bicubic PSNR."""
+    model, params = target
+    rows = min(self.c.table.rows, len(self.inputs), 8)
+    whole = len(self.inputs) // rows * rows
+    sources = self.inputs[:whole].reshape(-1, rows, *self.inputs.shape[1:])
+    targets = self.originals[:whole].reshape(-1, rows, model.fixed_length).astype(np.int32)
+    batches = (
+      {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
+      for source, target in zip(sources, targets, strict=True)
+    )
+    bits = dev_loss(model, params, batches)['nll'] / np.log(2)
+    return {'bits_per_dimension': bits, 'bicubic_psnr': self.bicubic_psnr}
+
+  def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
+    """Returns likeness and block sizes, and keeps the images."""
+    if key['rule'] == 'exact':
+      self.check_only_near_ties(target, out, greedy)
+    made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
+    self.keep(key, output=made, block_sizes=out.block_sizes)
+    blocks = count_blocks(out.lengths, out.block_sizes)
+    return {
+      'tolerance': image_tables.distance(key),
+      'mean_block_size': blocks.mean_block_size,
+      'calls_per_output': blocks.calls_per_output,
+      'psnr': psnr(made, self.originals),
+      'ssim': ssim(made, self.originals),
+      'psnr_to_greedy': psnr(made, plain),
+      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
+    }
+
+  def keep(self, key: Row, **arrays: Any) -> None:
     """Writes the images that a row made, with the inputs, the originals, and hashes of the model
     and of its base."""
     arrays = {'input': self.inputs, 'original': self.originals, **arrays}
-    for author, path in {'models': folder, 'base': self.base}.items():
-      content = bytes.fromhex(folders.content(path))
-      arrays[author] = np.frombuffer(content, np.uint8)[None]
-    with whole_file(self.folder / f'{self.name}-{name}.npz') as file:
+    for author, content in ('models', key['models']), ('base', folders.content(self.base_folder)):
+      arrays[author] = np.frombuffer(bytes.fromhex(content), np.uint8)[None]
+    name = f'{key["split"]}-k{key["k"]}-{key["regime"]}-{key["rule"]}.npz'
+    with whole_file(self.folder / name) as file:
       np.savez_compressed(file, **arrays)
 
-  def check_only_near_ties(self, model: Any, params: Any, out: Decoded, greedy: Decoded) -> None:
+  def check_only_near_ties(self, target: Bound, out: Decoded, greedy: Decoded) -> None:
     """Raises UserError where an image differs first from greedy decoding's at a place that is not a
     near tie."""
     gaps = [np.zeros(0)]
     # one by one: scoring takes memory
     for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):
       ours, plain = (jax.tree.map(lambda x, i=i: x[i : i + 1], one) for one in (out, greedy))
-      gaps.append(partings((model, params), self.inputs[i : i + 1], ours, plain))
+      gaps.append(partings((target.module, target.params), self.inputs[i : i + 1], ours, plain))
     check_partings(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
 
-  def bits(self, model: Any, params: Any) -> float:
-    """Returns the bits an intensity that a model needs for the originals."""
-    rows = min(self.rows_at_once, 8)
-    sources, originals = (x[: len(x) // rows * rows] for x in (self.inputs, self.originals))
-    targets = originals.reshape(-1, rows, model.fixed_length).astype(np.int32)
-    batches = (
-      {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
-      for source, target in zip(np.split(sources, len(targets)), targets, strict=True)
-    )
-    return dev_loss(model, params, batches)['nll'] / np.log(2)
-
-  def own_batches(self, made: np.ndarray) -> list[Any]:
-    """Returns batches of the first images as the model itself wrote them."""
-    few = min(DEV_IMAGES, len(self.inputs))
-    rows = min(self.c.data.rows, few)
-    written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
-    return [written[i] for i in range(few // rows)]
-
-
-def measure_missing(
-  split: Split, work: Workdir, cells: Sequence[Cell], models: Models
-) -> list[Row]:
-  """Measures the rows of the cells that are missing; returns all rows, failures too."""
-  failures = runs.failures_of(work, cells, models)
-  # The keys of a model are measured together: `figures` must yield in the order of those it gets.
-  keys = runs.keys_of(cells, models, functools.partial(key_of, split))
-  rows = work.fill(keys, functools.partial(figures, split, models), summary)
-  return rows + failures
-
-
-def key_of(split: Split, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-  """Returns the key of a row: all that decides its figures."""
-  c, table = split.c, split.c.table
-  key: Row = {
-    'k': k,
-    'regime': regime,
-    'rule': rule,
-    'models': folders.content(folder),
-    'split': table.split,
-    'outputs': len(split.inputs),
-    'batch': table.rows,
-    'images': split.pictures.images.key[:16],
-    'timing_batch': 1,
-    'timing_images': table.timed,
-    'timing_rounds': table.repeats,
-  }
-  if regime == FITTED:
-    key['own_images'] = record_of(split.data.own).content
-  return key | {'dtype': c.model.dtype, 'seed': c.seed}
-
-
-def figures(split: Split, models: Models, missing: list[Row]) -> Iterator[Row]:
-  """Measures one model with its first k heads, or a forecast: yields the figures of each missing
-  key, in order, and writes its images to images/. The table's columns are timed in turn with the
-  same model's greedy decoding; k = 1 decodes greedily."""
-  k, regime = missing[0]['k'], missing[0]['regime']
-  rules, folder = [key['rule'] for key in missing], models[k, regime]
-  target = pack_if_faster(*folders.load(folder))
-  by_rule = strategies(split, folder, k, regime, rules)
-
-  # Time some images one by one. With k = 1 only greedy decoding is timed, which exact then means.
-  timed = {rule: by_rule[rule] for rule in rules if rule in COLUMNS}
-  times: dict[str, Timing] = {}
-  if timed:
-    times = split.times(target, timed if k > 1 else {})
-
-  # Decode all images greedily, and see how often heads guess what comes next.
-  if folder not in split.greedy:
-    split.greedy[folder] = decoded(*target, fd.Greedy(), split.inputs, split.rows_at_once)
-  greedy, plain = split.greedy[folder], pictures_of(split.greedy[folder].tokens)
-  same: Row = {'bits_per_dimension': split.bits(*target), 'bicubic_psnr': split.bicubic_psnr}
-  if k > 1 and regime not in UNTRAINED:
-    dev, written = split.pictures.dev_batches(), split.own_batches(plain)
-    same |= runs.accuracy(folder, k, dev, written) | split.c.heads.conditions
-    if split.data.own:
-      same['heads_text'] = 'own'
-
-  # Decode all images by each rule.
-  for rule, strategy in by_rule.items():
-    if k == 1:
-      out, time = greedy, times.get('greedy')
-    else:
-      out = decoded(*target, strategy, split.inputs, split.rows_at_once)
-      time = times.get(rule)
-    if rule == 'exact':
-      split.check_only_near_ties(*target, out, greedy)
-    made, blocks = pictures_of(out.tokens), count_blocks(out.lengths, out.block_sizes)
-    split.keep(folder, f'k{k}-{regime}-{rule}', output=made, block_sizes=out.block_sizes)
-    row = dict(same)
-    if time is not None:
-      row |= runs.beside_greedy(time, times['greedy'])
-    yield row | {
-      'tolerance': image_tables.distance({'k': k, 'rule': rule}),
-      'mean_block_size': blocks.mean_block_size,
-      'calls_per_output': blocks.calls_per_output,
-      'psnr': psnr(made, split.originals),
-      'ssim': ssim(made, split.originals),
-      'psnr_to_greedy': psnr(made, plain),
-      'same_as_greedy': float((made == plain).all(axis=(1, 2, 3)).mean()),
-    }
-
-
-def strategies(
-  split: Split, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
-) -> dict[str, Any]:
-  """Returns the strategy of each rule, in order: greedy, by a forecast, or by heads."""
-  if k == 1:
-    return {rule: fd.Greedy() for rule in rules}
-  if regime in UNTRAINED:
-    weights = split.fitted if regime == FITTED else None
-    return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
-  heads = pack_if_faster(*folders.load_heads(folder))
-  return {rule: strategy_of(heads, k, rule) for rule in rules}
-
-
-def summary(row: Row) -> str:
-  """Returns a row in one line."""
-  block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
-  return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'
+  def summary(self, row: Row) -> str:
+    block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'
+    return f'k={row["k"]} {row["regime"]} {row["rule"]}: {block}, {likeness}'

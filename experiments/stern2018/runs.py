@@ -1,62 +1,272 @@
-"""Parts that text.py and images.py share: models and keys of the cells of a table, the inputs of
-heads, figures of rows, the printing of tables, and which k, regime and base make one run of
-`experiments.train`."""
+"""The story of both tasks of Stern et al. 2018: train the models of a table, then measure its rows.
 
+A `Task` says what differs: text.py has that of translations, images.py that of super-resolution.
+A cell is a k, a regime and rules of acceptance. `make_rows` trains the models of the cells, each a
+stage of the workdir, and measures a row for each model, k and rule:
+
+  base -> heads on it (regular) -> heads and base together (finetune)
+  base -> base-distil -> heads on it (distil) -> heads and base together (both)    of text only
+
+A command that was killed, or whose `--budget` ended, is continued by running it again: a training
+continues from its last checkpoint, and rows that are in results.jsonl are not measured again.
+"""
+
+import abc
 import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import fastdec as fd
+from experiments.lab import train
 from experiments.lab.report import Drawn, markdown, terminal
 from experiments.lab.rows import Row
 from experiments.lab.train import DISTILLED, TUNED, seed_of, without_heads
 from experiments.lab.workdir import Workdir
+from experiments.stern2018.tables import UNTRAINED
 from fastdec import folders
+from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
-from fastdec.evaluation.wallclock import Timing
+from fastdec.evaluation.wallclock import measure
 from fastdec.files import write_text
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.training.losses import head_accuracy
+from fastdec.training.stage import in_place
 
 Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
 Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
 
 
-def train_each(
-  work: Workdir, cells: Sequence[Cell], model: Callable[[int, str], pathlib.Path]
-) -> Models:
-  """Calls model(k, regime), which trains what is missing, for each cell. Returns the folders of all
-  models but those that failed: a training that fails is a row that says why."""
+class Base(NamedTuple):
+  """What heads of a regime are trained on: a base, the data, and the regime of frozen heads."""
+
+  folder: pathlib.Path
+  data: Any
+  frozen: str
+
+
+class Task(abc.ABC):
+  """A task of the paper with the outputs that are measured. Jobs make it again from its arguments.
+
+  Attributes:
+    c: the settings.
+    data: what heads on the base learn from.
+    limits: arguments of `fd.decode` besides the strategy.
+    timed_rules: rules that are timed; None: all.
+    greedy: greedy outputs, by the content of the model; {} until something is measured.
+  """
+
+  timed_rules: tuple[str, ...] | None = None
+
+  def __init__(self, c: Any, data: Any, **limits: int) -> None:
+    self.c, self.data, self.limits = c, data, limits
+    self.greedy: dict[str, Decoded] = {}
+
+  @abc.abstractmethod
+  def check(self) -> None:
+    """Raises UserError for a mistake that would show only after hours of training."""
+
+  @abc.abstractmethod
+  def base(self, work: Workdir, regime: str) -> Base:
+    """Returns what heads of a regime are trained on, after training what is missing."""
+
+  @abc.abstractmethod
+  def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    """Returns the key of a row: all that decides its figures."""
+
+  @abc.abstractmethod
+  def strategies(
+    self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> dict[str, Any]:
+    """Returns the strategy of each rule, in order, for the model in a folder."""
+
+  @abc.abstractmethod
+  def timed_inputs(self) -> list[tuple[Any]]:
+    """Returns the inputs of `fd.decode` that are timed, of one output each."""
+
+  @abc.abstractmethod
+  def decode(self, target: Bound, strategy: Any) -> Decoded:
+    """Decodes all outputs of the split."""
+
+  @abc.abstractmethod
+  def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
+    """Returns batches of the dev set, and of the outputs as the model itself wrote them."""
+
+  @abc.abstractmethod
+  def model_figures(self, target: Bound) -> Row:
+    """Returns figures of the model itself, which the rows of all its rules have."""
+
+  @abc.abstractmethod
+  def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
+    """Returns the quality of outputs, their block sizes, and the share equal to greedy ones."""
+
+  @abc.abstractmethod
+  def summary(self, row: Row) -> str:
+    """Returns a row in one line."""
+
+
+# --- the story
+
+
+def make_rows(task: Task, work: Workdir, cells: Sequence[Cell]) -> list[Row]:
+  """Trains and measures what is missing of the cells. Returns all rows; those of a model that could
+  not be trained say why."""
+  task.check()
+  task.base(work, 'regular')  # without it nothing can be measured, so its failure is raised
   keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
-  trained = work.each(keys, lambda key: model(key['k'], key['regime']))
-  models = {}
-  for key, folder in zip(keys, trained, strict=True):
+  trained = work.each(keys, lambda key: train_model(task, work, key['k'], key['regime']))
+
+  models, failures = {}, []
+  for (k, regime, rules), key, folder in zip(cells, keys, trained, strict=True):
     if folder is not None:
-      models[key['k'], key['regime']] = folder
-  return models
+      models[k, regime] = folder
+    else:
+      for failure in work.failures([key]):
+        failures += [{**failure, 'rule': rule} for rule in rules]
+  return measure_rows(task, work, cells, models) + failures
 
 
-def keys_of(
-  cells: Sequence[Cell], models: Models, key_of: Callable[[pathlib.Path, int, str, str], Row]
-) -> list[list[Row]]:
-  """Returns the keys of the rows, those of each model together; key_of(folder, k, regime, rule)
-  makes one."""
-  groups = []
+def train_model(task: Task, work: Workdir, k: int, regime: str) -> pathlib.Path:
+  """Returns the model of a k and a regime, after training what is missing. A base serves k = 1, and
+  forecasts.
+
+  Stages: those of the base; then k<k>-regular or k<k>-distil; then, for heads that are trained
+  together with the base, k<k>-finetune or k<k>-both. Heads are nested if none sees the others; then
+  one run for the largest k serves all k on a frozen base. With `table.one_run` it does so in every
+  regime.
+  """
+  c, base = task.c, task.base(work, regime)
+  if k == 1 or regime in UNTRAINED:
+    return base.folder
+
+  # Train heads on the frozen base.
+  largest = max(c.table.ks)
+  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
+  k_frozen = largest if c.table.one_run or are_nested else k
+  inputs = heads_inputs(c, base.folder, k_frozen, base.frozen, base.data)
+  heads = work.stage(f'k{k_frozen}-{base.frozen}', train.heads, **inputs)
+  if regime not in TUNED:
+    return heads
+
+  # Train heads and base together, beginning at those heads.
+  k_tuned = largest if c.table.one_run else k
+  inputs = heads_inputs(c, heads, k_tuned, regime, base.data)
+  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
+
+
+def measure_rows(task: Task, work: Workdir, cells: Sequence[Cell], models: Models) -> list[Row]:
+  """Measures the rows of the cells that are missing, those of each model together. Returns the rows
+  of all models."""
+  groups: list[Row | list[Row]] = []
   for k, regime, rules in cells:
     if (k, regime) in models:
       folder = models[k, regime]
-      groups.append([key_of(folder, k, regime, rule) for rule in rules])
-  return groups
+      groups.append([task.key(folder, k, regime, rule) for rule in rules])
+  return work.fill(groups, functools.partial(figures, task, models), task.summary)
 
 
-def failures_of(work: Workdir, cells: Sequence[Cell], models: Models) -> list[Row]:
-  """Returns a failure for each rule of a model that could not be trained."""
-  failures = []
-  for k, regime, rules in cells:
-    if (k, regime) not in models:
-      for failure in work.failures([{'k': k, 'regime': regime}]):
-        failures += [{**failure, 'rule': rule} for rule in rules]
-  return failures
+def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
+  """Measures one model with its first k heads, or a forecast: yields the figures of each missing
+  key, in order. Rules are timed in turn with the same model's greedy decoding. k = 1 decodes
+  greedily, or by beam search.
+  """
+  k, regime = missing[0]['k'], missing[0]['regime']
+  folder = models[k, regime]
+  target = Bound(*pack_if_faster(*folders.load(folder)))
+  by_rule = task.strategies(target, folder, k, regime, [key['rule'] for key in missing])
+
+  # Time some outputs one by one. With k = 1 the rule exact is greedy decoding itself.
+  timed: dict[str, Any] = {'greedy': fd.Greedy()}
+  wanted = [rule for rule in by_rule if task.timed_rules is None or rule in task.timed_rules]
+  for rule in wanted:
+    if k > 1 or rule != 'exact':
+      timed[rule] = by_rule[rule]
+  times = {}
+  if wanted:
+    functions = {}
+    for name, strategy in timed.items():
+      functions[name] = functools.partial(fd.decode, *target, strategy=strategy, **task.limits)
+    times = measure(functions, task.c.table.repeats, task.timed_inputs())
+
+  # Decode all outputs greedily, and see how often heads guess what comes next.
+  content = folders.content(folder)
+  if content not in task.greedy:
+    task.greedy[content] = task.decode(target, fd.Greedy())
+  greedy = task.greedy[content]
+  same = task.model_figures(target)
+  if k > 1 and regime not in UNTRAINED:
+    same |= head_accuracies(folder, k, *task.batches(greedy)) | task.c.heads.conditions
+    if regime not in DISTILLED and task.data.own:
+      same['heads_text'] = 'own'
+
+  # Decode all outputs by each rule.
+  for key, (rule, strategy) in zip(missing, by_rule.items(), strict=True):
+    if k == 1 and rule == 'exact':
+      out, time = greedy, times.get('greedy')
+    else:
+      out, time = task.decode(target, strategy), times.get(rule)
+    row = same | task.quality(key, target, strategy, out, greedy)
+    if time is not None:
+      row['ms_per_output'] = time.milliseconds
+      row['greedy_ms_per_output'] = times['greedy'].milliseconds
+      row['speedup'] = time.speedup_over(times['greedy'])
+      row['spread'] = time.speedups_over(times['greedy'])
+      row['compile_seconds'] = time.compile_seconds
+    yield row
+
+
+def head_accuracies(folder: pathlib.Path, k: int, dev: Sequence[Any], own: Sequence[Any]) -> Row:
+  """Returns the shares of right guesses by the first k heads of a model.
+
+  Args:
+    folder: of the model.
+    k: tokens of a block.
+    dev: batches of the dev set.
+    own: batches of outputs of the model itself; none if it writes nothing.
+  """
+  heads = Bound(*folders.load_heads(folder))
+  if heads.module.k > k:
+    heads = Bound(*heads.module.drafting(heads.params, k - 1))
+  model, params = without_heads(*folders.load(folder))
+  measure_right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
+  own_accuracy = measure_right(own) if own else ()
+  return {'head_accuracy': measure_right(dev), 'own_accuracy': own_accuracy}
+
+
+def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:
+  """Writes <name>.md in the workdir, which shows a picture; prints the tables and their places."""
+  page = '\n'.join(markdown(table) for table in tables if table.rows)
+  if not work.is_complete:
+    page += '\nNot finished: the same command continues.\n'
+  path = work.root / name
+  write_text(path.with_suffix('.md'), f'{page}\n![The same as a picture]({picture})\n')
+  show(work, tables)
+  places = f'{path}.md, the picture {path.with_name(picture)}'
+  work.console.print(f'\nThe table is {places}, every row a line of {work.path}')
+
+
+def show(work: Workdir, tables: Sequence[Drawn]) -> None:
+  """Prints the tables that have rows."""
+  for table in tables:
+    if table.rows:
+      work.console.print(terminal(table))
+
+
+# --- trainings
+
+
+def base_inputs(c: Any, seed: int | None = None) -> dict[str, Any]:
+  """Returns the inputs of `train.base`: a base, on what people made. None: the seed of `c`."""
+  seed = c.seed if seed is None else seed
+  return {'model': c.model, 'run': c.train, 'data': c.originals, 'seed': seed, 'mesh': c.mesh}
+
+
+def retraining_inputs(c: Any, base: pathlib.Path, data: Any) -> dict[str, Any]:
+  """Returns the inputs of `train.base` by which a base is trained further, on distilled text."""
+  order = seed_of(c.seed, 'k1-distil')
+  same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
+  return {'start': base, 'order': order, **same}
 
 
 def heads_inputs(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> dict[str, Any]:
@@ -75,55 +285,16 @@ def heads_inputs(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> 
   }
 
 
-def accuracy(folder: pathlib.Path, k: int, dev: Sequence[Any], own: Sequence[Any]) -> Row:
-  """Returns the shares of right guesses by the first k heads of a model.
+# --- one run: experiments.train and experiments.evaluate
 
-  Args:
-    folder: of the model.
-    k: tokens of a block.
-    dev: batches of the dev set.
-    own: batches of outputs of the model itself; none if it writes nothing.
+
+def train_run(c: Any, workdir: pathlib.Path) -> bool:
+  """Trains the one run that k, regime and base mean, or continues; False if it was finished.
+
+  Raises:
+    UserError: they do not fit each other, or the data.
   """
-  heads = Bound(*folders.load_heads(folder))
-  if heads.module.k > k:
-    heads = Bound(*heads.module.drafting(heads.params, k - 1))
-  model, params = without_heads(*folders.load(folder))
-  right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
-  return {'head_accuracy': right(dev), 'own_accuracy': right(own) if own else ()}
-
-
-def beside_greedy(ours: Timing, greedy: Timing) -> Row:
-  """Returns the timing fields of a row whose outputs were decoded one at a time."""
-  return {
-    'ms_per_output': ours.milliseconds,
-    'greedy_ms_per_output': greedy.milliseconds,
-    'speedup': ours.speedup_over(greedy),
-    'spread': ours.speedups_over(greedy),
-    'compile_seconds': ours.compile_seconds,
-  }
-
-
-def show(work: Workdir, tables: Sequence[Drawn]) -> None:
-  """Prints the tables that have rows."""
-  for table in tables:
-    if table.rows:
-      work.console.print(terminal(table))
-
-
-def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:
-  """Writes <name>.md in the workdir, which shows a picture; prints the tables and their places."""
-  page = '\n'.join(markdown(table) for table in tables if table.rows)
-  if not work.is_complete:
-    page += '\nNot finished: the same command continues.\n'
-  path = work.root / name
-  write_text(path.with_suffix('.md'), f'{page}\n![The same as a picture]({picture})\n')
-  show(work, tables)
-  places = f'{path}.md, the picture {path.with_name(picture)}'
-  work.console.print(f'\nThe table is {places}, every row a line of {work.path}')
-
-
-def check_alone(c: Any) -> None:
-  """Raises UserError where k, regime and base mean no run of `experiments.train`."""
+  is_first = c.k == 1 and c.regime not in DISTILLED
   if c.k == 1 and c.regime in TUNED:
     raise UserError(
       f'k=1 has no heads to train with regime={c.regime}: give another regime, or k of 2 or more'
@@ -132,7 +303,6 @@ def check_alone(c: Any) -> None:
     raise UserError(
       f'data.own={c.data.own} is for heads: leave out --config.data.own=..., or give k of 2 or more'
     )
-  is_first = c.k == 1 and c.regime not in DISTILLED
   if is_first and c.base:
     raise UserError(
       f'k=1 with regime={c.regime} is trained from the first step: leave out --config.base={c.base}'
@@ -142,6 +312,24 @@ def check_alone(c: Any) -> None:
       f'k={c.k} with regime={c.regime} is trained on a base model: name its workdir by'
       ' --config.base=...'
     )
+  if is_first:
+    return in_place(workdir, train.base, **base_inputs(c))
+
+  base, material = pathlib.Path(c.base), c.data.open()
+  material.check_base(base)
+  check_model(base, material.model_of(c.model))
+  if c.k == 1:
+    return in_place(workdir, train.base, **retraining_inputs(c, base, c.data))
+  return in_place(workdir, train.heads, **heads_inputs(c, base, c.k, c.regime, c.data))
+
+
+def evaluate_run(task: Task, work: Workdir, rules: Sequence[str]) -> list[Row]:
+  """Measures the one run that the workdir holds, by some rules; of k = 1 by exact acceptance."""
+  c, folder = task.c, work.root
+  train.check_run(folder, c.k, c.regime, c.seed)
+  task.check()
+  cell = c.k, c.regime, tuple(rules) if c.k > 1 else ('exact',)
+  return measure_rows(task, work, [cell], {(c.k, c.regime): folder})
 
 
 def check_model(folder: pathlib.Path, wanted: Any) -> None:

@@ -1,18 +1,12 @@
-"""Blockwise parallel decoding of translations (Stern et al. 2018), from the top: Tables 1 and 4,
-Figure 4, the worked example.
+"""Blockwise parallel decoding of translations (Stern et al. 2018): Tables 1 and 4, Figure 4, the
+worked example.
 
-A page such as `table1` does three things. `train_missing` trains the models that are missing, each
-a stage of the workdir (`model` trains one, after those that it begins at):
+A page such as `table1` lists its cells, and `runs.make_rows` trains and measures what is missing of
+them. `Sentences` is the task: the split on which models are measured. Its bases are stages too:
 
-  base -> heads on it (regular) -> heads and base together (finetune)
+  base
   teacher (another seed) -> its translations of the training text (distilled)
-  base, distilled -> base-distil -> heads on it (distil) -> heads and base together (both)
-
-`measure_missing` measures the rows that are missing, one for each model, k and rule; `figures`
-measures those of one model, and `Workdir.fill` appends each to results.jsonl as soon as it is
-measured. Then the tables are drawn from the rows there are. A command that was killed, or whose
-`--budget` ended, is continued by running it again: a training continues from its last checkpoint, a
-distillation from its last part, and rows that are in results.jsonl are not measured again.
+  base, distilled -> base-distil
 """
 
 import dataclasses
@@ -20,7 +14,7 @@ import functools
 import itertools
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +24,7 @@ from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import text
 from experiments.lab.rows import Row
-from experiments.lab.text import TextConfig, check_sources, record_of
+from experiments.lab.text import Text, TextConfig, check_sources, record_of
 from experiments.lab.train import (
   DISTILLED,
   TUNED,
@@ -49,9 +43,10 @@ from experiments.lab.train import (
 )
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import runs, tables
-from experiments.stern2018.runs import Cell, Models
+from experiments.stern2018.runs import Base, Cell, Task
 from experiments.stern2018.tables import REGIMES
 from fastdec import folders
+from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import tokenise
 from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.decoding.pool import decode_each, in_order
@@ -62,7 +57,6 @@ from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.languages import check_language, code_of
 from fastdec.evaluation.tree_calibration import written_ranks
 from fastdec.evaluation.tree_growth import grow
-from fastdec.evaluation.wallclock import measure
 from fastdec.files import write_text
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -137,8 +131,8 @@ class Translation:
     check_lengths(lengths, self.model)
 
   @property
-  def people(self) -> TextConfig:
-    """The text as people wrote it."""
+  def originals(self) -> TextConfig:
+    """The text as people wrote it, which the base is trained on."""
     return dataclasses.replace(self.data, distilled='', own='')
 
 
@@ -154,10 +148,7 @@ def table1(c: Translation, work: Workdir) -> None:
     if regime in c.table.regimes:
       cells += [(k, regime, c.table.rules) for k in c.table.ks]
 
-  sentences = Sentences(c, c.table.split)  # a mistake in the text shows before any work
-  models = train_missing(c, work, cells)
-  rows = measure_missing(sentences, work, cells, models)
-
+  rows = runs.make_rows(Sentences(c, c.table.split), work, cells)
   if rows:
     drawn = [tables.table1(rows, notes(c)), *(make(rows) for make in tables.TABLES[1:])]
     tables.scatter(rows, work.root / 'table1.png')
@@ -169,9 +160,7 @@ def table1(c: Translation, work: Workdir) -> None:
 def table4(c: Translation, work: Workdir) -> None:
   """Makes Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   cells = [(1, 'distil', ('exact', BEAM)), *((k, 'both', ('exact',)) for k in c.table.ks)]
-  sentences = Sentences(c, 'test')
-  models = train_missing(c, work, cells)
-  rows = measure_missing(sentences, work, cells, models)
+  rows = runs.make_rows(Sentences(c, 'test'), work, cells)
   if rows:
     tables.figure4(rows, work.root / 'figure4.png')
     runs.write(work, 'table4', [tables.table4(rows, notes(c))], 'figure4.png')
@@ -180,9 +169,7 @@ def table4(c: Translation, work: Workdir) -> None:
 def figure4(c: Translation, work: Workdir) -> None:
   """Makes Figure 4: speed-up against block size, on the test set."""
   cells: list[Cell] = [(k, 'both', ('exact',)) for k in c.table.ks]
-  sentences = Sentences(c, 'test')
-  models = train_missing(c, work, cells)
-  rows = measure_missing(sentences, work, cells, models)
+  rows = runs.make_rows(Sentences(c, 'test'), work, cells)
   if rows:
     tables.figure4(rows, work.root / 'figure4.png')
     work.console.print(f'The picture is {work.root}/figure4.png, its points are in {work.path}')
@@ -199,13 +186,14 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
       ' change the table by --config.table'
     )
   sentences = Sentences(c, 'test')
+  sentences.check()
   tokenizer, tokens = sentences.text.tokenizer, sentences.tokens
   if sentence is not None:
     tokens = tokenise([(sentence, '')], tokenizer)
-  folder = model(c, work, k, regime)
+  folder = runs.train_model(sentences, work, k, regime)
   target = Bound(*pack_if_faster(*folders.load(folder)))
-  strategy = strategies(sentences, target, folder, k, ['exact'])['exact']
-  out = sentences.translate(target, strategy, tokens)
+  strategy = sentences.strategies(target, folder, k, regime, ['exact'])['exact']
+  out = sentences.decode(target, strategy, tokens)
 
   calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
   is_long = out.lengths >= np.median(out.lengths)
@@ -223,114 +211,38 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
   )
 
 
-# --- the models, each a stage
+# --- the task
 
 
-def train_missing(c: Translation, work: Workdir, cells: Sequence[Cell]) -> Models:
-  """Trains the models of the cells that are missing; returns the folders of all but those that
-  failed. A training that fails is a row that says why, but for the base, which raises."""
-  base_of(c, work)  # without it there is nothing to train or to measure
-  return runs.train_each(work, cells, functools.partial(model, c, work))
-
-
-def model(c: Translation, work: Workdir, k: int, regime: str) -> pathlib.Path:
-  """Returns the model of a k and a regime, after training what is missing; k = 1 is a base.
-
-  Stages: those of its base and its text; then k<k>-regular or k<k>-distil; then, for heads that are
-  trained together with the base, k<k>-finetune or k<k>-both. Heads are nested if none sees the
-  others; then one run for the largest k serves all k on a frozen base. With `table.one_run` it does
-  so in every regime.
-  """
-  if regime in DISTILLED:
-    data = distilled_text(c, work)
-    base = retrained(c, work, data)
-    frozen = 'distil'
-  else:
-    data = dataclasses.replace(c.data, distilled='')
-    base = base_of(c, work)
-    frozen = 'regular'
-  if k == 1:
-    return base
-
-  # Heads on the frozen base.
-  largest = max(c.table.ks)
-  are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
-  k_frozen = largest if c.table.one_run or are_nested else k
-  inputs = runs.heads_inputs(c, base, k_frozen, frozen, data)
-  heads = work.stage(f'k{k_frozen}-{frozen}', train.heads, **inputs)
-  if regime not in TUNED:
-    return heads
-
-  # Heads and base together, which begin at those heads.
-  k_tuned = largest if c.table.one_run else k
-  inputs = runs.heads_inputs(c, heads, k_tuned, regime, data)
-  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
-
-
-def base_of(c: Translation, work: Workdir) -> pathlib.Path:
-  """Returns the base, trained on text as people wrote it. Stage: base."""
-  return work.stage(
-    'base', train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
-  )
-
-
-def distilled_text(c: Translation, work: Workdir) -> TextConfig:
-  """Returns the distilled text: `data.distilled`, or the translations of a teacher that is trained
-  here. Stages of the latter: teacher, distilled."""
-  distilled = c.data.distilled
-  if not distilled:
-    seed = seed_of(c.seed, 'teacher')
-    teacher = work.stage(
-      'teacher', train.base, model=c.model, run=c.train, data=c.people, seed=seed, mesh=c.mesh
-    )
-    translated = work.stage(
-      'distilled', own.translations, model=teacher, data=c.people, distill=c.distill
-    )
-    distilled = str(translated)
-  return dataclasses.replace(c.data, distilled=distilled, own='')
-
-
-def retrained(c: Translation, work: Workdir, data: TextConfig) -> pathlib.Path:
-  """Returns the base, trained further on distilled text. Stages: base, base-distil."""
-  base = base_of(c, work)
-  return work.stage('base-distil', train.base, **retraining(c, base, data))
-
-
-def retraining(c: Translation, base: pathlib.Path, data: TextConfig) -> dict[str, Any]:
-  """Returns the inputs of `train.base` by which a base is trained further, on distilled text."""
-  order = seed_of(c.seed, 'k1-distil')
-  same = {'model': c.model, 'run': c.retrain, 'data': data, 'seed': c.seed, 'mesh': c.mesh}
-  return {'start': base, 'order': order, **same}
-
-
-# --- measurement
-
-
-class Sentences:
-  """The sentences of a split, on which models are measured.
+class Sentences(Task):
+  """The sentences of a split, on which models are measured; opened on first use.
 
   Attributes:
-    text: the text that the sentences belong to.
-    tokens: their ids.
-    references: the translations by people.
-    timed: inputs of `fd.decode`, of one sentence each: those that are timed.
-    greedy: greedy translations, by the content of the model; {} until something is measured.
+    split: 'dev' or 'test'.
   """
 
   def __init__(self, c: Translation, split: str) -> None:
-    self.c, self.split, self.text = c, split, c.data.open()
-    pairs = self.text.pairs(split)[: c.table.sentences or None]
-    self.tokens = tokenise(pairs, self.text.tokenizer)
-    self.references = [target for _, target in pairs]
-    check_sources(self.tokens, c.model.max_positions, f'of the {split} set')
-    if not len(self.text.tokens('train', c.data.row_length)):
-      raise UserError('there are no pairs to train on: give text, or longer rows')
-    self.timed = [(self.tokens.source[i][None],) for i in spaced(len(pairs), c.table.timed)]
-    self.greedy: dict[str, Decoded] = {}
+    super().__init__(c, dataclasses.replace(c.data, distilled=''), max_len=c.table.max_len)
+    self.split = split
 
   def __reduce__(self) -> Any:
     """A job opens them itself."""
     return Sentences, (self.c, self.split)
+
+  @functools.cached_property
+  def text(self) -> Text:
+    """The text that the sentences belong to."""
+    return self.c.data.open()
+
+  @functools.cached_property
+  def pairs(self) -> list[Pair]:
+    """The sentences, with their translations by people."""
+    return self.text.pairs(self.split)[: self.c.table.sentences or None]
+
+  @functools.cached_property
+  def tokens(self) -> TokenPairs:
+    """Their ids."""
+    return tokenise(self.pairs, self.text.tokenizer)
 
   @functools.cached_property
   def tree_sources(self) -> list[list[int]]:
@@ -340,149 +252,118 @@ class Sentences:
     tokens = tokenise(some, self.text.tokenizer, limit)
     return [tokens.source[i].tolist() for i in range(len(tokens))]
 
-  def translate(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Decoded:
+  def check(self) -> None:
+    check_sources(self.tokens, self.c.model.max_positions, f'of the {self.split} set')
+    if not len(self.text.tokens('train', self.c.data.row_length)):
+      raise UserError('there are no pairs to train on: give text, or longer rows')
+
+  def base(self, work: Workdir, regime: str) -> Base:
+    """Returns the base, trained on text as people wrote it, and people's or its own text; in the
+    distilled regimes the base that is trained further on distilled text, and that text."""
+    c = self.c
+    base = work.stage('base', train.base, **runs.base_inputs(c))
+    if regime not in DISTILLED:
+      return Base(base, self.data, 'regular')
+
+    # The text is `data.distilled`, or the translations of a teacher that is trained here.
+    distilled = c.data.distilled
+    if not distilled:
+      teacher = work.stage('teacher', train.base, **runs.base_inputs(c, seed_of(c.seed, 'teacher')))
+      translated = work.stage(
+        'distilled', own.translations, model=teacher, data=c.originals, distill=c.distill
+      )
+      distilled = str(translated)
+    data = dataclasses.replace(c.data, distilled=distilled, own='')
+    retrained = work.stage('base-distil', train.base, **runs.retraining_inputs(c, base, data))
+    return Base(retrained, data, 'distil')
+
+  def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
+    c, table = self.c, self.c.table
+    return {
+      'k': k,
+      'regime': regime,
+      'rule': rule,
+      'split': self.split,
+      'outputs': len(self.pairs),
+      'max_len': table.max_len,
+      'batch': table.rows,
+      'timing_batch': 1,
+      'timing_sentences': table.timed,
+      'timing_rounds': table.repeats,
+      'models': folders.content(folder),
+      'content': self.text.content,
+      'dtype': c.model.dtype,
+      'seed': c.seed,
+    }
+
+  def strategies(
+    self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
+  ) -> dict[str, Any]:
+    """Returns the strategy of each rule, in order. Rules of `rule_of` share one compiled program.
+    Each tree is the best of its size for the first k heads, on what the model itself writes for
+    sources of the other split."""
+    if k == 1:
+      search = fd.Beam(size=4, length_penalty=0.6)
+      return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
+    heads, table = Bound(*pack_if_faster(*folders.load_heads(folder))), self.c.table
+    if any(map(tree_nodes, rules)):
+      drafting = Bound(*heads.module.drafting(heads.params, k - 1))
+      ranks = written_ranks(target, drafting, self.tree_sources, table.max_len, table.rows)
+    by_rule: dict[str, Any] = {}
+    for rule in rules:
+      if nodes := tree_nodes(rule):
+        # If no text was written, there are no ranks: fall back to a tree of one guess.
+        by_rule[rule] = fd.Medusa(heads, grow(ranks, nodes).choices or ((0,),))
+      else:
+        by_rule[rule] = fd.Blockwise(heads, k=k, rule=rule_of(rule))
+    return by_rule
+
+  def timed_inputs(self) -> list[tuple[Any]]:
+    return [(self.tokens.source[i][None],) for i in spaced(len(self.pairs), self.c.table.timed)]
+
+  def decode(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Decoded:
     """Translates every sentence of the split, or `tokens`."""
     table, tokens = self.c.table, self.tokens if tokens is None else tokens
-    model, params = target.module, target.params
+    model, params = target
     check_sources(tokens, model.max_positions)
     sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
-  def own_batches(self, greedy: Decoded) -> list[Any]:
-    """Returns batches of the sentences as the model itself translates them."""
+  def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
     lines = zip(greedy.tokens, greedy.lengths, strict=True)
     written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
     pairs = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
-    return self.text.dev_batches(pairs) if len(pairs) else []
+    own_batches = self.text.dev_batches(pairs) if len(pairs) else []
+    return self.text.dev_batches(), own_batches
 
+  def model_figures(self, target: Bound) -> Row:
+    return {}
 
-def measure_missing(
-  sentences: Sentences, work: Workdir, cells: Sequence[Cell], models: Models
-) -> list[Row]:
-  """Measures the rows of the cells that are missing; returns all rows, failures too."""
-  failures = runs.failures_of(work, cells, models)
-  # The keys of a model are measured together: `figures` must yield in the order of those it gets.
-  keys = runs.keys_of(cells, models, functools.partial(key_of, sentences))
-  rows = work.fill(keys, functools.partial(figures, sentences, models), summary)
-  return rows + failures
-
-
-def key_of(sentences: Sentences, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-  """Returns the key of a row: all that decides its figures."""
-  c, table = sentences.c, sentences.c.table
-  return {
-    'k': k,
-    'regime': regime,
-    'rule': rule,
-    'split': sentences.split,
-    'outputs': len(sentences.references),
-    'max_len': table.max_len,
-    'batch': table.rows,
-    'timing_batch': 1,
-    'timing_sentences': table.timed,
-    'timing_rounds': table.repeats,
-    'models': folders.content(folder),
-    'content': sentences.text.content,
-    'dtype': c.model.dtype,
-    'seed': c.seed,
-  }
-
-
-def figures(sentences: Sentences, models: Models, missing: list[Row]) -> Iterator[Row]:
-  """Measures one model with its first k heads: yields the figures of each missing key, in order.
-  Each rule is timed in turn with the same model's greedy decoding. k = 1 decodes greedily, or by
-  beam search.
-
-  All rules of `rule_of` run in the same compiled programs; each tree has its own.
-  """
-  c, k, regime = sentences.c, missing[0]['k'], missing[0]['regime']
-  rules, folder = [key['rule'] for key in missing], models[k, regime]
-  target = Bound(*pack_if_faster(*folders.load(folder)))
-  by_rule = strategies(sentences, target, folder, k, rules)
-
-  # Time some sentences one by one. With k = 1 the rule exact is greedy decoding itself.
-  timed: dict[str, Any] = {'greedy': fd.Greedy()}
-  for rule, strategy in by_rule.items():
-    if k > 1 or rule != 'exact':
-      timed[rule] = strategy
-  functions = {}
-  for name, strategy in timed.items():
-    functions[name] = functools.partial(
-      fd.decode, *target, strategy=strategy, max_len=c.table.max_len
-    )
-  times = measure(functions, c.table.repeats, sentences.timed)
-
-  # Translate all sentences greedily, and see how often heads guess what comes next.
-  content = folders.content(folder)
-  if content not in sentences.greedy:
-    sentences.greedy[content] = sentences.translate(target, fd.Greedy())
-  greedy = sentences.greedy[content]
-  same: Row = {}
-  if k > 1:
-    dev, written = sentences.text.dev_batches(), sentences.own_batches(greedy)
-    same = runs.accuracy(folder, k, dev, written) | c.heads.conditions
-    if regime not in DISTILLED and c.data.own:
-      same['heads_text'] = 'own'
-
-  # Translate all sentences by each rule.
-  for rule, strategy in by_rule.items():
-    if k == 1 and rule == 'exact':
-      out, time = greedy, times['greedy']
-    else:
-      out, time = sentences.translate(target, strategy), times[rule]
-    row = quality(sentences, out) | same | runs.beside_greedy(time, times['greedy'])
+  def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
+    """Returns BLEU and block sizes, and of a tree its nodes and what it was grown on."""
+    language = self.c.data.target
+    lines = [self.text.tokenizer.decode(row.tolist()) for row in out.tokens]
+    references = [target for _, target in self.pairs]
+    bleu = corpus_bleu(lines, references, language)
+    row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
+    if code_of(language) == 'de':  # Tensor2Tensor's script is about German
+      score, signature = split_compound_bleu(lines, references)
+      row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
+    blocks = count_blocks(out.lengths, out.block_sizes)
+    row['mean_block_size'] = blocks.mean_block_size
+    row['calls_per_output'] = blocks.calls_per_output
     row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
-    if tree_nodes(rule):
+    if tree_nodes(key['rule']):
       row['tree_nodes'] = strategy.drafter.nodes
-      row['tree_split'] = other_split(sentences.split)
-      row['tree_sentences'] = len(sentences.tree_sources)
-    yield row
+      row['tree_split'] = other_split(self.split)
+      row['tree_sentences'] = len(self.tree_sources)
+    return row
 
-
-def strategies(
-  sentences: Sentences, target: Bound, folder: pathlib.Path, k: int, rules: Sequence[str]
-) -> dict[str, Any]:
-  """Returns the strategy of each rule, in order. Trees are the best of their size for the first k
-  heads, counted on what the model itself writes for sources of another split."""
-  table = sentences.c.table
-  if k == 1:
-    search = fd.Beam(size=4, length_penalty=0.6)
-    return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
-  heads = Bound(*pack_if_faster(*folders.load_heads(folder)))
-  if any(map(tree_nodes, rules)):
-    drafting = Bound(*heads.module.drafting(heads.params, k - 1))
-    ranks = written_ranks(target, drafting, sentences.tree_sources, table.max_len, table.rows)
-  by_rule: dict[str, Any] = {}
-  for rule in rules:
-    if nodes := tree_nodes(rule):
-      # If no text was written, there are no ranks: fall back to a tree of one guess.
-      by_rule[rule] = fd.Medusa(heads, grow(ranks, nodes).choices or ((0,),))
-    else:
-      by_rule[rule] = fd.Blockwise(heads, k=k, rule=rule_of(rule))
-  return by_rule
-
-
-def quality(sentences: Sentences, out: Decoded) -> Row:
-  """Returns BLEU and block sizes of translations."""
-  language = sentences.c.data.target
-  lines = [sentences.text.tokenizer.decode(row.tolist()) for row in out.tokens]
-  bleu = corpus_bleu(lines, sentences.references, language)
-  row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
-  if code_of(language) == 'de':  # Tensor2Tensor's script is about German
-    score, signature = split_compound_bleu(lines, sentences.references)
-    row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
-  blocks = count_blocks(out.lengths, out.block_sizes)
-  row['mean_block_size'] = blocks.mean_block_size
-  row['calls_per_output'] = blocks.calls_per_output
-  return row
-
-
-def summary(row: Row) -> str:
-  """Returns a row in one line."""
-  block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
-  times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
-  name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
-  return f'{name}: BLEU {bleu}, mean block {block}, {times}'
+  def summary(self, row: Row) -> str:
+    block, bleu = text(row['mean_block_size'], '.2f'), text(row['bleu'], '.2f')
+    times = f'{row["ms_per_output"]:.1f} ms a sentence (greedy {row["greedy_ms_per_output"]:.1f})'
+    name = f'k={row["k"]} {row["regime"]} {row["rule"]}'
+    return f'{name}: BLEU {bleu}, mean block {block}, {times}'
 
 
 def other_split(split: str) -> str:
@@ -494,11 +375,7 @@ def other_split(split: str) -> str:
 
 
 def train_run(c: Translation, workdir: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base mean, or continues; False if it was finished.
-
-  Raises:
-    UserError: they do not fit each other, or the text.
-  """
+  """Trains the one run that k, regime and base mean, see `runs.train_run`."""
   distils = c.regime in DISTILLED
   if distils != bool(c.data.distilled):
     wanted = 'name it by' if distils else 'leave out'
@@ -506,22 +383,12 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
       f'regime={c.regime} with distilled text {c.data.distilled!r}: {wanted}'
       ' --config.data.distilled=...'
     )
-  runs.check_alone(c)
-  if c.k == 1 and not distils:
-    return in_place(
-      workdir, train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
-    )
-  base, material = pathlib.Path(c.base), c.data.open()
-  material.check_base(base)
-  runs.check_model(base, material.model_of(c.model))
-  if c.k == 1:
-    return in_place(workdir, train.base, **retraining(c, base, c.data))
-  return in_place(workdir, train.heads, **runs.heads_inputs(c, base, c.k, c.regime, c.data))
+  return runs.train_run(c, workdir)
 
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a teacher translate the training text; returns a sentence about the finished folder."""
-  in_place(workdir, own.translations, model=teacher, data=c.people, distill=c.distill)
+  in_place(workdir, own.translations, model=teacher, data=c.originals, distill=c.distill)
   counts = record_of(workdir)['counts']
   kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'
   kept += ' are left out' if c.distill.sources else ' keep their translation'
@@ -539,11 +406,9 @@ def evaluate(c: Translation, work: Workdir) -> None:
     raise UserError(
       f'{folder} holds no finished run: train it first, by experiments.train with the same config'
     )
-  train.check_run(folder, c.k, c.regime, c.seed)
   sentences = Sentences(c, c.table.split)
   sentences.text.check_base(folder)
-  cell = c.k, c.regime, c.table.rules if c.k > 1 else ('exact',)
-  rows = measure_missing(sentences, work, [cell], {(c.k, c.regime): folder})
+  rows = runs.evaluate_run(sentences, work, c.table.rules)
   runs.show(work, [make(rows) for make in tables.TABLES])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import EXPERIMENTS
 from experiments.lab import cli
 from fastdec.errors import UserError
 
@@ -129,7 +130,7 @@ def test_launchers_take_pages_that_are_there():
     re.findall(r"'(\w+)'", line)
     for line in re.findall(r'(?:config_flag|cli\.Page)\((.*)\)', LAUNCHERS)
   ]
-  named += [[page] for page in re.findall(r"cli\.run_paper\(\s*'(\w+)'", LAUNCHERS)]
+  named += [[experiment.page] for experiment in EXPERIMENTS.values() if experiment.page]
   assert len(named) > 10
   assert {page for pages in named for page in pages} == {path.stem for path in PAGES} - {
     '__init__',

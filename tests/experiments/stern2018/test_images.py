@@ -15,12 +15,13 @@ from experiments.lab import rows
 from experiments.lab.config import to_dataclass
 from experiments.lab.train import seed_of
 from experiments.lab.workdir import Workdir
-from experiments.stern2018 import image_tables, images, tables
+from experiments.stern2018 import image_tables, images, runs, tables
 from experiments.stern2018.images import Table2
 from fastdec import folders
 from fastdec.data.images import embedded
 from fastdec.data.images.resizing import shrink
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.struct import Bound
 from fastdec.training import stage
 from tests.experiments.conftest import ROOT, run, with_settings
 
@@ -117,12 +118,12 @@ def test_frozen_heads_for_the_largest_k_serve_smaller_ones(tmp_path, monkeypatch
     made[name] = inputs.get('base', pathlib.Path()).name, inputs.get('order')
     return work.root / name
 
-  def measure(split, work, cells, models):
+  def measure(task, work, cells, models):
     used.update({cell: folder.name for cell, folder in models.items()})
     return []
 
   monkeypatch.setattr(Workdir, 'stage', record)
-  monkeypatch.setattr(images, 'measure_missing', measure)
+  monkeypatch.setattr(runs, 'measure_rows', measure)
   images.table2(settings(**{'table.one_run': one_run}), Workdir(tmp_path))
   # batches come in the order in which they always have
   assert all(order in (None, seed_of(0, name)) for name, (_, order) in made.items())
@@ -166,9 +167,7 @@ def test_a_window_is_a_distance_with_other_guesses():
 
 
 def write(c, base, folder):
-  stage.in_place(
-    folder, images.write_images, base=base, data=c.photographs, images=c.distill.images
-  )
+  stage.in_place(folder, images.write_images, base=base, data=c.originals, images=c.distill.images)
 
 
 def with_own(folder, **changed):
@@ -233,7 +232,7 @@ def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
     pairs.add((small.tobytes(), large.astype(np.int32).tobytes()))
   for source, target in zip(batch['source'], batch['target'], strict=True):
     assert (source.tobytes(), target.tobytes()) in pairs
-  assert c.data.key != c.photographs.key and c.data.key.split()[0] == c.photographs.key.split()[0]
+  assert c.data.key != c.originals.key and c.data.key.split()[0] == c.originals.key.split()[0]
   run = dataclasses.replace(c, base=str(made / 'base'))
   assert images.train_run(run, tmp_path / 'heads')
   assert not images.train_run(run, tmp_path / 'heads')
@@ -262,13 +261,13 @@ def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_
   made, tmp_path
 ):
   split = images.Split(settings(**OWN), settings(**OWN).data, tmp_path, made / 'base')
-  model, params = folders.load(made / 'base')
-  greedy = images.decoded(model, params, fd.Greedy(), split.inputs, rows=1)
-  split.check_only_near_ties(model, params, greedy, greedy)
+  target = Bound(*folders.load(made / 'base'))
+  greedy = split.decode(target, fd.Greedy())
+  split.check_only_near_ties(target, greedy, greedy)
   wrong = np.array(greedy.tokens)
   wrong[0, 5] = 255 - wrong[0, 5]
   with pytest.raises(fd.UserError, match=r"1 of 1 outputs part from plain greedy decoding's"):
-    split.check_only_near_ties(model, params, dataclasses.replace(greedy, tokens=wrong), greedy)
+    split.check_only_near_ties(target, dataclasses.replace(greedy, tokens=wrong), greedy)
 
 
 def test_mistakes_are_a_sentence(made, tmp_path):

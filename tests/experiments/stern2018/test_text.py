@@ -17,7 +17,7 @@ from configs import wmt14
 from experiments.lab import own, rows
 from experiments.lab.config import to_dataclass
 from experiments.lab.workdir import Workdir
-from experiments.stern2018 import tables, text
+from experiments.stern2018 import runs, tables, text
 from experiments.stern2018.text import Sentences, Translation, tree_nodes
 from fastdec import folders
 from fastdec.cli import main
@@ -76,7 +76,7 @@ def todo(stages, tmp_path):
     stages.clear()
     c = settings(**FOUR, **changed)
     for k, regime in models:
-      text.model(c, Workdir(tmp_path), k, regime)
+      runs.train_model(Sentences(c, 'dev'), Workdir(tmp_path), k, regime)
     return set(stages)
 
   return todo
@@ -104,8 +104,8 @@ def test_heads_that_know_of_each_other_have_a_run_for_each_k(todo, heads):
 
 def test_one_run_for_the_largest_k_serves_all_with_that_setting(todo):
   changed = {'table.one_run': True, 'heads.markov': 4}
-  runs = {name for name in todo(**changed) if name.startswith('k')}
-  assert runs == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
+  trained = {name for name in todo(**changed) if name.startswith('k')}
+  assert trained == {'k3-regular', 'k3-distil', 'k3-finetune', 'k3-both'}
 
 
 def test_distilled_text_of_ones_own_needs_no_teacher(todo):
@@ -262,8 +262,8 @@ def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch, copy):
 def test_measuring_needs_no_command(table):
   c = settings(**SETTINGS, **{'data.cache': str(table.cache)})
   sentences, base = Sentences(c, 'dev'), table.folder / 'base'
-  key = text.key_of(sentences, base, 1, 'regular', 'exact')
-  (row,) = text.figures(sentences, {(1, 'regular'): base}, [key])
+  key = sentences.key(base, 1, 'regular', 'exact')
+  (row,) = runs.figures(sentences, {(1, 'regular'): base}, [key])
   (there,) = (one for one in read(table.folder) if key_of(one) == key_of(key))
   assert row['bleu'] == there['bleu'] and key['models'] == there['models']
 
@@ -285,7 +285,7 @@ def test_a_tree_is_as_deep_as_the_heads_of_its_k_and_writes_what_greedy_writes(t
   sentences.tree_sources = [[5, 6, 7, 2], [8, 9, 2], [10, 11, 12, 13, 2]]
   target, depths = Bound(*folders.load(translator)), {}
   for k in (2, 3):  # the heads were made for k = 3
-    by_rule = text.strategies(sentences, target, translator, k, ['tree-2', 'tree-6'])
+    by_rule = sentences.strategies(target, translator, k, 'regular', ['tree-2', 'tree-6'])
     small, tree = (by_rule[rule].choices for rule in ('tree-2', 'tree-6'))
     assert small.n == 2 < tree.n <= 6
     depths[k] = tree.max_depth
