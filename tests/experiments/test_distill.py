@@ -15,11 +15,11 @@ import pytest
 import fastdec as fd
 from configs import wmt14
 from experiments.lab import own as own_text
-from experiments.lab import train as training
 from experiments.lab.config import to_dataclass
 from experiments.stern2018.text import Translation
 from fastdec import files, folders
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.training import run as training
 from fastdec.training import stage
 from tests.experiments.conftest import run, with_settings
 from tests.experiments.test_mistakes import start
