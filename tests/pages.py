@@ -1,4 +1,4 @@
-"""The pages of docs/add as what they are about: changes of this repository.
+"""Reads the pages of docs/add as changes to this repository.
 
 A block of code belongs to the file or module that the paragraph before it names first. A block of
 Python is a new file, or more of one; a block of diff changes a file. Its hunks are separated by @@,
@@ -8,6 +8,7 @@ change.
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -50,37 +51,48 @@ def is_change(page: Path) -> bool:
   return any(block.file for block in blocks_of(page))
 
 
-def apply(page: Path, tree: Path) -> list[str]:
-  """Changes a copy of the repository as a page says; code that uses the change becomes a test.
+def files_of(page: Path, tree: Path) -> dict[str, str] | None:
+  """Returns the files that a page makes or changes in a copy of the repository, by name.
 
-  Returns the files of Python that were made or changed.
+  Code that uses the change becomes a test. A change that the code has already, since somebody made
+  it, is made once. Returns None if the code has moved on: a hunk of the page finds no place.
   """
-  files: dict[str, None] = {}
+  files: dict[str, str] = {}
   for block in blocks_of(page):
-    if block.is_diff:
-      changed = patched((tree / block.file).read_text(), block.code, f'{page.name}: {block.file}')
-      (tree / block.file).write_text(changed)
-    else:
-      file = block.file or f'tests/test_page_{page.stem.replace("-", "_")}.py'
-      path = tree / file
-      assert block.file in ('', *files) or not path.exists(), f'{page.name}: {file} exists already'
-      path.parent.mkdir(parents=True, exist_ok=True)
-      with path.open('a') as opened:
-        opened.write(block.code)
-      files[file] = None
-    if block.file.endswith('.py'):
-      files[block.file] = None
-  return list(files)
+    file = block.file or f'tests/test_page_{page.stem.replace("-", "_")}.py'
+    if not block.is_diff:
+      files[file] = files.get(file, '') + block.code
+      continue
+    changed = patched(files.get(file) or (tree / file).read_text(), block.code)
+    if changed is None:
+      return None
+    files[file] = changed
+  return files
 
 
-def patched(text: str, diff: str, where: str) -> str:
-  """Applies the hunks of a diff, each to the one place that has its old lines."""
+def patched(text: str, diff: str) -> str | None:
+  """Applies the hunks of a diff; None if one of them has no place, or several.
+
+  A hunk that only adds lines goes after the line before it: others may have added lines there too.
+  """
   text = '\n' + text
   for hunk in re.split(r'^@@.*\n', diff, flags=re.MULTILINE):
     lines = [line or ' ' for line in hunk.splitlines()]
-    old = '\n'.join(line[1:] for line in lines if line[0] in ' -')
-    new = '\n'.join(line[1:] for line in lines if line[0] in ' +')
-    count = text.count(f'\n{old}\n')
-    assert count == 1, f'{where}: these lines are there {count} times:\n{old}'
-    text = text.replace(f'\n{old}\n', f'\n{new}\n')
+    old = _joined(line[1:] for line in lines if line[0] in ' -')
+    new = _joined(line[1:] for line in lines if line[0] in ' +')
+    first = next(i for i, line in enumerate(lines) if line[0] != ' ')
+    if text.count(old) != 1 and first and not any(line[0] == '-' for line in lines):
+      added = _joined(line[1:] for line in lines if line[0] == '+')
+      old = _joined(line[1:] for line in lines[:first])
+      new = old + added[1:]
+    if new in text:
+      continue
+    if text.count(old) != 1:
+      return None
+    text = text.replace(old, new)
   return text[1:]
+
+
+def _joined(lines: Iterable[str]) -> str:
+  """Joins whole lines, with the end of the line before them."""
+  return '\n' + ''.join(f'{line}\n' for line in lines)

@@ -17,11 +17,10 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from tests.pages import ADD, ROOT, is_change
+from tests.pages import ADD, ROOT
 
 BLOCK = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 OWN_PROCESS = ('scale.md',)  # which needs eight devices: test_docs
-ELSEWHERE = [page for page in ADD if is_change(page)]  # test_pages
 TAKES_TIMES = 'fastest.md'
 NEEDS_MORE = 'constraints.md'  # the extra 'constraint'
 LINES = [
@@ -34,7 +33,7 @@ SIZES = dict(vocab_size=WORDS, d_model=8, d_ff=12, heads=2)
 
 def pages():
   for page in sorted([ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')]):
-    if page.name not in OWN_PROCESS and page not in ELSEWHERE and BLOCK.search(page.read_text()):
+    if page.name not in OWN_PROCESS and page not in ADD and BLOCK.search(page.read_text()):
       marks = [pytest.mark.slow] if page.name == TAKES_TIMES else []
       is_bare = page.name == NEEDS_MORE and importlib.util.find_spec('outlines_core') is None
       marks += [pytest.mark.skip('outlines-core is not installed')] if is_bare else []
@@ -71,7 +70,7 @@ def place(tmp_path_factory):
   return place
 
 
-@pytest.mark.wide('README.md', 'docs/index.md', 'docs/add/*', 'docs/own/drafter.md')
+@pytest.mark.wide('README.md', 'docs/index.md', 'docs/own/drafter.md')
 @pytest.mark.parametrize('page', list(pages()))
 def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
   monkeypatch.chdir(place)
