@@ -359,13 +359,13 @@ SPEEDS = (
 # --- tables
 
 NOTES = (
-  'Tokens: per call of the model; of a batch, per step, until its slowest row is done. Call: the'
+  'Tokens: per call of the model; in a batch, per step, until its slowest row is done. Call: the'
   ' time of a call on the tree, heads included, in calls of plain greedy decoding of the same'
-  ' model. New: tokens per call of a row, over prompts that begin no text of the training.'
-  ' Speed-up: over plain greedy decoding in turn, whole texts, and in brackets the slowest and'
-  ' fastest round; calls alone: without the prompt.',
-  f'{report.SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text by the model'
-  ' itself: Medusa-2 trains it too.',
+  ' model. New: tokens per call of a row, over prompts that begin no training text. Speed-up:'
+  ' compared with plain greedy decoding in turn, over whole texts, with the slowest and fastest'
+  ' round in brackets; calls only: without the prompt.',
+  f'{report.SAME_NOTE} Typical acceptance is not lossless. NLL: of held-out text under the model'
+  ' itself, which Medusa-2 trains too.',
 )
 
 

@@ -376,12 +376,12 @@ def summary(row: Row) -> str:
 # --- the tables
 
 NOTES = (
-  'Nodes: what the target scores a call, the root included. Parameters: of the drafter. Training:'
-  " tokens of the target's side, and seconds. Tokens: per call of a row, over all texts; speeds are"
-  ' over some of them.',
-  "Draft ms: what a call takes more than the target's own on as many nodes; plain: a call of plain"
-  ' decoding of the same model. Speed-up: over that, in turn, whole texts, and in brackets the'
-  ' slowest and fastest round; calls alone: without prompts.',
+  'Nodes: what the target scores in a call, the root included. Parameters: of the drafter.'
+  " Training: tokens of the target's side, and seconds. Tokens: per call of a row, over all texts;"
+  ' speeds are over some of them.',
+  "Draft ms: how much longer a call takes than the target's own call on as many nodes; plain: a"
+  ' call of plain decoding of the same model. Speed-up: compared with that, in turn, over whole'
+  ' texts, with the slowest and fastest round in brackets; calls only: without prompts.',
   report.SAME_NOTE,
 )
 ACCEPTED_NOTE = (

@@ -271,15 +271,15 @@ SPEEDUPS = {
 NOTES = (
   'W, N, G: columns of the window, tokens of an n-gram, guesses verified a call. Jacobi: N is the'
   ' block size. Prompt lookup: N is the longest suffix, G the tokens copied. Nodes: tokens of a'
-  ' call, (W + G)(N - 1) of lookahead. Tokens: per call of a row, over all texts; speeds are over'
-  ' some of them. Speed-up: over plain greedy decoding in turn, whole texts, and in brackets the'
-  ' slowest and fastest round; calls alone: without the prompt.',
+  ' call, (W + G)(N - 1) for lookahead. Tokens: per call of a row, over all texts; speeds are over'
+  ' some of them. Speed-up: compared with plain greedy decoding in turn, over whole texts, with the'
+  ' slowest and fastest round in brackets; calls only: without the prompt.',
   'Pool: the source of the n-grams. Earlier outputs: texts that the model wrote for the dev set;'
   ' corpus: its training text.',
   report.SAME_NOTE,
   'The paper emits at most N - 1 tokens a call and verifies nothing in the first N - 2 calls; here'
-  ' it is N, from the first call on. Its figures are of Llama models on an A100, where wide calls'
-  ' cost little.',
+  ' it is up to N, from the first call on. Its figures are for Llama models on an A100, where wide'
+  ' calls cost little.',
 )
 
 

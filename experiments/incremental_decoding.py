@@ -340,11 +340,12 @@ CONDITIONS = 'config', 'seed', 'device', 'processor', 'cpus', 'xla_flags', 'jax'
 LETTERS = {'uncached': '(a)', 'host': '(b)', 'device': '(c)'}  # of the ways
 GROWTH_NOTES = (
   '(a) no cache: one program a length, a loop on the device that runs all positions of that length'
-  ' for every token; (b) the cache, one compiled step at a time from the host, which looks at each'
-  ' whether all rows are done; (c) the whole loop on the device, `fd.decode`. A token of every row;'
-  ' medians of rounds in turn. (b) and (c) are whole outputs, encoder included, over their tokens.'
-  ' Of (a) a few steps are timed, spread over positions that all cost the same, without encoder.',
-  'Random weights, no end token. The three write the same token for token, but for near ties.',
+  ' for every token; (b) the cache, one compiled step at a time from the host, which checks after'
+  ' each step whether all rows are done; (c) the whole loop on the device, `fd.decode`. Times are'
+  ' for a token of every row; medians of rounds in turn. (b) and (c) divide the time of whole'
+  ' outputs, encoder included, by their tokens. For (a) a few steps are timed, without the encoder,'
+  ' spread over positions that all cost the same.',
+  'Random weights, no end token. All three write the same tokens, except at near ties.',
 )
 LAYOUT_NOTE = (
   'Ours: beam search, from the host a step at a time, as their Decoder op has it, and in one'

@@ -322,9 +322,9 @@ SPEED_NOTES = (
   "c: a call of the draft model, v: the target's call on γ + 1 tokens, both in calls of the target"
   ' on one token.',
   'Tokens: per call of the target. Exp: predicted by the paper, (1 - α^(γ+1)) / ((1 - α)(γ c + 1))'
-  ' with α by beta; with the width: tokens / (v + γ c). Emp: measured over plain decoding in turn,'
-  ' whole texts, and in brackets the slowest and fastest round; calls alone: without encoder and'
-  ' prompt, which the formulas leave out.',
+  ' with α by beta; with the width: tokens / (v + γ c). Emp: measured, compared with plain decoding'
+  ' in turn, over whole texts, with the slowest and fastest round in brackets; calls only: without'
+  ' encoder and prompt, which the formulas leave out.',
   report.SAME_NOTE,
 )
 ALPHA_NOTES = (
@@ -390,7 +390,7 @@ SPEED_TABLE = Table(
     Column('Exp', 'predicted', '.2f', '×'),
     Column('Exp, width', 'predicted_width', '.2f', '×'),
     dataclasses.replace(report.SPEED_UP, heading='Emp'),
-    dataclasses.replace(report.CALLS_ALONE, heading='Emp, calls alone'),
+    dataclasses.replace(report.CALLS_ALONE, heading='Emp, calls only'),
     report.SAME,
   ),
   SPEED_NOTES,
@@ -445,7 +445,7 @@ def _panel(
 ) -> None:
   """Draws our rows by one prediction, a line where prediction and measurement are equal, and a band
   where they differ by a tenth at most. The published points (`theirs`) set the scale too."""
-  drawing.dress(axes, title, 'measured speed-up, calls alone', 'predicted speed-up')
+  drawing.dress(axes, title, 'measured speed-up, calls only', 'predicted speed-up')
   points = []
   for row in rows:
     if row[name] is not None:

@@ -208,10 +208,10 @@ TABLE = Table(
     Column('Same tokens %', 'same_tokens', '.2f', scale=100),
   ),
   (
-    'Same: greedy outputs that are those of float32, from end to end. Same tokens: of the tokens'
-    ' that float32 wrote, those that are the choice of the type too, given what float32 wrote'
-    ' before. In int8 products are of whole numbers, and what is between them is in the type that'
-    ' the model was trained in.',
+    'Same: greedy outputs that equal those of float32, from end to end. Same tokens: the share of'
+    " float32's tokens that the type chooses too, given what float32 wrote before. In int8,"
+    ' products are of whole numbers, and everything between them is in the type that the model'
+    ' was trained in.',
   ),
   CONDITIONS,
 )

@@ -152,14 +152,14 @@ NAMES = (
   Column('Batch', 'batch', names_row=True),
 )
 NOTES = (
-  'Tokens: a call; in brackets the interval that holds 95 % of 1000 samples of the questions.',
-  'Speed-up: over one token a call at the same temperature, in turn; in brackets the slowest and'
-  ' fastest round. Calls alone: behind the first token. Accepted: the share of calls whose first'
-  ' draft is accepted; of these, whose second one is; ....',
-  "Same: answers that are greedy decoding's. Margin: of logits, at most, where the others part.",
+  'Tokens: per call; in brackets the interval that holds 95 % of 1000 samples of the questions.',
+  'Speed-up: compared with one token a call at the same temperature, in turn; in brackets the'
+  ' slowest and fastest round. Calls only: after the first token. Accepted: the share of calls'
+  ' whose first draft is accepted; the share of these whose second draft is; and so on.',
+  "Same: answers that equal greedy decoding's. Margin: of logits, at most, where others differ.",
 )
 SPEEDS = Table(
-  'Strategies beside one token a call',
+  'Strategies compared with one token a call',
   (
     *NAMES,
     Column('Tokens', lambda row: interval(row['interval'])),

@@ -165,7 +165,7 @@ def repetition_note(rows: Iterable[Mapping[str, Any]]) -> list[str]:
   if not shares:
     return []
   known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
-  return [f'Of the 4-grams of greedy texts, {known} % had stood before in the same text.']
+  return [f'In greedy texts, {known} % of the 4-grams had occurred before in the same text.']
 
 
 def write(
@@ -240,10 +240,10 @@ def text(value: Any, form: str, unit: str = '') -> str:
 SPEED_UP = Column(
   'Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(field(cell, 'spread'))
 )
-CALLS_ALONE = Column('Calls alone', 'speedup_calls', '.2f', '×')
+CALLS_ALONE = Column('Calls only', 'speedup_calls', '.2f', '×')
 SAME = Column('Same %', 'same_as_plain', '.1f', scale=100)
 SAME_NOTE = (
-  "Same: texts that are greedy decoding's, token for token; the others part at near ties"
+  "Same: texts that equal greedy decoding's, token for token; the others differ at near ties"
   ' (float32 rounding).'
 )
 # conditions of all tables

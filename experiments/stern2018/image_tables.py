@@ -69,13 +69,13 @@ TABLE2_NOTE = (
 )
 FORECAST_NOTE = (
   "Forecast: without heads, the base's own linear forecast guesses, a weighted sum of the"
-  ' intensities around; fitted: with weights by least squares on what the base writes of small'
-  ' training images. Not in the paper.'
+  ' intensities around; fitted: its weights are fitted by least squares to what the base writes for'
+  ' small training images. Not in the paper.'
 )
 RULES_NOTE = (
-  'distance-n: intensities up to n away from the likeliest one are accepted. window-n: so they are,'
-  ' and a guess is the middle of the 2n + 1 intensities that are likeliest together; not in the'
-  ' paper.'
+  'distance-n: intensities up to n away from the most likely one are accepted. window-n: likewise,'
+  ' and a guess is the middle of the 2n + 1 neighbouring intensities that are most likely together;'
+  ' not in the paper.'
 )
 QUALITY_NOTE = (
   'PSNR (dB, of the mean squared error over all images) and SSIM (windows of 7 x 7) against the'

@@ -39,7 +39,7 @@ TABLE1_NOTE = (
 TOP_N_NOTE = "† The paper's top-2 and top-3 figures are for Both, that is with distillation too."
 ONE_FOR_EACH = 'the paper trains one for each k.'
 OWN_NOTE = (
-  'Heads, and in fine tuning the base with them, are trained on what the base itself writes of the'
+  'Heads, and in fine tuning also the base, are trained on what the base itself writes for the'
   ' training set; not in the paper.'
 )
 TREE_NOTE = (
@@ -256,11 +256,11 @@ def heads_notes(rows: Iterable[Row]) -> list[str]:
     # frozen heads for the largest k serve every k anyway
     if row['regime'] in TUNED and row.get('models'):
       ks[row['regime'], row['models']].add(row['k'])
-  notes = [f"Heads see {one}, too; the paper's see a hidden state alone." for one in sorted(seen)]
+  notes = [f"Heads also see {one}; the paper's see only a hidden state." for one in sorted(seen)]
   for (regime, _), several in ks.items():
     if len(several) > 1:
       rows_of = f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(several)))}'
-      notes.append(f'One model, decoded with its first heads, is behind {rows_of}; {ONE_FOR_EACH}')
+      notes.append(f'One model, decoded with its first heads, makes {rows_of}; {ONE_FOR_EACH}')
   return notes
 
 

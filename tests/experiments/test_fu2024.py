@@ -106,7 +106,7 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers(tmp_path):
   assert counted_line[7:] == ('1.75', 'not measured', '–', '100.0')
   assert len(lines) == 4 + len(ABLATION) + len(SPEEDUPS)
   assert lines[6][:4] == ('lookahead (paper)', '15', '5', '15')
-  assert '12.5 % had stood before' in report.markdown(table)
+  assert '12.5 % of the 4-grams had occurred before' in report.markdown(table)
   failed = fu2024.speeds([{**a_row(), 'error': 'no space left'}])
   assert failed.rows[0][6].ours == 'failed: no space left'
   fu2024.picture(ours, 1, tmp_path / 'lookahead.png')

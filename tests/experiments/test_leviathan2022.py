@@ -190,7 +190,7 @@ def test_the_table_of_speeds_has_our_rows_in_order_and_then_the_papers():
   assert ours[5:] == ['2.10×', '1.61×', '1.50×', '1.60×', '100.0']
   page = report.markdown(table)
   assert r'failed: no \| memory' in page
-  assert '(1.40 .. 1.55)' in page and '12.5 % had stood before' in page
+  assert '(1.40 .. 1.55)' in page and '12.5 % of the 4-grams had occurred before' in page
 
 
 def test_the_table_of_alphas_has_the_drafts_of_the_smallest_gamma():

@@ -120,7 +120,7 @@ def test_notes_say_what_the_heads_learnt_from_and_what_they_see():
   assert tables.OWN_NOTE in tables.table1([own]).notes
   assert tables.OWN_NOTE not in tables.table1([a_row()]).notes
   (note,) = tables.heads_notes([a_row(), sees])
-  assert note.startswith('Heads see the root, too;') and note in tables.table1([sees]).notes
+  assert note.startswith('Heads also see the root;') and note in tables.table1([sees]).notes
 
 
 def test_a_model_that_serves_several_k_is_named_in_a_note():
