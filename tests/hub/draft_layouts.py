@@ -40,7 +40,7 @@ def layer(
 
 
 def first(prefix, **sizes):
-  """The first layer of EAGLE-3, which reads the embedding beside the feature."""
+  """The first layer of EAGLE-3, which reads the embedding and the feature."""
   return layer(prefix, reads=2 * D, **sizes) | {f'{prefix}hidden_norm.weight': (D,)}
 
 

@@ -133,7 +133,9 @@ def converted(arch, config, tensors):
     if name.endswith('sinks'):
       name += '.weight'
     ends = ('.weight', '.bias')
-    new = names.get_name(name, ends) or of_llama.get_name(name, ends)  # a dense layer beside others
+    new = names.get_name(name, ends) or of_llama.get_name(
+      name, ends
+    )  # a dense layer in a model with experts
     assert new is not None, name
     if arch in PERMUTED and '.attn_q.' in new:
       x = permuted(x, config['num_attention_heads'])

@@ -70,7 +70,7 @@ def held_by(folder, dtype):
 
 
 def host(folder):
-  """The most memory that loading took beside what the process had before, in bytes."""
+  """Returns the peak of memory that loading added to the process, in bytes."""
   mesh = make_mesh(MeshConfig(data=1, model=8))
   jax.block_until_ready(jax.device_put(np.zeros(8), mesh.devices[0, 0]))
   before = most_memory()

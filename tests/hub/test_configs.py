@@ -44,8 +44,8 @@ def config_of(generation=(), **changes):
       {'rope_theta': 99.0, 'rope_scaling': {'type': 'linear', 'factor': 3}},
       {'rope_parameters': {'rope_type': 'linear', 'factor': 3.0, 'rope_theta': 99.0}},
     ),
-    # The context of the first training may be said inside, beside, or not at all: then it is the
-    # present one.
+    # The context of the first training is in the rope's fields, or next to them, or missing. If it
+    # is missing, it is the model's context.
     (
       {'rope_scaling': LLAMA3},
       {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 64}},
@@ -54,7 +54,7 @@ def config_of(generation=(), **changes):
       {'rope_scaling': LLAMA3, 'original_max_position_embeddings': 16},
       {'rope_parameters': {**LLAMA3, 'original_max_position_embeddings': 16}},
     ),
-    # Where both are given, `generate` has always heeded the older one.
+    # If a config has both, `generate` has always used the older one.
     (
       {
         'rope_scaling': {'type': 'linear', 'factor': 2.0},
@@ -108,7 +108,7 @@ def test_a_linear_stretch_turns_at_s_times_t_as_none_does_at_t():
     ({'model_type': 'qwen3_moe', 'sliding_window': 5, 'use_sliding_window': True}, (5, 5, 5)),
     ({'model_type': 'gpt_oss', 'sliding_window': 5}, (5, 0, 5)),
     ({'model_type': 'gemma3_text', 'sliding_window_pattern': 3}, (4096, 4096, 0)),
-    # nobody else reads it
+    # other families do not read it
     ({'model_type': 'gemma2', 'sliding_window_pattern': 3}, (4096, 0, 4096)),
     ({'model_type': 'qwen2', 'sliding_window': 5, 'sliding_window_pattern': 3}, ()),
   ],
@@ -124,8 +124,8 @@ def test_windows(changes, windows):
   ('qwen3', {'attention_bias': True, 'mlp_bias': True}, (True, True, False), True, 4, 128),
 ])  # fmt: skip
 def test_what_each_family_has_of_its_own(kind, options, biases, norms, key_heads, width):
-  """Whatever their configs say: Qwen2 has biases on q, k, v alone, Mistral none. Mistral's default
-  is 8 key heads."""
+  """The config does not change it: Qwen2 has biases only on q, k and v, Mistral has none. Mistral
+  has 8 key heads by default."""
   heads = {'num_attention_heads': 8, 'hidden_size': 32} if kind == 'mistral' else {}
   config = config_of(model_type=kind, **options, **heads)
   assert (config.qkv_bias, config.out_bias, config.mlp_bias) == biases
@@ -170,8 +170,8 @@ def test_what_is_not_supported_is_named(changes, generation, message):
 
 
 def test_what_is_never_emitted():
-  """An end among the bad words may be emitted all the same, and ids that the vocabulary lacks are
-  nobody."""
+  """An end token may be emitted even if it is a bad word. Ids outside the vocabulary are
+  ignored."""
   words = [[3], [5], [4, 6]]
   generation = {'eos_token_id': [2, 5], 'bad_words_ids': words, 'suppress_tokens': [-1, 7, 99]}
   assert decoding.suppressed_ids(LLAMA, generation) == {3, 7}
@@ -272,7 +272,7 @@ def test_defaults_that_change_nothing_are_passed_over(tmp_path):
 
 
 def test_harmless_fields_of_published_files_are_not_heeded():
-  """Of training, of other programs, or with a value that does nothing."""
+  """They are about training or for other programs, or their value has no effect."""
   harmless = {
     'pretraining_tp': 1, 'rope_interleaved': False, 'attention_dropout': 0.1, 'use_mrope': False,
     'router_aux_loss_coef': 0.001, 'output_router_logits': True, 'router_jitter_noise': 0.1,
@@ -284,9 +284,9 @@ def test_harmless_fields_of_published_files_are_not_heeded():
 
 
 def test_fields_and_defaults_of_one_family_are_not_anothers():
-  """Gemma names its activation otherwise. Gemma 3 names a cap of scores that nobody reads, and its
-  ropes may be said for one kind of layer alone. Phi's yarn is longrope. gpt-oss stretches where it
-  says nothing."""
+  """Gemma has another name for its activation. Gemma 3 names a cap of scores that has no effect,
+  and may have the rope of only one kind of layer. Phi calls longrope yarn. gpt-oss stretches its
+  rope by default."""
   assert config_of(hidden_activation='relu') == config_of()
   gemma = {'model_type': 'gemma3_text', 'num_key_value_heads': None}
   plain = config_of(**gemma)

@@ -86,7 +86,7 @@ def rows_of(draft, target, tokens, features, cache):
 
 
 def read(case, tokens, features, cache):
-  """The rows of these tokens; row i stands at position cache.length + i, and nothing is
+  """Returns the rows of these tokens; row i has the position cache.length + i. Nothing is
   committed."""
   draft = Bound(case.module, case.params)
   return rows_of(draft, case.target, jnp.asarray(tokens)[None], features, cache)
@@ -98,7 +98,7 @@ def logits_of(draft, target, states):
 
 
 def chain(case, state, cache, length=5):
-  """Greedy guesses, each read behind the one before: their logits, and their ids of the target."""
+  """Guesses greedily, one token after another. Returns the logits, and the target's ids."""
   logits, tokens = [], []
   for _ in range(length):
     logits.append(logits_of(Bound(case.module, case.params), case.target, state)[0, 0])
@@ -152,7 +152,8 @@ def corrected(draft, target, states, root):
 
 @jax.jit
 def block_of(draft, target, features, cache, root):
-  """The states of a block behind features that are new, and the cache that holds these."""
+  """Reads new features, then a block. Returns the states of the block, and the cache with the
+  features."""
   module, params = draft
   new = features.shape[1]
   positions = cache.length[:, None] + np.arange(new, dtype=np.int32)[None]

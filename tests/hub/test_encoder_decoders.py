@@ -104,7 +104,7 @@ def kit(name):
 @pytest.mark.parametrize('method', METHODS | GROWN)
 @pytest.mark.parametrize('name', NAMES)
 def test_every_method_writes_them(name, method, in_float64):
-  """Of ragged sources, together and alone."""
+  """Sources have different lengths, and are decoded together and one by one."""
   model, params, expected, processors = loaded(name, 'float64')
   sources = sources_of(expected)
   how = {'strategy': (METHODS | GROWN)[method](kit(name)), 'max_len': 24, 'processors': processors}

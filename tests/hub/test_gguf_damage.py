@@ -107,40 +107,25 @@ def tensor(name='x.weight', shape=(4,), kind=0, offset=0, axes=None):
 ALIGNMENT = text('general.alignment') + struct.pack('<II', 4, 3)
 FILES = {  # hostile files, and words of the sentence
   'nothing': (b'', 'does not begin as a GGUF file'),
-  'zip': (file_of(magic=b'PK\3\4'), 'does not begin as a GGUF file'),
   'version 1': (file_of(version=1), 'is of version 1 of GGUF, and known are 2 and 3'),
   'big endian': (file_of(version=3 << 24), 'in the other order of bytes'),
   'values': (file_of(counts=(0, 2**63)), 'it would have 9,223,372,036,854,775,808 values'),
   'tensors': (file_of(counts=(2**40, 0)), 'it would have 1,099,511,627,776 tensors'),
   'key': (file_of(struct.pack('<Q', 2**62), counts=(0, 1)), 'it ends in its header'),
-  'text': (file_of(text('k') + struct.pack('<IQ', 8, 2**40), counts=(0, 1)), 'ends in its header'),
   'array': (
     file_of(text('k') + struct.pack('<IIQ', 9, 4, 2**61), counts=(0, 1)),
     r"2,305,843,009,213,693,952 numbers in 'k'",
   ),
-  'texts': (
-    file_of(text('k') + struct.pack('<IIQ', 9, 8, 2**33), counts=(0, 1)), r"texts in 'k'",
-  ),
-  'nested': (
-    file_of(text('k') + struct.pack('<IIQ', 9, 9, 1), counts=(0, 1)),
-    "'k' is an array of the unknown type 9",
-  ),
   'type of a value': (
     file_of(text('k') + struct.pack('<I', 77), counts=(0, 1)), "'k' is of the unknown type 77",
   ),
-  'key twice': (
-    file_of((text('k') + struct.pack('<II', 4, 3)) * 2, counts=(0, 2)), "it has 'k' twice",
-  ),
   'alignment': (file_of(ALIGNMENT, counts=(0, 1)), r'general\.alignment=3 is no power of two'),
   'axes': (file_of(b'', tensor(axes=2**31), (1, 0)), r'would have 2,147,483,648 axes'),
-  'no axes': (file_of(b'', tensor(shape=()), (1, 0)), r"'x\.weight' would have 0 axes"),
   'shape': (file_of(b'', tensor(shape=(2**62, 4)), (1, 0)), r'would be of shape \['),
-  'empty': (file_of(b'', tensor(shape=(0,)), (1, 0)), r'would be of shape \[0\]'),
   'huge': (
     file_of(b'', tensor(shape=(2**30, 2**30)), (1, 0)), r"ends before 'x\.weight' does",
   ),
   'offset': (file_of(b'', tensor(offset=2**63), (1, 0)), r"ends before 'x\.weight' does"),
-  'type': (file_of(b'', tensor(kind=99), (1, 0)), r"'x\.weight' of .* is of type 99, which"),
   'type without floats': (
     file_of(b'', tensor(shape=(256,), kind=GGMLQuantizationType.Q8_K), (1, 0)),
     'is of Q8_K, which .* turn into floats',
@@ -179,22 +164,17 @@ def test_a_header_is_bounded(tmp_path):
 
 CHANGES = {  # values of metadata, and words of the sentence
   'architecture': ({'general.architecture': 'mamba'}, "of architecture 'mamba': known are llama,"),
-  'no architecture': ({'general.architecture': None}, "of architecture 'none'"),
   'layers': ({'llama.block_count': 10**6}, r'block_count=1000000 is not possible'),
-  'no heads': ({'llama.attention.head_count': 0}, r'llama\.attention\.head_count=0 is not'),
   'wide': ({'llama.attention.head_count': 100}, r'attention\.head_count=100 .* does not divide'),
-  'odd': ({'llama.attention.key_length': 7}, r'key_length=7 .* even width of a head'),
   'word': ({'llama.context_length': 'long'}, "context_length='long' is not possible"),
   'missing': (
     {'llama.attention.layer_norm_rms_epsilon': None},
     r"lacks the field 'attention\.layer_norm_rms_epsilon'",
   ),
   'scaling': ({'llama.rope.scaling.type': 'ntk'}, r"rope\.scaling\.type='ntk' .* known are none"),
-  'unknown': ({'llama.attention.clamp_kqv_scale': 3.0}, 'clamp_kqv_scale=3.0 .* is not known'),
-  'of others': ({'llama.logit_scale': 3.0}, r'llama\.logit_scale=3\.0 .* is not known'),
+  'unknown': ({'llama.logit_scale': 3.0}, r'llama\.logit_scale=3\.0 .* is not known'),
   'end': ({'tokenizer.ggml.eos_token_id': 77}, 'eos_token_id=77 is not among the ids'),
   'sizes': ({'llama.feed_forward_length': 16}, r'the metadata of .* means \[16, 8\]'),
-  'more layers': ({'llama.block_count': 2}, r'lacks model\.layers\.1\.self_attn'),
 }  # fmt: skip
 
 

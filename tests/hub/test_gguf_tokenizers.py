@@ -25,7 +25,7 @@ NORMAL, UNKNOWN, CONTROL, OF_USERS, BYTE = 1, 2, 3, 4, 6
 
 
 def write_tokenizer(file, kind, tokens, types, **settings):
-  """Writes a file with a tokenizer alone; settings by their names after 'tokenizer.ggml.'."""
+  """Writes a file that holds only a tokenizer; settings have names without 'tokenizer.ggml.'."""
   writer = GGUFWriter(file, settings.pop('architecture', 'llama'))
   writer.add_tokenizer_model(kind)
   writer.add_token_list(tokens)

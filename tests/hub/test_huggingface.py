@@ -129,7 +129,7 @@ def ragged(name):
 @pytest.mark.parametrize('method', METHODS | GROWN)
 @pytest.mark.parametrize('name', EXPERTS)
 def test_every_method_writes_what_experts_do(name, method, in_float64):
-  """Of ragged prompts, together and alone, at once and in steps."""
+  """Prompts have different lengths, and are decoded together and one by one, whole and streamed."""
   model, params, prompts, theirs, kit = mixture(name)
   strategy = (METHODS | GROWN)[method](kit)
   with jax.numpy_dtype_promotion('standard'):  # draft networks promote
@@ -258,7 +258,7 @@ def test_a_base_model_without_its_projection_says_so(tmp_path):
 
 
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 493443\n'
-KINDS = [  # files beside config.json, which may be missing too, and words of the sentence
+KINDS = [  # files next to config.json, which may be missing, and words of the error
   ({'model.safetensors': POINTER}, r'model\.safetensors is a pointer of Git LFS.* git lfs pull'),
   ({'adapter_config.json': '{"base_model_name_or_path": "a/b"}', 'adapter_model.safetensors': ''},
    r"is an adapter \(LoRA\) of 'a/b', not a model: merge .*AutoPeftModelForCausalLM"),

@@ -89,7 +89,7 @@ def float8(rng, outputs, inputs, block=(24, 20)):
 
 
 def packed(rng, outputs, inputs, bits=4, has_zeros=False):
-  """Signed numbers of so many bits, with half their range added; groups of 16 inputs."""
+  """Packs signed numbers of `bits` bits, with half their range added, in groups of 16 inputs."""
   half, groups = 2 ** (bits - 1), inputs // 16
   numbers = rng.integers(-half, half, (outputs, inputs))
   scale, zero = scales_of(rng, outputs, groups, dtype=np.float16), np.zeros((outputs, groups), int)
@@ -181,7 +181,7 @@ CASES = {
 
 
 def made(folder, case, linear=LINEAR, **changes):
-  """Writes a quantized folder, and beside it the same in floats, where it returns both."""
+  """Writes a quantized folder, and the same weights in floats next to it. Returns both."""
   quantization, pack = CASES[case]
   rng = np.random.default_rng(0)
   shapes = {'model.embed_tokens': (40, 32), 'model.norm': (32,), 'lm_head': (40, 32)}

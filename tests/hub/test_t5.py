@@ -143,8 +143,8 @@ def test_every_tensor_of_v11_has_its_place():
 
 
 def test_logits_have_the_matrix_that_the_file_has():
-  """A copy of the embedding is no second array; another matrix is used whatever
-  `tie_word_embeddings` says."""
+  """A copy of the embedding is not stored twice. A different matrix is used even if
+  `tie_word_embeddings` is set."""
   tensors = v11_tensors()
   model = t5.model_of({**CONFIG, 'tie_word_embeddings': True}, {}, 'float32')
   assert 'lm_head' in params_of(model, tensors)

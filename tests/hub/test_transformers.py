@@ -1,5 +1,5 @@
-"""Tiny random models against `transformers` itself, where PyTorch and it are installed (they are no
-requirement)."""
+"""Compares tiny random models with `transformers`, if it and PyTorch are installed (they need not
+be)."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -42,7 +42,7 @@ class Spelt:
 
 
 def state_of(automaton, tokens):
-  """The state behind some tokens, and whether their text is a match."""
+  """Returns the state after some tokens, and whether their text is a match."""
   state = 0
   for token in tokens:
     state = state if state == NOWHERE else automaton.after[state, automaton.kind[token]]
@@ -269,7 +269,7 @@ def test_whole_numbers_between_bounds(low, high):
   ('{"const": 1e400}', 'inf is not a JSON number'),
   ({'const': '\ud83d'}, 'half a character'), ({'const': object()}, 'is not JSON'),
   ({1: 2}, 'the name 1 is not a string'),
-  # Parts of another type.
+  # Parts have a wrong type.
   ({'type': [['string']]}, 'is unknown'), ({'maxLength': None}, 'whole number from 0'),
   ({'type': 'integer', 'minimum': None}, 'must be a number'),
   ({'type': 'number', 'minimum': False}, 'must be a number'), ({'items': [{}]}, 'prefixItems'),
@@ -277,7 +277,7 @@ def test_whole_numbers_between_bounds(low, high):
   ({'pattern': 3}, 'an expression'),
   ({'$ref': '#/$defs/01', '$defs': [1, True]}, 'names no part'),
   ({'$defs': {'a': {'$anchor': 'a'}, 'b': {'$anchor': 'a'}}}, 'two parts'),
-  # What is not heeded, beside what is.
+  # Keywords that are not supported, next to some that are.
   ({'type': ['integer', 'number'], 'maximum': 3}, "'maximum' .* of number is not supported"),
   ({'$dynamicRef': '#a'}, "'.dynamicRef' .* is not supported"),
   ({'type': 'null', 'id': 'a'}, "'id' .* is not supported"),
@@ -486,7 +486,7 @@ def test_a_pool_a_stream_and_processors_go_with_it():
 @pytest.mark.parametrize('name', ['speculative', 'forced', 'beam'])
 @pytest.mark.wide('forced')
 def test_tokens_that_processors_force_are_no_part_of_the_text(name):
-  """They are a language behind the start, which is no text, and an end where the row is full."""
+  """The tokens are a language after the start, and an end where the row is full."""
   drafted = {'speculative': METHODS['speculative'](hash_kit()), 'forced': fd.Forced(k=4)}
   strategies = {'plain': fd.Greedy(), 'beam': fd.Beam(2)} | drafted
   words, language = [*OF_MODEL[:-1], b''], len(OF_MODEL) - 1

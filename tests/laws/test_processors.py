@@ -135,7 +135,8 @@ def test_a_stream_decodes_with_processors():
 @pytest.mark.slow  # test_law.py has drafted ones by default
 @pytest.mark.parametrize('is_drafted', [False, True])
 def test_each_row_draws_by_its_own_settings(is_drafted):
-  """As it does alone, in a pool too. A row of temperature 0 is greedy."""
+  """A row draws the same as when it is decoded by itself, also in a pool. A row of temperature 0 is
+  greedy."""
   own = [
     {'temperature': 0.0}, {'temperature': 2.0, 'top_k': 3},
     {'temperature': 1.5, 'top_p': 0.7, 'min_p': 0.1},
@@ -254,7 +255,7 @@ def test_scores_of_the_first_steps_are_those_of_transformers(shared):
 
 
 def scores_of(model, params, text, settings):
-  """Processed logits of the places where the last four tokens of each text stand."""
+  """Returns the processed logits for the last four tokens of each text."""
   b, t = text.shape
   cache = model.init_cache(params, None, b, t)
   hidden = model.apply(params, jnp.asarray(text), causal(t), cache)[0]

@@ -58,7 +58,7 @@ def kit(params):
   return Kit(heads=made.get, draft=(SMALL, params[0]), network={}.get, words=13)
 
 
-# a chain, a tree, a draft model, and guesses of which many stand side by side
+# a chain, a tree, a draft model, and several chains at once
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'speculative', 'lookahead'])
 @pytest.mark.wide('medusa')
 def test_every_kind_of_method_writes_what_greedy_decoding_writes(name, params, kit):
@@ -90,8 +90,8 @@ def test_beams_of_an_ensemble_score_as_forced(params):
 
 @pytest.mark.slow
 def test_images_are_decoded_together():
-  """A model with itself is the model; with another, the picture is neither's, and the same from
-  drafts."""
+  """A model together with itself draws its own picture. Two models draw a picture that is
+  neither's, and drafts do not change it."""
   case = made('image')
   both, pictures = fd.Ensemble((case.model, case.model)), case.rows()['inputs']
   alone = case.decode(fd.Greedy(), None)

@@ -21,7 +21,7 @@ KINDS = {
 
 
 def made(kind):
-  """A layer's experts, in float64, with their parameters drawn anew."""
+  """Returns a layer's experts in float64, with fresh parameters."""
   module, rng = Experts(KINDS[kind], jax.nn.silu, 'float64'), np.random.default_rng(0)
   init = lambda key: module.init(key, jnp.ones((1, 1, D)), True)['params']
   shapes = jax.eval_shape(init, jax.random.key(0))

@@ -119,7 +119,7 @@ def test_it_changes_what_is_predicted():
 
 
 def test_over_a_cache_it_is_what_it_is_in_training():
-  """Rows that go on by different numbers of tokens, and round the ring."""
+  """Rows advance by different numbers of tokens, and past the end of the ring."""
   shifted = np.pad(TOKENS, ((0, 0), (1, 4)))
   cache = MODEL.init_cache(params(), MODEL.encode(params(), SOURCES), ROWS, Capacity(PLACES + 4, 4))
   step = jax.jit(lambda tokens, cache: MODEL.apply(params(), tokens, causal(4), cache))
@@ -134,8 +134,8 @@ def test_over_a_cache_it_is_what_it_is_in_training():
 
 
 def test_a_node_of_a_tree_sees_its_own_ancestors():
-  """Two children of one node, each with a child, behind 20 tokens: both paths as if they stood
-  alone."""
+  """After 20 tokens a node has two children, and each has a child. Each path gets what it would get
+  without the other."""
   begun, paths = 20, ((1, 3), (2, 4))
   nodes = Nodes(
     parents=np.array([-1, 0, 0, 1, 2], np.int32),

@@ -169,8 +169,8 @@ apply = jax.jit(lambda tokens, nodes, cache: MODEL.apply(params(), tokens, nodes
   st.sampled_from([1, 6]), st.lists(st.tuples(*[st.integers(0, 6)] * ROWS), min_size=5, max_size=15)
 )
 def test_the_ring_gives_what_the_whole_sequence_gives(n, counts):
-  """For every alignment of block, width and rollback: rows go on by 0 to n positions a call, the
-  rest is wrong."""
+  """In every call rows advance by 0 to n positions and the rest is rolled back, so that blocks
+  start at every place of the ring."""
   inputs = np.pad(TARGET, ((0, 0), (1, n)))[:, : LENGTH + n]
   cache, done = start(n), np.zeros(ROWS, int)
   assert cache.own.slots == 2 * BLOCK + n - 1
@@ -266,8 +266,8 @@ def test_exact_strategies_write_the_greedy_image(name):
 
 @pytest.mark.slow
 def test_beams_of_an_image_score_as_forced():
-  """The ring is reordered among the beams of a source. The best of three is likelier than the
-  greedy image."""
+  """The ring is reordered among the beams of a source. The best of three beams is more likely than
+  the greedy image."""
   out = fd.decode(MODEL, params(), SOURCE, fd.Beam(3, length_penalty=0.0, n_best=3))
   for rank in range(3):
     forced = fd.score(MODEL, params(), SOURCE, out.nbest_tokens[:, rank])
@@ -321,8 +321,8 @@ def test_attention_without_a_mask_is_attention():
 @pytest.mark.parametrize('bias', [False, True])
 @pytest.mark.wide('True')
 def test_a_fresh_model_sees_its_source(bias):
-  """Before any training, the intensity of a pixel's own place is likelier for it than those of the
-  other places are."""
+  """Before any training, the most likely intensity of a pixel is that of its own place in the
+  source."""
   sizes = dict(
     d_model=128, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=4,
     dropout=0.0,

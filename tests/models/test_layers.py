@@ -29,7 +29,7 @@ def test_a_product_contracts_the_last_axes(rows, axes):
 
 @pytest.mark.parametrize('rows', [1, 2, 8])
 def test_a_kernel_of_several_axes_is_read_as_it_lies_where_rows_are_few(rows):
-  """Laid out anew in every call it would cost three times the product."""
+  """A new layout in every call would cost three times as much as the product."""
   x, kernel = jnp.ones((rows, 32)), jnp.ones((2, 4, 16, 32))
   program = jax.jit(project).lower(x, kernel).compile().as_text()
   made = re.findall(r'= f32\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
@@ -79,7 +79,7 @@ def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeyp
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.wide('float32-axes1')
 def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
-  """Those of any magnitude beside them, which have scales of their own."""
+  """Rows of any magnitude in the same product change nothing, since each row has its own scale."""
   x = (
     jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype)
     * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]

@@ -27,8 +27,8 @@ def small():
 
 
 def test_packed_training_computes_what_decoding_does(small):
-  """Two texts in a row, each predicted from bos, against each alone, token by token over the
-  cache."""
+  """A row holds two texts, each predicted from bos. Each is compared with itself, decoded token by
+  token over the cache."""
   model, params = small
   texts = [[3, 4, 5, 6, 7], [8, 9, 10, 11]]
   place = lambda of: jnp.array(

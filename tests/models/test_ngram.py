@@ -1,5 +1,4 @@
-"""Unigram and bigram models: their laws by hand, their layout, and as the draft of another
-model."""
+"""Unigram and bigram models: laws by hand, their layout, and use as a draft model."""
 
 import jax
 import jax.numpy as jnp

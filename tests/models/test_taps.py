@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('in_float64')
 
 NAMES = ('lm with windows', 't5', 'transformer', 'fconv', 'image')
 TRANSLATORS = ('t5', 'transformer', 'fconv')
-# Two pairs in one row, the second one's source first; and each pair alone.
+# Two pairs in one row, where the second pair's source comes first; and each pair in its own row.
 PACKED = {
   'source': [[3, 4, 1, 5, 2, 1, 4, 0]],
   'source_segment': [[2, 2, 2, 1, 1, 1, 1, 0]],
@@ -92,7 +92,8 @@ def test_the_last_tap_lacks_nothing_but_what_ends_the_model(name):
 
 @pytest.mark.parametrize('name', ('lm with windows', 't5', 'transformer'))
 def test_tap_0_is_the_embedding_with_its_position_where_that_is_added(name):
-  """Of the token before; at the beginning of a sentence, of what stands there for it."""
+  """It is the embedding of the token before, or of the start token at the beginning of a
+  sentence."""
   case, batch = made(name), a_batch(PACKED)
   entering = features_of(case.model, case.params, batch, every_tap(case.model)).taps[0]
   read = jnp.array([[0, 4, 0, 2, 5]], jnp.int32)  # `start_id` and `bos_id` are 0 here

@@ -100,8 +100,8 @@ def test_cached_equals_uncached_in_steps_of_any_width(made):
 
 @pytest.mark.wide('convolutions', 't5')
 def test_a_tree_scores_each_path_as_if_it_were_alone(made):
-  """Nodes root, a, b, aa, ba: the path root, b, ba gives what those tokens give alone; so does what
-  follows a commit."""
+  """Nodes root, a, b, aa, ba: the path root, b, ba gives the same as a chain of these tokens. After
+  a commit so does the next call."""
   model, params = made
   tree = Topology.from_choices([[0], [1], [0, 0], [1, 0]])
   tokens = jnp.array([[0, 9, 8, 7, 6], [0, 2, 3, 4, 5]], jnp.int32)

@@ -1,4 +1,4 @@
-"""CelebA on small stand-ins: a set that TFDS prepared, and TFDS's mocked data."""
+"""Reads small versions of CelebA: a set that TFDS prepared, and TFDS's mocked data."""
 
 import dataclasses
 import io

@@ -70,7 +70,7 @@ def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
 
 
 def test_a_header_is_believed_by_its_bytes_alone(tmp_path: Path):
-  """An array of three petabytes, one of a header alone, and members that are no arrays."""
+  """Tries an array of three petabytes, an array without data, and members that are not arrays."""
   header = io.BytesIO()
   shape = {'descr': '|u1', 'fortran_order': False, 'shape': (2**40, 32, 32, 3)}
   np.lib.format.write_array_header_1_0(header, shape)

@@ -1,4 +1,4 @@
-"""Parallel text comes back as the files have it."""
+"""Parallel text is read exactly as it is in the files."""
 
 import dataclasses
 import gzip

@@ -139,11 +139,11 @@ def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
   for epoch in range(3):
     for index in range(source.batches_per_epoch):
       source[epoch * source.batches_per_epoch + index]
-    source._plans[epoch + 1].result(timeout=20)  # though nobody has asked for a batch of it
+    source._plans[epoch + 1].result(timeout=20)  # before any of its batches is read
   assert len(planned) == 5 and threading.main_thread() not in planned[2:]
   assert len(source._plans) <= 3
   last = 3 * source.batches_per_epoch
-  # as when it is asked for at once
+  # the same batch as when it is the first one read
   np.testing.assert_array_equal(source[last]['target'], again[last]['target'])
 
 

@@ -1,5 +1,5 @@
-"""WMT14 on small stand-ins: archives of the real names and layout, a set that TFDS prepared, TFDS's
-mocked data."""
+"""Reads small versions of WMT14: archives with the real names and layout, a set that TFDS prepared,
+and TFDS's mocked data."""
 
 import dataclasses
 from pathlib import Path

@@ -39,7 +39,8 @@ def fconv(
   old=False,
   tied=False,
 ):
-  """Of an FConv with these (channels, kernel width); `old`: as before December 2017."""
+  """Makes the tensors of an FConv with these (channels, kernel width); `old`: as before December
+  2017."""
   names = Names(0)
   for side, layers, count in (('encoder', encoder, words[0]), ('decoder', decoder, words[1])):
     names.add(f'{side}.embed_tokens.weight', count, d)
@@ -127,8 +128,11 @@ def weight(t, name):
 def transformer(
   words=(13, 11), d=8, d_ff=(10, 12), layers=(1, 2), last_norm=False, learned=False, joined=False
 ):
-  """Of a Transformer, by the newest names; `joined`: one embedding and output for all;
-  `learned`: positions, and a norm on the embeddings."""
+  """Makes the tensors of a Transformer by the newest names.
+
+  `joined`: both sides share an embedding, which is the output too. `learned`: positions are
+  learned, and the embeddings have a norm.
+  """
   names = Names(1)
   for side, width, depth, count in zip(('encoder', 'decoder'), d_ff, layers, words, strict=True):
     names.add(f'{side}.embed_tokens.weight', count, d)

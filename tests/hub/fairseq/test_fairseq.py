@@ -151,7 +151,7 @@ def test_it_translates_and_never_writes_a_pad(kind, place):
     fd.decode(model, params, [[13, 2]], fd.Greedy())
   with pytest.raises(fd.UserError, match='knows 0 to 10'):
     fd.decode(model, params, [[12, 2]], fd.Greedy(), prefix=np.array([[12]]))
-  # in its own text alone
+  # it looks only in its own text
   looked = fd.decode(model, params, [ids], fd.PromptLookup(ngram=1, k=3), max_len=6)
   np.testing.assert_array_equal(looked.tokens, out.tokens)
 
@@ -170,7 +170,7 @@ def test_a_draft_must_read_the_same_source(place):
 
 
 def changed(kind, **tensors):
-  """A state dict with tensors replaced, None: left out; '__' stands for a point."""
+  """Returns a state dict with tensors replaced, or removed by None; '__' means a point."""
   state = dict(STATES[kind])
   for name, tensor in tensors.items():
     name = name.replace('__', '.')

@@ -62,7 +62,7 @@ def test_what_may_grow_too_much_is_refused(name, read, refused, folder):
 
 
 def test_sentencepieces_own_table_of_characters_is_read():
-  """As T5's files have it, with the step behind it."""
+  """T5's files have such a table, and one more step after it."""
   model_pb2 = pytest.importorskip('sentencepiece.sentencepiece_model_pb2')
   spec = model_pb2.ModelProto.FromString(pieces()).normalizer_spec
   charsmap = base64.b64encode(spec.precompiled_charsmap).decode()

@@ -80,7 +80,7 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
 
 @pytest.mark.parametrize('kind', ['M2M100Tokenizer', 'NllbTokenizer', 'MBartTokenizer'])
 def test_languages_are_numbered_behind_the_pieces(kind, folder):
-  """By vocab.json, or as fairseq numbers them; the source's language is put beside the text."""
+  """Numbers are in vocab.json, or are fairseq's. The source's language is put next to the text."""
   import sentencepiece
 
   model_type = 'bpe' if kind == 'NllbTokenizer' else 'unigram'
@@ -109,7 +109,7 @@ def test_languages_are_numbered_behind_the_pieces(kind, folder):
   language = tokenizer.pieces(range(tokenizer.vocab_size)).index(german)
   assert language >= len(words) and tokenizer.decode([language, *ids]) == TEXT
   assert '<unk>' not in tokenizer.pieces(tokenizer.encode('the >dog< sat'))[:3]
-  text = '>>a man<< runs'  # a mark of Marian's alone
+  text = '>>a man<< runs'  # only Marian has such marks
   known = {piece: i for i, piece in enumerate(words)}
   spelt = [known.get(piece, 3) for piece in names.encode(text, out_type=str)]
   assert tokenizer.encode(text, special=False) == spelt and len(spelt) > 6
@@ -154,7 +154,7 @@ def test_sentinels_and_ends_of_t5_and_marian_count_where_they_are_spelt(folder):
 
 @pytest.mark.parametrize('kind', ['GPT2Tokenizer', 'Qwen2TokenizerFast', None])
 def test_vocabulary_and_merges_are_read_as_their_class_reads_them(kind, folder):
-  """Bytes, joined by merges; Qwen2 composes characters, and its digits stand alone."""
+  """Merges join bytes. Qwen2 composes characters, and each digit is a token."""
   tokenizers = pytest.importorskip('tokenizers')
   letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
   words = [*letters, 'do', 'dog', 'Ġa', '12', '<|endoftext|>']
@@ -226,7 +226,7 @@ def test_added_tokens_of_t5_keep_their_text(folder):
 
 
 def of_bytes(folder, special, **said):
-  """vocab.json and merges.txt of bytes, behind special tokens."""
+  """Writes vocab.json, which has special tokens and then bytes, and merges.txt."""
   tokenizers = pytest.importorskip('tokenizers')
   words = [*special, *sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())]
   (folder / 'vocab.json').write_text(json.dumps({word: i for i, word in enumerate(words)}))
@@ -276,7 +276,7 @@ def test_no_code_of_a_folder_runs_and_nothing_is_downloaded(kind, folder, monkey
   settings(folder, tokenizer_class=kind, auto_map={'AutoTokenizer': ['own.OwnTokenizer', None]})
 
   def refuse(*_):
-    raise AssertionError('nothing is to be downloaded')
+    raise AssertionError('nothing should be downloaded')
 
   monkeypatch.setattr(socket.socket, 'connect', refuse)
   monkeypatch.setattr(socket, 'getaddrinfo', refuse)

@@ -1,4 +1,4 @@
-"""Languages of translation models: their tokens are found by codes, and stand where they belong."""
+"""Languages of translation models: a code finds the token, which is put at the right place."""
 
 import dataclasses
 

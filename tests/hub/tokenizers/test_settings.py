@@ -1,4 +1,4 @@
-"""What the settings beside tokenizer.json say of it: special tokens, and what is around a text."""
+"""Settings in the files next to tokenizer.json: special tokens, and tokens around a text."""
 
 import json
 
@@ -13,7 +13,7 @@ DOG, ENGLISH, FRENCH = 4, 5, 6
 
 @pytest.fixture
 def written(tmp_path):
-  """Writes a folder: tokenizer.json of words, then more tokens, with settings beside it."""
+  """Writes a folder with a tokenizer.json of words and added tokens, and with settings."""
 
   def write(settings, special_tokens_map=None, **tokens):
     made = tokenizers.Tokenizer(
@@ -128,7 +128,7 @@ def test_a_space_is_put_before_a_text_if_the_settings_ask_for_it(kind, tmp_path)
 
 @pytest.mark.parametrize('is_bpe', [False, True])
 def test_texts_are_without_spaces_before_punctuation_if_the_settings_ask_for_it(is_bpe, tmp_path):
-  """As `transformers` has it, which leaves BPE alone."""
+  """Like `transformers`, which does not change BPE."""
   pieces = ['a', ' ', '.', "'", 's']
   model = tokenizers.models.Unigram([(piece, 0.0) for piece in pieces], 0)
   if is_bpe:
