@@ -22,10 +22,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Names of the Hugging Face hub are looked for on this machine alone.
+# Models of the Hugging Face hub are looked for only on this machine.
 os.environ['HF_HUB_OFFLINE'] = '1'
 
-# A test that takes times waits for no other process of the machine (`wallclock.alone`).
+# A test that measures times does not wait for other processes of the machine (`wallclock.alone`).
 os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
 _temporary = tempfile.TemporaryDirectory(prefix='fastdec-tests-')
 os.environ['TMPDIR'] = tempfile.tempdir = _temporary.name
@@ -39,7 +39,7 @@ os.environ['FASTDEC_CACHE'] = str(ROOT / '.cache' / 'fastdec')
 
 # The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different
 # ranks, is an error unless it is written out) and in which a warning is an error. The others follow
-# as they are mended; those that run optax cannot, whose moments promote a float by a count.
+# as they are fixed; those that run optax cannot, whose moments promote a float by a count.
 STRICT = (
   'cache/', 'data/text/test_sentencepiece', 'decoding/beam/', 'decoding/methods/test_growing',
   'decoding/methods/test_lattice', 'decoding/rules/', 'decoding/test_finite', 'decoding/test_loop',
@@ -155,8 +155,8 @@ def in_float64():
 
 @pytest.fixture(scope='session')
 def shared() -> Path:
-  """The folder with real data and with cases computed by other people's code, beside the
-  repository."""
+  """The folder next to the repository, with real data and with cases that other people's code
+  computed."""
   folder = ROOT.parent / 'shared'
   if not folder.is_dir():
     pytest.skip(f'no reference data at {folder}')

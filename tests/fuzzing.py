@@ -30,7 +30,7 @@ BROKEN = (
 
 
 def anything(value):
-  """Values in place of another, mostly of its kind."""
+  """Values to replace `value` with, most of them of its type."""
   alike = [x for x in NASTY if type(x) is type(value)]
   return st.sampled_from(alike) | WILD if alike else WILD
 

@@ -99,8 +99,8 @@ def images():
 
 
 def compiled(params, cases):
-  """How the cache lies after `init` and after a compiled step, and what a step sends between
-  devices."""
+  """Returns the cache's sharding after `init` and after a compiled step, and what a step sends
+  between devices."""
   found = {}
   for name, kind, strategy in cases:
     mesh = make_mesh(MESHES[name])

@@ -1,5 +1,5 @@
-"""Pages under docs/ and notes/, and those beside the README: links lead somewhere, commands exist,
-names have entries, the site builds."""
+"""All pages: links lead somewhere, commands exist, public names have entries, and the site
+builds."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Presets: a setting stands once, in the dataclass that has its default."""
+"""Presets: a setting is written once, in the dataclass that has its default."""
 
 import ast
 import dataclasses

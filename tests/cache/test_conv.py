@@ -59,8 +59,8 @@ def test_a_count_of_zero_freezes_a_row():
 
 
 def test_tokens_that_were_committed_are_taken_back():
-  """Rows go back on their own, at once or bit by bit, up to 3 tokens behind the longest that they
-  were; then on."""
+  """Each row is rolled back by itself, at once or in steps, by up to 3 tokens from its longest
+  length. Then it is extended."""
   cache = write(an_empty_cache(back=3), [[1, 2, 3, 4], [101, 102, 103, 104]]).commit(
     None, jnp.array([4, 2])
   )

@@ -18,7 +18,7 @@ PROMPTS = [
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-  """How a command ended. A bug is no Ended: it is raised."""
+  """How a command ended; a bug is raised instead."""
 
   code: int
   out: str

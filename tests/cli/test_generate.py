@@ -189,7 +189,7 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(
   cut = [line['tokens'] == 9 for line in lines]  # none of these ends with its ninth
   assert [line['finish_reason'] == 'length' for line in lines] == cut and any(cut)
   assert f'{sum(cut)} of them were cut at --max-len=9: raise it' in ended.out
-  again = fastdec(*words)  # by the lines alone
+  again = fastdec(*words)  # it only reads the lines
   assert '0 of them new' in again.out and counted(blocks.tolist(), 9) in again.out
   names = sorted(path.name for path in out.parent.iterdir())
   assert names == ['out.jsonl', 'out.jsonl.settings.json']
@@ -253,7 +253,8 @@ def test_an_output_of_other_settings_is_refused_and_kept(
 
 @pytest.fixture
 def questions(tmp_path):
-  """A file of a question, a chat and a text; and what a model with a template is asked."""
+  """Writes a file with a question, a chat and a text. Returns it, and the prompts that a model with
+  a template gets."""
   records = [
     {'turns': ['Who runs?', 'Why?']},
     {'messages': [{'role': 'user', 'content': 'Who sits?'}]},

@@ -99,7 +99,7 @@ def test_a_model_cut_short(translator, fastdec, tmp_path, file):
 @pytest.mark.wide('marian')
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_a_hugging_face_folder_translates(kind, fastdec, shared, tmp_path):
-  """Its tokenizer puts an end behind a source; a translation that max_len cuts is noted."""
+  """Its tokenizer puts an end token after a source. A note says that max_len cut a translation."""
   reference = shared / 'reference' / 'hf' / f'{kind}_tiny'
   if not reference.is_dir():
     pytest.skip('no reference folders here')

@@ -65,12 +65,12 @@ NEVER = 10**6  # as params['lies']: larger than any hidden state
 
 
 def hash_of(tokens: list[int]) -> int:
-  """The hidden state of `HashLM` behind a prefix, in plain Python."""
+  """The hidden state of `HashLM` after a prefix, in plain Python."""
   return sum((token + 7) * (i * 31 + 5) * 13 % PRIME for i, token in enumerate(tokens)) % PRIME
 
 
 def logits_by_hand(tokens: list[int], vocab_size: int) -> np.ndarray:
-  """The logits of `HashLM` behind a prefix, in plain Python; no token is suppressed."""
+  """The logits of `HashLM` after a prefix, in plain Python; no token is suppressed."""
   code = hash_of(tokens)
   return np.array([(code * (v * v + 3) + v * 17) % 101 / 8 for v in range(vocab_size)])
 

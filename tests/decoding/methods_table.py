@@ -3,7 +3,7 @@
 Register a method in `METHODS`: a name, and a function that makes the strategy from a `Kit` of parts
 that fit the model to be decoded. The tests then check that it writes what greedy decoding writes:
 
-  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; beside any
+  test_strategies.py   on a Transformer and an FConv, random and trained, in float64; with any other
                        rows; after any prefix
   test_loop.py         its drafter, on `HashLM`, whose oracle is plain Python; step by step as in
                        one program

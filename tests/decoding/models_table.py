@@ -112,7 +112,7 @@ class Case:
     )
 
   def greedy_after(self, known: list[tuple[int, list[int]]], count: int) -> list[list[int]]:
-    """The noisy parameters' greedy text behind all known tokens, which it reads as a prompt.
+    """The noisy parameters' greedy text after all known tokens, which it reads as a prompt.
 
     Args:
       known: (row, the tokens that it has emitted) for each continuation.

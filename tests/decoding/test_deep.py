@@ -36,8 +36,8 @@ from tests.decoding.methods_table import DEEP, DEEPEST, DRAWN, LAW, Kit
 from tests.decoding.rules.test_rejection import p_value
 from tests.decoding.test_sampling import law_by_hand
 
-# The words follow one another in a ring. A word five places on is the next likeliest; behind one
-# word it is the end.
+# The words follow one another in a ring. The second choice is five places further; after one word
+# it is the end.
 END, WORDS, PROMPT, MAX_LEN = 1, 18, 4, 32
 VOCAB, WIDTH = 2 + WORDS, 32
 ROWS = 250  # of a program
@@ -58,7 +58,7 @@ DRAFTS = {
 
 
 def ring() -> np.ndarray:
-  """follows[x, y]: how likely word x is behind word y."""
+  """follows[x, y]: how likely word x is after word y."""
   order, follows = 2 + np.random.default_rng(0).permutation(WORDS), np.zeros((VOCAB, VOCAB))
   follows[np.roll(order, -1), order] = 1
   follows[np.roll(order, -5), order] = SECOND
@@ -179,7 +179,8 @@ def exact_law() -> dict[tuple[int, ...], float]:
 
 @struct.pytree
 class Redrawn:
-  """Wrong: the token behind the accepted path is drawn from the law, whatever was refused there."""
+  """Wrong: the token after the accepted path is drawn from the law, even if it was refused
+  there."""
 
   rule: Any
 

@@ -1,4 +1,4 @@
-"""Descriptions of strategies: written, read again, and refused where they are no strategy."""
+"""Descriptions of strategies are written, read again, and refused if they are not a strategy."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Wrong arguments in place of a draft, a rule, a tree or a pool: each mistake has its own message.
+"""Wrong arguments for a draft, a rule, a tree or a pool: each mistake has its own message.
 
 Most of them have another type, and the tests' own type checks would refuse them first. So they run
 in a process without these checks, as users call fastdec.
@@ -102,8 +102,8 @@ def test_a_slip_is_a_sentence(messages, call):
 
 
 def test_a_least_block_of_one_draws_where_its_rule_draws():
-  """It promises the law of its rule, so its text is that of the rule alone, and another one for
-  each key."""
+  """It promises the law of its rule, so it writes the same text as the rule, and a different text
+  for each key."""
   rules = Drawn(fd.Sampling(1.0)), fd.MinBlock(Drawn(fd.Sampling(1.0)), 1)
   prompts, key = [[3, 4]] * 16, jax.random.key(0)
   plain, least = (

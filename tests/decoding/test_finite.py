@@ -1,5 +1,5 @@
 """Strategies report rows whose logits are NaN or infinite, and rows in which no law leaves a token.
-They do not report the rows beside them, nor drafts that were not accepted."""
+They report neither the other rows nor drafts that were not accepted."""
 
 import dataclasses
 
@@ -59,8 +59,8 @@ class Fragile(HashLM):
 
 
 def chosen_by_nothing(out):
-  """Marks rows in which a token was written behind the poison or the last allowed token, be it in
-  the prompt or the output; the second mask is of those where the latter was the first."""
+  """Marks rows with a token after the poison or after the last allowed token, in the prompt or the
+  output. The second mask marks rows in which the last allowed token came first."""
   broken, stuck = [], []
   for prompt, row, length in zip(PROMPTS.tolist(), out.tokens, out.lengths, strict=True):
     # A search that finds nothing has length 0: its prompt is the text that leaves no token.
@@ -79,7 +79,7 @@ def chosen_by_nothing(out):
 @pytest.mark.wide('speculative-nan', 'beam-nan')
 def test_a_row_is_finite_where_its_own_tokens_were_chosen_by_numbers(name, how):
   """Also midway: a row that writes 13 is finite up to there, and a last token of 13 does no
-  harm. The same holds for a row that writes 2, behind which the processors leave no token."""
+  harm. The same holds for a row that writes 2, after which the processors leave no token."""
   # beams that do not win count too
   model = Fragile(suppressed_ids=(0, POISON)) if name == 'beam' else Fragile(how=how)
   how = {'max_len': MAX_LEN, 'key': jax.random.key(5), 'processors': NOTHING_LEFT}

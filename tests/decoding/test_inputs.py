@@ -92,7 +92,7 @@ SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SI
   ],
 )
 def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
-  """In a list all ids of a row count. In an array the ids behind a row's end are padding."""
+  """In a list all ids of a row count. In an array the ids after a row's end are padding."""
   prompt = prompt_of(SAME, sources, None, None)
   assert prompt.inputs.tolist() == read
   assert prompt.empty.tolist() == [max(row) <= 2 for row in read]
@@ -383,7 +383,7 @@ def test_whole_numbers_of_any_kind_are_taken():
 
 
 def test_a_model_that_writes_nothing_has_its_ends_and_no_figures():
-  """In a batch and in a pool: no call is made, so there are no blocks and no speed-up."""
+  """In a batch and in a pool no call is made, so there is neither a block nor a speed-up."""
   model, rows, ends = Silent(), [[3, 4], [5, 6, 7]], [[1, 0, 0], [1, 0, 0]]
   for strategy, decode in ((fd.PromptLookup(), fd.decode_all), (fd.Beam(2), fd.decode)):
     out = decode(model, {}, rows, strategy, max_len=3)

@@ -46,7 +46,7 @@ def of_the_root(monkeypatch):
 
 # Texts on trained models -----------------------------------------------------------------------
 
-# Each changes the text by what stands before; texts become longer than those that were learnt.
+# Each changes the law by the text before; texts become longer than those of the training.
 PROCESSORS = {
   'repetition': {'repetition_penalty': np.linspace(2, 4, len(SOURCE))},
   'counts': {'presence_penalty': 4.0, 'frequency_penalty': 3.0},

@@ -165,7 +165,7 @@ def test_slots_are_doubled():
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)
 @pytest.mark.wide('sampling')
 def test_a_beginning_that_all_rows_share_is_read_once(name):
-  """The rows write what each writes alone, in as many calls."""
+  """Each row writes the same as when it is decoded by itself, in as many calls."""
   strategy, rng = (LOSSLESS | OTHERS)[name](hash_kit()), np.random.default_rng(0)
   begun, keys = rng.integers(2, 14, 40).tolist(), jax.random.split(jax.random.key(0), 3)
   prompts = [begun + rng.integers(2, 14, 3).tolist() for _ in keys]
@@ -206,8 +206,8 @@ class Careless(LM):
 @pytest.mark.slow
 @pytest.mark.usefixtures('in_float64')
 def test_a_draft_that_reads_the_length_of_the_prompt_reads_each_row_whole():
-  """The target's rows, of two lengths, share their beginning; the draft's keys are those of a row
-  alone. (A cache of longrope holds the keys of both lengths.)"""
+  """The target's rows, of two lengths, share their beginning. The draft's keys are the same as for
+  a single row. (A cache of longrope holds the keys of both lengths.)"""
   params, config = made('lm of dynamic rope').params, LMConfig(**TEXT, **SMALL, **DYNAMIC)
   target, rng = Bound(LM(LMConfig(**TEXT, **SMALL)), params), np.random.default_rng(0)
   rows, length, nothing = (
@@ -273,7 +273,7 @@ def test_beginnings_are_cut_to_few_lengths(lengths, same, shared):
 
 @pytest.mark.usefixtures('in_float64')
 def test_samples_of_one_source_encode_it_once():
-  """They write what they would write beside another source."""
+  """They write the same as in a batch with a different source."""
   case = made('transformer')
   row, other = case.rows()['inputs'][:1], case.rows()['inputs'][1:2]
   same, mixed = np.repeat(row, 3, axis=0), np.concatenate([row, row, other])

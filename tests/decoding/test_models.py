@@ -124,8 +124,8 @@ def test_guesses_from_the_text_change_the_calls_and_not_the_text(strategy, name)
 
 
 def test_a_draft_with_another_pad_id_gets_its_own_padding():
-  """A row's blocks do not depend on how far its batch is padded. Id 0 stands for no word in either
-  model's sources."""
+  """A row's blocks do not depend on how far its batch is padded. Id 0 is not a word in the sources
+  of either model."""
   case = made('t5')
   draft = T5(dataclasses.replace(case.model.config, pad_id=0))
   target = T5(dataclasses.replace(case.model.config, pad_id=5))
@@ -162,7 +162,7 @@ TEXTS = np.array(list(itertools.product(range(1, WORDS), repeat=3)), np.int32)
 
 
 def sampled(name, draft, rule, share, rows):
-  """Samples behind the first prompt."""
+  """Draws samples after the first prompt."""
   case, key = made(name), jax.random.key(1)
   strategy = fd.Speculative(
     (case.model, draft),
@@ -176,7 +176,7 @@ def sampled(name, draft, rule, share, rows):
 
 @functools.cache
 def law_by_scores(name):
-  """{text: probability} of the first three tokens behind the first prompt. Each text is scored in
+  """{text: probability} of the first three tokens after the first prompt. Each text is scored in
   one call."""
   case = made(name)
   inputs = {k: np.repeat(x[:1], len(TEXTS), axis=0) for k, x in case.rows().items()}
@@ -184,7 +184,7 @@ def law_by_scores(name):
   warmed = np.exp(scores / KINDS[name]).reshape((WORDS - 1,) * 3 + (3,))  # not normalised
   first, second, third = np.moveaxis(warmed, -1, 0)
   weights = first[:, 0, 0], second[:, :, 0], third
-  p1, p2, p3 = (x / x.sum(-1, keepdims=True) for x in weights)  # each behind the tokens before it
+  p1, p2, p3 = (x / x.sum(-1, keepdims=True) for x in weights)  # each after the tokens before it
   law = p1[:, None, None] * p2[:, :, None] * p3
   return dict(zip(map(tuple, TEXTS.tolist()), law.reshape(-1).tolist(), strict=True))
 

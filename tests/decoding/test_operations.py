@@ -1,4 +1,4 @@
-"""Counts what one call computes, so that no change makes a call dearer unnoticed.
+"""Counts the operations of one call, so that no change makes a call slower unnoticed.
 
 The program is counted as it is traced, before XLA compiles it: the counts depend on neither the
 machine nor XLA's version. `BOUNDS` are upper bounds. To renew them, copy the counts that a failing
@@ -101,7 +101,7 @@ def counts_of(name):
   model, make = PROGRAMS[name]
   strategy, target = make(), Bound(*zeros(model))
   _, prompt, _ = checked(model, np.full((ROWS, PROMPT), 2), None, None, MAX_LEN, None)
-  # the strategy is an argument too, as in `decode`: its parameters are no constants
+  # the strategy is an argument, as in `decode`, so that its parameters are not constants
   begin = lambda strategy, target, prompt: strategy.init(target, prompt, MAX_LEN, None)
   step = lambda strategy, target, state: strategy.step(target, state)
   state = jax.eval_shape(begin, strategy, target, prompt)

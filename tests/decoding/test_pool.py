@@ -103,7 +103,7 @@ def test_rows_that_end_early_make_room():
 @pytest.mark.parametrize('strategy', [fd.Greedy(), fd.Beam(2)], ids=['greedy', 'beam'])
 @pytest.mark.wide('beam')
 def test_fillers_cost_no_calls_of_a_model_without_ends(strategy):
-  """Seven inputs in eight rows come and leave together: each takes 19 calls behind its first token.
+  """Seven inputs in eight rows start and end together: each takes 19 calls after its first token.
   The filler takes none."""
   (part,) = decode_each(HashLM(eos_ids=()), {}, prompts(7), strategy, 20, rows=8)
   assert part.row_calls == 8 * 19 and sorted(part.indices) == list(range(7))

@@ -275,7 +275,7 @@ def test_lists_of_several_lengths_share_a_pool():
 
 
 def test_the_pool_s_widths_are_not_the_longest_source_s():
-  """Of a model without positions, as T5 is."""
+  """The model has no positions, like T5."""
   before = pool._exchange._cache_size()
   for length in (17, 19, 31):
     pool.decode_all(MODEL, {}, [np.full(length, 3)] * 4, fd.Greedy(), 5, rows=4)
@@ -283,7 +283,7 @@ def test_the_pool_s_widths_are_not_the_longest_source_s():
 
 
 def test_sources_of_ten_lengths_compile_two_programs():
-  """A row alone is decoded as it is in a batch of longer ones, where it is padded."""
+  """A single row is decoded as in a batch of longer rows, where it is padded."""
   params = jax.tree.map(lambda x: 3 * np.asarray(x), TRANSLATOR.init(jax.random.key(1)))
   sources = [[*prompt[:31], 1] for prompt in prompts()]
   together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)

@@ -40,8 +40,8 @@ def law_by_hand(logits: np.ndarray, temperature: float, top_k: int, top_p: float
 @pytest.mark.parametrize('v', [5, 2 * BLOCK * 5 - 1, 2 * BLOCK * 5, 1000])
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out'])
 def test_the_best_few_are_those_of_the_definition(kind, v):
-  """Of equal entries the one with the lowest index comes first, whether all are ranked or blocks of
-  them. Entries may all be minus infinity."""
+  """Equal entries are ordered by index, whether all are ranked or blocks of them. All entries may
+  be minus infinity."""
   rng = np.random.default_rng(0)
   x = rng.normal(0, 3, (4, 3, v)).astype(np.float32)
   x = x.round() + 0 if kind == 'tied' else x  # without -0
@@ -55,7 +55,8 @@ def test_the_best_few_are_those_of_the_definition(kind, v):
 
 @pytest.mark.parametrize('reach', [0, 1, 3, 20])
 def test_a_window_adds_up_what_is_near(reach):
-  """By its definition, at the ends too. Of equal windows the one with the likelier middle leads."""
+  """Compared with the definition, also at the ends. If windows are equal, the one with the more
+  likely middle comes first."""
   logits = np.random.default_rng(0).normal(0, 2, (3, 12))
   law = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   near = np.array(
@@ -145,7 +146,7 @@ def test_what_is_cut_is_what_a_full_sort_cuts(seed, kinds, top_k, top_p):
   logits[:, 17] = np.maximum(logits[:, 17], -1)  # something is possible
   warped = np.asarray(WARP(logits, jnp.float32(1), jnp.int32(top_k), jnp.float32(top_p), NO_MIN_P))
   for law, row in zip(warped, logits, strict=True):
-    # A sum of probabilities that lies within rounding of top_p may count as either.
+    # A sum of probabilities that differs from top_p by rounding may count as either.
     least, most = (kept_by_sorting(row, top_k, top_p * (1 + error)) for error in (-1e-5, 1e-5))
     kept = law > -np.inf
     assert not (least & ~kept).any()
@@ -223,7 +224,7 @@ def test_tokens_are_drawn_from_the_warped_law_and_not_from_another():
 
 
 def first_logits() -> np.ndarray:
-  """The logits behind the first prompt."""
+  """Returns the logits after the first prompt."""
 
   def logits():
     cache = MODEL.init_cache({}, None, 1, 8)

@@ -40,8 +40,8 @@ def test_each_token_is_scored_given_all_before_it():
 
 
 def test_which_tokens_greedy_decoding_would_write_there():
-  """All tokens of its own text; of other texts those that are the likeliest behind the tokens
-  before."""
+  """All tokens of its own text, and in other texts each token that is the most likely one after the
+  tokens before."""
   greedy = fd.decode(MODEL, {}, PROMPTS, fd.Greedy(), LENGTHS, max_len=6)
   own = fd.score(MODEL, {}, PROMPTS, greedy.tokens, greedy.lengths, LENGTHS)
   assert (own.best == (np.arange(6) < np.asarray(greedy.lengths)[:, None])).all()

@@ -85,7 +85,7 @@ class Watching:
 
 
 def up_to(count, width):
-  """0, 1, ..., count - 1 of each row, and then a number that is no position."""
+  """0, 1, ..., count - 1 in each row, and then a number that is not a position."""
   each = np.arange(width, dtype=np.int32)[None]
   return jnp.where(each < count[:, None], each, 10_000)
 

@@ -97,7 +97,7 @@ def test_siblings_are_numbered_where_no_ranks_are_given(kind):
 ])  # fmt: skip
 def test_parents_that_are_no_tree_are_refused(parents):
   """Cycles, a child before its parent, a node that is its own parent, numbers out of range, two
-  roots or none, and what is no list of numbers."""
+  roots or none, and values that are not a list of numbers."""
   with pytest.raises(fd.UserError, match=r'are no tree: give -1 for node 0'):
     Topology.from_parents(parents)
 

@@ -116,7 +116,8 @@ def test_acceptance_by_place_is_of_calls_that_came_there():
 
 
 def test_tokens_a_call_with_the_interval_of_texts():
-  """Texts of 3, 3 and 1 tokens a call: the ends are of samples of like texts alone."""
+  """Texts have 3, 3 and 1 tokens a call. The ends of the interval come from samples of equal
+  texts."""
   three = texts(range(7), range(4), range(4), block_sizes=[[3, 3], [3], [1, 1, 1]])
   assert tokens_per_call(three) == (2.0, 1.0, 3.0)
   assert tokens_per_call(three, slice(2)) == (3.0, 3.0, 3.0)

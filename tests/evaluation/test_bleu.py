@@ -28,7 +28,7 @@ def test_punctuation_is_tokenised_and_abbreviations_are_not():
 
 
 def test_short_output_is_punished_once_for_the_corpus():
-  # 4 and 6 of 5 and 7 words, every n-gram right: the brevity penalty exp(1 - 12 / 10) alone
+  # 4 of 5 and 6 of 7 words, with every n-gram right: only the brevity penalty exp(1 - 12 / 10)
   score = split_compound_bleu(['a b c d', 'e f g h i j'], ['a b c d x', 'e f g h i j y']).score
   assert score == pytest.approx(100 * 2.718281828**-0.2)
 

@@ -46,7 +46,7 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
   state = texts(target, strategy, PROMPTS, 8, None, 0)
   program = repeated.lower(target, strategy, state, 4).as_text()
   assert program.count('stablehlo.while') == 1 and 'stablehlo.if' not in program
-  # Of several branches there are choices by the platform alone, which are constants.
+  # Only choices by the platform have several branches, and these are constants.
   assert program.count('}, {') == len(re.findall(r'stablehlo\.case"\(%c', program))
 
 

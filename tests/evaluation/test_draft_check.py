@@ -1,5 +1,5 @@
-"""The share of the target's own tokens that a draft guesses: each guess is that of the text before
-it alone."""
+"""The share of the target's own tokens that a draft guesses. Each guess depends only on the text
+before it."""
 
 import functools
 import warnings
@@ -47,7 +47,7 @@ DRAFTS = {
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def guess_after(model, params, module, draft, inputs, text):
-  """What the draft guesses behind a text, all of which it has just been given."""
+  """Returns the draft's guesses after a text, all of which it reads at once."""
   target = Bound(model, params)
   n = text.shape[1] - 1  # the newest token, the root, is not in the cache
   memory = model.encode(params, inputs)

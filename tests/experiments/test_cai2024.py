@@ -85,7 +85,7 @@ def a_row(stage='medusa-1', tree='calibrated', batch=1, **figures):
 
 
 def test_the_table_has_our_rows_in_order_and_then_the_papers():
-  failed = {'stage': 'medusa-2', 'error': 'no space left'}  # a training: there is no tree
+  failed = {'stage': 'medusa-2', 'error': 'no space left'}  # a training, which has no tree
   ours = [failed, a_row(batch=8), a_row(tree='typical', same_as_plain=0.5), a_row(tree='chain')]
   table = cai2024.speeds(ours)
   lines = [tuple(entry.ours for entry in row) for row in table.rows]

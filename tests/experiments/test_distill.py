@@ -330,7 +330,7 @@ def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(
 
 
 def unfinished(task, batches, *_):
-  """Looks at the first batch, in place of a training."""
+  """Looks at the first batch instead of training."""
   assert batches[0]
   return types.SimpleNamespace(is_finished=False)
 

@@ -1,4 +1,5 @@
-"""Drafters side by side: settings, rows, tables, all at toy size; and one drafter trained alone."""
+"""The comparison of drafters at toy size: settings, rows, tables. And the training of one
+drafter."""
 
 import dataclasses
 import itertools
@@ -238,7 +239,7 @@ def test_all_at_toy_size(task, tmp_path, launch):
   assert launch('drafts', *words).code == 0 and results.read_bytes() == before
 
 
-# --- one drafter alone
+# --- the training of one drafter
 
 
 SETTINGS = {
@@ -254,7 +255,7 @@ SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-  """Folders of a base, of another one, and of text that the first has written."""
+  """Folders of two bases, and of text that the first has written."""
 
   base: pathlib.Path
   other: pathlib.Path
@@ -434,7 +435,7 @@ def test_mistakes_are_sentences_and_nothing_is_made(
   ended = launch('train', *command, f'--workdir={tmp_path}/out')
   assert ended.code == 2 and all(phrase in ended.err for phrase in phrases), ended.err
   made = {file.name for file in (tmp_path / 'out').glob('*')}
-  assert made <= {'lock', 'settings.json'}  # and a corrected command goes on
+  assert made <= {'lock', 'settings.json'}  # so a corrected command can use the folder
 
 
 def test_settings_of_one_drafter():

@@ -48,7 +48,7 @@ def test_a_translator_in_int8_beside_float32(table, launch, base):
 
 
 def test_figures_are_those_of_the_texts_one_by_one(translator, tmp_path, monkeypatch):
-  """Another model stands for the type, so that texts differ."""
+  """A different model is loaded for the other type, so that texts differ."""
   rng, most, load = np.random.default_rng(0), 4, fd.load
   sources, targets = (rng.integers(3, 30, (5, width)).astype(np.int32) for width in (4, 3))
   lengths = np.array([3, 2, 3, 1, 3])

@@ -239,7 +239,7 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   after = results.read_text()
   assert after.startswith(before) and after.count('\n') == before.count('\n') + 1
   assert launch('incremental', *words).code == 0 and results.read_text() == after
-  # Lengths that were measured alone are measured again beside the new one.
+  # Lengths that were measured without the new one are measured again, together with it.
   assert launch('incremental', *words, '--config.growth.lengths=(4, 8, 16)').code == 0
   assert results.read_text().count('\n') == after.count('\n') + 3
 

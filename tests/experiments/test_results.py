@@ -1,4 +1,4 @@
-"""docs/results: what stands on a page is what its lines say."""
+"""docs/results: each page shows what its JSON lines say."""
 
 import json
 import pathlib

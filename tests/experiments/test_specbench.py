@@ -33,7 +33,7 @@ QUESTIONS = {  # as they are published, in short
 
 
 def saved(folder, texts, width=8):
-  """Saves a model without training, and a draft network for it beside it."""
+  """Saves an untrained model, and a draft network for it in a folder next to it."""
   tokenizer = Tokenizer.train(texts, folder.with_suffix('.pieces'), vocab_size=24)
   model = LM(LMConfig(vocab_size=24, d_model=width, d_ff=12, heads=2, layers=1))
   params = jax.jit(model.init)(jax.random.key(3))

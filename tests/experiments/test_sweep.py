@@ -181,7 +181,7 @@ def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path)
 
 
 def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
-  """Its local executor stands for SLURM's; the job is killed in the middle."""
+  """Its local executor is used instead of SLURM's, and the job is killed in the middle."""
   local = submitit.LocalExecutor
   monkeypatch.setattr(submitit, 'AutoExecutor', lambda folder, cluster: local(folder))
   (tmp_path / 'run' / 'kill').touch()

@@ -63,7 +63,7 @@ def test_round_trip_by_folder_and_by_workdir(parts, folder):
 
 
 def test_settings_of_generate_are_saved_with_the_model(parts, tmp_path):
-  """Those that came with it: who goes on from the copy writes the same text."""
+  """The settings of the original folder are in the copy, so that the copy writes the same text."""
   _, params, _, _ = parts
   settings = {'forced_bos_token_id': 7, 'bad_words_ids': [[3, 4]], 'sequence_bias': [[[5], 2.0]]}
   fd.save(Transformer(CONFIG, generation=settings), params, tmp_path / 'own')
@@ -286,7 +286,7 @@ def test_no_folder_and_an_unfinished_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'out').mkdir()
   with pytest.raises(fd.UserError, match=r'is not a folder: .*finished training run$'):
-    fd.load('out/nowhere')  # a mistyped workdir is no name of a model to download
+    fd.load('out/nowhere')  # a mistyped workdir is not taken for a model to download
   with pytest.raises(fd.UserError, match=r'no config\.json: give the workdir'):
     fd.load(tmp_path)
 

@@ -37,7 +37,8 @@ def noisy(params, seed=5):
 
 @pytest.fixture(params=KINDS, scope='module')
 def heads(request):
-  """With a bias that says more than the heads do: what they rank alone is not what they guess."""
+  """Heads whose bias is stronger than they are, so that their guesses differ from their own
+  ranks."""
   module = KINDS[request.param]
   params = noisy(jax.jit(module.init)(jax.random.key(0)))
   return Bound(module, params | {'after': 8 * params['after']})
@@ -63,8 +64,7 @@ def before_bias(heads, target, row):
 
 
 def one_by_one(heads, target, row):
-  """The tree of a row in plain Python: the words of each head, put in order behind each parent's
-  token."""
+  """The tree of a row in plain Python: the words of each head, ranked after each parent's token."""
   logits = before_bias(heads, target, row)
   before, after = (np.asarray(heads.params[name]) for name in ('before', 'after'))
   tokens = [int(ROOT[row])]
@@ -140,8 +140,8 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
 
 @pytest.mark.parametrize('reach', [1, 4])
 def test_a_window_ranks_what_the_bias_has_corrected(heads, target, reach):
-  """In plain Python, behind each parent's token; the window before the bias would guess
-  otherwise."""
+  """Compared with plain Python, after each parent's token. A window before the bias would give
+  other guesses."""
 
   def near(logits):
     law = np.exp(logits - logits.max())

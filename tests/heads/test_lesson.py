@@ -80,7 +80,7 @@ def block_steps(draft, target, alone, t):
 
 @jax.jit
 def trained_logits(draft, target, batch, anchors):
-  """The guesses behind the anchors, and their logits [passes, b, a, v]."""
+  """Returns the guesses after the anchors, and their logits [passes, b, a, v]."""
   seen = seen_by(target, batch, draft.module.taps)
   rows = make_guesses(draft, Lesson(target, batch, seen, anchors), PASSES)
   by_row, carry = [], draft.module.start_carry(rows.states[0])
@@ -144,8 +144,8 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
 
 @pytest.mark.slow
 def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
-  """EAGLE behind its own guesses: the rows of a batch in which these had been written, true
-  features aside."""
+  """EAGLE reads its own guesses. Its rows are those of a batch that has these guesses as text,
+  except for the target's features."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')
   anchors, seen = anchors_of(batch), seen_by(target, batch)
   lesson = Lesson(target, batch, seen, anchors)

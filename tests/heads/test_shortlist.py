@@ -110,7 +110,9 @@ def test_only_these_words_are_guessed(params, name):
   first, without = (
     drafts(params, which)[:, 1:4] for which in (short, drafter)
   )  # a first token by the model, then these
-  assert np.isin(first, [*short[1]['ids'], MODEL.pad_id]).all()  # nothing stands behind an end
+  assert np.isin(
+    first, [*short[1]['ids'], MODEL.pad_id]
+  ).all()  # after an end there is only padding
   assert not np.isin(without, [*short[1]['ids'], MODEL.pad_id]).all()
 
 
@@ -142,7 +144,7 @@ def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
     for place in range(int(length) - 2):
       known = int(tokens[place + 1]) in short[1]['ids'].tolist()
       assert (ranks[place, 0] == NEVER) != known
-      assert not known or ranks[place, 0] <= before[place, 0]  # fewer stand before it
+      assert not known or ranks[place, 0] <= before[place, 0]  # a rank never rises
 
 
 CONV = FConv(FConvConfig(

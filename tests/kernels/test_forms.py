@@ -25,7 +25,8 @@ def one_form(name, least=1):
 @pytest.mark.parametrize('shape', [(6, 96), (2, 3, 70), (2, 3, 64)])
 @pytest.mark.parametrize('rows', [1, 3, 6])
 def test_each_form_is_the_product(use, name, shape, rows):
-  """In int8 bit for bit, at the largest numbers too; with 70 inputs there are no lanes."""
+  """In int8 it is equal bit for bit, also for the largest numbers. With 70 inputs there are no
+  lanes."""
   use(one_form(name, least=2))
   draw = np.random.default_rng(0).integers(-127, 128, (rows, shape[-1]), np.int8)
   x, kernel = jnp.asarray(draw), jnp.full(shape, -127, np.int8).at[0].set(127)

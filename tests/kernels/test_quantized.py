@@ -28,8 +28,8 @@ MODULES |= {
     TRANSFORMER, BlockwiseHeads(k=2, d_model=8, d_ff=6, first='transformed')
   )
 }
-# Matrices that are no kernels: what positions add, what a bias of low rank looks up, what chooses
-# experts, and a forecast's.
+# Matrices that are not kernels: positions, the lookup of a bias of low rank, the router of experts,
+# and a forecast's.
 WIDE = (
   'source_positions', 'target_positions', 'encoder_bias', 'decoder_bias', 'before', 'slots',
   'router', 'weights',

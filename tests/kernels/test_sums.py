@@ -34,7 +34,7 @@ TOKENS = np.random.default_rng(0).integers(2, 300, (1, 64), np.int32)
 
 
 def logits_of(model, params, width):
-  """Logits of the last 16 tokens, read `width` at once behind the others."""
+  """Returns the logits of the last 16 tokens, read `width` at a time after the others."""
 
   @functools.partial(jax.jit, compiler_options=OPTIMISED)
   def read(tokens, cache):
@@ -63,7 +63,9 @@ def test_calls_of_any_width_compute_the_same_bits(name):
 
 def test_by_xlas_sums_bits_depend_on_the_width(monkeypatch):
   """The test above would see it."""
-  config = dataclasses.replace(MODELS['grouped heads'].config, norm_epsilon=2e-6)  # traced anew
+  config = dataclasses.replace(
+    MODELS['grouped heads'].config, norm_epsilon=2e-6
+  )  # so that it is traced again
   monkeypatch.setattr(lm, 'row_mean', lambda x: x.mean(axis=-1, keepdims=True))
   monkeypatch.setattr(attention, 'softmax', jax.nn.softmax)
   params = fd.quantize(LM(config), jax.jit(LM(config).init)(jax.random.key(0)))

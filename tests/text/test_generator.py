@@ -282,7 +282,7 @@ def test_programs_are_not_kept_where_the_user_has_decided(no_programs_kept, tmp_
 
 @pytest.mark.parametrize('free', [None, programs.LEAST_FREE - 1])
 def test_a_home_without_room_is_one_note(no_programs_kept, tmp_path, free):
-  """A file stands where the folder would be, or the disk is full."""
+  """There is a file at the folder's place, or the disk is full."""
   if free is None:
     (tmp_path / 'home').write_text('')
   no_programs_kept.setattr(
@@ -361,8 +361,8 @@ def test_other_settings_of_a_chat_are_variables_of_its_template(talker, monkeypa
 
 
 @pytest.mark.parametrize('ask, message', [
-  (lambda g, asked: g.chat(asked, warmth=1), "the chat template has no variable 'warmth', and"),
-  (lambda g, asked: g.stream(asked, warmth=1), "the chat template has no variable 'warmth'"),
+  (lambda g, chat: g.chat(chat, warmth=1), "the chat template has no variable 'warmth', and"),
+  (lambda g, chat: g.stream(chat, warmth=1), "the chat template has no variable 'warmth'"),
   (lambda g, asked: dataclasses.replace(g, template={'warmth': 1}), 'has no variable .warmth'),
   (lambda g, asked: g('a', enable_thinking=False), "a call has no argument 'enable_thinking'"),
   (lambda g, asked: g.chat('Count!'), 'messages are a list of'),

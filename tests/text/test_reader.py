@@ -80,7 +80,7 @@ def test_a_long_stream_is_the_text_that_one_reading_yields(kind, seed, tmp_path)
 
 
 class FallingBack:
-  """BPE that falls back to bytes: one wrong byte makes all beside it wrong."""
+  """BPE that falls back to bytes: one wrong byte makes its neighbours wrong too."""
 
   def __init__(self):
     words = [f'<0x{byte:02X}>' for byte in range(256)] + ['a', 'b']

@@ -39,7 +39,7 @@ def test_it_is_the_decode_call_by_call(recorded):
       size = calls['emitted'][i]
       assert guesses[path].tolist()[:size] == recorded.texts[row][at : at + len(path)][:size]
       at += size
-      best = calls['top_ids'][i][path, 0].tolist()  # the tokens behind the path
+      best = calls['top_ids'][i][path, 0].tolist()  # the tokens after the path
       assert best[:size] == recorded.texts[row][at - size + 1 : at + 1]
     assert at == len(recorded.texts[row]) - 1
     begin = end

@@ -53,8 +53,7 @@ class Matrices:
 
 
 def packed(seed, rows=3, length=12):
-  """A batch of rows with sentences of 1 to 5 tokens one behind the other, each counting up from its
-  first token."""
+  """A batch of packed rows: sentences of 1 to 5 tokens, each counting up from its first token."""
   rng = np.random.default_rng(seed)
   names = ('target', 'target_segment', 'target_position')
   batch = {name: np.zeros((rows, length), np.int32) for name in names}

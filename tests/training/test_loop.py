@@ -75,7 +75,7 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
       stdout=subprocess.PIPE,
       text=True,
     )
-    for _ in range(random.randint(1, 3)):  # so many lines of the log
+    for _ in range(random.randint(1, 3)):  # read a few lines of the log
       moments.append(process.stdout.readline())
     time.sleep(random.random() * 0.3)
     process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the three tasks train, and what they leave alone."""
+"""The parameters that each of the three tasks trains, and those that it does not change."""
 
 import jax
 import jax.numpy as jnp

@@ -48,7 +48,7 @@ def test_it_is_the_optimizer_of_directions_and_lengths():
     without = optax.apply_updates(without, updates)
   np.testing.assert_allclose(params['layer']['kernel'], kernel_of(parts), rtol=1e-5)
   np.testing.assert_allclose(params['bias'], parts['bias'], rtol=1e-5)
-  # Adam alone goes elsewhere
+  # plain Adam ends elsewhere
   assert abs(params['layer']['kernel'] - without['layer']['kernel']).max() > 0.01
 
 
@@ -67,7 +67,7 @@ def test_a_config_asks_for_it_and_spares_heads():
   }
   updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
   assert jax.tree.structure(updates) == jax.tree.structure(params)
-  # Medusa's alone begin at zero
+  # only Medusa's begin at zero
   frozen = config.build().init({'head_0': {'block_0': {'kernel': 0 * kernel}}})
   assert not any(part.length for part in frozen if hasattr(part, 'length'))
 

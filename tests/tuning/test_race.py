@@ -120,7 +120,7 @@ def test_it_is_over_when_more_rounds_would_change_nothing(run_race):
   one = run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=5)
   assert not one.is_over  # a batch has not been seen
   assert run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=6).is_over
-  # greedy alone is left
+  # only greedy is left
   assert run_race({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over
   equal = {'greedy': 3.0, 'a': 1.0, 'b': 1.0}
   assert not run_race(equal, batches=2, rounds=racing.VISITS * 2 - 1).is_over

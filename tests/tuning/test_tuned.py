@@ -1,4 +1,4 @@
-"""What was tuned: saved beside the model, loaded again, and refused where it does not fit."""
+"""The result of tuning is saved next to the model, loaded again, and refused if it does not fit."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ TUNED = Tuned(
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  """A model folder with heads, another one beside it, and what was tuned for the first."""
+  """A model folder with heads, a second model folder, and the result of tuning for the first."""
   place = tmp_path_factory.mktemp('tuned')
   model = LM(LMConfig(vocab_size=14, d_model=8, d_ff=8, layers=1, heads=2, key_heads=2))
   heads = BlockwiseHeads(k=3, d_model=8, d_ff=6)
@@ -60,7 +60,7 @@ def test_beside_a_folder_that_cannot_be_written_the_users_own_is_used(run, tmp_p
   assert file.is_relative_to(tmp_path / 'data' / 'fastdec') and not (folder / 'tuned.json').exists()
   assert fd.load_tuned(folder).strategy.k == 2
   os.utime(file, (1, 1))
-  dataclasses.replace(tuned, strategy=fd.Greedy()).save(folder)  # newer, and beside the model
+  dataclasses.replace(tuned, strategy=fd.Greedy()).save(folder)  # newer, and next to the model
   assert isinstance(fd.load_tuned(folder).strategy, fd.Greedy)
 
 
@@ -76,7 +76,7 @@ def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
 
 
 def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
-  """The file lies in the folder that it is about, and what the folder is stays what it was."""
+  """The file is in the folder that it is about, and does not change the folder's content hash."""
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'llama'}))
   for name in ('model-00001-of-00001.safetensors', 'tokenizer.json'):
     (tmp_path / name).write_bytes(b'weights, or words')

@@ -109,7 +109,7 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
 
 @jax.jit
 def guessed(strategy, target, prompt):
-  """The first guesses behind token 4."""
+  """Returns the first guesses after token 4."""
   state = strategy.init(target, prompt, MAX_LEN, jax.random.split(jax.random.key(0), 3))
   root = jnp.full(3, 4, jnp.int32)
   return strategy.drafter.propose(target, state.drafter, root, None)[0].tokens
@@ -246,7 +246,7 @@ CHAINS = {'eagle': eagle_chain, 'block': block_chain}
 
 
 def seen(strategy, rows, chunks=1):
-  """Counts how often each text of three tokens is written behind the first prompt."""
+  """Counts how often each text of three tokens is written after the first prompt."""
   case, law, times = made(OF), law_by_scores(OF), 0
   inputs = {name: np.repeat(x[:1], rows, axis=0) for name, x in case.rows().items()}
   for chunk in range(chunks):
@@ -265,7 +265,7 @@ def test_chains_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(chai
   assert p_value(seen(CHAINS[chain](RULES[rule], False), 5_000), law) < 1e-9
 
 
-@pytest.mark.slow  # test_grown_trees.py has the law of another drafter's
+@pytest.mark.slow  # test_grown_trees.py tests the law of a different drafter
 def test_a_tree_that_grows_has_the_law_of_the_target():
   strategy = fd.Eagle(eagle(OF, **TAPS), 2, 2, 5, sampling=fd.Sampling(WARM))
   assert p_value(seen(strategy, 10_000), law_by_scores(OF)) > 1e-3

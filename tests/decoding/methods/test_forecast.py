@@ -62,8 +62,7 @@ def test_what_is_forecast_rightly_is_written_in_blocks():
 @pytest.mark.slow
 @pytest.mark.parametrize('k', [4, 7])
 def test_guesses_are_the_forecast_behind_those_before_them(k):
-  """All guesses are accepted, so the image has k - 1 of them behind each of the model's own
-  tokens."""
+  """All guesses are accepted, so k - 1 of them follow each of the model's own tokens."""
   out = decoded(fd.LinearForecast(k, EVERYTHING))
   assert (np.asarray(out.block_sizes)[:, :3] == k).all()
   weights = np.asarray(random_params()['forecast']['weights'])

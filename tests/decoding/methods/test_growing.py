@@ -22,7 +22,7 @@ from fastdec.decoding.topology import Topology
 ROWS, WORDS, CANDIDATES = 3, 20, 8
 RNG = np.random.default_rng(1)
 # The tokens of a law's entries: its own indices, those of a draft vocabulary, or other tokens
-# behind each token.
+# after each token.
 NAMES = {
   'own': np.tile(np.arange(CANDIDATES), (WORDS, 1)),
   'vocabulary': np.tile(RNG.permutation(WORDS)[:CANDIDATES], (WORDS, 1)),
@@ -33,7 +33,7 @@ SIZES = [(1, 3, 3), (2, 2, 7), (3, 3, 6), (3, 4, 37), (4, 1, 5), (5, 6, 8)]
 
 
 def random_laws(kind, depth, seed=0):
-  """log q [b, depth, before, candidate] of every level behind every token, in each row."""
+  """log q [b, depth, before, candidate] of every level after every token, in each row."""
   rng = np.random.default_rng(seed)
   laws = -rng.exponential(2, (ROWS, depth, WORDS, CANDIDATES)).astype(np.float32)
   if kind == 'tied':  # nearly all scores have equals, and many children score as their parents do
@@ -56,7 +56,7 @@ def by_hand(laws, names, width, nodes, rows=None):
   """Grows one row's tree by the definition.
 
   Args:
-    laws: for each level [before, candidate]: log q of the candidates behind each token.
+    laws: for each level [before, candidate]: log q of the candidates after each token.
     names: for each level [before, candidate]: the candidates' tokens.
     width, nodes: the tree's sizes.
     rows: a function of level, width and nodes: how many nodes a frontier has (None: `width`).
@@ -163,7 +163,7 @@ def test_parents_come_first_and_siblings_differ_whatever_the_law(kind):
     tokens, tree, _ = grown(laws, 'candidates', width, nodes)
     for row in range(ROWS):
       parents = np.asarray(tree['parents'][row])
-      # raises where it is no tree
+      # raises if it is not a tree
       static = Topology.from_parents(parents, np.asarray(tree['ranks'][row]))
       np.testing.assert_array_equal(tree['mask'][row], static.mask)
       np.testing.assert_array_equal(tree['depths'][row], static.depths)

@@ -19,8 +19,8 @@ K, MAX_LEN = 4, 14
 
 @pytest.mark.slow
 def test_guesses_are_the_model_s_choices_in_the_call_before():
-  """By the definition: each guess is the model's greedy token behind a beginning of the last
-  draft."""
+  """Compared with the definition: each guess is the model's greedy token after a beginning of the
+  last draft."""
   with jax.enable_x64(True):
     case = made('lm with windows')
     target = Bound(case.model, case.params)
@@ -51,5 +51,5 @@ def test_a_model_that_looks_at_the_position_alone_is_right_at_once():
   source = np.array([[5, 6, 7, 8, 9, 10, 11, 12, 13, 1]], np.int32)
   out = fd.decode(Copier(), {}, source, fd.Jacobi(K), max_len=12)
   np.testing.assert_array_equal(out.tokens[:, :10], source)
-  # behind a whole block the model has not been called yet
+  # after a whole block the model has not been called yet
   assert out.block_sizes[0, :5].tolist() == [1, 4, 1, 3, 0]

@@ -36,7 +36,7 @@ def lattice(with_bias=True):
 
 
 def compiled(make, *args):
-  """Runs a function as one program: without it each operation would be compiled alone."""
+  """Runs a function as one program; otherwise each operation would be compiled separately."""
   return jax.jit(lambda: make(*args))()
 
 
@@ -103,7 +103,7 @@ def test_a_tree_has_the_likeliest_paths(width, nodes, with_bias, temperatures):
 
 
 def by_path(row, path):
-  """Tokens and corrected scores of the candidates behind a path, where the bias depends on the
+  """Returns tokens and corrected scores of the candidates after a path. The bias depends on the
   whole path."""
   i, (scores, ids) = len(path) - 1, best(jnp.asarray(LOGITS), CANDIDATES)
   return np.asarray(ids[row, i]), np.asarray(scores[row, i]) + TABLE[
@@ -194,7 +194,7 @@ def drawn(law):
 def joint(law, with_bias=True):
   """The law of two guesses, [first, second], and q of each."""
   settings = float(law.temperature), int(law.top_k), float(law.top_p)
-  q = np.zeros((2, WORDS, WORDS))  # of each guess, behind each token
+  q = np.zeros((2, WORDS, WORDS))  # of each guess, after each token
   for i in range(2):
     for before in range(WORDS):
       ids, scores = behind(0, i, before, with_bias)

@@ -292,7 +292,7 @@ def test_text_that_repeats_itself_takes_long_blocks():
   loops = np.asarray(out.lengths) == 60
   assert loops.sum() > 3
   sizes = np.asarray(out.block_sizes)[loops]
-  assert (sizes[:, :12].max(axis=1) == 4).all()  # the bonus behind three guesses included
+  assert (sizes[:, :12].max(axis=1) == 4).all()  # three guesses and the bonus
   assert (sizes.sum(axis=1) / (sizes > 0).sum(axis=1) > 2.5).all()
 
 

@@ -29,7 +29,7 @@ def search(source, text, ngram, count):
   """The definition in plain Python: the tokens that followed the latest earlier occurrence of the
   longest matching suffix."""
   for n in range(min(ngram, len(text)), 0, -1):
-    for place, words in ((1, text), (0, source)):  # the source lies before the text
+    for place, words in ((1, text), (0, source)):  # the source is before the text
       for end in range(len(words) - 1, n - 1, -1):  # something follows it
         if words[end - n : end] == text[-n:]:
           if not place:
@@ -97,7 +97,7 @@ def test_by_hand(source, text, draft):
 
 @dataclasses.dataclass(frozen=True)
 class Looping(HashLM):
-  """The next token depends on the last one alone: text that soon repeats itself."""
+  """The next token depends only on the last one, so the text soon repeats itself."""
 
   def apply(self, params, tokens, nodes, cache):
     return self.hidden(tokens), (), super().apply(params, tokens, nodes, cache)[2]
@@ -210,7 +210,7 @@ def test_sampling_keeps_the_law():
 
 
 def joint_law(model, last, temperature, top_p):
-  """The joint law of the three tokens behind `last`. Pads follow an end."""
+  """Returns the joint law of the three tokens after `last`. Pads follow an end."""
   logits = np.asarray(model.unembed({}, model.hidden(jnp.arange(5))), np.float64)
   law = np.zeros((5, 5))
   for before in range(5):

@@ -1,7 +1,7 @@
 """Drafts in the published layouts: with our strategies they draft what their authors' code drafts.
 
-A rule that accepts any draft makes a chain visible as the tokens behind the root; a tree is read
-off the drafter. The two prompts of each family are one ragged batch.
+With a rule that accepts any draft, the tokens after the root are the chain. A tree is read from the
+drafter. The two prompts of each family are one ragged batch.
 """
 
 import jax

@@ -39,7 +39,7 @@ def paths(draft: Draft) -> list[list[int]]:
    [[2], [2, 3], [2, 3, 4], [2, 3, 8], [5], [5, 6]]),
   ((TREE, [7, 5, 2, 6, 3, 8]), (CHAIN, [7, 2, 3, 4]),
    [[2], [2, 3], [2, 3, 4], [2, 3, 8], [5], [5, 6]]),
-  # the same words in another order are no duplicates
+  # the same words in a different order are not duplicates
   ((CHAIN, [7, 2, 3, 4]), (CHAIN, [7, 3, 2, 4]),
    [[2], [2, 3], [2, 3, 4], [3], [3, 2], [3, 2, 4]]),
 ])  # fmt: skip

@@ -13,7 +13,7 @@ from fastdec.decoding.protocol import Draft
 from fastdec.decoding.topology import Topology
 
 CHAIN = Topology.chain(4)
-# The target's logits behind each node of the chain 7, 2, 4, 5: its choices are 2, then 3 (4 second,
+# The target's logits after each node of the chain 7, 2, 4, 5: its choices are 2, then 3 (4 second,
 # 5 third), then 5, then 1.
 LOGITS = np.zeros((1, 4, 8), np.float32)
 for node, ranking in enumerate([[2, 6], [3, 4, 5], [5, 0], [1, 2]]):

@@ -51,7 +51,7 @@ class BonusFromTarget:
 def exact_law(temperature, top_k, top_p, change=lambda known, logits: logits):
   """{text: probability} of all texts of TOKENS tokens, or fewer where they end.
 
-  `change` changes the logits behind a text."""
+  `change` changes the logits after a text."""
 
   def continued(known, text, probability):
     if len(text) == TOKENS or (text and text[-1] == EOS):
@@ -145,7 +145,7 @@ def test_samples_on_a_tree_have_the_law_of_the_target(settings):
 
 @struct.pytree
 class BonusDrawnAgain(Drawn):
-  """Wrong: the token behind the accepted path is drawn again, although the first draw matched no
+  """Wrong: the token after the accepted path is drawn again, although the first draw matched no
   draft."""
 
   def __call__(self, keys, draft, logits, acceptable):

@@ -121,7 +121,7 @@ def test_suppressed_tokens_do_not_spoil_the_entropy():
 
 
 def test_equally_long_paths_are_compared_at_the_temperature():
-  """Which of two paths is likelier depends on the temperature: 0.55 * 0.3 against 0.35 * 0.5."""
+  """Which of two paths is more likely depends on the temperature: 0.55 * 0.3 against 0.35 * 0.5."""
   parents = np.array([-1, 0, 0, 1, 2], np.int32)
   laws = np.array(
     [[0.55, 0.35, 0.10], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3], [0.4, 0.3, 0.3]]

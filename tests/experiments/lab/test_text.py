@@ -1,4 +1,4 @@
-"""The text of an experiment: every kind through the config, and a teacher's lines in place of
+"""The text of an experiment: every kind through the config, and a teacher's lines instead of
 people's."""
 
 import dataclasses
@@ -240,7 +240,7 @@ def test_archives_want_a_folder(text_of, tmp_path):
 
 @pytest.mark.slow
 def test_real_wmt_text_through_parallel_files(text_of, shared):
-  """newstest2012 stands in for newstest2013 as the dev set: that is not in the shared data."""
+  """newstest2012 is the dev set, because newstest2013 is not in the shared data."""
   names = {
     'train': 'train10k.detok',
     'dev': 'newstest2012.detok',

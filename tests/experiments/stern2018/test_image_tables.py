@@ -1,5 +1,5 @@
-"""Table 2 from rows: the paper's figures beside ours, and what it does not give; pictures keep
-their pixels."""
+"""Table 2 from rows: our figures with the paper's, and figures that the paper does not give;
+pictures keep their pixels."""
 
 import io
 
@@ -148,7 +148,7 @@ def test_samples_are_of_one_set_of_images_and_of_the_models_of_the_rows(tmp_path
 
   save('dev-k4-finetune-distance-2.npz', 2)
   assert drawn() == set()
-  save('dev-k1-regular-exact.npz', 3)  # of a run with another number of images
+  save('dev-k1-regular-exact.npz', 3)  # from a run with a different number of images
   assert drawn() == set()
   save('dev-k4-forecast-distance-2.npz', 3)
   assert drawn() == {'samples.png'}

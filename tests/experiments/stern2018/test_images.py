@@ -1,5 +1,5 @@
-"""Super-resolution's page: settings, rows, the stages behind them, images that a base writes, and
-all of it at toy size."""
+"""Super-resolution's page: settings, rows and their stages, images that a base writes, and the
+whole page at toy size."""
 
 import dataclasses
 import pathlib

@@ -1,5 +1,5 @@
-"""Tables 1 and 4 and their pictures from rows: the paper's figures beside ours, in its layout; what
-failed says why."""
+"""Tables 1 and 4 and their pictures from rows: our figures with the paper's, in its layout. A
+failed row says why."""
 
 import io
 

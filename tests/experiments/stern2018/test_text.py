@@ -114,7 +114,7 @@ def test_distilled_text_of_ones_own_needs_no_teacher(todo):
 
 
 def test_stages_draw_their_own_orders_and_own_text_is_for_heads_on_the_base(todo, stages):
-  """The teacher is the base with another seed; the distilled base writes other text."""
+  """The teacher is the base with a different seed, and the distilled base writes other text."""
   todo(**{'data.own': 'out/own', 'seed': 2**32 - 1})
   trainings = {name: one for name, one in stages.items() if name != 'distilled'}
   orders = [one.get('order', one['seed']) for one in trainings.values()]
@@ -430,7 +430,7 @@ def test_stages_name_what_they_come_from(filled):
   for path in filled.glob('*/inputs.json'):
     if path.parent.is_symlink():
       inputs[path.parent.name] = json.loads(path.read_text()), path.parent.resolve().name
-  assert not list(filled.glob('*/checkpoints*'))  # nobody needs the optimizer's state any more
+  assert not list(filled.glob('*/checkpoints*'))  # the optimizer's state is not needed any more
   name = {run: stage for run, (_, stage) in inputs.items()}
   for run, part, other in (
     ('base-distil', 'start', 'base'),

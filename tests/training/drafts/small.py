@@ -40,7 +40,7 @@ def network(kind, task, **settings):
 
 
 def bound(module, seed=0):
-  """With parameters that are all different from 0, so that nothing hides behind a fresh zero."""
+  """Binds parameters that all differ from 0: a fresh zero could hide a mistake."""
   params = jax.jit(module.init)(jax.random.key(seed))
   rng = np.random.default_rng(seed)
   is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
@@ -62,8 +62,8 @@ def batch_of(task, seed=0, rows=3, length=14):
 
 @functools.partial(jax.jit, static_argnames='taps')
 def seen_by(target, batch, taps=()):
-  """What drafts read of the target, compiled: each operation alone would be a program of its
-  own."""
+  """Returns the features that drafts read. It is compiled, since otherwise each operation would be
+  a program."""
   return target.module.features(target.params, batch, taps)
 
 

@@ -1,4 +1,4 @@
-"""Temperatures that make a draft's confidences true, one behind the other."""
+"""Temperatures that make a draft's confidences true, one guess after another."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Features that are kept: those that are computed anew, on any batch, after a stop too."""
+"""Kept features are equal to computed ones, on any batch, also after a stop."""
 
 import shutil
 
@@ -43,7 +43,7 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
   with pytest.raises(KeyboardInterrupt):
     kept.keep(target, TAPS, batches, numbers, tmp_path)
   stored = kept.keep(target, TAPS, batches, numbers, tmp_path)
-  assert calls[:4] == [0, 1, 1, 2]  # it goes on
+  assert calls[:4] == [0, 1, 1, 2]  # it continues
   batch = jax.tree.map(jnp.asarray, PackedSource(tokens, 2, 12, 3, stored)[1])
   seen = kept.read_batch(batch, target, TAPS).features
   plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}

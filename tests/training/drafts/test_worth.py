@@ -1,4 +1,4 @@
-"""Tokens a call by category, and curves that go on."""
+"""Tokens a call by category, and the forecast of a learning curve."""
 
 import numpy as np
 import pytest
