@@ -70,7 +70,9 @@ class Sampling:
 
   def log_probs(self, logits: Float[Array, '*b v']) -> Float[Array, '*b v']:
     """Returns log-probabilities of the distribution to draw from."""
-    return warp(logits, self.temperature, self.top_k, self.top_p, self.min_p)
+    log_probs = warp(logits, self.temperature, self.top_k, self.top_p, self.min_p)
+    # A new setting changes log_probs here, after the others: docs/add/sampling-setting.md.
+    return log_probs
 
   def check_rows(self, rows: int) -> None:
     """Raises UserError for settings of another number of rows."""
