@@ -51,7 +51,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.kernels.products import with_kernels
-from fastdec.kernels.quantized import TYPES, quantized
+from fastdec.kernels.quantized import TYPES, round_kernel
 from fastdec.models.lm import LMConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import layers_like
@@ -171,7 +171,7 @@ def abstract(module: Any, dtype: str) -> Any:
     return wide
 
   def narrow(kernel: Any) -> Any:
-    return dataclasses.replace(jax.eval_shape(quantized, kernel), rounds_inputs=dtype == 'int8')
+    return dataclasses.replace(jax.eval_shape(round_kernel, kernel), rounds_inputs=dtype == 'int8')
 
   return with_kernels(module, wide, narrow)
 

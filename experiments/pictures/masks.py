@@ -111,7 +111,7 @@ def _convolution() -> Mask:
   kept."""
   n, past = len(TREE_NAMES), WIDTH - 1
   sees = np.zeros((n, past + n), bool)
-  np.put_along_axis(sees, np.asarray(convolution.reads(TREE, WIDTH)), True, axis=1)
+  np.put_along_axis(sees, np.asarray(convolution.frame_slots(TREE, WIDTH)), True, axis=1)
   columns = (*_positions(3 - past, 3), *TREE_NAMES)
   title = f'convolution of width {WIDTH}: tree after 3'
   return Mask(title, sees, TREE_NAMES, columns, np.arange(past + n) < past)

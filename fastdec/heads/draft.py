@@ -32,7 +32,7 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
 from fastdec.struct import Bound
@@ -248,7 +248,7 @@ class DraftNetwork:
       memory = Memory(self.call(params, states, method='memory'), source.mask)
     return tower.empty_cache(self.layers, rows, slots, memory)
 
-  @unrun
+  @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters; a draft vocabulary has the lowest ids."""
     net_key, out_key = jax.random.split(key)

@@ -26,7 +26,7 @@ from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, float_type, vocabulary_projection
-from fastdec.models.layers import affine, biased, unit_scaling
+from fastdec.models.layers import add_bias, affine, unit_scaling
 from fastdec.models.layers import project as product
 
 Project = Callable[[Array], Array]
@@ -174,7 +174,9 @@ class MedusaHeads(Context):
     if self.vocab_size is None:
       return hidden
     logits = product(hidden, own['projection']['kernel'])
-    return biased(logits, own['projection']['bias']) if self.output_bias else logits
+    if self.output_bias:
+      logits = add_bias(logits, own['projection']['bias'])
+    return logits
 
   def _blocks(self, dtype: DTypeLike) -> Params:
     """Returns residual blocks that change nothing yet."""

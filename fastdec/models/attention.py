@@ -14,30 +14,30 @@ from fastdec.cache.ring import LayerRing
 from fastdec.kernels.sums import softmax
 from fastdec.models.api import Nodes
 
-READING = 16  # tokens of a call that reads a prompt, at least
-LONG = 1024  # slots
+READING = 16  # a call on this many tokens or more reads a prompt
+LONG = 1024  # slots of a long cache, at least
 
 
 def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b n s']:
-  """Mask of the slots that each node sees, with the n nodes at slots length..length+n-1.
+  """Mask of the slots that each node sees. The n nodes are in slots length..length+n-1.
 
-  A row with 2 committed slots of 6, nodes root, a, b, aa as in `Nodes`:
+  Example: a row with 6 slots, 2 of them committed, and the nodes root, a, b, aa of `Nodes`:
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 1 1   1      1   0   1 ]
   """
-  node_bs = _beyond(length, slots)
+  node_bs = _number_slots(length, slots)
   committed_bs = node_bs < 0
   return committed_bs[:, None, :] | _among_nodes(nodes, node_bs)
 
 
 def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """Returns the position of each slot's token, for `node_mask`; a node's follows from its depth.
+  """Returns the position of each slot's token; the position of a node follows from its depth.
 
     slot      0 1 | 2=root 3=a 4=b 5=aa
   position    0 1     2     3   3   4
   """
   n = nodes.n
-  node_bs = _beyond(length, slots)
+  node_bs = _number_slots(length, slots)
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, node_bs.clip(0, n - 1), axis=1)
   return length[:, None] + jnp.where(node_bs < 0, node_bs, depth_bs)
@@ -48,16 +48,18 @@ def local_mask(
 ) -> Bool[Array, 'b n s']:
   """Returns `node_mask` for a ring (`cache.ring`): a node sees its own block and the one before."""
   at_bn = length[:, None] + jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
-  return ring_mask(nodes, length, slots, jnp.maximum(at_bn // block - 1, 0) * block)
+  first_bn = jnp.maximum(at_bn // block - 1, 0) * block
+  return ring_mask(nodes, length, slots, first_bn)
 
 
 def ring_mask(
   nodes: Nodes, length: Int[Array, ' b'], slots: int, first_bn: Int[Array, 'b n']
 ) -> Bool[Array, 'b n s']:
-  """Returns `node_mask` for a ring: a node sees positions from `first_bn` on, which are from 0."""
-  # A slot holds a node of this call (0..n-1 ahead of the length), else a token of the round before.
+  """Returns `node_mask` for a ring: a node sees positions from `first_bn` >= 0 on."""
+  # A slot holds a node of this call (0..n-1 ahead of the length) or a committed token, which was
+  # written one round of the ring earlier.
   n = nodes.n
-  ahead_bs = _beyond(length, slots) % slots
+  ahead_bs = _number_slots(length, slots) % slots
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))
   depth_bs = jnp.take_along_axis(depths_bn, ahead_bs.clip(0, n - 1), axis=1)
   position_bs = length[:, None] + jnp.where(ahead_bs < n, depth_bs, ahead_bs - slots)
@@ -71,31 +73,34 @@ def node_window(
 ) -> Bool[Array, 'b n s']:
   """Mask of the last `window` positions up to each node's own; combine it with `node_mask`.
 
-  Window 3 in the example of `node_mask`: aa stands at position 4 (depth 2 after two slots), and
-  sees 2, 3 and 4.
+  Window 3 in the example of `node_mask`: aa is at position 4 (depth 2 after two committed slots)
+  and sees positions 2, 3 and 4.
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 0 0   1      1   1   1 ]
   """
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
   position_bs = slot_positions(nodes, length, slots)
-  return position_bs[:, None, :] > (length[:, None] + depths_bn)[:, :, None] - window
+  own_bn = length[:, None] + depths_bn
+  return position_bs[:, None, :] > own_bn[:, :, None] - window
 
 
 def layer_mask(
   nodes: Nodes, length: Int[Array, ' b'], layer: LayerKV, window: int
 ) -> Bool[Array, 'b n s']:
-  """Returns the mask of a layer's slots, of a ring or not; a node sees the last `window` positions.
+  """Returns the mask of a layer's slots, in a ring or not; a node sees the last `window` positions.
 
-  Window 0: all positions before it."""
+  Window 0: it sees all positions before its own."""
   if isinstance(layer, LayerRing):
     at_bn = length[:, None] + jnp.broadcast_to(nodes.depths, (length.shape[0], nodes.n))
     return ring_mask(nodes, length, layer.slots, jnp.maximum(at_bn - window + 1, 0))
   mask = node_mask(nodes, length, layer.slots)
-  return mask & node_window(nodes, length, layer.slots, window) if window else mask
+  if window:
+    mask &= node_window(nodes, length, layer.slots, window)
+  return mask
 
 
-def _beyond(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
-  """Number of the node in each slot: the slot less the row's length, negative before it."""
+def _number_slots(length: Int[Array, ' b'], slots: int) -> Int[Array, 'b s']:
+  """Returns the index of the node in each slot; it is negative in committed slots."""
   return jnp.arange(slots, dtype=length.dtype)[None] - length[:, None]
 
 
@@ -104,9 +109,10 @@ def _among_nodes(nodes: Nodes, node_bs: Int[Array, 'b s']) -> Bool[Array, 'b n s
   n = nodes.n
   inside_bs = (node_bs >= 0) & (node_bs < n)
   if nodes.is_chain:
-    return inside_bs[:, None, :] & (
-      node_bs[:, None, :] <= jnp.arange(n, dtype=node_bs.dtype)[None, :, None]
-    )
+    index_n = jnp.arange(n, dtype=node_bs.dtype)
+    return inside_bs[:, None, :] & (node_bs[:, None, :] <= index_n[None, :, None])
+
+  # A tree's mask: take the column of each slot's node.
   node_bs, mask = node_bs.clip(0, n - 1), jnp.asarray(nodes.mask)
   if mask.ndim == 2:
     sees_bns = jnp.moveaxis(mask[:, node_bs], 0, 1)
@@ -125,7 +131,7 @@ def attend(
   cap: float | None = None,
   sinks: Float[Array, ' h'] | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Scaled dot-product attention: values mixed by weights; training drops weights (`drop`)."""
+  """Scaled dot-product attention: values mixed by weights. Training drops some weights (`drop`)."""
   return mix(drop(weights_of(q, kv.k, mask, bias, scale, cap, sinks)), kv.v)
 
 
@@ -136,21 +142,23 @@ def attend_to_used(
   used: Int[Array, ''],
   **settings: Any,
 ) -> Float[Array, 'b n h p']:
-  """Returns `attend`, and leaves out slots that nobody sees: only the first `used` may be seen.
+  """Returns `attend`, but skips slots that are hidden from all nodes: those from `used` on.
 
-  A CPU that reads a prompt into a long cache reads a quarter or a half of it, if that is enough. In
-  calls on few tokens, and on other devices, choosing would take longer.
+  A CPU that reads a prompt into a long cache reads only a quarter or a half of the cache, if that
+  is enough. In calls on few tokens, and on other devices, this choice would cost more than it
+  saves.
   """
   if q.shape[1] < READING or kv.slots < LONG or jax.default_backend() != 'cpu':
     return attend(q, kv, mask, **settings)
 
-  def within(end: int) -> Callable[[], Array]:
+  ends = (kv.slots // 4, kv.slots // 2, kv.slots)
+  branches = []
+  for end in ends:
     part = LayerKV(kv.k[:, :, :end], kv.v[:, :, :end])
-    return lambda: attend(q, part, mask[:, :, :end], **settings)
-
-  ends = (kv.slots // 4, kv.slots // 2)
-  choice = sum((used > end).astype(jnp.int32) for end in ends)
-  return jax.lax.switch(choice, [within(end) for end in (*ends, kv.slots)])
+    seen = mask[:, :, :end]
+    branches.append(lambda part=part, seen=seen: attend(q, part, seen, **settings))
+  choice = sum((used > end).astype(jnp.int32) for end in ends[:-1])
+  return jax.lax.switch(choice, branches)
 
 
 def weights_of(
@@ -162,12 +170,12 @@ def weights_of(
   cap: float | None = None,
   sinks: Float[Array, ' h'] | None = None,
 ) -> Float[Array, 'b g r n s']:
-  """Weight of each slot for each query: the softmax of scaled dot products, in float32 at least.
+  """Weight of each slot for each query: the softmax of scaled dot products, in float32 or wider.
 
   h query heads share g key heads, r = h / g each. `bias` is added to the scaled scores (relative
-  positions); `scale` is 1 / sqrt(p) unless given; `cap` bounds the scaled scores. `sinks` are the
-  scores of nothing: heads give it a share of their weights. A row that sees nothing (an empty
-  source) gets equal weights: finite, and never read.
+  positions); `scale` is 1 / sqrt(p) by default; `cap` bounds the scaled scores. `sinks` has a score
+  for each head that competes with the slots' scores: its share of the weights goes to no slot.
+  A row that sees nothing (an empty source) gets equal weights: finite, and never read.
   """
   b, n, h, p = q.shape
   g, s = k.shape[1:3]
@@ -175,25 +183,26 @@ def weights_of(
   wide = np.promote_types(q.dtype, np.float32)
 
   def rows(x: Shaped[Array, '#b #g #r #n s']) -> Shaped[Array, '#b #g m s']:
-    """Lays x out as the scores: XLA's gradient of a softmax takes twice as long over five axes."""
-    return (
-      x[:, :, 0]
-      if r == 1
-      else jnp.broadcast_to(x, (*x.shape[:2], r, n, s)).reshape(*x.shape[:2], r * n, s)
-    )
+    """Joins the axes r and n: XLA's gradient of a softmax takes twice as long over five axes."""
+    if r == 1:
+      return x[:, :, 0]
+    x = jnp.broadcast_to(x, (*x.shape[:2], r, n, s))
+    return x.reshape(*x.shape[:2], r * n, s)
 
+  # Scale the scores and not the queries, which in half precision would be rounded once more.
   q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
   scores = _product(q_bgmp, k, 3, wide)
-  # not the queries: half-precision ones would be rounded once more
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:
     scores = cap * jnp.tanh(scores / cap)
   if bias is not None:
     scores += rows(bias.reshape(bias.shape[0], g, r, *bias.shape[2:])).astype(wide)
   scores = jnp.where(rows(mask[:, None, None]), scores, -1e30)
+
+  # The sink is one more slot, whose weight is dropped after the softmax.
   if sinks is not None:
-    of_nothing = jnp.repeat(sinks.astype(wide).reshape(1, g, r), n, axis=-1)[..., None]
-    scores = jnp.concatenate([scores, jnp.broadcast_to(of_nothing, (b, g, r * n, 1))], axis=-1)
+    sink = jnp.repeat(sinks.astype(wide).reshape(1, g, r), n, axis=-1)[..., None]
+    scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (b, g, r * n, 1))], axis=-1)
   weights = softmax(scores)[..., :s]
   return weights.astype(q.dtype).reshape(b, g, r, n, s)
 
@@ -208,10 +217,10 @@ def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float
 def _product(
   x: Float[Array, 'b g m k'], y: Float[Array, 'b g _ _'], axis: int, dtype: DTypeLike
 ) -> Float[Array, 'b g m _']:
-  """Returns x times y, summed over x's last axis and this one of y.
+  """Returns x times y, summed over x's last axis and the axis `axis` of y.
 
-  On a CPU a single row goes in twice: the loop for one row sums in another order than products of
-  several, and a text in int8 would depend on how many of its tokens are read at once.
+  On a CPU a single row is multiplied twice. XLA's loop for one row sums in a different order than
+  products of several rows: a text in int8 would depend on how many tokens are read at once.
   """
   axes = (((3,), (axis,)), ((0, 1), (0, 1)))
   product = functools.partial(
@@ -234,24 +243,25 @@ def attend_locally(
 ) -> Float[Array, 'b t h p']:
   """1D local attention over whole sequences (Parmar et al. 2018).
 
-  Position i sees positions up to i of its own block of `block` positions, and all of the block
-  before. It takes memory for t * 2 * block weights, not t * t.
+  Position i sees its own block of `block` positions up to i, and the whole block before. This needs
+  memory for t * 2 * block weights, not t * t.
   """
+  # Cut the queries into blocks, as rows of their own.
   b, t, h, p = q.shape
   blocks = -(-t // block)
-  pad = blocks * block - t
+  pad = (0, blocks * block - t)
+  q = jnp.pad(q, ((0, 0), pad, (0, 0), (0, 0))).reshape(b * blocks, block, h, p)
 
-  def cut(x, axis):
-    return jnp.pad(x, [(0, pad if i == axis else 0) for i in range(4)])
-
-  q = cut(q, 1).reshape(b * blocks, block, h, p)
-
-  def windows(x: Float[Array, 'b g t p']) -> Float[Array, 'c g s p']:
-    x = cut(x, 2).reshape(b, -1, blocks, block, p)
+  # Each block reads the keys and values of two blocks: the one before and its own.
+  read = []
+  for x in (kv.k, kv.v):
+    x = jnp.pad(x, ((0, 0), (0, 0), pad, (0, 0))).reshape(b, -1, blocks, block, p)
     before = jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))[:, :, :-1]
-    return jnp.concatenate([before, x], axis=3).swapaxes(1, 2).reshape(b * blocks, -1, 2 * block, p)
+    both = jnp.concatenate([before, x], axis=3).swapaxes(1, 2)
+    read.append(both.reshape(b * blocks, -1, 2 * block, p))
 
+  # The first block has none before it.
   has_before = np.arange(blocks)[:, None, None] > 0
   mask = np.concatenate(np.broadcast_arrays(has_before, np.tri(block, dtype=bool)[None]), axis=2)
   mask = jnp.tile(mask, (b, 1, 1))
-  return attend(q, LayerKV(windows(kv.k), windows(kv.v)), mask, drop).reshape(b, -1, h, p)[:, :t]
+  return attend(q, LayerKV(*read), mask, drop).reshape(b, -1, h, p)[:, :t]

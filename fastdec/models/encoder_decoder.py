@@ -1,8 +1,8 @@
-"""Common part of the encoder-decoders over text: settings, packed rows, calls over a cache.
+"""What the encoder-decoders over text have in common: settings, packed rows, calls over a cache.
 
-A model is its network's parameters and `unembed`. The network has `__call__` for packed rows of
-training text, `encode_source` for a batch of sources, and `decode_nodes` for the nodes of a call.
-`TextStacks` has all three for two stacks of attention; convolutions (`fconv.py`) have their own.
+A model adds `unembed` to its network. The network has `__call__` for packed rows of training text,
+`encode_source` for a batch of sources, and `decode_nodes` for the nodes of a call. `TextStacks`
+implements all three for two stacks of attention; convolutions (`fconv.py`) have their own.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.models.api import NO_TOKEN, Capacity, Nodes, Params, setting, source_length
 from fastdec.models.attention import attend, node_mask, slot_positions
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import look_up
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.stacks import Attend, Sees, Stacks
@@ -43,16 +43,13 @@ class TextStacks(Stacks):
   def bias(
     self, stack: str, queries: Int[Array, 'b n'], keys: Int[Array, 'b s']
   ) -> Float[Array, 'b h n s'] | None:
-    """Returns what positions add to the scores of self-attention, if they do.
+    """Returns what positions add to the scores of self-attention; None: nothing.
 
     Args:
       stack: 'encoder' or 'decoder'.
       queries: positions of the queries.
       keys: positions of the keys.
     """
-
-  def _attend(self, mask: Bool[Array, '#b #n s'], bias: Array | None = None) -> Attend:
-    return functools.partial(attend, mask=mask, bias=bias, scale=self.scale)
 
   def __call__(
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
@@ -61,15 +58,19 @@ class TextStacks(Stacks):
     source, target = batch['source_segment'], batch['target_segment']
     at_source, at_target = batch['source_position'], batch['target_position']
 
-    # The encoder reads each sentence whole.
+    # In the encoder a token sees its whole sentence.
+    scaled = functools.partial(attend, scale=self.scale)
     bias = self.bias('encoder', at_source, at_source)
-    own = self._attend(same_segment(source, source), bias)
+    own = functools.partial(scaled, mask=same_segment(source, source), bias=bias)
     hidden = self.encode(batch['source'], at_source, own, train)
 
-    # The decoder reads the target's tokens before each position, and its own source sentence.
+    # In the decoder a token sees its sentence up to itself, and the source of that sentence.
     causal = same_segment(target, target) & jnp.tri(target.shape[1], dtype=bool)[None]
     bias = self.bias('decoder', at_target, at_target)
-    sees = Sees(self._attend(causal, bias), self._attend(same_segment(target, source)))
+    sees = Sees(
+      functools.partial(scaled, mask=causal, bias=bias),
+      functools.partial(scaled, mask=same_segment(target, source)),
+    )
     inputs = fed_tokens(batch, self.config.start_id)
     decoded, states, _ = self.decode(
       inputs, at_target, sees, self.memory(hidden), train=train, taps=taps
@@ -80,10 +81,10 @@ class TextStacks(Stacks):
     self, tokens: Int[Array, 'b s'], mask: Bool[Array, 'b s']
   ) -> Float[Array, 'b s d']:
     """Encodes a source in each row; the mask is false on padding."""
+    # All rows have the same positions, so one bias serves them all.
     positions = jnp.arange(tokens.shape[1])
-    # All rows have the same positions, and so one bias.
     bias = self.bias('encoder', positions[None], positions[None])
-    own = self._attend(mask[:, None, :], bias)
+    own = functools.partial(attend, mask=mask[:, None, :], bias=bias, scale=self.scale)
     return self.encode(tokens, jnp.broadcast_to(positions, tokens.shape), own, False)
 
   def decode_nodes(
@@ -94,7 +95,7 @@ class TextStacks(Stacks):
     taps: tuple[int, ...],
     across: Attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
-    """Reads the nodes of a call; returns their states, those of `taps`, and the layers written."""
+    """Reads the nodes of a call; returns their states, the states of `taps`, and the new layers."""
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     bias = None
@@ -102,7 +103,7 @@ class TextStacks(Stacks):
       bias = self.bias('decoder', positions, slot_positions(nodes, own.length, own.slots))
     mask = node_mask(nodes, own.length, own.slots)
     sees = Sees(
-      self._attend(mask, bias),
+      functools.partial(attend, mask=mask, bias=bias, scale=self.scale),
       functools.partial(across, mask=memory.mask[:, None, :], scale=self.scale),
     )
     return self.decode(tokens, positions, sees, memory.layers, own, taps=taps)
@@ -112,14 +113,14 @@ class TextStacks(Stacks):
 class EncoderDecoder(LinenModel):
   """The part of a model (protocol: `models/api.py`) that does not depend on its layers.
 
-  The cache is that of `Stacks`."""
+  Its cache is made for `Stacks`."""
 
-  # settings of `generate` that came with it, for `fd.Processors.of`; no program reads them
+  # settings of `generate` from the model's folder, for `fd.Processors.of`; programs ignore them
   generation: Mapping[str, Any] = dataclasses.field(
     default_factory=dict, compare=False, repr=False, kw_only=True
   )
 
-  # the model's own ends, if `eos_ids` are those that a caller wants in their place
+  # the end tokens that the model was trained with, if a caller has replaced `eos_ids`
   own_ends: tuple[int, ...] | None = dataclasses.field(default=None, kw_only=True)
 
   fixed_length = None
@@ -135,32 +136,34 @@ class EncoderDecoder(LinenModel):
 
   @property
   def source_pad_id(self) -> int:
-    """Id that fills up sources: the pad id, unless it ends texts too, as in many Marians."""
-    ends = self.eos_ids if self.own_ends is None else self.own_ends
+    """The id that pads sources: the pad id, or NO_TOKEN if that also ends texts (many Marians)."""
+    ends = self.own_ends
+    if ends is None:
+      ends = self.eos_ids
     return NO_TOKEN if self.pad_id in ends else self.pad_id
 
-  @unrun
+  @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
-    ones = jnp.ones((1, 2), jnp.int32)
-    batch = {
-      f'{side}{part}': ones
-      for side in ('source', 'target')
-      for part in ('', '_segment', '_position')
-    }
+    batch = {}
+    for side in ('source', 'target'):
+      for part in ('', '_segment', '_position'):
+        batch[f'{side}{part}'] = jnp.ones((1, 2), jnp.int32)
     return self.network(self.config).init(key, batch, train=False)['params']
 
   def unpadded(self, inputs: Int[Array, 'b s']) -> tuple[Int[Array, 'b s'], Bool[Array, 'b s']]:
     """Returns ids that all have an embedding, and a mask that is false on padding.
 
-    The pad id is a token like others before a source's last one, as tokenizers have it."""
+    Only pad ids after a source's last token are padding: tokenizers may emit the pad id before."""
     places = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
-    return jnp.maximum(inputs, 0), places < source_length(inputs, self.source_pad_id)[:, None]
+    mask = places < source_length(inputs, self.source_pad_id)[:, None]
+    return jnp.maximum(inputs, 0), mask
 
   def encode(self, params: Params, inputs: Int[Array, 'b s']) -> Any:
     """Encodes source ids padded with `pad_id`."""
     inputs, mask = self.unpadded(inputs)
-    return Source(self._call(params, inputs, mask, method='encode_source'), mask)
+    hidden = self._call(params, inputs, mask, method='encode_source')
+    return Source(hidden, mask)
 
   def apply(
     self,
@@ -171,7 +174,7 @@ class EncoderDecoder(LinenModel):
     taps: tuple[int, ...] = (),
     across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; each layer in turn calls `across` once to read the memory."""
+    """See `models.api.Model.apply`; each layer calls `across` once, to read the memory."""
     check_taps(taps, self.layers)
     hidden, states, layers = self._call(
       params, tokens, nodes, cache, taps, across, method='decode_nodes'
@@ -193,4 +196,5 @@ class EncoderDecoder(LinenModel):
     """Returns an empty cache over the source's keys and values."""
     c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
-    return WithMemory(own, Memory(self._call(params, memory.hidden, method='memory'), memory.mask))
+    keys_values = self._call(params, memory.hidden, method='memory')
+    return WithMemory(own, Memory(keys_values, memory.mask))

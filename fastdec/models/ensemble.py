@@ -1,4 +1,4 @@
-"""Several models as one: the next token's law is the mean of the members' laws."""
+"""Several models as one, whose probability of a token is the mean of the members' probabilities."""
 
 import dataclasses
 from typing import Any
@@ -28,7 +28,7 @@ SHARED = (
 
 @struct.pytree
 class Caches:
-  """The members' caches: every verb goes to each of them."""
+  """The members' caches; each method applies to all of them."""
 
   members: tuple[Any, ...]
 
@@ -51,16 +51,12 @@ def _shared(name: str) -> Any:
   return property(lambda self: getattr(self.models[0], name, None))
 
 
-def _value(model: Model, name: str) -> Any:
-  return source_pad(model) if name == 'source_pad_id' else getattr(model, name, None)
-
-
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """A model (protocol: `models/api.py`) of models over one vocabulary, of any size or kind.
+  """A model (protocol: `models/api.py`) made of models of any size or kind over one vocabulary.
 
-  Its parameters are a tuple of the members' parameters, its hidden state theirs side by side. Its
-  logits are the log of the members' mean probability.
+  Its parameters are a tuple of the members' parameters, its hidden state is a concatenation of
+  theirs, and its logits are the log of the members' mean probability.
   """
 
   models: tuple[Model, ...]
@@ -77,43 +73,53 @@ class Ensemble:
     object.__setattr__(self, 'models', tuple(self.models))
     if not self.models:
       raise UserError('an ensemble of no models is not possible: give at least one')
-    first = self.models[0]
-    for i, model in enumerate(self.models[1:], start=2):
+
+    # Two models without a `source_pad_id` of their own agree if their pad ids do.
+    values = []
+    for model in self.models:
+      settings = {name: getattr(model, name, None) for name in SHARED}
+      values.append(settings | {'source_pad_id': source_pad(model)})
+    for i, other in enumerate(values[1:], start=2):
       for name in SHARED:
-        have, want = _value(model, name), _value(first, name)
-        if have != want:
+        if other[name] != values[0][name]:
           raise UserError(
-            f'model {i} of the ensemble has {name}={have}, and the first has {want}:'
-            ' they must agree'
+            f'model {i} of the ensemble has {name}={other[name]}, and the first has'
+            f' {values[0][name]}: they must agree'
           )
+
     for i, model in enumerate(self.models, start=1):
       if not isinstance(getattr(model, 'd_model', None), int):
         raise UserError(
-          f'model {i} of the ensemble, {type(model).__name__}, does not say how wide its hidden'
-          ' states are: give it a value d_model, the length of the last axis of what apply returns'
+          f'model {i} of the ensemble, {type(model).__name__}, has no d_model: give it the width'
+          ' of the hidden states that apply returns, as a value d_model'
         )
 
   @property
   def source_pad_id(self) -> int:
-    """Id that fills up sources, of all members."""
+    """The id that pads sources, the same for all members."""
     return source_pad(self.models[0])
+
+  @property
+  def widths(self) -> list[int]:
+    """Width of each member's hidden states."""
+    return [model.d_model for model in self.models]  # pyright: ignore  checked in __post_init__
 
   @property
   def d_model(self) -> int:
     """Sum of the members' widths."""
-    return sum(self._widths)
-
-  @property
-  def _widths(self) -> list[int]:
-    return [model.d_model for model in self.models]  # pyright: ignore  checked in __post_init__
+    return sum(self.widths)
 
   @property
   def max_positions(self) -> int | None:
-    """Smallest of the members' limits."""
-    return min((m.max_positions for m in self.models if m.max_positions is not None), default=None)
+    """The smallest limit of a member; None if no member has one."""
+    limits = []
+    for model in self.models:
+      if model.max_positions is not None:
+        limits.append(model.max_positions)
+    return min(limits, default=None)
 
   def partition(self, devices: int) -> Table:
-    """Lays out each member's parameters as the member does; see `kernels.sharding`."""
+    """Returns the members' tables, each for the member's own parameters."""
     rows = []
     for i, model in enumerate(self.models):
       for regex, spec in partition_of(model, devices):
@@ -130,16 +136,21 @@ class Ensemble:
     return tuple(regexes)
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
-    if not isinstance(params, tuple | list) or len(params) != len(self.models):
-      have = f'{len(params)}' if isinstance(params, tuple | list) else f'a {type(params).__name__}'
+    number = f'a {type(params).__name__}'
+    if isinstance(params, tuple | list):
+      number = f'{len(params)}'
+    if number != f'{len(self.models)}':
       raise UserError(
-        f'an ensemble of {len(self.models)} models takes a tuple of as many parameters, not {have}'
+        f'an ensemble of {len(self.models)} models needs a tuple of as many parameters, not'
+        f' {number}'
       )
     return tuple(model.encode(p, inputs) for model, p in zip(self.models, params, strict=True))
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: int | Capacity) -> Caches:
-    parts = zip(self.models, params, memory, strict=True)
-    return Caches(tuple(model.init_cache(p, m, rows, slots) for model, p, m in parts))
+    caches = []
+    for model, p, m in zip(self.models, params, memory, strict=True):
+      caches.append(model.init_cache(p, m, rows, slots))
+    return Caches(tuple(caches))
 
   def apply(
     self,
@@ -151,23 +162,25 @@ class Ensemble:
   ) -> tuple[Float[Array, 'b n d'], tuple[()], Caches]:
     if taps:
       raise UserError(
-        f'an ensemble has no layers of its own, and taps={taps} ask for their states: decode with'
-        ' one of its models, or with a draft that reads none'
+        f'an ensemble has no layers of its own whose states taps={taps} could read: decode with one'
+        ' of its models, or with a draft that reads no layers'
       )
-    parts = zip(self.models, params, cache.members, strict=True)
-    hidden, _, members = zip(
-      *(model.apply(p, tokens, nodes, c) for model, p, c in parts), strict=True
-    )
+    hidden, members = [], []
+    for model, p, c in zip(self.models, params, cache.members, strict=True):
+      states, _, c = model.apply(p, tokens, nodes, c)
+      hidden.append(states)
+      members.append(c)
     widths = [h.shape[-1] for h in hidden]
-    if widths != self._widths:
+    if widths != self.widths:
       raise UserError(
-        f'hidden states of the ensemble are {widths} wide, and its models say'
-        f' d_model={self._widths}'
+        f'hidden states of the ensemble are {widths} wide, and its models have'
+        f' d_model={self.widths}'
       )
-    return jnp.concatenate(hidden, axis=-1), (), Caches(members)
+    return jnp.concatenate(hidden, axis=-1), (), Caches(tuple(members))
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    ends = np.cumsum(self._widths)
-    parts = zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True)
-    laws = [jax.nn.log_softmax(model.unembed(p, h)) for model, p, h in parts]
+    ends = np.cumsum(self.widths)
+    laws = []
+    for model, p, h in zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True):
+      laws.append(jax.nn.log_softmax(model.unembed(p, h)))
     return jax.nn.logsumexp(jnp.stack(laws), axis=0) - np.log(len(laws)).astype(laws[0].dtype)

@@ -1,9 +1,10 @@
-"""Convolutional sequence to sequence (Gehring et al. 2017), fairseq's `fconv`.
+"""Convolutional sequence to sequence learning (Gehring et al. 2017), fairseq's `fconv`.
 
 Gated convolutions read words with learned positions: centred in the encoder, over the past in the
 decoder. Every decoder layer attends to the source; values are the encoder's output plus its input
 embedding. The cache keeps the last inputs of each convolution, and does not grow (`cache/conv.py`).
-Weight normalisation belongs to training (`training/weight_norm.py`): the model has plain kernels.
+Weight normalisation is a matter of training (`training/weight_norm.py`): the model has plain
+kernels.
 """
 
 import dataclasses
@@ -27,29 +28,50 @@ from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setti
 from fastdec.models.attention import attend
 from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
-from fastdec.models.layers import Dense, Dropout, biased, look_up, project
+from fastdec.models.layers import Dense, Dropout, add_bias, look_up, project
 from fastdec.models.linen import fed_tokens, same_segment
 from fastdec.models.stacks import CHOICES, Attend
 from fastdec.models.taps import Features
 
-# keeps the variance of a sum of two (Gehring et al. 2017, section 3.4)
+# a sum of two times this has the variance of one of them (Gehring et al. 2017, section 3.4)
 HALF = math.sqrt(0.5)
 Layers = tuple[tuple[int, ...], ...]  # (channels, kernel width) of each
 _EN_DE = ((512, 3),) * 9 + ((1024, 3),) * 4 + ((2048, 1),) * 2
 _EN_FR = ((512, 3),) * 6 + ((768, 3),) * 4 + ((1024, 3),) * 3 + ((2048, 1), (4096, 1))
 
 
-def _sizes(d_embed: int, d_out: int, encoder: Layers, decoder: Layers) -> dict[str, int | Layers]:
-  return {'d_embed': d_embed, 'd_out': d_out, 'encoder_layers': encoder, 'decoder_layers': decoder}
-
-
 # fairseq's sizes, by its names: FConvConfig(vocab_size=..., **ARCHITECTURES['fconv_iwslt_de_en']).
-ARCHITECTURES = {
-  'fconv': _sizes(512, 256, ((512, 3),) * 20, ((512, 3),) * 20),
-  'fconv_iwslt_de_en': _sizes(256, 256, ((256, 3),) * 4, ((256, 3),) * 3),
-  'fconv_wmt_en_ro': _sizes(512, 512, ((512, 3),) * 20, ((512, 3),) * 20),
-  'fconv_wmt_en_de': _sizes(768, 512, _EN_DE, _EN_DE),
-  'fconv_wmt_en_fr': _sizes(768, 512, _EN_FR, _EN_FR),
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+  'fconv': {
+    'd_embed': 512,
+    'd_out': 256,
+    'encoder_layers': ((512, 3),) * 20,
+    'decoder_layers': ((512, 3),) * 20,
+  },
+  'fconv_iwslt_de_en': {
+    'd_embed': 256,
+    'd_out': 256,
+    'encoder_layers': ((256, 3),) * 4,
+    'decoder_layers': ((256, 3),) * 3,
+  },
+  'fconv_wmt_en_ro': {
+    'd_embed': 512,
+    'd_out': 512,
+    'encoder_layers': ((512, 3),) * 20,
+    'decoder_layers': ((512, 3),) * 20,
+  },
+  'fconv_wmt_en_de': {
+    'd_embed': 768,
+    'd_out': 512,
+    'encoder_layers': _EN_DE,
+    'decoder_layers': _EN_DE,
+  },
+  'fconv_wmt_en_fr': {
+    'd_embed': 768,
+    'd_out': 512,
+    'encoder_layers': _EN_FR,
+    'decoder_layers': _EN_FR,
+  },
 }
 
 
@@ -63,7 +85,7 @@ class FConvConfig:
   d_out: int = 512  # width of the hidden states before the logits
   encoder_layers: Layers = _EN_DE
   decoder_layers: Layers = _EN_DE
-  is_tied: bool = False  # logits by the target's embedding
+  is_tied: bool = False  # logits by the target's embedding matrix
   dropout: float = 0.1  # of embeddings, of each convolution's input and of the last hidden states
   max_positions: int = 1024
   pad_id: int = 0
@@ -78,17 +100,17 @@ class FConvConfig:
       layers = getattr(self, name)
       if not layers:
         raise UserError(
-          f'{name}=() is not possible: give one pair (channels, kernel width) at least'
+          f'{name}=() is not possible: give at least one pair (channels, kernel width)'
         )
       for i, layer in enumerate(layers):
         if len(layer) != 2 or min(layer) < 1:
           raise UserError(
             f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more'
           )
-    sizes = ('d_embed', 'd_out', 'max_positions', 'source_vocab_size')
-    for name in sizes[: 3 if self.source_vocab_size is None else 4]:
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    for name in ('d_embed', 'd_out', 'max_positions', 'source_vocab_size'):
+      size = getattr(self, name)
+      if size is not None and size < 1:
+        raise UserError(f'{name}={size} is not possible: give 1 or more')
     if self.is_tied and self.d_out != self.d_embed:
       raise UserError(
         f'd_out={self.d_out} is not possible with is_tied: give'
@@ -108,7 +130,7 @@ class FConvConfig:
 
 
 def normal(variance: float = 1.0) -> Callable[..., Array]:
-  """Initialiser of kernels from N(0, variance / inputs) (Gehring et al. 2017, section 3.5)."""
+  """Initialiser of kernels: N(0, variance / inputs) (Gehring et al. 2017, section 3.5)."""
   return lambda key, shape: jax.random.normal(key, shape) * math.sqrt(variance / shape[-1])
 
 
@@ -130,7 +152,7 @@ class Convolution(nn.Module):
   def residual(self, x: Float[Array, 'b n c']) -> Float[Array, 'b n d']:
     return x if self.inputs == self.channels else self.skip(x)
 
-  def gated(self, frames: Float[Array, 'b n f']) -> Float[Array, 'b n d']:
+  def convolve(self, frames: Float[Array, 'b n f']) -> Float[Array, 'b n d']:
     y = self.conv(frames)
     return y[:, :, 0] * nn.sigmoid(y[:, :, 1])
 
@@ -143,14 +165,14 @@ class EncoderLayer(Convolution):
   ) -> Float[Array, 'b s d']:
     first = -((self.width - 1) // 2)
     frames = packed_frames(self.drop(x, train), segment, range(first, first + self.width))
-    return (self.gated(frames) + self.residual(x)) * HALF
+    return (self.convolve(frames) + self.residual(x)) * HALF
 
 
 @dataclasses.dataclass(frozen=True)
 class Reads:
-  """Sources that a decoder layer reads beside its inputs."""
+  """How a decoder layer reads its past inputs and the source."""
 
-  # (layer, its inputs) -> frames, the cache written
+  # (layer, its inputs) -> frames, and the layer's cache with the inputs written
   frames: Callable[[int, Array], tuple[Array, LayerConv | None]]
   memory: LayerKV  # keys: the encoder's output; values: with its input embedding
   mask: Bool[Array, 'b #n s']  # source tokens to attend to
@@ -158,7 +180,7 @@ class Reads:
 
 
 class DecoderLayer(Convolution):
-  """A causal convolution and its attention to the source, as a residual within the residual."""
+  """A causal convolution and attention to the source, which has its own residual inside."""
 
   def setup(self) -> None:
     super().setup()
@@ -175,21 +197,20 @@ class DecoderLayer(Convolution):
     train: bool,
   ) -> tuple[Float[Array, 'b n d'], LayerConv | None]:
     frames, cached = reads.frames(i, self.drop(x, train))
-    y = self.gated(frames)
-    y = (self._attended(y, embedded, reads) + y) * HALF
-    return (y + self.residual(x)) * HALF, cached
+    y = self.convolve(frames)
 
-  def _attended(
-    self, y: Float[Array, 'b n d'], embedded: Float[Array, 'b n e'], reads: Reads
-  ) -> Array:
-    """Attends by equations 1 and 2, times sqrt(m): a mean of m source tokens varies as one."""
+    # Attention (equations 1 and 2). The beams of a source are several queries of its memory.
     q = (self.query(y) + embedded) * HALF
-    # the beams of a source are several queries of its memory
     q = q.reshape(len(reads.mask), -1, 1, q.shape[-1])
     context = reads.across(q, reads.memory, mask=reads.mask, scale=1.0)
+
+    # Times sqrt(m), so that a mean of m source tokens varies like a single one.
     tokens = jnp.maximum(reads.mask.sum(-1), 1).astype(context.dtype)
     context = context * jnp.sqrt(tokens)[:, :, None, None]
-    return self.out(context.reshape(embedded.shape))
+    attended = self.out(context.reshape(embedded.shape))
+
+    y = (attended + y) * HALF
+    return (y + self.residual(x)) * HALF, cached
 
 
 class Network(nn.Module):
@@ -207,17 +228,15 @@ class Network(nn.Module):
       )
     self.source_positions = self.param('source_positions', small, (c.max_positions, c.d_embed))
     self.target_positions = self.param('target_positions', small, (c.max_positions, c.d_embed))
-    self.encoder = [EncoderLayer(c, *sizes) for sizes in with_inputs(c.encoder_layers)]
-    self.decoder = [DecoderLayer(c, *sizes) for sizes in with_inputs(c.decoder_layers)]
-
-    def dense(width, variance=1.0):
-      return Dense((width,), True, c.dtype, normal(variance))
-
-    self.encoder_enter = dense(c.encoder_layers[0][0], 1 - c.dropout)
-    self.decoder_enter = dense(c.decoder_layers[0][0], 1 - c.dropout)
-    self.encoder_leave, self.decoder_leave = dense(c.d_embed), dense(c.d_out)
-    if not c.is_tied:  # read by `FConv.unembed`, as the bias is
-      self.param('output', normal(1 - c.dropout), (c.vocab_size, c.d_out))
+    self.encoder = [EncoderLayer(c, *sizes) for sizes in list_sizes(c.encoder_layers)]
+    self.decoder = [DecoderLayer(c, *sizes) for sizes in list_sizes(c.decoder_layers)]
+    kept = normal(1 - c.dropout)  # of inputs with dropout
+    self.encoder_enter = Dense((c.encoder_layers[0][0],), True, c.dtype, kept)
+    self.decoder_enter = Dense((c.decoder_layers[0][0],), True, c.dtype, kept)
+    self.encoder_leave = Dense((c.d_embed,), True, c.dtype, normal())
+    self.decoder_leave = Dense((c.d_out,), True, c.dtype, normal())
+    if not c.is_tied:  # `FConv.unembed` reads it, and the bias too
+      self.param('output', kept, (c.vocab_size, c.d_out))
     self.param('output_bias', nn.initializers.zeros, (c.vocab_size,))
     self.drop = Dropout(c.dropout)
 
@@ -228,14 +247,18 @@ class Network(nn.Module):
     segment: Int[Array, 'b s'],
     train: bool,
   ) -> LayerKV:
-    """Returns keys and values of the source, the same for every decoder layer, as one head."""
+    """Returns the source's keys and values, which all decoder layers share, as one head."""
     c = self.config
     table = self.embedding if c.source_vocab_size is None else self.source_embedding
     embedded = self._embed(look_up(table, tokens), self.source_positions[positions], train)
     x = self.encoder_enter(embedded)
     for layer in self.encoder:
       x = layer(x, segment, train)
-    x = _gradient_times(self.encoder_leave(x), 1 / (2 * len(c.decoder_layers)))
+    x = self.encoder_leave(x)
+
+    # Each decoder layer reads x twice, so its gradient is divided by their number (section 3.5).
+    fixed = jax.lax.stop_gradient(x)
+    x = fixed + (x - fixed) * (1 / (2 * len(c.decoder_layers)))
     return LayerKV(x[:, None], ((x + embedded) * HALF)[:, None])
 
   def decode(
@@ -248,6 +271,7 @@ class Network(nn.Module):
   ) -> tuple[
     Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]
   ]:
+    """Returns the nodes' states, the states of `taps`, and the layers of the cache."""
     embedded = self._embed(look_up(self.embedding, tokens), self.target_positions[positions], train)
     x = self.decoder_enter(embedded)
     states, entries = [x], []
@@ -265,10 +289,10 @@ class Network(nn.Module):
     source, target = batch['source_segment'], batch['target_segment']
     memory = self.encode(batch['source'], batch['source_position'], source, train)
 
-    def causal(i, x):
-      return (packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None)
+    def read_past(i, x):
+      return packed_frames(x, target, range(1 - c.decoder_layers[i][1], 1)), None
 
-    reads = Reads(causal, memory, same_segment(target, source), attend)
+    reads = Reads(read_past, memory, same_segment(target, source), attend)
     inputs = fed_tokens(batch, c.start_id)
     hidden, states, _ = self.decode(inputs, batch['target_position'], reads, train, taps)
     return Features(hidden, states, source_states(memory))
@@ -289,11 +313,11 @@ class Network(nn.Module):
     """Reads the nodes of a call; see `TextStacks.decode_nodes`."""
     own, memory = cache.own, cache.memory
 
-    def cached(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
+    def read_cache(i: int, x: Float[Array, 'b n c']) -> tuple[Array, LayerConv]:
       layer = own.layers[i].write(x)
       return node_frames(layer, nodes), layer
 
-    reads = Reads(cached, memory.layers[0], memory.mask[:, None, :], across)
+    reads = Reads(read_cache, memory.layers[0], memory.mask[:, None, :], across)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     return self.decode(tokens, positions, reads, taps=taps)
 
@@ -304,24 +328,22 @@ class Network(nn.Module):
 
 
 def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
-  """Returns the values of attention, for drafts to read.
+  """Returns the values of attention, which drafts read.
 
-  Like the states of a Transformer's encoder, they tell the token and its context; keys do not."""
+  Like the states of a Transformer's encoder, they contain the token and its context; keys have only
+  the context."""
   return memory.v[:, 0]
 
 
-def with_inputs(layers: Layers) -> list[tuple[int, int, int]]:
-  """Returns (input channels, channels, kernel width) of each layer; equal channels in the first."""
-  inputs = (layers[0][0], *(channels for channels, _ in layers))
-  return [
-    (before, channels, width) for before, (channels, width) in zip(inputs, layers, strict=False)
-  ]
+def list_sizes(layers: Layers) -> list[tuple[int, int, int]]:
+  """Returns (input channels, channels, kernel width) of each layer.
 
-
-def _gradient_times(x: Array, factor: float) -> Array:
-  """Returns x with its gradient times `factor`: each decoder layer reads it twice (section 3.5)."""
-  kept = jax.lax.stop_gradient(x)
-  return kept + factor * (x - kept)
+  The first layer has as many input channels as channels."""
+  sizes, inputs = [], layers[0][0]
+  for channels, width in layers:
+    sizes.append((inputs, channels, width))
+    inputs = channels
+  return sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,11 +381,12 @@ class FConv(EncoderDecoder):
     self, params: Params, memory: Memory, rows: int, slots: int | Capacity
   ) -> WithMemory:
     """Returns an empty cache over the memory; its size does not depend on the text's length."""
-    sizes = [(before, width) for before, _, width in with_inputs(self.config.decoder_layers)]
+    sizes = [(inputs, width) for inputs, _, width in list_sizes(self.config.decoder_layers)]
     back = slots.back if isinstance(slots, Capacity) else 0
-    return WithMemory(ConvCache.empty(sizes, rows, self.config.dtype, back), memory)
+    own = ConvCache.empty(sizes, rows, self.config.dtype, back)
+    return WithMemory(own, memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
-    logits = project(hidden, params['output'] if 'output' in params else params['embedding'])
-    return biased(logits, params['output_bias'])
+    logits = project(hidden, params['output' if 'output' in params else 'embedding'])
+    return add_bias(logits, params['output_bias'])

@@ -1,8 +1,8 @@
 """The Image Transformer for super-resolution (Parmar et al. 2018; T2T's `img2img_transformer`).
 
 The image model of Stern et al. 2018: global attention over a small picture, 1D local attention over
-a large one. Tokens are intensities, 0..255, in raster scan, channels interleaved: red, green, blue
-of the first pixel, then of the next. Every output has size * size * 3 tokens, and no end token.
+a large one. Tokens are intensities, 0..255, in raster scan: red, green, blue of the first pixel,
+then of the next. Every output has size * size * 3 tokens, and no end token.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int, Num, Shaped, UInt8
+from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from fastdec import struct
 from fastdec.cache.memory import Memory, WithMemory
@@ -21,7 +21,7 @@ from fastdec.cache.ring import LayerRing, LocalCache, ring_size
 from fastdec.errors import UserError
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table, constrain
-from fastdec.models.api import Capacity, Nodes, Params
+from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.forecast import (
@@ -30,16 +30,16 @@ from fastdec.models.forecast import (
   Surroundings,
   around_all,
   around_nodes,
-  fitted,
+  fit_weights,
 )
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import init_by_trace
 from fastdec.models.image_start import (
   INTENSITIES,
   LONGEST,
-  as_waves,
-  looking_across,
-  looking_back,
-  ordered_intensities,
+  start_cross_attention,
+  start_embedding,
+  start_self_attention,
+  to_waves,
 )
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.linen import LinenModel
@@ -48,7 +48,7 @@ from fastdec.models.taps import Features, check_taps
 
 MOST = 4096  # pixels a side, and tokens of a block
 PHASES = 6  # entries that encode the channel, and the place within a source pixel
-FORECAST_WEIGHT = 2.0  # the embedding of the token before has 1
+FORECAST_WEIGHT = 2.0  # of the embedded forecast; the embedding of the token before has weight 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +79,13 @@ class ImageTransformerConfig(StackConfig):
       )
     if self.d_model % 8:
       raise UserError(
-        f'd_model={self.d_model} is not divisible by 8: sines and cosines of rows and'
-        ' columns share half'
+        f'd_model={self.d_model} is not divisible by 8: half of it has sines and cosines of rows'
+        ' and columns'
       )
     if self.head_width < 4:
       raise UserError(
-        f'd_model={self.d_model} with heads={self.heads} is not possible: a head compares rows and'
-        ' columns by 4 numbers at least'
+        f'd_model={self.d_model} with heads={self.heads} is not possible: a head needs 4 numbers or'
+        ' more to compare rows and columns'
       )
     if self.grid and self.size % self.source_size:
       raise UserError(
@@ -98,8 +98,8 @@ class ImageTransformerConfig(StackConfig):
       )
     if self.forecast and not self.grid:
       raise UserError(
-        'forecast=True with grid=False is not possible: its weights are of a place'
-        ' within a source pixel'
+        'forecast=True with grid=False is not possible: each place in a source pixel has its own'
+        ' weights'
       )
 
   @property
@@ -115,45 +115,54 @@ class Network(Stacks):
 
   def setup(self) -> None:
     super().setup()
-    d, reserved = self.config.d_model, PHASES if self.config.grid else 0
+    c = self.config
+    reserved = PHASES if c.grid else 0
 
-    def table(name):
-      return self.param(name, lambda _: jnp.tile(ordered_intensities(d, reserved), (CHANNELS, 1)))
+    def start(*_: Any) -> Array:
+      return start_embedding(c.d_model, reserved)
 
-    self.source_embedding, self.target_embedding = (
-      table('source_embedding'),
-      table('target_embedding'),
-    )
-    self.output = Dense(
-      (INTENSITIES,), True, self.config.dtype, lambda *_: ordered_intensities(d, reserved)
-    )
-    if self.config.forecast:
-      self.forecast = Forecast(self.config.size, self.config.source_size, d, self.config.dtype)
+    def start_by_channel(_: Array) -> Array:
+      return jnp.tile(start(), (CHANNELS, 1))
+
+    self.source_embedding = self.param('source_embedding', start_by_channel)
+    self.target_embedding = self.param('target_embedding', start_by_channel)
+    self.output = Dense((INTENSITIES,), True, c.dtype, start)
+    if c.forecast:
+      self.forecast = Forecast(c.size, c.source_size, c.d_model, c.dtype)
 
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
     """Embeds by channel, times sqrt(d), plus the signal of row and column, in the compute dtype.
 
-    A target token is that of the position before, so position 0 has none: zero. A source pixel gets
-    the signal of the output place that it covers, so the model need not learn where to look.
+    A target token is that of the position before, so the embedding at position 0 is zero. A source
+    pixel gets the signal of the output place that it covers, so the model need not learn where to
+    look.
     """
-    # The intensity, by channel.
     c = self.config
-    size = c.size if side == 'target' else c.source_size
-    own = positions - 1 if side == 'target' else positions
-    table = self.target_embedding if side == 'target' else self.source_embedding
+    if side == 'target':
+      table, own, size, ratio = self.target_embedding, positions - 1, c.size, 1
+      if c.grid:
+        ratio = c.size // c.source_size
+    else:
+      table, own, size, ratio = self.source_embedding, positions, c.source_size, 1
+
+    # The intensity, by channel.
     x = look_up(table, own % CHANNELS * INTENSITIES + tokens).astype(c.dtype) * c.d_model**0.5
     x = jnp.where((own >= 0)[..., None], x, 0)
 
-    # The place: row and column, and with `grid` the channel and the place within a source pixel.
+    # Row and column, in output pixels: a source pixel is at the centre of those that it covers.
     pixel, channel = positions // CHANNELS, positions % CHANNELS
-    row, column = (_centre(at, c.size / size) for at in (pixel // size, pixel % size))
+    row, column = pixel // size, pixel % size
+    if size != c.size:
+      row = (row.astype(float) + 0.5) * (c.size / size) - 0.5
+      column = (column.astype(float) + 0.5) * (c.size / size) - 0.5
     along = column * CHANNELS + channel.astype(column.dtype)
-    signal = [sinusoids(place, c.d_model // 4, LONGEST) for place in (row, along)]
+    signal = [sinusoids(row, c.d_model // 4, LONGEST), sinusoids(along, c.d_model // 4, LONGEST)]
+
+    # With `grid` also the channel, and the place within a source pixel.
     before = c.d_model // 2
     if c.grid:
-      ratio = c.size // c.source_size if side == 'target' else 1
       turns = jnp.stack(
         [channel / CHANNELS, pixel // size % ratio / ratio, pixel % size % ratio / ratio], axis=-1
       )
@@ -167,18 +176,18 @@ class Network(Stacks):
   ) -> Array:
     return self.forecast(around, places, pixels)[0]
 
-  def foresee(
+  def embed_forecast(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
   ) -> Float[Array, 'b n d']:
-    """Returns the addition to the embeddings: the forecast, embedded, and its differences."""
+    """Returns what is added to embeddings: the embedded forecast, and the differences it uses."""
     c = self.config
     forecast, read = self.forecast(around, places, pixels)
-    waves = as_waves(forecast, (c.d_model // 2 - PHASES) // 2)
+    waves = to_waves(forecast, (c.d_model // 2 - PHASES) // 2)
     wide = ((0, 0), (0, 0), (0, c.d_model - waves.shape[-1]))
     embedded = jnp.pad(FORECAST_WEIGHT * c.d_model**0.5 * waves, wide)
     return embedded.astype(c.dtype) + read
 
-  def decode_seeing(
+  def decode_nodes(
     self,
     tokens: Int[Array, 'b n'],
     positions: Int[Array, 'b n'],
@@ -188,20 +197,21 @@ class Network(Stacks):
     nodes: Nodes,
     taps: tuple[int, ...],
   ) -> Any:
-    """Runs `decode` over a cache, with forecasts added to the embeddings."""
-    beside, last = None, ()
+    """Reads the nodes of a call, with forecasts added to the embeddings."""
+    added, last = None, ()
     if self.config.forecast:
+      # The last layer of the cache is a ring of the tokens themselves.
       token = tokens[:, None, :, None].astype(jnp.float32)
       ring = cache.layers[-1].write(token, token, cache.length)
       assert isinstance(memory, PictureMemory)
       around = around_nodes(
         self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0]
       )
-      # beams of a source lie together
+      # beams of a source are adjacent rows
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)
-      beside, last = self.foresee(around, positions, pixels), (ring,)
+      added, last = self.embed_forecast(around, positions, pixels), (ring,)
     hidden, states, layers = self.decode(
-      tokens, positions, sees, memory.layers, cache, taps=taps, beside=beside
+      tokens, positions, sees, memory.layers, cache, taps=taps, added=added
     )
     return hidden, states, (*layers, *last)
 
@@ -212,26 +222,25 @@ class Network(Stacks):
     self, batch: Mapping[str, Array], train: bool, taps: tuple[int, ...] = ()
   ) -> Features:
     """Teacher-forced states; see `LinenModel.features`."""
-    pixels, places = _flat(batch['source'])
+    pixels, places = _flatten(batch['source'])
     source = self.encode(pixels, places, attend_to_all, train)
     shifted = jnp.pad(batch['target'], ((0, 0), (1, 0)))[:, :-1]
     sees = Sees(functools.partial(attend_locally, block=self.config.block_length), attend_to_all)
     positions = jnp.arange(shifted.shape[1], dtype=jnp.int32)[None]
-    beside = None
+    added = None
     if self.config.forecast:
-      beside = self.foresee(
-        around_all(self.config.surroundings, batch['target']), positions, pixels
-      )
+      around = around_all(self.config.surroundings, batch['target'])
+      added = self.embed_forecast(around, positions, pixels)
     memory = self.memory(source)
     hidden, states, _ = self.decode(
-      shifted, positions, sees, memory, train=train, taps=taps, beside=beside
+      shifted, positions, sees, memory, train=train, taps=taps, added=added
     )
-    self.output(hidden[:1, :1])  # in `init`, makes its parameters
+    self.output(hidden[:1, :1])  # `init` makes its parameters by this
     return Features(hidden, states, source)
 
 
 def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
-  """Attention without a mask: pictures are all of one size."""
+  """Attention without a mask: all pictures have the same size."""
   return attend(q, kv, jnp.ones((1, 1, kv.k.shape[2]), bool), **how)
 
 
@@ -260,47 +269,39 @@ class ImageTransformer(LinenModel):
   vocab_size = INTENSITIES
   eos_ids = ()
   pad_id = 0
-  start_id = 0  # embedded as zero, whatever it is
+  start_id = 0  # any id: its embedding is zero
   suppressed_ids = ()
   products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `kernels.products`
 
-  @property
-  def d_model(self) -> int:
-    """Width of hidden states."""
-    return self.config.d_model
-
-  @property
-  def layers(self) -> int:
-    """Number of decoder layers."""
-    return self.config.decoder_layers
+  d_model = setting('d_model')
+  layers = setting('decoder_layers')
+  forecasts = setting('forecast')  # True if the model has a forecast
 
   @property
   def fixed_length(self) -> int:
     """Number of tokens in every output."""
     return self.config.size**2 * CHANNELS
 
-  @property
-  def max_positions(self) -> int:
-    return self.fixed_length
+  max_positions = fixed_length
 
   def partition(self, devices: int) -> Table:
     """Splits embeddings and logits by intensities, the rest as `stacks`; see `kernels.sharding`."""
     return ((r'_embedding$', P('model')), (r'(^|/)output/(kernel|bias)$', P('model')), *PARTITION)
 
-  @unrun
+  @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
     c = self.config
     source = jnp.zeros((1, c.source_size, c.source_size, CHANNELS), jnp.uint8)
-    params = Network(c).init(
-      key, {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}, train=False
-    )['params']
+    batch = {'source': source, 'target': jnp.zeros((1, 2), jnp.int32)}
+    params = Network(c).init(key, batch, train=False)['params']
     for i in range(c.decoder_layers):
       if c.grid:
         qkv: Any = params[f'decoder_{i}']['attention']['qkv']
-        queries_keys = jnp.asarray(looking_back(i, c.heads, c.d_model), qkv['kernel'].dtype)
+        queries_keys = start_self_attention(i, c.heads, c.d_model)
+        queries_keys = jnp.asarray(queries_keys, qkv['kernel'].dtype)
         qkv['kernel'] = qkv['kernel'].at[:2].set(queries_keys)
-      for name, start in looking_across(c.heads, c.d_model).items():
+      for name, start in start_cross_attention(c.heads, c.d_model).items():
         params[f'decoder_{i}']['cross'][name] |= start
     return params
 
@@ -311,10 +312,9 @@ class ImageTransformer(LinenModel):
       UserError: the inputs are not such pictures.
     """
     self.check(inputs)
-    pixels, places = _flat(inputs)
-    return Picture(
-      self._call(params, pixels, places, attend_to_all, False, method='encode'), pixels
-    )
+    pixels, places = _flatten(inputs)
+    hidden = self._call(params, pixels, places, attend_to_all, False, method='encode')
+    return Picture(hidden, pixels)
 
   def check(self, inputs: Any) -> None:
     """Raises UserError unless inputs are uint8[b, 8, 8, 3] (8: the config's `source_size`)."""
@@ -330,13 +330,8 @@ class ImageTransformer(LinenModel):
     return Source(memory.hidden, jnp.ones(memory.hidden.shape[:2], bool))
 
   def embedding(self, params: Params, tokens: Int[Array, '...']) -> Float[Array, '... d']:
-    """Embeds intensities as red, for rooted heads and drafts: a token does not tell its channel."""
+    """Embeds intensities for rooted heads and drafts: as red, since a token has no channel."""
     return look_up(params['target_embedding'], tokens).astype(self.config.dtype)
-
-  @property
-  def forecasts(self) -> bool:
-    """True if the model has a forecast."""
-    return self.config.forecast
 
   def forecast(
     self,
@@ -346,14 +341,14 @@ class ImageTransformer(LinenModel):
     places: Int[Array, 'b n'],
     weights: Float[Array | np.ndarray, 'phases width'] | None = None,
   ) -> Float[Array, 'b n']:
-    """Returns the forecast at some places, in float32; all places before them are written.
+    """Returns the forecast at some places, in float32; all places before them must be written.
 
     Args:
       params: the parameters.
-      memory: as `encode` makes it.
-      written: intensities from the first on.
+      memory: what `encode` returned.
+      written: the intensities from the first place on.
       places: 0 to `fixed_length` - 1.
-      weights: replace the model's, as `fit_forecast` gives them.
+      weights: from `fit_forecast`; None: the model's own.
     """
     if weights is not None:
       params = {**params, 'forecast': {**params['forecast'], 'weights': weights}}
@@ -365,31 +360,30 @@ class ImageTransformer(LinenModel):
     self, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']
   ) -> Float[np.ndarray, 'phases width']:
     """Returns weights for `forecast` by least squares on images, such as this model's own."""
-    return fitted(self.config.surroundings, pictures, images)
+    return fit_weights(self.config.surroundings, pictures, images)
 
   def init_cache(
     self, params: Params, memory: Picture, rows: int, slots: int | Capacity
   ) -> WithMemory:
     """Returns an empty ring over the small picture's keys and values."""
+    # The ring's size follows from the widest call; without a bound the ring holds everything.
     c = self.config
-    is_known = isinstance(slots, Capacity)
-    if is_known:
+    if isinstance(slots, Capacity):
       size = ring_size(c.block_length, slots.nodes + slots.back)
-    else:  # calls may have any width, so the ring holds everything
-      size = max(slots, 2 * c.block_length)
+      written = c.surroundings.reach + slots.nodes + slots.back if c.forecast else 0
+    else:
+      size = written = max(slots, 2 * c.block_length)
     own = LocalCache.empty_ring(
       c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length
     )
-    seen = Memory(
-      self._call(params, memory.hidden, method='memory'), jnp.ones(memory.hidden.shape[:2], bool)
-    )
+    keys_values = self._call(params, memory.hidden, method='memory')
+    seen = Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool))
+
+    # One more layer keeps written intensities, as keys and values, for the forecast.
     if c.forecast:
-      # The forecast looks up written intensities in a last layer, as keys (and values).
-      size = c.surroundings.reach + slots.nodes + slots.back if is_known else size
-      intensities = [
-        constrain(jnp.zeros((rows, 1, size, 1), jnp.float32), 'data') for _ in range(2)
-      ]
-      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(*intensities)))
+      k = constrain(jnp.zeros((rows, 1, written, 1), jnp.float32), 'data')
+      v = constrain(jnp.zeros((rows, 1, written, 1), jnp.float32), 'data')
+      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(k, v)))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
     return WithMemory(own, seen)
 
@@ -408,7 +402,7 @@ class ImageTransformer(LinenModel):
     sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     args = (tokens, positions, sees, memory, own, nodes, taps)
-    hidden, states, layers = self._call(params, *args, method='decode_seeing')
+    hidden, states, layers = self._call(params, *args, method='decode_nodes')
     return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
@@ -416,14 +410,9 @@ class ImageTransformer(LinenModel):
     return self._call(params, hidden, method='unembed')
 
 
-def _flat(
+def _flatten(
   pictures: UInt8[Array, 'b height width c'],
 ) -> tuple[Int[Array, 'b s'], Int[Array, '1 s']]:
   """Returns intensities in raster scan, and their positions."""
   tokens = pictures.reshape(pictures.shape[0], -1).astype(jnp.int32)
   return tokens, jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-
-
-def _centre(at: Int[Array, '*b n'], scale: float) -> Num[Array, '*b n']:
-  """Returns a source pixel's centre in the output's coordinates; output pixels as they are."""
-  return at if scale == 1 else (at.astype(float) + 0.5) * scale - 0.5

@@ -1,4 +1,4 @@
-"""Shared layers of the models: products in forms that backends compute quickly, dropout, waves."""
+"""Layers that the models share: products in forms that backends compute quickly, dropout, waves."""
 
 import functools
 from collections.abc import Callable
@@ -18,19 +18,17 @@ from fastdec.kernels.sums import row_mean
 # the input.
 unit_scaling = nn.initializers.variance_scaling(1.0, 'fan_in', 'uniform', in_axis=-1, out_axis=-2)
 
-PART = 2**19  # entries of a kernel in int8 that become floats at once
-
-
+PART = 2**19  # entries of a kernel in int8 that are converted to floats at once
 Kernel = Float[Array, '*f d'] | Quantized | Packed
 
 
 def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
-  """Returns x @ kernel^T [*b, *f] in x's dtype, summed and returned in float32 at least.
+  """Returns x @ kernel^T [*b, *f] of inputs in x's dtype, summed and returned in float32 or wider.
 
-  A kernel in int8 meets rows in int8, each with its own scale. Their product is summed in int32,
-  and only then multiplied by both scales. So each row's result is the same, bit for bit, in any
-  batch. In 'int8w' rows stay as they are, and the sum is multiplied by the kernel's scale. Few rows
-  read a packed kernel in panels, many rows read the kernel itself.
+  For a kernel in int8, rows are rounded to int8 too, each with its own scale. Their product is
+  summed in int32, and only then multiplied by both scales, so each row's result is the same, bit
+  for bit, in any batch. In 'int8w' rows are not rounded, and the sum is multiplied by the kernel's
+  scale. Few rows are multiplied by the panels of a packed kernel, many rows by the kernel itself.
   """
   *lead, d = x.shape
   x_rd = x.reshape(-1, d)
@@ -39,20 +37,22 @@ def project(x: Float[Array, '*b d'], kernel: Kernel) -> Float[Array, '...']:
     y = product(x_rd, kernel, wide)
   elif kernel.rounds_inputs:
     values, scale = to_int8(x_rd, wide)
+    scale = scale.reshape(-1, *(1,) * (kernel.ndim - 1))
     y = product(values, kernel.values, jnp.int32, kernel.sums).astype(wide)
-    y = rounded(y * scale.reshape(-1, *(1,) * (kernel.ndim - 1)) * kernel.scale.astype(wide)[None])
+    y = round_to_type(y * scale * kernel.scale.astype(wide)[None])
   else:
-    y = rounded(product_in_parts(x_rd, kernel.values, wide) * kernel.scale.astype(wide)[None])
+    y = product_in_parts(x_rd, kernel.values, wide)
+    y = round_to_type(y * kernel.scale.astype(wide)[None])
   return y.reshape(*lead, *kernel.shape[:-1])
 
 
-def rounded(x: Float[Array, '*b']) -> Float[Array, '*b']:
+def round_to_type(x: Float[Array, '*b']) -> Float[Array, '*b']:
   """Returns x, rounded to its type before anything is added to it.
 
-  XLA computes a few multiplications anew for each reader. If an addition follows, LLVM may fuse
-  both into one operation with one rounding, for one reader and not for another. Then a logit is not
-  equal to itself, and `sampling.argmax` finds no largest one. The clip, neither a multiplication
-  nor an addition, keeps them apart.
+  XLA repeats a few multiplications for each reader. If an addition follows, LLVM may fuse both into
+  one operation with one rounding, for one reader and not for another. Then a logit does not equal
+  itself, and `sampling.argmax` does not find the largest one. The clip, which is neither a
+  multiplication nor an addition, prevents that.
   """
   largest = jnp.finfo(x.dtype).max
   return jnp.clip(x, -largest, largest)
@@ -66,8 +66,8 @@ def product(
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
-  On a CPU few rows, and bytes with the sums of the kernel's, have the form that is fastest there
-  (`kernels.forms`).
+  A CPU multiplies few rows, and bytes if there are sums, in the form that is fastest there
+  (`kernels.forms`). `sums` has the sums of the kernel's outputs, see `Quantized`.
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
@@ -76,47 +76,44 @@ def product(
   kernel = kernel.astype(x.dtype)
   if len(x) > FEW and sums is None:
     return rows_first(x, kernel, wide)
-
-  def elsewhere(x: Array, kernel: Array, _: Array | None) -> Array:
-    return rows_first(x, kernel, wide)
-
-  on_cpu = functools.partial(cpu_product, wide=wide)
-  return jax.lax.platform_dependent(x, kernel, sums, cpu=on_cpu, default=elsewhere)
+  return jax.lax.platform_dependent(
+    x,
+    kernel,
+    sums,
+    cpu=functools.partial(cpu_product, wide=wide),
+    default=lambda x, kernel, _: rows_first(x, kernel, wide),
+  )
 
 
 def product_in_parts(
   x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'], wide: DTypeLike
 ) -> Float[Array, 'r *f']:
-  """Returns `product` with a kernel in int8, which becomes x's type part by part.
+  """Returns `product` with a kernel in int8, which is converted to x's type part by part.
 
   XLA's CPU backend would write the whole kernel in x's type in every call, which takes ten times as
-  long. Accelerators convert as they read. A part has every n-th of the last axis of outputs, so
-  that on a mesh all devices have some of each part.
+  long. Accelerators convert as they read. A part has every n-th output, so that on a mesh all
+  devices have some of each part.
   """
-  outputs = kernel.shape[-2]
+  *lead, outputs, d = kernel.shape
   n = 1 << min((-(-kernel.size // PART) - 1).bit_length(), outputs.bit_length() - 1)
   if n == 1:
     return product(x, kernel, wide)
-  in_parts = functools.partial(_in_parts, n=n, wide=wide)
+
+  def by_parts(x: Array, kernel: Array) -> Array:
+    whole = outputs - outputs % n
+    parts = kernel[..., :whole, :].reshape(*lead, whole // n, n, d)
+
+    def multiply_part(i: Int[Array, '']) -> Float[Array, '...']:
+      return product(x, jax.lax.dynamic_index_in_dim(parts, i, -2, keepdims=False), wide)
+
+    y = jax.lax.map(multiply_part, jnp.arange(n))
+    y = jnp.moveaxis(y, 0, -1).reshape(len(x), *lead, whole)
+    if whole == outputs:
+      return y
+    return jnp.concatenate([y, product(x, kernel[..., whole:, :], wide)], axis=-1)
+
   whole = functools.partial(product, wide=wide)
-  return jax.lax.platform_dependent(x, kernel, cpu=in_parts, default=whole)
-
-
-def _in_parts(
-  x: Float[Array, 'r d'], kernel: Int8[Array, '*f d'], n: int, wide: DTypeLike
-) -> Float[Array, 'r *f']:
-  """Returns `product_in_parts` by n parts, one after the other."""
-  *lead, outputs, _ = kernel.shape
-  whole = outputs - outputs % n
-  parts = kernel[..., :whole, :].reshape(*lead, whole // n, n, kernel.shape[-1])
-
-  def part(i: Int[Array, '']) -> Float[Array, '...']:
-    return product(x, jax.lax.dynamic_index_in_dim(parts, i, -2, keepdims=False), wide)
-
-  y = jnp.moveaxis(jax.lax.map(part, jnp.arange(n)), 0, -1).reshape(len(x), *lead, whole)
-  if whole == outputs:
-    return y
-  return jnp.concatenate([y, product(x, kernel[..., whole:, :], wide)], axis=-1)
+  return jax.lax.platform_dependent(x, kernel, cpu=by_parts, default=whole)
 
 
 def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h f']:
@@ -127,11 +124,11 @@ def project_each(x: Float[Array, 'b h d'], kernels: Kernel) -> Float[Array, 'b h
   if kernels.rounds_inputs:
     values, scale = to_int8(x, wide)
     y = product_each(values, kernels.values, jnp.int32, kernels.sums).astype(wide)
-    return rounded(y * scale[..., None] * kernels.scale.astype(wide)[None])
+    return round_to_type(y * scale[..., None] * kernels.scale.astype(wide)[None])
   products = []
   for i in range(len(kernels.scale)):
     products.append(product_in_parts(x[:, i], kernels.values[i], wide))
-  return rounded(jnp.stack(products, axis=1) * kernels.scale.astype(wide)[None])
+  return round_to_type(jnp.stack(products, axis=1) * kernels.scale.astype(wide)[None])
 
 
 def product_each(
@@ -142,9 +139,10 @@ def product_each(
 ) -> Num[Array, 'b h f']:
   """Returns x[:, i] @ kernels[i]^T for each i in x's type, summed in the type `wide`.
 
-  The fast forms on XLA's CPU backend differ from those for one kernel (`product`). One row goes in
-  once. For several rows the kernels come first, which takes half the time. In int8, one product
-  after the other takes a sixth: XLA would make all kernels int32, and read them so in every call.
+  The fast forms on XLA's CPU backend differ from those for one kernel (`product`). A single row is
+  not multiplied twice. For several rows the kernels are the first factor, which takes half the
+  time. In int8 there is a product for each kernel, which takes a sixth of the time: XLA would
+  convert all kernels to int32 and read that in every call.
   """
   if isinstance(kernels, Packed):
     if kernels.serves_each(x):
@@ -156,24 +154,23 @@ def product_each(
     for i, kernel in enumerate(kernels):
       parts.append(product(x[:, i], kernel, wide, None if sums is None else sums[i]))
     return jnp.stack(parts, axis=1)
-  if len(x) == 1:
-    y_hbf = jax.lax.dot_general(
-      x.swapaxes(0, 1), kernels, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide
-    )
-    return y_hbf.swapaxes(0, 1)
+
   x_hbd = x.swapaxes(0, 1)
-  y_hfb = jax.lax.dot_general(
-    kernels, x_hbd, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide
-  )
+  last_of_both = (((2,), (2,)), ((0,), (0,)))
+  if len(x) == 1:
+    y_hbf = jax.lax.dot_general(x_hbd, kernels, last_of_both, preferred_element_type=wide)
+    return y_hbf.swapaxes(0, 1)
+  y_hfb = jax.lax.dot_general(kernels, x_hbd, last_of_both, preferred_element_type=wide)
   return jnp.moveaxis(y_hfb, -1, 0)
 
 
 def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   """Returns rows of a table of embeddings, which may be in int8 or packed.
 
-  XLA's CPU backend looks up in float32 what is in half precision. In a loop it would convert the
-  table before the first step: 50 ms and 110 MB for 49,152 words of width 576, at each start of a
-  program. So there the table seems to change with the ids.
+  XLA's CPU backend converts a table in half precision to float32 before it looks up rows. In a loop
+  it would convert the whole table before the first step: 50 ms and 110 MB for 49,152 words of width
+  576, at each start of a program. The barrier prevents that: XLA cannot know that the table does
+  not change with the ids.
   """
   if isinstance(table, Quantized | Packed):
     return table.rows(ids)
@@ -183,7 +180,7 @@ def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   return table[ids]
 
 
-def biased(y: Float[Array, '*b'], bias: Float[Array, '*f']) -> Float[Array, '*b']:
+def add_bias(y: Float[Array, '*b'], bias: Float[Array, '*f']) -> Float[Array, '*b']:
   """Returns y plus a bias over its last axes, in y's dtype."""
   return y + bias.astype(y.dtype).reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
 
@@ -192,13 +189,13 @@ def affine(
   x: Float[Array, '*b d'], kernel: Kernel, bias: Float[Array, ' f']
 ) -> Float[Array, '*b f']:
   """Returns x @ kernel^T + bias, in x's dtype."""
-  return biased(project(x, kernel).astype(x.dtype), bias)
+  return add_bias(project(x, kernel).astype(x.dtype), bias)
 
 
 class Dense(nn.Module):
-  """A projection from the last axis to the axes `features`, in `dtype`; parameters stay float32.
+  """A projection from the last axis to the axes `features`, in `dtype`; parameters are float32.
 
-  The kernel is [*features, inputs], so it can be split along any of them (by attention heads).
+  The kernel is [*features, inputs], so it can be split along any of these axes, such as heads.
   """
 
   features: tuple[int, ...]
@@ -214,15 +211,15 @@ class Dense(nn.Module):
       return jnp.asarray(self.init(key, (outputs, inputs))).reshape(*self.features, inputs)
 
     y = project(x.astype(self.dtype), self.param('kernel', init)).astype(self.dtype)
-    if not self.use_bias:
-      return y
-    return biased(y, self.param('bias', nn.initializers.zeros, self.features))
+    if self.use_bias:
+      y = add_bias(y, self.param('bias', nn.initializers.zeros, self.features))
+    return y
 
 
 class LayerNorm(nn.Module):
-  """Layer norm (Ba et al. 2016) as `nn.LayerNorm` computes it, in float32 at least.
+  """Layer norm (Ba et al. 2016) as `nn.LayerNorm` computes it, in float32 or wider.
 
-  Without `is_centred` it has neither mean nor bias, as T5's."""
+  If `is_centred` is false, it has neither mean nor bias, like T5's."""
 
   epsilon: float
   dtype: DTypeLike
@@ -234,21 +231,21 @@ class LayerNorm(nn.Module):
     variance = row_mean(jnp.square(wide))
     if self.is_centred:
       mean = row_mean(wide)
-      wide, variance = wide - mean, jnp.maximum(variance - rounded(jnp.square(mean)), 0)
+      wide, variance = wide - mean, jnp.maximum(variance - round_to_type(jnp.square(mean)), 0)
     lead = (1,) * (x.ndim - 1)
     scale = self.param('scale', nn.initializers.ones, width).astype(wide.dtype).reshape(*lead, -1)
-    y = rounded(wide * (jax.lax.rsqrt(variance + self.epsilon) * scale))
+    y = round_to_type(wide * (jax.lax.rsqrt(variance + self.epsilon) * scale))
     if self.is_centred:
-      y = biased(y, self.param('bias', nn.initializers.zeros, width))
+      y = add_bias(y, self.param('bias', nn.initializers.zeros, width))
     return y.astype(self.dtype)
 
 
 def dropout(x: Float[Array, '*b d'], rate: float, key: Array) -> Float[Array, '*b d']:
-  """Returns x with entries zeroed at `rate`, and the rest scaled up to the same mean.
+  """Returns x with a share `rate` of its entries zeroed, and the others scaled up to the same mean.
 
-  The mask hashes each entry's index with the key (Wellons' lowbias32). One random number an entry
-  would dominate a training step on CPUs: threefry takes 2.3 times the rest of the step, XLA's
-  Philox 4 times.
+  The mask hashes each entry's index with the key (Wellons' lowbias32). A random number for each
+  entry would dominate a training step on CPUs: threefry takes 2.3 times as long as the rest of the
+  step, XLA's Philox 4 times.
   """
   low, high = jax.random.bits(key, (2,), jnp.uint32)
   bits = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape) ^ low
@@ -263,7 +260,9 @@ class Dropout(nn.Module):
   rate: float
 
   def __call__(self, x: Float[Array, '*b d'], train: bool) -> Float[Array, '*b d']:
-    return dropout(x, self.rate, self.make_rng('dropout')) if train and self.rate else x
+    if not train or not self.rate:
+      return x
+    return dropout(x, self.rate, self.make_rng('dropout'))
 
 
 def sinusoids(
@@ -272,10 +271,7 @@ def sinusoids(
   """Returns the position signal of T2T and fairseq: sines, then cosines.
 
   Their wavelengths are 2 pi .. 2 pi * longest, spaced geometrically."""
-  inverse_timescales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(
-    np.float32
-  )
-  angles = positions[..., None].astype(jnp.float32) * inverse_timescales.reshape(
-    (1,) * positions.ndim + (-1,)
-  )
+  scales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(np.float32)
+  scales = scales.reshape((1,) * positions.ndim + (-1,))
+  angles = positions[..., None].astype(jnp.float32) * scales
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

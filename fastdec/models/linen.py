@@ -1,4 +1,4 @@
-"""Models whose parameters are those of one linen module, and what they share about packed rows."""
+"""Models that are one linen module, and what they share about packed rows."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fastdec.models.taps import Features, check_taps
 
 @dataclasses.dataclass(frozen=True)
 class LinenModel:
-  """The part of a model (protocol: `models/api.py`) that runs its network."""
+  """The part of a model (protocol: `models/api.py`) that runs its network, a linen module."""
 
   config: Any
 
@@ -28,16 +28,17 @@ class LinenModel:
   def hidden(
     self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None
   ) -> Float[Array, 'b t d']:
-    """Returns hidden states whose `unembed` predicts batch['target'], all positions at once.
+    """Returns hidden states of all positions at once; their `unembed` predicts batch['target'].
 
     Training and forced scoring use it.
 
     Args:
       params: the parameters.
-      batch: 'target' int[b, t], and 'source' if the model has an encoder. Of text also their
-        '_segment' (several sentences a row; 0 is padding) and '_position'. Pictures are 'source'
-        uint8[b, 8, 8, 3], and 'target' has their intensities in raster scan.
-      dropout_key: None switches dropout off.
+      batch: 'target' int[b, t], and 'source' if the model has an encoder. Text has several
+        sentences in a row: 'target_segment' numbers them (0 is padding), 'target_position' is the
+        position within a sentence, and the source has the same two. For images 'source' is
+        uint8[b, 8, 8, 3], and 'target' has the intensities in raster scan.
+      dropout_key: None: no dropout.
     """
     return self.features(params, batch, (), dropout_key).hidden
 
@@ -48,10 +49,10 @@ class LinenModel:
     taps: tuple[int, ...] = (),
     dropout_key: Array | None = None,
   ) -> Features:
-    """Returns the states that drafts learn from: hidden (see `hidden`), of `taps`, the encoder's.
+    """Returns the states that drafts learn from: `hidden`, those of `taps`, and the encoder's.
 
     Raises:
-      UserError: layers that the model does not have.
+      UserError: the model does not have one of the layers `taps`.
     """
     check_taps(taps, self.layers)
     train = dropout_key is not None
@@ -66,5 +67,5 @@ def fed_tokens(batch: Mapping[str, Array], start_id: int) -> Int[Array, 'b t']:
 
 
 def same_segment(query: Int[Array, 'b n'], key: Int[Array, 'b s']) -> Bool[Array, 'b n s']:
-  """Mask of packed rows: a token sees those of its own sentence."""
+  """Mask of packed rows: a token sees the tokens of its own sentence."""
   return query[:, :, None] == key[:, None, :]

@@ -1,7 +1,7 @@
 """The decoder-only Transformer: RMSNorm, rotary positions, gated MLP, grouped heads.
 
-Llama and families like it are settings of it (`folders/llama.py` reads theirs). One set of
-linen modules serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
+Llama and similar families are settings of it (`hub/llama.py` reads their folders). One set of linen
+modules serves training on packed rows (`LM.hidden`) and decoding over a cache (`LM.apply`).
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from fastdec.kernels.sums import row_mean
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, attend_to_used, layer_mask
 from fastdec.models.experts import Experts
-from fastdec.models.fresh import traced_shapes, unrun
+from fastdec.models.fresh import init_by_trace, trace_shapes
 from fastdec.models.layers import Dense, Dropout, look_up, project
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
@@ -36,7 +36,7 @@ Attends = Mapping[int, Callable[..., Array]]  # for each window, see `stacks.Att
 
 
 class RMSNorm(nn.Module):
-  """x over its root mean square (Zhang, Sennrich 2019), in float32 at least, times a scale."""
+  """x over its root mean square (Zhang, Sennrich 2019), in float32 or wider, times a scale."""
 
   config: LMConfig
 
@@ -45,13 +45,12 @@ class RMSNorm(nn.Module):
     scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     inverse = 1 / jnp.sqrt(row_mean(jnp.square(wide)) + self.config.norm_epsilon)
-    return (wide * inverse).astype(x.dtype) * scale.astype(x.dtype).reshape(
-      (1,) * (x.ndim - 1) + (-1,)
-    )
+    scale = scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+    return (wide * inverse).astype(x.dtype) * scale
 
 
 class Layer(nn.Module):
-  """Attention and gated MLP, or experts, each between norms (`norms`) and beside a residual."""
+  """Attention, and a gated MLP or experts; each has norms (`norms`) and is added to its input."""
 
   config: LMConfig
   is_sparse: bool = False
@@ -89,29 +88,39 @@ class Layer(nn.Module):
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states, and the keys and values attended to (cache and nodes).
 
-    Attention reads the norm of x, or `read` in its place: the first layers of drafts differ there.
+    `read` is what attention reads instead of the norm of x, in the first layers of some drafts.
     """
+    # Attention.
     c = self.config
     before, after = c.norms != 'after', c.norms != 'before'
     if read is None:
       read = self.attention_norm(x) if before else x
-    q, own = self.queries_and_own(read, turns)
-    kv = own if cached is None or start is None else cached.write(own.k, own.v, start)
+    q, kv = self.queries_and_own(read, turns)
+    if cached is not None and start is not None:
+      kv = cached.write(kv.k, kv.v, start)
     sinks = {'sinks': self.sinks} if c.sinks else {}
     mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap, **sinks)
     added = self.out(mixed.reshape(*x.shape[:2], -1))
-    x = x + self._scaled(self.drop(self.attention_out_norm(added) if after else added, train))
+    if after:
+      added = self.attention_out_norm(added)
+    added = self.drop(added, train)
+    if c.residual_scale != 1:
+      added *= c.residual_scale
+    x = x + added
+
+    # The MLP, or experts.
     read = self.mlp_norm(x) if before else x
     if self.is_sparse:
       added = self.experts(read, reads_all=cached is None)
     else:
       gate_up = self.gate_up(read)
       added = self.down(ACTIVATIONS[c.activation](gate_up[:, :, 0]) * gate_up[:, :, 1])
-    return x + self._scaled(self.drop(self.mlp_out_norm(added) if after else added, train)), kv
-
-  def _scaled(self, added: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
-    scale = self.config.residual_scale
-    return added if scale == 1 else added * scale
+    if after:
+      added = self.mlp_out_norm(added)
+    added = self.drop(added, train)
+    if c.residual_scale != 1:
+      added *= c.residual_scale
+    return x + added, kv
 
   def queries_and_own(
     self, x: Float[Array, 'b n d'], turns: Turns | None
@@ -121,14 +130,10 @@ class Layer(nn.Module):
     k, v = kv[:, :, 0], kv[:, :, 1]
     if self.config.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    elif self.config.joined_qk_norm:
-      q, k = joined(self.q_norm, q), joined(self.k_norm, k)
+    elif self.config.joined_qk_norm:  # over all heads at once
+      q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
+      k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
     return rotate(q, turns), LayerKV(rotate(k, turns).swapaxes(1, 2), v.swapaxes(1, 2))
-
-
-def joined(norm: RMSNorm, x: Float[Array, 'b n h w']) -> Float[Array, 'b n h w']:
-  """Returns all heads at once, normed."""
-  return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'is_sparse'))
@@ -142,16 +147,19 @@ def _call_layer(
   cached: LayerKV,
   start: Int[Array, ' b'],
 ) -> tuple[Float[Array, 'b n d'], LayerKV]:
-  """Calls a layer on the nodes behind a cache; alike layers of a program are traced once."""
+  """Calls a layer on nodes that follow a cache. A program's layers of one kind are traced once."""
   layer = Layer(config, is_sparse, parent=None)  # not a part of the network that is being called
   called: Any = layer.apply({'params': params}, x, turns, sees, cached, start)
   return called
 
 
 def layer_partition(config: LMConfig, devices: int) -> Table:
-  """Lays out a layer's parameters on a mesh; key heads that `devices` cannot divide stay whole."""
-  keys = P() if config.kv_heads % devices else P(None, 'model')
-  experts = config.experts.partition(devices) if config.experts and any(config.sparse) else ()
+  """Returns a layer's table. If `devices` cannot divide the key heads, they are not split."""
+  keys, experts = P(None, 'model'), ()
+  if config.kv_heads % devices:
+    keys = P()
+  if config.experts and any(config.sparse):
+    experts = config.experts.partition(devices)
   return (
     *experts,
     (r'/kv/(kernel|bias)$', keys),
@@ -209,14 +217,12 @@ class Network(nn.Module):
     segment, position = batch['target_segment'], batch['target_position']
     distance = position[:, :, None] - position[:, None, :]
     sees = same_segment(segment, segment) & jnp.tri(segment.shape[1], dtype=bool)[None]
-
-    def within(window):
-      return sees & (distance < window) if window else sees
-
-    attends = {
-      window: functools.partial(attend, mask=within(window))
-      for window in set(self.config.layer_windows)
-    }
+    attends = {}
+    for window in set(self.config.layer_windows):
+      mask = sees
+      if window:
+        mask = sees & (distance < window)
+      attends[window] = functools.partial(attend, mask=mask)
     inputs = fed_tokens(batch, self.config.bos_id)
     hidden, states, _ = self.decode(inputs, position, attends, train=train, taps=taps)
     return Features(hidden, states, None)
@@ -226,11 +232,11 @@ class Network(nn.Module):
 class LM(LinenModel):
   """The model (protocol: `models/api.py`): a hashable value; its parameters are a nested dict.
 
-  In packed rows (`hidden`, `features`) the first token of a segment is predicted from `bos_id`: a
-  model trained so decodes prompts that begin with it. They need no 'source'."""
+  In packed rows (`hidden`, `features`) the first token of a segment is predicted from `bos_id`, so
+  a model trained on them decodes prompts that begin with it. Batches need no 'source'."""
 
   config: LMConfig
-  # settings of `generate` that came with it, for `fd.Processors.of`; no program reads them
+  # settings of `generate` from the model's folder, for `fd.Processors.of`; programs ignore them
   generation: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   network = Network
@@ -249,7 +255,7 @@ class LM(LinenModel):
 
   @property
   def reads_length(self) -> bool:
-    """True if states depend on the length of the prompt that they are a part of."""
+    """True if states depend on the length of the whole prompt."""
     return self.config.rope in ('dynamic', 'longrope')
 
   def partition(self, devices: int) -> Table:
@@ -259,7 +265,7 @@ class LM(LinenModel):
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
-  @unrun
+  @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
     ones = jnp.ones((1, 2), jnp.int32)
@@ -268,26 +274,32 @@ class LM(LinenModel):
 
   @property
   def shapes(self) -> Params:
-    """The shapes of `init`'s parameters; of layers of one kind one is traced."""
-    c, layers, rest = self.config, {}, {}
+    """The shapes of `init`'s parameters. Only one layer of each kind is traced, to save time."""
+    c, kinds, shapes = self.config, {}, {}
     for is_sparse in set(c.sparse):
-      experts = dataclasses.replace(c.experts, dense=()) if is_sparse and c.experts else None
+      experts = None
+      if is_sparse and c.experts:
+        experts = dataclasses.replace(c.experts, dense=())
       one = LM(dataclasses.replace(c, layers=1, windows=(), experts=experts))
-      rest = dict(traced_shapes(one))
-      layers[is_sparse] = rest.pop('layer_0')
-    return rest | {f'layer_{i}': layers[is_sparse] for i, is_sparse in enumerate(c.sparse)}
+      shapes = dict(trace_shapes(one))
+      kinds[is_sparse] = shapes.pop('layer_0')
+    for i, is_sparse in enumerate(c.sparse):
+      shapes[f'layer_{i}'] = kinds[is_sparse]
+    return shapes
 
   def encode(self, params: Params, inputs: Array | None) -> None:
-    """Returns None: there is no encoder."""
+    """Returns None: the model has no encoder."""
 
   def init_cache(self, params: Params, memory: None, rows: int, slots: int | Capacity) -> KVCache:
     """Returns an empty cache; see `LMConfig.empty_cache`.
 
-    Longrope turns all of a text anew when it becomes longer than `rope_original`. So if the slots
-    allow that, the cache has each layer twice: for texts up to that length, and for longer ones.
+    With longrope, the rotations of a whole text change when it becomes longer than `rope_original`.
+    If the slots allow such a text, the cache has each layer twice: once for texts up to that length
+    and once for longer ones.
     """
-    c = self.config
-    most = operator.index(slots) + (slots.more if isinstance(slots, Capacity) else 0)
+    c, most = self.config, operator.index(slots)
+    if isinstance(slots, Capacity):
+      most += slots.more
     both = c.rope == 'longrope' and most > c.rope_original
     return c.empty_cache(rows, slots, copies=1 + both)
 
@@ -300,20 +312,21 @@ class LM(LinenModel):
     taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], KVCache]:
     """See `models.api.Model.apply`."""
+    # Layers with the same window have caches of the same size, and share a mask.
     check_taps(taps, self.layers)
     used = cache.length.max() + nodes.n
-    # layers of one window are of one kind and size
-    attends = {
-      window: Partial(
-        attend_to_used, mask=layer_mask(nodes, cache.length, layer, window), used=used
-      )
-      for window, layer in dict(zip(self.config.layer_windows, cache.layers, strict=False)).items()
-    }
+    attends = {}
+    for window, layer in dict(zip(self.config.layer_windows, cache.layers, strict=False)).items():
+      mask = layer_mask(nodes, cache.length, layer, window)
+      attends[window] = Partial(attend_to_used, mask=mask, used=used)
+
+    # The length of the text, for rotations that depend on it: that of the prompt, which is read at
+    # once (into an empty cache) or in parts (of `nodes.text`), and later the position.
     positions = cache.length[:, None] + jnp.atleast_2d(nodes.depths)
-    # a prompt is read at once, in chunks perhaps; an empty cache meets all of it
-    at_once = jnp.where(cache.length == 0, positions.max(-1) + 1, 0)
-    at_once = at_once if nodes.text is None else nodes.text
-    whole = jnp.maximum(positions + 1, at_once[:, None])
+    prompt = nodes.text
+    if prompt is None:
+      prompt = jnp.where(cache.length == 0, positions.max(-1) + 1, 0)
+    text = jnp.maximum(positions + 1, prompt[:, None])
 
     def read(layers, text):
       args = (tokens, positions, attends, dataclasses.replace(cache, layers=layers))
@@ -321,11 +334,13 @@ class LM(LinenModel):
 
     n = self.layers
     if len(cache.layers) == n:
-      hidden, states, layers = read(cache.layers, whole)
+      hidden, states, layers = read(cache.layers, text)
       return hidden, states, dataclasses.replace(cache, layers=layers)
-    *short, short_layers = read(cache.layers[:n], jnp.zeros_like(whole))
-    *long, long_layers = read(cache.layers[n:], jnp.full_like(whole, self.config.rope_original + 1))
-    is_long = (whole > self.config.rope_original)[..., None]
+
+    # Longrope: read the nodes as a part of a short text and of a long one, and choose.
+    *short, short_layers = read(cache.layers[:n], jnp.zeros_like(text))
+    *long, long_layers = read(cache.layers[n:], jnp.full_like(text, self.config.rope_original + 1))
+    is_long = (text > self.config.rope_original)[..., None]
     hidden, states = jax.tree.map(lambda a, b: jnp.where(is_long, a, b), long, short)
     return hidden, states, dataclasses.replace(cache, layers=(*short_layers, *long_layers))
 
@@ -336,7 +351,9 @@ class LM(LinenModel):
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'output' if the parameters have one, else by the embedding."""
     c = self.config
-    logits = project(hidden, params['output'] if 'output' in params else params['embedding'])
+    logits = project(hidden, params['output' if 'output' in params else 'embedding'])
     if c.logit_scale != 1:
       logits *= c.logit_scale
-    return logits if c.logit_cap is None else c.logit_cap * jnp.tanh(logits / c.logit_cap)
+    if c.logit_cap is not None:
+      logits = c.logit_cap * jnp.tanh(logits / c.logit_cap)
+    return logits

@@ -36,7 +36,7 @@ POSITIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class LMConfig:
-  """Sizes and options; the defaults are a small Llama's."""
+  """Sizes and options; by default it is a small Llama."""
 
   vocab_size: int = 32000
   d_model: int = 512
@@ -48,17 +48,18 @@ class LMConfig:
   head_width: int | None = None  # None: d_model / heads
   activation: str = 'silu'
   norm_epsilon: float = 1e-6
-  # stretching of wavelengths for longer contexts, see `models/rotary.py`; 'default': none
+  # how wavelengths are stretched for longer contexts, see `models/rotary.py`; 'default': not
   rope: str = 'default'
   rope_theta: float = 1e4
-  rope_factor: float = 1.0  # the stretch
-  # llama3, yarn: waves with fewer turns in `rope_original` positions are stretched ...
+  rope_factor: float = 1.0  # by which wavelengths are stretched
+  # llama3, yarn: waves with fewer than `rope_low` turns in `rope_original` positions are stretched,
+  # waves with more than `rope_high` are not, and waves between them are stretched in part
   rope_low: float = 1.0
-  rope_high: float = 4.0  # ... waves with more turns are not; between the two it is mixed
+  rope_high: float = 4.0
   rope_original: int = 8192
-  rope_truncate: bool = True  # yarn: mixing begins and ends at whole pairs
-  rope_share: float = 1.0  # of a head's entries, the first ones, that turn
-  rope_scale: float = 1.0  # of turned queries and keys
+  rope_truncate: bool = True  # yarn: both limits are moved to whole pairs
+  rope_share: float = 1.0  # the share of a head's entries, the first ones, that are rotated
+  rope_scale: float = 1.0  # of rotated queries and keys
   # longrope: the stretch of each pair in texts up to `rope_original` tokens, and in longer ones
   rope_short: tuple[float, ...] = ()
   rope_long: tuple[float, ...] = ()
@@ -67,8 +68,8 @@ class LMConfig:
   mlp_bias: bool = False
   norms: str = 'before'  # RMSNorms 'before' each sublayer, 'after' it (OLMo 2), or 'both' (Gemma)
   qk_norm: bool = False  # RMSNorm on each query and key (Qwen3)
-  joined_qk_norm: bool = False  # the same on those of all heads at once (OLMo 2)
-  sinks: bool = False  # each head may look at nothing: a learned score beside the slots' (gpt-oss)
+  joined_qk_norm: bool = False  # RMSNorm on the queries and keys of all heads at once (OLMo 2)
+  sinks: bool = False  # each head has a learned score for attending to nothing (gpt-oss)
   experts: ExpertsConfig | None = None  # instead of the MLPs
   embedding_scale: float = 1.0
   residual_scale: float = 1.0  # of what each sublayer adds
@@ -79,11 +80,11 @@ class LMConfig:
   logit_cap: float | None = None
   unrotated: tuple[int, ...] = ()  # layers without rotary positions (SmolLM3)
   local_theta: float | None = None  # `rope_theta` of layers with a window, unstretched (Gemma 3)
-  # positions that each layer sees, its own included; 0, or (): all before it
+  # number of positions that each layer sees, the token's own included; 0, or (): all before it
   windows: tuple[int, ...] = ()
-  tied: bool = True  # `init` makes no output matrix: the embedding serves
+  tied: bool = True  # logits by the embedding: `init` makes no output matrix
   max_positions: int | None = None
-  bos_id: int = 0  # training: the first token of a text is predicted from it
+  bos_id: int = 0  # training predicts the first token of a text from it
   eos_ids: tuple[int, ...] = (1,)
   pad_id: int = 0
   suppressed_ids: tuple[int, ...] = ()
@@ -115,33 +116,37 @@ class LMConfig:
       )
     if self.heads % self.kv_heads:
       raise UserError(f'heads={self.heads} is not divisible by key_heads={self.kv_heads}')
-    if self.rotated % 2:
-      raise UserError(
-        f'{self.rotated} entries of a head cannot be rotated in pairs: give an even head_width'
-      )
-    if (self.rope == 'dynamic' and self.rotated < 4) or (
-      self.rope == 'yarn' and self.rope_theta <= 1
-    ):
-      raise UserError(
-        f'rope={self.rope!r} is not possible with heads of which {self.rotated} entries turn, and'
-        f' rope_theta={self.rope_theta}: dynamic needs 4 entries, yarn a rope_theta above 1'
-      )
-    if self.rope == 'llama3' and self.rope_low >= self.rope_high:
-      raise UserError(
-        f'rope_low={self.rope_low} and rope_high={self.rope_high} are not possible: the turns of'
-        ' waves that are stretched lie below those of waves that are not'
-      )
-    for name in ('rope_short', 'rope_long') if self.rope == 'longrope' else ():
-      if len(getattr(self, name)) != self.rotated // 2 or not min(getattr(self, name)) > 0:
-        raise UserError(
-          f'{name}={getattr(self, name)} is not possible: give a number above 0 for each of the'
-          f' {self.rotated // 2} pairs'
-        )
+    self._check_rope()
     if self.windows and len(self.windows) != self.layers:
       raise UserError(
         f'windows={self.windows} must be one number for each of the {self.layers}'
         ' layers, or none at all'
       )
+
+  def _check_rope(self) -> None:
+    rotated = self.rotary.count_rotated(self.width)
+    if rotated % 2:
+      raise UserError(
+        f'{rotated} entries of a head cannot be rotated in pairs: give an even head_width'
+      )
+    if (self.rope == 'dynamic' and rotated < 4) or (self.rope == 'yarn' and self.rope_theta <= 1):
+      raise UserError(
+        f'rope={self.rope!r} is not possible with {rotated} rotated entries of a head and'
+        f' rope_theta={self.rope_theta}: dynamic needs 4 entries, yarn a rope_theta above 1'
+      )
+    if self.rope == 'llama3' and self.rope_low >= self.rope_high:
+      raise UserError(
+        f'rope_low={self.rope_low} and rope_high={self.rope_high} are not possible: rope_low must'
+        ' be the smaller one'
+      )
+    if self.rope == 'longrope':
+      for name in ('rope_short', 'rope_long'):
+        factors = getattr(self, name)
+        if len(factors) != rotated // 2 or not min(factors) > 0:
+          raise UserError(
+            f'{name}={factors} is not possible: give a number above 0 for each of the'
+            f' {rotated // 2} pairs'
+          )
 
   @property
   def kv_heads(self) -> int:
@@ -153,33 +158,33 @@ class LMConfig:
 
   @property
   def layer_windows(self) -> tuple[int, ...]:
+    """The window of each layer; 0: it sees everything."""
     return self.windows or (0,) * self.layers
 
   @property
   def sparse(self) -> tuple[bool, ...]:
     """True for each layer with experts."""
-    return tuple(
-      self.experts is not None and i not in self.experts.dense for i in range(self.layers)
-    )
+    if self.experts is None:
+      return (False,) * self.layers
+    return tuple(i not in self.experts.dense for i in range(self.layers))
 
   def empty_cache(self, rows: int, slots: int | Capacity, copies: int = 1) -> KVCache:
-    """Returns an empty cache of all layers, `copies` times; a layer with a window keeps no more.
+    """Returns an empty cache of all layers, `copies` times.
 
-    It is a ring, if that saves slots: of the window before a call's first node, of the nodes, and
-    of tokens to take back. While the text is short the ring's slots grow with it, before any of
-    them is overwritten. For a plain number of slots calls may have any width: then no layer is a
-    ring.
+    A layer with a window is a ring, if that saves slots. The ring holds the window before a call's
+    first node, the nodes, and the tokens that may be taken back. While the text is short the ring
+    is short too, and grows before any slot is overwritten. If `slots` is a plain number, calls may
+    have any width, so no layer is a ring.
     """
-    total, size = operator.index(slots), (self.width, self.dtype)
-
-    def empty(window: int) -> LayerKV:
+    total, layers = operator.index(slots), []
+    for window in self.layer_windows * copies:
+      kind, size = LayerKV, total
       if window and isinstance(slots, Capacity):
         ring = window - 1 + slots.nodes + slots.back
         if ring < total + slots.more:
-          return LayerRing.empty(rows, self.kv_heads, min(ring, total), *size)
-      return LayerKV.empty(rows, self.kv_heads, total, *size)
-
-    return KVCache.of(tuple(empty(window) for window in self.layer_windows * copies), rows)
+          kind, size = LayerRing, min(ring, total)
+      layers.append(kind.empty(rows, self.kv_heads, size, self.width, self.dtype))
+    return KVCache.of(tuple(layers), rows)
 
   @property
   def rotary(self) -> Rope:
@@ -189,17 +194,18 @@ class LMConfig:
       self.rope_short, self.rope_long,
     )  # fmt: skip
 
-  @property
-  def rotated(self) -> int:
-    return self.rotary.rotated(self.width)
-
   def turns(
     self, positions: Int[Array, 'b n'], text: Int[Array, 'b #n'] | None = None
   ) -> tuple[Turns | None, ...]:
-    """Returns the rotations of each layer; see `Rope.angles`."""
-    wide = self.rotary.turns(positions, self.width, text)
-    local = wide
+    """Returns the rotations of each layer, None for a layer without; see `Rope.angles`."""
+    whole = self.rotary.turns(positions, self.width, text)
+    local = whole
     if self.local_theta is not None:
       local = Rope('default', self.local_theta).turns(positions, self.width)
-    turns = [local if window else wide for window in self.layer_windows]
-    return tuple(None if i in self.unrotated else turn for i, turn in enumerate(turns))
+    turns = []
+    for i, window in enumerate(self.layer_windows):
+      if i in self.unrotated:
+        turns.append(None)
+      else:
+        turns.append(local if window else whole)
+    return tuple(turns)

@@ -1,6 +1,6 @@
-"""The layers and two stacks of Transformers, as linen modules for training and for decoding.
+"""The layers and the two stacks of Transformers, as linen modules for training and for decoding.
 
-Models differ in how a layer's queries read keys and values: it comes as a function (`Sees`).
+Models differ in how a layer's queries read keys and values: they pass this as a function (`Sees`).
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from fastdec.models.layers import Dense, Dropout, LayerNorm
 
 ACTIVATIONS = {
   'relu': nn.relu,
-  'gelu': nn.gelu,  # by tanh, as T2T and the first GPT
+  'gelu': nn.gelu,  # by tanh, as in T2T and the first GPT
   'exact_gelu': functools.partial(nn.gelu, approximate=False),
   'swish': nn.swish,
 }
@@ -33,7 +33,7 @@ Attend = Callable[..., Array]
 # Shoeybi et al. 2019 (Megatron-LM): the first product of a pair is split over its outputs, the
 # second over its inputs, so each pair needs one sum over devices. Attention's first product is
 # split by heads: kernels are [3 or 2, heads, width, inputs]. A gated layer's first kernel is [2,
-# outputs, inputs]: a device has the gates of its own outputs.
+# outputs, inputs], so that a device has the gates of its own outputs.
 PARTITION: Table = (
   (r'/(qkv|kv|gate_w1)/(kernel|bias)$', P(None, 'model')),
   (r'/(q|w1)/(kernel|bias)$', P('model')),
@@ -81,7 +81,7 @@ class StackConfig:
 
   @property
   def of_decoder(self) -> 'StackConfig':
-    """Config of the decoder's layers, which may have other sizes."""
+    """The config of the decoder's layers, which may have different sizes."""
     return self
 
   def make_norm(self) -> nn.Module:
@@ -104,39 +104,33 @@ class StackConfig:
 
 
 class Attention(nn.Module):
-  """Multi-head attention; with `keys_values` apart from `__call__`, a memory is projected once."""
+  """Multi-head attention. `keys_values` is separate, so that a memory is projected only once."""
 
   config: StackConfig
   is_self: bool
 
   def setup(self) -> None:
     c = self.config
-    width = c.head_width
-
-    def dense(*features):
-      return Dense(features, c.attention_bias, c.dtype)
-
+    width, bias = c.head_width, c.attention_bias
     if self.is_self:
-      self.qkv = dense(3, c.heads, width)  # one product instead of three
+      self.qkv = Dense((3, c.heads, width), bias, c.dtype)  # one product instead of three
     else:
-      self.q = dense(c.heads, width)
-      self.kv = dense(2, c.heads, width)
-    self.out = dense(c.d_model)
+      self.q = Dense((c.heads, width), bias, c.dtype)
+      self.kv = Dense((2, c.heads, width), bias, c.dtype)
+    self.out = Dense((c.d_model,), bias, c.dtype)
     self.drop = Dropout(c.attention_dropout)
 
   def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, LayerKV]:
     """Returns self-attention's queries [b, n, h, p] of x, and its own keys and values."""
     qkv = self.qkv(x)
-    return qkv[:, :, 0], LayerKV(*(qkv[:, :, i].swapaxes(1, 2) for i in (1, 2)))
-
-  def queries(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n h p']:
-    """Returns cross-attention's queries of x."""
-    return self.q(x)
+    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    return q, LayerKV(k.swapaxes(1, 2), v.swapaxes(1, 2))
 
   def keys_values(self, memory: Float[Array, 'b s d']) -> LayerKV:
     """Returns cross-attention's keys and values of the memory."""
     kv = self.kv(memory)
-    return LayerKV(*(kv[:, :, i].swapaxes(1, 2) for i in (0, 1)))
+    k, v = kv[:, :, 0], kv[:, :, 1]
+    return LayerKV(k.swapaxes(1, 2), v.swapaxes(1, 2))
 
   def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, attend: Attend, train: bool) -> Array:
     attended = attend(q, kv, drop=lambda weights: self.drop(weights, train))
@@ -144,7 +138,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """Two projections with biases and the activation between."""
+  """Two projections with biases, and an activation between them."""
 
   config: StackConfig
 
@@ -166,13 +160,17 @@ class Sublayer(nn.Module):
     self.drop = Dropout(self.config.dropout)
 
   def enter(self, x: Float[Array, 'b n d']) -> Float[Array, 'b n d']:
+    """Returns the input of f."""
     return self.norm(x) if self.config.norm == 'pre' else x
 
   def leave(
     self, x: Float[Array, 'b n d'], y: Float[Array, 'b n d'], train: bool
   ) -> Float[Array, 'b n d']:
+    """Returns the sublayer's output, for y from f."""
     x = x + self.drop(y, train)
-    return x if self.config.norm == 'pre' else self.norm(x)
+    if self.config.norm == 'post':
+      x = self.norm(x)
+    return x
 
 
 class EncoderLayer(nn.Module):
@@ -219,19 +217,20 @@ class DecoderLayer(nn.Module):
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states, and the keys and values attended to (cache and nodes)."""
+    # Self-attention, to the cache and to the nodes themselves.
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
     if cached is not None and start is not None:
       kv = cached.write(kv.k, kv.v, start)
     x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
-    q = self.cross.queries(self.around_cross.enter(x))
+
+    # Cross-attention. The beams of a source are several queries of its memory.
+    q = self.cross.q(self.around_cross.enter(x))
     if cached is None and len(q) != len(memory.k):
-      raise ValueError(
-        f'{len(q)} rows were given with the memory of {len(memory.k)}: give a source for each'
-      )
-    # the beams of a source are several queries of its memory
+      raise ValueError(f'{len(q)} rows need as many sources, not {len(memory.k)}')
     q = q.reshape(len(memory.k), -1, *q.shape[2:])
     y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
     x = self.around_cross.leave(x, y, train)
+
     y = self.feed_forward(self.around_feed_forward.enter(x), train)
     return self.around_feed_forward.leave(x, y, train), kv
 
@@ -281,11 +280,14 @@ class Stacks(nn.Module):
     cache: KVCache | None = None,
     train: bool = False,
     taps: tuple[int, ...] = (),
-    beside: Float[Array, 'b n d'] | None = None,
+    added: Float[Array, 'b n d'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
+    """Returns the nodes' states, the states of `taps`, and the layers of the cache.
+
+    `added` is added to the embeddings."""
     x = self.embed(tokens, positions, 'target', train)
-    if beside is not None:  # further input at these positions
-      x += beside
+    if added is not None:
+      x += added
     states, entries = [x], []
     for i, layer in enumerate(self.decoder):
       cached = (None, None) if cache is None else (cache.layers[i], cache.length)

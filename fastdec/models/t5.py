@@ -1,13 +1,12 @@
 """T5 and T5 v1.1 (Raffel et al. 2020): an encoder-decoder with relative positions only.
 
-The layers are the Transformer's (`stacks.py`), with RMSNorm and without biases. Attention scores
-get a bias by the distance from query to key; the layers of a stack share one table of them. Nodes
-of a tree have the positions of their depths. Inputs may have any length, but the model has learnt
-nothing beyond the lengths of training.
+The layers are the Transformer's (`stacks.py`), with RMSNorm and without biases. A bias that depends
+on the distance from query to key is added to attention scores; the layers of a stack share one
+table of biases. The position of a tree's node follows from its depth. Inputs may have any length,
+but the model has learnt nothing about lengths beyond those in training.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -30,7 +29,7 @@ class T5Config(StackConfig):
   """Sizes and options; the defaults are those of the first T5 (small).
 
   T5 v1.1 has `is_gated`, the activation 'gelu', and no dropout before fine-tuning. Its logits have
-  their own matrix (`is_tied` false) and are unscaled (`scales_logits` false)."""
+  their own matrix (`is_tied` False) and are not scaled (`scales_logits` False)."""
 
   dropout: float = 0.1  # after each sublayer, on the embeddings and on each stack's output
   d_kv: int = 64  # width of a head, whatever d_model
@@ -38,7 +37,7 @@ class T5Config(StackConfig):
   buckets: int = 32  # of relative positions
   max_distance: int = 128  # distances from here on share a bucket
   vocab_size: int = 32128
-  is_tied: bool = True  # `init` makes no matrix for the logits: the embedding serves
+  is_tied: bool = True  # logits by the embedding: `init` makes no matrix for them
   scales_logits: bool = True  # hidden states times 1 / sqrt(d_model) before their projection
   pad_id: int = 0
   eos_ids: tuple[int, ...] = (1,)
@@ -50,7 +49,7 @@ class T5Config(StackConfig):
     check_special_ids(self)
     if self.dtype == 'float16':  # its feed-forward layers exceed 65,504
       raise UserError(
-        "dtype='float16' is not possible for T5, whose values leave its range: give"
+        "dtype='float16' is not possible for T5, whose values exceed its range: give"
         ' bfloat16 or float32'
       )
     self._check_sizes('max_distance')
@@ -93,19 +92,18 @@ class T5FeedForward(nn.Module):
       hidden = act(both[..., 0, :]) * both[..., 1, :]
     else:
       hidden = act(Dense((c.d_ff,), False, c.dtype, name='w1')(x))
-    return Dense((c.d_model,), False, c.dtype, name='w2')(
-      Dropout(c.activation_dropout)(hidden, train)
-    )
+    hidden = Dropout(c.activation_dropout)(hidden, train)
+    return Dense((c.d_model,), False, c.dtype, name='w2')(hidden)
 
 
 def bucket(
   ahead: Int[np.ndarray, '*b'], buckets: int, max_distance: int, is_causal: bool
 ) -> Int[np.ndarray, '*b']:
-  """Returns the bucket of a key's position less its query's (Raffel et al. 2020, section 2.1).
+  """Returns the bucket of a key's position minus its query's (Raffel et al. 2020, section 2.1).
 
-  Half of the buckets hold one near distance each; the others grow with the logarithm, up to
-  `max_distance`. An encoder uses half of all for keys ahead. A decoder sees no keys ahead: they
-  count as distance 0.
+  Half of the buckets hold one near distance each; the others get wider with the logarithm of the
+  distance, up to `max_distance`. An encoder uses half of all buckets for keys ahead. A decoder sees
+  no keys ahead: they count as distance 0.
 
       8 buckets, max_distance 16     ahead -17 -8 -5 -4 -3 -2 -1  0   1  2  3
       causal (decoder)                       7  6  4  4  3  2  1  0   0  0  0
@@ -117,15 +115,10 @@ def bucket(
     first, distance = np.where(ahead > 0, buckets, 0), abs(ahead)
   exact = buckets // 2
 
-  # Rounded to float32 where the checkpoints' training was, so that borders fall alike.
-  def log(x):
-    return np.log(x).astype(np.float32)
-
-  steps = (
-    log(np.maximum(distance, 1) / exact)
-    / log(np.float64(max_distance / exact))
-    * np.float32(buckets - exact)
-  )
+  # Round to float32 where the checkpoints' training did, so that the borders are the same.
+  steps = np.log(np.maximum(distance, 1) / exact).astype(np.float32)
+  steps /= np.log(np.float64(max_distance / exact)).astype(np.float32)
+  steps *= np.float32(buckets - exact)
   far = np.minimum(exact + steps.astype(np.int64), buckets - 1)
   return first + np.where(distance < exact, distance, far)
 
@@ -137,10 +130,11 @@ def relative_bias(
   max_distance: int,
   is_causal: bool,
 ) -> Float[Array, 'b h n s']:
-  """Returns what a stack's `table` adds to the scores at these positions, in each of its layers."""
+  """Returns the biases of the scores at these positions, by a stack's `table`."""
   every = np.arange(-max_distance, max_distance + 1)
   by_distance = table[bucket(every, table.shape[0], max_distance, is_causal)]
-  ahead = (keys[:, None, :] - queries[:, :, None]).clip(-max_distance, max_distance)
+  ahead = keys[:, None, :] - queries[:, :, None]
+  ahead = ahead.clip(-max_distance, max_distance)
   return jnp.moveaxis(by_distance[ahead + max_distance], -1, 1)
 
 
@@ -164,7 +158,7 @@ class T5Network(TextStacks):
   def embed(
     self, tokens: Int[Array, 'b n'], positions: Int[Array, '#b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
-    """Returns embeddings alone, in the compute dtype: attention handles the positions."""
+    """Returns embeddings without positions, in the compute dtype: attention adds the positions."""
     return self.drop(look_up(self.embedding, tokens).astype(self.config.dtype), train)
 
   def leave(self, x: Float[Array, 'b n d'], stack: str, train: bool) -> Float[Array, 'b n d']:
@@ -176,18 +170,6 @@ class T5Network(TextStacks):
     is_causal = stack == 'decoder'
     table = self.decoder_bias if is_causal else self.encoder_bias
     return relative_bias(table, queries, keys, self.config.max_distance, is_causal)
-
-
-def unscaled_queries(params: Mapping, d_kv: int) -> Mapping:
-  """Multiplies the query kernels of fresh parameters by the 1 / sqrt(d_kv) that attention omits."""
-
-  def scaled(path: tuple, x: Array) -> Array:
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    if name.endswith('/qkv/kernel'):
-      return x.at[0].multiply(d_kv**-0.5)
-    return x * d_kv**-0.5 if name.endswith('/q/kernel') else x
-
-  return jax.tree_util.tree_map_with_path(scaled, params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,11 +189,23 @@ class T5(EncoderDecoder):
     return (words, biases, *PARTITION)
 
   def init(self, key: Array) -> Params:
-    """Returns fresh float32 parameters."""
-    return unscaled_queries(super().init(key), self.config.d_kv)
+    """Returns fresh float32 parameters.
+
+    Query kernels are multiplied by 1 / sqrt(d_kv), since attention does not scale its scores."""
+    leaves, structure = jax.tree.flatten_with_path(super().init(key))
+    scale, scaled = self.config.d_kv**-0.5, []
+    for path, x in leaves:
+      name = jax.tree_util.keystr(path, simple=True, separator='/')
+      if name.endswith('/qkv/kernel'):
+        x = x.at[0].multiply(scale)
+      elif name.endswith('/q/kernel'):
+        x = x * scale
+      scaled.append(x)
+    return jax.tree.unflatten(structure, scaled)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the matrix 'lm_head' if the parameters have one, else by the embedding."""
     if self.config.scales_logits:
       hidden = hidden * self.config.d_model**-0.5
-    return project(hidden, params['lm_head'] if 'lm_head' in params else params['embedding'])
+    matrix = params['lm_head' if 'lm_head' in params else 'embedding']
+    return project(hidden, matrix)

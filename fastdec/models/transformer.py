@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm as T2T's, or post-norm.
+"""The encoder-decoder Transformer (Vaswani et al. 2017), pre-norm like T2T's, or post-norm.
 
 One set of linen modules serves parallel training (`Transformer.hidden`: packed rows, shifted-right
 targets, no cache) and incremental decoding (`Transformer.apply`: n nodes over an explicit cache);
@@ -15,7 +15,7 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids, setting
 from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
-from fastdec.models.layers import biased, look_up, project, sinusoids
+from fastdec.models.layers import add_bias, look_up, project, sinusoids
 from fastdec.models.stacks import PARTITION, StackConfig
 
 
@@ -24,13 +24,13 @@ class TransformerConfig(StackConfig):
   """Sizes and options; the defaults are T2T's `transformer_base` v3 over a vocabulary of 32,000."""
 
   vocab_size: int = 32000
-  # for a source with ids and an embedding of its own; None: it shares the target's
+  # of a source with its own ids and embedding; None: it shares the target's
   source_vocab_size: int | None = None
   positions: str = 'sinusoidal'  # or 'learned'
   first_position: int = 0  # of sinusoids
   max_positions: int = 1024
   embedding_norm: bool = False  # after embeddings and positions, before the first layer
-  scales_embedding: bool = True  # times sqrt(d_model) where they come in
+  scales_embedding: bool = True  # times sqrt(d_model)
   is_tied: bool = True  # logits by the embedding
   output_bias: bool = False  # on the logits
   decoder_heads: int | None = None  # None: the encoder's number
@@ -44,9 +44,9 @@ class TransformerConfig(StackConfig):
     super().__post_init__()
     check_special_ids(self)
     self._check_choices({'positions': ('sinusoidal', 'learned')})
-    self._check_sizes(
-      'max_positions', *(['source_vocab_size'] if self.source_vocab_size is not None else [])
-    )
+    self._check_sizes('max_positions')
+    if self.source_vocab_size is not None:
+      self._check_sizes('source_vocab_size')
     if self.of_decoder is not self:
       self.of_decoder._check_heads()
 
@@ -66,17 +66,12 @@ class Network(TextStacks):
   def setup(self) -> None:
     super().setup()
     c = self.config
-    scale = nn.initializers.normal(c.d_model**-0.5)
-    self.embedding = self.source_embedding = self.param(
-      'embedding', scale, (c.vocab_size, c.d_model)
-    )
+    d, scale = c.d_model, nn.initializers.normal(c.d_model**-0.5)
+    self.embedding = self.source_embedding = self.param('embedding', scale, (c.vocab_size, d))
     if c.source_vocab_size is not None:
-      self.source_embedding = self.param(
-        'source_embedding', scale, (c.source_vocab_size, c.d_model)
-      )
-    if not c.is_tied:
-      # read by `Transformer.unembed`, as the bias
-      self.param('output', scale, (c.vocab_size, c.d_model))
+      self.source_embedding = self.param('source_embedding', scale, (c.source_vocab_size, d))
+    if not c.is_tied:  # `Transformer.unembed` reads it, and the bias too
+      self.param('output', scale, (c.vocab_size, d))
     if c.positions == 'learned':
       self.source_positions = self.param('source_positions', scale, (c.max_positions, c.d_model))
       self.target_positions = self.param('target_positions', scale, (c.max_positions, c.d_model))
@@ -89,16 +84,20 @@ class Network(TextStacks):
     self, tokens: Int[Array, 'b n'], positions: Int[Array, 'b n'], side: str, train: bool
   ) -> Float[Array, 'b n d']:
     """Embeds tokens, with scaling, positions and a norm by the config."""
-    c = self.config
-    if c.positions == 'learned':
-      signal = (self.source_positions if side == 'source' else self.target_positions)[positions]
-    else:
+    # The signal of the positions.
+    c, is_source = self.config, side == 'source'
+    if c.positions == 'sinusoidal':
       signal = sinusoids(positions + c.first_position, c.d_model)
-    embedding = self.source_embedding if side == 'source' else self.embedding
+    else:
+      learned = self.source_positions if is_source else self.target_positions
+      signal = learned[positions]
+
+    embedding = self.source_embedding if is_source else self.embedding
     x = look_up(embedding, tokens).astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
     x = x + signal.astype(c.dtype)
     if c.embedding_norm:
-      x = (self.source_embedding_norm if side == 'source' else self.target_embedding_norm)(x)
+      norm = self.source_embedding_norm if is_source else self.target_embedding_norm
+      x = norm(x)
     return self.drop(x, train)
 
 
@@ -120,4 +119,6 @@ class Transformer(EncoderDecoder):
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits by the embedding, or by a matrix of their own."""
     logits = project(hidden, params['embedding' if self.config.is_tied else 'output'])
-    return biased(logits, params['output_bias']) if self.config.output_bias else logits
+    if self.config.output_bias:
+      logits = add_bias(logits, params['output_bias'])
+    return logits

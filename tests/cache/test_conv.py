@@ -9,7 +9,7 @@ import pytest
 from fastdec.cache.conv import ConvCache
 from fastdec.decoding.topology import Topology
 from fastdec.models import api
-from fastdec.models.convolution import node_frames, packed_frames, reads
+from fastdec.models.convolution import frame_slots, node_frames, packed_frames
 
 # nodes: root 0, a 1, b 2, aa 3, ba 4, aaa 5
 TREE = Topology.from_choices([[0], [1], [0, 0], [1, 0], [0, 0, 0]])
@@ -122,7 +122,7 @@ def test_a_frame_is_the_last_inputs_of_the_nodes_path(parents, back):
 
 def test_the_example_of_reads():
   nodes = Topology.from_choices([[0], [1], [0, 0]]).nodes
-  assert reads(nodes, 3).tolist() == [[0, 1, 2], [1, 2, 3], [1, 2, 4], [2, 3, 5]]
+  assert frame_slots(nodes, 3).tolist() == [[0, 1, 2], [1, 2, 3], [1, 2, 4], [2, 3, 5]]
 
 
 def test_packed_frames_end_where_sentences_do():

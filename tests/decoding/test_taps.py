@@ -239,8 +239,8 @@ def test_a_model_that_has_no_taps_says_so():
   watching = Watching((0,), TREES['chain'], jnp.zeros((1, 5), jnp.int32))
   with pytest.raises(
     UserError,
-    match=r'HashLM gives no states of its layers, and taps=\(0,\) ask'
-    r' for them: let',
+    match=r"HashLM does not return its layers' states, which taps=\(0,\) would read:"
+    r' let',
   ):
     loop.init(Bound(HashLM(), {}), watching, fd.Exact(), prompt, 5, None)
 
@@ -251,22 +251,20 @@ def test_an_ensemble_has_no_layers():
   watching = Watching((1,), TREES['chain'], jnp.zeros((3, 5), jnp.int32))
   target = Bound(case.model, case.params)
   with pytest.raises(
-    UserError,
-    match=r'an ensemble has no layers of its own, and taps=\(1,\) ask'
-    r' for their states',
+    UserError, match=r'an ensemble has no layers of its own whose states taps=\(1,\) could read'
   ):
     jax.eval_shape(lambda: loop.init(target, watching, fd.Exact(), prompt, 5, None).root)
 
 
 MISTAKES = {
   'below': ((-1,),
-    r'taps=\(-1,\) ask for layer -1, which is not there: give numbers from 0 .* to 2 '),
-  'above': ((0, 3), r'taps=\(0, 3\) ask for layer 3, which is not there'),
-  'a bool': ((True,), r'ask for layer True, which is not there'),
-  'no whole number': ((1.0,), r'ask for layer 1.0, which is not there'),
-  'a word': (('last',), r"ask for layer 'last', which is not there"),
+    r'taps=\(-1,\) has layer -1, which does not exist: give numbers from 0 .* to 2 '),
+  'above': ((0, 3), r'taps=\(0, 3\) has layer 3, which does not exist'),
+  'a bool': ((True,), r'has layer True, which does not exist'),
+  'no whole number': ((1.0,), r'has layer 1.0, which does not exist'),
+  'a word': (('last',), r"has layer 'last', which does not exist"),
   'no tuple': (1, r'taps=1 is not possible: give a tuple of numbers from 0 '),
-  'twice': ((1, 0, 1), r'taps=\(1, 0, 1\) name layer 1 more than once: .* on a shallow model'),
+  'twice': ((1, 0, 1), r'taps=\(1, 0, 1\) has layer 1 more than once: .* too shallow'),
 }  # fmt: skip
 
 
@@ -280,11 +278,11 @@ def test_impossible_taps_have_a_sentence(mistake):
 @pytest.mark.parametrize('name', WITH_LAYERS)
 def test_models_refuse_layers_that_are_not_there_before_any_work(name):
   model, prompt = MODELS[name], a_prompt(MODELS[name])
-  with pytest.raises(UserError, match=r'taps=\(9,\) ask for layer 9, which is not there'):
+  with pytest.raises(UserError, match=r'taps=\(9,\) has layer 9, which does not exist'):
     model.features({}, {}, (9,))
   params = jax.eval_shape(model.init, jax.random.key(0))
   watching = Watching((9,), TREES['chain'], jnp.zeros((3, 5), jnp.int32))
-  with pytest.raises(UserError, match=r'taps=\(9,\) ask for layer 9, which is not there'):
+  with pytest.raises(UserError, match=r'taps=\(9,\) has layer 9, which does not exist'):
     jax.eval_shape(
       lambda params: loop.init(Bound(model, params), watching, fd.Exact(), prompt, 5, None).root,
       params,
@@ -307,5 +305,5 @@ def test_the_layers_of_a_rule_are_known_once_the_model_is():
   for layers in range(1, 7):
     with pytest.raises(UserError, match=f'coincide on a target of {layers}: set them explicitly'):
       numbered(RULE, layers)
-  with pytest.raises(UserError, match='does not say how many `layers` it has: set them explicitly'):
+  with pytest.raises(UserError, match='the model has no value `layers`: set them explicitly'):
     apply_with(WithoutLayers(), RULE)

@@ -126,7 +126,7 @@ class Mute(HashLM):
 def test_members_must_say_how_wide_their_hidden_states_are():
   with pytest.raises(
     fd.UserError,
-    match=r'model 2 of the ensemble, Mute, does not say how wide .*'
+    match=r'model 2 of the ensemble, Mute, has no d_model: .*'
     r' d_model',
   ):
     fd.Ensemble((HashLM(), Mute()))
@@ -134,7 +134,7 @@ def test_members_must_say_how_wide_their_hidden_states_are():
   class Wrong(HashLM):
     d_model = 3
 
-  with pytest.raises(fd.UserError, match=r'are \[1, 1\] wide, and its models say d_model=\[1, 3\]'):
+  with pytest.raises(fd.UserError, match=r'are \[1, 1\] wide, and its models have d_model'):
     fd.decode(fd.Ensemble((HashLM(), Wrong())), ({}, {}), SOURCES, fd.Greedy(), max_len=2)
 
 
@@ -152,7 +152,7 @@ def test_members_may_have_no_encoder(strategy):
 @pytest.mark.parametrize(('count', 'words'), [(1, 'not 1'), (3, 'not 3'), (None, 'not a dict')])
 def test_each_member_needs_its_parameters(count, words):
   params = {} if count is None else ({},) * count
-  with pytest.raises(fd.UserError, match=f'2 models takes a tuple of as many parameters, {words}'):
+  with pytest.raises(fd.UserError, match=f'2 models needs a tuple of as many parameters, {words}'):
     fd.decode(fd.Ensemble((HashLM(), HashLM())), params, SOURCES, fd.Greedy(), max_len=3)
 
 

@@ -10,7 +10,14 @@ import pytest
 
 import fastdec as fd
 from fastdec.models.api import Capacity, Nodes, causal
-from fastdec.models.forecast import CHANNELS, SMALL, Forecast, Surroundings, around_all, near
+from fastdec.models.forecast import (
+  CHANNELS,
+  SMALL,
+  Forecast,
+  Surroundings,
+  around_all,
+  near_offsets,
+)
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 
 pytestmark = pytest.mark.usefixtures('in_float64')
@@ -38,7 +45,7 @@ def forecast_by_definition(image, picture, place, weights):
   ratio = SIZE // SOURCE
   covering = picture[row // ratio, column // ratio].astype(float)
   differences = []
-  for down, along in near(ratio):
+  for down, along in near_offsets(ratio):
     at = row + down, column + along
     is_inside = at[0] >= 0 and 0 <= at[1] < SIZE
     differences += [
@@ -81,10 +88,10 @@ def test_it_reads_nothing_that_is_not_written_yet():
 def test_all_that_a_small_pixel_covers_is_near():
   """The last of 4 x 4 has the other 15 around it."""
   assert {(down, along) for down in range(-3, 1) for along in range(-3, 1)} - {(0, 0)} <= set(
-    near(4)
+    near_offsets(4)
   )
-  assert near(2) == near(3)  # two pixels away, at least
-  assert all(place < (0, 0) for place in near(4))
+  assert near_offsets(2) == near_offsets(3)  # two pixels away, at least
+  assert all(place < (0, 0) for place in near_offsets(4))
 
 
 def test_it_reaches_back_as_far_as_it_says():

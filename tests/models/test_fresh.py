@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastdec.models.fresh import unrun
+from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import Dense
 
 KEY = jax.random.key(3)
@@ -31,7 +31,7 @@ class Model:
 
   ran: list = dataclasses.field(default_factory=list)
 
-  @unrun
+  @init_by_trace
   def init(self, key):
     return Network().init(
       key, jax.pure_callback(self._from_host, jax.ShapeDtypeStruct((1, 4), np.float32))

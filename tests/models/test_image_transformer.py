@@ -18,7 +18,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
 from fastdec.models.attention import attend, attend_locally
-from fastdec.models.image_start import NEIGHBOURS, ordered_intensities
+from fastdec.models.image_start import NEIGHBOURS, start_embedding
 from fastdec.models.image_transformer import (
   PHASES,
   ImageTransformer,
@@ -129,7 +129,7 @@ def test_sizes_without_room_are_refused(sizes, words):
 @pytest.mark.parametrize('room', [0, PHASES])
 def test_the_intensity_of_a_written_embedding_is_read_back(room):
   """Embeddings and output start alike: what attention carries unchanged has the largest logit."""
-  table = ordered_intensities(128, room)
+  table = start_embedding(128, room)
   np.testing.assert_allclose((table**2).sum(-1), 1, rtol=1e-5)
   np.testing.assert_array_equal((table @ table.T).argmax(-1), np.arange(256))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastdec.decoding.sampling import argmax
-from fastdec.kernels.quantized import quantized
+from fastdec.kernels.quantized import round_kernel
 from fastdec.models import layers
 from fastdec.models.layers import FEW, project, project_each
 
@@ -43,7 +43,7 @@ def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(row
   x, kernel = (
     jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes))
   )
-  left, right = quantized(x), quantized(kernel)
+  left, right = round_kernel(x), round_kernel(kernel)
   whole = np.asarray(left.values, np.int64) @ np.asarray(right.values, np.int64).reshape(-1, 8).T
   expected = whole * np.float64(left.scale)[:, None] * np.float64(right.scale).reshape(1, -1)
   y = project(x, right)
@@ -59,7 +59,7 @@ def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeyp
   """The kernel becomes floats in several parts, of 6 outputs 4 and then the rest."""
   monkeypatch.setattr(layers, 'PART', 128)
   x, kernel = (jax.random.normal(jax.random.key(i), (*of, 64)) for i, of in enumerate(((5,), axes)))
-  x, in_int8 = x.astype(dtype), quantized(kernel)
+  x, in_int8 = x.astype(dtype), round_kernel(kernel)
   weights = np.float64(in_int8.values) * np.float64(in_int8.scale)[..., None]
   y = project(x, dataclasses.replace(in_int8, rounds_inputs=False))
   assert y.dtype == jnp.float32 and y.shape == (5, *axes)
@@ -69,7 +69,7 @@ def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeyp
   errors = [np.abs(one - exact).mean() for one in (y, project(x, in_int8))]
   assert errors[0] < 0.9 * errors[1]
   if len(axes) == 3:
-    kernels = dataclasses.replace(quantized(kernel[0]), rounds_inputs=False)
+    kernels = dataclasses.replace(round_kernel(kernel[0]), rounds_inputs=False)
     x_bhd = jnp.stack([x, 2 * x], axis=1)
     each = np.einsum('bhd,hfd->bhf', np.float64(x_bhd), weights[0])
     np.testing.assert_allclose(project_each(x_bhd, kernels), each, rtol=1e-5, atol=1e-5)
@@ -84,7 +84,7 @@ def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
     jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype)
     * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]
   )
-  kernel = quantized(jax.random.normal(jax.random.key(1), (*axes, 32)))
+  kernel = round_kernel(jax.random.normal(jax.random.key(1), (*axes, 32)))
   product = jax.jit(project)
   alone = np.concatenate([product(x[i : i + 1], kernel) for i in range(len(x))])
   for rows in (2, FEW, FEW + 1):
@@ -95,7 +95,7 @@ def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
 @pytest.mark.parametrize('rows', [1, 2, 8])
 def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
   for axes in ((128,), (2, 4, 16)):
-    kernel = quantized(jnp.ones((*axes, 32)))
+    kernel = round_kernel(jnp.ones((*axes, 32)))
     program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()
     made = re.findall(r'= s8\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
     assert made and kernel.values.size not in [
@@ -107,7 +107,7 @@ def test_argmax_sees_the_largest_of_a_product_in_int8_with_a_bias():
   """Whatever XLA computes twice: the maximum, and what is compared with it."""
   keys = jax.random.split(jax.random.key(0), 3)
   x, bias = jax.random.normal(keys[0], (48, 8)), 0.1 * jax.random.normal(keys[1], (256,))
-  kernel = quantized(jax.random.normal(keys[2], (256, 8)))
+  kernel = round_kernel(jax.random.normal(keys[2], (256, 8)))
   largest = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
   np.testing.assert_array_equal(
     largest, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1)
@@ -115,7 +115,7 @@ def test_argmax_sees_the_largest_of_a_product_in_int8_with_a_bias():
 
 
 def test_the_product_of_rows_that_are_zero_or_no_numbers():
-  kernel = quantized(jnp.array([[1.0, 2.0], [0.0, 0.0]]))
+  kernel = round_kernel(jnp.array([[1.0, 2.0], [0.0, 0.0]]))
   y = project(jnp.array([[0.0, 0.0], [jnp.nan, 1.0], [2.0, 1.0]]), kernel)
   np.testing.assert_array_equal(y[0], [0, 0])
   assert np.isnan(y[1]).all()

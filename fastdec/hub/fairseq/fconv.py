@@ -15,7 +15,7 @@ from fastdec.errors import UserError
 from fastdec.hub.fairseq.state_dict import END, PAD, StateDict
 from fastdec.hub.tensors import shaped
 from fastdec.models.api import Params
-from fastdec.models.fconv import FConv, FConvConfig, Layers, with_inputs
+from fastdec.models.fconv import FConv, FConvConfig, Layers, list_sizes
 
 # (channels, width, residual from this many layers before)
 DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')
@@ -65,7 +65,7 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
     params[f'{side}_enter'] = _dense(tensors, f'{side}.fc1', layers[side][0][0], d)
     width = d if side == 'encoder' else d_out
     params[f'{side}_leave'] = _dense(tensors, f'{side}.fc2', width, layers[side][-1][0])
-    for i, sizes in enumerate(with_inputs(layers[side])):
+    for i, sizes in enumerate(list_sizes(layers[side])):
       params[f'{side}_{i}'] = _layer(tensors, side, i, sizes, d)
   return FConv(config), params
 

@@ -335,7 +335,7 @@ def test_settings_that_are_not_possible(make, message):
   (OF, {'d_target': 4, 'fuses': True}, 'hidden states of 4, and this model has 8'),
   (OF, {'vocab_size': 7}, 'is for 7 words, and this model has 6'),
   (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
-  (OF, {'taps': (0, 5), 'fuses': True}, 'ask for layer 5, which is not there: give numbers from 0'),
+  (OF, {'taps': (0, 5), 'fuses': True}, 'has layer 5, which does not exist: give numbers from 0'),
   (OF, {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True},
     'layers of 4 do not fit the vocabulary'),
   (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
@@ -343,7 +343,7 @@ def test_settings_that_are_not_possible(make, message):
   ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
   ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble has no embedding'),
   (HashLM(), HASH, 'HashLM has no embedding'),
-  (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing gives no states of its layers'),
+  (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing does not return its layers'),
   (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
 ])  # fmt: skip
 def test_drafts_that_cannot_read_their_target(of, change, message):

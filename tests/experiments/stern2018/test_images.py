@@ -72,7 +72,7 @@ def settings(scale='smoke', **changed):
   ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'table.own': True, 'data.own': 'there'}, 'config.table.own=True with config.data.own=there'),
   ({'model.block_length': 0}, 'block_length=0'),
-  ({'model.heads': 16}, 'a head compares rows and columns by 4 numbers'),
+  ({'model.heads': 16}, 'a head needs 4 numbers or'),
   ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: .* let size be data.side, 32'),
   ({'data.side': 16}, 'let size be data.side, 16'),
   ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
