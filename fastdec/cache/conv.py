@@ -17,11 +17,11 @@ tokens that are taken back.
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec import struct
+from fastdec.cache.kv import RowsFirst
 from fastdec.kernels.sharding import constrain
 
 
@@ -60,7 +60,7 @@ class LayerConv:
 
 
 @struct.pytree
-class ConvCache:
+class ConvCache(RowsFirst):
   """Memory of a decoder's convolutions, with the methods of `cache.kv.KVCache`."""
 
   layers: tuple[LayerConv, ...]
@@ -96,12 +96,3 @@ class ConvCache:
     for layer in self.layers:
       layers.append(layer.commit(path, count))
     return ConvCache(tuple(layers), self.length + count)
-
-  def gather(self, rows: Int[Array, ' w']) -> 'ConvCache':
-    """See `KVCache.gather`."""
-    return jax.tree.map(lambda x: x[rows], self)
-
-  def take(self, rows: Int[Array, ' r'], beams: int) -> 'ConvCache':
-    """See `KVCache.take`."""
-    beam = jnp.arange(beams, dtype=rows.dtype)[None]
-    return self.gather((rows[:, None] * beams + beam).reshape(-1))

@@ -11,7 +11,7 @@ slots - n would silently overwrite committed entries. Make the cache with slots 
 
 import dataclasses
 import operator
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec import struct
 from fastdec.kernels.sharding import constrain
+
+T = TypeVar('T', bound='RowsFirst')
 
 
 @struct.pytree
@@ -54,8 +56,21 @@ class LayerKV:
     return self.write(k, v, start)
 
 
+class RowsFirst:
+  """A cache whose arrays all have rows first, so that rows are chosen by an index."""
+
+  def gather(self: T, rows: Int[Array, ' w']) -> T:
+    """Returns the cache whose row i is row rows[i] of this one; beam search reorders with it."""
+    return jax.tree.map(lambda x: x[rows], self)
+
+  def take(self: T, rows: Int[Array, ' r'], beams: int) -> T:
+    """Returns the cache of only these sources; each has `beams` adjacent rows here."""
+    beam = jnp.arange(beams, dtype=rows.dtype)[None]
+    return self.gather((rows[:, None] * beams + beam).reshape(-1))
+
+
 @struct.pytree
-class KVCache:
+class KVCache(RowsFirst):
   """Memory of a decoder's self-attention; slots before `length` are committed."""
 
   layers: tuple[LayerKV, ...]
@@ -96,15 +111,6 @@ class KVCache:
       slots = self.length[:, None] + path
       layers = tuple(layer.move(slots, self.length) for layer in layers)
     return dataclasses.replace(self, layers=layers, length=self.length + count)
-
-  def gather(self, rows: Int[Array, ' w']) -> 'KVCache':
-    """Returns the cache whose row i is row rows[i] of this one; beam search reorders with it."""
-    return jax.tree.map(lambda x: x[rows], self)
-
-  def take(self, rows: Int[Array, ' r'], beams: int) -> 'KVCache':
-    """Returns the cache of only these sources; each has `beams` adjacent rows here."""
-    beam = jnp.arange(beams, dtype=rows.dtype)[None]
-    return self.gather((rows[:, None] * beams + beam).reshape(-1))
 
 
 def _put(

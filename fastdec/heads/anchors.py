@@ -9,8 +9,8 @@ that it has in decoding:
              (the target predicted b at place 1)
   guesses    c d .
 
-The last place of a sentence is no anchor, because nothing follows it. The others are anchors, or a
-sample of them is: the logits of a guess cost more than the rest of a training step.
+The last place of a sentence cannot be an anchor, because nothing follows it. The anchors are all
+other places or a sample of them: the logits of a guess cost more than the rest of a training step.
 """
 
 import dataclasses
@@ -30,16 +30,17 @@ class Anchors:
   """Some places of each row of a batch."""
 
   place: Int[Array, 'b a']
-  is_real: Bool[Array, 'b a']  # false fills up rows that have fewer anchors
-  weight: Float[Array, ' b']  # a row's number of anchors, over the number in the sample
+  is_real: Bool[Array, 'b a']  # false pads rows that have fewer anchors
+  weight: Float[Array, ' b']  # a row's number of anchors, divided by the number in the sample
 
   def take(self, x: Array, ahead: int | Int[Array, ''] = 0) -> Array:
-    """Returns the entries of x [b, t, ...] that lie `ahead` places after the anchors.
+    """Returns the entries of x [b, t, ...] at `ahead` places after the anchors.
 
     Beyond the end of a row it takes the last place.
     """
     place = jnp.minimum(self.place + ahead, x.shape[1] - 1)
-    return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
+    place = place.reshape(*place.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, place, axis=1)
 
   def follows(self, segments: Int[Array, 'b t'], ahead: int) -> Bool[Array, 'b a']:
     """Marks the anchors whose sentence has a token `ahead` places after them."""

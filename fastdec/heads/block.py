@@ -1,8 +1,8 @@
 """The one-pass draft network of DFlash and DSpark (2026): it guesses all tokens of a block at once.
 
-The rows of a block see the target's features at all committed positions; their keys and values are
-the network's cache. The rows also see one another, both ways, and an encoder's states if there are
-any. A block of k = 5, its root at position 9:
+The rows of a block see the target's features at all committed positions; the keys and values of the
+features are the network's cache. The rows also see one another, in both directions, and an
+encoder's states if there are any. A block of k = 5, its root at position 9:
 
   position    0 ... 8     9        10       11       12
   cache       features
@@ -11,11 +11,11 @@ any. A block of k = 5, its root at position 9:
 
 Two entries:
   'joined'   every row is join(cat(root's embedding, last feature)) + a learned vector of its slot
-  'masks'    the first row is the root's embedding, the others that of a mask: DFlash, DSpark
+  'masks'    the first row is the root's embedding, the others are a mask's: DFlash, DSpark
 
-A row does not know the guesses of the others. A Markov bias of low rank mends some of that:
-logit(x) += after[x] . latent(y), where y is the token guessed before. `MARKOV` lists the ways to
-make the latent vector from before[y].
+A row does not know what the other rows guess. A Markov bias of low rank makes up for a part of
+that: logit(x) += after[x] . latent(y), where y is the token guessed before. `MARKOV` lists the ways
+to make the latent vector from before[y].
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ ENTRIES = ('joined', 'masks')
 CAUSAL = ('none', 'windows', 'all')
 MARKOV = (
   'vanilla',  # before[y]
-  'gated',  # before[y], each entry times a gate made of it and of the row's state
+  'gated',  # before[y], times a gate that depends on before[y] and the row's state
   # the state of a small recurrent network over earlier guesses, the rows' states and before[y]
   'rnn',
 )
@@ -87,15 +87,14 @@ class Network(nn.Module):
     self, root: Float[Array, '*b e'], unknown: Float[Array, ' e'] | None, last: Float[Array, '*b d']
   ) -> Float[Array, '*b g d']:
     """Returns the rows of blocks, from the embeddings of root and mask, and the last feature."""
-    rows = self.draft.rows
     if self.draft.entry == 'joined':
       x = self.join(jnp.concatenate([self.embedding_norm(root), last], axis=-1))
       slots = self.slots.astype(x.dtype)
       return x[..., None, :] + slots.reshape((1,) * (x.ndim - 1) + slots.shape)
+
     assert unknown is not None
-    others = jnp.broadcast_to(
-      unknown.astype(root.dtype), (*root.shape[:-1], rows - 1, root.shape[-1])
-    )
+    shape = (*root.shape[:-1], self.draft.rows - 1, root.shape[-1])
+    others = jnp.broadcast_to(unknown.astype(root.dtype), shape)
     return jnp.concatenate([root[..., None, :], others], axis=-2)
 
   def read(
@@ -110,11 +109,11 @@ class Network(nn.Module):
     """Returns the latent vector of a bias, and the carry for the next guess."""
     kind = self.draft.markov_kind
     if kind == 'gated':
-      return jax.nn.sigmoid(self.gate(jnp.concatenate([state, before], axis=-1))) * before, carry
+      gate = self.gate(jnp.concatenate([state, before], axis=-1))
+      return jax.nn.sigmoid(gate) * before, carry
     if kind == 'rnn':
-      keep, new, out = jnp.split(
-        self.joint(jnp.concatenate([carry, before, state], axis=-1)), 3, axis=-1
-      )
+      joint = self.joint(jnp.concatenate([carry, before, state], axis=-1))
+      keep, new, out = jnp.split(joint, 3, axis=-1)
       kept = jax.nn.sigmoid(keep)
       return jnp.tanh(out), kept * carry + (1 - kept) * jnp.tanh(new)
     return before, carry
@@ -123,8 +122,9 @@ class Network(nn.Module):
     self, state: Float[Array, '*b d'], before: Float[Array, '*b r'] | None
   ) -> Float[Array, '*b']:
     """Returns the network's confidence in a row's guess, before the sigmoid."""
-    seen = state if before is None else jnp.concatenate([state, before], axis=-1)
-    return self.confidence(seen)[..., 0]
+    if before is not None:
+      state = jnp.concatenate([state, before], axis=-1)
+    return self.confidence(state)[..., 0]
 
   def __call__(
     self,
@@ -137,9 +137,8 @@ class Network(nn.Module):
     memory = () if source is None else self.memory(source)
     features = self.features(states)
     x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
-    state = self.read(
-      x, View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory)
-    )
+    view = View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory)
+    state = self.read(x, view)
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
       self.latent(before, state, before)
@@ -157,16 +156,16 @@ class BlockNetwork(DraftNetwork):
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
-    unknown_id: 'masks': the mask, a token whose embedding replaces unknown ones.
-    drops_first: 'masks': rows predict their own positions; the root's row predicts nothing.
-    markov: rank of the bias from the token guessed before; 0: none.
+    unknown_id: with 'masks', the mask: a token whose embedding replaces unknown ones.
+    drops_first: with 'masks', rows predict their own positions; the root's row predicts nothing.
+    markov: rank of the bias by the token guessed before; 0: none.
     markov_kind: one of `MARKOV`.
-    candidates: words of each row that the bias may reorder. None: all, as in training. With few,
-      chains are shorter, and a call with a large tree costs less.
+    candidates: the number of each row's best words that the bias may reorder. None: all words, as
+      in training. With few, chains are shorter, and a call with a large tree costs less.
     has_confidence: a head estimates the confidence of each row.
-    confidence_sees_guess: it reads before[y] too.
-    causal: layers whose rows see no later row: 'none', 'windows' (those with one), 'all'.
-    windows_follow: a window ends at each row. False: at the root, whose place it does not count.
+    confidence_sees_guess: that head reads before[y] too.
+    causal: layers whose rows see no later row: 'none', 'windows' (layers with a window), 'all'.
+    windows_follow: a window ends at each row. False: it ends at the root, which is not counted.
   """
 
   k: int
@@ -186,7 +185,7 @@ class BlockNetwork(DraftNetwork):
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.k < 2:
-      raise UserError(f'a block of k={self.k} has nothing to draft: give k >= 2')
+      raise UserError(f'a block needs k >= 2, not k={self.k}, which drafts nothing')
     for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV), ('causal', CAUSAL)):
       if getattr(self, name) not in choices:
         raise UserError(
@@ -215,16 +214,6 @@ class BlockNetwork(DraftNetwork):
     return self.k if self.drops_first else self.k - 1
 
   @property
-  def windows(self) -> tuple[int, ...]:
-    """Each layer's window; 0: it sees all features."""
-    return tower.windows_of(self.layers)
-
-  def sight(self, window: int) -> tuple[bool, int, bool]:
-    """Returns the last arguments of a layer's `block_mask`: causal, window and follows."""
-    causal = self.causal == 'all' or (self.causal == 'windows' and window > 0)
-    return causal, window, self.windows_follow
-
-  @property
   def depth(self) -> int:
     """Number of tokens that it drafts below the root."""
     return self.k - 1
@@ -236,8 +225,11 @@ class BlockNetwork(DraftNetwork):
     return words if self.candidates is None else min(self.candidates, words)
 
   def partition(self, devices: int) -> Table:
-    """Splits as `DraftNetwork.partition`, the bias by words too."""
-    return (*(BIAS_TABLE if self.markov else ()), *super().partition(devices))
+    """Splits as `DraftNetwork.partition`, and the bias by words."""
+    table = super().partition(devices)
+    if self.markov:
+      table = (*BIAS_TABLE, *table)
+    return table
 
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters; the bias does nothing yet."""
@@ -245,7 +237,8 @@ class BlockNetwork(DraftNetwork):
     if self.markov:
       shape = (self.vocab_size, self.markov)
       before = jax.random.normal(jax.random.fold_in(key, 0), shape) * self.markov**-0.5
-      params |= {'before': before, 'after': jnp.zeros((self.words or self.vocab_size, self.markov))}
+      params['before'] = before
+      params['after'] = jnp.zeros((self.words or self.vocab_size, self.markov))
     return params
 
   def remember(
@@ -256,12 +249,10 @@ class BlockNetwork(DraftNetwork):
     cache: DraftCache,
   ) -> DraftCache:
     """Returns the cache with the keys and values of n features after the committed ones."""
-    own, length = own_cache(cache), cache.length
+    entries = self.call(params, features, positions, method='own')
     layers = []
-    for layer, new in zip(
-      own.layers, self.call(params, features, positions, method='own'), strict=True
-    ):
-      layers.append(layer.write(new.k, new.v, length))
+    for layer, new in zip(own_cache(cache).layers, entries, strict=True):
+      layers.append(layer.write(new.k, new.v, cache.length))
     return with_layers(cache, tuple(layers))
 
   def read(
@@ -286,19 +277,25 @@ class BlockNetwork(DraftNetwork):
     if self.unknown_id is not None:
       unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
     x = self.call(params, embedded, unknown, last, method='enter')
-    length, n = cache.length, x.shape[1]
+
+    # Each layer has its own mask, by its window.
+    length, n, slots = cache.length, x.shape[1], own_cache(cache).slots
     positions = length[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
-    slots = own_cache(cache).slots
-    masks = [block_mask(length, n, slots, *self.sight(window)) for window in self.windows]
+    masks = []
+    for window in tower.windows_of(self.layers):
+      causal = self.causal == 'all' or (self.causal == 'windows' and window > 0)
+      masks.append(block_mask(length, n, slots, causal, window, self.windows_follow))
     view = View.of(cache, positions, masks, length)
     states = self.call(params, x, view, method='read')
-    return states[:, 1:] if self.drops_first else states
+    if self.drops_first:
+      states = states[:, 1:]
+    return states
 
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
     """Returns logits over the draft's words (`ids`), before any bias."""
-    return self.words_of(params, target, states)
+    return self.project_states(params, target, states)
 
   def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
     """Returns the bias's vectors of some of the draft's words."""
@@ -312,7 +309,7 @@ class BlockNetwork(DraftNetwork):
     state: Float[Array, '*b d'],
     carry: Float[Array, '*b r'],
   ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
-    """Returns the addition to logits by the token guessed before, and the next carry.
+    """Returns what the token guessed before adds to the logits, and the next carry.
 
     Args:
       params: the draft's parameters.
@@ -321,7 +318,8 @@ class BlockNetwork(DraftNetwork):
       state: of the row that guesses now.
       carry: zeros for the first row, then the carry that the row before returned.
     """
-    latent, carry = self.call(params, params['before'][before], state, carry, method='latent')
+    embedded = params['before'][before]
+    latent, carry = self.call(params, embedded, state, carry, method='latent')
     if after is None:
       return project(latent, params['after']), carry
     return jnp.einsum('...r,...mr->...m', latent, after), carry
@@ -362,8 +360,8 @@ class BlockNetwork(DraftNetwork):
   ) -> Float[Array, 'n b a d']:
     """Reads all blocks in one pass, whatever `passes` is.
 
-    The rows of an anchor at place t stand at t + 1, t + 2, ... They see the features of the places
-    up to t, and one another. See `DraftNetwork.training_rows`.
+    The rows of an anchor at place t are at t + 1, t + 2, ... They see the features of the places up
+    to t, and one another. See `DraftNetwork.training_rows`.
     """
     if self.causal != 'none':
       raise UserError('a draft with causal blocks cannot be trained here: give one without')
@@ -415,17 +413,18 @@ def block_mask(
   """Mask of the slots that the n rows of a block see: features before the root, and one another.
 
   Args:
-    length: features before the root.
-    n: rows; row r stands at position length + r.
+    length: number of features before the root.
+    n: number of rows; row r is at position length + r.
     slots: of the cache.
-    causal: a row sees those of the block up to itself.
-    window: features in sight are `window` positions before the root, or if it `follows`, within the
-      last `window` up to the row. It hides no row of the block. 0: all.
+    causal: a row sees the rows of the block only up to itself.
+    window: a row sees the last `window` features before the root, or if the window `follows`, those
+      within the last `window` positions up to the row. It hides no row of the block. 0: all.
     follows: see `window`.
   """
   row = jnp.arange(n, dtype=jnp.int32)[None, :, None]
   beyond = jnp.arange(slots, dtype=jnp.int32)[None, None] - length[:, None, None]  # < 0: features
-  seen = beyond <= row if causal else beyond < n
+  sees = beyond <= row if causal else beyond < n
   if window:
-    seen &= (beyond >= 0) | (beyond > row - window if follows else beyond >= -window)
-  return jnp.broadcast_to(seen, (len(length), n, slots))
+    is_near = beyond > row - window if follows else beyond >= -window
+    sees &= (beyond >= 0) | is_near
+  return jnp.broadcast_to(sees, (len(length), n, slots))

@@ -5,14 +5,14 @@ layer and a residual from the hidden state; all heads share the trunk's vocabula
 
 Two layouts of the feed-forward layer:
   'paper'     one layer with hidden size k * d_ff; each of k outputs of size d sees all hidden units
-  'separate'  k layers d -> d_ff -> d side by side: 1 / k of the paper's second matrix
+  'separate'  k independent layers d -> d_ff -> d: 1 / k of the paper's second matrix
 
-Head 1 (p1) predicts the trunk's own next token. `first='identity'` (the paper's footnote 1) leaves
-it out: then exact decoding with a frozen trunk gives the trunk's greedy output by construction.
-`first='transformed'` learns it as the paper does. `Transformed` is the model whose every prediction
-goes through it.
+Head 1 (p1) predicts the trunk's own next token. `first='identity'` (the paper's footnote 1) omits
+it: then exact decoding with a frozen trunk gives the trunk's greedy output by construction.
+`first='transformed'` learns it as the paper does. `Transformed` is the model whose predictions all
+go through it.
 
-Beyond the paper, heads may see the root and the guess before: `heads.context`.
+Unlike the paper's, heads may also read the root and the guess before: `heads.context`.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ FIRSTS = ('identity', 'transformed')
 class BlockwiseHeads(Context):
   """The heads' sizes: a hashable value.
 
-  Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d]. Here w2 is [h, d, k * d_ff] in the
-  layout 'paper' (f = k * d_ff), and [h, d, d_ff] in 'separate' (f = h * d_ff). Rooted heads have w1
-  [f, d + e], for embeddings of width e. A Markov bias has before [words, markov] and after
-  [words that the heads have, markov]."""
+  Parameters for h outputs: w1 [f, d], b1 [f], w2 and b2 [h, d]. In the layout 'paper' f = k * d_ff
+  and w2 is [h, d, k * d_ff]; in 'separate' f = h * d_ff and w2 is [h, d, d_ff]. In rooted heads w1
+  is [f, d + e], for embeddings of width e. A Markov bias has before [words, markov] and after
+  [the heads' words, markov]."""
 
   k: int  # block size: head 1 is p1, heads 2..k draft
   d_model: int
@@ -52,9 +52,9 @@ class BlockwiseHeads(Context):
   dropout: float = 0.1  # on the hidden units and on each output, in training
   rooted: bool = False  # the heads read the root's embedding too
   d_embed: int | None = None  # its width (None: d_model)
-  markov: int = 0  # rank of a bias from the token guessed before; 0: none
-  words: int | None = None  # of the vocabulary, for that bias
-  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  markov: int = 0  # rank of a bias by the token guessed before; 0: none
+  words: int | None = None  # size of the vocabulary, for that bias
+  # number of words that they guess among, with their own output (`heads.shortlist`); 0: all
   short: int = 0
 
   products = (r'(^|/)(w[12]|output|after)$',)  # see `kernels.products`
@@ -62,7 +62,7 @@ class BlockwiseHeads(Context):
   def __post_init__(self) -> None:
     if self.k < 2:
       raise UserError(
-        f'heads need k >= 2, not k={self.k}: with k = 1 there is nothing to draft, decode greedily'
+        f'heads need k >= 2, not k={self.k}: for k = 1, which drafts nothing, decode greedily'
       )
     for name in ('d_model', 'd_ff'):
       if getattr(self, name) < 1:
@@ -88,9 +88,9 @@ class BlockwiseHeads(Context):
 
   @property
   def are_nested(self) -> bool:
-    """True if the first heads on a frozen trunk are the same as with a smaller k.
+    """True if the first heads on a frozen trunk are those that a smaller k would have.
 
-    Then no head sees the others."""
+    This holds if no head sees the others."""
     return self.layout == 'separate' and self.first == 'identity' and not self.markov
 
   @property
@@ -101,7 +101,7 @@ class BlockwiseHeads(Context):
   def partition(self, devices: int) -> Table:
     """Splits by hidden units; see `kernels.sharding`.
 
-    The separate heads' first matrix stays whole: else each head's slice would lie on one device."""
+    The first matrix of separate heads is not split: each head's slice would be on one device."""
     rows = [(r'(^|/)w2$', P(None, None, 'model'))]
     if self.layout == 'paper':
       rows.append((r'(^|/)[wb]1$', P('model')))
@@ -114,17 +114,18 @@ class BlockwiseHeads(Context):
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""
     h, d = len(self.offsets), self.d_model
+    if self.layout == 'paper':
+      f = inner = self.k * self.d_ff
+    else:
+      f, inner = h * self.d_ff, self.d_ff
     key1, key2 = jax.random.split(key)
-    f = self.d_ff * (self.k if self.layout == 'paper' else h)
-    inner = f if self.layout == 'paper' else self.d_ff
-    w2 = jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h))
     params = {
-      'w1': unit_scaling(key1, (f, d + self.beside)),
+      'w1': unit_scaling(key1, (f, d + self.root_width)),
       'b1': jnp.zeros(f),
-      'w2': w2,
+      'w2': jax.vmap(lambda key: unit_scaling(key, (d, inner)))(jax.random.split(key2, h)),
       'b2': jnp.zeros((h, d)),
     }
-    return params | self.fresh_bias(jax.random.fold_in(key, 0)) | self.fresh_words()
+    return params | self.init_bias(jax.random.fold_in(key, 0)) | self.init_words()
 
   def one(
     self,
@@ -134,23 +135,27 @@ class BlockwiseHeads(Context):
     dropout_key: Array | None = None,
     root: Float[Array, '*b e'] | None = None,
   ) -> Float[Array, '*b d']:
-    """Returns the hidden state of output `index` alone: training draws one head a minibatch."""
+    """Returns the hidden state of output `index` only: training draws a head for each minibatch."""
     w1, b1 = params['w1'], params['b1']
     if self.layout == 'separate':
       cut = functools.partial(
         jax.lax.dynamic_slice_in_dim, start_index=index * self.d_ff, slice_size=self.d_ff
       )
       w1, b1 = jax.tree.map(cut, drop_panels((w1, b1)))
-    keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-    units = self._drop(jax.nn.relu(affine(self.seen(hidden, root), w1, b1)), keys[0])
-    return hidden + self._drop(affine(units, params['w2'][index], params['b2'][index]), keys[1])
+    units = jax.nn.relu(affine(self.join_root(hidden, root), w1, b1))
+    if dropout_key is None or not self.dropout:
+      return hidden + affine(units, params['w2'][index], params['b2'][index])
+    unit_key, output_key = jax.random.split(dropout_key)
+    units = dropout(units, self.dropout, unit_key)
+    output = affine(units, params['w2'][index], params['b2'][index])
+    return hidden + dropout(output, self.dropout, output_key)
 
   def all(
     self, params: Params, hidden: Float[Array, 'b d'], root: Float[Array, 'b e'] | None = None
   ) -> Float[Array, 'b h d']:
-    """Returns the hidden states of all outputs, at one position a row."""
+    """Returns the hidden states of all outputs, at one position of each row."""
     w2, b2 = params['w2'], params['b2']
-    units = jax.nn.relu(affine(self.seen(hidden, root), params['w1'], params['b1']))
+    units = jax.nn.relu(affine(self.join_root(hidden, root), params['w1'], params['b1']))
     if self.layout == 'paper':
       outputs = project(units, w2)
     else:
@@ -160,12 +165,17 @@ class BlockwiseHeads(Context):
   def drafting(self, params: Params, depth: int) -> tuple['BlockwiseHeads', Params]:
     """Returns the heads that draft `depth` tokens below the root, without p1 and later heads."""
     start = self.offsets.index(1)
-    chosen = {name: params[name][start : start + depth] for name in ('w2', 'b2')}
-    units = slice(None)
+    outputs, units = slice(start, start + depth), slice(None)
     if self.layout == 'separate':
       units = slice(start * self.d_ff, (start + depth) * self.d_ff)
-    chosen |= {name: params[name][units] for name in ('w1', 'b1')}
-    return dataclasses.replace(self, k=depth + 1, first='identity'), chosen | self.shared(params)
+    chosen = {
+      'w1': params['w1'][units],
+      'b1': params['b1'][units],
+      'w2': params['w2'][outputs],
+      'b2': params['b2'][outputs],
+    }
+    heads = dataclasses.replace(self, k=depth + 1, first='identity')
+    return heads, chosen | self.take_shared(params)
 
   def logits(
     self,
@@ -194,23 +204,23 @@ class BlockwiseHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """Returns the logits of the head `offset` positions beyond p1, for training; 0 is p1.
+    """Returns the logits of the head `offset` positions after p1, for training; 0 is p1.
 
     Args:
       params, hidden, project, root: as in `logits`, at any positions.
       offset: from the first to the last of `offsets`, or 0.
-      dropout_key: None switches dropout off.
+      dropout_key: None: no dropout.
       before: the token before the one predicted, for a Markov bias.
     """
     self.check_whole()
     first = self.offsets[0]
 
-    def one(x):
-      return self.one(params, x, jnp.maximum(offset - first, 0), dropout_key, root)
+    def read(hidden):
+      return self.one(params, hidden, jnp.maximum(offset - first, 0), dropout_key, root)
 
-    # without a learned p1 the trunk's own state, at offset 0
-    state = one(hidden) if first == 0 else jax.lax.cond(offset == 0, lambda x: x, one, hidden)
-    return self.corrected(params, project(state), offset, before)
-
-  def _drop(self, x: Float[Array, '*b d'], key: Array | None) -> Float[Array, '*b d']:
-    return x if key is None or not self.dropout else dropout(x, self.dropout, key)
+    # Without a learned p1, offset 0 is the trunk's own state.
+    if first == 0:
+      state = read(hidden)
+    else:
+      state = jax.lax.cond(offset == 0, lambda x: x, read, hidden)
+    return self.add_markov_bias(params, project(state), offset, before)

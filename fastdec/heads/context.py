@@ -1,12 +1,12 @@
 """Further inputs of heads: the root (`rooted`), and the token guessed before (`markov`).
 
-The hidden state that heads read was computed before the root was chosen: heads that see only this
-state must guess the root first. Rooted heads also read its embedding (Hydra's grounding, Ankner et
+The hidden state that heads read was computed before the root was chosen: heads that read only this
+state must guess the root too. Rooted heads also read its embedding (Hydra's grounding, Ankner et
 al. 2024, section 3).
 
 A Markov bias of rank r corrects a head's guess by the one before: logit(x) += after[x] . before[y],
-where y is the token of the parent. So a guess after another takes one more product, of r numbers
-by the heads' words.
+where y is the parent's token. It costs one more product per guess, of r numbers by the heads'
+words.
 """
 
 import jax
@@ -31,10 +31,10 @@ class Context:
   Attributes:
     rooted: the heads read the root's embedding too.
     d_embed: its width (None: d_model).
-    markov: rank r of the bias from the token guessed before: `before` [words, r] and `after` [words
-      that the heads have, r]; 0: none.
-    words: of the vocabulary, for that bias.
-    short: words of the vocabulary that the heads guess among (`heads.words`); 0: all.
+    markov: rank r of the bias by the token guessed before; 0: no bias. Its parameters are `before`
+      [words, r] and `after` [the heads' words, r].
+    words: size of the vocabulary, for that bias.
+    short: number of words that the heads guess among (`heads.words`); 0: all.
   """
 
   d_model: int
@@ -57,24 +57,26 @@ class Context:
       )
 
   def check_whole(self) -> None:
-    """Raises UserError for heads with a short list of words, which are not trained."""
+    """Raises UserError for heads with a short list of words, which cannot be trained."""
     if self.short:
       raise UserError(
-        'heads are trained among all words: train them first, and shorten what comes'
-        ' out (fd.shortlist)'
+        'heads with a short list cannot be trained: train them with all words first, and shorten'
+        ' the result (fd.shortlist)'
       )
 
   @property
-  def beside(self) -> int:
-    """Width of the input beside the hidden state."""
-    return (self.d_embed or self.d_model) if self.rooted else 0
+  def root_width(self) -> int:
+    """Width of the root's embedding in the heads' input; 0 if they do not read it."""
+    if not self.rooted:
+      return 0
+    return self.d_embed or self.d_model
 
-  def seen(
+  def join_root(
     self, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None
   ) -> Float[Array, '*b f']:
-    """Returns the heads' input: the hidden state, joined by the root's embedding if rooted.
+    """Returns the heads' input: the hidden state and, for rooted heads, the root's embedding.
 
-    The embedding is scaled to a mean square of 1, whatever the model scales it by.
+    The embedding is scaled to a mean square of 1, independent of the model's scale.
     """
     if not self.rooted:
       return hidden
@@ -83,7 +85,7 @@ class Context:
     scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
     return jnp.concatenate([hidden, (wide * scale).astype(hidden.dtype)], axis=-1)
 
-  def shared(self, params: Params) -> Params:
+  def take_shared(self, params: Params) -> Params:
     """Returns the parameters that all heads share."""
     return {name: params[name] for name in (*BIAS, *OWN) if name in params}
 
@@ -91,8 +93,8 @@ class Context:
     """Returns logits over the short list's words."""
     return project(outputs, params['output'])
 
-  def fresh_words(self) -> Params:
-    """Returns parameters of a short list: the first words, outputs of zero; {} without a list."""
+  def init_words(self) -> Params:
+    """Returns the parameters of a short list, the lowest ids and zeros; {} without a list."""
     if not self.short:
       return {}
     return {
@@ -100,8 +102,8 @@ class Context:
       'ids': jnp.arange(self.short, dtype=jnp.int32),
     }
 
-  def fresh_bias(self, key: Array) -> Params:
-    """Returns parameters of a bias that does nothing yet, {} without one."""
+  def init_bias(self, key: Array) -> Params:
+    """Returns the parameters of a bias that does nothing yet; {} without a bias."""
     if not self.markov:
       return {}
     assert self.words is not None  # by `check_context`
@@ -109,18 +111,19 @@ class Context:
     return {'before': before, 'after': jnp.zeros((self.short or self.words, self.markov))}
 
   def bias(self, params: Params, before: Int[Array, '*b']) -> Float[Array, '*b w']:
-    """Returns the addition to the logits of the heads' words by the token before, a target's id."""
+    """Returns what is added to the logits of the heads' words; `before` are ids of the target."""
     return project(params['before'][before], params['after'])
 
-  def corrected(
+  def add_markov_bias(
     self,
     params: Params,
     logits: Float[Array, '*b v'],
     offset: Int[Array, ''],
     before: Int[Array, '*b'] | None,
   ) -> Float[Array, '*b v']:
-    """Adds the bias to logits of the head `offset` positions beyond p1; p1 itself (0) has none."""
+    """Adds the bias to logits of the head `offset` positions after p1; p1 itself (0) has none."""
     if not self.markov:
       return logits
     assert before is not None, 'a Markov bias reads the token before'
-    return logits + jnp.where(offset == 0, 0, self.bias(params, before)).astype(logits.dtype)
+    bias = jnp.where(offset == 0, 0, self.bias(params, before))
+    return logits + bias.astype(logits.dtype)

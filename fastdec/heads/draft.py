@@ -1,9 +1,9 @@
-"""Common part of draft networks, autoregressive (`heads.eagle`) and one-pass (`heads.block`).
+"""What draft networks have in common, autoregressive (`heads.eagle`) or one-pass (`heads.block`).
 
-A draft network reads its target: embeddings of tokens, and features made of hidden states. These
-are the states that `unembed` reads, or the residual stream of chosen layers (`taps`). The network
+A draft network reads its target: embeddings of tokens, and features made from hidden states. These
+are the states that `unembed` reads, or the residual stream of some layers (`taps`). The network
 predicts by the target's vocabulary projection, or by its own over all words or a part of them. Its
-parameters, a dict:
+parameters are a dict:
 
   network      the layers, with their inputs and outputs
   embedding    [v, e], if it does not read the target's
@@ -34,12 +34,13 @@ from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projec
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import Dense, look_up, project
+from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import Taps, apply_with, check_taps, numbered
 from fastdec.struct import Bound
 
 
 class Fusion(nn.Module):
-  """Features of the target's states: normed each or together, projected to the draft's width."""
+  """Features of the target's states: normed one by one or together, and projected to one width."""
 
   draft: 'DraftNetwork'
 
@@ -48,13 +49,15 @@ class Fusion(nn.Module):
     draft = self.draft
     if draft.norms_taps:
       states = [tower.norm(draft.layers, f'tap_norm_{i}')(x) for i, x in enumerate(states)]
-    joined = states[0] if len(states) == 1 else jnp.concatenate(list(states), axis=-1)
-    joined = joined.astype(draft.layers.dtype)
+    x = states[0] if len(states) == 1 else jnp.concatenate(list(states), axis=-1)
+    x = x.astype(draft.layers.dtype)
     if draft.norms_joined:
-      joined = tower.norm(draft.layers, 'joined_norm')(joined)
+      x = tower.norm(draft.layers, 'joined_norm')(x)
     if draft.fuses:
-      joined = Dense((draft.layers.d_model,), False, draft.layers.dtype, name='fuse')(joined)
-    return tower.norm(draft.layers, 'fused_norm')(joined) if draft.norms_fused else joined
+      x = Dense((draft.layers.d_model,), False, draft.layers.dtype, name='fuse')(x)
+    if draft.norms_fused:
+      x = tower.norm(draft.layers, 'fused_norm')(x)
+    return x
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,18 +66,18 @@ class DraftNetwork:
 
   Attributes:
     layers: the layers' config: an `LMConfig` (rotary positions, no source), or a `StackConfig`,
-      whose decoder layers see the encoder's states. They are as wide as the target's hidden states,
-      unless the draft has an `output`.
-    vocab_size: of the target.
+      whose decoder layers read the encoder's states. They are as wide as the target's hidden
+      states, unless the draft has an `output`.
+    vocab_size: number of the target's words.
     d_target: width of the target's hidden states.
-    taps: the target's layers whose states are read (`Model.apply`); (): the hidden state that
+    taps: the target's layers whose states it reads (`Model.apply`); (): the hidden state that
       `unembed` reads. Published drafts that name no layers follow a rule, see `models.taps`.
     fuses: the states are projected to the draft's width (needed if they are wider together).
     norms_taps, norms_joined, norms_fused: norms on each tap, on all of them joined, on the result.
     d_embed: width of the embeddings (None: d_target).
     d_source: width of the encoder's states (None: d_target).
-    words: size of the draft vocabulary, which has an `output` of its own (None: the target's
-      projection, or an `output` over all words if the parameters have one).
+    words: size of a draft vocabulary, for which the draft has its own `output` (None: it has all
+      words, with an `output` of its own if that is among the parameters).
     entry: how embeddings and features enter the first layer, see the kinds of networks.
   """
 
@@ -105,14 +108,14 @@ class DraftNetwork:
     width = self.d_target * max(len(self.taps), 1)
     if width != self.layers.d_model and not self.fuses:
       raise UserError(
-        f'states of {width} do not fit layers of {self.layers.d_model}: give fuses=True, which'
-        ' projects them'
+        f'states of width {width} do not fit layers of width {self.layers.d_model}: give'
+        ' fuses=True, which projects them'
       )
 
   @property
   def reads_source(self) -> bool:
     """True if it reads an encoder's states."""
-    return tower.reads_source(self.layers)
+    return isinstance(self.layers, StackConfig)
 
   def call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     """Calls a method of the linen network."""
@@ -124,24 +127,24 @@ class DraftNetwork:
     """Returns the draft's features of the target: of `taps` if it has any, else of `hidden`.
 
     Raises:
-      UserError: the states have another width than the draft was made for.
+      UserError: the draft was made for states of another width.
     """
     states = list(taps) if self.taps else [hidden]
     for x in states:
       if x.shape[-1] != self.d_target:
         raise UserError(
-          f"this draft reads states of {self.d_target}, and one of this model's has {x.shape[-1]}:"
-          ' give a draft of this model, or taps of layers that are all as wide'
+          f'this draft reads states of width {self.d_target}, and this model has one of width'
+          f' {x.shape[-1]}: give a draft of this model, or taps of layers of that width'
         )
     return self.call(params, states, method='features')
 
   def embedded(
     self, params: Params, target: Bound, tokens: Int[Array, '*b']
   ) -> Float[Array, '*b e']:
-    """Returns embeddings of tokens, by the draft or else the target, in the draft's compute type.
+    """Returns embeddings of tokens, the draft's own or the target's, in the draft's compute type.
 
     Raises:
-      UserError: there are none, or they have another width than the draft was made for.
+      UserError: there are none, or the draft was made for embeddings of another width.
     """
     if 'embedding' in params:
       rows = look_up(params['embedding'], tokens)
@@ -150,12 +153,12 @@ class DraftNetwork:
     width, wanted = rows.shape[-1], self.d_embed or self.d_target
     if width != wanted:
       raise UserError(
-        f'this draft reads embeddings of {wanted}, and those that it is given have {width}: load'
+        f"this draft reads embeddings of width {wanted}, and the target's have width {width}: load"
         f' the two together, or train a draft with d_embed={width}'
       )
     return rows.astype(self.layers.dtype)
 
-  def words_of(
+  def project_states(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b v']:
     """Returns logits over the draft's words, before any bias, from the network's last states."""
@@ -225,16 +228,16 @@ class DraftNetwork:
     return ids_of(params, drafted)
 
   def in_target_words(self, params: Params, logits: Float[Array, '*b w']) -> Float[Array, '*b v']:
-    """Returns logits over the target's words, minus infinity for words that the draft lacks."""
+    """Returns logits over the target's words; words that the draft lacks get minus infinity."""
     return in_target_words(params, logits, self.vocab_size)
 
   def init_cache(
     self, params: Params, source: Source | None, rows: int, slots: int | Capacity
   ) -> DraftCache:
-    """Returns an empty cache, over the draft's own keys and values of the source if it reads it.
+    """Returns an empty cache, with the draft's own keys and values of the source if it reads one.
 
     Raises:
-      UserError: the source's states have another width than the draft was made for.
+      UserError: the draft was made for source states of another width.
     """
     memory = None
     if self.reads_source:
@@ -242,7 +245,8 @@ class DraftNetwork:
       width, wanted = source.hidden.shape[-1], self.d_source or self.d_target
       if width != wanted:
         raise UserError(
-          f'this draft reads an encoder of width {wanted}, and this model has one of {width}'
+          f'this draft needs an encoder of width {wanted}, and this model has one of width {width}:'
+          ' load the two together'
         )
       states = source.hidden.astype(self.layers.dtype)
       memory = Memory(self.call(params, states, method='memory'), source.mask)
@@ -251,11 +255,15 @@ class DraftNetwork:
   @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters; a draft vocabulary has the lowest ids."""
+    # The layers, by a call on one token.
     net_key, out_key = jax.random.split(key)
     embedded = jnp.zeros((1, 1, self.d_embed or self.d_target), self.layers.dtype)
     states = [jnp.zeros((1, 1, self.d_target))] * max(len(self.taps), 1)
-    source = jnp.zeros((1, 1, self.d_source or self.d_target)) if self.reads_source else None
+    source = None
+    if self.reads_source:
+      source = jnp.zeros((1, 1, self.d_source or self.d_target))
     params = {'network': self.network(self).init(net_key, embedded, states, source)['params']}
+
     if self.words is not None:
       d = self.layers.d_model
       params['output'] = jax.random.normal(out_key, (self.words, d)) * d**-0.5
@@ -263,15 +271,18 @@ class DraftNetwork:
     return params
 
   def partition(self, devices: int) -> Table:
-    """Splits the layers as a model's, the output of a draft vocabulary by words.
+    """Splits the layers like a model's, the output of a draft vocabulary by words.
 
     See `kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
-    output = ((r'(^|/)output$', P('model')),) if self.words is not None else ()
-    return (*output, *tower.partition(self.layers, devices))
+    table = tower.partition(self.layers, devices)
+    if self.words is not None:
+      table = ((r'(^|/)output$', P('model')), *table)
+    return table
 
 
 def check_target(draft: Bound, target: Any) -> None:
-  """Raises UserError if the sizes or members of this target, a `Model`, do not fit the draft."""
+  """Raises UserError unless the draft fits this target, a `Model`, in its sizes and members."""
+  # Sizes.
   module, params = draft
   words, d = target.vocab_size, getattr(target, 'd_model', module.d_target)
   if module.d_target != d:
@@ -284,6 +295,8 @@ def check_target(draft: Bound, target: Any) -> None:
       f'this draft is for {module.vocab_size} words, and this model has {words}: load'
       ' the two together'
     )
+
+  # What it reads of the target; `embedding_of` and `apply_with` raise what is missing.
   if module.reads_source and target.start_id is None:
     raise UserError(
       'this draft reads an encoder, and this model has none: give a draft trained on this model'
@@ -291,16 +304,16 @@ def check_target(draft: Bound, target: Any) -> None:
   if module.reads_source and not hasattr(target, 'source'):
     name = type(target).__name__
     raise UserError(
-      f'this draft reads an encoder, whose states {name} does not give: let it have source(memory)'
+      f'this draft reads the states of an encoder, for which {name} needs a method source(memory)'
     )
   if 'embedding' not in params:
     embedding_of(target)
   if 'output' not in params and module.layers.d_model != d:
     raise UserError(
-      f'layers of {module.layers.d_model} do not fit the vocabulary projection of a model of {d}:'
-      ' give the draft an output of its own'
+      f'layers of width {module.layers.d_model} do not fit the vocabulary projection of a model of'
+      f' width {d}: give the draft an output of its own'
     )
-  apply_with(target, module.taps)  # raises
+  apply_with(target, module.taps)
   layers = getattr(target, 'layers', None)
   if layers is not None:
     check_taps(numbered(module.taps, layers), layers)

@@ -1,20 +1,20 @@
 """The autoregressive draft network of EAGLE (Li et al. 2024, 2025) and of MTP heads (DeepSeek-V3).
 
-Its layer or two read the target's features of the text so far, then their own outputs on their own
-guesses. Row i stands at position i. It pairs the feature of token i with the embedding of token
-i + 1, and predicts token i + 2:
+Its layers, one or two, read the target's features of the text so far, then their own outputs on
+their own guesses. Row i is at position i. It joins the feature of token i with the embedding of
+token i + 1, and predicts token i + 2:
 
   position      0          1          2          3
   feature       f0         f1         f2         a2        f: of the target; a: of the row before
   embedding     token 1    token 2    root 3     guess 4   a guess has no feature of the target yet
   predicts      token 2    root 3     guess 4    guess 5
 
-Once the target has read the accepted tokens, their rows are computed anew with its features
+When the target has read the accepted tokens, their rows are computed again with its features
 (`decoding.methods.eagle`).
 
 Two entries:
   'joined'   x = join(cat(embedding, feature)): EAGLE-1, MTP, and ours
-  'beside'   the feature is the residual, and the first attention reads
+  'beside'   the residual is the feature, and the first attention reads
              cat(norm embedding, norm feature): EAGLE-3
 """
 
@@ -70,25 +70,31 @@ class Network(nn.Module):
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """Returns the rows' outputs, which the next rows read, and each layer's keys and values."""
-    x, seen = self._entered(embedded, features)
-    x, entries = self.tower(x, view, seen, train)
-    return (self.norm(x) if self.draft.norms_last and self.draft.recycles_normed else x), entries
-
-  def left(self, states: Float[Array, '*b d']) -> Float[Array, '*b d']:
-    """Returns the states to project to words, from the rows' outputs."""
-    return self.norm(states) if self.draft.norms_last and not self.draft.recycles_normed else states
-
-  def _entered(self, embedded: Array, features: Array) -> tuple[Array, Array | None]:
-    """Returns the first layer's input, and its attention's (None: the norm of the former)."""
     draft = self.draft
     normed_embedded, normed = embedded, features
     if draft.norms_entry:
       normed_embedded, normed = self.embedding_norm(embedded), self.feature_norm(features)
     both = jnp.concatenate([normed_embedded, normed], axis=-1)
+
+    # The first layer's input x, and what its attention reads (None: the norm of x).
     if draft.entry == 'beside':
-      return (normed if draft.keeps_normed else features), both
-    x = self.join(both)
-    return x, None if draft.norms_first else x
+      x, read = features, both
+      if draft.keeps_normed:
+        x = normed
+    else:
+      x = self.join(both)
+      read = None if draft.norms_first else x
+
+    x, entries = self.tower(x, view, read, train)
+    if draft.norms_last and draft.recycles_normed:
+      x = self.norm(x)
+    return x, entries
+
+  def finish(self, states: Float[Array, '*b d']) -> Float[Array, '*b d']:
+    """Returns the states to project to words, from the rows' outputs."""
+    if self.draft.norms_last and not self.draft.recycles_normed:
+      states = self.norm(states)
+    return states
 
   def __call__(
     self,
@@ -99,7 +105,8 @@ class Network(nn.Module):
     """Uses every parameter once, to make fresh ones."""
     memory = () if source is None else self.memory(source)
     view = View.of_everything(embedded.shape[1], tower.depth_of(self.draft.layers), source, memory)
-    return self.left(self.read(embedded, self.features(states), view)[0])
+    outputs, _ = self.read(embedded, self.features(states), view)
+    return self.finish(outputs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,10 +117,10 @@ class EagleNetwork(DraftNetwork):
     entry: 'joined' or 'beside', see the top of this file.
     norms_entry: embedding and feature are normed at entry.
     join_bias: the projection of the two has a bias (EAGLE-1).
-    norms_first: 'joined': the first layer norms its attention's input (EAGLE-1's does not).
-    keeps_normed: 'beside': the residual is the normed feature (speculators'
+    norms_first: with 'joined', the first layer norms its attention's input (EAGLE-1's does not).
+    keeps_normed: with 'beside', the residual is the normed feature (speculators'
       `norm_before_residual`).
-    norms_last: a norm comes before the projection to words.
+    norms_last: there is a norm before the projection to words.
     recycles_normed: the next row reads the state after that norm; False: before it.
   """
 
@@ -132,9 +139,9 @@ class EagleNetwork(DraftNetwork):
       raise UserError(f'entry={self.entry!r} is unknown: choose one of {", ".join(ENTRIES)}')
     reads_past_norm = self.entry == 'beside' or not self.norms_first
     if reads_past_norm and self.reads_source:
-      raise UserError("layers that read a source take entry='joined' and norms_first=True")
+      raise UserError("layers that read a source need entry='joined' and norms_first=True")
     if self.entry == 'beside' and not self.norms_entry:
-      raise UserError("entry='beside' norms what enters: give norms_entry=True")
+      raise UserError("entry='beside' needs norms_entry=True")
 
   def read(
     self,
@@ -147,25 +154,27 @@ class EagleNetwork(DraftNetwork):
     start: Int[Array, ' b'],
     at: Int[Array, 'b s'] | None = None,
   ) -> tuple[Float[Array, 'b n d'], DraftCache]:
-    """Reads n rows; a layer with a window sees the last positions of the mask, with a row's own.
+    """Reads n rows; a layer with a window of w sees only the last w positions of the mask.
 
     Args:
       params: the draft's parameters.
       embedded: embedding of the token after each row's position, from `embedded`.
       features: `features` of the target's states at that position, or the output of the row before.
       positions: of the rows.
-      mask: slots of the cache that each row sees, its own among them.
+      mask: slots of the cache that each row sees, its own included.
       cache: the rows' keys and values are written to it from slot `start` on, and not committed.
       start: the first slot of each row of the batch.
-      at: position of the row in each slot; None: its number.
+      at: position of the row in each slot; None: the slot's number.
 
     Returns:
       Each row's output, for `logits` and for the row of its guess; and the cache.
     """
-    at = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] if at is None else at
+    if at is None:
+      at = jnp.arange(mask.shape[2], dtype=jnp.int32)[None]
     distance = positions[:, :, None] - at[:, None]
-    windows = tower.windows_of(self.layers)
-    masks = [mask & (distance < window) if window else mask for window in windows]
+    masks = []
+    for window in tower.windows_of(self.layers):
+      masks.append(mask & (distance < window) if window else mask)
     view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, with_layers(cache, entries)
@@ -174,7 +183,8 @@ class EagleNetwork(DraftNetwork):
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
     """Returns logits over the draft's words (`ids`), from a row's output."""
-    return self.words_of(params, target, self.call(params, states, method='left'))
+    states = self.call(params, states, method='finish')
+    return self.project_states(params, target, states)
 
   def training_rows(
     self,

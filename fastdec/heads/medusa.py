@@ -1,13 +1,13 @@
 """Medusa's prediction heads (Cai et al. 2024, section 2.1.1).
 
-Head i, from 0, guesses the token i + 1 positions after the model's own prediction. From the same
-hidden state it takes residual blocks x + SiLU(W x + b), then a projection to the vocabulary. W and
-b begin at zero, an own projection as the model's (`MedusaHeads.start`): so every head begins by
-predicting the model's token. Beyond the paper, heads may see the root and the guess before:
-`heads.context`.
+Head i, from 0, guesses the token i + 1 positions after the model's own prediction. It reads the
+same hidden state, and has residual blocks x + SiLU(W x + b) and a projection to the vocabulary.
+W and b start at zero, and the projection starts as a copy of the model's (`MedusaHeads.start`), so
+every head first predicts the model's token. Unlike the paper's, heads may also read the root and
+the guess before: `heads.context`.
 
 Heads may share the model's projection, even if it is more than a product (T5 scales, Marian adds a
-bias). That takes a fraction of the memory, and one read of it for all heads.
+bias). That takes a fraction of the memory, and the matrix is read once for all heads.
 """
 
 import dataclasses
@@ -34,24 +34,24 @@ Project = Callable[[Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class MedusaHeads(Context):
-  """The heads' sizes: a hashable value. Parameters, a dict per head, so a few are used uncopied:
+  """The heads' sizes: a hashable value. Each head has a dict of parameters:
 
   head_0/block_0/kernel [d, d]    head_0/block_0/bias [d]    ...    head_0/projection/kernel [v, d]
   """
 
-  depth: int  # heads: tokens below the root that they draft
+  depth: int  # number of heads, and of tokens that they draft below the root
   d_model: int
   # words of each head's own projection; None: all share the model's projection
   vocab_size: int | None = None
-  layers: int = 1  # residual blocks a head
-  # own projections have one, for models whose projection does (published heads have none)
+  layers: int = 1  # residual blocks of a head
+  # own projections have a bias, for models whose projection has one (published heads have none)
   output_bias: bool = False
   rooted: bool = False  # the first block reads the root's embedding too: its kernel is [d, d + e]
-  d_embed: int | None = None  # the width e of that (None: d_model)
-  # rank of a bias from the token guessed before, by before [words, markov] and after; 0: none
+  d_embed: int | None = None  # its width e (None: d_model)
+  # rank of a bias by the token guessed before, with before [words, markov] and after; 0: none
   markov: int = 0
-  words: int | None = None  # of the vocabulary, for that bias
-  # words that they guess among, with an output of their own (`heads.shortlist`); 0: all
+  words: int | None = None  # size of the vocabulary, for that bias
+  # number of words that they guess among, with their own output (`heads.shortlist`); 0: all
   short: int = 0
 
   products = (KERNELS, r'(^|/)(output|after)$')  # see `kernels.products`
@@ -72,53 +72,60 @@ class MedusaHeads(Context):
     return tuple(range(1, self.depth + 1))
 
   def partition(self, devices: int) -> Table:
-    """Splits every matrix by outputs, own projections so by words; see `kernels.sharding`."""
-    row = (r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model'))
-    return (row, *(BIAS_TABLE if self.markov else ()))
+    """Splits every matrix by outputs (a projection by words); see `kernels.sharding`."""
+    table: Table = ((r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model')),)
+    if self.markov:
+      table += BIAS_TABLE
+    return table
 
   def init(self, key: Array) -> Params:
-    """Returns fresh float32 parameters: blocks at zero, own projections random. See `start`."""
+    """Returns fresh float32 parameters: blocks of zeros, and random projections. See `start`."""
     if self.vocab_size is None:
-      return self._blocks(jnp.float32) | self.fresh_bias(key) | self.fresh_words()
+      return self._init_blocks(jnp.float32) | self.init_bias(key) | self.init_words()
 
     shape = (self.vocab_size, self.d_model)
     kernels = [unit_scaling(own_key, shape) for own_key in jax.random.split(key, self.depth)]
-    words = {'ids': jnp.arange(self.short, dtype=jnp.int32)} if self.short else {}
-    return self._projecting(kernels, jnp.zeros(self.vocab_size)) | self.fresh_bias(key) | words
+    params = self._init_heads(kernels, jnp.zeros(self.vocab_size)) | self.init_bias(key)
+    if self.short:
+      params['ids'] = jnp.arange(self.short, dtype=jnp.int32)
+    return params
 
   def start(self, model: Any, params: Params) -> Params:
-    """Returns parameters to train from: every head predicts the model's own prediction.
+    """Returns parameters to train from: every head predicts what the model predicts.
 
     Args:
       model: the trunk, with parameters `params`; its logits must be an affine function of its
         hidden state.
 
     Raises:
-      UserError: own projections of another size than the model's, or without the bias that it has.
+      UserError: the heads have their own projections, but not of the model's size, or without the
+        bias that the model has.
     """
     self.check_whole()
     dtype = np.result_type(np.float32, float_type(params))
-    fresh_bias = self.fresh_bias(jax.random.key(0))
+    markov_bias = self.init_bias(jax.random.key(0))
     if self.vocab_size is None:
-      return self._blocks(dtype) | fresh_bias
+      return self._init_blocks(dtype) | markov_bias
+
+    # The model's projection, found by projecting zero and the identity.
     project = functools.partial(vocabulary_projection(model), params)
     with jax.default_matmul_precision('highest'):  # a product with the identity is then exact
       bias = project(jnp.zeros((1, self.d_model), dtype))[0]
       kernel = (project(jnp.eye(self.d_model, dtype=dtype)) - bias[None]).T
     if kernel.shape[0] != self.vocab_size:
       raise UserError(
-        f'vocab_size={self.vocab_size}, and the model has {kernel.shape[0]} words: give as many'
+        f'vocab_size={self.vocab_size} must be the number of words of the model, {kernel.shape[0]}'
       )
     if not self.output_bias and bias.any():
       raise UserError(
         'this model adds a bias to its logits: give the heads output_bias=True, or no vocab_size'
       )
-    return self._projecting([kernel] * self.depth, bias) | fresh_bias
+    return self._init_heads([kernel] * self.depth, bias) | markov_bias
 
   def drafting(self, params: Params, depth: int) -> tuple['MedusaHeads', Params]:
     """Returns the first `depth` heads."""
     own = {name: params[name] for name in _names(depth)}
-    return dataclasses.replace(self, depth=depth), own | self.shared(params)
+    return dataclasses.replace(self, depth=depth), own | self.take_shared(params)
 
   def logits(
     self,
@@ -135,9 +142,13 @@ class MedusaHeads(Context):
       project: the model's vocabulary projection, for heads without their own.
       root: the root's embedding, for rooted heads.
     """
-    heads = [self._output(params[name], hidden, root) for name in _names(self.depth)]
-    outputs = jnp.stack(heads, axis=1)
-    return project(outputs) if self.vocab_size is None else outputs
+    outputs = []
+    for name in _names(self.depth):
+      outputs.append(self._read_head(params[name], hidden, root))
+    stacked = jnp.stack(outputs, axis=1)
+    if self.vocab_size is None:
+      stacked = project(stacked)
+    return stacked
 
   def logits_at(
     self,
@@ -149,28 +160,30 @@ class MedusaHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """Returns the logits of the head `offset` positions beyond p1, for training; 0 is the model.
+    """Returns the logits of the head `offset` positions after p1, for training; 0 is the model.
 
     `dropout_key` is not used. `before` is the token before the predicted one, for a Markov bias.
-    The rest is as in `logits`, at any positions.
+    The other arguments are those of `logits`, at any positions.
     """
     self.check_whole()
-    heads = [
-      functools.partial(self._output, params[name], root=root) for name in _names(self.depth)
-    ]
+    heads = []
+    for name in _names(self.depth):
+      heads.append(functools.partial(self._read_head, params[name], root=root))
     if self.vocab_size is None:
       logits = project(jax.lax.switch(offset, [lambda x: x, *heads], hidden))
     else:
       logits = jax.lax.switch(offset, [project, *heads], hidden)
-    return self.corrected(params, logits, offset, before)
+    return self.add_markov_bias(params, logits, offset, before)
 
-  def _output(
+  def _read_head(
     self, own: Params, hidden: Float[Array, '*b d'], root: Float[Array, '*b e'] | None = None
   ) -> Float[Array, '*b _']:
-    """Returns a head's logits; without a projection of its own, the state for the model's."""
-    for i, name in enumerate(_names(self.layers, 'block')):
-      block, seen = own[name], self.seen(hidden, root) if i == 0 else hidden
-      hidden = hidden + jax.nn.silu(affine(seen, block['kernel'], block['bias']))
+    """Returns a head's logits or, if it has no projection of its own, its state."""
+    read = self.join_root(hidden, root)
+    for name in _names(self.layers, 'block'):
+      block = own[name]
+      hidden = hidden + jax.nn.silu(affine(read, block['kernel'], block['bias']))
+      read = hidden
     if self.vocab_size is None:
       return hidden
     logits = product(hidden, own['projection']['kernel'])
@@ -178,22 +191,20 @@ class MedusaHeads(Context):
       logits = add_bias(logits, own['projection']['bias'])
     return logits
 
-  def _blocks(self, dtype: DTypeLike) -> Params:
+  def _init_blocks(self, dtype: DTypeLike) -> Params:
     """Returns residual blocks that change nothing yet."""
-    d = self.d_model
+    heads, d = {}, self.d_model
+    for head in _names(self.depth):
+      blocks, inputs = {}, d + self.root_width
+      for block in _names(self.layers, 'block'):
+        blocks[block] = {'kernel': jnp.zeros((d, inputs), dtype), 'bias': jnp.zeros(d, dtype)}
+        inputs = d
+      heads[head] = blocks
+    return heads
 
-    def block(inputs: int) -> Params:
-      return {'kernel': jnp.zeros((d, inputs), dtype), 'bias': jnp.zeros(d, dtype)}
-
-    def head() -> Params:
-      first, *others = _names(self.layers, 'block')
-      return {first: block(d + self.beside)} | {name: block(d) for name in others}
-
-    return {name: head() for name in _names(self.depth)}
-
-  def _projecting(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:
-    """Returns `_blocks`, and own projections."""
-    heads = self._blocks(bias.dtype)
+  def _init_heads(self, kernels: list[Float[Array, 'v d']], bias: Float[Array, ' v']) -> Params:
+    """Returns `_init_blocks` with the heads' own projections."""
+    heads = self._init_blocks(bias.dtype)
     for head, kernel in zip(heads.values(), kernels, strict=True):
       head['projection'] = {'kernel': kernel}
       if self.output_bias:

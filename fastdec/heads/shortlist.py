@@ -1,13 +1,12 @@
 """Drafters that guess among few words (FR-Spec, Zhao et al. 2025).
 
-Most of a small network's time per guess goes into the product over all words. Nearly all its right
-guesses are a text's most frequent words.
+A small network spends most of its time on the product over all words, while nearly all of its right
+guesses are among the most frequent words.
 
   draft = fd.shortlist((model, params), fd.load_draft(path), tokens, words=1000)
 
-Nothing is trained again. The target still chooses among all its words, so its output stays the
-same; a rare word only ends the draft. Like other drafters, the result can be saved, packed and
-quantized.
+Nothing is trained. The target still chooses among all its words, so its output stays the same; a
+rare word only ends the draft. The result can be saved, packed and quantized like other drafters.
 """
 
 import dataclasses
@@ -31,24 +30,26 @@ from fastdec.struct import Bound, bound
 def shortlist(
   target: tuple[Model, Params], drafter: tuple[Any, Params], tokens: Any, words: int
 ) -> tuple[Any, Params]:
-  """Returns the drafter, restricted to guess among the most frequent words of a text.
+  """Returns the drafter, which then guesses only among the most frequent words of a text.
 
   Args:
     target: the model that it drafts for, and its parameters.
     drafter: prediction heads, or a draft network; it may have a short list already.
     tokens: int[...], the text: the target's outputs for typical inputs, in its own ids. A hundred
       thousand tokens are plenty.
-    words: length of the list. It contains the end tokens; if the text has too few words, others
-      fill it.
+    words: length of the list. It includes the end tokens. If the text has too few words, the list
+      is filled up with words of the lowest ids.
 
   Raises:
-    UserError: another kind of drafter; one in int8 or packed; a target whose logits are not a
-      product of its hidden state with a matrix; ids or a number of words that the target lacks.
+    UserError: the drafter is of another kind, in int8, or packed; the target's logits are not a
+      product of its hidden state and a matrix; the target does not have these ids or that many
+      words.
   """
   model, model_params = bound(target, 'target')
   module, params = bound(drafter, 'drafter')
   _check(model, module, params, words)
-  # The words, and their places among those that the drafter has now.
+
+  # The words, and their places in the list that the drafter has now.
   chosen = most_frequent(model, tokens, words)
   if 'ids' in params:
     known = np.asarray(params['ids'])
@@ -58,53 +59,51 @@ def shortlist(
     places = chosen
   if not len(chosen):
     raise UserError(
-      'the drafter has none of these words: give more words, or the text of the model'
-      ' that it is for'
+      'the drafter has none of these words: give more words, or a text of its own model'
     )
 
-  # Keep the rows of these words in each matrix over words.
+  # Keep these words' rows of the Markov bias, and of Medusa heads' own projections [v, d].
   short = {**params, 'ids': jnp.asarray(chosen, jnp.int32)}
   if 'after' in params:
     short['after'] = params['after'][places]
   if isinstance(module, MedusaHeads) and module.vocab_size is not None:
-    module = dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen))
-    return module, _cut_projections(short, places)
+    for name, head in params.items():
+      if name.startswith('head_'):
+        projection = jax.tree.map(lambda x: x[places], head['projection'])
+        short[name] = head | {'projection': projection}
+    return dataclasses.replace(module, vocab_size=len(chosen), short=len(chosen)), short
+
+  # Other drafters get an output matrix of their own, unless they have one.
+  is_network = isinstance(module, DraftNetwork)
   if 'output' in params:
     short['output'] = params['output'][places]
   else:
-    d = module.d_target if isinstance(module, DraftNetwork) else module.d_model
-    short['output'] = output_of(model, model_params, d)[places].astype(float_type(params))
-  sizes = {'words' if isinstance(module, DraftNetwork) else 'short': len(chosen)}
-  return dataclasses.replace(module, **sizes), short
-
-
-def _cut_projections(params: Params, places: Int[np.ndarray, ' w']) -> Params:
-  """Keeps these rows of Medusa heads' own projections [v, d]."""
-  cut = dict(params)
-  for name, head in params.items():
-    if name.startswith('head_'):
-      cut[name] = head | {'projection': jax.tree.map(lambda x: x[places], head['projection'])}
-  return cut
+    d = module.d_target if is_network else module.d_model
+    short['output'] = find_output(model, model_params, d)[places].astype(float_type(params))
+  if is_network:
+    return dataclasses.replace(module, words=len(chosen)), short
+  return dataclasses.replace(module, short=len(chosen)), short
 
 
 def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w']:
   """Returns the ids of a text's most frequent words, ascending; end tokens are always among them.
 
   Raises:
-    UserError: ids that the model does not have.
+    UserError: the model does not have these ids.
   """
   try:
     flat = np.asarray(tokens).reshape(-1)
   except ValueError as error:  # texts of different lengths
-    raise UserError('tokens is no array: give the ids of all texts one after another') from error
+    raise UserError('tokens must be one array: give the ids of all texts in a row') from error
   if not flat.size or not np.issubdtype(flat.dtype, np.integer):
     raise UserError(
-      f'tokens of {flat.dtype}, {flat.size} of them, are no text: give ids, whole numbers'
+      f'tokens must be ids, which are integers, not {flat.size} values of {flat.dtype}'
     )
   if flat.min() < 0 or flat.max() >= model.vocab_size:
     span = f'{flat.min()} to {flat.max()}'
     raise UserError(
-      f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode it anew'
+      f'tokens has ids from {span}, and this model has 0 to {model.vocab_size - 1}: encode the text'
+      " with the model's own tokenizer"
     )
   counts = np.bincount(flat, minlength=model.vocab_size)
   counts[[model.pad_id, *model.suppressed_ids]] = 0  # these are never guessed
@@ -112,7 +111,7 @@ def most_frequent(model: Model, tokens: Any, words: int) -> Int[np.ndarray, ' w'
   return np.sort(np.argsort(-counts, kind='stable')[:words]).astype(np.int32)
 
 
-def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
+def find_output(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   """Returns the matrix of the model's vocabulary projection, by projecting the identity of size d.
 
   Raises:
@@ -126,8 +125,8 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
   # with a tolerance, because products in int8 are rounded
   if not jnp.allclose(all_ones, 8 * output.sum(axis=1), rtol=0.05, atol=0.05):
     raise UserError(
-      f'{type(model).__name__} adds to its logits, or bends them: a shortlist is for models whose'
-      ' logits are a product of the hidden state with a matrix'
+      f'{type(model).__name__} changes its logits after the product: a shortlist needs a model'
+      ' whose logits are a product of the hidden state and a matrix'
     )
   return output
 
@@ -135,23 +134,17 @@ def output_of(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
 def _check(model: Model, module: Any, params: Params, words: int) -> None:
   if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
     raise UserError(
-      f'{type(module).__name__} guesses no words by a product: give prediction heads'
-      ' or a draft network'
+      f'a {type(module).__name__} cannot be shortened: give prediction heads or a draft network'
     )
   is_whole = isinstance(words, int | np.integer) and not isinstance(words, bool)
   if not (is_whole and 1 <= words <= model.vocab_size):
-    raise UserError(
-      f'words={words!r} is not possible: this model has {model.vocab_size}, give 1 or more of them'
-    )
+    raise UserError(f'words={words!r} is not possible: give 1 to {model.vocab_size}')
   if is_packed(params):
-    raise UserError('this drafter is packed: shorten it first, and pack what comes out')
+    raise UserError('this drafter is packed: shorten it first, and pack the result')
   if is_quantized(params):
-    raise UserError('this drafter is in int8: shorten it first, and quantize what comes out')
-  _check_target(model, module, params)
+    raise UserError('this drafter is in int8: shorten it first, and quantize the result')
 
-
-def _check_target(model: Model, module: Any, params: Params) -> None:
-  """Raises UserError if the drafter's sizes do not fit the model."""
+  # The drafter's sizes must fit the model.
   if isinstance(module, DraftNetwork):
     check_target(Bound(module, params), model)
     return

@@ -1,14 +1,14 @@
 """The layers of draft networks: a language model's, or a decoder's that reads an encoder's states.
 
-Both are the layers of our models (`models.lm`, `models.stacks`), so a draft may begin as a copy of
-its target's last ones. They read a cache of their own. A draft for an encoder-decoder also has its
-own keys and values of the source, computed once. Both kinds of tower have the same call:
+Both are the layers of our models (`models.lm`, `models.stacks`), so a draft may start as a copy of
+its target's last layers. They read their own cache. A draft for an encoder-decoder also has its own
+keys and values of the source, computed once. Both kinds of tower have the same call:
 
   tower(x, view, read, train) -> (hidden states [b, n, d], each layer's keys and values)
 
   x      [b, n, d], the input, without positions
   view   the positions of its rows, and what they see (`View`)
-  read   input of the first attention, replacing the norm of x (EAGLE; language models' layers only)
+  read   input of the first attention instead of the norm of x (EAGLE; language models' layers only)
 """
 
 import dataclasses
@@ -39,10 +39,9 @@ class View:
   Attributes:
     positions: int32[b, n].
     sees: for each layer, the function by which its queries read the text so far (`stacks.Attend`).
-    across: the same for the source, queries [b, n] on `memory`; None for layers that read none.
+    across: the function by which all layers read `memory`; None for layers that read no source.
     memory: each layer's keys and values of the source.
-    cached: each layer's keys and values so far; the n new ones are written from `start` on (None:
-      no cache).
+    cached: each layer's keys and values so far, to which the n new ones are added; None: no cache.
     start: int32[b], the first slot of the new ones.
   """
 
@@ -61,7 +60,7 @@ class View:
     masks: Sequence[Bool[Array, 'b n s']],
     start: Int[Array, ' b'],
   ) -> 'View':
-    """Returns the view of rows that are written to a cache from `start` on; a mask a layer."""
+    """Returns the view of rows that are written to a cache from `start` on; one mask per layer."""
     own = own_cache(cache)
     sees = [functools.partial(attend, mask=mask) for mask in masks]
     if not isinstance(cache, WithMemory):
@@ -80,10 +79,6 @@ class View:
       across = functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
     return cls(jnp.zeros((1, n), jnp.int32), sees, across, memory)
 
-  def cached_of(self, layer: int) -> LayerKV | None:
-    """Returns this layer's keys and values so far."""
-    return None if self.cached is None else self.cached[layer]
-
 
 class LMTower(nn.Module):
   """Layers of a language model; positions are rotations."""
@@ -99,10 +94,11 @@ class LMTower(nn.Module):
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
     """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
-    turns = self.config.turns(positions)
-    return tuple(
-      layer.queries_and_own(x, by)[1] for layer, by in zip(self.layer, turns, strict=True)
-    )
+    turns, entries = self.config.turns(positions), []
+    for i, layer in enumerate(self.layer):
+      _, own = layer.queries_and_own(x, turns[i])
+      entries.append(own)
+    return tuple(entries)
 
   def __call__(
     self,
@@ -113,11 +109,11 @@ class LMTower(nn.Module):
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
     turns, entries = self.config.turns(view.positions), []
+    cached = view.cached or (None,) * len(self.layer)
     for i, layer in enumerate(self.layer):
-      x, kv = layer(
-        x, turns[i], view.sees[i], view.cached_of(i), view.start, train, read if i == 0 else None
-      )
+      x, kv = layer(x, turns[i], view.sees[i], cached[i], view.start, train, read)
       entries.append(kv)
+      read = None  # later layers read the norm of x
     return x, tuple(entries)
 
 
@@ -135,8 +131,11 @@ class DecoderTower(nn.Module):
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
     """See `LMTower.own`."""
-    x = self._placed(x, positions)
-    return tuple(layer.attention.queries_and_own(x)[1] for layer in self.layer)
+    x, entries = x + sinusoids(positions, x.shape[-1]).astype(x.dtype), []
+    for layer in self.layer:
+      _, own = layer.attention.queries_and_own(x)
+      entries.append(own)
+    return tuple(entries)
 
   def __call__(
     self,
@@ -146,20 +145,14 @@ class DecoderTower(nn.Module):
     train: bool = False,
   ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
     """See the top of this file."""
-    assert view.across is not None and read is None, (
-      'these layers see a source, and norm what they read'
-    )
-    x, entries = self._placed(x, view.positions), []
+    assert view.across is not None and read is None, 'these layers read a source, and the norm of x'
+    x, entries = x + sinusoids(view.positions, x.shape[-1]).astype(x.dtype), []
+    cached = view.cached or (None,) * len(self.layer)
     for i, layer in enumerate(self.layer):
       sees = Sees(view.sees[i], view.across)
-      x, kv = layer(x, sees, view.memory[i], view.cached_of(i), view.start, train)
+      x, kv = layer(x, sees, view.memory[i], cached[i], view.start, train)
       entries.append(kv)
     return x, tuple(entries)
-
-  def _placed(
-    self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']
-  ) -> Float[Array, 'b n d']:
-    return x + sinusoids(positions, x.shape[-1]).astype(x.dtype)
 
 
 Tower = LMTower | DecoderTower
@@ -167,12 +160,9 @@ Tower = LMTower | DecoderTower
 
 def windows_of(config: LayersConfig) -> tuple[int, ...]:
   """Returns each layer's window; 0: it sees everything."""
-  return (0,) * depth_of(config) if isinstance(config, StackConfig) else config.layer_windows
-
-
-def reads_source(config: LayersConfig) -> bool:
-  """True if these layers see an encoder's states."""
-  return isinstance(config, StackConfig)
+  if isinstance(config, StackConfig):
+    return (0,) * config.decoder_layers
+  return config.layer_windows
 
 
 def depth_of(config: LayersConfig) -> int:
@@ -201,7 +191,9 @@ def empty_cache(
   else:
     heads, width = config.kv_heads, config.width
   own = KVCache.empty(depth_of(config), rows, heads, slots, width, config.dtype)
-  return own if memory is None else WithMemory(own, memory)
+  if memory is None:
+    return own
+  return WithMemory(own, memory)
 
 
 def own_cache(cache: DraftCache) -> KVCache:
@@ -210,11 +202,14 @@ def own_cache(cache: DraftCache) -> KVCache:
 
 
 def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
-  """Returns the cache with other entries."""
-  own = dataclasses.replace(own_cache(cache), layers=layers)
-  return dataclasses.replace(cache, own=own) if isinstance(cache, WithMemory) else own
+  """Returns the cache with these entries."""
+  if isinstance(cache, WithMemory):
+    return WithMemory(dataclasses.replace(cache.own, layers=layers), cache.memory)
+  return dataclasses.replace(cache, layers=layers)
 
 
 def partition(config: LayersConfig, devices: int) -> Table:
-  """Lays out the layers' parameters on a mesh; see `kernels.sharding`."""
-  return PARTITION if isinstance(config, StackConfig) else layer_partition(config, devices)
+  """Returns the table of the layers' parameters; see `kernels.sharding`."""
+  if isinstance(config, StackConfig):
+    return PARTITION
+  return layer_partition(config, devices)

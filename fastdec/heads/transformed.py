@@ -14,67 +14,44 @@ from fastdec.models.api import Capacity, Params, embedding_of, source_of, source
 from fastdec.models.taps import apply_with
 
 
+def _of_trunk(name: str) -> Any:
+  """Returns a property that reads `name` from the trunk."""
+  return property(lambda self: getattr(self.model, name))
+
+
 @dataclasses.dataclass(frozen=True)
 class Transformed:
   """A model whose p1 is the learned head 1 (`first='transformed'`).
 
-  Hidden states are the trunk's, logits go through the head. Parameters: 'model' and 'heads'."""
+  Hidden states are the trunk's; logits are made from them by the head. The parameters are a dict of
+  'model' and 'heads'."""
 
-  model: Any
+  model: Any  # the trunk
   heads: BlockwiseHeads
+
+  d_model = _of_trunk('d_model')
+  layers = _of_trunk('layers')
+  vocab_size = _of_trunk('vocab_size')
+  source_vocab_size = _of_trunk('source_vocab_size')
+  eos_ids = _of_trunk('eos_ids')
+  pad_id = _of_trunk('pad_id')
+  start_id = _of_trunk('start_id')
+  suppressed_ids = _of_trunk('suppressed_ids')
+  max_positions = _of_trunk('max_positions')
+  fixed_length = _of_trunk('fixed_length')
 
   def __post_init__(self) -> None:
     if self.heads.first != 'transformed':
       raise UserError(
-        'these heads leave p1 the identity: decode with the model itself, not with Transformed(...)'
+        'these heads have no learned p1: decode with the model itself, not with Transformed(...)'
       )
-
-  @property
-  def d_model(self) -> int:
-    return self.model.d_model
-
-  @property
-  def vocab_size(self) -> int:
-    return self.model.vocab_size
-
-  @property
-  def source_vocab_size(self) -> int | None:
-    return self.model.source_vocab_size
-
-  @property
-  def eos_ids(self) -> tuple[int, ...]:
-    return self.model.eos_ids
-
-  @property
-  def pad_id(self) -> int:
-    return self.model.pad_id
 
   @property
   def source_pad_id(self) -> int:
     return source_pad(self.model)
 
-  @property
-  def start_id(self) -> int | None:
-    return self.model.start_id
-
-  @property
-  def suppressed_ids(self) -> tuple[int, ...]:
-    return self.model.suppressed_ids
-
-  @property
-  def max_positions(self) -> int | None:
-    return self.model.max_positions
-
-  @property
-  def layers(self) -> int:
-    return self.model.layers
-
-  @property
-  def fixed_length(self) -> int | None:
-    return self.model.fixed_length
-
   def partition(self, devices: int) -> Table:
-    """Lays out the parameters as trunk and heads do; see `kernels.sharding`."""
+    """Returns the tables of trunk and heads, each for its own parameters."""
     rows = []
     for name, part in (('model', self.model), ('heads', self.heads)):
       for regex, spec in partition_of(part, devices):
@@ -119,10 +96,9 @@ class Transformed:
     return embedding_of(self.model)(params['model'], tokens)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    return self.model.unembed(
-      params['model'], self.heads.one(params['heads'], hidden, jnp.int32(0))
-    )
+    transformed = self.heads.one(params['heads'], hidden, jnp.int32(0))
+    return self.model.unembed(params['model'], transformed)
 
   def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
-    """Applies the vocabulary projection alone, which all heads share."""
+    """Applies only the vocabulary projection, which all heads share."""
     return self.model.unembed(params['model'], hidden)

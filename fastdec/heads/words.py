@@ -1,9 +1,9 @@
-"""A drafter's own words: a part of the target's, with an output matrix of their own.
+"""A drafter's own words: a part of the target's, with their own output matrix.
 
 `params` may have
 
-  output   [w, d], the projection, in place of the target's vocabulary projection
-  ids      int32[w], the target's id of each word; without it the words are the target's own
+  output   [w, d], the drafter's own vocabulary projection; without it, it uses the target's
+  ids      int32[w], the target's id of each word; without it, the words are the target's
 """
 
 import jax.numpy as jnp
@@ -16,7 +16,9 @@ OWN = ('output', 'ids')
 
 def ids_of(params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
   """Returns the target's ids of a drafter's words."""
-  return params['ids'][drafted].astype(jnp.int32) if 'ids' in params else drafted
+  if 'ids' not in params:
+    return drafted
+  return params['ids'][drafted].astype(jnp.int32)
 
 
 def in_target_words(
@@ -36,4 +38,5 @@ def suppress_words(
   if 'ids' not in params or not ids:
     return suppress(logits, ids)
   is_banned = jnp.isin(params['ids'], jnp.array(ids, params['ids'].dtype))
-  return jnp.where(is_banned.reshape((1,) * (logits.ndim - 1) + (-1,)), -jnp.inf, logits)
+  is_banned = is_banned.reshape((1,) * (logits.ndim - 1) + (-1,))
+  return jnp.where(is_banned, -jnp.inf, logits)

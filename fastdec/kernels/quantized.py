@@ -84,7 +84,8 @@ def to_int8(
   wide = x.astype(dtype)
   scale = row_max(jnp.abs(wide)) / LARGEST
   divisor = jnp.where(scale > 0, scale, 1)
-  return jnp.round(wide / divisor[..., None]).astype(jnp.int8), scale
+  values = jnp.round(wide / divisor[..., None]).astype(jnp.int8)
+  return values, scale
 
 
 def round_kernel(kernel: Float[Array, '*f d']) -> Quantized:

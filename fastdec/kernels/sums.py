@@ -47,8 +47,8 @@ def softmax(x: Float[Array, '*b d']) -> Float[Array, '*b d']:
 
   def on_cpu(x: Array) -> Array:
     # The clip makes XLA compute the exponential itself instead of calling the library.
-    below = jnp.clip(x - x.max(axis=-1, keepdims=True), jnp.finfo(x.dtype).min, 0)
-    exponentials = jnp.exp(below)
+    below = x - x.max(axis=-1, keepdims=True)
+    exponentials = jnp.exp(jnp.clip(below, jnp.finfo(x.dtype).min, 0))
     return exponentials / _by_halves(exponentials, jnp.add)[..., None]
 
   return jax.lax.platform_dependent(x, cpu=on_cpu, default=jax.nn.softmax)

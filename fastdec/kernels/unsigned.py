@@ -46,8 +46,10 @@ def unsigned_product(
 ) -> Int32[Array, 'r *f']:
   """Returns x @ kernel^T for two rows or more; `sums` has the sum of each output's integers."""
   unsigned = jax.lax.bitcast_convert_type(x, jnp.uint8) ^ jnp.uint8(MIDDLE)
+  y = dot_p.bind(unsigned, kernel.reshape(-1, kernel.shape[-1]))
+
   # The subtraction also keeps XLA from swapping the two factors where the result is transposed.
-  y = dot_p.bind(unsigned, kernel.reshape(-1, kernel.shape[-1])) - MIDDLE * sums.reshape(1, -1)
+  y = y - MIDDLE * sums.reshape(1, -1)
   return y.reshape(len(x), *sums.shape)
 
 

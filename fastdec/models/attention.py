@@ -210,8 +210,10 @@ def weights_of(
 def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float[Array, 'b n h p']:
   """Returns the values mixed by these weights."""
   b, g, r, n, s = weights.shape
-  mixed = _product(weights.reshape(b, g, r * n, s), v, 2, v.dtype)
-  return jnp.moveaxis(mixed.reshape(b, g, r, n, -1), 3, 1).reshape(b, n, g * r, -1)
+  weights_bgms = weights.reshape(b, g, r * n, s)
+  mixed_bgmp = _product(weights_bgms, v, 2, v.dtype)
+  mixed_bngrp = jnp.moveaxis(mixed_bgmp.reshape(b, g, r, n, -1), 3, 1)
+  return mixed_bngrp.reshape(b, n, g * r, -1)
 
 
 def _product(

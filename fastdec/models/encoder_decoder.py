@@ -85,7 +85,8 @@ class TextStacks(Stacks):
     positions = jnp.arange(tokens.shape[1])
     bias = self.bias('encoder', positions[None], positions[None])
     own = functools.partial(attend, mask=mask[:, None, :], bias=bias, scale=self.scale)
-    return self.encode(tokens, jnp.broadcast_to(positions, tokens.shape), own, False)
+    positions = jnp.broadcast_to(positions, tokens.shape)
+    return self.encode(tokens, positions, own, False)
 
   def decode_nodes(
     self,
@@ -194,7 +195,9 @@ class EncoderDecoder(LinenModel):
     self, params: Params, memory: Source, rows: int, slots: int | Capacity
   ) -> WithMemory:
     """Returns an empty cache over the source's keys and values."""
+    # The decoder's layers project the source once, for all calls.
     c = self.config.of_decoder
     own = KVCache.empty(c.decoder_layers, rows, c.heads, slots, c.head_width, c.dtype)
     keys_values = self._call(params, memory.hidden, method='memory')
-    return WithMemory(own, Memory(keys_values, memory.mask))
+    source = Memory(keys_values, memory.mask)
+    return WithMemory(own, source)

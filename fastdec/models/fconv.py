@@ -125,7 +125,7 @@ class FConvConfig:
 
   @property
   def d_model(self) -> int:
-    """Width of the hidden states that prediction heads read."""
+    """Width of the hidden states that prediction heads read; see `EncoderDecoder`."""
     return self.d_out
 
 
@@ -164,8 +164,10 @@ class EncoderLayer(Convolution):
     self, x: Float[Array, 'b s c'], segment: Int[Array, 'b s'], train: bool
   ) -> Float[Array, 'b s d']:
     first = -((self.width - 1) // 2)
-    frames = packed_frames(self.drop(x, train), segment, range(first, first + self.width))
-    return (self.convolve(frames) + self.residual(x)) * HALF
+    offsets = range(first, first + self.width)
+    frames = packed_frames(self.drop(x, train), segment, offsets)
+    y = self.convolve(frames)
+    return (y + self.residual(x)) * HALF
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,8 +383,11 @@ class FConv(EncoderDecoder):
     self, params: Params, memory: Memory, rows: int, slots: int | Capacity
   ) -> WithMemory:
     """Returns an empty cache over the memory; its size does not depend on the text's length."""
-    sizes = [(inputs, width) for inputs, _, width in list_sizes(self.config.decoder_layers)]
-    back = slots.back if isinstance(slots, Capacity) else 0
+    sizes, back = [], 0
+    for inputs, _, width in list_sizes(self.config.decoder_layers):
+      sizes.append((inputs, width))
+    if isinstance(slots, Capacity):
+      back = slots.back
     own = ConvCache.empty(sizes, rows, self.config.dtype, back)
     return WithMemory(own, memory)
 

@@ -271,7 +271,8 @@ def sinusoids(
   """Returns the position signal of T2T and fairseq: sines, then cosines.
 
   Their wavelengths are 2 pi .. 2 pi * longest, spaced geometrically."""
-  scales = np.exp(-np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)).astype(np.float32)
+  exponents = -np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)
+  scales = np.exp(exponents).astype(np.float32)
   scales = scales.reshape((1,) * positions.ndim + (-1,))
   angles = positions[..., None].astype(jnp.float32) * scales
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

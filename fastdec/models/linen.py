@@ -55,9 +55,11 @@ class LinenModel:
       UserError: the model does not have one of the layers `taps`.
     """
     check_taps(taps, self.layers)
-    train = dropout_key is not None
-    rngs = {'dropout': dropout_key} if train else {}
-    return self._call(params, batch, train=train, taps=taps, method='__call__', rngs=rngs)
+    settings: dict[str, Any] = {'train': False, 'taps': taps}
+    if dropout_key is not None:
+      settings['train'] = True
+      settings['rngs'] = {'dropout': dropout_key}
+    return self._call(params, batch, method='__call__', **settings)
 
 
 def fed_tokens(batch: Mapping[str, Array], start_id: int) -> Int[Array, 'b t']:

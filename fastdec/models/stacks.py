@@ -145,7 +145,8 @@ class FeedForward(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
     c = self.config
-    hidden = ACTIVATIONS[c.activation](Dense((c.d_ff,), True, c.dtype, name='w1')(x))
+    act = ACTIVATIONS[c.activation]
+    hidden = act(Dense((c.d_ff,), True, c.dtype, name='w1')(x))
     hidden = Dropout(c.activation_dropout)(hidden, train)
     return Dense((c.d_model,), True, c.dtype, name='w2')(hidden)
 
@@ -174,18 +175,24 @@ class Sublayer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
+  """Self-attention and a feed-forward layer."""
+
   config: StackConfig
 
   def setup(self) -> None:
     c = self.config
-    self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
-    self.feed_forward, self.around_feed_forward = c.make_feed_forward(), Sublayer(c)
+    self.attention = Attention(c, is_self=True)
+    self.around_attention = Sublayer(c)
+    self.feed_forward = c.make_feed_forward()
+    self.around_feed_forward = Sublayer(c)
 
   def __call__(
     self, x: Float[Array, 'b s d'], attend: Attend, train: bool
   ) -> Float[Array, 'b s d']:
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
-    x = self.around_attention.leave(x, self.attention(q, kv, attend, train), train)
+    y = self.attention(q, kv, attend, train)
+    x = self.around_attention.leave(x, y, train)
+
     y = self.feed_forward(self.around_feed_forward.enter(x), train)
     return self.around_feed_forward.leave(x, y, train)
 
@@ -199,13 +206,18 @@ class Sees:
 
 
 class DecoderLayer(nn.Module):
+  """Self-attention, cross-attention to the source, and a feed-forward layer."""
+
   config: StackConfig
 
   def setup(self) -> None:
     c = self.config
-    self.attention, self.around_attention = Attention(c, is_self=True), Sublayer(c)
-    self.cross, self.around_cross = Attention(c, is_self=False), Sublayer(c)
-    self.feed_forward, self.around_feed_forward = c.make_feed_forward(), Sublayer(c)
+    self.attention = Attention(c, is_self=True)
+    self.around_attention = Sublayer(c)
+    self.cross = Attention(c, is_self=False)
+    self.around_cross = Sublayer(c)
+    self.feed_forward = c.make_feed_forward()
+    self.around_feed_forward = Sublayer(c)
 
   def __call__(
     self,
@@ -221,7 +233,8 @@ class DecoderLayer(nn.Module):
     q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
     if cached is not None and start is not None:
       kv = cached.write(kv.k, kv.v, start)
-    x = self.around_attention.leave(x, self.attention(q, kv, sees.own, train), train)
+    y = self.attention(q, kv, sees.own, train)
+    x = self.around_attention.leave(x, y, train)
 
     # Cross-attention. The beams of a source are several queries of its memory.
     q = self.cross.q(self.around_cross.enter(x))
@@ -263,12 +276,14 @@ class Stacks(nn.Module):
   def encode(
     self, tokens: Int[Array, 'b s'], positions: Int[Array, '#b s'], attend: Attend, train: bool
   ) -> Float[Array, 'b s d']:
+    """Returns the source's states."""
     x = self.embed(tokens, positions, 'source', train)
     for layer in self.encoder:
       x = layer(x, attend, train)
     return self.leave(x, 'encoder', train)
 
   def memory(self, hidden: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    """Returns the keys and values of the source's states, for each decoder layer."""
     return tuple(layer.cross.keys_values(hidden) for layer in self.decoder)
 
   def decode(

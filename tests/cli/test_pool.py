@@ -80,7 +80,7 @@ def test_a_pool_of_another_vocabulary(translator, fastdec, tmp_path):
   fd.save_pool(fd.build_pool([[3, 4, 99]], ngram=3), tmp_path / 'pool')
   words = ('--prompt=a', '--max-len=8', '--strategy=prompt_lookup', f'--pool={tmp_path}/pool')
   ended = fastdec('generate', f'--model={translator}', *words)
-  assert 'this pool is of a vocabulary of 100 words, and the model has 30' in ended.mistake
+  assert 'this pool has a vocabulary of 100 words, and the model has 30' in ended.mistake
 
 
 @pytest.mark.parametrize('name, data, message', [
@@ -88,7 +88,7 @@ def test_a_pool_of_another_vocabulary(translator, fastdec, tmp_path):
                     ' on each line'),
   ('empty', '', '{file} is empty: give a text on each line'),
   ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} is no output of fastdec generate'),
-  ('short', 'a\n', 'texts must be ids, of 5 tokens or more at least one of them'),
+  ('short', 'a\n', 'texts must be ids, and one must have 5 tokens or more'),
 ])  # fmt: skip
 def test_texts_that_cannot_be_counted(translator, fastdec, tmp_path, name, data, message):
   file = tmp_path / name

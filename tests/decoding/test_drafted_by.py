@@ -60,10 +60,10 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.save_heads("heads", of_heads)': 'published heads names their model: give base_model',
   'fd.save_heads("heads", heads, "m")': 'heads is a pair',
   'fd.Topology.from_choices("mc")': "'mc' is no tree",
-  'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is no pool of n-grams: give"
-  ' what load_pool',
-  'fd.Lookahead(pool="pool.safetensors")': 'is no pool of n-grams',
-  'fd.save_pool({}, "pool.safetensors")': 'pool={} is no pool of n-grams',
+  'fd.PromptLookup(pool="pool.safetensors")': "pool='pool.safetensors' is not a pool of n-grams"
+  ': give what load_pool',
+  'fd.Lookahead(pool="pool.safetensors")': 'is not a pool of n-grams',
+  'fd.save_pool({}, "pool.safetensors")': 'pool={} is not a pool of n-grams',
   'fd.shortlist(model, of_heads, np.arange(9), 4)': 'target is a pair',
   'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter is a pair .* 'heads' was given",
   'fd.save_draft("draft", model)': 'draft is a pair',

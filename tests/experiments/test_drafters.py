@@ -414,7 +414,7 @@ def test_a_draft_may_begin_as_one_that_was_trained(whole, words, launch, tmp_pat
     ('kind=eagle', {'draft.words': 301}, ['config.draft.words=301', 'the base has 300 words']),
     ('kind=eagle', {'draft.layers': 2}, ['init=target with 2 layers, and the target has 1']),
     ('kind=eagle', {'draft.layers': 0}, ['config.draft.layers=0 is not possible: give a whole']),
-    ('kind=eagle', {'draft.entry': 'beside'}, ["take entry='joined'"]),
+    ('kind=eagle', {'draft.entry': 'beside'}, ["need entry='joined'"]),
     ('kind=eagle', {'draft.guesses': 0}, ['config.draft.guesses=0']),
     ('kind=eagle', {'loss.passes': 0}, ['passes=0 is not possible']),
     ('kind=eagle', {'loss.anchors': -1}, ['anchors=-1 is not possible']),

@@ -95,7 +95,7 @@ def test_transformed_p1_changes_the_logits_and_nothing_else():
 @pytest.mark.parametrize('make, message', [
   (lambda: BlockwiseHeads(k=1, d_model=D, d_ff=F), 'k >= 2'),
   (lambda: BlockwiseHeads(k=2, d_model=D, d_ff=F, layout='wide'), 'choose one of paper, separate'),
-  (lambda: Transformed(None, made('paper', 'identity')[0]), 'leave p1 the identity'),
+  (lambda: Transformed(None, made('paper', 'identity')[0]), 'have no learned p1'),
   (lambda: fd.Blockwise(made('paper', 'identity'), k=5), 'trained for k=4'),
   (lambda: fd.Medusa(made('paper', 'identity'), [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
     '4 deep, and there are 3'),

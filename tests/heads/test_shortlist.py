@@ -14,7 +14,7 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.heads.shortlist import most_frequent, output_of
+from fastdec.heads.shortlist import find_output, most_frequent
 from fastdec.hub.medusa import save_heads
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LM, LMConfig
@@ -120,7 +120,7 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
   half = fd.shortlist((MODEL, params), fresh('eagle'), np.arange(WORDS), 12)
   short = fd.shortlist((MODEL, params), half, np.arange(4, WORDS), 8)
   assert short[1]['ids'].tolist() == [1, *range(4, 11)]
-  np.testing.assert_array_equal(short[1]['output'], output_of(MODEL, params, D)[short[1]['ids']])
+  np.testing.assert_array_equal(short[1]['output'], find_output(MODEL, params, D)[short[1]['ids']])
   fd.save_draft(tmp_path / 'draft', short)
   module, loaded = fd.load_draft(tmp_path / 'draft')
   assert module == short[0]
@@ -154,16 +154,16 @@ CONV = FConv(FConvConfig(
 
 @pytest.mark.parametrize('change, sentence', [
   ({'drafter': (MODEL, {})},
-    'LM guesses no words by a product: give prediction heads or a draft network'),
-  ({'words': 0}, 'words=0 is not possible: this model has 24, give 1 or more of them'),
+    'a LM cannot be shortened: give prediction heads or a draft network'),
+  ({'words': 0}, 'words=0 is not possible: give 1 to 24'),
   ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
   ({'tokens': [3, WORDS]},
-    'tokens has ids from 3 to 24, and this model has 0 to 23: encode it anew'),
-  ({'tokens': []}, 'are no text: give ids, whole numbers'),
-  ({'tokens': [[3, 4], [5]]}, 'tokens is no array: give the ids of all texts one after another'),
-  ({'tokens': ['a']}, 'are no text: give ids, whole numbers'),
-  ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack what comes out'),
-  ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize what comes out'),
+    'tokens has ids from 3 to 24, and this model has 0 to 23: encode the text'),
+  ({'tokens': []}, 'tokens must be ids, which are integers, not 0 values'),
+  ({'tokens': [[3, 4], [5]]}, 'tokens must be one array: give the ids of all texts in a row'),
+  ({'tokens': ['a']}, 'tokens must be ids, which are integers, not 1 values'),
+  ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack the result'),
+  ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize the result'),
 ])  # fmt: skip
 def test_mistakes(params, change, sentence):
   wide = 64 if change.get('of') is fd.pack else D  # narrow kernels are not packed
@@ -195,7 +195,7 @@ def test_drafters_of_another_model_are_refused(params, module, sentence):
 @pytest.mark.parametrize('name', ['blockwise', 'medusa', 'medusa, own projections'])
 def test_heads_with_few_words_are_not_trained(params, name):
   module, short = fd.shortlist((MODEL, params), fresh(name), np.arange(WORDS), 8)
-  with pytest.raises(fd.UserError, match='heads are trained among all words: train them first'):
+  with pytest.raises(fd.UserError, match='heads with a short list cannot be trained: train them'):
     module.logits_at(short, jnp.ones((1, D)), jnp.array(1), lambda x: x)
   with pytest.raises(fd.UserError, match='and these are others: keep them in a model folder'):
     save_heads('nowhere', (module, short), 'a model')
@@ -208,9 +208,7 @@ def test_padding_is_not_counted():
 def test_logits_that_are_no_product_are_refused():
   params = CONV.init(jax.random.key(0))
   params = jax.tree.map(lambda x: x + jnp.ones_like(x), params)  # the bias too
-  with pytest.raises(
-    fd.UserError, match='adds to its logits, or bends them: a shortlist is for models whose logits'
-  ):
+  with pytest.raises(fd.UserError, match='changes its logits after the product: a shortlist needs'):
     fd.shortlist(
       (CONV, params),
       (BlockwiseHeads(2, D, D), BlockwiseHeads(2, D, D).init(jax.random.key(0))),

@@ -10,6 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import fastdec as fd
+from fastdec.heads import tower
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
@@ -322,7 +323,11 @@ FLASH_WINDOWS = WINDOWS | {'layer_types': ['sliding_attention', 'full_attention'
 def test_windows_and_causality_of_blocks_have_many_spellings(config, windows, causal, tmp_path):
   write(tmp_path, FLASH, config)
   module, _ = fd.load_draft(tmp_path)
-  assert (module.windows, module.causal, module.windows_follow) == (windows, causal, True)
+  assert (tower.windows_of(module.layers), module.causal, module.windows_follow) == (
+    windows,
+    causal,
+    True,
+  )
 
 
 @pytest.mark.parametrize('layout', [E3, FLASH, 'eagle-1 of two layers'])

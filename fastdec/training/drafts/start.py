@@ -95,7 +95,7 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and at first
   nothing of the embedding.
   """
-  name = 'decoder' if tower.reads_source(draft.layers) else 'layer'
+  name = 'decoder' if draft.reads_source else 'layer'
   depth = sum(re.fullmatch(rf'{name}_\d+', part) is not None for part in target.params)
   wanted = tower.depth_of(draft.layers)
   if wanted > depth:

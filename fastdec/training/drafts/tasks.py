@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from fastdec.errors import UserError
 from fastdec.heads.anchors import anchors_of
 from fastdec.heads.lesson import Lesson
-from fastdec.heads.shortlist import output_of
+from fastdec.heads.shortlist import find_output
 from fastdec.models.api import Params
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
@@ -46,7 +46,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   frozen = {'model': target.params, 'fixed': fixed}
   if settings.kl and 'ids' in fixed:
     with contextlib.suppress(UserError):  # of a target whose logits are no product with a matrix
-      frozen['projection'] = output_of(model, target.params, model.d_model)[fixed['ids']]
+      frozen['projection'] = find_output(model, target.params, model.d_model)[fixed['ids']]
   return Task(lambda key: copied(learned), loss, frozen)
 
 

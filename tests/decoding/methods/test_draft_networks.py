@@ -337,14 +337,14 @@ def test_settings_that_are_not_possible(make, message):
   (OF, {'layers': STACK_LAYERS}, 'reads an encoder, and this model has none'),
   (OF, {'taps': (0, 5), 'fuses': True}, 'has layer 5, which does not exist: give numbers from 0'),
   (OF, {'layers': LMConfig(d_model=4, heads=1, key_heads=1), 'fuses': True},
-    'layers of 4 do not fit the vocabulary'),
-  (OF, {'d_embed': 4}, 'reads embeddings of 4, and those that it is given have 8'),
-  ('transformer', {'d_source': 5}, 'reads an encoder of width 5, and this model has one of 8'),
-  ('fconv', {'taps': (0, 2), 'fuses': True}, "reads states of 8, and one of this model's has 6"),
+    'layers of width 4 do not fit the vocabulary'),
+  (OF, {'d_embed': 4}, 'reads embeddings of width 4, and .* width 8'),
+  ('transformer', {'d_source': 5}, 'needs an encoder of width 5, and .* width 8'),
+  ('fconv', {'taps': (0, 2), 'fuses': True}, 'reads states of width 8, and .* width 6'),
   ('ensemble', {'d_target': 16, 'fuses': True}, 'Ensemble has no embedding'),
   (HashLM(), HASH, 'HashLM has no embedding'),
   (Seeing(), HASH | {'layers': LINE, 'taps': (0,)}, 'Seeing does not return its layers'),
-  (Mute(), HASH | {'layers': STACK_LAYERS}, 'whose states Mute does not give'),
+  (Mute(), HASH | {'layers': STACK_LAYERS}, 'for which Mute needs a method source'),
 ])  # fmt: skip
 def test_drafts_that_cannot_read_their_target(of, change, message):
   model, params, inputs = of, {}, {'inputs': [[3, 4]]}

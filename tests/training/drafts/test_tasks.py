@@ -12,7 +12,7 @@ import pytest
 from fastdec.errors import UserError
 from fastdec.heads.anchors import anchors_of
 from fastdec.heads.lesson import Lesson
-from fastdec.heads.shortlist import output_of
+from fastdec.heads.shortlist import find_output
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -131,7 +131,7 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, settings, targe
   draft, projection = bound(network(kind, 'translation', words=words), 5), None
   if words:
     draft.params['ids'] = ids = jnp.array([1, 2, 3, 5, 6, 9])
-    projection = output_of(*target, D)[ids]
+    projection = find_output(*target, D)[ids]
   loss, metrics = loss_of(draft, lesson_on(target, batch), settings, projection=projection)
   expected, rights = by_hand(draft, target, batch, settings)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -220,7 +220,7 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
   hidden = jax.random.normal(jax.random.key(1), (1, 1, D))
   expected = target.module.unembed(target.params, hidden)[..., ids]
   np.testing.assert_allclose(
-    module.words_of(params, target, hidden), expected, rtol=1e-5, atol=1e-6
+    module.project_states(params, target, hidden), expected, rtol=1e-5, atol=1e-6
   )
   with pytest.raises(UserError, match='init=target with 4 layers, and the target has 3'):
     begin(
