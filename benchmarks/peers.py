@@ -33,7 +33,7 @@ from fastdec.evaluation import rows, wallclock
 from fastdec.evaluation.calls import random_params
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.text.load import open_folder, tokenizer_of
+from fastdec.text.load import load_tokenizer, open_folder
 from fastdec.tuning.tuned import default_file
 
 Ways = dict[str, Callable[[Any, int], list[list[int]]]]  # by name: (sources, beams) -> texts
@@ -292,7 +292,7 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
   model, params = folder.model, folder.params()
   if not isinstance(model, Transformer) or model.config.norm != 'pre':
     sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
-  tokenizer = tokenizer_of(folder)
+  tokenizer = load_tokenizer(folder)
   ids = tokenizer.encode_lines(lines)
   sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
   generator = fd.Generator(*ready(model, params), tokenizer, rows=max(args.batches))

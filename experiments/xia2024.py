@@ -28,8 +28,8 @@ from fastdec.evaluation.acceptance import accepted_by_place, tokens_per_call
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.drafting import draft_of, strategy_of
-from fastdec.text.load import is_draft, open_folder, type_of_draft
+from fastdec.text.drafting import load_checked_draft, make_strategy
+from fastdec.text.load import choose_draft_type, is_draft, open_folder
 from fastdec.training.stage import digest
 
 SUMMARY = '{strategy}, temperature {temperature:g}, batch {batch}: {tokens:.2f} tokens a call'
@@ -59,19 +59,19 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   # Read the questions as the model is asked them.
   is_chat = opening.has_chat_template(c.model) if c.chat is None else c.chat
   categories, texts = zip(*prompts.read_questions(c.files, c.texts), strict=True)
-  texts = [*prompts.asked(texts, is_chat, None, is_chat)]
+  texts = [*prompts.wrap_in_chats(texts, is_chat, None, is_chat)]
   reader = opening.open_without_weights(c.model, c.dtype, texts, c.max_len, 'question')
   ids, content = [reader.read(one)[0] for one in texts], folders.content(c.model)
 
   # Make the strategies, by their descriptions and temperatures.
   part, model, of_draft = None, reader.model, None
   if c.draft is not None:
-    of_draft = type_of_draft(open_folder(c.model, c.dtype), c.dtype)
-    part = draft_of(c.draft, of_draft, None, model, reader.tokenizer)
+    of_draft = choose_draft_type(open_folder(c.model, c.dtype), c.dtype)
+    part = load_checked_draft(c.draft, of_draft, None, model, reader.tokenizer)
     content += (folders.draft_content if is_draft(c.draft) else folders.content)(c.draft)
-  found = [strategy_of(words, part, model) for words in c.strategies or WITHOUT_DRAFT]
+  found = [make_strategy(words, part, model) for words in c.strategies or WITHOUT_DRAFT]
   if part is not None and not c.strategies:  # a chain and two trees
-    usual = strategy_of(None, part, model)
+    usual = make_strategy(None, part, model)
     found += [usual, *[one for one in usual.sizes() if one.drafts_trees][:2]]
   strategies: dict[tuple[str, float], Any] = {}
   for one in found:

@@ -1,8 +1,8 @@
-"""The command `fastdec`, with a module for each thing that it does.
+"""The command `fastdec`, with a module for each of its subcommands.
 
-Exit codes: 0 done; 1 a bug, which keeps its traceback; 2 a mistake of the user, which is one
-sentence on stderr; 130 Ctrl-C; 141 when whoever reads the output has stopped (`| head`). A
-`UserNote`, which is a warning, is a sentence on stderr too.
+Exit codes: 0: done; 1: a bug, with its traceback; 2: a mistake of the user, in one sentence on
+stderr; 130: Ctrl-C; 141: the reader of the output has stopped (`| head`). A `UserNote`, which is
+a warning, is a sentence on stderr too.
 """
 
 import difflib
@@ -23,14 +23,14 @@ COMMANDS = {  # the module of a command has its name, with an underscore for a d
   'train-draft': 'train heads or a draft network for a model',
   'calibrate': 'find the tree that suits prediction heads',
   'pool': 'count n-grams of texts, as guesses for lookahead and prompt lookup',
-  'convert': 'make a model folder of a fairseq checkpoint',
+  'convert': 'make a model folder from a fairseq checkpoint',
   'check': 'say what a folder holds',
   'demo': 'show greedy decoding and a strategy side by side, in a browser',
 }
-REMOVED = {  # commands of before, and what to use instead
+REMOVED = {  # commands of earlier versions, and what to use instead
   'shortlist': 'give fastdec train-draft --words=N, or call fd.shortlist in Python'
 }
-# These commands, with these flags, keep their work on the disk, and take it up again.
+# With these flags, these commands keep their work on the disk, and resume it when called again.
 RESUMED = {'train-draft': '--out', 'generate': '--output'}
 HELP = """usage: fastdec COMMAND ...
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (MemoryError, RuntimeError) as error:
     if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    print_line('the memory does not suffice: lower --max-len or --rows, or give --dtype=int8', RED)
+    print_line('the memory is too small: lower --max-len or --rows, or give --dtype=int8', RED)
     code = 1
   if argv is None:
     leave(code)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> None:
-  """Runs the command that the first word names with the others."""
+  """Runs the command that the first word names, with the other words."""
   if not words or words[0] in ('-h', '--help'):
     lines = [f'{name:<12} {purpose}' for name, purpose in COMMANDS.items()]
     print(HELP.format('\n  '.join(lines)))
@@ -77,6 +77,8 @@ def _run(words: list[str]) -> None:
     raise UserError(f'fastdec {name} is no longer supported: {REMOVED[name]}')
   if name not in COMMANDS:
     near = difflib.get_close_matches(name, COMMANDS, 1)
-    advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(COMMANDS)}'
-    raise UserError(f'there is no command {name!r}: {advice}')
+    advice = f'give one of {", ".join(COMMANDS)}'
+    if near:
+      advice = f'did you mean {near[0]}?'
+    raise UserError(f'unknown command {name!r}: {advice}')
   importlib.import_module(f'fastdec.cli.{name.replace("-", "_")}').main(rest)

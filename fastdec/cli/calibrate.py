@@ -6,17 +6,16 @@ Example:
 
 The model continues each prompt greedily (or translates it), and the command counts how often
 each guess of each head is what the model writes next. The tree grows by the guess that is right
-most often, and has as many nodes as write the most tokens a second on this machine: a call is timed
-for 1, 2, 4, 6, ... nodes at batch 1. With --repeats=0 nothing is timed, and the tree has --nodes
-nodes.
+most often. Its number of nodes is the one that writes the most tokens a second on this machine:
+calls with 1, 2, 4, 6, ... nodes are timed at batch 1. With --repeats=0 nothing is timed, and the
+tree has --nodes nodes.
 
-Writes tree.json, its "choices" and what was counted, and tree.png, the tree with the share of calls
-that accept each node.
+It writes tree.json with the "choices" of the tree and the counts, and tree.png, a picture of the
+tree with the share of calls that accept each node.
 """
 
 import dataclasses
 import pathlib
-from argparse import Namespace
 from collections.abc import Sequence
 
 from fastdec import files
@@ -25,7 +24,7 @@ from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import columns
 from fastdec.errors import UserError
-from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, timed
+from fastdec.evaluation.tree_calibration import TOPS, Calibration, calibrate, time_sizes
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text import programs
@@ -56,22 +55,27 @@ def main(words: Sequence[str]) -> None:
   # Check the flags, and open the model and its heads.
   output = files.place_to_write(args.output)
   if output.suffix != '.json':
-    raise UserError(f'--output={output} is no JSON file: give a name such as tree.json')
+    raise UserError(f'--output={output} must end in .json: give a name such as tree.json')
   if args.max_len < 2:
     raise UserError('--max-len=1 leaves nothing to guess: give 2 or more')
-  prompts = opening.asked(args, read_prompts(pathlib.Path(args.prompts)))
+  prompts = opening.apply_chat_flags(args, read_prompts(pathlib.Path(args.prompts)))
   generator = opening.open_without_weights(
-    args.model, args.dtype, prompts, args.max_len, template=opening.variables(args)
+    args.model, args.dtype, prompts, args.max_len, template=opening.read_template(args)
   )
   ids = [generator.read(prompt)[0] for prompt in prompts]
-  target, heads = _opened(args)
+  folder = open_fast(args.model, args.dtype)
+  head_folder = folder
+  if args.heads is not None:
+    head_folder = open_folder(args.heads, args.dtype)
+  heads = Bound(*pack_if_faster(head_folder.heads, head_folder.head_params()))
+  target = Bound(*pack_if_faster(folder.model, folder.params()))
 
   # Count right guesses, and time trees of several sizes.
   with Progress(len(ids), 'prompt') as progress:
     calibration = calibrate(target, heads, ids, args.nodes, args.max_len, args.rows, progress.add)
   if args.repeats:
     longest = max(ids, key=len)
-    calibration = timed(calibration, target, heads, longest, args.max_len, args.repeats)
+    calibration = time_sizes(calibration, target, heads, longest, args.max_len, args.repeats)
 
   # Save the tree, and draw it.
   nodes, tree = calibration.nodes, calibration.chosen
@@ -80,20 +84,11 @@ def main(words: Sequence[str]) -> None:
   )
   picture = output.with_suffix('.png')
   tree_figure.draw(tree, f'{nodes} nodes, {calibration.tokens[nodes]:.2f} tokens a call', picture)
-  print(f'{table(calibration)}\n\nThe tree is {output}, its picture {picture}')
+  print(f'{write_tables(calibration)}\n\nThe tree is {output}, its picture {picture}')
 
 
-def _opened(args: Namespace) -> tuple[Bound, Bound]:
-  """Reads the model, and the heads of --heads or else of its folder."""
-  folder = open_fast(args.model, args.dtype)
-  head_folder = folder if args.heads is None else open_folder(args.heads, args.dtype)
-  heads = pack_if_faster(head_folder.heads, head_folder.head_params())
-  model = pack_if_faster(folder.model, folder.params())
-  return Bound(*model), Bound(*heads)
-
-
-def table(calibration: Calibration) -> str:
-  """Writes how often each head is right, and what trees of growing size promise."""
+def write_tables(calibration: Calibration) -> str:
+  """Writes how often each head is right, and what to expect of trees of growing size."""
   heads = [['head', *(f'top-{top} %' for top in TOPS)]]
   for head in range(len(calibration.right[TOPS[0]])):
     shares = [f'{100 * calibration.right[top][head]:.1f}' for top in TOPS]

@@ -1,9 +1,9 @@
 """Number of the machine's cores that a command decodes with.
 
-A product of a narrow model takes 10 to 50 microseconds. Where XLA's CPU backend has a second core,
-it gives half of each product to it, which sleeps between two products and has to be woken: one core
-decodes single texts as fast, or faster (notes/decisions/measuring.md). The backend asks once how
-many cores there are, when it is made.
+A product of a narrow model takes 10 to 50 microseconds. If XLA's CPU backend has a second core, it
+gives half of each product to it. That core sleeps between products and must be woken, so one core
+decodes single texts as fast or faster (notes/decisions/measuring.md). The backend counts the cores
+once, when it is made.
 """
 
 import os
@@ -21,14 +21,14 @@ def restrict(folder: str | Path, rows: int, cores: int | None = None) -> None:
   Call it before JAX makes its backend; later it has no effect.
 
   Args:
-    folder: of the model that will be decoded with, of which nothing but the config is read.
+    folder: of the model that will decode; only its config is read.
     rows: texts decoded at once.
     cores: their number; None: one for one text at a time by a narrow model on a CPU, else all.
 
   Raises:
-    UserError: there are not that many cores, or no model.
+    UserError: there are fewer cores, or there is no model.
   """
-  if not hasattr(os, 'sched_setaffinity'):  # only Linux keeps cores
+  if not hasattr(os, 'sched_setaffinity'):  # only Linux can restrict a process
     return
   allowed = os.sched_getaffinity(0)
   if cores is None:
@@ -36,15 +36,11 @@ def restrict(folder: str | Path, rows: int, cores: int | None = None) -> None:
     cores = 1 if is_small else len(allowed)
   if cores > len(allowed):
     raise UserError(f'--cores={cores} is not possible: this process may use {len(allowed)}')
-  # Keep the core that this process runs on: the system has put other processes elsewhere.
-  own = _core()
+  # Keep the core that this process runs on, field 39 of stat in proc(5): the system has put other
+  # processes elsewhere.
+  own = int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[36])
   chosen = sorted(allowed, key=lambda core: (core != own, core))[:cores]
   os.sched_setaffinity(0, chosen)
-
-
-def _core() -> int:
-  """The core that this process runs on: proc(5), the 39th field of stat."""
-  return int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[36])
 
 
 def _has_accelerator() -> bool:

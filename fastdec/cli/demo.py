@@ -4,10 +4,10 @@ Example:
   fastdec demo --model=folder --draft=smaller
   fastdec demo --model=folder --chat
 
-A text is typed, and both ways write what follows it, or translate it, block by block, with calls,
-tokens and milliseconds; with --chat or --system they answer it. Each writes alone, on compiled
-programs, and is then shown at its pace. The page is for this machine alone, unless --host says
-otherwise.
+Type a text, and both ways continue or translate it, block by block, with their calls, tokens and
+milliseconds; with --chat or --system they answer it. They write one after the other, with compiled
+programs, and are then shown at their own speed. Only this machine can open the page, unless --host
+says otherwise.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> None:
   args = parser.read(words)
   with Server(args.host, args.port) as server:
     opening.restrict_cores(args, 1)
-    (form,) = opening.asked(args, ['text'])
+    (form,) = opening.apply_chat_flags(args, ['text'])
     server.fill(opening.load(args), args.max_len, form)
     print(f'The page is {server.address}; Ctrl-C ends it.', flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -63,10 +63,16 @@ class Server(page.Server):
 
   def __init__(self, host: str, port: int) -> None:
     super().__init__(host, port, Handler)
-    self._alone = threading.Lock()
+    self._lock = threading.Lock()
 
   def fill(self, generator: fd.Generator, max_len: int, form: Any = 'text') -> None:
-    """Gives the server its model. form: a text, or messages, as that text is asked."""
+    """Gives the server its model.
+
+    Args:
+      generator: decodes by the strategy to show.
+      max_len: most tokens.
+      form: what a prompt is: any text; or messages, of which the last gets the text that is typed.
+    """
     self._generator, self._max_len, self._form = generator, max_len, form
     plain = fd.Greedy().with_sampling(generator.strategy.sampling)
     self._strategies = (plain, generator.strategy)
@@ -90,14 +96,14 @@ class Server(page.Server):
     Returns:
       For each way its blocks: text, number of tokens, and milliseconds since the beginning.
     """
-    asked: Any = prompt
+    formed: Any = prompt
     if not isinstance(self._form, str):
-      asked = [*self._form[:-1], {**self._form[-1], 'content': prompt}]
-    with self._alone:
+      formed = [*self._form[:-1], {**self._form[-1], 'content': prompt}]
+    with self._lock:
       runs = []
       for strategy in self._strategies:
-        self._run(asked, strategy)  # compiles new programs
-        runs.append(self._run(asked, strategy))
+        self._run(formed, strategy)  # compiles new programs
+        runs.append(self._run(formed, strategy))
     return runs
 
   def _run(self, prompt: Any, strategy: Any) -> dict[str, Any]:
@@ -120,7 +126,7 @@ class Handler(page.Handler):
 
   def do_GET(self) -> None:
     if self.path != '/':
-      return self.send_error(404, 'there is no such page')
+      return self.send_error(404, 'this page does not exist')
     self.show(Path(__file__).with_name('demo.html'), self.server.facts)
 
   def do_POST(self) -> None:
@@ -130,11 +136,11 @@ class Handler(page.Handler):
     try:
       prompt = parse_json(body)
       if not isinstance(prompt, str) or not prompt.strip():
-        raise UserError(f'{shown(prompt)} is no text: give some to continue')
+        raise UserError(f'{shown(prompt)} is not a text: give some to continue')
       prompt.encode()
       answer: Any = {'runs': self.server.write(prompt)}
     except UserError as error:
       answer = {'error': str(error)}
     except ValueError:  # half a character is one too
-      answer = {'error': 'this is no text in UTF-8: give another'}
+      answer = {'error': 'this is not text in UTF-8: give another'}
     self.answer(json.dumps(answer).encode(), 'application/json')

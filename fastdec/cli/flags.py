@@ -1,4 +1,4 @@
-"""Flags of the commands: argparse, with each mistake as a `UserError`."""
+"""Flags of the commands: argparse, but each mistake is a `UserError`."""
 
 import argparse
 import difflib
@@ -28,27 +28,31 @@ class Parser(argparse.ArgumentParser):
     self.formatter_class = argparse.RawDescriptionHelpFormatter
 
   def read(self, words: Sequence[str]) -> argparse.Namespace:
-    """Reads the flags; words beside them are mistakes."""
-    args, rest = self.read_beside(words)
+    """Reads the flags; other words are mistakes."""
+    args, rest = self.read_with_words(words)
     if rest:
       raise UserError(f'{rest[0]!r} is not a flag: {self.prog} --help lists them')
     return args
 
-  def read_beside(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the flags. Returns them, and the words beside them; all after a '--' are such."""
+  def read_with_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the flags. Returns them and the other words, to which all words after a '--' belong."""
     words = list(words)
     end = words.index('--') if '--' in words else len(words)
-    # argparse would name a missing flag first, which may be the misspelt one.
+
+    # Name an unknown flag first: argparse would name a missing one, maybe what was misspelt.
     known = list(self._option_string_actions)
     for word in words[:end]:
       flag = word.split('=')[0]
       if flag.startswith('--') and flag not in known:
         near = difflib.get_close_matches(flag, known, 1)
-        advice = f'did you mean {near[0]}? ' if near else ''
-        if not near and '--template' in known:
+        advice = ''
+        if near:
+          advice = f'did you mean {near[0]}? '
+        elif '--template' in known:
           name = flag.lstrip('-').replace('-', '_')
           advice = f"a chat template's variable is --template={name}=VALUE, and "
-        raise UserError(f'there is no flag {flag}: {advice}{self.prog} --help lists them')
+        raise UserError(f'unknown flag {flag}: {advice}{self.prog} --help lists them')
+
     args, rest = self.parse_known_args(expand_home(words[:end]))
     for name, value in vars(args).items():
       flag = f'--{name.replace("_", "-")}'
@@ -60,31 +64,31 @@ class Parser(argparse.ArgumentParser):
     """Raises argparse's mistake as ours: 'argument --rows: =x is ...' as '--rows=x is ...'."""
     message = re.sub(r'^argument (--[\w-]+)[^:]*: =', r'\1=', message)
     message = re.sub(r'^argument (--[\w-]+)[^:]*: ', r'\1: ', message)
-    message = re.sub(r'^the following arguments are required: (.*)', r'there is no \1', message)
+    message = re.sub(
+      r'^the following arguments are required: (.*)', rf'{self.prog} needs \1', message
+    )
     raise UserError(f'{message}: see {self.prog} --help')
 
 
 def whole(least: int, most: int = MOST) -> Callable[[str], int]:
-  """The type of a flag that takes a whole number."""
+  """Returns the type of a flag that takes a whole number."""
 
   def read(text: str) -> int:
-    is_whole = re.fullmatch(r'[+-]?\d+', text, re.ASCII)
-    if not is_whole or not least <= _bounded(text) <= most:
-      is_high = is_whole and _bounded(text) > most
-      allowed = f'{least} or more' if most == MOST and not is_high else f'{least} to {most}'
-      raise _impossible(text, f'give a whole number, {allowed}')
-    return int(text)
+    value = None
+    if re.fullmatch(r'[+-]?\d+', text, re.ASCII):
+      value = int(text[:20])  # Python limits the digits, and 20 are out of range
+      if least <= value <= most:
+        return int(text)
+    allowed = f'{least} to {most}'
+    if most == MOST and (value is None or value < least):
+      allowed = f'{least} or more'
+    raise _impossible(text, f'give a whole number, {allowed}')
 
   return read
 
 
-def _bounded(digits: str) -> int:
-  """Returns a whole number; of more digits than Python reads, one that is as far out of range."""
-  return int(digits[:20])
-
-
 def number(text: str) -> float:
-  """The type of a flag that takes a number from 0."""
+  """Reads the value of a flag that takes a number, 0 or more."""
   try:
     value = float(text)
   except ValueError:
@@ -95,7 +99,7 @@ def number(text: str) -> float:
 
 
 def wholes(least: int) -> Callable[[str], list[int]]:
-  """The type of a flag that takes whole numbers with commas between them."""
+  """Returns the type of a flag that takes whole numbers with commas between them."""
 
   def read(text: str) -> list[int]:
     words = text.split(',')
@@ -107,7 +111,7 @@ def wholes(least: int) -> Callable[[str], list[int]]:
 
 
 def one_of(*values: str) -> Callable[[str], str]:
-  """The type of a flag that takes one of some words."""
+  """Returns the type of a flag that takes one of some words."""
 
   def read(text: str) -> str:
     if text not in values:
@@ -118,7 +122,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 
 def duration(text: str) -> float:
-  """The type of a flag that takes a time with its unit, in seconds: 540s, 9m, 1.5h."""
+  """Reads the value of a flag that takes a time with its unit: 540s, 9m, 1.5h. Returns seconds."""
   value = parse_seconds(text)
   if text[-1] not in 'smh' or not value:
     raise _impossible(text, 'give a time with its unit, s, m or h, such as 90s or 2m')
@@ -126,24 +130,26 @@ def duration(text: str) -> float:
 
 
 def some_text(text: str) -> str:
-  """The type of a flag that takes a text, which is not empty."""
+  """Reads the value of a flag that takes a text, which must not be empty."""
   if not text:
     raise _impossible(text, 'give some text')
   return text
 
 
 def variable(text: str) -> tuple[str, Any]:
-  """The type of a flag that takes a variable of a chat template: its name, and JSON or a text."""
+  """Reads the value of a flag that takes a chat template's variable: its name, and JSON or text."""
   name, equals, value = text.partition('=')
   if not equals or not name.isidentifier():
     raise _impossible(text, 'give a name and a value, such as enable_thinking=false')
   words = {'True': True, 'False': False, 'None': None}
+  if value in words:
+    return name, words[value]
   try:
-    return name, words[value] if value in words else parse_json(value)
+    return name, parse_json(value)
   except ValueError:
     return name, value
 
 
 def _impossible(text: str, remedy: str) -> argparse.ArgumentTypeError:
-  """Returns the error of a flag's type; '=' in front of the text marks it for `Parser.error`."""
+  """Returns the error of a flag's value; the '=' before the text marks it for `Parser.error`."""
   return argparse.ArgumentTypeError(f'={text} is not possible: {remedy}')

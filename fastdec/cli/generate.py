@@ -6,43 +6,43 @@ Example:
   fastdec generate --model=folder --prompts=lines.txt --output=out.jsonl --strategy=tuned
   fastdec generate --model=folder --prompt='A man in' --json-schema=man.json --strategy=forced
 
-A model with an encoder translates the prompt. The text is shown as it is accepted, a colour for
-each block. At the end come tokens per call, the share of calls that accepted a draft at each place,
-tokens per second, and the ratio to one token a call, timed in turn when all is compiled. The first
-guesses of a draft network are compared with what the model writes: few right ones mean that it is
-of another model, or is read wrongly.
+A model with an encoder translates the prompt. The text is shown as it is accepted, with a colour
+for each block. Then come the tokens per call, the share of calls that accepted a draft at each
+place, the tokens per second, and how many times as fast as one token a call that is: both are
+timed in turn, when all is compiled. If a draft network drafts, its first guesses are compared with
+what the model writes. If few are right, it was trained for a different model or is read wrongly.
 
---draft takes a smaller model or a draft network (fd.load_draft), --heads any prediction heads. A
-strategy in words says how they draft; a tree for heads may be a file of fastdec calibrate:
---strategy='medusa(choices=tree.json)'. --strategy=tuned, beside the folder that it drafts with,
-brings its own type of numbers and number of prompts at once.
+--draft takes a smaller model or a draft network (fd.load_draft), --heads any prediction heads.
+--strategy says how they draft; a tree for heads may be a file of fastdec calibrate:
+--strategy='medusa(choices=tree.json)'. --strategy=tuned brings its own type of numbers and number
+of prompts at once; give the folder that it drafts with too.
 
-Exact strategies write greedy decoding's text in float32, but for near ties; in bfloat16 and int8
+In float32, exact strategies write greedy decoding's text, except at near ties; in bfloat16 and int8
 not always. docs/own/exact.md has the figures.
 
 --logprobs=3 lists each token with its log-probability by the model's own law, and the 3 likeliest
-tokens of its place.
+tokens at its place.
 
---regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts what the
-form leaves no choice about.
+--regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts the
+tokens that the form leaves no choice about.
 
-A file of prompts has one on each line, or records of JSON, on a line each or in an array, with one
-of: "prompt", a text; "messages", [{"role": "user", "content": ...}]; "turns", a user's texts, of
-which the first is asked; "question"; "conversations", as ShareGPT has them. It may be packed by
-gzip, bzip2 or xz. A model with a chat template is asked messages, turns and questions in it, and
-other texts with --chat.
+A file of prompts has one on each line, or records of JSON, on a line each or in an array. A record
+has one of: "prompt", a text; "messages", [{"role": "user", "content": ...}]; "turns", a user's
+texts, of which the model gets the first; "question"; "conversations", as in ShareGPT. The file may
+be packed by gzip, bzip2 or xz. If the model has a chat template, messages, turns and questions are
+wrapped in it, and with --chat other texts too.
 
---trace=FILE decodes once more, one prompt after another, and keeps what each call guessed, the
-likeliest tokens of the model's laws, and what was accepted. fd.replay says from it what another
+--trace=FILE decodes once more, one prompt after another, and records what each call guessed, the
+likeliest tokens of the model's laws, and what was accepted. fd.replay computes from it what another
 strategy would have done (docs/own/simulate.md).
 
 Each prompt of a file yields a JSON line as it ends: {"index": 0, "prompt": ..., "text": ...,
-"tokens": 12, "blocks": [0, 1, 3], "finish_reason": "end"}. "index" is the prompt's place, "tokens"
-counts the tokens with their end, "blocks" the calls that emitted one token, two, three, and
-"finish_reason" is "end", "stop" or "length"; a chat has "messages" in place of "prompt". --logprobs
-adds "ids", "logprobs" and "top_logprobs". Once all prompts are done, the lines are put in their
-order. The same command resumes a run that was stopped. Beside the output, out.jsonl.settings.json
-holds what it depends on; outputs of other settings are refused.
+"tokens": 12, "blocks": [0, 1, 3], "finish_reason": "end"}. "index" is the prompt's place in the
+file, "tokens" the number of tokens with the end token, "blocks" the number of calls that emitted
+one token, two, three, and "finish_reason" is "end", "stop" or "length". A chat has "messages"
+instead of "prompt". --logprobs adds "ids", "logprobs" and "top_logprobs". When all prompts are
+done, the lines are sorted. The same command resumes a run that was stopped. out.jsonl.settings.json
+holds what the output depends on; the command adds nothing to an output of other settings.
 """
 
 import dataclasses
@@ -57,10 +57,11 @@ import numpy as np
 import rich.console
 
 import fastdec as fd
+from fastdec import extras
 from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
-from fastdec.cli.show import COLOURS, columns, counted
+from fastdec.cli.show import COLOURS, columns, describe_blocks
 from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
 from fastdec.decoding.score import likeliest as check_logprobs
@@ -84,7 +85,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--prompts', help='file with a prompt on each line, or records of JSON')
   opening.add_chat(parser)
   parser.add_argument('--output', help='file for the JSON lines of --prompts')
-  parser.add_argument('--pool', help='file of n-grams to guess too, of fastdec pool')
+  parser.add_argument('--pool', help='file of n-grams to guess too, written by fastdec pool')
   opening.add_sampling(parser)
   opening.add_processors(parser)
   opening.add_constraint(parser)
@@ -95,8 +96,8 @@ def main(words: Sequence[str]) -> None:
   )
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='prompts decoded at once (as tuned, or 16)')
-  parser.add_argument('--trace', help='file for every call of the same texts, for fd.replay')
-  parser.add_argument('--plain', action='store_true', help='shows the text alone')
+  parser.add_argument('--trace', help='file that records every call, for fd.replay')
+  parser.add_argument('--plain', action='store_true', help='shows only the text')
   parser.add_argument(
     '--repeats', type=whole(0, 1000), default=3, help='rounds of timing after a prompt (3; 0: none)'
   )
@@ -112,28 +113,29 @@ def main(words: Sequence[str]) -> None:
 
 
 def _check(args: Namespace) -> None:
-  """Raises UserError for mistakes that show without a look at any file."""
+  """Raises UserError for mistakes that can be found without opening a file."""
   if (args.prompt is None) == (args.prompts is None):
-    problem = '--prompt and --prompts are both given'
+    problem = '--prompt cannot be used with --prompts'
     if args.prompt is None:
       problem = 'there is nothing to continue'
     raise UserError(f'{problem}: give --prompt=text, or --prompts=file with --output=out.jsonl')
   if (args.prompts is None) != (args.output is None):
     raise UserError(
-      '--prompts and --output belong together: give --prompts=file and --output=out.jsonl'
+      '--prompts needs --output, and vice versa: give --prompts=file and --output=out.jsonl'
     )
   if args.trace is not None:
     place_to_write(args.trace)
   if args.logprobs and args.plain:
-    raise UserError('--plain shows the text alone: leave it out, or --logprobs')
+    raise UserError('--plain shows only the text, without --logprobs: leave out one of them')
   opening.check_text('--prompt', args.prompt)
-  opening.check_form(args)
+  if opening.read_form(args) is not None:
+    extras.require('outlines_core')
 
 
 def _generate_one(console: rich.console.Console, args: Namespace) -> None:
   """Shows what follows one prompt."""
   opening.restrict_cores(args, 1)
-  (args.prompt,) = opening.asked(args, [args.prompt])
+  (args.prompt,) = opening.apply_chat_flags(args, [args.prompt])
   generator = _load(args, [args.prompt])
   if not args.plain:
     show_draft_check(console, generator, args.prompt)
@@ -145,7 +147,7 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   """Writes what follows each prompt of a file."""
   path, prompts = place_to_write(args.output), read_prompts(pathlib.Path(args.prompts))
   rows = opening.restrict_cores(args)
-  asked = opening.asked(args, prompts)
+  asked = opening.apply_chat_flags(args, prompts)
   generator = dataclasses.replace(_load(args, asked), rows=rows)
   settings = prompt_file.settings(args, generator, prompts)
   output = prompt_file.Output(path, settings, len(prompts))
@@ -160,11 +162,13 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
 def _load(args: Namespace, prompts: Sequence[Any]) -> fd.Generator:
   """Checks prompts and constraint before weights are read, and reads the model."""
   opened = opening.open_without_weights(
-    args.model, None, prompts, args.max_len, template=opening.variables(args)
+    args.model, None, prompts, args.max_len, template=opening.read_template(args)
   )
   check_logprobs(opened.model, args.logprobs)
-  constraint = opening.constraint_of(args, opened)
-  pool = None if args.pool is None else fd.load_pool(args.pool)
+  constraint = opening.make_constraint(args, opened)
+  pool = None
+  if args.pool is not None:
+    pool = fd.load_pool(args.pool)
   generator = opening.with_pool(opening.load(args), pool)
   return dataclasses.replace(generator, constraint=constraint)
 
@@ -175,28 +179,26 @@ def _trace(
   """Writes the file of --trace, if it is given."""
   if args.trace is None:
     return
+  # The type of numbers in which `fd.load` reads the same model again.
+  dtype = getattr(getattr(generator.model, 'config', None), 'dtype', None)
+  for quantized in TYPES:
+    if is_quantized(generator.params, (quantized,)):
+      dtype = quantized
+      break
   ids = [generator.read(prompt)[0] for prompt in prompts]
   recorded = fd.trace(
     generator.model, generator.params, ids, generator.strategy, args.max_len,
     key_of(generator.strategy, args.seed), generator.processors, generator.constraint,
-    folder=args.model, dtype=_type_of(generator),
+    folder=args.model, dtype=dtype,
   )  # fmt: skip
   recorded.save(args.trace)
   console.print(f'{args.trace} has every call: fd.replay reads it', style='dim')
 
 
-def _type_of(generator: fd.Generator) -> str | None:
-  """Returns the type of numbers of what was loaded, as of `fd.load`."""
-  for dtype in TYPES:
-    if is_quantized(generator.params, (dtype,)):
-      return dtype
-  return getattr(getattr(generator.model, 'config', None), 'dtype', None)
-
-
 def show_draft_check(console: rich.console.Console, generator: fd.Generator, prompt: Any) -> None:
   """Prints how often a draft network is right after this prompt.
 
-  A warning names the causes where that is seldom.
+  If it rarely is, a warning names possible causes.
   """
   strategy, model = generator.strategy, generator.model
   if strategy.part != 'draft' or strategy.drafts_by_model:
@@ -204,8 +206,8 @@ def show_draft_check(console: rich.console.Console, generator: fd.Generator, pro
   ids, _ = generator.read(prompt)
   most = TOKENS
   if model.max_positions is not None:
-    begin = 1 if model.start_id is not None else len(ids)
-    most = min(TOKENS, model.max_positions - begin + 1)
+    used = len(ids) if model.start_id is None else 1
+    most = min(TOKENS, model.max_positions - used + 1)
   inputs = np.array([ids], np.int32)
   share = check_draft(model, generator.params, tuple(strategy.draft), inputs, tokens=most)
   if math.isnan(share):
@@ -216,7 +218,7 @@ def show_draft_check(console: rich.console.Console, generator: fd.Generator, pro
 
 
 def show(console: rich.console.Console, generator: fd.Generator, args: Any) -> None:
-  """Streams what follows the prompt, and sums up; with --repeats=0 nothing is timed."""
+  """Streams what follows the prompt, then sums up; with --repeats=0 nothing is timed."""
   ids, context = generator.read(args.prompt)
   if context and not args.plain:
     console.out(args.prompt, style='dim', end='', highlight=False)
@@ -224,19 +226,19 @@ def show(console: rich.console.Console, generator: fd.Generator, args: Any) -> N
   if args.plain:
     return
   if args.logprobs:
-    console.print(likeliest(generator.tokenizer, tokens))
-  lines = [summary(generator.strategy, sizes)]
+    console.print(list_logprobs(generator.tokenizer, tokens))
+  lines = [sum_up(generator.strategy, sizes)]
   if finish_reason(generator.model, tokens) == 'length' and len(tokens) == args.max_len:
     lines.append(f'cut at --max-len={args.max_len}: raise it for a longer text')
   if args.repeats:
-    lines.append(timed(generator, ids, args))
+    lines.append(time_decoding(generator, ids, args))
   for line in lines:
     console.print(line, style='dim')
   _warn(console, generator)
 
 
-def likeliest(tokenizer: Any, tokens: Sequence[Any]) -> str:
-  """Lists tokens, each with its log-probability, and with the likeliest ones of its place."""
+def list_logprobs(tokenizer: Any, tokens: Sequence[Any]) -> str:
+  """Lists tokens, each with its log-probability and with the likeliest ones at its place."""
   lines = []
   for token in tokens:
     line = [f'{tokenizer.decode([int(token)])!r} {token.logprob:.2f}']
@@ -251,7 +253,8 @@ def show_stream(
 ) -> tuple[list[int], list[int], str]:
   """Prints the text after a prompt or messages as it is accepted.
 
-  Returns its tokens, the tokens of each call, and the text. No call emitted the first token.
+  Returns its tokens, the number of tokens of each call, and the text. The first token comes with
+  the prompt, and no call emits it.
   """
   tokens, sizes, text = [], [], ''
   blocks = stream_blocks(
@@ -279,7 +282,7 @@ def stream_blocks(
 ) -> Iterator[tuple[list[int], str]]:
   """Yields the tokens of each call, and the text that they complete, up to a stop string.
 
-  Last come no tokens, with the text that still waited for more of them.
+  At the end it yields no tokens, with the text that still waited for more of them.
   """
   ids, context = generator.read(prompt)
   reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
@@ -297,15 +300,15 @@ def stream_blocks(
   yield [], reader.finish()
 
 
-def summary(strategy: Any, sizes: Sequence[int]) -> str:
-  """Sums up the tokens of each call, in a line or two."""
+def sum_up(strategy: Any, sizes: Sequence[int]) -> str:
+  """Describes the numbers of tokens of each call, in a line or two."""
   if not sizes:
-    return '1 token, which the prompt yielded: no call'
-  count = counted(np.bincount(sizes)[1:].tolist(), strategy.most_accepted)
+    return '1 token, which came with the prompt: no call'
+  count = describe_blocks(np.bincount(sizes)[1:].tolist(), strategy.most_accepted)
   return f'{sum(sizes) + 1} tokens, {len(sizes)} calls: {count}'
 
 
-def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
+def time_decoding(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
   """Measures tokens per second, and their ratio to one token a call, decoding in turn."""
   sampling = generator.strategy.sampling
   strategies = {'this': generator.strategy}
@@ -335,8 +338,8 @@ def timed(generator: fd.Generator, ids: Sequence[int], args: Any) -> str:
 
 
 def _warn(console: rich.console.Console, generator: fd.Generator) -> None:
-  """Notes that the text is not the model's own, if the strategy does not keep it."""
+  """Says so if the strategy writes other text than the model would."""
   if promise_of(generator.strategy.effective_rule) == 'relaxed':
     console.print(
-      'not lossless: this strategy accepts more than what the model would have written', style='dim'
+      'not lossless: this strategy may accept tokens that the model would not write', style='dim'
     )

@@ -1,4 +1,4 @@
-"""Models by flags: mistakes are refused before weights are read, wherever that is possible."""
+"""Models by flags: mistakes are refused before weights are read, if that is possible."""
 
 import argparse
 import dataclasses
@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 import fastdec as fd
-from fastdec import extras
 from fastdec.cli import cores
 from fastdec.cli.flags import Parser, number, some_text, variable, whole
-from fastdec.cli.prompts import Prompt, Question
-from fastdec.cli.prompts import asked as prompts_asked
+from fastdec.cli.prompts import Prompt, Question, wrap_in_chats
 from fastdec.decoding.description import parse
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.settings import MOST_TOKENS
@@ -27,7 +25,7 @@ from fastdec.hub.tokenizers.chat import Chats
 from fastdec.models.api import source_words
 from fastdec.text import programs
 from fastdec.text.generator import ROWS
-from fastdec.text.load import is_tuned, open_fast, open_folder, tokenizer_of
+from fastdec.text.load import is_tuned, load_tokenizer, open_fast, open_folder
 from fastdec.tuning.tuned import file_to_read
 
 # The tree of heads may be the name of a file: medusa(choices=tree.json)
@@ -56,14 +54,14 @@ def add_model(parser: Parser) -> None:
 
 
 def add_drafting(parser: Parser) -> None:
-  """Adds the flags of what drafts for a model, and how, and the type of its numbers."""
+  """Adds the flags that say what drafts for a model, how, and in which type of numbers."""
   parser.add_argument('--draft', help='a smaller model, or the folder of a draft network')
   parser.add_argument('--heads', help='folder of prediction heads')
   parser.add_argument(
     '--strategy',
     help="a strategy as in Python, such as 'eagle(depth=7, width=8, nodes=32)'; or 'tuned', which"
-    ' fastdec tune chose for the model; or the file that it wrote. Give the --draft or --heads that'
-    ' it uses too (the usual one for these)',
+    ' fastdec tune chose for the model; or the file that it wrote. Also give the --draft or --heads'
+    ' that it uses (the usual strategy for these)',
   )
   add_dtype(parser)
 
@@ -82,11 +80,11 @@ def add_prompts(parser: Parser) -> None:
 
 
 def add_chat(parser: Parser) -> None:
-  """Adds the flags of how a model with a chat template is asked."""
+  """Adds the flags of chats with a model that has a chat template."""
   parser.add_argument(
-    '--chat', action='store_true', help="asks texts in the model's chat template, as a user would"
+    '--chat', action='store_true', help="wraps texts in the model's chat template, as a user's turn"
   )
-  parser.add_argument('--system', help='what the model is told before a chat (--chat is implied)')
+  parser.add_argument('--system', help='instructions before a chat (--chat is implied)')
   add_template(parser)
 
 
@@ -100,11 +98,11 @@ def add_template(parser: Parser) -> None:
   )
 
 
-def variables(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the variables of the chat template by flags; refuses those that it does not use."""
+def read_template(args: argparse.Namespace) -> dict[str, Any]:
+  """Reads the variables of the chat template; refuses those that the template does not use."""
   values = dict(getattr(args, 'template', None) or ())
   if values:
-    tokenizer = tokenizer_of(open_folder(args.model))
+    tokenizer = load_tokenizer(open_folder(args.model))
     if not isinstance(tokenizer, Chats):
       raise UserError(f'{args.model} has no chat template: leave out --template')
     tokenizer.check_variables(values)
@@ -113,22 +111,22 @@ def variables(args: argparse.Namespace) -> dict[str, Any]:
 
 def has_chat_template(model: str) -> bool:
   """True if the tokenizer of a model's folder has a chat template."""
-  tokenizer = tokenizer_of(open_folder(model))
+  tokenizer = load_tokenizer(open_folder(model))
   return isinstance(tokenizer, Chats) and bool(tokenizer.templates())
 
 
-def asked(
+def apply_chat_flags(
   args: argparse.Namespace, prompts: Sequence[Prompt], are_texts: bool = False
 ) -> list[Any]:
-  """Returns prompts as the flags say that the model is asked them, and notes what may be a mistake.
+  """Wraps prompts in chats as the flags say, and warns of what may be a mistake.
 
   Args:
-    args: the flags, those of `add_chat` among them.
-    prompts: of a file.
-    are_texts: they are not continued, so that texts without a template are no mistake.
+    args: the flags, including those of `add_chat`.
+    prompts: as `read_prompts` returns them.
+    are_texts: the model does not continue them, so that texts without a template are right.
 
   Raises:
-    UserError: the flags are of a chat, and the model has no chat template.
+    UserError: the flags are for a chat, but the model has no chat template.
   """
   check_text('--system', args.system)
   is_chat = args.chat or args.system is not None or bool(args.template)
@@ -137,18 +135,20 @@ def asked(
     raise UserError(f'{args.model} has no chat template: leave out --chat, --system and --template')
   note = None
   if has_template and any(type(prompt) is str for prompt in prompts):
-    note = 'has a chat template, and texts are continued without it: --chat asks them in it'
+    note = 'has a chat template, and texts are continued without it: --chat wraps them in it'
   elif not has_template and any(isinstance(prompt, Question) for prompt in prompts):
     note = 'has no chat template: it continues the questions as texts'
   if note is not None and not is_chat and not are_texts:
     warnings.warn(f'{args.model} {note}', UserNote, stacklevel=2)
-  return [*prompts_asked(prompts, is_chat, args.system, has_template)]
+  return [*wrap_in_chats(prompts, is_chat, args.system, has_template)]
 
 
-def text_ids(args: argparse.Namespace, tokenizer: Any, texts: Sequence[Prompt]) -> list[list[int]]:
-  """Returns the ids of texts and of whole chats, to whose end no answer is begun."""
-  ids, template = [], variables(args)
-  for text in asked(args, texts, are_texts=True):
+def encode_texts(
+  args: argparse.Namespace, tokenizer: Any, texts: Sequence[Prompt]
+) -> list[list[int]]:
+  """Returns the ids of texts and of whole chats, which end without the start of an answer."""
+  ids, template = [], read_template(args)
+  for text in apply_chat_flags(args, texts, are_texts=True):
     if isinstance(text, str):
       ids.append(tokenizer.encode(text))
     else:
@@ -157,7 +157,7 @@ def text_ids(args: argparse.Namespace, tokenizer: Any, texts: Sequence[Prompt]) 
 
 
 def check_text(flag: str, text: str | None) -> None:
-  """Raises UserError for a text that is empty, or not of characters."""
+  """Raises UserError for a text that is empty or not UTF-8."""
   if text is None:
     return
   try:
@@ -207,14 +207,14 @@ def add_cores(parser: Parser) -> None:
 
 
 def add_no_cache(parser: Parser) -> None:
-  """Adds the flag that keeps no programs; no setting of the output remembers it."""
+  """Adds the flag that keeps no programs. The settings of an output do not include it."""
   parser.add_argument(
     '--no-cache',
     action=_NoCache,
     nargs=0,
     dest=argparse.SUPPRESS,
     default=argparse.SUPPRESS,
-    help='keeps no compiled programs for the next time (they are kept)',
+    help='does not keep compiled programs for the next time (they are kept)',
   )
 
 
@@ -231,19 +231,19 @@ def add_sampling(parser: Parser) -> None:
 
 
 def add_processors(parser: Parser) -> None:
-  """Adds the flags of processors, in place of the model folder's own."""
+  """Adds the flags of processors, which replace those of the model's folder."""
   for name, (kind, meaning) in PROCESSORS.items():
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
 
 
 def add_constraint(parser: Parser) -> None:
-  """Adds the flags of the form of an output."""
+  """Adds the flags that give an output a form."""
   parser.add_argument('--regex', help='regular expression that an output must match as a whole')
   parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
 
 
-def flags_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-  """Returns the flags of these names that are set. A command may lack some of them."""
+def pick_flags(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+  """Returns those of these flags that are set. A command need not have all of them."""
   values = {}
   for name in names:
     value = getattr(args, name, None)
@@ -252,29 +252,25 @@ def flags_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
   return values
 
 
-def form_of(args: argparse.Namespace) -> Any:
-  """Returns the form of an output by flags: an expression, or the content of a JSON schema."""
+def read_form(args: argparse.Namespace) -> Any:
+  """Reads the form of an output: a regular expression, or the content of a JSON schema."""
   if args.json_schema is None:
     return args.regex
   if args.regex is not None:
-    raise UserError('--regex and --json-schema each say what is written: give one of them')
+    raise UserError('--regex cannot be used with --json-schema: give one of them')
   return read_json(place(args.json_schema), 'give the file of a JSON schema')
 
 
-def check_form(args: argparse.Namespace) -> None:
-  """Raises UserError for a form that cannot be read, or that nothing is installed to compile."""
-  if form_of(args) is not None:
-    extras.require('outlines_core')
-
-
-def constraint_of(args: argparse.Namespace, generator: fd.Generator) -> fd.Constraint | None:
+def make_constraint(args: argparse.Namespace, generator: fd.Generator) -> fd.Constraint | None:
   """Returns the constraint of the flags; a generator without weights is enough to check it."""
-  form = form_of(args)
+  form = read_form(args)
   if form is None:
     return None
-  make = fd.Constraint.regex if args.json_schema is None else fd.Constraint.json_schema
-  constraint = make(form, generator.tokenizer)
-  constraint.laws(generator.model, 1)  # refuses a model of another vocabulary, or without an end
+  if args.json_schema is None:
+    constraint = fd.Constraint.regex(form, generator.tokenizer)
+  else:
+    constraint = fd.Constraint.json_schema(form, generator.tokenizer)
+  constraint.laws(generator.model, 1)  # refuses a model with other words, or without an end
   return constraint
 
 
@@ -291,22 +287,32 @@ def open_without_weights(
   """Opens a model with its tokenizer, without its weights, and checks the prompts for it.
 
   Raises:
-    UserError: a folder that is no model, or has no tokenizer; prompts that are empty or too long,
-      or hold what the model does not know; languages that the tokenizer lacks.
+    UserError: the folder is not a model's, or has no tokenizer; a prompt is empty, is too long, or
+      holds what the model does not know; the tokenizer lacks a language.
   """
   folder = open_fast(model, dtype)
   generator = fd.Generator(
-    folder.model, None, tokenizer_of(folder), source=source, target=target, template=template or {}
+    folder.model,
+    None,
+    load_tokenizer(folder),
+    source=source,
+    target=target,
+    template=template or {},
   )
   limit, is_source = folder.model.max_positions, folder.model.start_id is not None
+  longest = 1 if is_source else max_len  # of what is written after a prompt
   for i, prompt in enumerate(prompts, 1):
-    name = f'the {noun}' if len(prompts) == 1 else f'{noun} {i}'
+    name = f'{noun} {i}'
+    if len(prompts) == 1:
+      name = f'the {noun}'
     try:
       ids, _ = generator.read(prompt)
     except UserError as error:
-      raise error if len(prompts) == 1 else UserError(f'{name}: {error}') from None
+      if len(prompts) == 1:
+        raise
+      raise UserError(f'{name}: {error}') from None
     if limit is not None:
-      check_positions(len(ids), 1 if is_source else max_len, limit, name, '--max-len')
+      check_positions(len(ids), longest, limit, name, '--max-len')
     check_ids(f"{name}'s tokens", np.array([ids]), source_words(generator.model))
   if limit is not None and is_source:
     check_positions(1, max_len, limit, setting='--max-len')
@@ -324,13 +330,13 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
   if not (draft or heads or strategy):
     heads = default_heads
 
-  # Mistakes in the flags show before weights are read: values out of their ranges raise here.
-  sampling, processors = flags_of(args, SAMPLING), flags_of(args, PROCESSORS)
+  # Find mistakes in the flags before weights are read: values out of their ranges raise here.
+  sampling, processors = pick_flags(args, SAMPLING), pick_flags(args, PROCESSORS)
   fd.Processors(**processors)
   least = processors.get('min_new_tokens', 0)
   if least > args.max_len:
     raise UserError(
-      f'--min-new-tokens={least} is above --max-len={args.max_len}: give no more than that'
+      f'--min-new-tokens={least} is above --max-len={args.max_len}: give at most that'
     )
   fd.Sampling(**sampling)
   if strategy is None:
@@ -339,7 +345,7 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     strategy = re.sub(TREE, lambda file: f'choices={fd.medusa_choices(file[1])}', strategy)
     _check_settings(strategy, sampling)
 
-  languages = flags_of(args, ('source', 'target'))
+  languages = pick_flags(args, ('source', 'target'))
   generator = fd.Generator.load(
     args.model, draft, heads, args.dtype, strategy=strategy, **languages
   )
@@ -347,14 +353,14 @@ def load(args: argparse.Namespace, default_heads: str | None = None) -> fd.Gener
     generator,
     strategy=with_settings(generator.strategy, sampling),
     processors=dataclasses.replace(generator.processors or fd.Processors(), **processors),
-    template=variables(args),
+    template=read_template(args),
   )
 
 
 def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
   """Raises UserError for flags of sampling that a strategy in words does not take.
 
-  Words that need heads or a draft are read with them, and words that are wrong are reported then.
+  A strategy that needs heads or a draft, or that is misspelt, is checked later, when it is loaded.
   """
   try:
     without_part = parse(strategy)
@@ -364,19 +370,19 @@ def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
 
 
 def with_pool(generator: fd.Generator, pool: fd.NGramPool | None) -> fd.Generator:
-  """Returns a generator that guesses the n-grams of a pool too."""
+  """Returns a generator that also guesses the n-grams of a pool."""
   if pool is None:
     return generator
   pool.check(generator.model.vocab_size)
   if not hasattr(generator.strategy, 'with_pool'):
     raise UserError(
-      '--pool is for text that is drafted from: give --strategy=lookahead or prompt_lookup'
+      '--pool needs a strategy that drafts from text: give --strategy=lookahead or prompt_lookup'
     )
   return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
 
 def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
-  """Restricts the process to the cores that suit, before JAX counts them.
+  """Restricts the process to as many cores as suit the model, before JAX counts them.
 
   Returns how many texts to decode at once.
 
@@ -386,7 +392,9 @@ def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
   """
   rows = getattr(args, 'rows', None)
   if rows is None:
-    rows = _tuned_rows(args) if is_tuned(args.strategy) else ROWS
+    rows = ROWS
+    if is_tuned(args.strategy):
+      rows = _read_tuned_rows(args)
   if texts:
     rows = min(rows, texts)
   cores.restrict(args.model, rows, args.cores)
@@ -400,11 +408,11 @@ def tuned_file(args: argparse.Namespace) -> pathlib.Path:
   return place(args.strategy)
 
 
-def _tuned_rows(args: argparse.Namespace) -> int:
-  """Returns the texts at once that were tuned for; `load` reports mistakes in the file."""
+def _read_tuned_rows(args: argparse.Namespace) -> int:
+  """Returns how many texts at once were tuned for; `load` reports mistakes in the file."""
   file = tuned_file(args)
-  if not file.is_file():
-    return ROWS
-  figures = read_json(file).get('figures')
-  rows = figures.get('rows') if isinstance(figures, dict) else None
-  return rows if type(rows) is int and rows > 0 else ROWS
+  if file.is_file():
+    figures = read_json(file).get('figures')
+    if isinstance(figures, dict) and type(figures.get('rows')) is int and figures['rows'] > 0:
+      return figures['rows']
+  return ROWS

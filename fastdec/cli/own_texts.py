@@ -29,7 +29,7 @@ class Text(NamedTuple):
 def as_is(args: argparse.Namespace, generator: fd.Generator, texts: Sequence[Prompt]) -> list[Text]:
   """Returns each text with the model's end."""
   read = []
-  for ids in opening.text_ids(args, generator.tokenizer, texts):
+  for ids in opening.encode_texts(args, generator.tokenizer, texts):
     ids = [*_without_start(generator, ids), *generator.model.eos_ids[:1]]
     read.append(Text(ids, ids, ids[:1], 'text'))
   return read

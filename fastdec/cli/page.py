@@ -1,4 +1,4 @@
-"""A server of one page: connections and bodies are bounded, pages from elsewhere are refused."""
+"""A server of one page. It bounds connections and bodies, and refuses requests of other sites."""
 
 import contextlib
 import http.server
@@ -15,7 +15,7 @@ from typing import Any
 from fastdec.errors import UserError
 
 CONNECTIONS = 64  # open at once
-SENDING = 10  # seconds until a request must have arrived
+SENDING = 10  # seconds in which a request must arrive
 HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
 POLICY = (
   "default-src 'none'; script-src 'nonce-NONCE'; style-src 'nonce-NONCE'; img-src data:;"
@@ -24,9 +24,9 @@ POLICY = (
 
 
 class Server(socketserver.ThreadingTCPServer):
-  """The server, a thread a connection.
+  """The server, with a thread for each connection.
 
-  A connection that has not sent its request yet makes room for a newer one.
+  If there are too many connections, the oldest that has not sent its request yet is closed.
 
   Attributes:
     seconds: how long an answer may take, once the request has arrived.
@@ -38,8 +38,8 @@ class Server(socketserver.ThreadingTCPServer):
   seconds = 60
 
   def __init__(self, host: str, port: int, handler: type['Handler']) -> None:
-    self._ends: dict[Any, float] = {}  # when each connection is ended
-    self._sending: dict[Any, None] = {}  # connections whose request is not here yet, oldest first
+    self._ends: dict[Any, float] = {}  # when each connection is closed
+    self._sending: dict[Any, None] = {}  # connections whose request has not arrived, oldest first
     try:
       super().__init__((host, port), handler)
     except OSError as error:
@@ -56,16 +56,16 @@ class Server(socketserver.ThreadingTCPServer):
   def process_request(self, request: Any, client_address: Any) -> None:
     if len(self._ends) >= CONNECTIONS:
       for idle in list(self._sending)[:1]:
-        self._end(idle)
+        self._close(idle)
     if len(self._ends) >= CONNECTIONS:
       return self.shutdown_request(request)
     self._ends[request] = time.monotonic() + SENDING
     self._sending[request] = None
     super().process_request(request, client_address)
 
-  def received(self, request: Any) -> None:
-    """Notes that a whole request has arrived; from now on its answer is waited for."""
-    if request in self._sending:  # else it was ended meanwhile
+  def note_arrival(self, request: Any) -> None:
+    """Notes that a whole request has arrived: `seconds` count from now."""
+    if request in self._sending:  # else it was closed meanwhile
       self._sending.pop(request, None)
       self._ends[request] = time.monotonic() + self.seconds
 
@@ -74,13 +74,13 @@ class Server(socketserver.ThreadingTCPServer):
     super().shutdown_request(request)
 
   def service_actions(self) -> None:
-    """Ends, twice a second, connections that last too long, however busy they are."""
+    """Closes connections that last too long, however busy they are; called twice a second."""
     for connection, end in list(self._ends.items()):
       if time.monotonic() > end:
-        self._end(connection)
+        self._close(connection)
 
-  def _end(self, connection: Any) -> None:
-    """Ends a connection; its thread sees that when it next reads or writes."""
+  def _close(self, connection: Any) -> None:
+    """Closes a connection; its thread notices when it next reads or writes."""
     self._forget(connection)
     with contextlib.suppress(OSError):
       connection.shutdown(socket.SHUT_RDWR)
@@ -90,7 +90,7 @@ class Server(socketserver.ThreadingTCPServer):
     self._sending.pop(connection, None)
 
   def handle_error(self, request: Any, client_address: Any) -> None:
-    if not isinstance(sys.exception(), OSError):  # such as a browser's that went away
+    if not isinstance(sys.exception(), OSError):  # such as that of a browser that was closed
       super().handle_error(request, client_address)
 
 
@@ -100,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
   server: Server
 
   def parse_request(self) -> bool:
-    """Refuses pages from elsewhere, which may have a name of their own resolved to this machine."""
+    """Refuses pages of other sites, whose names may resolve to this machine."""
     if not super().parse_request():
       return False
     host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
@@ -108,28 +108,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if not ours:
       self.send_error(403, 'open the page by the address of its machine')
     elif 'Content-Length' not in self.headers:
-      self.server.received(self.connection)
+      self.server.note_arrival(self.connection)
     return bool(ours)
 
   def body(self, path: str, most: int) -> bytes | None:
-    """Reads the body sent to a path. It refuses another path or more bytes, and returns None."""
+    """Reads the body sent to a path. For other paths or more bytes it sends an error: None."""
     length = self.headers.get('Content-Length', '')
     if self.path != path or not re.fullmatch('[0-9]{1,9}', length) or int(length) > most:
-      self.send_error(413, f'{path} takes at most {most} bytes, and nothing else is taken')
+      self.send_error(413, f'only {path} takes a body, of at most {most} bytes')
       return None
     content = self.rfile.read(int(length))
-    self.server.received(self.connection)
+    self.server.note_arrival(self.connection)
     return content
 
   def show(self, page: Path, facts: Any) -> None:
-    """Answers by a page, with facts, as JSON, in the place of its word TOLD."""
+    """Sends a page, in which facts, as JSON, replace the word FACTS."""
     nonce = secrets.token_hex()
     value = json.dumps(facts).replace('<', '\\u003c')  # '</script>' would end the script
-    text = page.read_text('utf-8').replace('NONCE', nonce).replace('TOLD', value)
+    text = page.read_text('utf-8').replace('NONCE', nonce).replace('FACTS', value)
     self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
 
   def answer(self, content: bytes, kind: str, policy: str = "default-src 'none'") -> None:
-    """Answers by some bytes."""
+    """Sends some bytes."""
     self.send_response(200)
     self.send_header('Content-Security-Policy', policy)
     self.send_header('Content-Type', f'{kind}; charset=utf-8')

@@ -21,9 +21,9 @@ import numpy as np
 import fastdec as fd
 from fastdec import folders
 from fastdec.cli import opening
-from fastdec.cli.opening import PROCESSORS, flags_of, form_of, tuned_file
-from fastdec.cli.prompts import Prompt, hash_of
-from fastdec.cli.show import counted
+from fastdec.cli.opening import PROCESSORS, pick_flags, read_form, tuned_file
+from fastdec.cli.prompts import Prompt, hash_prompts
+from fastdec.cli.show import describe_blocks
 from fastdec.decoding import few
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
@@ -66,18 +66,18 @@ def settings(
     'dtype': dtype,
     'max_len': args.max_len,
     'seed': args.seed,
-    'processors': flags_of(args, PROCESSORS),
-    'form': form_of(args),
+    'processors': pick_flags(args, PROCESSORS),
+    'form': read_form(args),
     'logprobs': args.logprobs,
     'stop': args.stop,
-    'prompts': hash_of(prompts),
+    'prompts': hash_prompts(prompts),
     **chat_settings(args),
   }
 
 
 def chat_settings(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the settings of how prompts are asked."""
-  return {'chat': args.chat, 'system': args.system, 'template': opening.variables(args)}
+  return {'chat': args.chat, 'system': args.system, 'template': opening.read_template(args)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +243,7 @@ def write(
   held = len(done) + len(todo)
   console.print(f'{output.path} holds {held:,} outputs, {len(todo):,} of them new')
   blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
-  count = counted(blocks, generator.strategy.most_accepted)
+  count = describe_blocks(blocks, generator.strategy.most_accepted)
   if count:
     console.print(count)
   if cut:

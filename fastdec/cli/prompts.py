@@ -23,7 +23,7 @@ ROLES = {  # of messages, by the speakers of ShareGPT's conversations
   'chatgpt': 'assistant', 'bing': 'assistant', 'bard': 'assistant',
 }  # fmt: skip
 
-# stands in SPEED-Bench for texts of other sets, which its script prepare.py fetches
+# SPEED-Bench has this instead of texts of other sets, which its script prepare.py fetches.
 UNFETCHED = 'FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE'
 
 
@@ -31,57 +31,71 @@ class Question(str):
   """A text that is a user's message to a model with a chat template."""
 
 
-def _text(value: Any) -> str | None:
+# --- how records are read: each function returns None for a value that it cannot read
+
+
+def _read_text(value: Any) -> str | None:
   return value if isinstance(value, str) and value.strip() else None
 
 
-def _question(value: Any) -> Question | None:
-  return Question(value) if _text(value) else None
+def _read_question(value: Any) -> Question | None:
+  if _read_text(value) is None:
+    return None
+  return Question(value)
 
 
-def _first_turn(value: Any) -> Question | None:
-  return _question(value[0]) if isinstance(value, list) and value else None
+def _read_first_turn(value: Any) -> Question | None:
+  if not isinstance(value, list) or not value:
+    return None
+  return _read_question(value[0])
 
 
-def _messages(value: Any) -> Messages | None:
-  return value if isinstance(value, list) and value and all(map(_is_message, value)) else None
-
-
-def _is_message(value: Any) -> bool:
-  if not isinstance(value, dict) or not isinstance(value.get('role'), str):
-    return False
-  return isinstance(value.get('content'), str | list) or bool(value.get('tool_calls'))
-
-
-def _text_or_messages(value: Any) -> Prompt | None:
-  return _messages(value) if isinstance(value, list) else _text(value)
-
-
-def _conversation(value: Any) -> Messages | None:
-  messages = []
-  for turn in value if isinstance(value, list) else []:
-    role = ROLES.get(str(turn.get('from'))) if isinstance(turn, dict) else None
-    if role is None:
+def _read_messages(value: Any) -> Messages | None:
+  if not isinstance(value, list) or not value:
+    return None
+  for message in value:
+    if not isinstance(message, dict) or not isinstance(message.get('role'), str):
       return None
-    messages.append({'role': role, 'content': turn.get('value')})
-  return _messages(messages)
+    if not isinstance(message.get('content'), str | list) and not message.get('tool_calls'):
+      return None
+  return value
 
 
-# What reads the value of a name in a record, and what it takes. The first name there counts.
+def _read_text_or_messages(value: Any) -> Prompt | None:
+  if isinstance(value, list):
+    return _read_messages(value)
+  return _read_text(value)
+
+
+def _read_conversation(value: Any) -> Messages | None:
+  if not isinstance(value, list):
+    return None
+  messages = []
+  for turn in value:
+    if not isinstance(turn, dict) or str(turn.get('from')) not in ROLES:
+      return None
+    messages.append({'role': ROLES[str(turn['from'])], 'content': turn.get('value')})
+  return _read_messages(messages)
+
+
+# By the names in a record: what reads the value, and what it must be. The first name there counts.
 FORMATS: Formats = {
-  'messages': (_messages, 'a list of {"role": "user", "content": "..."}'),
-  'prompt': (_text_or_messages, 'a text, or a list of messages'),
-  'turns': (_first_turn, "a list of a user's texts, of which the first is asked"),
-  'question': (_question, 'a text'),
-  'conversations': (_conversation, 'a list of {"from": "human", "value": "..."}'),
+  'messages': (_read_messages, 'a list of {"role": "user", "content": "..."}'),
+  'prompt': (_read_text_or_messages, 'a text, or a list of messages'),
+  'turns': (_read_first_turn, "a list of a user's texts, of which the model gets the first"),
+  'question': (_read_question, 'a text'),
+  'conversations': (_read_conversation, 'a list of {"from": "human", "value": "..."}'),
 }
-TEXTS: Formats = {'text': (_text, 'a text'), **FORMATS}
+TEXTS: Formats = {'text': (_read_text, 'a text'), **FORMATS}
+
+
+# --- files
 
 
 def read_prompts(path: pathlib.Path) -> list[Prompt]:
   """Reads a file's prompts: its lines, or one of each record of JSON.
 
-  An answer at the end of a chat is left out, since the model is to write it.
+  An answer at the end of a chat is left out, since the model will write it.
 
   Raises:
     UserError: the file cannot be read, is empty or not UTF-8, or has an empty line before others; a
@@ -90,65 +104,71 @@ def read_prompts(path: pathlib.Path) -> list[Prompt]:
   return [prompt for _, prompt in read_by_category(path)]
 
 
+def read_by_category(path: pathlib.Path) -> list[tuple[str, Prompt]]:
+  """Reads prompts as `read_prompts`, each with its category: "category" of a record, or else the
+  file's name without its endings."""
+  prompts = []
+  for name, record, prompt in _read_records(path, 'a prompt', FORMATS):
+    if not isinstance(prompt, str):
+      while prompt and prompt[-1]['role'] == 'assistant':
+        prompt = prompt[:-1]
+      if not prompt:
+        raise UserError(f'{name} has only an answer: give the messages before it too')
+    category = None
+    if isinstance(record, dict):
+      category = record.get('category')
+    prompts.append((str(category or path.name.partition('.')[0]), prompt))
+  return prompts
+
+
 def read_questions(paths: Sequence[str], most: int) -> list[tuple[str, Prompt]]:
   """Reads questions of several files with their categories: `most` of each, evenly spaced; 0: all.
 
-  Categories are those of `read_by_category`. Of a user's turns without answers the first is asked.
+  Categories are those of `read_by_category`. If a user's turns have no answers between them, the
+  first turn is the question.
 
   Raises:
-    UserError: as `read_prompts`; a category of fewer; questions of SPEED-Bench without their text.
+    UserError: as `read_prompts`; a category has fewer; questions of SPEED-Bench lack their text.
   """
-  found: dict[str, list[Prompt]] = {}
+  by_category: dict[str, list[Prompt]] = {}
   for path in map(pathlib.Path, paths):
     for category, prompt in read_by_category(path):
       if not isinstance(prompt, str) and all(turn['role'] == 'user' for turn in prompt):
-        prompt = _question(prompt[0].get('content')) or prompt[:1]
+        prompt = _read_question(prompt[0].get('content')) or prompt[:1]
       if UNFETCHED in str(prompt):
         raise UserError(
           f'{path} has questions of SPEED-Bench without their texts: give the lines that its script'
           ' prepare.py writes'
         )
-      found.setdefault(category, []).append(prompt)
+      by_category.setdefault(category, []).append(prompt)
+
   questions = []
-  for category, prompts in found.items():
+  for category, prompts in by_category.items():
     if len(prompts) < most:
       raise UserError(
-        f'{category} has {len(prompts)} questions, and {most} are wanted: give'
-        f' {min(map(len, found.values()))} or less, or 0 for all of each category'
+        f'{category} has {len(prompts)} questions, fewer than {most}: give'
+        f' {min(map(len, by_category.values()))} or less, or 0 for all of each category'
       )
-    step = len(prompts) / (most or len(prompts))
-    questions += [(category, prompts[int(i * step)]) for i in range(most or len(prompts))]
+    count = most or len(prompts)
+    step = len(prompts) / count
+    for i in range(count):
+      questions.append((category, prompts[int(i * step)]))
   return questions
-
-
-def read_by_category(path: pathlib.Path) -> list[tuple[str, Prompt]]:
-  """Reads prompts as `read_prompts`, each with its category: "category" of a record, or else the
-  file's name without its endings."""
-  prompts = []
-  for name, record, prompt in _values_of(path, 'a prompt', FORMATS):
-    if not isinstance(prompt, str):
-      while prompt and prompt[-1]['role'] == 'assistant':
-        prompt = prompt[:-1]
-      if not prompt:
-        raise UserError(f'{name} has an answer alone: give the messages before it')
-    category = record.get('category') if isinstance(record, dict) else None
-    prompts.append((str(category or path.name.partition('.')[0]), prompt))
-  return prompts
 
 
 def read_texts(path: pathlib.Path) -> list[Prompt]:
   """Reads a file's texts: its lines, or "text" of each record of JSON, or else as `read_prompts`.
 
-  Chats are whole.
+  Chats keep their last answers.
   """
-  return [text for _, _, text in _values_of(path, 'a text', TEXTS)]
+  return [text for _, _, text in _read_records(path, 'a text', TEXTS)]
 
 
-def _values_of(
+def _read_records(
   path: pathlib.Path, content: str, formats: Formats
 ) -> Iterator[tuple[str, Any, Prompt]]:
-  """Yields of each record or line its name, 'line 3 of a.jsonl', itself, and its text or chat."""
-  if _kind(path) in TABLES:
+  """Yields for each record or line its name, 'line 3 of a.jsonl', itself, and its text or chat."""
+  if _read_ending(path) in TABLES:
     raise UserError(
       f'{path} is a table by its name: give a .txt file with {content} on each line, or JSON lines'
     )
@@ -157,57 +177,56 @@ def _values_of(
   text = text_of(data, path)
   if not text.strip():
     raise UserError(f'{path} is empty: give {content} on each line')
-  records = _records_of(text, path, formats)
+  records = _parse_records(text, path, formats)
   if records is None:
-    for number, line in enumerate(_lines_of(text, path), 1):
+    for number, line in enumerate(_split_full_lines(text, path), 1):
       yield f'line {number} of {path}', line, line
     return
   for name, record in records:
-    yield name, record, _value_of(record, name, formats)
+    yield name, record, _read_value(record, name, formats)
 
 
-def _records_of(text: str, path: pathlib.Path, formats: Formats) -> list[tuple[str, Any]] | None:
+def _parse_records(text: str, path: pathlib.Path, formats: Formats) -> list[tuple[str, Any]] | None:
   """Returns the records of a JSON array, or of lines of JSON, with their names; None for others.
 
   A text is JSON if the file's name says so, or if it begins as such.
   """
-  first, is_named = text.lstrip().partition('\n')[0], _kind(path) in JSON_LINES
+  first, is_named = text.lstrip().partition('\n')[0], _read_ending(path) in JSON_LINES
   if not is_named and first[:1] not in ('[', '{'):
     return None
   if first[:1] == '[' and len(text) > MOST_JSON:
     raise UserError(f'{path} is an array of more than {MOST_JSON:,} characters: give JSON lines')
+
+  # Take the whole text for one value: an array of records, or a single record.
   try:
     whole = parse_json(text)
   except ValueError as error:
     if ''.join(first.split()) in ('[', '{', '[{'):
-      raise UserError(f'{path} begins as JSON, and is none ({error}): mend it') from None
-    if not is_named and not _is_json(first):
-      return None  # such as "[1] A man"
+      raise UserError(f'{path} begins as JSON, but cannot be parsed ({error}): fix it') from None
   else:
     if not isinstance(whole, list):
       return [(f'line 1 of {path}', whole)]
     if not whole:
       raise UserError(f'{path} is an empty array: give a record for each prompt')
     return [(f'record {number} of {path}', record) for number, record in enumerate(whole, 1)]
+
+  # Or each line for one, unless the first only looks like JSON, such as "[1] A man".
+  if not is_named:
+    try:
+      parse_json(first)
+    except ValueError:
+      return None
   records = []
-  for number, line in enumerate(_lines_of(text, path), 1):
+  for number, line in enumerate(_split_full_lines(text, path), 1):
     name = f'line {number} of {path}'
     try:
       records.append((name, parse_json(line)))
     except ValueError as error:
-      raise _without_value(name, formats, f'no JSON: {error}') from None
+      raise _explain_record(name, formats, f'not JSON: {error}') from None
   return records
 
 
-def _is_json(text: str) -> bool:
-  try:
-    parse_json(text)
-  except ValueError:
-    return False
-  return True
-
-
-def _value_of(record: Any, name: str, formats: Formats) -> Prompt:
+def _read_value(record: Any, name: str, formats: Formats) -> Prompt:
   """Returns the text or the chat of a record, by the first name of `formats` that it has."""
   if isinstance(record, str) and record.strip():
     return record
@@ -215,58 +234,69 @@ def _value_of(record: Any, name: str, formats: Formats) -> Prompt:
     if isinstance(record, dict) and record.get(key) is not None:
       value = read(record[key])
       if value is None:
-        raise _without_value(name, formats, f'"{key}" is {wanted}')
+        raise _explain_record(name, formats, f'"{key}" must be {wanted}')
       if record.get('tools') and not isinstance(value, str):
         raise UserError(f'{name} has "tools", which are not read there: give them as --template')
       return value
-  raise _without_value(name, formats)
+  raise _explain_record(name, formats)
 
 
-def _without_value(name: str, formats: Formats, reason: str = '') -> UserError:
+def _explain_record(name: str, formats: Formats, reason: str = '') -> UserError:
   """Returns the error of a record that `formats` does not read."""
-  first, lack = 'text', 'is no output of fastdec generate'
+  first, problem = 'text', 'has no text'
   if formats is FORMATS:
-    first, lack = 'prompt', 'has no prompt'
-  others = [key for key in formats if key != first]
+    first, problem = 'prompt', 'has no prompt'
+  if reason:
+    problem += f' ({reason})'
+  others = ', '.join(key for key in formats if key != first)
   return UserError(
-    f'{name} {lack}{reason and f" ({reason})"}: give {{"{first}": "..."}} on each line, or in its'
-    f' place {", ".join(others)}; or a .txt file'
+    f'{name} {problem}: give {{"{first}": "..."}} on each line, or {others} instead of it; or a'
+    ' .txt file'
   )
 
 
-def _lines_of(text: str, path: pathlib.Path) -> list[str]:
+def _split_full_lines(text: str, path: pathlib.Path) -> list[str]:
   """Returns the lines of a text without the empty ones at its end; others may not be empty."""
-  lines = text.split('\n')  # only a newline ends a line, as for `wc -l`
+  lines = split_lines(text)
   while not lines[-1].strip():
     lines.pop()
   for number, line in enumerate(lines, 1):
     if not line.strip():
       raise UserError(f'line {number} of {path} is empty: take it out')
-  return [line.removesuffix('\r') for line in lines]
+  return lines
 
 
-def _kind(path: pathlib.Path) -> str:
+def split_lines(text: str) -> list[str]:
+  """Returns the lines of a text. Only a newline ends a line, as for `wc -l`."""
+  return [line.removesuffix('\r') for line in text.split('\n')]
+
+
+def _read_ending(path: pathlib.Path) -> str:
   """Returns the ending of a file's name, without that of a packer."""
-  name = path.with_suffix('') if path.suffix in PACKED else path
-  return name.suffix.lower()
+  if path.suffix in PACKED:
+    path = path.with_suffix('')
+  return path.suffix.lower()
 
 
-def hash_of(prompts: Sequence[Prompt]) -> str:
+# --- prompts
+
+
+def hash_prompts(prompts: Sequence[Prompt]) -> str:
   """Returns a hash of 16 hexadecimal digits."""
   content = [[isinstance(prompt, Question), prompt] for prompt in prompts]
   return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def asked(
+def wrap_in_chats(
   prompts: Sequence[Prompt], is_chat: bool, system: str | None, has_template: bool
 ) -> Iterator[Prompt]:
-  """Yields prompts as a model is asked them.
+  """Yields prompts in the form that the model gets: texts to continue, or messages.
 
   Args:
     prompts: as `read_prompts` returns them.
-    is_chat: texts are a user's messages too. Questions are, if the model has a template.
-    system: a message before all others, of chats that have none.
-    has_template: of the model.
+    is_chat: makes texts a user's messages. Questions are messages if the model has a template.
+    system: a message before all others, for chats that have none.
+    has_template: the model has a chat template.
   """
   for prompt in prompts:
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""Texts with their blocks, summaries of blocks, and tables, for a terminal."""
+"""Texts with their blocks, descriptions of blocks, and tables, for a terminal."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import rich.text
 COLOURS = ('cyan', 'yellow')
 
 
-def marked(blocks: Sequence[str]) -> rich.text.Text:
-  """The blocks in alternating colours, a bar between them: 'Once| upon a| time, in'."""
+def mark_blocks(blocks: Sequence[str]) -> rich.text.Text:
+  """Writes blocks in alternating colours, with a bar between them: 'Once| upon a| time, in'."""
   text = rich.text.Text()
   for i, block in enumerate(filter(None, blocks)):
     if i:
@@ -22,14 +22,16 @@ def accepted_shares(histogram: Sequence[int], most: int) -> list[float]:
 
   Args:
     histogram: entry i: how many calls emitted i + 1 tokens.
-    most: places.
+    most: number of places.
   """
   calls = sum(histogram)
-  return [sum(histogram[place:]) / calls for place in range(1, most + 1)] if calls else []
+  if not calls:
+    return []
+  return [sum(histogram[place:]) / calls for place in range(1, most + 1)]
 
 
-def counted(histogram: Sequence[int], most: int) -> str:
-  """Writes tokens per call and, where drafts are made, the share of calls that accepted each place.
+def describe_blocks(histogram: Sequence[int], most: int) -> str:
+  """Writes tokens per call and, if drafts are made, the share of calls that accepted each place.
 
   The call that ends a text counts like the others, although an end or the limit may have cut off
   accepted tokens. Without calls it returns ''.
@@ -39,15 +41,13 @@ def counted(histogram: Sequence[int], most: int) -> str:
   tokens = sum(size * count for size, count in enumerate(histogram, start=1))
   text = f'{tokens / sum(histogram):.2f} tokens per call'
   shares = accepted_shares(histogram, most)
-  listed = ', '.join(f'{place}: {share:.0%}' for place, share in enumerate(shares, start=1))
-  return f'{text}\naccepted at {listed}' if shares else text
+  if shares:
+    listed = ', '.join(f'{place}: {share:.0%}' for place, share in enumerate(shares, start=1))
+    text += f'\naccepted at {listed}'
+  return text
 
 
 def columns(lines: Sequence[Sequence[str]]) -> str:
-  """Lines up the cells of a table, each column to the right."""
+  """Writes a table; the cells of each column are aligned on the right."""
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  text = []
-  for line in lines:
-    padded = (f'{cell:>{width}}' for cell, width in zip(line, widths, strict=True))
-    text.append('  '.join(padded))
-  return '\n'.join(text)
+  return '\n'.join('  '.join(map(str.rjust, line, widths)) for line in lines)

@@ -55,7 +55,7 @@ from fastdec import extras, folders
 from fastdec.cli import opening, own_texts, prompt_file
 from fastdec.cli.flags import Parser, duration, number, one_of, whole
 from fastdec.cli.own_texts import Text
-from fastdec.cli.prompts import Prompt, hash_of, read_by_category, read_texts
+from fastdec.cli.prompts import Prompt, hash_prompts, read_by_category, read_texts
 from fastdec.cli.show import columns
 from fastdec.data.text.packing import PackedSource
 from fastdec.data.text.tokens import Ragged, TokenPairs
@@ -78,7 +78,7 @@ from fastdec.models.t5 import T5
 from fastdec.models.taps import RULE, numbered
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.load import open_fast, open_folder, type_of_draft
+from fastdec.text.load import choose_draft_type, open_fast, open_folder
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
 from fastdec.training.drafts.calibration import warmth_of
 from fastdec.training.drafts.kept import keep, numbers_of
@@ -145,12 +145,12 @@ def main(words: Sequence[str]) -> None:
   if len(prompts) < 2:
     raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
   plain = [prompt for _, prompt in prompts]
-  asked = opening.asked(args, plain, are_texts=args.as_is)
+  asked = opening.apply_chat_flags(args, plain, are_texts=args.as_is)
   text_record = {
     'model': folders.content(args.model),
-    'prompts': hash_of(plain),
+    'prompts': hash_prompts(plain),
     'max_len': args.max_len,
-    **opening.flags_of(args, SAMPLING),
+    **opening.pick_flags(args, SAMPLING),
     **prompt_file.chat_settings(args),
   }
   if args.dtype is not None:
@@ -224,7 +224,7 @@ def main(words: Sequence[str]) -> None:
     print(f'{published} holds it as {args.kind} is published')
   if draft is not None:
     decoding = Bound(generator.model, generator.params)  # in the type in which it writes
-    trained = fd.load_draft(out, type_of_draft(open_fast(args.model, args.dtype), args.dtype))
+    trained = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
     _tell(trained, decoding, work, steps, held_out)
   write_json(work / DONE, {'content': _content(args)})
   drop_checkpoints(work)
@@ -322,7 +322,7 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
   """Reads the model in the type in which it writes; by default that in which it is stored."""
   max_len = 1 if args.as_is else args.max_len
   generator = opening.open_without_weights(
-    args.model, args.dtype, prompts, max_len, template=opening.variables(args)
+    args.model, args.dtype, prompts, max_len, template=opening.read_template(args)
   )
   if args.as_is and generator.model.start_id is not None:
     raise UserError(f'--as-is is for a model that continues a text, and {args.model} reads one')
@@ -337,7 +337,7 @@ def _opened(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator
   if args.start is not None:
     _started(args, generator.model)
   folder = open_fast(args.model, args.dtype)
-  strategy = with_settings(generator.strategy, opening.flags_of(args, SAMPLING))
+  strategy = with_settings(generator.strategy, opening.pick_flags(args, SAMPLING))
   return dataclasses.replace(
     generator,
     params=folder.params(as_stored=folder.dtype is None and args.dtype is None),

@@ -6,13 +6,14 @@ Example:
   fastdec translate --model=nllb --source=en --target=de "A sentence."
   cat lines.txt | fastdec translate --model=folder --beam=4 --nbest=2
 
-Heads in the model's folder draft, where no flag says otherwise. With --beam it searches instead,
-and prints each hypothesis after its score. --strategy=tuned translates by the strategy that
-fastdec tune chose for the model, in its type of numbers and as many at once.
+If no flag says otherwise, heads in the model's folder draft. --beam searches instead, and prints
+each hypothesis after its score. --strategy=tuned uses what fastdec tune chose for the model: the
+strategy, the type of numbers, and the number of sentences decoded at once.
 """
 
 import argparse
 import dataclasses
+import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -21,11 +22,12 @@ import numpy as np
 import fastdec as fd
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser, number, whole
-from fastdec.cli.show import marked
+from fastdec.cli.prompts import split_lines
+from fastdec.cli.show import mark_blocks
 from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import finish_reason
 from fastdec.errors import UserError
-from fastdec.files import read_stdin, read_unpacked, text_of
+from fastdec.files import explained, read_stdin, read_unpacked, text_of
 from fastdec.terminal import plain_console
 from fastdec.text.load import open_folder
 
@@ -38,7 +40,7 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--input', help='file with a sentence on each line')
   parser.add_argument('--source', help="language of the sentences, such as 'en' (the tokenizer's)")
   parser.add_argument('--target', help="language of the translations, such as 'de' (the model's)")
-  parser.add_argument('--beam', type=whole(1), help='searches with this many beams instead')
+  parser.add_argument('--beam', type=whole(1), help='searches with a beam of this size')
   parser.add_argument(
     '--length-penalty', type=number, default=0.6, help="GNMT's alpha, of --beam (0.6)"
   )
@@ -48,12 +50,12 @@ def main(words: Sequence[str]) -> None:
   opening.add_length(parser, 100)
   opening.add_cores(parser)
   parser.add_argument('--rows', type=whole(1), help='sentences decoded at once (as tuned, or 16)')
-  parser.add_argument('--plain', action='store_true', help='prints the translations alone')
-  args, sentences = parser.read_beside(words)
+  parser.add_argument('--plain', action='store_true', help='prints only the translations')
+  args, sentences = parser.read_with_words(words)
 
   # Check sentences and flags before weights are read.
-  lines = _lines(args.input, sentences)
-  rows, search = opening.restrict_cores(args, len(lines)), _search(args)
+  lines = _read_lines(args.input, sentences)
+  rows, search = opening.restrict_cores(args, len(lines)), _read_search(args)
   opened = opening.open_without_weights(
     args.model, None, lines, args.max_len, 'sentence', args.source, args.target
   )
@@ -66,8 +68,10 @@ def main(words: Sequence[str]) -> None:
   # Search, and print each hypothesis after its score.
   if search is not None:
     generator = dataclasses.replace(opening.load(args), rows=rows)
-    for score, text in _hypotheses(generator, search, lines, args.max_len):
-      print(text if args.plain else f'{score:8.3f}  {text}')
+    for score, text in _search(generator, search, lines, args.max_len):
+      if not args.plain:
+        text = f'{score:8.3f}  {text}'
+      print(text)
     return
 
   # Or translate by a strategy, by default with the heads in the model's own folder.
@@ -76,11 +80,14 @@ def main(words: Sequence[str]) -> None:
   translations, console = generator(lines, args.max_len), plain_console()
   _warn_of_cut([translation.finish_reason for translation in translations], args.max_len)
   for translation in translations:
-    console.print(translation.text if args.plain else marked(translation.pieces))
+    if args.plain:
+      console.print(translation.text)
+    else:
+      console.print(mark_blocks(translation.pieces))
 
 
 def _warn_of_cut(reasons: Sequence[str], max_len: int) -> None:
-  """Notes on stderr how many translations --max-len has cut."""
+  """Says on stderr how many translations --max-len has cut."""
   cut = reasons.count('length')
   if cut:
     print(
@@ -90,7 +97,7 @@ def _warn_of_cut(reasons: Sequence[str], max_len: int) -> None:
     )
 
 
-def _search(args: argparse.Namespace) -> fd.Beam | None:
+def _read_search(args: argparse.Namespace) -> fd.Beam | None:
   """Returns the search of --beam; None without that flag."""
   if args.beam is None:
     if args.nbest > 1:
@@ -99,14 +106,14 @@ def _search(args: argparse.Namespace) -> fd.Beam | None:
   for name in ('strategy', 'draft', 'heads'):
     value = getattr(args, name)
     if value is not None:
-      raise UserError(f'--{name}={value} and --beam={args.beam} each say how to decode: give one')
+      raise UserError(f'--{name}={value} cannot be used with --beam={args.beam}: give one of them')
   return fd.Beam(args.beam, length_penalty=args.length_penalty, n_best=args.nbest)
 
 
-def _hypotheses(
+def _search(
   generator: fd.Generator, search: fd.Beam, lines: Sequence[str], max_len: int
 ) -> list[tuple[float, str]]:
-  """Returns the hypotheses of all lines, each line's best first, with their scores."""
+  """Returns the hypotheses of all lines with their scores, the best of each line first."""
   sources = [np.array(generator.read(line)[0], np.int32) for line in lines]
   parts = decode_each(
     generator.model, generator.params, sources, search, max_len, generator.rows,
@@ -125,26 +132,25 @@ def _hypotheses(
   return hypotheses
 
 
-def _lines(file: str | None, sentences: Sequence[str]) -> list[str]:
+def _read_lines(file: str | None, sentences: Sequence[str]) -> list[str]:
   """Reads the sentences of the command line, of a file, or of standard input."""
   if sentences and file is not None:
     raise UserError('there are sentences on the command line and --input: give one of them')
-  if not sentences and file is None and (sys.stdin is None or sys.stdin.isatty()):
+  if sentences:
+    name = 'the command line'
+    words = [sentence.replace('\n', ' ') for sentence in sentences]
+    data = '\n'.join([*words, '']).encode(errors='surrogateescape')
+  elif file is not None:
+    name = file
+    with explained('read', pathlib.Path(file), 'give a text file'):
+      data = read_unpacked(file)
+  elif sys.stdin is None or sys.stdin.isatty():
     raise UserError(
       'there is nothing to translate: give sentences, --input=FILE, or lines on standard input'
     )
-  if sentences:
-    words = [sentence.replace('\n', ' ') for sentence in sentences]
-    name, data = 'the command line', '\n'.join([*words, '']).encode(errors='surrogateescape')
-  elif file is None:
-    name, data = 'standard input', read_stdin()
   else:
-    try:
-      name, data = file, read_unpacked(file)
-    except OSError as error:
-      raise UserError(f'cannot read {file} ({error.strerror}): give a text file') from None
+    name, data = 'standard input', read_stdin()
   text = text_of(data, name)
   if not text:
     raise UserError(f'{name} is empty: give a sentence on each line')
-  # Only a newline ends a line, as for `wc -l`; a carriage return may precede it.
-  return [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
+  return split_lines(text.removesuffix('\n'))

@@ -1,35 +1,37 @@
-"""Finds the fastest way to decode here: on this machine, with this model, for such prompts.
+"""Finds the fastest way to decode with a model on this machine, for prompts like those given.
 
 Example:
   fastdec tune --model=folder --prompts=lines.txt --draft=eagle --draft=smaller --heads=heads
   fastdec generate --model=folder --prompt='A man in' --strategy=tuned --draft=eagle
 
 Greedy decoding, prompt lookup, lookahead and all that --draft and --heads can do, in several sizes,
-decode the same prompts in turn; those that fall behind are dropped. The command chooses, within
---budget, the fastest one that keeps --promise:
+decode the same prompts in turn; slow ones are dropped. Within --budget, the command chooses the
+fastest one that keeps --promise:
 
   exact     the output is the model's own greedy output (the default), as far as rounding lets it
             be the same text: docs/own/exact.md
-  law       tokens have the law of sampling at --temperature (the default where that is above 0)
-  relaxed   anything goes: top-n and typical acceptance of heads take part too
+  law       tokens have the law of sampling at --temperature (the default if that is above 0)
+  relaxed   the output may differ: top-n and typical acceptance of heads take part too
 
-One token a call takes part, and is kept unless something is faster beyond noise. Printed for each
-candidate: tokens a call; milliseconds a call and a token, prompts included; tokens a second; how
-many times as fast as plain decoding, with the interval that holds 95 % of 1000 samples of the
-prompts; and how many texts equal greedy decoding's. The choice is written beside the model, as
-tuned.json (in ~/.local/share/fastdec where the model's folder cannot be written). --strategy=tuned
-of the other commands, and fd.load_tuned, read it. On a CPU the first run of a minute or more also
-times the forms of a product, for all commands on this machine (fastdec/kernels/forms.py).
+Plain decoding, one token a call, takes part too. It is kept unless something is faster beyond
+noise. For each candidate the command prints tokens a call; milliseconds a call and a token, prompts
+included; tokens a second; how many times as fast as plain decoding it is, with the interval that
+holds 95 % of 1000 samples of the prompts; and how many texts equal greedy decoding's. It writes the
+choice to tuned.json in the model's folder (or in ~/.local/share/fastdec if that folder cannot be
+written), where --strategy=tuned of the other commands and fd.load_tuned find it. On a CPU, the
+first run of a minute or more also times the forms of a product, for all commands on this machine
+(fastdec/kernels/forms.py).
 
---dtypes=float32,int8,int8w tunes in several types, drafters in the type of the model (all: float32,
-int8, and where the machine has units for bfloat16 that and int8w). Without it the model has its own
-type, and a draft int8 where the CPU has units for that. In another type it is another model, whose
-own greedy output is kept. --batches=1,8 tunes with several numbers of prompts decoded at once. Each
-has its share of the budget. The first stays unless another is more than 10 % faster.
+--dtypes=float32,int8,int8w tunes in several types; drafters have the type of the model. all means
+float32, int8, and if the machine has units for bfloat16 also bfloat16 and int8w. Without --dtypes
+the model has its own type, and a draft int8 if the CPU has units for that. In a different type the
+model is a different one, whose own greedy output is kept. --batches=1,8 tunes with several numbers
+of prompts decoded at once. Each has its share of the budget. The first stays unless another is more
+than 10 % faster.
 
-Heads are tried as a chain, and as trees that are fitted to the prompts, once for all types; a draft
-network also together with prompt lookup, in one tree.
---strategy, once or more, tries others that draft with nothing: --strategy='jacobi(k=4)'.
+Heads are tried as a chain, and as trees that are fitted to the prompts once, for all types. A draft
+network is also tried together with prompt lookup, in one tree.
+--strategy, once or more, adds strategies without heads or draft: --strategy='jacobi(k=4)'.
 """
 
 import argparse
@@ -37,7 +39,6 @@ import dataclasses
 import logging
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,22 +49,23 @@ from fastdec.cli.prompts import read_prompts
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.strategy import TREES, choose_lengths, interleave, with_settings
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.evaluation.machine import computes_bfloat16
 from fastdec.evaluation.tree_calibration import calibrate
 from fastdec.files import place_to_write
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.drafting import draft_of
-from fastdec.text.load import load_heads, open_fast, type_of_draft
+from fastdec.text.drafting import load_checked_draft
+from fastdec.text.load import choose_draft_type, load_heads, open_fast
 from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
-# For each row decoded at once. They are more than are timed, because some may be too long.
-MEASURES = 60.0  # seconds of a budget, from which on products are timed first, which takes a few
+MEASURES = 60.0  # seconds: with this budget or more, products are timed first, for a few seconds
+# Prompts read for each row decoded at once. Not all are timed, because some may be too long.
 MOST_PROMPTS = 128
 CALIBRATED = 64  # prompts that a tree for heads is fitted to
-# Another type or number of rows is timed at another time: a smaller lead may be the machine's.
+# Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
 
 
@@ -79,24 +81,23 @@ def main(words: Sequence[str]) -> None:
   cores.restrict(args.model, max(args.batches), args.cores)  # before JAX looks for them
   programs.keep()
 
-  # Mistakes in the flags show before any work.
-  dtypes = _types(args.dtypes)
-  sampling = opening.flags_of(args, opening.SAMPLING)
+  # Find mistakes in the flags before any work.
+  dtypes = _list_types(args.dtypes)
+  sampling = opening.pick_flags(args, opening.SAMPLING)
   plain = with_settings(fd.Greedy(), sampling)
   if args.promise == 'exact' and plain.sampling is not None:
-    raise UserError('--temperature samples, which is never exact: give --promise=law')
+    raise UserError('--promise=exact cannot be kept with --temperature: give --promise=law')
   if args.promise == 'law' and plain.sampling is None:
-    raise UserError('--promise=law is about sampling: give --temperature too, or --promise=exact')
+    raise UserError('--promise=law needs --temperature: give it too, or --promise=exact')
   for text in args.strategy:
-    _in_words(text, sampling)
-  # Another place than that of --output: the model's folder, or the user's own.
+    _parse_strategy(text, sampling)
   output = place_to_write(args.output or file_to_write(args.model))
 
   # Take prompts from the whole file, and check them and the types of numbers.
   prompts = read_prompts(pathlib.Path(args.prompts))
   most = MOST_PROMPTS * max(args.batches)
   prompts = prompts[:: -(-len(prompts) // most)]
-  prompts, template = opening.asked(args, prompts), opening.variables(args)
+  prompts, template = opening.apply_chat_flags(args, prompts), opening.read_template(args)
   generators = {}
   for dtype in dtypes:
     generators[dtype] = opening.open_without_weights(
@@ -104,16 +105,18 @@ def main(words: Sequence[str]) -> None:
     )
 
   # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
-  _show_log()
-  deadline = time.perf_counter() + args.budget
+  log = logging.getLogger('fastdec.tuning')
+  log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
+  log.setLevel(logging.INFO)
+  deadline = wallclock.now() + args.budget
   if args.budget >= MEASURES:
     programs.measure_forms()
-  runs = left = len(dtypes) * len(args.batches)  # `left`: those that are still to come
+  runs = left = len(dtypes) * len(args.batches)
   results: list[tuple[fd.Tuned, str | None]] = []
   too_short = ''
   trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype, generator in generators.items():
-    if left < runs and time.perf_counter() >= deadline:
+    if left < runs and wallclock.now() >= deadline:
       print(f'the budget ended before {dtype}\n')
       break
     ids = [generator.read(prompt)[0] for prompt in prompts]
@@ -122,13 +125,15 @@ def main(words: Sequence[str]) -> None:
     for path in args.heads:
       heads.append((pack_if_faster(*load_heads(path, dtype or opened.dtype)), path))
     for path in args.draft:
-      of_draft = type_of_draft(opened, dtype)
-      drafts.append((draft_of(path, of_draft, None, generator.model, generator.tokenizer), path))
+      draft_type = choose_draft_type(opened, dtype)
+      drafts.append(
+        (load_checked_draft(path, draft_type, None, generator.model, generator.tokenizer), path)
+      )
     target = Bound(*pack_if_faster(generator.model, opened.params()))
-    candidates = _candidates(args, sampling, heads, drafts, target, ids, trees)
+    candidates = _list_candidates(args, sampling, heads, drafts, target, ids, trees)
     for rows in args.batches:
-      print(f'{_title(rows, dtype)}:', flush=True)
-      share = (deadline - time.perf_counter()) / left
+      print(f'{describe_run(rows, dtype)}:', flush=True)
+      share = (deadline - wallclock.now()) / left
       left -= 1
       try:
         tuned = fd.tune(
@@ -152,8 +157,9 @@ def main(words: Sequence[str]) -> None:
       results.append((dataclasses.replace(tuned, dtype=dtype), folder))
       print(f'{tuned}\n{tuned.why}\n')
   if not results:
-    each = f' (for each of {runs} runs)' if runs > 1 else ''
-    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}{each}')
+    if runs > 1:
+      too_short += f' (for each of {runs} runs)'
+    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}')
   _save(args, results, output)
 
 
@@ -187,8 +193,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   return parser.read(words)
 
 
-def _types(names: str | None) -> list[str | None]:
-  """Lists the types of --dtypes; for 'all' those that this machine has units for."""
+def _list_types(names: str | None) -> list[str | None]:
+  """Lists the types of --dtypes; 'all' means those that this machine has units for."""
   if names is None:
     return [None]
   if names == 'all':
@@ -198,13 +204,15 @@ def _types(names: str | None) -> list[str | None]:
   return list(dict.fromkeys(names.split(',')))
 
 
-def _in_words(text: str, sampling: dict[str, Any]) -> Any:
-  """Returns a strategy of --strategy; it samples as the flags say, unless its words say how."""
+def _parse_strategy(text: str, sampling: dict[str, Any]) -> Any:
+  """Reads a --strategy. It samples as the flags say, unless it says so itself."""
   strategy = parse(text)
-  return strategy if strategy.sampling is not None else with_settings(strategy, sampling)
+  if strategy.sampling is None:
+    strategy = with_settings(strategy, sampling)
+  return strategy
 
 
-def _candidates(
+def _list_candidates(
   args: argparse.Namespace,
   sampling: dict[str, Any],
   heads: Sequence[tuple[Any, str]],
@@ -223,13 +231,16 @@ def _candidates(
   if not args.no_lookahead:
     bases.append(Candidate(with_settings(fd.Lookahead(), sampling)))
   for text in args.strategy:
-    bases.append(Candidate(_in_words(text, sampling)))
+    bases.append(Candidate(_parse_strategy(text, sampling)))
   # Heads are tried as a chain, and as trees that suit the prompts.
   for part, folder in heads:
     if folder not in trees:
       print(f'fitting a tree to {folder}', flush=True)
-      trees[folder] = _fitted_tree(args, target, part, ids)
-    families += _head_families(args, sampling, part, folder, trees[folder])
+      prompts, most = list(ids)[:CALIBRATED], max(args.nodes or TREES)
+      rows = min(16, len(prompts))
+      fitted = calibrate(target, Bound(*part), prompts, most, args.max_len, rows)
+      trees[folder] = [list(path) for path in fitted.tree.choices]
+    families += _list_head_families(args, sampling, part, folder, trees[folder])
     bases.append(Candidate(with_settings(fd.Blockwise(part), sampling), folder))
   for part, folder in drafts:
     usual = usual_for(part)
@@ -243,24 +254,16 @@ def _candidates(
   return interleave(*families)
 
 
-def _fitted_tree(
-  args: argparse.Namespace, target: Bound, heads: Any, prompts: Sequence[Sequence[int]]
-) -> list[list[int]]:
-  """Returns paths of ranks, in the order in which they pay for these heads on the model's text."""
-  prompts, most = list(prompts)[:CALIBRATED], max(args.nodes or TREES)
-  rows = min(16, len(prompts))
-  calibration = calibrate(target, Bound(*heads), prompts, most, args.max_len, rows)
-  return [list(path) for path in calibration.tree.choices]
-
-
-def _head_families(
+def _list_head_families(
   args: argparse.Namespace, sampling: dict[str, Any], heads: Any, folder: str, tree: Sequence[Any]
 ) -> list[list[Candidate]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part.
 
-  The fitted tree's first paths are the best smaller tree.
+  The first paths of the fitted tree make the best smaller tree.
   """
-  wanted = None if args.nodes is None else [nodes - 1 for nodes in args.nodes]
+  wanted = None
+  if args.nodes is not None:
+    wanted = [nodes - 1 for nodes in args.nodes]
   trees = []
   for size in choose_lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
     trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
@@ -278,31 +281,36 @@ def _save(
   args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None]], output: pathlib.Path
 ) -> None:
   """Writes the fastest result, and prints which it is."""
-  (first, _), *others = results
+  first, _ = results[0]
   best, folder = results[0]
-  for tuned, other_folder in others:
+  for tuned, other_folder in results[1:]:
     if tuned.tokens_per_second > MARGIN * best.tokens_per_second:
       best, folder = tuned, other_folder
-  best = dataclasses.replace(best, why=best.why + compared(best, first))
+  best = dataclasses.replace(best, why=best.why + compare_runs(best, first))
   file = best.save(args.model, folder, output)
   print(
-    f'{best.why}\n{_title(best.rows, best.dtype)}, at most {best.max_len} tokens:'
+    f'{best.why}\n{describe_run(best.rows, best.dtype)}, at most {best.max_len} tokens:'
     f' {best.prompts} prompts; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
     f' compiling; {best.machine}'
   )
-  flags = f'--strategy={"tuned" if args.output is None else file}'
+  flags = '--strategy=tuned'
+  if args.output is not None:
+    flags = f'--strategy={file}'
   if folder is not None:
-    flags += f' --{"heads" if folder in args.heads else "draft"}={folder}'
+    flag = 'heads' if folder in args.heads else 'draft'
+    flags += f' --{flag}={folder}'
   print(f'Written to {file}; use it by {flags}')
 
 
-def compared(best: fd.Tuned, first: fd.Tuned) -> str:
+def compare_runs(best: fd.Tuned, first: fd.Tuned) -> str:
   """Compares the best with the first type and number of rows, in words."""
   if best is first:
     return ''
   ratio = best.tokens_per_second / first.tokens_per_second
-  titles = _title(best.rows, best.dtype), _title(first.rows, first.dtype)
-  text = f'; {titles[0]}, {ratio:.2f} times the tokens a second of {titles[1]}'
+  text = (
+    f'; {describe_run(best.rows, best.dtype)}, {ratio:.2f} times the tokens a second of'
+    f' {describe_run(first.rows, first.dtype)}'
+  )
   if best.dtype == first.dtype or best.table[0].same is None:
     return text
   pairs = list(zip(best.texts, first.texts, strict=False))
@@ -310,12 +318,8 @@ def compared(best: fd.Tuned, first: fd.Tuned) -> str:
   return f'{text}; {100 * same:.1f} % of its greedy texts are those of {first.dtype}'
 
 
-def _title(rows: int, dtype: str | None) -> str:
-  return f'{rows} at once' + (f' in {dtype}' if dtype else '')
-
-
-def _show_log() -> None:
-  """Shows what `fd.tune` logs."""
-  log = logging.getLogger('fastdec.tuning')
-  log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
-  log.setLevel(logging.INFO)
+def describe_run(rows: int, dtype: str | None) -> str:
+  """Names a number of rows and a type: '8 at once in int8'."""
+  if not dtype:
+    return f'{rows} at once'
+  return f'{rows} at once in {dtype}'

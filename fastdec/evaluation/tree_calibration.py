@@ -171,7 +171,7 @@ def widths_of(tree: Tree) -> list[int]:
   return [n for n in WIDTHS if n < most] + [most]
 
 
-def timed(
+def time_sizes(
   calibration: Calibration,
   target: Bound,
   heads: Bound,

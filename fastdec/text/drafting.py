@@ -16,41 +16,47 @@ from fastdec.heads.draft import check_target
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
-from fastdec.text.load import is_draft, load_draft, open_fast, tokenizer_of
+from fastdec.text.load import is_draft, load_draft, load_tokenizer, open_fast
 
 UNKNOWN = ' ⁇ '  # SentencePiece writes it for an unknown token; other tokenizers write nothing
 
 
-def draft_of(
+def load_checked_draft(
   path: PathLike, dtype: Any, mesh: Mesh | None, model: Model, tokenizer: Any
 ) -> tuple[Any, Params]:
   """Reads the draft network, or the smaller model, of a folder.
 
   Raises:
-    UserError: a network of another model, or a smaller model with another tokenizer.
+    UserError: a network for a different model, or a smaller model with a different tokenizer.
   """
   if is_draft(path):
     network = load_draft(path, dtype, mesh)
     check_target(Bound(*network), model)
     return pack_if_faster(*network)
   folder = open_fast(path, dtype)
-  check_same_ids(tokenizer, tokenizer_of(folder), path)
+  check_same_ids(tokenizer, load_tokenizer(folder), path)
   return pack_if_faster(folder.model, folder.params(mesh))
 
 
 def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
-  """Raises UserError where the ids that both tokenizers have do not all mean the same."""
+  """Raises UserError unless all ids that both tokenizers have mean the same."""
   have_source = hasattr(tokenizer, 'source') and hasattr(other, 'source')
   if have_source and tokenizer.source.words != other.source.words:
     raise UserError(
-      f'{path} reads other source words than the model: give one with its dictionaries'
+      f'{path} has different source words than the model: give a draft with its dictionaries'
     )
   for token in range(min(tokenizer.vocab_size, other.vocab_size)):
     ours, theirs = tokenizer.decode([token]), other.decode([token])
     if ours == theirs or {ours, theirs} == {'', UNKNOWN}:
       continue
-    # One folder's settings may call a token special, which another's don't.
-    ours, theirs = (_piece(one, token) for one in (tokenizer, other))
+    # A token may be special by the settings of only one folder: compare pieces, if there are some.
+    pieces = []
+    for one in (tokenizer, other):
+      if callable(getattr(one, 'pieces', None)):
+        pieces += one.pieces([token])
+      else:
+        pieces.append(one.decode([token]))
+    ours, theirs = pieces
     if ours != theirs:
       raise UserError(
         f'{path} and the model have different vocabularies, of {other.vocab_size:,} and'
@@ -59,20 +65,22 @@ def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
       )
 
 
-def _piece(tokenizer: Any, token: int) -> str:
-  """Returns the piece of an id; its text, if the tokenizer has no pieces."""
-  has_pieces = callable(getattr(tokenizer, 'pieces', None))
-  return tokenizer.pieces([token])[0] if has_pieces else tokenizer.decode([token])
+def make_strategy(words: str | None, part: tuple[Any, Params] | None, model: Any) -> Any:
+  """Returns the strategy in words, or the usual one, for heads or a draft.
 
-
-def strategy_of(words: str | None, part: tuple[Any, Params] | None, model: Any) -> Any:
-  """Returns the strategy of a description, or the usual one, for heads or a draft of `draft_of`.
+  Args:
+    words: the strategy; None: the usual one.
+    part: heads, or a draft of `load_checked_draft`; None: the strategy needs neither.
+    model: the target.
 
   Raises:
     UserError: as `parse` and `check_fits`.
   """
-  strategy = usual_for(part) if words is None else parse(words, part)
-  if strategy.drafts_by_model:  # `draft_of` has compared the ids
+  if words is None:
+    strategy = usual_for(part)
+  else:
+    strategy = parse(words, part)
+  if strategy.drafts_by_model:  # `load_checked_draft` has compared the ids
     strategy = dataclasses.replace(strategy, same_ids=True)
   if strategy.part:
     check_fits(model, strategy)
@@ -80,13 +88,13 @@ def strategy_of(words: str | None, part: tuple[Any, Params] | None, model: Any) 
 
 
 def check_fits(model: Any, strategy: Any) -> None:
-  """Raises UserError for heads or a draft of another model, before the model's weights are read.
+  """Raises UserError if heads or a draft do not fit the model, before its weights are read.
 
-  It traces the prompt and one call with shapes in place of parameters.
+  It traces the prompt and one call with shapes instead of parameters.
   """
-  is_source = model.start_id is not None
-  source = np.full((1, 1), model.pad_id, np.int32) if is_source else None
-  tokens = np.full((1, 1), model.start_id if is_source else model.pad_id, np.int32)
+  source, tokens = None, np.full((1, 1), model.pad_id, np.int32)
+  if model.start_id is not None:
+    source, tokens = tokens, np.full((1, 1), model.start_id, np.int32)
   one = np.ones(1, np.int32)
   prompt = Prompt(source, tokens, one, np.zeros(1, bool), one)
   strategy.check(model, prompt, 1)

@@ -37,15 +37,15 @@ from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, compute_spelling
 from fastdec.laws.processors import Processors
 from fastdec.text import programs
-from fastdec.text.drafting import draft_of, strategy_of
+from fastdec.text.drafting import load_checked_draft, make_strategy
 from fastdec.text.generated import Generated
 from fastdec.text.load import (
+  choose_draft_type,
   is_tuned,
   load_heads,
+  load_tokenizer,
   load_tuned,
   open_fast,
-  tokenizer_of,
-  type_of_draft,
 )
 from fastdec.text.reader import Reader, StopReader
 
@@ -109,7 +109,7 @@ class Generator:
       heads: folder of prediction heads (`fd.load_heads`).
       dtype, mesh: as in `fd.load`, for all that is read. None: the model's own type, or float32
         where that is slow on this CPU, as a note says (`load.open_fast`); and a draft in int8 where
-        that is fast (`load.type_of_draft`).
+        that is fast (`load.choose_draft_type`).
       strategy: an object; a description such as 'speculative(gamma=4)'; 'tuned', which `fd.tune`
         chose for this model; or the name of a file that it wrote. Give the draft or heads that it
         uses too. None: the usual one for `draft` or `heads`, else `Greedy()`.
@@ -137,7 +137,7 @@ class Generator:
 
     # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
     folder = open_fast(path, dtype)
-    model, tokenizer = folder.model, tokenizer_of(folder)
+    model, tokenizer = folder.model, load_tokenizer(folder)
     _languages_of(model, tokenizer, source, target)  # refuses them
     _note_turn_end(path, model, tokenizer)
 
@@ -145,7 +145,7 @@ class Generator:
       # Read the draft or heads. Words may name a strategy for those in the model's own folder.
       part = None
       if draft is not None:
-        part = draft_of(draft, type_of_draft(folder, dtype), mesh, model, tokenizer)
+        part = load_checked_draft(draft, choose_draft_type(folder, dtype), mesh, model, tokenizer)
       elif heads is not None:
         part = pack_if_faster(*load_heads(heads, dtype or folder.dtype, mesh))
       elif strategy is not None and folder.has_heads:
@@ -153,7 +153,7 @@ class Generator:
 
       # Choose the strategy.
       words = strategy
-      strategy = strategy_of(words, part, model)
+      strategy = make_strategy(words, part, model)
       if (draft is not None or heads is not None) and not strategy.part:
         raise UserError(
           f'strategy={shown(words)} drafts without a folder: leave out draft and heads'

@@ -46,7 +46,6 @@ __all__ = [
   'open_fast',
   'open_folder',
   'save_heads',
-  'tokenizer_of',
 ]
 HALVES = ('bfloat16', 'float16')
 
@@ -111,7 +110,7 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   return dataclasses.replace(folder, dtype='float32')
 
 
-def type_of_draft(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
+def choose_draft_type(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
   """Returns the type to read a draft in, for a model that `open_fast` opened with this dtype.
 
   A draft only guesses, so rounding it changes no lossless text. If no type is asked for it is read
@@ -163,29 +162,29 @@ def load_heads(
   return folder.heads, folder.head_params(mesh)
 
 
-def load_tokenizer(path: PathLike) -> Any:
-  """Reads the tokenizer of a folder or workdir, or of a folder of a tokenizer's files alone.
+def load_tokenizer(path: PathLike | Folder) -> Any:
+  """Reads the tokenizer of a model's folder or workdir, or of a folder of tokenizer files.
 
   .encode(str, special=True) -> list[int], .decode(ids) -> str; for chats .render(messages) -> str
   and .encode_chat(messages) -> list[int].
+
+  Args:
+    path: the folder, or what `open_folder` returned for it.
   """
-  folder = resolved(path)
-  names = (*TOKENIZER_FILES, *tokenizers.UNREAD)
-  has_tokenizer = any((folder / name).is_file() for name in names)
-  # A run's workdir has its model in the folder 'model'.
-  has_model = any((folder / name / 'config.json').is_file() for name in ('', 'model'))
-  if has_tokenizer and not has_model:
-    return tokenizers.load(folder)
-  return tokenizer_of(open_folder(folder))
-
-
-def tokenizer_of(folder: Folder) -> Any:
-  """Reads the tokenizer in the folder of a model."""
-  if isinstance(folder, native.NativeFolder):
-    return tokenizers.load_ours(folder.path)
-  if isinstance(folder, gguf.GgufFile):
-    return tokenizers.load_gguf(folder.header)
-  return tokenizers.load(folder.path, folder.config.get('model_type'))
+  if not isinstance(path, Folder):
+    place = resolved(path)
+    names = (*TOKENIZER_FILES, *tokenizers.UNREAD)
+    has_tokenizer = any((place / name).is_file() for name in names)
+    # A run's workdir has its model in the folder 'model'.
+    has_model = any((place / name / 'config.json').is_file() for name in ('', 'model'))
+    if has_tokenizer and not has_model:
+      return tokenizers.load(place)
+    path = open_folder(place)
+  if isinstance(path, native.NativeFolder):
+    return tokenizers.load_ours(path.path)
+  if isinstance(path, gguf.GgufFile):
+    return tokenizers.load_gguf(path.header)
+  return tokenizers.load(path.path, path.config.get('model_type'))
 
 
 def load_draft(
@@ -302,7 +301,7 @@ def load_tuned(
       )
     loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
     opened = open_fast(model, tuned.dtype)
-    of_heads, of_draft = tuned.dtype or opened.dtype, type_of_draft(opened, tuned.dtype)
+    of_heads, of_draft = tuned.dtype or opened.dtype, choose_draft_type(opened, tuned.dtype)
     dtype = of_heads if kind == 'heads' else of_draft
     drafting = loaders[kind](folder, dtype=dtype, mesh=mesh)
     if prepare is not None:

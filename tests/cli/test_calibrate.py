@@ -38,7 +38,7 @@ def test_without_timing_all_nodes_are_taken(translator, fastdec, prompts, tmp_pa
 
 
 @pytest.mark.parametrize('words, message', [
-  (['--output={tmp}/tree.txt'], 'is no JSON file: give a name such as tree.json'),
+  (['--output={tmp}/tree.txt'], 'must end in .json: give a name such as tree.json'),
   (['--output={tmp}/tree.json', '--heads={tmp}'], 'has no config.json: give the workdir of a run'),
   (['--output={tmp}/tree.json', '--nodes=1'], '--nodes=1 is not possible'),
 ])  # fmt: skip

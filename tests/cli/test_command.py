@@ -36,18 +36,18 @@ def test_all_commands_are_listed(fastdec):
 
 
 @pytest.mark.parametrize('words, message', [
-  (['generat'], "there is no command 'generat': did you mean generate?"),
+  (['generat'], "unknown command 'generat': did you mean generate?"),
   (['shortlist'], 'fastdec shortlist is no longer supported: give fastdec train-draft --words=N'),
-  (['xyz'], "there is no command 'xyz': known are generate, chat"),
-  (['pool'], 'there is no --model, --texts, --output: see fastdec pool --help'),
-  (['pool', '--modle=x'], 'there is no flag --modle: did you mean --model? fastdec pool --help'),
+  (['xyz'], "unknown command 'xyz': give one of generate, chat"),
+  (['pool'], 'fastdec pool needs --model, --texts, --output: see fastdec pool --help'),
+  (['pool', '--modle=x'], 'unknown flag --modle: did you mean --model? fastdec pool --help'),
   (['pool', 'x', '--model=m', '--texts=t', '--output=o'], "'x' is not a flag: fastdec pool --help"),
   (['pool', '--model'], '--model: expected one argument: see fastdec pool --help'),
   (['pool', '--model=', '--texts=t', '--output=o'], '--model= is empty: give a value'),
   (['tune', '--model=m', '--prompts=p', '--heads=h', '--heads='], '--heads= is empty'),
   (['pool', '--ngram=²'], '--ngram=² is not possible: give a whole number, 2 or more'),
   (['pool', '--ngram=' + '9' * 5000], 'give a whole number, 2 to 2147483647'),
-  (['convert', 'x.gguf'], 'x.gguf is no checkpoint of fairseq: the other commands take it'),
+  (['convert', 'x.gguf'], 'x.gguf is not a fairseq checkpoint: give it to the other commands'),
 ])  # fmt: skip
 def test_a_word_that_is_no_word_of_the_command(fastdec, words, message):
   assert message in fastdec(*words).mistake
@@ -174,7 +174,7 @@ def test_too_little_memory_is_a_sentence(fastdec, monkeypatch, error):
 
   monkeypatch.setattr('fastdec.cli.pool.main', read)
   ended = fastdec('pool')
-  assert ended.code == 1 and 'the memory does not suffice' in ended.err
+  assert ended.code == 1 and 'the memory is too small' in ended.err
 
 
 @pytest.mark.slow

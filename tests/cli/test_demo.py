@@ -112,7 +112,7 @@ def test_a_request_has_one_bound_and_its_answer_another(server, monkeypatch):
       time.sleep(0.01)
     assert {*server._ends.values()} == {now + page.SENDING}
     of_sent = next(iter(server._sending))
-    server.received(of_sent)
+    server.note_arrival(of_sent)
     assert sorted(server._ends.values()) == [now + page.SENDING, now + server.seconds]
     now += page.SENDING + 0.01
     assert idle.recv(1) == b'' and of_sent in server._ends

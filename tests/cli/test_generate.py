@@ -12,7 +12,7 @@ import rich.console
 
 import fastdec as fd
 from fastdec.cli import generate, opening, prompt_file
-from fastdec.cli.show import accepted_shares, columns, counted
+from fastdec.cli.show import accepted_shares, columns, describe_blocks
 from tests.cli.conftest import PROMPTS
 from tests.decoding.fakes import HashLM
 
@@ -185,12 +185,12 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(
   assert (lines[1]['text'], lines[1]['tokens']) == greedy_text(translator, PROMPTS[1], 9)
   blocks = np.sum([line['blocks'] + [0] * (9 - len(line['blocks'])) for line in lines], axis=0)
   assert blocks @ range(1, 10) == sum(line['tokens'] - 1 for line in lines)
-  assert counted(blocks.tolist(), 9) in ended.out and 'accepted at 1: ' in ended.out
+  assert describe_blocks(blocks.tolist(), 9) in ended.out and 'accepted at 1: ' in ended.out
   cut = [line['tokens'] == 9 for line in lines]  # none of these ends with its ninth
   assert [line['finish_reason'] == 'length' for line in lines] == cut and any(cut)
   assert f'{sum(cut)} of them were cut at --max-len=9: raise it' in ended.out
   again = fastdec(*words)  # it only reads the lines
-  assert '0 of them new' in again.out and counted(blocks.tolist(), 9) in again.out
+  assert '0 of them new' in again.out and describe_blocks(blocks.tolist(), 9) in again.out
   names = sorted(path.name for path in out.parent.iterdir())
   assert names == ['out.jsonl', 'out.jsonl.settings.json']
 
@@ -355,8 +355,8 @@ def test_a_damaged_line_is_named(tmp_path):
 def test_shares_of_calls_that_accept_each_place():
   assert accepted_shares([2, 1, 1], 3) == [0.5, 0.25, 0.0]  # blocks of 1, 1, 2 and 3 tokens
   assert accepted_shares([], 3) == []
-  assert counted([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
-  assert counted([4], 0) == '1.00 tokens per call' and counted([], 3) == ''
+  assert describe_blocks([2, 1, 1], 3) == '1.75 tokens per call\naccepted at 1: 50%, 2: 25%, 3: 0%'
+  assert describe_blocks([4], 0) == '1.00 tokens per call' and describe_blocks([], 3) == ''
   assert columns([['a', 'bcd'], ['ef', 'g']]) == ' a  bcd\nef    g'
 
 

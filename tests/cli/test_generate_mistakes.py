@@ -15,8 +15,8 @@ from fastdec.folders.native import NativeFolder
 
 MISTAKES = {
   'no prompt': ([], 'nothing to continue'),
-  'both': (['--prompt=a', '--prompts={files}/lines', '--output=o'], 'both given'),
-  'no output': (['--prompts={files}/lines'], 'belong together'),
+  'both': (['--prompt=a', '--prompts={files}/lines', '--output=o'], 'used with --prompts: give'),
+  'no output': (['--prompts={files}/lines'], '--prompts needs --output'),
   'empty prompt': (['--prompt= '], '--prompt is empty'),
   'not characters': (['--prompt=a\udcff'], '--prompt is not UTF-8'),
   'unknown folder': (['--prompt=a', '--model={files}/nowhere'], 'is not a folder'),

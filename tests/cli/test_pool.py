@@ -87,7 +87,7 @@ def test_a_pool_of_another_vocabulary(translator, fastdec, tmp_path):
   ('nowhere', None, 'cannot read {file} (No such file or directory): give a text file with a text'
                     ' on each line'),
   ('empty', '', '{file} is empty: give a text on each line'),
-  ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} is no output of fastdec generate'),
+  ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} has no text: give {{"text": "..."}}'),
   ('short', 'a\n', 'texts must be ids, and one must have 5 tokens or more'),
 ])  # fmt: skip
 def test_texts_that_cannot_be_counted(translator, fastdec, tmp_path, name, data, message):

@@ -9,7 +9,7 @@ import pytest
 
 from fastdec.cli import opening
 from fastdec.cli.flags import Parser
-from fastdec.cli.prompts import Question, asked, hash_of, read_prompts, read_texts
+from fastdec.cli.prompts import Question, hash_prompts, read_prompts, read_texts, wrap_in_chats
 from fastdec.errors import UserError, UserNote
 from fastdec.files import read_json, read_unpacked
 
@@ -44,10 +44,10 @@ def test_prompts_of_several_lines_stand_in_json_lines(tmp_path):
 @pytest.mark.parametrize(
   ('line', 'reason'),
   [
-    ('A man', 'no JSON: Expecting value'),
-    ('{"prompt": "a\\ud800"}', 'no JSON: it has half a character'),
-    ('{"prompt": "a", "\\udc00": 1}', 'no JSON: it has half a character'),
-    ('[' * 10**5, 'no JSON: it is nested too deep'),
+    ('A man', 'not JSON: Expecting value'),
+    ('{"prompt": "a\\ud800"}', 'not JSON: it has half a character'),
+    ('{"prompt": "a", "\\udc00": 1}', 'not JSON: it has half a character'),
+    ('[' * 10**5, 'not JSON: it is nested too deep'),
     *((line, '') for line in ('{"text": "a"}', '{"prompt": 3}', '{"prompt": " "}', '["prompt"]')),
   ],
 )
@@ -113,17 +113,17 @@ def test_a_text_may_look_like_json(tmp_path, text):
   ('table.csv', 'prompt,answer\na,b\n', 'table.csv is a table by its name: give a .txt file'),
   ('table.csv.gz', 'prompt,answer\na,b\n', 'is a table by its name'),
   ('some.txt', '[{"prompt": "a"},\n 3]', 'record 2 of .*some.txt has no prompt: give'),
-  ('some.txt', '[\n{"prompt": "a"},\n', r'some.txt begins as JSON, and is none \(Expecting'),
-  ('some.json', '{\n"prompt": "a",\n', r'some.json begins as JSON, and is none \(Expecting'),
-  ('some.json', 'A man\n', r'line 1 of .*some.json has no prompt \(no JSON: Expecting'),
+  ('some.txt', '[\n{"prompt": "a"},\n', r'begins as JSON, but cannot be parsed \(Expecting'),
+  ('some.json', '{\n"prompt": "a",\n', r'begins as JSON, but cannot be parsed \(Expecting'),
+  ('some.json', 'A man\n', r'line 1 of .*some.json has no prompt \(not JSON: Expecting'),
   ('some', '{"data": ["a"]}\n', 'line 1 of .*some has no prompt: give {"prompt": "..."} on each'),
   ('some', '[]', 'is an empty array'),
-  ('some', '{"messages": [{"from": "a"}]}', r'\("messages" is a list of {"role": "user",'),
-  ('some', '{"messages": [{"role": "assistant", "content": "a"}]}', 'line 1 of .* an answer alone'),
+  ('some', '{"messages": [{"from": "a"}]}', r'\("messages" must be a list of {"role": "user",'),
+  ('some', '{"messages": [{"role": "assistant", "content": "a"}]}', 'line 1 of .* only an answer'),
   ('some', '{"messages": [{"role": "user", "content": "a"}], "tools": [1]}', 'has "tools", which'),
-  ('some', '{"turns": "Who?"}', r'\("turns" is a list of a user\'s texts, of which the first is'),
-  ('some', '{"conversations": [{"from": []}]}', '"conversations" is a list of {'),
-  ('some', '{"conversations": [{"from": "owl", "value": "a"}]}', '"conversations" is a list of {'),
+  ('some', '{"turns": "Who?"}', r'\("turns" must be a list of a user\'s texts, of which the model'),
+  ('some', '{"conversations": [{"from": []}]}', '"conversations" must be a list'),
+  ('some', '{"conversations": [{"from": "owl", "value": "a"}]}', '"conversations" must be a list'),
 ])  # fmt: skip
 def test_what_is_neither_text_nor_a_prompt_of_json_is_named(tmp_path, name, text, message):
   (tmp_path / name).write_text(text)
@@ -181,16 +181,16 @@ def test_published_question_files(shared, name, number, kind):
 
 def test_prompts_are_known_by_their_places_and_kinds():
   keys = ['x', 'y\nz'], ['x\ny', 'z'], ['x', Question('y\nz')], ['x', [USER]], ['x']
-  assert len({hash_of(prompts) for prompts in keys}) == 5
+  assert len({hash_prompts(prompts) for prompts in keys}) == 5
 
 
 def test_a_chat_is_asked_where_flags_or_questions_say_so():
   prompts = ['A man', Question('Who?'), [USER], [SYSTEM, USER]]
   said = {'role': 'user', 'content': 'A man'}
   brief = {'role': 'system', 'content': 'Short!'}
-  assert [*asked(prompts, False, None, False)] == ['A man', 'Who?', [USER], [SYSTEM, USER]]
-  assert [*asked(prompts, False, None, True)] == ['A man', [USER], [USER], [SYSTEM, USER]]
-  assert [*asked(prompts, True, 'Short!', True)] == [
+  assert [*wrap_in_chats(prompts, False, None, False)] == ['A man', 'Who?', [USER], [SYSTEM, USER]]
+  assert [*wrap_in_chats(prompts, False, None, True)] == ['A man', [USER], [USER], [SYSTEM, USER]]
+  assert [*wrap_in_chats(prompts, True, 'Short!', True)] == [
     [brief, said], [brief, USER], [brief, USER], [SYSTEM, USER],
   ]  # fmt: skip
 
@@ -204,28 +204,29 @@ def flags(*words):
 
 def test_a_note_says_what_may_be_a_mistake(talker, translator):
   with pytest.warns(UserNote, match='has a chat template, and texts are continued without it'):
-    assert opening.asked(flags(f'model={talker}'), ['A man']) == ['A man']
+    assert opening.apply_chat_flags(flags(f'model={talker}'), ['A man']) == ['A man']
   with pytest.warns(UserNote, match='has no chat template: it continues the questions as texts'):
-    assert opening.asked(flags(f'model={translator}'), [Question('Who?')]) == ['Who?']
+    assert opening.apply_chat_flags(flags(f'model={translator}'), [Question('Who?')]) == ['Who?']
 
 
 @pytest.mark.filterwarnings('error')
 def test_no_note_where_all_is_asked(talker, translator):
   said = [{'role': 'user', 'content': 'A man'}]
-  assert opening.asked(flags(f'model={talker}', 'chat'), ['A man']) == [said]
-  assert opening.asked(flags(f'model={talker}'), [[USER], Question('Who?')]) == [[USER], [USER]]
-  assert opening.asked(flags(f'model={talker}'), ['A man'], are_texts=True) == ['A man']
-  assert opening.asked(flags(f'model={translator}'), ['A man']) == ['A man']
+  assert opening.apply_chat_flags(flags(f'model={talker}', 'chat'), ['A man']) == [said]
+  questions = [[USER], Question('Who?')]
+  assert opening.apply_chat_flags(flags(f'model={talker}'), questions) == [[USER], [USER]]
+  assert opening.apply_chat_flags(flags(f'model={talker}'), ['A man'], are_texts=True) == ['A man']
+  assert opening.apply_chat_flags(flags(f'model={translator}'), ['A man']) == ['A man']
 
 
 def test_variables_of_a_chat_template(talker, translator):
   words = ['template=enable_thinking=false', 'template=tools=[{"a": 1}]']
   wanted = {'enable_thinking': False, 'tools': [{'a': 1}]}
-  assert opening.variables(flags(f'model={talker}', *words)) == wanted
+  assert opening.read_template(flags(f'model={talker}', *words)) == wanted
   python = flags(f'model={talker}', 'template=enable_thinking=False')
-  assert opening.variables(python) == {'enable_thinking': False}
+  assert opening.read_template(python) == {'enable_thinking': False}
   text = flags(f'model={talker}', 'template=enable_thinking=maybe=not')
-  assert opening.variables(text) == {'enable_thinking': 'maybe=not'}
+  assert opening.read_template(text) == {'enable_thinking': 'maybe=not'}
   for one, message in (
     (f'model={talker} template=warmth=3', "the chat template has no variable 'warmth'"),
     (f'model={translator} template=tools=3', 'has no chat template'),
@@ -236,5 +237,5 @@ def test_variables_of_a_chat_template(talker, translator):
   ):
     with pytest.raises(UserError, match=message):
       args = flags(*one.split(maxsplit=1))
-      opening.asked(args, ['A man'])
-      opening.variables(args)
+      opening.apply_chat_flags(args, ['A man'])
+      opening.read_template(args)

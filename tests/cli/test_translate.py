@@ -51,8 +51,8 @@ def test_carriage_returns_end_lines_and_packed_files_are_unpacked(tmp_path, monk
   monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(data)))
   (tmp_path / 'lines').write_bytes(gzip.compress(data))
   wanted = ['two dogs', '', 'a\rcat']
-  assert translate._lines(None, []) == translate._lines(f'{tmp_path}/lines', []) == wanted
-  assert translate._lines(None, ['two dogs\r', '', 'a\rcat']) == wanted
+  assert translate._read_lines(None, []) == translate._read_lines(f'{tmp_path}/lines', []) == wanted
+  assert translate._read_lines(None, ['two dogs\r', '', 'a\rcat']) == wanted
 
 
 @pytest.mark.parametrize('words, message', [
@@ -63,8 +63,8 @@ def test_carriage_returns_end_lines_and_packed_files_are_unpacked(tmp_path, monk
   (['--rows=x', 'a'], '--rows=x is not possible: give a whole number, 1 or more'),
   (['--nbest=3', 'a'], '--nbest=3 needs a search: give --beam=3'),
   (['--beam=2', '--nbest=3', 'a'], 'n_best=3'),
-  (['--beam=2', '--strategy=tuned', 'a'], '--strategy=tuned and --beam=2 each say how to decode'),
-  (['--inptu=x'], 'there is no flag --inptu: did you mean --input?'),
+  (['--beam=2', '--strategy=tuned', 'a'], '--strategy=tuned cannot be used with --beam=2'),
+  (['--inptu=x'], 'unknown flag --inptu: did you mean --input?'),
   (['--input=nowhere.txt'], 'cannot read nowhere.txt (No such file'),
   (['--input={}'], 'Is a directory'),
   (['--input=x', 'a'], 'sentences on the command line and --input'),

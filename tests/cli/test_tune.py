@@ -104,9 +104,9 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
   (['--batches=0'], '--batches=0 is not possible: give whole numbers from 1'),
   (['--gammas=2,x'], '--gammas=2,x is not possible: give whole numbers from 1 to 999'),
   (['--nodes=1'], '--nodes=1 is not possible: give whole numbers from 2 to 999'),
-  (['--promise=exact', '--temperature=1'], '--temperature samples, which is never exact: give'
+  (['--promise=exact', '--temperature=1'], '--promise=exact cannot be kept with --temperature: give'
                                            ' --promise=law'),
-  (['--promise=law'], '--promise=law is about sampling'),
+  (['--promise=law'], '--promise=law needs --temperature'),
   (['--promise=fast'], '--promise=fast is not possible: give one of exact, law, relaxed'),
   (['--strategy=fast'], "'fast' is no strategy: known are Greedy"),
   (['--strategy=eagle'], 'Eagle drafts with draft: give their folder'),
@@ -129,10 +129,10 @@ def test_all_types_are_checked_before_the_first_is_tuned(translator, fastdec, pr
 
 def test_a_strategy_in_words_samples_as_the_flags_say_unless_it_says_how_itself():
   sampling = {'temperature': 0.5}
-  assert label(tune._in_words('jacobi(k=4)', sampling)) == 'Jacobi(k=4, temperature=0.5)'
-  own = tune._in_words('jacobi(k=4, temperature=0.8)', sampling)
+  assert label(tune._parse_strategy('jacobi(k=4)', sampling)) == 'Jacobi(k=4, temperature=0.5)'
+  own = tune._parse_strategy('jacobi(k=4, temperature=0.8)', sampling)
   assert label(own) == 'Jacobi(k=4, temperature=0.8)'
-  assert tune._in_words('jacobi(k=4)', {}).sampling is None
+  assert tune._parse_strategy('jacobi(k=4)', {}).sampling is None
 
 
 def candidates(translator, *words):
@@ -164,8 +164,8 @@ def test_another_type_is_compared_by_speed_and_texts():
   )  # fmt: skip
   table = (dataclasses.replace(figures, tokens_per_second=150.0),)
   other = dataclasses.replace(first, table=table, dtype='int8', texts=((3, 4), (5, 7)))
-  assert tune.compared(first, first) == ''
-  assert tune.compared(other, first) == (
+  assert tune.compare_runs(first, first) == ''
+  assert tune.compare_runs(other, first) == (
     '; 1 at once in int8, 1.50 times the tokens a second of 1 at once in float32;'
     ' 50.0 % of its greedy texts are those of float32'
   )

@@ -120,7 +120,7 @@ def test_the_usual_strategies_and_what_is_measured_again(bench, tmp_path, monkey
   (['nowhere.jsonl'], 'cannot read {}/nowhere.jsonl (No such file or directory)'),
   (['unknown.jsonl'], 'line 1 of {}/unknown.jsonl has no prompt: give'),
   (['unprepared.jsonl'], 'unprepared.jsonl has questions of SPEED-Bench without their texts'),
-  (['question.jsonl', '--texts=2'], 'rag has 1 questions, and 2 are wanted: give 1 or less'),
+  (['question.jsonl', '--texts=2'], 'rag has 1 questions, fewer than 2: give 1 or less'),
   (['gsm8k_test.jsonl', '--texts=1', '--chat'], 'this tokenizer has no chat template'),
   (['gsm8k_test.jsonl', '--texts=1', '--draft={}/other.draft'], 'is for hidden states of 12'),
   (['gsm8k_test.jsonl', '--texts=1', '--draft={}/other'], 'have different vocabularies'),

@@ -12,7 +12,7 @@ import fastdec as fd
 from fastdec.hub.gguf.config import config_of
 from fastdec.hub.gguf.folder import GgufFile
 from fastdec.hub.gguf.header import LONGEST, read_header
-from fastdec.text.load import open_folder, tokenizer_of
+from fastdec.text.load import load_tokenizer, open_folder
 from tests.hub.gguf_writing import write_model
 
 CONFIG = {
@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
 def opened(file):
   """Opens all that a file holds but for its floats."""
   folder = open_folder(file)
-  tokenizer = tokenizer_of(folder)
+  tokenizer = load_tokenizer(folder)
   tokenizer.encode('ab')
   assert folder.model.config.vocab_size
   for name in (found := folder.tensors()):

@@ -238,12 +238,8 @@ def test_dictionaries_heads_and_files_must_fit(place):
     ('fconv', {'words': ('--heads', '2')}, 'of one attention head: leave out --heads=2'),
     ('transformer', {'words': ('--heads', '3')}, 'd_model=8 is not divisible by heads=3'),
     ('transformer', {'words': ('--heads', 'x')}, '--heads=x is not possible'),
-    ('fconv', {'words': ('--out', f'{path}')}, 'is there already, and is not just a model'),
-    (
-      'fconv',
-      {'words': ('--out', f'{path}/dict.en.txt')},
-      'is there already, and is not just a model',
-    ),
+    ('fconv', {'words': ('--out', f'{path}')}, 'exists and is not just a model'),
+    ('fconv', {'words': ('--out', f'{path}/dict.en.txt')}, 'exists and is not just a model'),
     ('fconv', {'words': ('--out', f'{path}/dict.en.txt/model')}, 'cannot write'),
   ):
     options = dict(options)
@@ -367,7 +363,7 @@ def test_without_pytorch_the_sentence_says_how_to_save(place, monkeypatch):
 
 
 @pytest.mark.parametrize('words, message', [
-  ([], 'there is no --out: see fastdec convert --help'),
+  ([], 'fastdec convert needs --out: see fastdec convert --help'),
   (['--out=x'], 'cannot read the dictionary a'),
   (['b.pt', '--out=x'], 'there are 2 checkpoints: give one'),
 ])  # fmt: skip
