@@ -64,7 +64,7 @@ from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, describe_blocks
 from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
-from fastdec.decoding.score import likeliest as check_logprobs
+from fastdec.decoding.score import check_logprobs
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure

@@ -21,7 +21,7 @@ from fastdec import struct
 from fastdec.decoding.inputs import prompt_of
 from fastdec.decoding.protocol import Accepted
 from fastdec.decoding.sampling import draw
-from fastdec.decoding.score import forced
+from fastdec.decoding.score import read_targets
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import take_node
 from fastdec.evaluation.agreement import NEAR_TIE, partings
@@ -161,7 +161,7 @@ def exact_law() -> dict[tuple[int, ...], float]:
   model, params = target()
   most = LAW['top_k'] ** (TOKENS - 1)
   prompt = jax.tree.map(jnp.asarray, prompt_of(model, np.repeat(BEHIND, most, axis=0), None, None))
-  scores = jax.jit(lambda texts: model.unembed(params, forced(model, params, prompt, texts)))
+  scores = jax.jit(lambda texts: model.unembed(params, read_targets(model, params, prompt, texts)))
   law, texts = {}, {(): 1.0}
   for length in range(TOKENS):
     whole = np.full((most, TOKENS), END, np.int32)
