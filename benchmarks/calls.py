@@ -25,7 +25,7 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.evaluation import rows
-from fastdec.evaluation.calls import Calls, FreeDraft, computing_in, costs, random_params
+from fastdec.evaluation.calls import Calls, FreeDraft, choose_compute_dtype, costs, random_params
 from fastdec.evaluation.rows import Row
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -158,7 +158,7 @@ def network_sizes(model: Any) -> dict[str, Any]:
 def time_model(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
   """Times all variants of one model in one type, in turn."""
   config, rng = SHAPES[shape], np.random.default_rng(0)
-  model: Any = folders.model_of(dataclasses.replace(config, dtype=computing_in(dtype)))
+  model: Any = folders.model_of(dataclasses.replace(config, dtype=choose_compute_dtype(dtype)))
   if isinstance(config, ImageTransformerConfig):
     inputs = rng.integers(0, 256, (args.batch, 8, 8, 3), np.uint8)
   else:

@@ -30,7 +30,14 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.evaluation import agreement, rows, wallclock
-from fastdec.evaluation.calls import Calls, Drafted, FreeDraft, computing_in, costs, random_params
+from fastdec.evaluation.calls import (
+  Calls,
+  Drafted,
+  FreeDraft,
+  choose_compute_dtype,
+  costs,
+  random_params,
+)
 from fastdec.evaluation.rows import Row
 from fastdec.heads import block, blockwise, eagle, medusa
 from fastdec.models import fconv, image_transformer, lm, t5, transformer
@@ -131,7 +138,7 @@ def parity(kind: str, width: int) -> Iterator[Row]:
   expected, expected_logprobs = written(cpu, 'highest')
   text, logprobs = written(device, precision)
   with jax.default_device(cpu), jax.default_matmul_precision('highest'):
-    gaps = agreement.partings((model, params), inputs, text, expected)
+    gaps = agreement.find_gaps((model, params), inputs, text, expected)
   yield {
     'dtype': 'float32', 'between': f'CPU, highest; {device.device_kind}, {precision}',
     'nats_apart': float(np.abs(expected_logprobs - logprobs).max()),
@@ -169,8 +176,8 @@ def exact(name: str, width: int) -> Iterator[Row]:
     written = fd.decode(model, params, inputs, strategy, max_len=width).checked()
     plain = fd.decode(model, params, inputs, fd.Greedy(), max_len=width).checked()
     written, plain = jax.device_get((written, plain))
-    gaps = agreement.partings((model, params), inputs, written, plain)
-  agreement.check_partings(gaps, len(inputs), 'float32')
+    gaps = agreement.find_gaps((model, params), inputs, written, plain)
+  agreement.check_gaps(gaps, len(inputs), 'float32')
   yield {
     'dtype': 'float32', 'tokens_a_call': float(written.mean_block_size),
     'same_texts': 1 - gaps.size / len(inputs), 'gap': float(gaps.max(initial=0)),
@@ -183,7 +190,7 @@ def calls(
   """Times calls on chains of free guesses behind random prompts, in turn with greedy calls. With
   weights in int8 all else is float32."""
   habits = {'key_heads': 8, 'rope_theta': 5e5, 'tied': shape != '8b', 'eos_ids': ()}
-  model = lm.LM(lm.LMConfig(**SHAPES[shape], **habits, dtype=computing_in(dtype)))
+  model = lm.LM(lm.LMConfig(**SHAPES[shape], **habits, dtype=choose_compute_dtype(dtype)))
   target, widest = Bound(model, random_params(model, 0, dtype)), fd.Topology.chain(max(WIDTHS))
   prompts = np.random.default_rng(0).integers(0, model.vocab_size, (batch, PROMPT), np.int32)
   begun = Calls.after_prompt(target, FreeDraft(widest), prompts, tokens, CALLS)

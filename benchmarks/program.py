@@ -46,7 +46,7 @@ from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.prefill import with_first_slots
 from fastdec.decoding.strategy import nodes_of
 from fastdec.evaluation import rows
-from fastdec.evaluation.calls import Drafted, FreeDraft, computing_in, random_params
+from fastdec.evaluation.calls import Drafted, FreeDraft, choose_compute_dtype, random_params
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
@@ -166,7 +166,7 @@ def bytes_of(text: str) -> int:
 
 def abstract(module: Any, dtype: str) -> Any:
   """Returns the shapes of a module's parameters in a type."""
-  wide = jax.eval_shape(lambda: random_params(module, 0, computing_in(dtype)))
+  wide = jax.eval_shape(lambda: random_params(module, 0, choose_compute_dtype(dtype)))
   if dtype not in TYPES:
     return wide
 
@@ -281,7 +281,9 @@ def main() -> None:
   names: list[str] = []
   for shape in args.shapes:
     for dtype in args.dtypes:
-      model = folders.model_of(dataclasses.replace(SHAPES[shape], dtype=computing_in(dtype)))
+      model = folders.model_of(
+        dataclasses.replace(SHAPES[shape], dtype=choose_compute_dtype(dtype))
+      )
       for batch in args.batches:
         greedy = 0.0
         for name, drafter in drafters(model, dtype, args):

@@ -35,7 +35,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
 from fastdec.evaluation.calls import wide_calls
-from fastdec.evaluation.tree_calibration import written_ranks
+from fastdec.evaluation.tree_calibration import rank_written_texts
 from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import Timing
 from fastdec.fields import Between
@@ -364,7 +364,7 @@ def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
   prompts = prompts[train.spaced(len(prompts), texts)]
   lengths = lengths_of(prompts, model.pad_id)
   rows = [row[:length].tolist() for row, length in zip(prompts, lengths, strict=True)]
-  return written_ranks(bench.target, loaded(draft), rows, bench.texts.max_len, ROWS)
+  return rank_written_texts(bench.target, loaded(draft), rows, bench.texts.max_len, ROWS)
 
 
 def summary(row: Row) -> str:
@@ -510,7 +510,7 @@ def learning(
     for drafter, points in curves.items():
       drawing.curve(axes, points[where], STYLES[drafter], DRAFTERS[drafter])
     if not curves:
-      drawing.nothing_yet(axes)
+      drawing.mark_empty(axes)
   reached = {}
   for row in rows:
     if row.get('error') is None and not row['tree'] and row['temperature'] == 0:

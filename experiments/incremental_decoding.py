@@ -31,7 +31,7 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
 from fastdec.evaluation import drawing, wallclock
-from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.agreement import check_gaps, find_gaps
 from fastdec.evaluation.calls import random_params
 from fastdec.evaluation.wallclock import Timing
 from fastdec.models.api import suppress
@@ -233,9 +233,9 @@ def agreement(target: Bound, source: np.ndarray, text: Decoded, others: Sequence
   Raises:
     UserError: rows part where there is no near tie.
   """
-  gaps = [partings(tuple(target), source, other, text) for other in others]
+  gaps = [find_gaps(tuple(target), source, other, text) for other in others]
   for some in gaps:
-    check_partings(some, len(source), target.module.config.dtype)
+    check_gaps(some, len(source), target.module.config.dtype)
   largest = max(np.concatenate(gaps).tolist(), default=None)
   return {'parted': max(map(len, gaps)), 'largest_gap': largest}
 

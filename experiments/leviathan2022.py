@@ -453,7 +453,7 @@ def _panel(
       hollow = {} if row['temperature'] == 0 else {'markerfacecolor': 'none'}
       drawing.curve(axes, points[-1:], STYLES[row['draft']], **hollow)
   if not points:
-    drawing.nothing_yet(axes)
+    drawing.mark_empty(axes)
   most = 1.1 * max([1.0, *(speed for point in (*points, *theirs) for speed in point)])
   axes.plot([0, most], [0, most], color='black', linewidth=0.5)
   axes.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color='black', alpha=0.07)

@@ -240,7 +240,7 @@ def _draw(
     style = drawing.Style(drawing.COLOURS[turn], drawing.MARKERS[turn], '-')
     drawing.curve(panel, sorted(points), style, label)
   if not measured:
-    drawing.nothing_yet(panel)
+    drawing.mark_empty(panel)
   drawing.legend(picture, 2)
   drawing.save(picture, path)
 

@@ -3,14 +3,14 @@
 import re
 
 BEGINNING, END = 900, 500  # characters of a longer message that are kept
-# Characters that a terminal obeys or cannot show: controls, surrogates, changes of direction.
+# Characters that control a terminal or that it cannot show: controls, surrogates, directions.
 UNSEEN = re.compile(r'[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]')
 
 
 class UserError(ValueError):
-  """A mistake in the user's input. Launchers print its message alone and exit with code 2.
+  """A mistake in the user's input. Launchers print only its message and exit with code 2.
 
-  A message may quote a file, so long ones are cut, and controls are escaped.
+  A message may quote a file, so long messages are cut and control characters are escaped.
   """
 
   def __init__(self, message: str) -> None:
@@ -20,4 +20,4 @@ class UserError(ValueError):
 
 
 class UserNote(UserWarning):
-  """A warning that needs no action, in a sentence. Launchers print its message alone."""
+  """A warning that needs no action, in a sentence. Launchers print only its message."""

@@ -7,7 +7,7 @@ that a user who lacks it learns what to install:
   with extras.explained():
     import optax
 
-`require` only looks whether a package is there, before work that needs it late.
+`require` only checks that a package is installed, before long work that needs it at the end.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Values of JSON and of configs, checked by a dataclass's annotations; errors name the field.
+"""Values from JSON and configs, checked by a dataclass's annotations; errors name the field.
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -43,15 +43,15 @@ def read(
   """Reads a dataclass from a mapping; nested mappings become the nested dataclasses.
 
   Args:
-    cls: its fields hold plain values only: bool, int, float, str, None, dict, Literal, tuple, or
-      such a dataclass, which may have been read before. Any may have a range (`Between`).
+    cls: its fields hold only plain values: bool, int, float, str, None, dict, Literal, tuple, or
+      such a dataclass, which may have been read before. Any of them may have a range (`Between`).
     values: by the fields' names.
     where: source of the values, for messages.
     mark: text between `where` and a field's name.
-    ignores: unknown names are ignored; otherwise they are refused.
+    ignores: ignores unknown names; otherwise they are refused.
 
   Raises:
-    UserError: an unknown name, a missing field without default, or a value of another kind.
+    UserError: an unknown name, a missing field without default, or a value of the wrong kind.
   """
   described: Any = cls
   fields = {field.name: field for field in dataclasses.fields(described)}
@@ -64,7 +64,7 @@ def read(
     if name in values:
       converted[name] = value_of(hints[name], values[name], f'{where}{mark}{name}')
     elif field.default is field.default_factory:  # both are MISSING
-      raise UserError(f"{where} lacks the field '{name}': set it to {a_value(hints[name])}")
+      raise UserError(f"{where} lacks the field '{name}': set it to {describe_type(hints[name])}")
   return cls(**converted)
 
 
@@ -72,30 +72,34 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
   """Converts `value` to its annotation: mapping to dataclass, list to tuple, integer to float.
 
   Raises:
-    UserError: it is of another kind, or out of its range.
+    UserError: it is of the wrong kind, or out of its range.
   """
-  kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
-  for kind in sorted(kinds, key=lambda kind: not _fits(kind, value)):
-    kind, ranges = _parts(kind)
+  kinds = (hint,)
+  if _is_union(hint):
+    kinds = typing.get_args(hint)
+  for kind in sorted(kinds, key=lambda kind: not _has_fields(kind, value)):
+    kind, ranges = _split_ranges(kind)
     origin = typing.get_origin(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
       return read(kind, value, path)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, kind):
       return value  # read before
     if tuple in (kind, origin) and isinstance(value, list | tuple):
-      return _entries(kind, value, path)
+      return _convert_entries(kind, value, path)
     if kind is float and type(value) in (int, float) and _is_within(value, ranges):
       return float(value)
     if kind is not float and type(value) is kind and _is_within(value, ranges):
       return value
     if origin is typing.Literal and any(value == word for word in typing.get_args(kind)):
       return value
-  beyond = ' below 2^31' if type(value) is int and value >= 2**31 else ''
-  raise UserError(f'{path}={shown(value)} is not possible: give {a_value(hint)}{beyond}')
+  allowed = describe_type(hint)
+  if type(value) is int and value >= 2**31:
+    allowed += ' below 2^31'
+  raise UserError(f'{path}={shown(value)} is not possible: give {allowed}')
 
 
-def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
-  """Converts to tuple[int, ...], of any length, to tuple[int, int], or to tuple, of anything."""
+def _convert_entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
+  """Converts to tuple[int, ...] of any length, to tuple[int, int], or to a tuple of anything."""
   values, kinds = tuple(values), typing.get_args(kind)
   if not kinds:
     return values
@@ -109,8 +113,8 @@ def _entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
   return tuple(entries)
 
 
-def _parts(hint: Any) -> tuple[Any, tuple[Between, ...]]:
-  """Splits a type into the type without its ranges, and the ranges."""
+def _split_ranges(hint: Any) -> tuple[Any, tuple[Between, ...]]:
+  """Splits a type into the plain type and its ranges."""
   if typing.get_origin(hint) is not Annotated:
     return hint, ()
   kind, *ranges = typing.get_args(hint)
@@ -122,7 +126,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
-  """True if a number is finite and in its ranges; an integer without any must fit into int32."""
+  """True if a number is finite and in its ranges; an integer without ranges must fit into int32."""
   if type(value) is float and not math.isfinite(value):
     return False
   if type(value) is int and abs(value) >= (2**63 if ranges else 2**31):
@@ -130,7 +134,7 @@ def _is_within(value: Any, ranges: tuple[Between, ...]) -> bool:
   return all(between.low <= value <= between.high for between in ranges)
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def _has_fields(kind: Any, value: Any) -> bool:
   """True if a dataclass has a field for every name of a mapping."""
   if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
     return False
@@ -142,8 +146,10 @@ def shown(value: Any) -> str:
   try:
     text = repr(value)
   except RecursionError:
-    text = 'what is nested too deep'
-  return f'{text[:80]}...' if len(text) > 80 else text
+    text = 'a value that is nested too deep'
+  if len(text) > 80:
+    return f'{text[:80]}...'
+  return text
 
 
 def known(names: Iterable[str]) -> str:
@@ -151,13 +157,13 @@ def known(names: Iterable[str]) -> str:
   return f'known are {", ".join(names)}'
 
 
-def a_value(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
   """Describes the values that a type allows, for messages."""
-  kind, ranges = _parts(hint)
+  kind, ranges = _split_ranges(hint)
   if typing.get_origin(kind) is typing.Literal:
     return f'one of {", ".join(map(str, typing.get_args(kind)))}'
   if _is_union(kind):
-    return ' or '.join(map(a_value, typing.get_args(kind)))
+    return ' or '.join(map(describe_type, typing.get_args(kind)))
   if typing.get_origin(kind) is tuple:
     return 'a list'
   if dataclasses.is_dataclass(kind):

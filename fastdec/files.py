@@ -1,6 +1,6 @@
-"""Files of users: opened if they are regular, written whole or not at all, and locked.
+"""Users' files: opened only if they are regular, written whole or not at all, and locked.
 
-A pipe could keep a command waiting, a device has no end, and a folder holds no bytes.
+A pipe could keep a command waiting, a device has no end, and a folder has no content.
 """
 
 import bz2
@@ -32,15 +32,15 @@ MOST_JSON = 2**26  # parsed JSON takes thirty times as much memory
 MARK = b'\xef\xbb\xbf'  # byte order mark, which begins some UTF-8 files
 LONGEST, LONGEST_PART = 3840, 240  # bytes of a path and of a name; suffixes are added to them
 POINTER = b'version https://git-lfs.github.com/spec/'  # Git LFS leaves such a file in a plain copy
-PACKED = {  # packed files by their names: how they begin, and what reads them
+PACKED = {  # packed files, by the ends of their names: how they begin, and what reads them
   '.gz': (re.compile(rb'\x1f\x8b\x08'), gzip.open),
   '.bz2': (re.compile(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)'), bz2.open),
   '.xz': (re.compile(rb'\xfd7zXZ\0'), lzma.open),
 }
 # An absolute path in a command line; the group is its last part.
 ABSOLUTE = re.compile(r"""(?<![^\s=,:'"(\[])~?/(?:[^\s,:'"()/]+/)*([^\s,:'"()/]+)/?""")
-BROKEN = (EOFError, zlib.error, lzma.LZMAError)  # of a packed file that is cut short or damaged
-UNREAD = (  # of other kinds, with what makes lines of them
+BROKEN = (EOFError, zlib.error, lzma.LZMAError)  # a packed file is cut short or damaged
+UNREAD = (  # how other kinds of files begin, and what makes lines of them
   (b'\x28\xb5\x2f\xfd', 'it is packed by zstd: unpack it by zstd -d'),
   (b'PK\x03\x04', 'it is a zip archive, or a table of Excel: unpack or export it'),
   (b'PAR1', 'it is a table of Parquet: write its lines as JSON'),
@@ -65,9 +65,9 @@ def open_file(path: PathLike) -> io.BufferedReader:
   """
   try:
     mode = os.stat(path).st_mode
-    # Looked up before it is opened, because opening a pipe waits for its writer.
+    # Check before opening, because opening a pipe waits for its writer.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-      raise OSError(errno.EINVAL, 'a pipe or a device, and no regular file')
+      raise OSError(errno.EINVAL, 'a pipe or a device, not a regular file')
     return open(path, 'rb')
   except ValueError:  # a name with a NUL or a surrogate
     raise OSError(errno.EINVAL, 'no file can have this name') from None
@@ -76,23 +76,23 @@ def open_file(path: PathLike) -> io.BufferedReader:
 def read_bytes(path: PathLike, most: int = MOST) -> bytes:
   """Reads a whole file; raises OSError as `open_file`, or if it has more than `most` bytes."""
   with open_file(path) as file:
-    return file.read(_size_of(file, most))
+    return file.read(_check_size(file, most))
 
 
-def _size_of(file: io.BufferedReader, most: int) -> int:
+def _check_size(file: io.BufferedReader, most: int) -> int:
   size = os.fstat(file.fileno()).st_size
   if size > most:
-    raise OSError(errno.EFBIG, f'it has {size:,} bytes, and {most:,} are the most')
+    raise OSError(errno.EFBIG, f'it has {size:,} bytes, more than {most:,}')
   return size
 
 
-def unpacked(file: io.BufferedReader) -> Any:
-  """Returns a file that reads what gzip, bzip2 or xz has packed, by its name or its beginning.
+def unpack(file: io.BufferedReader) -> Any:
+  """Returns a file that reads what gzip, bzip2 or xz has packed, by its name or its first bytes.
 
-  Another file is returned as it is.
+  A file that is not packed is returned as it is.
 
   Raises:
-    OSError: it is of another packer, or a table of another program. Reading may raise `BROKEN`.
+    OSError: a different packer or a program for tables wrote it. Reading may raise `BROKEN`.
   """
   head = file.peek(16)
   for beginning, reason in UNREAD:
@@ -105,15 +105,17 @@ def unpacked(file: io.BufferedReader) -> Any:
 
 
 def read_unpacked(path: PathLike, most: int = MOST) -> bytes:
-  """Reads a whole file, unpacked; raises OSError as `read_bytes` and `unpacked`."""
+  """Reads a whole file, unpacked; raises OSError as `read_bytes` and `unpack`."""
   with open_file(path) as file:
-    size, content = _size_of(file, most), unpacked(file)
+    size, content = _check_size(file, most), unpack(file)
     try:
-      data = content.read(size if content is file else most + 1)
+      if content is not file:
+        size = most + 1  # of the unpacked data, which may be too large
+      data = content.read(size)
     except BROKEN as error:
       raise OSError(errno.EINVAL, f'it is cut short or damaged: {error}') from None
   if len(data) > most:
-    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes when it is unpacked')
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes when unpacked')
   return data
 
 
@@ -138,11 +140,11 @@ def explained(action: str, path: pathlib.Path, remedy: str) -> Iterator[None]:
 
 
 def place(path: Any) -> pathlib.Path:
-  """Returns a user's path; raises UserError if it is not a path, or no file can have this name."""
+  """Returns a user's path; raises UserError if it is not a path or no file can have this name."""
   try:
     name = os.fsencode(path)
   except TypeError:
-    raise UserError(f'{shown(path)} is no path: give the name of a file or a folder') from None
+    raise UserError(f'{shown(path)} is not a path: give the name of a file or a folder') from None
   except ValueError:  # a surrogate
     name = b''
   longest_part = max(len(part) for part in name.split(b'/'))
@@ -152,33 +154,35 @@ def place(path: Any) -> pathlib.Path:
 
 
 def place_to_write(path: Any) -> pathlib.Path:
-  """Returns the path of a file to write, before the work whose result it is to hold.
+  """Returns the path of a file to write; call it before the work whose result it will hold.
 
   Raises:
-    UserError: it is a folder or a device, or cannot be made; nothing has been written.
+    UserError: it is a folder or a device, or it cannot be made. Nothing has been written.
   """
   path = place(path)
   if path.name in ('', '..') or os.path.isdir(path):
     raise UserError(f'{path} is a folder: give the name of a file')
   if os.path.exists(path) and not os.path.isfile(path):
-    raise UserError(f'{path} is no regular file, but a device or a pipe: give another name')
-  return _reachable(path)
+    raise UserError(f'{path} is a device or a pipe, not a regular file: give another name')
+  _check_folder_above(path)
+  return path
 
 
 def place_for_folder(path: Any) -> pathlib.Path:
-  """Returns the path of a folder to write, before the work whose result it is to hold.
+  """Returns the path of a folder to write; call it before the work whose result it will hold.
 
   Raises:
-    UserError: it is no folder, or cannot be made; nothing has been written.
+    UserError: it is not a folder, or it cannot be made. Nothing has been written.
   """
   path = place(path)
   if path.name in ('', '..') or (os.path.exists(path) and not os.path.isdir(path)):
     raise UserError(f'{path} cannot become a folder: give the name of a new one')
-  return _reachable(path)
+  _check_folder_above(path)
+  return path
 
 
-def _reachable(path: pathlib.Path) -> pathlib.Path:
-  """Returns the path; raises UserError if the folder above it cannot be made or written."""
+def _check_folder_above(path: pathlib.Path) -> None:
+  """Raises UserError if the folder above a path cannot be made or written."""
   above = path.parent
   while not os.path.exists(above):
     above = above.parent
@@ -187,14 +191,13 @@ def _reachable(path: pathlib.Path) -> pathlib.Path:
       raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(above, os.W_OK | os.X_OK):
       raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-  return path
 
 
 @contextlib.contextmanager
 def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   """Opens a file to write, under a temporary name until it is on the disk; makes its folder.
 
-  Temporary files of the same name that killed processes of this machine left behind are removed.
+  It removes temporary files that killed processes of this machine left there for the same file.
 
   Raises:
     UserError: it cannot be written; an existing file stays.
@@ -204,7 +207,7 @@ def whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
   with explained('write', path, ROOM):
     try:
       if path.exists() and not path.is_file():  # os.replace would replace a device
-        raise OSError(errno.EINVAL, 'it is there, and no regular file')
+        raise OSError(errno.EINVAL, 'it exists and is not a regular file')
       path.parent.mkdir(parents=True, exist_ok=True)
       for other in path.parent.glob(f'{glob.escape(prefix)}.*.partial'):
         if _is_dead(other.name.split('.')[-2]):
@@ -226,7 +229,7 @@ def _is_dead(pid: str) -> bool:
     os.kill(int(pid), 0)
   except ProcessLookupError:
     return True
-  except (ValueError, OverflowError, PermissionError):  # no number, or another user's process
+  except (ValueError, OverflowError, PermissionError):  # not a number, or another user's process
     pass
   return False
 
@@ -235,8 +238,8 @@ def _is_dead(pid: str) -> bool:
 def whole_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Makes a new folder to fill, under a temporary name until all files in it are on the disk.
 
-  Then it replaces an existing folder. At every moment the existing one is whole as `path` or
-  `path`.old, until the new one is `path`.
+  Then it replaces an existing folder. Until the new one is `path`, the existing one is always
+  complete, as `path` or as `path`.old.
 
   Raises:
     UserError: it cannot be written; an existing folder stays.
@@ -302,20 +305,22 @@ def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, 'a')  # noqa: SIM115
   with file:
-    is_mine = True
+    is_mine, mode = True, fcntl.LOCK_EX
+    if not wait:
+      mode |= fcntl.LOCK_NB
     with explained('lock', path, ROOM):
       try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, mode)
       except BlockingIOError:
         is_mine = False
     yield is_mine
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Parses JSON; a byte order mark may precede it, and the last of repeated keys counts.
+  """Parses JSON. A byte order mark may precede it, and the last of repeated keys counts.
 
   Raises:
-    ValueError: the text is not JSON, nested too deep for Python's parser, or has half a character.
+    ValueError: it is not JSON, is nested too deep for Python's parser, or has half a character.
   """
   if isinstance(text, bytes):
     text = text.removeprefix(MARK).decode()
@@ -326,7 +331,7 @@ def parse_json(text: str | bytes) -> Any:
   except RecursionError:
     raise ValueError('it is nested too deep') from None
   except UnicodeEncodeError:
-    raise ValueError(r'it has half a character, such as \ud83d alone') from None
+    raise ValueError(r'it has half a character, such as \ud83d by itself') from None
   return value
 
 
@@ -351,15 +356,15 @@ def read_json(file: pathlib.Path, remedy: str = '') -> dict[str, Any]:
   except ValueError as error:
     raise damaged(file, f'is not JSON ({error})', remedy or 'restore the file') from None
   if not isinstance(content, dict):
-    raise damaged(file, 'is no JSON object', remedy or 'restore the file')
+    raise damaged(file, 'is not a JSON object', remedy or 'restore the file')
   return content
 
 
 def json_lines(file: pathlib.Path) -> Iterator[tuple[int, Any]]:
   """Yields the numbers and values of a file's lines of JSON; nothing if the file is missing.
 
-  Skips a line that is not JSON: a killed process has written a part of it. Raises UserError if the
-  file cannot be read.
+  Skips a line that is not JSON, since a killed process may have written a part of it. Raises
+  UserError if the file cannot be read.
   """
   lines = []
   with explained('read', file, 'use another workdir'), contextlib.suppress(FileNotFoundError):
@@ -379,15 +384,15 @@ def text_of(data: bytes, name: object) -> str:
 
 
 def check_text(text: Any) -> str:
-  """Returns a text for a tokenizer; raises UserError if it is no str, or has half a character."""
+  """Returns a text for a tokenizer; raises UserError if it is not a str or has half a character."""
   if not isinstance(text, str):
-    raise UserError(f'{shown(text)} is no text: give a str')
+    raise UserError(f'{shown(text)} is not a text: give a str')
   try:
     text.encode()
   except UnicodeEncodeError as error:
     raise UserError(
-      f'a text has half a character, {text[error.start]!r} at place {error.start}: mend it where'
-      ' it was cut'
+      f'a text has half a character, {text[error.start]!r} at place {error.start}: fix it where it'
+      ' was cut'
     ) from None
   return text
 
@@ -397,7 +402,7 @@ def damaged(file: pathlib.Path, reason: str, advice: str = 'copy it again') -> U
   with contextlib.suppress(OSError), open_file(file) as opened:
     if opened.read(len(POINTER)) == POINTER:
       return UserError(
-        f'{file} is a pointer of Git LFS, not the file that it stands for: run git lfs pull in'
+        f'{file} is a pointer of Git LFS instead of the file itself: run git lfs pull in'
         f' {file.parent}, or download the file'
       )
   return UserError(f'{file} {reason}: {advice}')

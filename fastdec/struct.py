@@ -1,9 +1,9 @@
 """Frozen dataclasses that are JAX pytrees.
 
-Two things differ from `flax.struct`. Fields marked `static()` go into the tree's structure (they
-must be hashable). And unflattening bypasses `__init__`: JAX rebuilds trees from other things than
-arrays (specs, None, tracers of another rank), which a checked constructor would refuse. `Cls(...)`
-and `dataclasses.replace` stay checked. A missing or unknown argument is a `UserError`.
+Two things differ from `flax.struct`. Fields marked `static()` are part of the tree's structure, so
+they must be hashable. And unflattening bypasses `__init__`: JAX also rebuilds trees from specs,
+None and tracers of a different rank, which a checked constructor would refuse. `Cls(...)` and
+`dataclasses.replace` stay checked. A missing or unknown argument is a `UserError`.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def pytree(cls: type[T]) -> type[T]:
   Scaled(x=3.0, by=3)
   """
   cls = dataclasses.dataclass(frozen=True)(cls)
-  cls.__init__ = _explained(cls.__name__, cls.__init__)
+  cls.__init__ = _check_arguments(cls.__name__, cls.__init__)
   fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls)  # pyright: ignore
   leaves = tuple(f.name for f in fields if not f.metadata.get('static'))
   statics = tuple(f.name for f in fields if f.metadata.get('static'))
@@ -47,11 +47,11 @@ def pytree(cls: type[T]) -> type[T]:
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in leaves)
     return children, tuple(getattr(tree, name) for name in statics)
 
-  children_of, statics_of = _getter(leaves), _getter(statics)
+  get_children, get_statics = _make_getter(leaves), _make_getter(statics)
 
-  # JAX flattens every node of the parameters whenever a program starts, so this one is fast.
+  # JAX flattens every node of the parameters whenever a program starts, so this must be fast.
   def flatten(tree: Any) -> tuple[Any, Any]:
-    return children_of(tree), statics_of(tree)
+    return get_children(tree), get_statics(tree)
 
   def unflatten(aux: Any, children: Any) -> Any:
     tree = object.__new__(cls)
@@ -63,8 +63,8 @@ def pytree(cls: type[T]) -> type[T]:
   return cls
 
 
-def _explained(name: str, init: Callable[..., None]) -> Callable[..., None]:
-  """Returns a constructor that raises a UserError for arguments that are not its own."""
+def _check_arguments(name: str, init: Callable[..., None]) -> Callable[..., None]:
+  """Returns a constructor that raises a UserError for missing or unknown arguments."""
 
   @functools.wraps(init)
   def checked(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -82,7 +82,7 @@ def _explained(name: str, init: Callable[..., None]) -> Callable[..., None]:
   return checked
 
 
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
+def _make_getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
   """Returns a function that gives these attributes of an object, as a tuple."""
   if not names:
     return lambda _: ()
@@ -112,18 +112,17 @@ def bound(pair: Any, name: str) -> 'Bound':
     return pair
   if isinstance(pair, tuple | list) and len(pair) == 2:
     return Bound(*pair)
+  value = type(pair).__name__
   if isinstance(pair, str | os.PathLike):
     value = repr(pair)
-  else:
-    value = f'a value of the kind {type(pair).__name__}'
   raise UserError(
-    f'{name} is a pair (module, params), as loading returns it, and {value} was given: give both'
+    f'{name} must be a pair (module, params), as loading returns it, not {value}: give both'
   )
 
 
 @pytree
 class Bound:
-  """A static module (a model, or heads) with its parameters, an argument for jit.
+  """A static module (a model, or heads) with its parameters: an argument for jit.
 
   It unpacks as (module, params). `laws` change a target's law (`decoding.law`)."""
 

@@ -83,7 +83,7 @@ def test_what_is_no_file_or_no_folder_is_not_replaced(tmp_path):
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'file').write_text('mine')
   for path in (tmp_path / 'pipe', tmp_path):
-    with pytest.raises(UserError, match='it is there, and no regular file'):
+    with pytest.raises(UserError, match='it exists and is not a regular file'):
       write_text(path, 'a')
   for path in (tmp_path / 'pipe', tmp_path / 'file', pathlib.Path(), pathlib.Path('..')):
     with pytest.raises(UserError, match='cannot become a folder'), whole_folder(path):
@@ -95,7 +95,7 @@ def test_what_is_no_file_or_no_folder_is_not_replaced(tmp_path):
 @pytest.mark.parametrize('name, file, folder', [
   ('new', '', ''), ('deep/new', '', ''), ('.', 'is a folder', ''),
   ('there', '', 'cannot become a folder'), ('there/new', 'Not a directory', 'Not a directory'),
-  ('pipe', 'is no regular file', 'cannot become'),
+  ('pipe', 'not a regular file', 'cannot become'),
   ('locked/new', 'Permission denied', 'Permission denied'),
 ])  # fmt: skip
 def test_a_place_to_write_is_checked_before_the_work(tmp_path, monkeypatch, name, file, folder):
@@ -242,7 +242,7 @@ def test_what_no_file_can_be_called_is_no_place(name):
 
 @pytest.mark.parametrize('path', [5, None, ['a']])
 def test_a_place_is_a_path(path):
-  with pytest.raises(UserError, match='is no path: give the name'):
+  with pytest.raises(UserError, match='is not a path: give the name'):
     place(path)
   assert place('\udcff') == place(pathlib.Path('\udcff')) == pathlib.Path('\udcff')
 

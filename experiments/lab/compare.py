@@ -14,7 +14,7 @@ from fastdec.decoding.inputs import width_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
-from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.agreement import check_gaps, find_gaps
 from fastdec.evaluation.calls import texts
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
@@ -83,9 +83,9 @@ class Comparison:
     """
     parts = []
     for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True):
-      parts.append(partings(tuple(self.target), prompts, ours, theirs))
+      parts.append(find_gaps(tuple(self.target), prompts, ours, theirs))
     gaps, texts = np.concatenate(parts), self.counts[0].texts
-    check_partings(gaps, texts, dtype)
+    check_gaps(gaps, texts, dtype)
     largest = float(gaps.max()) if gaps.size else None
     return {'same_as_plain': 1 - len(gaps) / texts, 'parted': len(gaps), 'largest_gap': largest}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from fastdec.errors import UserError
-from fastdec.fields import a_value, known, read
+from fastdec.fields import describe_type, known, read
 
 T = TypeVar('T')
 Scalar = bool | int | float | str
@@ -67,7 +67,7 @@ def parse_value(key: str, text: str, default: Scalar | tuple[str, ...]) -> Scala
     return type(default)(text)
   except ValueError:
     raise UserError(
-      f'{key}={text} is not possible: give {a_value(type(default))}, such as {default}'
+      f'{key}={text} is not possible: give {describe_type(type(default))}, such as {default}'
     ) from None
 
 

@@ -196,7 +196,7 @@ def _tau_panel(axes: Axes, rows: Sequence[Row], name: str, meaning: str) -> None
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   if not rows:
     axes.set(xticks=(), yticks=())
-    drawing.nothing_yet(axes)
+    drawing.mark_empty(axes)
   lines: dict[tuple[str, int], list[tuple[float, float]]] = {}
   for row in rows:
     points, tau = lines.setdefault((row['regime'], row['k']), []), distance(row)

@@ -56,7 +56,7 @@ from fastdec.data.images.corpus import (
 from fastdec.data.images.resizing import SIDE, SMALL, shrink
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
-from fastdec.evaluation.agreement import check_partings, partings
+from fastdec.evaluation.agreement import check_gaps, find_gaps
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.fields import Between, read
@@ -615,8 +615,8 @@ class Split(Task):
     # one by one: scoring takes memory
     for i in np.flatnonzero((out.tokens != greedy.tokens).any(axis=1)):
       ours, plain = (jax.tree.map(lambda x, i=i: x[i : i + 1], one) for one in (out, greedy))
-      gaps.append(partings((target.module, target.params), self.inputs[i : i + 1], ours, plain))
-    check_partings(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
+      gaps.append(find_gaps((target.module, target.params), self.inputs[i : i + 1], ours, plain))
+    check_gaps(np.concatenate(gaps), len(self.inputs), self.c.model.dtype)
 
   def summary(self, row: Row) -> str:
     block, likeness = f'mean block {row["mean_block_size"]:.2f}', f'PSNR {row["psnr"]:.2f} dB'

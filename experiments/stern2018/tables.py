@@ -456,7 +456,7 @@ def curves(axes: Axes, points: Points, names: Mapping[tuple[str, str], str]) -> 
     line = [point for (_, *series), point in sorted(points.items()) if tuple(series) == column]
     drawing.curve(axes, line, style(*column), name)
   if not points:
-    drawing.nothing_yet(axes)
+    drawing.mark_empty(axes)
 
 
 FIGURE4 = {  # (regime, rule) of our series: translation, then images

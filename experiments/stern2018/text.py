@@ -55,7 +55,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.languages import check_language, code_of
-from fastdec.evaluation.tree_calibration import written_ranks
+from fastdec.evaluation.tree_calibration import rank_written_texts
 from fastdec.evaluation.tree_growth import grow
 from fastdec.files import write_text
 from fastdec.kernels.packing import pack_if_faster
@@ -308,7 +308,7 @@ class Sentences(Task):
     heads, table = Bound(*pack_if_faster(*folders.load_heads(folder))), self.c.table
     if any(map(tree_nodes, rules)):
       drafting = Bound(*heads.module.drafting(heads.params, k - 1))
-      ranks = written_ranks(target, drafting, self.tree_sources, table.max_len, table.rows)
+      ranks = rank_written_texts(target, drafting, self.tree_sources, table.max_len, table.rows)
     by_rule: dict[str, Any] = {}
     for rule in rules:
       if nodes := tree_nodes(rule):

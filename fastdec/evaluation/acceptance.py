@@ -1,11 +1,12 @@
 """Acceptance of a draft model by its target: alpha of Leviathan et al. 2022, measured in two ways.
 
   by beta         the mean over contexts of beta = sum_x min(p(x), q(x)), the chance that a token
-                  drawn from q is accepted (section 3.2); at temperature 0, 1 where both models have
-                  the same most likely word, else 0
-  by acceptance   the share of drafted tokens that calls accepted, of those that they reached
+                  drawn from q is accepted (section 3.2); at temperature 0 it is 1 if both models
+                  have the same most likely word, else 0
+  by acceptance   the share of accepted tokens among the drafted tokens that calls reached
 
-The formulas of `fd.theory` take alpha as constant and independent. Where it is not, the two differ.
+The formulas of `fd.theory` assume that alpha is constant and that acceptances are independent. If
+they are not, the two figures differ.
 """
 
 import functools
@@ -33,7 +34,7 @@ def betas(
   that the draft's vocabulary lacks count as impossible for it.
 
   Args:
-    target, draft: (model, params); a draft without an encoder sees the text alone.
+    target, draft: (model, params); a draft without an encoder sees only the text.
     inputs: as in `decode`, prompts of one length.
     texts: the target's output.
     temperature: of both laws; 0 compares their most likely words.
@@ -84,14 +85,16 @@ def _betas(
 def tokens_per_call(texts: Decoded, chosen: Any = slice(None)) -> tuple[float, ...]:
   """Computes tokens a call, and the ends of the interval that holds 95 % of 1000 samples of texts.
 
-  One text has no interval, and neither have texts that may need no call; without calls it is nan.
+  There is no interval for one text, or if a sample has no calls. Without calls the figure is nan.
 
   Args:
     texts: the output of a strategy.
     chosen: indices of the texts that count, or a mask.
   """
   later, calls = (np.asarray(texts.lengths) - 1)[chosen], np.asarray(texts.calls)[chosen]
-  figure = float(later.sum() / calls.sum()) if calls.any() else float('nan')
+  figure = float('nan')
+  if calls.any():
+    figure = float(later.sum() / calls.sum())
   drawn = np.random.default_rng(0).integers(0, len(calls), (1000, len(calls)))
   if len(calls) < 2 or not calls[drawn].any(1).all():
     return (figure,)
@@ -107,24 +110,26 @@ def accepted_share(texts: Decoded, gamma: int) -> float:
 
     gamma 3, blocks 4 2 2:   3 accepted, 1 accepted and 1 not, 1 accepted          5 of 6
   """
-  accepted, rejected = _judged(texts, gamma)
+  accepted, rejected = _count_judged(texts, gamma)
   judged = accepted.sum() + rejected.sum()
-  return float(accepted.sum() / judged) if judged else float('nan')
+  if not judged:
+    return float('nan')
+  return float(accepted.sum() / judged)
 
 
 def accepted_by_place(texts: Decoded, places: int) -> tuple[float, ...]:
-  """Computes, for each place of a chain, the share of drafts accepted where those before it are.
+  """Computes the share of accepted drafts at each place of a chain, if all before it are accepted.
 
-  A place that no call reached has nan. The last call of a text counts as in `accepted_share`.
+  It is nan for a place that no call reached. The last call of a text counts as in `accepted_share`.
 
     chains of 3, blocks 4 2 2:   place 1: 3 of 3, place 2: 1 of 2, place 3: 1 of 1
   """
-  accepted, rejected = _judged(texts, places)
+  accepted, rejected = _count_judged(texts, places)
   with np.errstate(invalid='ignore'):
     return tuple((accepted / (accepted + rejected)).tolist())
 
 
-def _judged(
+def _count_judged(
   texts: Decoded, places: int
 ) -> tuple[Int[np.ndarray, ' places'], Int[np.ndarray, ' places']]:
   """Counts the drafts that calls accepted and rejected at each place of a chain, from 1 on."""
@@ -133,9 +138,8 @@ def _judged(
   number = np.arange(sizes.shape[1])
   all_calls = sizes[number < calls]
   all_but_last = sizes[number < calls - 1]
-  accepted = [(all_calls > place).sum() for place in range(1, places + 1)]
-  rejected = [(all_but_last == place).sum() for place in range(1, places + 1)]
-  return np.array(accepted, int), np.array(rejected, int)
+  place = np.arange(1, places + 1)[:, None]
+  return (all_calls > place).sum(1), (all_but_last == place).sum(1)
 
 
 def repeated_share(texts: Decoded, n: int = 4) -> float:
@@ -145,4 +149,6 @@ def repeated_share(texts: Decoded, n: int = 4) -> float:
     grams = [tuple(row[i : i + n]) for i in range(length - n + 1)]
     total += len(grams)
     repeated += len(grams) - len(set(grams))
-  return repeated / total if total else float('nan')
+  if not total:
+    return float('nan')
+  return repeated / total

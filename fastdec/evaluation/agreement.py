@@ -1,4 +1,4 @@
-"""Agreement with plain greedy decoding: outputs part at near ties, or by mistake.
+"""Agreement with plain greedy decoding: outputs differ from a near tie on, or by a mistake.
 
 A call on several tokens rounds differently from calls on one (about 1e-5 in float32 logits). If two
 tokens have nearly equal logits, either may be written, and the outputs differ from there on. Any
@@ -19,16 +19,15 @@ NEAR_TIE = 1e-4  # between the logits of two tokens
 EXACT = ('float32', 'float64')
 
 
-def partings(
+def find_gaps(
   target: tuple[Any, Any], inputs: Any, ours: Decoded, plain: Decoded
 ) -> Float[np.ndarray, ' n']:
-  """Finds, for each row that differs, the gap between the two tokens' logits where the rows part.
+  """Finds the gap between the two tokens' logits at the first difference of each row that differs.
 
     plain  a man in red <end>
     ours   a man in blue ...      | logit('red') - logit('blue') | after "a man in"
 
-  The gap is infinite where one row has ended and the other has not, and where a token is never
-  emitted.
+  The gap is infinite if only one of the rows has ended, or if one of the tokens is never emitted.
 
   Args:
     target: (model, params).
@@ -42,7 +41,7 @@ def partings(
   place = differ[rows].argmax(axis=1)
 
   def logits(output: Decoded) -> np.ndarray:
-    # All rows are scored, however few differ, so that one shape is compiled.
+    # All rows are scored, even if few differ, so that only one shape is compiled.
     return np.asarray(score(*target, inputs, output.tokens).tokens)[rows, place]
 
   first, second = logits(ours), logits(plain)
@@ -52,18 +51,18 @@ def partings(
   ).astype(np.float64)
 
 
-def check_partings(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> None:
-  """Raises UserError where a parting is no near tie; half precision is not checked.
+def check_gaps(gaps: Float[np.ndarray, ' n'], outputs: int, dtype: str) -> None:
+  """Raises UserError if a difference does not begin at a near tie; half precision is not checked.
 
   Args:
-    gaps: from `partings`.
+    gaps: from `find_gaps`.
     outputs: number of outputs compared.
     dtype: type that the target computes in.
   """
   wrong = int((~(gaps < NEAR_TIE)).sum())
   if wrong and dtype in EXACT:
     raise UserError(
-      f"{wrong} of {outputs} outputs part from plain greedy decoding's where one token leads by up"
-      f' to {gaps.max():.2g} in logits, and rounding explains less than {NEAR_TIE:g}: report it, or'
+      f"{wrong} of {outputs} outputs differ from plain greedy decoding's at a token that leads by"
+      f' up to {gaps.max():.2g} in logits, but rounding explains below {NEAR_TIE:g}: report it, or'
       ' on an accelerator set JAX_DEFAULT_MATMUL_PRECISION=highest and run the same command again'
     )

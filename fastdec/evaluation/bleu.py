@@ -1,8 +1,8 @@
 """Corpus BLEU by sacreBLEU (Post 2018), always with the signature that names the variant.
 
-Papers on WMT14 English-German until about 2018, Vaswani et al. 2017 and Stern et al. 2018 among
-them, report another one, `split_compound_bleu`: a point or so above sacreBLEU's. Compare only
-scores with the same signature.
+Papers on WMT14 English-German until about 2018, such as Vaswani et al. 2017 and Stern et al. 2018,
+report a different one, `split_compound_bleu`, which is about a point above sacreBLEU's. Only scores
+with the same signature can be compared.
 """
 
 import re
@@ -25,8 +25,8 @@ with extras.explained():
 TOKENIZERS = {'zh': 'zh'} | dict.fromkeys(('ja', 'th', 'lo', 'km', 'my', 'shn', 'bo', 'dz'), 'char')
 
 
-def composed(lines: Sequence[str]) -> list[str]:
-  """Returns lines with accents and letters as one character (NFC), as our tokenizer writes them."""
+def compose(lines: Sequence[str]) -> list[str]:
+  """Joins accents and letters into one character (NFC), as our tokenizer writes them."""
   return [unicodedata.normalize('NFC', line) for line in lines]
 
 
@@ -41,14 +41,16 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
   """Computes BLEU of detokenised lines against one reference each.
 
   Args:
-    language: of the lines, such as 'zh-CN' (see `languages.code_of`); '' is one with spaces between
-      words. Languages without them have tokenizers of their own.
+    language: of the lines, such as 'zh-CN' (see `languages.code_of`); '': any with spaces between
+      words. Languages without spaces need tokenizers of their own.
 
   Raises:
-    UserError: no lines, not as many hypotheses as references, or no language.
+    UserError: no lines, not as many hypotheses as references, or an unknown language.
   """
-  tokenizer = TOKENIZERS.get(check_language(language), '13a') if language else '13a'
-  return _score(BLEU(tokenize=tokenizer), composed(hypotheses), composed(references))
+  tokenizer = '13a'
+  if language:
+    tokenizer = TOKENIZERS.get(check_language(language), tokenizer)
+  return _score(BLEU(tokenize=tokenizer), compose(hypotheses), compose(references))
 
 
 def split_compound_bleu(
@@ -74,25 +76,25 @@ def split_compound_bleu(
       f"Moses has no rules for the language '{language}': give one of {', '.join(known)}"
     )
   tokenizer = sacremoses.MosesTokenizer(code)
-  ours = [_split(tokenizer, line) for line in composed(hypotheses)]
-  theirs = [_split(tokenizer, line) for line in composed(references)]
-  score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), ours, theirs)
+  sides = []
+  for lines in (hypotheses, references):
+    split = []
+    for line in compose(lines):
+      tokens = str(tokenizer.tokenize(line, return_str=True))
+      # In one pass, as the script: in 'a-b-c' it splits only the first hyphen, which uses up the b.
+      split.append(re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', tokens))
+    sides.append(split)
+  score, signature = _score(BLEU(tokenize='none', smooth_method='none', force=True), *sides)
   tokens = f'tok:moses-{code}-split-compounds|sacremoses:{sacremoses.__version__}'
   return Bleu(score, signature.replace('tok:none', tokens))
-
-
-def _split(tokenizer: sacremoses.MosesTokenizer, line: str) -> str:
-  """Returns a line's tokens, with its compounds split."""
-  tokens = str(tokenizer.tokenize(line, return_str=True))
-  # In one pass, as the script: of 'a-b-c' it splits only the first hyphen, which uses up the b.
-  return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', tokens)
 
 
 def _score(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
   if len(hypotheses) != len(references) or not references:
     counts = f'{len(hypotheses)} hypotheses and {len(references)} references'
     raise UserError(
-      f'BLEU was asked for {counts}: give one hypothesis for each reference, and at least one'
+      f'BLEU needs one hypothesis for each reference, and at least one: give other lines than these'
+      f' {counts}'
     )
   score = metric.corpus_score(list(hypotheses), [list(references)]).score
   return Bleu(score, str(metric.get_signature()))

@@ -19,19 +19,23 @@ class Blocks:
 
   @property
   def calls(self) -> int:
-    """Calls of the target, the prompt's aside."""
+    """Calls of the target, without the prompt's."""
     return sum(self.histogram)
 
   @property
   def mean_block_size(self) -> float:
-    """Tokens per call; nan where no output needed a call."""
+    """Tokens per call; nan if no output needed a call."""
+    if not self.calls:
+      return float('nan')
     tokens = sum(size * count for size, count in enumerate(self.histogram, start=1))
-    return tokens / self.calls if self.calls else float('nan')
+    return tokens / self.calls
 
   @property
   def calls_per_output(self) -> float:
     """Calls of the target per output; nan without outputs."""
-    return self.calls / self.outputs if self.outputs else float('nan')
+    if not self.outputs:
+      return float('nan')
+    return self.calls / self.outputs
 
 
 def count_blocks(

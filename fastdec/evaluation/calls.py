@@ -1,6 +1,6 @@
 """Decoding call by call, to time it: a strategy continues from the state after the prompt.
 
-`repeated` makes any number of calls in one program; everything else here prepares its arguments.
+`repeat_calls` makes any number of calls in one program; all else here prepares its arguments.
 """
 
 import dataclasses
@@ -56,7 +56,9 @@ class FreeDraft:
   ) -> tuple[Draft, tuple[()]]:
     words = target.module.vocab_size
     guesses = (root[:, None] + 17 * jnp.arange(self.nodes, dtype=root.dtype)[None]) % words
-    law = jnp.full((*guesses.shape, words), 1 / words) if self.has_law else None
+    law = None
+    if self.has_law:
+      law = jnp.full((*guesses.shape, words), 1 / words)
     return Draft(guesses, self.topology, law), state
 
   def observe(self, target: Bound, state: tuple[()], step: Any) -> tuple[()]:
@@ -88,9 +90,9 @@ class Calls:
   def after_prompt(
     cls, target: Bound, drafter: Any, inputs: Any, max_len: int, calls: int
   ) -> 'Calls':
-    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as of `fd.decode`.
+    """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as in `fd.decode`.
 
-    Caches have the slots that `fd.decode` begins with (`prefill.with_first_slots`)."""
+    Caches have the slots that `fd.decode` starts with (`prefill.with_first_slots`)."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
     prompt = with_first_slots(target.module, strategy, prompt, max_len)
@@ -105,8 +107,8 @@ class Calls:
   def bytes(self) -> int:
     """The bytes that one call must read.
 
-    It reads the decoder's weights, except those that project the memory once, the vocabulary
-    projection, the heads and the cache. Of experts it reads as many as one token needs.
+    These are the decoder's weights, except those that project the memory once; the vocabulary
+    projection; the heads and the cache. If there are experts, it reads as many as one token needs.
     """
     params = self.target.params
     decoder = [value for name, value in params.items() if name.startswith(DECODER)]
@@ -160,17 +162,17 @@ def bandwidth(size: int) -> float:
     # Eight in one program, so that the time to start it hardly counts.
     return jax.lax.fori_loop(0, 8, lambda _, v: v + 1e-30 * (matrix @ v).sum(), matrix[0])
 
-  timing = measure({'products': lambda: products(matrix)}, 7)['products']
-  return 8 * matrix.nbytes / timing.spread[0]
+  fastest, _ = measure({'products': lambda: products(matrix)}, 7)['products'].spread
+  return 8 * matrix.nbytes / fastest
 
 
-def _calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
+def _make_calls(target: Bound, strategy: Any, state: Any, calls: int | Array) -> Any:
   return fori_loop(0, calls, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
 
 
 # The state after `calls` more calls. Here `calls` is data, so one program serves every number.
-repeated = jax.jit(_calls)
-_continue = jax.jit(_calls, static_argnames='calls', donate_argnames='state')
+repeat_calls = jax.jit(_make_calls)
+_continue = jax.jit(_make_calls, static_argnames='calls', donate_argnames='state')
 
 
 def wide_calls(
@@ -179,14 +181,14 @@ def wide_calls(
   """Returns a function of a number of calls on `nodes` tokens, judged by the strategy's rule."""
   drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
-  return lambda calls: repeated(
+  return lambda calls: repeat_calls(
     target, Drafted(drafter, strategy.effective_rule), without_draft, calls
   )
 
 
 def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
   """Returns a function of a number of the strategy's steps: draft, call the target, judge."""
-  return lambda calls: repeated(target, strategy, state, calls)
+  return lambda calls: repeat_calls(target, strategy, state, calls)
 
 
 def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
@@ -210,7 +212,7 @@ def texts(
 ) -> Any:
   """Runs the prompt once and decodes the same text `times` times; with 0, returns the first state.
 
-  Arguments as of `fd.decode`; `times` is data, so one program serves every number.
+  Arguments as in `fd.decode`; `times` is data, so one program serves every number.
 
   Raises:
     UserError: as `fd.decode`.
@@ -225,24 +227,27 @@ def texts(
 def _texts(
   target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:
-  def again(_: Array, last: DecodeState) -> DecodeState:
-    # No length is below 0. XLA does not know that, so it decodes the text each time anew.
-    begun = dataclasses.replace(state, root=state.root + (last.length < 0))
+  state, nodes = strategy.init(target, prompt, slots, keys), nodes_of(strategy)
+
+  def decode_again(_: Array, last: DecodeState) -> DecodeState:
+    # No length is below 0. XLA does not know that, so it really decodes the text each time.
+    first = dataclasses.replace(state, root=state.root + (last.length < 0))
     return while_loop(
-      lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), begun, nodes
+      lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), first, nodes
     )
 
-  state, nodes = strategy.init(target, prompt, slots, keys), nodes_of(strategy)
-  return jax.lax.fori_loop(0, times, again, state)
+  return jax.lax.fori_loop(0, times, decode_again, state)
 
 
-def computing_in(dtype: str) -> str:
+def choose_compute_dtype(dtype: str) -> str:
   """Returns the type of activations for a type of `random_params`.
 
   For int8 it is float32; for int8w bfloat16, if the machine has units for it."""
+  if dtype not in TYPES:
+    return dtype
   if dtype == 'int8w' and computes_bfloat16():
     return 'bfloat16'
-  return 'float32' if dtype in TYPES else dtype
+  return 'float32'
 
 
 def random_params(module: Any, seed: int, dtype: str) -> Any:
@@ -251,11 +256,13 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
   The words of a draft vocabulary are the first ones.
 
   Each tensor is made in `dtype`, so memory never holds a second copy of a large model. For int8 and
-  int8w each is drawn in the type of `computing_in`, then quantized.
+  int8w each is drawn in the type of `choose_compute_dtype`, then quantized.
   """
   leaves, tree = jax.tree.flatten_with_path(jax.eval_shape(module.init, jax.random.key(0)))
-  keys, wide = jax.random.split(jax.random.key(seed), len(leaves)), computing_in(dtype)
-  is_kernel = kernels_of(module) if dtype in TYPES else lambda name: False
+  keys, wide = jax.random.split(jax.random.key(seed), len(leaves)), choose_compute_dtype(dtype)
+  is_kernel: Any = None
+  if dtype in TYPES:
+    is_kernel = kernels_of(module)
   params = []
   for (path, leaf), key in zip(leaves, keys, strict=True):
     if path[-1].key in ('scale', 'bias'):
@@ -264,14 +271,15 @@ def random_params(module: Any, seed: int, dtype: str) -> Any:
     if jnp.issubdtype(leaf.dtype, jnp.integer):
       params.append(jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape))
       continue
-    matrix = _matrix(key, leaf.shape, wide)
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    params.append(quantize_kernel(matrix, dtype) if is_kernel(name) else matrix)
+    matrix = _draw_matrix(key, leaf.shape, wide)
+    if is_kernel is not None and is_kernel(jax.tree_util.keystr(path, simple=True, separator='/')):
+      matrix = quantize_kernel(matrix, dtype)
+    params.append(matrix)
   return tree.unflatten(params)
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
-def _matrix(key: Array, shape: tuple[int, ...], dtype: str) -> Array:
+def _draw_matrix(key: Array, shape: tuple[int, ...], dtype: str) -> Array:
   return jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-1] ** -0.5, dtype)
 
 

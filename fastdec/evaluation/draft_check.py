@@ -1,8 +1,8 @@
 """Checks that a draft fits its target, by the share of the target's tokens that it guesses first.
 
-A draft that does not fit is still correct, only slow. A correctly loaded draft of EAGLE-3 or DFlash
-guesses 60 to 85 % of its target's tokens. With a layer off by one, a norm too many or another base
-of rotations it guesses less than 30 %.
+A draft that does not fit is only slow: texts stay correct. A correctly loaded draft of EAGLE-3 or
+DFlash guesses 60 to 85 % of its target's tokens. If a layer is off by one, a norm is missing or the
+base of rotations is wrong, it guesses less than 30 %.
 """
 
 import warnings
@@ -71,10 +71,10 @@ def check_draft(
   share = float((guesses == text)[is_guessed].mean())
   if share < LEAST:
     warnings.warn(
-      f'this draft guesses {share:.0%} of {is_guessed.sum()} tokens that its target wrote, where a'
-      ' right one guesses 60 % and more: if it is trained, its layers may be numbered otherwise'
-      ' (taps), a norm be missing or one too many, or the base of its rotations (rope_theta) be'
-      ' another one',
+      f'this draft guesses {share:.0%} of {is_guessed.sum()} tokens that its target wrote, while a'
+      ' correct one guesses 60 % and more: if it is trained, its layers may be numbered differently'
+      ' (taps), a norm may be missing or one too many, or the base of its rotations (rope_theta)'
+      ' may be wrong',
       UserNote,
       stacklevel=2,
     )
@@ -93,13 +93,13 @@ def _first_guesses(
   cache = model.init_cache(params, memory, b, t)
   hidden, taps, _ = apply_with(model, module.taps)(params, text, causal(t), cache)
   features = module.features(draft.params, hidden, taps)
-  first = _of_eagle if isinstance(module, EagleNetwork) else _of_block
-  logits = first(target, draft, source_of(model)(memory), text, features)
+  find_logits = _eagle_logits if isinstance(module, EagleNetwork) else _block_logits
+  logits = find_logits(target, draft, source_of(model)(memory), text, features)
   allowed = suppress(module.in_target_words(draft.params, logits), model.suppressed_ids)
   return jnp.pad(allowed.argmax(-1).astype(text.dtype), ((0, 0), (2, 0)))[:, :t]
 
 
-def _of_eagle(
+def _eagle_logits(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b t w']:
   """Returns the logits at each position, whose row also reads the token after it."""
@@ -114,7 +114,7 @@ def _of_eagle(
   return module.logits(params, target, states)
 
 
-def _of_block(
+def _block_logits(
   target: Bound, draft: Bound, source: Any, text: Int[Array, 'b t'], features: Float[Array, 'b t d']
 ) -> Float[Array, 'b m w']:
   """Returns the logits of a block's first guess, with its root at each position but the first."""

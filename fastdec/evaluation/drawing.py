@@ -88,8 +88,8 @@ def legend(figure: Figure, columns: int) -> None:
   figure.legend(curves.values(), curves, loc='outside lower center', ncols=columns, frameon=False)
 
 
-def nothing_yet(axes: Axes) -> None:
-  """Fills a panel without points."""
+def mark_empty(axes: Axes) -> None:
+  """Says in a panel that it has no points."""
   axes.text(0.5, 0.5, 'no row has this figure', ha='center', va='center', transform=axes.transAxes)
 
 

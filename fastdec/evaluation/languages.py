@@ -30,8 +30,9 @@ CODE_OF |= dict.fromkeys(CHINESE.split(), 'zh')
 
 
 def code_of(name: str) -> str | None:
-  """Returns a language's code of two letters, or of three where it has none of two; None where no
-  language is called so.
+  """Returns a language's code of two letters, or of three if it has none of two.
+
+  It is None if no language has this name.
 
   Args:
     name: a code, which a script, a region and so on may follow: 'zho_Hans', 'de-AT', 'ja_XX'.
@@ -42,15 +43,17 @@ def code_of(name: str) -> str | None:
   match = re.fullmatch(r'([a-z]{2,3})([-_][a-z0-9]{1,8})*', name.lower())
   if match is None:
     return None
-  # Nearly all words of three letters are codes of a language, those of two are not.
-  return CODE_OF.get(match[1], match[1] if len(match[1]) == 3 else None)
+  code = match[1]
+  if len(code) == 3:
+    return CODE_OF.get(code, code)  # nearly all words of three letters are codes of a language
+  return CODE_OF.get(code)
 
 
 def check_language(name: str, what: str = '') -> str:
-  """Returns the code of a language; raises UserError, which names `what`, where there is none."""
+  """Returns the code of a language, or raises UserError with a message that starts with `what`."""
   code = code_of(name)
   if code is None:
     raise UserError(
-      f'{what}{shown(name)} is no language: give its code by ISO 639, such as de, zh-CN or zho_Hans'
+      f'{what}{shown(name)} is not a language: give a code of ISO 639, such as de, zh-CN, zho_Hans'
     )
   return code

@@ -20,8 +20,12 @@ class Machine:
   device: str  # JAX's name of its kind
 
   def __str__(self) -> str:
-    where = '' if self.device == 'cpu' else f'{self.device} beside '
-    return f'{where}{self.processor}, {self.cpus} CPU{"s" if self.cpus > 1 else ""}'
+    text = f'{self.processor}, {self.cpus} CPUs'
+    if self.cpus == 1:
+      text = f'{self.processor}, 1 CPU'
+    if self.device != 'cpu':
+      text = f'{self.device} with {text}'
+    return text
 
 
 def here() -> Machine:
@@ -30,7 +34,7 @@ def here() -> Machine:
 
 
 def cores() -> int:
-  """Returns the number of CPUs that this process may use, which only Linux knows; else of all."""
+  """Returns the number of CPUs that this process may use; on systems other than Linux, of all."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
@@ -60,9 +64,11 @@ def computes_bytes() -> bool:
 
 
 def free_memory() -> float:
-  """Returns the bytes of memory that are still free; infinity where the system does not say."""
+  """Returns the bytes of memory that are still free; infinity if the system does not say."""
   try:
     free = re.search(r'MemAvailable: *(\d+) kB', Path('/proc/meminfo').read_text())
   except OSError:
     free = None
-  return float('inf') if free is None else 1024 * int(free[1])
+  if free is None:
+    return float('inf')
+  return 1024 * int(free[1])

@@ -1,11 +1,11 @@
 """Replay of texts: the calls that a strategy would make to write them, without the model's layers.
 
-At temperature 0 the model's text is the same by every lossless strategy. What a call accepts then
-follows from the text, and from the model's states on it, which one pass over the whole text gives.
-Here the loop runs with the strategy's own drafter, and with a target that knows both: it gives each
-node the state of its position in the text, and the text's next token. A drafter that reads the
-accepted path alone sees what it would see in a decode, so the blocks are those of the decode, for
-chains, trees that grow, copies and unions alike.
+At temperature 0 every lossless strategy writes the same text. So what a call accepts follows from
+the text and from the model's states on it, which one pass over the whole text computes. Here the
+loop runs with the strategy's own drafter, and with a target that knows both: it gives each node the
+state at its position in the text, and the text's next token. A drafter that reads only the accepted
+path sees what it would see in a decode, so the blocks are the same as in the decode, for chains,
+trees that grow, copies and unions.
 """
 
 import dataclasses
@@ -47,12 +47,12 @@ def replay(
 ) -> Decoded:
   """Returns what `decode` with a strategy would return that writes these texts, up to rounding.
 
-  The target's layers read each text once, in parallel. Calls are only those of the drafter.
+  The target's layers read each text once, in parallel. Only the drafter is called step by step.
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
-    texts: outputs of the model, one for each row, with their ends; or a `Decoded`. Greedy ones for
-      greedy decoding; drawn ones to see what sampling accepts of guesses.
+    texts: outputs of the model, one for each row, with their ends; or a `Decoded`. Give greedy
+      texts for greedy decoding, and drawn ones to see which guesses sampling accepts.
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
 
@@ -65,8 +65,8 @@ def replay(
   compares = promise_of(rule) == 'exact' or type(rule) is Drawn
   if isinstance(strategy, Lookahead | Jacobi) or not compares:
     raise UserError(
-      f'what {type(strategy).__name__} with the rule {type(rule).__name__} accepts does not follow'
-      ' from a text: decode with it, or give another strategy, without a rule'
+      f'{type(strategy).__name__} with the rule {type(rule).__name__} cannot be replayed, because'
+      ' what it accepts does not follow from a text: decode with it, or give a different strategy'
     )
   if strategy.sampling is not None:
     strategy = strategy.with_sampling(None)
@@ -91,7 +91,7 @@ def replay(
 
 @dataclasses.dataclass(frozen=True)
 class Reciting:
-  """A model whose states on the text are among its parameters, as 'known'; the rest is its own."""
+  """A model that knows its states on the text: they are among its parameters, as 'known'."""
 
   model: Any
 
@@ -99,7 +99,7 @@ class Reciting:
     return getattr(self.model, name)
 
   def init_cache(self, params: Params, memory: Any, rows: int, slots: Any) -> KVCache:
-    return KVCache.of((), rows)  # it counts tokens, and remembers none
+    return KVCache.of((), rows)  # it only counts tokens
 
   def apply(
     self, params: Params, tokens: Int[Array, 'b n'], nodes: Nodes, cache: KVCache, taps: Taps = ()
@@ -107,9 +107,8 @@ class Reciting:
     places = cache.length[:, None] + with_rows(nodes.depths, 2)
 
     def at(name: str) -> Float[Array, 'b n _']:
-      states = params['known'][name][
-        : len(tokens)
-      ]  # a beginning that all rows share is read in one
+      # A beginning that all rows share is read in one row.
+      states = params['known'][name][: len(tokens)]
       return jnp.take_along_axis(states, places[..., None], axis=1, mode='clip')
 
     return at('hidden'), tuple(at(str(tap)) for tap in taps), cache
@@ -127,7 +126,7 @@ class Reciting:
 
 @struct.pytree
 class Following:
-  """The law that leaves the next token of the text alone. Its state is each row's tokens so far."""
+  """The law that allows only the text's next token. Its state counts each row's tokens so far."""
 
   texts: Int[Array, 'b t']
 

@@ -22,8 +22,8 @@ Row = dict[str, Any]
 
 def conditions() -> Row:
   """Returns the machine, versions, commit and day of this process."""
-  here, flags = machine.here(), os.environ.get('XLA_FLAGS')
-  return {
+  here = machine.here()
+  row = {
     'platform': jax.default_backend(),
     'device': here.device,
     'devices': jax.device_count(),
@@ -33,8 +33,11 @@ def conditions() -> Row:
     'jaxlib': importlib.metadata.version('jaxlib'),
     'commit': commit(),
     'date': datetime.date.today().isoformat(),
-    **({'xla_flags': without_folders(flags)} if flags else {}),
   }
+  flags = os.environ.get('XLA_FLAGS')
+  if flags:
+    row['xla_flags'] = without_folders(flags)
+  return row
 
 
 def command() -> str:
@@ -43,7 +46,7 @@ def command() -> str:
 
 
 def commit() -> str:
-  """Names this checkout's commit, '-dirty' where tracked files differ; 'unknown' outside git."""
+  """Names this checkout's commit, with '-dirty' if tracked files differ; 'unknown' outside git."""
   folder = pathlib.Path(__file__).parent
   words = ['git', '-C', folder, 'describe', '--always', '--dirty', '--exclude=*', '--abbrev=12']
   try:
@@ -73,16 +76,19 @@ def table(rows: Iterable[Row], hidden: Iterable[str] = ()) -> str:
     if name not in hidden and any(row.get(name) is not None for row in rows):
       names.append(name)
   lines = [[name.replace('_', ' ') for name in names], ['---'] * len(names)]
-  lines += [[_text(row.get(name)) for name in names] for row in rows]
+  for row in rows:
+    lines.append([_format(row.get(name)) for name in names])
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
-def _text(value: Any) -> str:
+def _format(value: Any) -> str:
   """Formats an entry: three digits of a number that is not whole, more of a large one."""
   if value is None:
     return '–'
   if isinstance(value, tuple | list):
-    return ' .. '.join(map(_text, value))
+    return ' .. '.join(map(_format, value))
+  if isinstance(value, float) and abs(value) < 1000:
+    return f'{value:.3g}'
   if isinstance(value, float):
-    return f'{value:.3g}' if abs(value) < 1000 else f'{value:,.0f}'
+    return f'{value:,.0f}'
   return str(value).replace('|', r'\|')

@@ -64,18 +64,22 @@ class Calibration:
     """Reads a file that `save` wrote.
 
     Raises:
-      UserError: there is no such file, or it is damaged.
+      UserError: the file does not exist or is damaged.
     """
     try:
       stored = read(_Stored, read_json(path), path.name, mark=': ', ignores=True)
-      tokens = _by_nodes(stored.tokens_per_call, 'tokens_per_call')
-      milliseconds = _by_nodes(stored.milliseconds, 'milliseconds')
+      tokens, milliseconds = {}, {}
+      # JSON has made strings of the numbers of nodes.
+      for nodes, figure in stored.tokens_per_call.items():
+        tokens[int(nodes)] = value_of(float, figure, 'tokens_per_call')
+      for nodes, figure in stored.milliseconds.items():
+        milliseconds[int(nodes)] = value_of(float, figure, 'milliseconds')
       tree, right = Tree(stored.choices, stored.rates), {1: stored.top_1, 5: stored.top_5}
       return cls(tree, right, stored.positions, tokens, milliseconds)
     except ValueError as error:
       reason = ' '.join(str(error).split())
       raise UserError(
-        f'{path} is no calibrated tree ({reason}): remove it, and let it be made again'
+        f'{path} is not a calibrated tree ({reason}): remove it, and it will be made again'
       ) from None
 
   def save(self, path: pathlib.Path, **more: str) -> None:
@@ -89,14 +93,15 @@ class Calibration:
       'rates': self.tree.rates,
       'tokens_per_call': self.tokens,
     }
-    record |= {f'top_{top}': shares for top, shares in self.right.items()}
+    for top, shares in self.right.items():
+      record[f'top_{top}'] = shares
     record |= {'positions': self.positions, 'milliseconds': self.milliseconds, **more}
     with whole_file(path) as file:
       file.write(json.dumps(record, indent=1).encode() + b'\n')
 
   @property
   def nodes(self) -> int:
-    """Number of nodes of the tree to use: that with the most tokens a second; if not timed, all."""
+    """Number of nodes of the tree to use: the one with the most tokens a second; untimed: all."""
     if not self.milliseconds:
       return len(self.tree.choices) + 1
     return best_nodes(self.tokens, self.milliseconds)
@@ -105,11 +110,6 @@ class Calibration:
   def chosen(self) -> Tree:
     """The tree to use."""
     return self.tree.cut(self.nodes)
-
-
-def _by_nodes(figures: dict, name: str) -> dict[int, float]:
-  """Converts stored figures, whose keys JSON made strings; `name` is for messages."""
-  return {int(nodes): value_of(float, figure, name) for nodes, figure in figures.items()}
 
 
 def calibrate(
@@ -121,7 +121,7 @@ def calibrate(
   rows: int,
   progress: Callable[[int], None] = lambda count: None,
 ) -> Calibration:
-  """Decodes the prompts greedily, and grows a tree for the heads along the texts; times nothing.
+  """Decodes the prompts greedily and grows a tree for the heads along the texts, without timing.
 
   Args:
     target, heads: the model, and heads on it.
@@ -134,7 +134,7 @@ def calibrate(
   Raises:
     UserError: no text has a token to guess.
   """
-  ranks = written_ranks(target, heads, prompts, max_len, rows, progress)
+  ranks = rank_written_texts(target, heads, prompts, max_len, rows, progress)
   positions = sum(map(len, ranks))
   if not positions:
     raise UserError(
@@ -142,11 +142,11 @@ def calibrate(
     )
   right = {top: accuracy(ranks, top) for top in TOPS}
   tree = grow(ranks, nodes)
-  tokens = {n: tokens_per_call(ranks, tree.cut(n)) for n in widths_of(tree)}
+  tokens = {n: tokens_per_call(ranks, tree.cut(n)) for n in list_widths(tree)}
   return Calibration(tree, right, positions, tokens, {})
 
 
-def written_ranks(
+def rank_written_texts(
   target: Bound,
   heads: Bound,
   prompts: Sequence[Sequence[int]],
@@ -156,7 +156,7 @@ def written_ranks(
 ) -> list[Ranks]:
   """Returns the heads' ranks (`head_ranks`) along the model's greedy texts.
 
-  Arguments as of `calibrate`.
+  Arguments as in `calibrate`.
   """
   ranks = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
@@ -165,7 +165,7 @@ def written_ranks(
   return ranks
 
 
-def widths_of(tree: Tree) -> list[int]:
+def list_widths(tree: Tree) -> list[int]:
   """Lists numbers of nodes to try: those of `WIDTHS` that the tree has, and all its nodes."""
   most = len(tree.choices) + 1
   return [n for n in WIDTHS if n < most] + [most]
@@ -179,10 +179,10 @@ def time_sizes(
   max_len: int,
   rounds: int,
 ) -> Calibration:
-  """Adds the time of a call at batch 1, for each number of nodes of `widths_of`."""
+  """Adds the time of a call at batch 1, for each number of nodes of `list_widths`."""
   inputs = np.array([prompt], np.int32)
   calls = {}
-  for nodes in widths_of(calibration.tree):
+  for nodes in list_widths(calibration.tree):
     topology = Topology.from_choices(calibration.tree.cut(nodes).choices)
     drafter = Medusa(heads, topology).drafter
     calls[nodes] = Calls.after_prompt(target, drafter, inputs, max_len, CALLS)
@@ -203,12 +203,13 @@ def _texts(
   for start in range(0, len(prompts), rows):
     batch = prompts[start : start + rows]
     inputs = np.full((rows, width), source_pad(model), np.int32)
-    lengths = np.zeros(rows, np.int32)
+    lengths: np.ndarray | None = np.zeros(rows, np.int32)
     for row in range(rows):
       prompt = batch[min(row, len(batch) - 1)]
       inputs[row, : len(prompt)] = prompt
       lengths[row] = len(prompt)
-    lengths = None if model.start_id is not None else lengths
+    if model.start_id is not None:
+      lengths = None
     texts = decode(model, params, inputs, Greedy(), lengths, max_len=max_len).checked()
     kept = jnp.where(jnp.arange(rows) < len(batch), texts.lengths, 0)
     yield inputs, lengths, dataclasses.replace(texts, lengths=kept)

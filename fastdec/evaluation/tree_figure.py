@@ -33,19 +33,13 @@ def draw(tree: Tree, title: str, path: Path) -> None:
   colours = [colormaps['viridis'](rates[node]) for node in places]
   axes.scatter(*zip(*places.values(), strict=True), s=420, c=colours, zorder=2)
   for node, (x, y) in places.items():
-    label = f'{100 * rates[node]:.0f}' if rates[node] >= 0.01 else '<1'
-    axes.text(
-      x,
-      y,
-      label,
-      ha='center',
-      va='center',
-      fontsize=8,
-      color='black' if rates[node] > 0.6 else 'white',
-    )
-  axes.set_yticks(
-    range(-deepest, 1), ['root' if d == 0 else f'head {d}' for d in range(deepest, -1, -1)]
-  )
+    label = f'{100 * rates[node]:.0f}'
+    if rates[node] < 0.01:
+      label = '<1'
+    colour = 'black' if rates[node] > 0.6 else 'white'  # on a light or a dark node
+    axes.text(x, y, label, ha='center', va='center', fontsize=8, color=colour)
+  names = [f'head {depth}' for depth in range(deepest, 0, -1)]
+  axes.set_yticks(range(-deepest, 1), [*names, 'root'])
   axes.set_xticks([])
   axes.spines[:].set_visible(False)
   axes.margins(0.03, 0.12)

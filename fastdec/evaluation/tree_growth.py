@@ -1,10 +1,10 @@
 """Grows trees for one's own heads from the ranks of their guesses (Cai et al. 2024, 2.3.3).
 
 The paper multiplies the accuracies of single heads over all tokens. Here accepted paths are
-counted, because heads err in clusters, and calls begin at hard tokens more often: counted over all
-tokens, a tree promises more than decoding keeps. The ranks of all heads are kept together, token by
-token, along texts that the model has written. From them follows which path of a tree a call accepts
-at a token, and where the next call begins.
+counted instead: heads err in clusters, and calls often begin at hard tokens, so averages over all
+tokens promise more than decoding achieves. The ranks of all heads are kept token by token, along
+texts that the model has written. They say which path of a tree a call accepts at a token, and where
+the next call begins.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Tree:
   rates: tuple[float, ...]  # share of calls on the whole tree that accept each path; falling
 
   def cut(self, nodes: int) -> 'Tree':
-    """Cuts the tree to at most this many nodes, the root included."""
+    """Cuts the tree to at most `nodes` nodes, the root included."""
     return Tree(self.choices[: nodes - 1], self.rates[: nodes - 1])
 
 
@@ -56,8 +56,8 @@ def head_ranks(
   """Returns the ranks that the heads gave to the tokens of each text, one array for each text.
 
   An array has a row for each token but the last, for a call whose root is that token: head i (from
-  0) guesses the token i + 1 after it. Rank 0 is the head's first choice. `NOTHING` means that the
-  text ends before, `NEVER` that the head cannot draft the token.
+  0) guesses the token i + 1 places later. Rank 0 is the head's first choice. `NOTHING` means that
+  the text has ended before that place, `NEVER` that the head cannot draft the token.
 
   Args:
     target, heads: (module, params).
@@ -111,26 +111,28 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
     nodes: at least 1, the root included.
   """
   ranks = np.concatenate(texts)
-  # At first every token is taken for the beginning of a call.
+  # At first, assume that a call begins at every token.
   begins, best, rows, fewest = np.ones(len(ranks), bool), (), ranks, math.inf
   for _ in range(TURNS):
-    choices = _most_frequent(ranks[begins], nodes)
-    begins = calls_of(texts, choices)
+    choices = _find_most_frequent(ranks[begins], nodes)
+    begins = mark_calls(texts, choices)
     if begins.sum() < fewest:
       best, rows, fewest = choices, ranks[begins], begins.sum()
   rates = {path: float((rows[:, : len(path)] == path).all(1).mean()) for path in best}
-  # Of equal rates the shorter path comes first, so that each path follows its beginning.
+  # If rates are equal, the shorter path comes first, so that each path follows its beginning.
   order = sorted(best, key=lambda path: (-rates[path], len(path), path))
   return Tree(tuple(order), tuple(rates[path] for path in order))
 
 
 def tokens_per_call(texts: Sequence[Ranks], tree: Tree) -> float:
-  """Returns tokens after the first per call, if exact acceptance on the tree writes these texts."""
-  calls = calls_of(texts, tree.choices)
+  """Returns tokens per call, without the first token, if the tree decodes these texts exactly."""
+  calls = mark_calls(texts, tree.choices)
   return len(calls) / calls.sum()
 
 
-def calls_of(texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, ' n']:
+def mark_calls(
+  texts: Sequence[Ranks], choices: Sequence[tuple[int, ...]]
+) -> Bool[np.ndarray, ' n']:
   """Marks the tokens at which calls begin, if the tree of these paths decodes these texts.
 
   It has an entry for each token but the last, text by text.
@@ -170,7 +172,7 @@ def accuracy(texts: Sequence[Ranks], top: int) -> tuple[float, ...]:
     return tuple(((known & (ranks < top)).sum(0) / known.sum(0)).tolist())
 
 
-def _most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
+def _find_most_frequent(ranks: Int[np.ndarray, 'n h'], nodes: int) -> tuple[tuple[int, ...], ...]:
   """Returns the `nodes` - 1 paths that are right most often, each after the path it extends."""
   paths: list[tuple[int, ...]] = []
   # a heap of (-count, depth, path, rows where it is right)

@@ -15,11 +15,11 @@ class Generated:
 
   Attributes:
     text: without the prompt, special tokens, and the stop string and all after it.
-    tokens: their ids, the end included; up to the one that completes a stop string.
-    blocks: the tokens, by the call that emitted them. The first came with the prompt.
-    calls: of the model.
+    tokens: their ids, with the end token; up to the token that completes a stop string.
+    blocks: the tokens, by the call that emitted them. The first block came with the prompt.
+    calls: number of calls of the model.
     finish_reason: 'end', 'stop' or 'length'.
-    seconds: from the request to this text. They include compiling at the first of a size.
+    seconds: from the request to this text, including compiling if it is the first of a size.
     logprobs: of each token, by the model's own law; None unless the call set `logprobs`.
     top_logprobs: {token: log-probability} of the likeliest tokens at each place.
   """
@@ -38,7 +38,9 @@ class Generated:
   @property
   def tokens_per_call(self) -> float:
     """Tokens that a call emitted; nan without a call."""
-    return (len(self.tokens) - 1) / self.calls if self.calls else float('nan')
+    if not self.calls:
+      return float('nan')
+    return (len(self.tokens) - 1) / self.calls
 
   @property
   def tokens_per_second(self) -> float:
@@ -65,7 +67,9 @@ class Generated:
   def _repr_html_(self) -> str:
     spans = []
     for i, (block, piece) in enumerate(zip(self.blocks, self.pieces, strict=True)):
-      title = f'call {i}: {len(block)} tokens' if i else 'with the prompt'
+      title = f'call {i}: {len(block)} tokens'
+      if i == 0:
+        title = 'with the prompt'
       style = f'background:{COLOURS[i % 2]};color:#111;border-radius:3px'
       spans.append(f'<span title="{title}" style="{style}">{html.escape(piece)}</span>')
     speed = f'{self.tokens_per_second:.0f} a second'

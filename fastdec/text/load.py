@@ -1,4 +1,4 @@
-"""Reads models, heads, drafts and tokenizers from folders and files, ours and published ones."""
+"""Reads models, heads, drafts and tokenizers from folders and files, our own and published ones."""
 
 import dataclasses
 import warnings
@@ -55,7 +55,7 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 
   Args:
     path: a model folder, the workdir of a finished training run, a GGUF file, or a folder of
-      published heads; or a name of the Hugging Face hub, such as Qwen/Qwen3-0.6B.
+      published heads; or a name on the Hugging Face hub, such as Qwen/Qwen3-0.6B.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
 
@@ -81,11 +81,11 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 
 
 def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
-  """Opens a folder as `open_folder`, to write with it, in float32 where a CPU is slow in its type.
+  """Opens a folder as `open_folder`, for writing text, in float32 if the CPU is slow in its type.
 
-  That is half precision on a CPU that has no units for it, and what int8 leaves of it on any.
-  Float32 holds its numbers exactly and rounds less, so texts do not suffer. A note says so, or why
-  not: float32 would take more than half of the memory that is free.
+  The CPU is slow in half precision if it has no units for it; if the kernels are int8, any CPU is.
+  Float32 holds the same numbers exactly and rounds less, so texts do not get worse. A warning says
+  what was chosen. The type stays if float32 would take more than half of the free memory.
 
   Args:
     path, dtype: as in `open_folder`; a type of computation that is given is kept.
@@ -99,13 +99,13 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
     return dataclasses.replace(folder, dtype='float32')
   if own == 'bfloat16' and machine.computes_bfloat16():
     return folder
-  reason = f'{path} is in {own}, for which this CPU has no units'
+  reason = f'{path} is in {own}, which this CPU has no units for'
   count = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(folder.model)))
   if 4 * count > machine.free_memory() / 2:
-    note = f"{reason}, and too large for float32 here: dtype='int8' is faster"
+    note = f"{reason}, and it is too large for float32 here: dtype='int8' is faster"
     warnings.warn(note, UserNote, stacklevel=2)
     return folder
-  note = f"{reason}: it computes in float32, and would be faster still in dtype='int8'"
+  note = f"{reason}: it computes in float32, and dtype='int8' would be even faster"
   warnings.warn(note, UserNote, stacklevel=2)
   return dataclasses.replace(folder, dtype='float32')
 
@@ -113,11 +113,13 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
 def choose_draft_type(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
   """Returns the type to read a draft in, for a model that `open_fast` opened with this dtype.
 
-  A draft only guesses, so rounding it changes no lossless text. If no type is asked for it is read
-  in int8 where the CPU has units for that: a call by SmolLM2-135M in bfloat16 then takes 4 to 11 %
+  A draft only guesses, so rounding it changes no lossless text. If no type is given and the CPU has
+  units for int8, the draft is read in int8: a call of SmolLM2-135M in bfloat16 then takes 4 to 11 %
   less time.
   """
-  return 'int8' if dtype is None and machine.computes_bytes() else dtype or model.dtype
+  if dtype is None and machine.computes_bytes():
+    return 'int8'
+  return dtype or model.dtype
 
 
 def load(
@@ -128,16 +130,16 @@ def load(
 ) -> tuple[Any, Params]:
   """Reads the model of a folder, or of a training run's workdir, and its parameters.
 
-  Each parameter is read by itself, straight onto its devices. So a model larger than one device
-  loads onto a mesh, and the host holds one parameter at a time.
+  Each parameter is read by itself, straight onto its devices. So a mesh can hold a model that is
+  larger than one device, and the host holds one parameter at a time.
 
   Args:
     path: the folder, ours or one of Hugging Face's with safetensors; or a GGUF file.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in). 'int8', 'int8w': as None, with the kernels of products in int8, as
       `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type.
-    mesh: devices (`sharding.make_mesh`) over which the model lies as its `partition` says (None:
-      one device).
+    mesh: devices (`sharding.make_mesh`) over which the model is spread as its `partition` says
+      (None: one device).
     pack: True: packs the parameters, as `fd.pack`; 'auto': if that makes decoding here faster.
 
   Raises:
@@ -201,17 +203,17 @@ def load_draft(
       with `mtp.*` tensors.
     dtype: computes and keeps the parameters in this type (None: the type that config.json says).
       'int8', 'int8w': as None, with the kernels of products in int8.
-    mesh: devices over which it lies, as in `load` (None: one device).
-    taps: the target's layers whose states it reads, k being the residual stream after k layers.
-      None: as its folder says. Official drafts of EAGLE-3 say nothing, and follow a rule once the
-      target is known.
+    mesh: devices over which it is spread, as in `load` (None: one device).
+    taps: the target's layers whose states it reads; k is the residual stream after k layers. None:
+      as its folder says. Official drafts of EAGLE-3 do not say it; a rule chooses the layers when
+      the target is known.
 
   Returns:
     The network, and its parameters.
 
   Raises:
-    UserError: a folder that does not exist, is not whole, or is of an unknown or unsupported kind;
-      taps of another number than it reads.
+    UserError: the folder does not exist, files are missing, or its kind is unknown or unsupported;
+      there are more or fewer taps than it reads.
   """
   check_taps(taps)
   folder = draft_folder(path)
@@ -225,13 +227,12 @@ def load_draft(
 
 
 def is_draft(path: PathLike) -> bool:
-  """True if a folder holds a draft network, even one of a kind that `load_draft` refuses.
+  """True if a folder holds a draft network, even one that `load_draft` refuses.
 
-  A model and heads are none.
+  Models and heads are not draft networks.
 
   Raises:
-    UserError: as `fd.load_draft` for a folder that does not exist, or has its weights only as
-      pickle.
+    UserError: as `fd.load_draft` if the folder does not exist or has its weights only as pickle.
   """
   folder = resolved(path)
   if (folder / 'draft' / 'config.json').is_file():
@@ -245,7 +246,7 @@ def is_draft(path: PathLike) -> bool:
 
 
 def is_tuned(strategy: Any) -> bool:
-  """True if a strategy is 'tuned' or the name of a file of `fd.tune`, and no strategy in words."""
+  """True if a strategy is 'tuned' or the name of a file of `fd.tune`, not a strategy in words."""
   return isinstance(strategy, str) and (strategy == 'tuned' or strategy.endswith('.json'))
 
 
@@ -260,26 +261,26 @@ def load_tuned(
 
   Args:
     model: the folder of the model, or the workdir.
-    part: the folder of the heads or the draft, unless they are the model's own. A file never
-      opens what it names: whoever wrote it need not be you.
-    file: where it was written (None: `tuned.json` in the model's folder, `NAME.tuned.json` beside
+    part: the folder of the heads or the draft, unless they are the model's own. The folder that the
+      file names is not opened, since someone else may have written the file.
+    file: where it was written (None: `tuned.json` in the model's folder, `NAME.tuned.json` next to
       NAME.gguf, or either in the user's own folder).
-    mesh: devices over which heads or draft lie, as in `load`.
+    mesh: devices over which heads or draft are spread, as in `load`.
     prepare: makes (module, params) of heads or draft into what decodes, such as with `fd.pack`;
       None: as they are.
 
   Raises:
-    UserError: there is no such file, it is damaged, or it was made with another model, other heads
-      or another draft.
+    UserError: the file does not exist or is damaged, or the model, the heads or the draft are not
+      those that it was made with.
   """
   path = file_to_read(model) if file is None else files.place(file)
   remedy = f'{COMMAND} --model={model} --prompts=lines.txt'
   if not path.is_file():
-    raise UserError(f'{path} is not there: make it by {remedy}')
+    raise UserError(f'{path} does not exist: make it by {remedy}')
   content = files.read_json(path)
   if content.get('model') != folders.content(model):
     raise UserError(
-      f'{path} was made with another model than is in {model} now: make it again by {remedy}'
+      f'{path} was made with a different model than {model} has now: make it again by {remedy}'
     )
   try:
     saved = read(Saved, content, path.name, mark=': ')
@@ -293,16 +294,18 @@ def load_tuned(
     kind = saved.part.kind
     if part is None and saved.part.folder is not None:
       place = shown(saved.part.folder)
-      raise UserError(f'{path} drafts with the {kind} of {place}: name that folder too, as part')
+      raise UserError(f'{path} drafts with the {kind} of {place}: give that folder too, as part')
     folder = part or model
     if saved.part.content != hash_part(kind, folder):
       raise UserError(
-        f'{path} was made with another {kind} than is in {folder} now: make it again by {remedy}'
+        f'{path} was made with a different {kind} than {folder} has now: make it again by {remedy}'
       )
     loaders = {'heads': load_heads, 'draft network': load_draft, 'draft model': load}
     opened = open_fast(model, tuned.dtype)
-    of_heads, of_draft = tuned.dtype or opened.dtype, choose_draft_type(opened, tuned.dtype)
-    dtype = of_heads if kind == 'heads' else of_draft
+    if kind == 'heads':
+      dtype = tuned.dtype or opened.dtype
+    else:
+      dtype = choose_draft_type(opened, tuned.dtype)
     drafting = loaders[kind](folder, dtype=dtype, mesh=mesh)
     if prepare is not None:
       drafting = prepare(*drafting)
@@ -313,8 +316,8 @@ def load_tuned(
     raise UserError(f'{path} is damaged ({error}): make it again by {remedy}') from None
   if tuned.machine != machine.here():
     warnings.warn(
-      f'{path} has figures of another machine ({tuned.machine}), and another strategy may be faster'
-      f' here: make it again by {remedy}',
+      f'{path} has figures of another machine ({tuned.machine}), and a different strategy may be'
+      f' faster here: make it again by {remedy}',
       UserNote,
       stacklevel=2,
     )

@@ -5,20 +5,20 @@ from typing import Any
 
 from fastdec.hub.tokenizers.spelling import BYTE, UNCLEAR
 
-FORGETS = 64  # tokens beyond which the first are dropped: all kept ones are decoded with each block
-KEPT = 16  # tokens that stay then, since the text of a token depends on those before it
+FORGETS = 64  # with more tokens, the first are dropped: all kept ones are decoded with each block
+KEPT = 16  # tokens that stay, since the text of a token depends on those before it
 
 
 class Reader:
   """Text of tokens as they come; a character waits until all its bytes are there.
 
-  Tokens of single bytes, '<0xE4>', wait for the first token of another kind: many tokenizers decode
-  all bytes side by side as wrong if one of them is.
+  Tokens of single bytes, '<0xE4>', wait for the first token of a different kind: many tokenizers
+  decode a run of bytes as wrong if one of them is.
 
   Tokens are decoded together with earlier ones, because the text of a token depends on its place:
-  the same piece is ' man' within a sentence, and 'man' at its beginning. The last few tokens are
-  enough once they alone decode to the end of the whole text. So the time for a long stream is
-  proportional to its length.
+  the same piece is ' man' within a sentence and 'man' at its start. The last few tokens are enough
+  once they decode to the end of the whole text. So the time for a long stream is proportional to
+  its length.
   """
 
   UNKNOWN = '\ufffd'  # a decoder's output for an incomplete character
@@ -46,7 +46,7 @@ class Reader:
     return self._whole[len(self._shown) :]
 
   def special_tokens_in(self, texts: Sequence[str]) -> dict[int, str]:
-    """Returns the tokenizer's special tokens that stand in some of these texts, by their ids."""
+    """Returns the tokenizer's special tokens that occur in some of these texts, by their ids."""
     special = getattr(self._tokenizer, 'special', {})  # a user's own tokenizer may have none
     return {token: name for token, name in special.items() if any(name in one for one in texts)}
 
@@ -59,10 +59,12 @@ class Reader:
     if count < len(self._ids):
       text = self._tokenizer.decode(self._ids[:count])
     text = text.rstrip(self.UNKNOWN)
-    return UNCLEAR.sub('', text) if getattr(self._tokenizer, 'cleans', False) else text
+    if getattr(self._tokenizer, 'cleans', False):
+      text = UNCLEAR.sub('', text)
+    return text
 
   def _is_open(self, token: int) -> bool:
-    """True for a token of one byte, and for one without a text, which ends no bytes before it."""
+    """True for a token of one byte, and for one without text, which does not end earlier bytes."""
     if not callable(getattr(self._tokenizer, 'pieces', None)):  # a user's own may have none
       return False
     is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
@@ -75,9 +77,9 @@ class Reader:
     return new
 
   def _forget(self) -> None:
-    """Drops the first tokens, if the last ones decode alike without them.
+    """Drops the first tokens, if the last ones decode to the same text without them.
 
-    It waits for a stretch without an end, which would hide the tokens after it.
+    It waits if the last ones hold an end token, which would hide the tokens after it.
     """
     last = self._ids[-KEPT:]
     text = self._tokenizer.decode(last)
@@ -91,12 +93,12 @@ class StopReader:
   Args:
     reader: of the text, which has no special tokens.
     stops: the strings.
-    with_special: a string may hold special tokens, such as <|im_end|>. They stand in the text that
-      is searched, and not in the text that is returned.
+    with_special: a string may hold special tokens, such as <|im_end|>. They are in the text that is
+      searched, but not in the text that is returned.
 
   Attributes:
-    stop: the string that ends the text; None while the text holds none. Of several it is the one
-      that begins first.
+    stop: the string that ends the text, and of several strings the one that begins first; None if
+      the text holds none.
     count: tokens read. The last of them completes the string, and later ones are not read.
   """
 
@@ -104,37 +106,41 @@ class StopReader:
     self.stop: str | None = None
     self.count = 0
     self._reader, self._stops = reader, stops
-    self._special = reader.special_tokens_in(stops) if with_special else {}
+    self._special: dict[int, str] = {}
+    if with_special:
+      self._special = reader.special_tokens_in(stops)
     self._text = ''  # with these special tokens
-    self._hidden: list[tuple[int, int]] = []  # their places
+    self._hidden: list[tuple[int, int]] = []  # their places in it
     self._returned = 0  # characters of the text
 
   def add(self, tokens: Sequence[int]) -> str:
     """Returns the text that these tokens complete, without what may begin a string."""
+    if not self._stops:
+      self.count += len(tokens)
+      self._text += self._reader.add(tokens)
+      return self._take(len(self._text))
     # One token at a time, so that `count` stops at the one that completes a string.
-    parts = [[token] for token in tokens] if self._stops else [tokens]
-    for part in parts:
+    for token in map(int, tokens):
       if self.stop is not None:
         break
-      self.count += len(part)
+      self.count += 1
       before = len(self._text)
-      self._text += self._reader.add(part)
-      if self._special and int(part[0]) in self._special:
-        self._add_special(self._special[int(part[0])])
+      self._text += self._reader.add([token])
+      if token in self._special:  # which follows all text before it
+        self._text += self._reader.finish()
+        content = self._special[token]
+        self._hidden.append((len(self._text), len(self._text) + len(content)))
+        self._text += content
       self._find_stop(self._text + self._reader.waiting, before)
-    return self._new(0 if self.stop else self._waiting())
+    if self.stop is not None:
+      return self._take(len(self._text))
+    return self._take(len(self._text) - self._count_waiting())
 
   def finish(self) -> str:
     """Returns the text that still waits for more tokens."""
     if self.stop is None:
       self._text += self._reader.finish()
-    return self._new(0)
-
-  def _add_special(self, content: str) -> None:
-    """Adds a special token, behind all text before it."""
-    self._text += self._reader.finish()
-    self._hidden.append((len(self._text), len(self._text) + len(content)))
-    self._text += content
+    return self._take(len(self._text))
 
   def _find_stop(self, text: str, before: int) -> None:
     """Finds the first string that ends after `before` characters, and cuts the text before it."""
@@ -147,7 +153,7 @@ class StopReader:
       place, self.stop = min(places, key=lambda pair: pair[0])
       self._text = text[:place]
 
-  def _waiting(self) -> int:
+  def _count_waiting(self) -> int:
     """Returns the length of the end of the text that may begin a string."""
     tail, longest = self._text[self._returned :], 0
     for stop in self._stops:
@@ -158,12 +164,13 @@ class StopReader:
         longest = max(longest, len(tail) - place)
     return longest
 
-  def _new(self, waiting: int) -> str:
-    """Returns the text that was not returned before, but for its last characters, which wait."""
-    begin, end = self._returned, max(len(self._text) - waiting, self._returned)
+  def _take(self, end: int) -> str:
+    """Returns the text up to this place that was not returned before, without special tokens."""
+    begin, end = self._returned, max(end, self._returned)
     self._returned = end
-    pieces = []
+    text = ''
     for first, last in self._hidden:
-      pieces.append(self._text[begin : min(first, end)] if first > begin else '')
+      if first > begin:
+        text += self._text[begin : min(first, end)]
       begin = max(begin, min(last, end))
-    return ''.join([*pieces, self._text[begin:end]])
+    return text + self._text[begin:end]

@@ -1,22 +1,23 @@
-"""Traces: texts call by call, with what was guessed, what the model's law said, what was accepted.
+"""Traces: texts call by call, with the guesses, the model's law, and what was accepted.
 
 A trace is a safetensors file. Texts and calls come in order, and are joined:
 
-  prompts, texts      int32[tokens]; of an encoder-decoder the prompts are its sources
-  prompt_ends, ends   int32[texts]: where each ends in them
+  prompts, texts      int32[tokens]; the prompts of an encoder-decoder are its sources
+  prompt_ends, ends   int32[texts]: where each of them ends
   call_ends           int32[texts]: where each text's calls end among all calls
   guesses             int32[calls, n]: a call's nodes, the first of which is the root
   parents             int32[calls, n]: the node above each, -1 for the root's
   accepted            int32[calls]: the last node that was accepted, 0 for the root
   emitted             int32[calls]: tokens of the call, the accepted guesses and the next token
-  top_ids             int32[calls, n, top]: the likeliest next tokens behind each node
+  top_ids             int32[calls, n, top]: the likeliest next tokens after each node
   top_logprobs        float32[calls, n, top]: by the law that judged the guesses
 
-Its metadata names the format, the model's folder with a hash of its content, its type of numbers,
-and the strategy. `replay` needs only prompts, texts and the model.
+The metadata names the format, the model's folder with a hash of its content, the type of numbers,
+and the strategy. `replay` only needs prompts, texts and the model.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ class Call:
 
 @struct.pytree
 class Watching:
-  """A drafter that guesses as another does, and remembers the last call."""
+  """A drafter that guesses like the one it wraps, and remembers the last call."""
 
   drafter: Any
   top: int = struct.static()
@@ -95,10 +96,11 @@ class Watching:
   def observe(self, target: Bound, state: tuple[Any, Call], step: Step) -> tuple[Any, Call]:
     law = jax.nn.log_softmax(step.logits.astype(jnp.float32))
     top_logprobs, top_ids = jax.lax.top_k(law, self.top)
-    parents = jnp.broadcast_to(
-      with_rows(step.draft.topology.parents, 2), step.draft.tokens.shape
-    ).astype(jnp.int32)
-    call = Call(step.draft.tokens, parents, step.accepted.node, step.count, top_ids, top_logprobs)
+    tokens = step.draft.tokens
+    parents = jnp.broadcast_to(with_rows(step.draft.topology.parents, 2), tokens.shape)
+    call = Call(
+      tokens, parents.astype(jnp.int32), step.accepted.node, step.count, top_ids, top_logprobs
+    )
     return self.drafter.observe(target, state[0], step), call
 
 
@@ -130,16 +132,16 @@ class Watched(LoopStrategy):
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-  """Prompts and texts, as ids; with the calls that wrote them, if it was recorded.
+  """Prompts and texts, as ids, with the calls that wrote them if these were recorded.
 
   Attributes:
-    prompts: what each text continues; of an encoder-decoder, its sources.
+    prompts: what each text continues; the source for an encoder-decoder.
     texts: outputs, with their ends.
-    calls: arrays of the file by their names, those of each call; None: texts alone.
+    calls: the file's arrays of calls, by their names; None: only texts are known.
     call_ends: where the calls of each text end.
-    model: the folder of the model that wrote them; None: it is not said.
+    model: the folder of the model that wrote them; None: unknown.
     content: hash of that folder, as it was.
-    dtype: the type of numbers, as of `fd.load`.
+    dtype: the type of numbers, as in `fd.load`.
     strategy: in words.
   """
 
@@ -175,41 +177,44 @@ class Trace:
 
   @classmethod
   def load(cls, path: PathLike) -> 'Trace':
-    """Reads a file of `save`.
+    """Reads a file that `save` wrote.
 
     Raises:
-      UserError: it is not there, is no trace, or is damaged.
+      UserError: the file does not exist, is not a trace, or is damaged.
     """
     file = place(path)
     if not file.is_file():
-      raise UserError(f'{file} is not there: make it by fastdec generate --trace=FILE')
+      raise UserError(f'{file} does not exist: make it by fastdec generate --trace=FILE')
     try:
       with safe_open(file, 'numpy') as stored:
         metadata = dict(stored.metadata() or {})
-        names = stored.keys()
-        tensors = {name: stored.get_tensor(name) for name in names}
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
       raise damaged(file, f'is damaged ({error})', 'record it again') from None
     if metadata.pop('format', None) != FORMAT:
-      raise UserError(f'{file} is no trace: give a file of fastdec generate --trace')
+      raise UserError(f'{file} is not a trace: give a file of fastdec generate --trace')
     try:
-      rows = {name: _parted(tensors.pop(name), tensors.pop(end)) for name, end in ENDS.items()}
+      rows = {}
+      for name, ends in ENDS.items():
+        rows[name] = _split_rows(tensors.pop(name), tensors.pop(ends))
       if len(rows['prompts']) != len(rows['texts']):
         raise ValueError('prompts and texts differ in number')
-      ends = tensors.pop('call_ends', None)
-      calls = {name: tensors[name] for name in CALLS} if ends is not None else None
-      return cls(**rows, calls=calls, call_ends=ends, **metadata)
+      call_ends, calls = tensors.pop('call_ends', None), None
+      if call_ends is not None:
+        calls = {name: tensors[name] for name in CALLS}
+      return cls(**rows, calls=calls, call_ends=call_ends, **metadata)
     except (KeyError, ValueError, TypeError) as error:
       raise damaged(file, f'is damaged ({error})', 'record it again') from None
 
 
-def _parted(tokens: np.ndarray, ends: np.ndarray) -> list[list[int]]:
+def _split_rows(tokens: np.ndarray, ends: np.ndarray) -> list[list[int]]:
   """Returns the rows that were joined."""
   if tokens.ndim != 1 or ends.ndim != 1 or tokens.dtype != np.int32 or ends.dtype != np.int32:
-    raise ValueError('tokens and ends are lists of int32')
-  if (np.diff(ends, prepend=0) < 0).any() or (ends[-1] if len(ends) else 0) != len(tokens):
+    raise ValueError('tokens and ends must be lists of int32')
+  bounds = [0, *ends.tolist()]
+  if sorted(bounds) != bounds or bounds[-1] != len(tokens):
     raise ValueError('ends do not fit the tokens')
-  return [row.tolist() for row in np.split(tokens, ends[:-1])] if len(ends) else []
+  return [tokens[begin:end].tolist() for begin, end in itertools.pairwise(bounds)]
 
 
 def trace(
@@ -229,9 +234,9 @@ def trace(
 
   Args:
     model, params, strategy, max_len, key, processors, constraint: as in `fd.decode`.
-    prompts: ids of each, without padding; sources of an encoder-decoder.
+    prompts: ids of each, without padding; for an encoder-decoder, the sources.
     top: how many likeliest tokens of each law are kept.
-    folder, dtype: of the model, for `replay` to read it again.
+    folder, dtype: of the model, so that `replay` can read it again.
 
   Raises:
     UserError: as `fd.stream`; `top` is larger than the vocabulary.
@@ -256,24 +261,23 @@ def trace(
       calls.append(jax.tree.map(lambda x: x[0], call))
     texts.append(kept[0][0, : int(kept[1][0])].tolist())
     call_ends.append(len(calls))
-  arrays = None
-  if calls:
-    arrays = {name: np.stack([getattr(call, name) for call in calls]) for name in CALLS}
-  return Trace(
-    [[*map(int, ids)] for ids in prompts],
-    texts,
-    arrays,
-    None if arrays is None else np.array(call_ends, np.int32),
-    None if folder is None else str(resolved(folder).absolute()),
-    None if folder is None else folders.content(folder),
-    dtype,
-    describe(strategy),
+  recorded = Trace(
+    [[*map(int, ids)] for ids in prompts], texts, dtype=dtype, strategy=describe(strategy)
   )
+  if calls:
+    arrays = {}
+    for name in CALLS:
+      arrays[name] = np.stack([getattr(call, name) for call in calls])
+    recorded = dataclasses.replace(recorded, calls=arrays, call_ends=np.array(call_ends, np.int32))
+  if folder is not None:
+    path, content = str(resolved(folder).absolute()), folders.content(folder)
+    recorded = dataclasses.replace(recorded, model=path, content=content)
+  return recorded
 
 
 @struct.pytree
 class Replayed(Decoded):
-  """What a decode would return, and with `timed` how long the calls of each text would take."""
+  """What a decode would return; with `timed`, also how long the calls of each text would take."""
 
   milliseconds: Float[np.ndarray, ' b'] | None = None  # without the prompt
 
@@ -285,32 +289,32 @@ def replay(
   params: Params | None = None,
   timed: bool = False,
 ) -> Replayed:
-  """Returns what `decode` with another strategy would return that writes the texts of a trace.
+  """Returns what `decode` with a strategy would return if it wrote the texts of a trace.
 
-  The model's layers read each text once, in parallel; calls are only those of the drafter. So the
-  tokens a call of any k, tree or union are known without a decode. See `evaluation.replay`.
+  The model's layers read each text once, in parallel, and only the drafter is called step by step.
+  So it finds the tokens a call of any k, tree or union without a decode. See `evaluation.replay`.
 
   Args:
     trace: a file of `fastdec generate --trace` or of `Trace.save`; or a `Trace`.
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
-    model, params: that wrote the texts; None: read from the folder that the trace names.
-    timed: times calls of the model and the drafter here, on one text at a time. A call costs the
-      same wherever it stands, so a text takes as many times that.
+    model, params: what wrote the texts; None: read from the folder that the trace names.
+    timed: times calls of the model and the drafter here, on one text at a time. All calls cost the
+      same, so the time of a text is its number of calls times that.
 
   Raises:
-    UserError: a file that is no trace; a trace that names no model, or one that has changed; a
-      strategy whose calls do not follow from a text.
+    UserError: the file is not a trace; the trace names no model, or the model has changed; the
+      strategy's calls do not follow from a text.
   """
   if not isinstance(trace, Trace):
     trace = Trace.load(trace)
   target: tuple[Any, Any] = model, params
   if model is None:
     if trace.model is None:
-      raise UserError('this trace names no model: give model and params, of fd.load')
+      raise UserError('this trace names no model: give model and params, as from fd.load')
     if folders.content(trace.model) != trace.content:
       raise UserError(
-        f'{trace.model} is not the model that wrote this trace: give its model and params, of'
+        f'{trace.model} is not the model that wrote this trace: give its model and params, as from'
         ' fd.load, or record the trace again'
       )
     folder = open_fast(trace.model, trace.dtype)

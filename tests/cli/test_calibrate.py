@@ -56,5 +56,5 @@ def test_mistakes_are_one_sentence(translator, fastdec, prompts, tmp_path, words
 def test_a_damaged_tree_is_a_sentence(tmp_path, content):
   if content is not None:
     (tmp_path / 'tree.json').write_text(content)
-  with pytest.raises(fd.UserError, match=r'tree.json is no calibrated tree \(.*\): remove it'):
+  with pytest.raises(fd.UserError, match=r'tree.json is not a calibrated tree \(.*\): remove it'):
     Calibration.load(tmp_path / 'tree.json')

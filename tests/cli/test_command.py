@@ -84,7 +84,7 @@ MISTAKES = {
   'translate': (['--input={files}/none', '--model={model}'], 'cannot read'),
   'translate search': (['a', '--model={model}', '--beam=2', '--nbest=3'], 'n_best=3'),
   'tune': (['--output=/'], '/ is a folder: give the name of a file'),
-  'tune device': (['--output=/dev/full'], '/dev/full is no regular file, but a device or a pipe'),
+  'tune device': (['--output=/dev/full'], '/dev/full is a device or a pipe, not a regular file'),
   'tune file': (['--output={files}/prompts.txt/x'], 'prompts.txt/x (Not a directory)'),
   'tune unit': (['--budget=2'], '--budget=2 is not possible: give a time with its unit'),
   'tune nothing': (['--budget=0s'], '--budget=0s is not possible: give a time with its unit'),

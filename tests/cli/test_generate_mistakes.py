@@ -90,7 +90,7 @@ MISTAKES = {
   'empty line': (['--prompts={files}/gap', '--output={files}/out'], 'line 2 of'),
   'long line': (['--prompts={files}/long', '--output={files}/out'], 'prompt 2 of'),
   'output folder': (['--prompts={files}/lines', '--output={files}'], 'is a folder'),
-  'output device': (['--prompts={files}/lines', '--output=/dev/null'], 'is no regular file'),
+  'output device': (['--prompts={files}/lines', '--output=/dev/null'], 'not a regular file'),
   'output name': (['--prompts={files}/lines', f'--output={"x" * 5000}'], 'no file can be called'),
   'strategy name': (['--prompt=a', f'--strategy={"x" * 5000}.json'], 'no file can be called'),
   'model name': (['--prompt=a', f'--draft={"x" * 5000}'], 'no file can be called'),

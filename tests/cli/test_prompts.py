@@ -145,7 +145,7 @@ def test_packed_files_are_unpacked_whatever_their_name(tmp_path, pack):
   assert read_unpacked(file, 100) == b'A man\nA dog\n'
   file.write_bytes(pack(bytes(1000)))
   assert len(read_unpacked(file, 1000)) == 1000
-  with pytest.raises(OSError, match='it has more than 999 bytes when it is unpacked'):
+  with pytest.raises(OSError, match='it has more than 999 bytes when unpacked'):
     read_unpacked(file, 999)
   file.write_bytes(pack(b'A man\n')[:-9])
   with pytest.raises(UserError, match=r'cannot read .*lines.txt \(it is cut short or damaged'):

@@ -24,7 +24,7 @@ from fastdec.decoding.sampling import draw
 from fastdec.decoding.score import read_targets
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import take_node
-from fastdec.evaluation.agreement import NEAR_TIE, partings
+from fastdec.evaluation.agreement import NEAR_TIE, find_gaps
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -127,7 +127,7 @@ def compared(name: str, chunks: int) -> tuple[int, np.ndarray]:
   for seed in range(chunks):
     inputs = prompts(seed, ROWS)
     plain, ours = greedy(seed), fd.decode(*target(), inputs, strategy, max_len=MAX_LEN)
-    gaps.append(partings(tuple(target()), inputs, ours, plain))
+    gaps.append(find_gaps(tuple(target()), inputs, ours, plain))
     blocks.append(np.asarray(ours.block_sizes))
     outputs |= {row.tobytes() for row in np.asarray(plain.tokens)}
   accepted = np.concatenate(blocks)

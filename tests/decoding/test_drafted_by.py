@@ -29,7 +29,7 @@ parts = model, heads, network
 of_model, of_heads, of_network = ((part, part.init(jax.random.key(0))) for part in parts)
 """
 SLIPS = {  # the message of each, as a regular expression
-  'fd.Blockwise("heads")': "heads is a pair .* and 'heads' was given: give both",
+  'fd.Blockwise("heads")': "heads must be a pair .*, not 'heads': give both",
   'fd.Medusa(heads, [[0]])': 'heads is a pair .* a value of the kind BlockwiseHeads was given',
   'fd.Speculative(model)': 'draft is a pair .* a value of the kind LM was given',
   'fd.Eagle(None)': 'draft is a pair .* a value of the kind NoneType was given',

@@ -118,5 +118,5 @@ def test_rules_of_moses_are_found_by_other_names():
 
 @pytest.mark.parametrize('name', ['jp', 'cn', 'chinese', 'zh CN', '日本語', '-', 'zh' * 5000])
 def test_a_name_of_no_language_is_a_sentence(name: str):
-  with pytest.raises(UserError, match='is no language: give its code by ISO 639'):
+  with pytest.raises(UserError, match='is not a language: give a code of ISO 639'):
     corpus_bleu(['a'], ['a'], name)

@@ -15,10 +15,10 @@ from fastdec.evaluation.calls import (
   Calls,
   Drafted,
   FreeDraft,
-  computing_in,
+  choose_compute_dtype,
   costs,
   random_params,
-  repeated,
+  repeat_calls,
   texts,
 )
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -44,7 +44,7 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
   target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
   strategy = Drafted(FreeDraft(Topology.chain(3)), Exact())
   state = texts(target, strategy, PROMPTS, 8, None, 0)
-  program = repeated.lower(target, strategy, state, 4).as_text()
+  program = repeat_calls.lower(target, strategy, state, 4).as_text()
   assert program.count('stablehlo.while') == 1 and 'stablehlo.if' not in program
   # Only choices by the platform have several branches, and these are constants.
   assert program.count('}, {') == len(re.findall(r'stablehlo\.case"\(%c', program))
@@ -56,8 +56,8 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
 @pytest.mark.parametrize('dtype', ['int8', 'int8w'])
 @pytest.mark.wide('int8w-model', 'int8-heads')
 def test_random_parameters_in_int8_are_those_of_floats_quantized(module, dtype):
-  in_int8, wide = (random_params(module, 0, one) for one in (dtype, computing_in(dtype)))
-  assert is_quantized(in_int8) and computing_in('int8') == 'float32'
+  in_int8, wide = (random_params(module, 0, one) for one in (dtype, choose_compute_dtype(dtype)))
+  assert is_quantized(in_int8) and choose_compute_dtype('int8') == 'float32'
   jax.tree.map(np.testing.assert_array_equal, in_int8, fd.quantize(module, wide, dtype))
 
 

@@ -124,7 +124,7 @@ def test_a_wrong_draft_is_warned_of_and_a_right_one_is_not():
     assert check_draft(model, params, (module, draft | {'ids': jnp.array([1])}), [[3, 2]]) == 1
   with pytest.warns(
     fd.UserNote,
-    match='guesses 0% of 63 tokens that its target wrote, where a right one guesses 60 %',
+    match='guesses 0% of 63 tokens that its target wrote, while a correct one guesses 60 %',
   ):
     assert check_draft(model, params, (module, draft | {'ids': jnp.array([2])}), [[3, 2]]) == 0
 

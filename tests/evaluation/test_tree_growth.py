@@ -14,9 +14,9 @@ from fastdec.evaluation.tree_growth import (
   Tree,
   accuracy,
   best_nodes,
-  calls_of,
   grow,
   head_ranks,
+  mark_calls,
   tokens_per_call,
 )
 from fastdec.heads.medusa import MedusaHeads
@@ -31,9 +31,9 @@ TREE = ((0,), (0, 0), (1,))
 def test_calls_begin_where_the_last_one_stopped():
   # The first call of each text accepts two guesses and yields one token more, of which the second
   # text has none left.
-  np.testing.assert_array_equal(calls_of(TEXTS, TREE), [1, 0, 0, 1, 0])
-  np.testing.assert_array_equal(calls_of(TEXTS, ((0,),)), [1, 0, 1, 1, 0])
-  np.testing.assert_array_equal(calls_of(TEXTS, ()), [1, 1, 1, 1, 1])
+  np.testing.assert_array_equal(mark_calls(TEXTS, TREE), [1, 0, 0, 1, 0])
+  np.testing.assert_array_equal(mark_calls(TEXTS, ((0,),)), [1, 0, 1, 1, 0])
+  np.testing.assert_array_equal(mark_calls(TEXTS, ()), [1, 1, 1, 1, 1])
   tokens = [tokens_per_call(TEXTS, Tree(choices, ())) for choices in (TREE, ((0,),), ())]
   assert tokens == pytest.approx([5 / 2, 5 / 3, 1])
 
@@ -82,7 +82,7 @@ def test_heads_that_err_in_clusters_are_judged_where_calls_begin():
   texts = [np.concatenate([np.zeros((12, 2), int), hard])] * 20
   tree = grow(texts, 3)
   assert tokens_per_call(texts, tree) >= tokens_per_call(texts, Tree(((0,), (0, 0)), ()))
-  firsts = np.concatenate(texts)[calls_of(texts, tree.choices), 0]
+  firsts = np.concatenate(texts)[mark_calls(texts, tree.choices), 0]
   assert tree.rates[0] == pytest.approx((firsts == tree.choices[0][0]).mean())
 
 
@@ -139,7 +139,7 @@ def test_decoding_accepts_what_the_ranks_promise(name, seeing):
   np.testing.assert_array_equal(ours.tokens, texts.tokens)
 
   for row, sizes in zip(ranks, np.asarray(ours.block_sizes), strict=True):
-    begins = np.flatnonzero(calls_of([row], tree.choices))
+    begins = np.flatnonzero(mark_calls([row], tree.choices))
     assert sizes[sizes > 0].tolist() == np.diff([*begins, len(row)]).tolist()
   assert tokens_per_call(ranks, tree) == pytest.approx(
     float((ours.lengths - 1).sum() / ours.calls.sum())

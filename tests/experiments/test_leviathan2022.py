@@ -288,5 +288,5 @@ def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypa
     return dataclasses.replace(out, tokens=tokens)
 
   monkeypatch.setattr(Comparison, 'decode', mistaken)
-  with pytest.raises(fd.UserError, match="1 of 2 outputs part from plain greedy decoding's"):
+  with pytest.raises(fd.UserError, match="1 of 2 outputs differ from plain greedy decoding's"):
     figures(bench, 'unigram', 0.0, '1', 2)

@@ -73,7 +73,7 @@ def listing(folder):
   ({'data.row_length': 2}, ['no pairs to train on', 'longer rows']),
   ({'data.kind': 'web'}, ["config.data.kind='web'", 'embedded, files']),
   ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
-  ({'data.target': 'german'}, ["config.data.target='german' is no language", 'de, zh-CN']),
+  ({'data.target': 'german'}, ["config.data.target='german' is not a language", 'de, zh-CN']),
   ({'data.cache': __file__}, [__file__, 'give another folder']),
   ({'model.heads': 3}, ['d_model=32', 'heads=3']),
   ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),

@@ -176,7 +176,7 @@ def test_what_was_tuned(folder, monkeypatch):
   fuzz_json(folder / 'tuned.json', base, lambda: fd.load_tuned(folder))
   base['part']['folder'] = '..'
   (folder / 'tuned.json').write_text(json.dumps(base))
-  with pytest.raises(fd.UserError, match='name that folder too'):
+  with pytest.raises(fd.UserError, match='give that folder too'):
     fd.load_tuned(folder)
 
 

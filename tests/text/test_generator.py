@@ -423,7 +423,7 @@ def test_a_notebook_shows_blocks():
     ({'draft': 'other'}, r'have different vocabularies, of 18 and 30 tokens \(number .*\): give a'),
     ({'heads': 'wide'}, 'for hidden states of 9'),
     ({'strategy': 'speculative'}, 'give their folder too'),
-    ({'strategy': 'tuned'}, 'tuned.json is not there'),
+    ({'strategy': 'tuned'}, 'tuned.json does not exist'),
     ({'strategy': 'tuned', 'dtype': 'int8'}, 'leave out dtype'),
     ({'strategy': 3}, 'is no strategy'),
   ],
@@ -523,7 +523,7 @@ def test_types_that_are_slow_on_a_cpu_give_way_to_float32(place, tmp_path, monke
   has_units = False
   assert fd.Generator.load(half, dtype='bfloat16').model.config.dtype == 'bfloat16'
   assert not recwarn
-  with pytest.warns(UserNote, match='half is in bfloat16, for which this CPU has no units: it'):
+  with pytest.warns(UserNote, match='half is in bfloat16, which this CPU has no units for: it'):
     generator = fd.Generator.load(half, draft=half)
   for part in (generator, generator.strategy.draft.module):
     assert getattr(part, 'model', part).config.dtype == 'float32'

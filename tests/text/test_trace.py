@@ -100,11 +100,11 @@ def test_mistakes_are_one_sentence(recorded, tmp_path):
     with pytest.raises(fd.UserError, match=match):
       action()
 
-  fails('none is not there', lambda: fd.Trace.load(tmp_path / 'none'))
+  fails('none does not exist', lambda: fd.Trace.load(tmp_path / 'none'))
   (tmp_path / 'text').write_text('hello')
   fails('text is damaged', lambda: fd.Trace.load(tmp_path / 'text'))
   save_file({'a': np.zeros(1)}, tmp_path / 'other')
-  fails('other is no trace: give a file of', lambda: fd.Trace.load(tmp_path / 'other'))
+  fails('other is not a trace: give a file of', lambda: fd.Trace.load(tmp_path / 'other'))
   recorded.save(tmp_path / 'trace')
   tensors = load_file(tmp_path / 'trace')
   for change in ({'ends': tensors['ends'] + 1}, {'texts': tensors['texts'][None]}):

@@ -88,7 +88,7 @@ def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
   for name in ('config.json', 'model-00001-of-00001.safetensors', 'tokenizer.json'):
     before = (tmp_path / name).read_text()
     (tmp_path / name).write_text(f'{before} ')
-    with pytest.raises(fd.UserError, match='was made with another model'):
+    with pytest.raises(fd.UserError, match='was made with a different model'):
       fd.load_tuned(tmp_path)
     (tmp_path / name).write_text(before)
 
@@ -100,9 +100,9 @@ def test_a_folder_of_heads_elsewhere_is_named_again(run, tmp_path):
   wanted = jax.tree.leaves(fd.Blockwise(fd.load_heads(place / 'other'), 2))
   ours = jax.tree.leaves(again.strategy)
   assert all(np.array_equal(a, b) for a, b in zip(ours, wanted, strict=True))
-  with pytest.raises(fd.UserError, match=r"the heads of '.*/other': name that folder too, as part"):
+  with pytest.raises(fd.UserError, match=r"the heads of '.*/other': give that folder too, as part"):
     fd.load_tuned(place / 'model', file=file)
-  message = 'was made with another heads than is in .*model now: make it again by'
+  message = 'was made with a different heads than .*model has now: make it again by'
   with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'model', part=place / 'model', file=file)
 
@@ -136,10 +136,10 @@ def test_heads_are_prepared_as_the_caller_says(run):
 def test_a_file_of_another_model_is_refused(run):
   place, tuned = run
   file = tuned.save(place / 'model')
-  message = r'was made with another model than is in .*other now: make it again by fastdec tune'
+  message = r'was made with a different model than .*other has now: make it again by fastdec tune'
   with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'other', file=file)
-  message = r'other/tuned.json is not there: make it by fastdec tune'
+  message = r'other/tuned.json does not exist: make it by fastdec tune'
   with pytest.raises(fd.UserError, match=message):
     fd.load_tuned(place / 'other')
 
@@ -177,10 +177,10 @@ def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, message):
   (5, 'part.folder=5 is not possible'),
   (['x'], 'part.folder=.* is not possible'),
   (True, 'part.folder=True is not possible'),
-  ('x' * 5000, 'with the heads of .x{70}.*: name that folder too'),
-  ('/etc/passwd', "with the heads of '/etc/passwd': name that folder too"),
-  ('a\0', 'name that folder too'),
-  ('other', 'name that folder too'),
+  ('x' * 5000, 'with the heads of .x{70}.*: give that folder too'),
+  ('/etc/passwd', "with the heads of '/etc/passwd': give that folder too"),
+  ('a\0', 'give that folder too'),
+  ('other', 'give that folder too'),
 ])  # fmt: skip
 def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, message):
   place, tuned = run

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fastdec.errors import UserError
 from fastdec.fields import Size, read
-from fastdec.files import BROKEN, MARK, open_file, read_json, unpacked, write_json
+from fastdec.files import BROKEN, MARK, open_file, read_json, unpack, write_json
 
 Pair = tuple[str, str]
 LONGEST = 2**24  # bytes of a line
@@ -66,7 +66,7 @@ class Lines:
       raise UserError(f'cannot read {self} ({reason}): give {wanted}') from error
 
   def _file(self) -> Iterator[bytes]:
-    with open_file(self.path) as file, unpacked(file) as content:
+    with open_file(self.path) as file, unpack(file) as content:
       yield from _lines_of(content)
 
   def _member(self) -> Iterator[bytes]:

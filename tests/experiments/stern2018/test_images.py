@@ -266,7 +266,7 @@ def test_an_image_that_parts_from_greedy_decoding_s_is_an_error_unless_rounding_
   split.check_only_near_ties(target, greedy, greedy)
   wrong = np.array(greedy.tokens)
   wrong[0, 5] = 255 - wrong[0, 5]
-  with pytest.raises(fd.UserError, match=r"1 of 1 outputs part from plain greedy decoding's"):
+  with pytest.raises(fd.UserError, match=r"1 of 1 outputs differ from plain greedy decoding's"):
     split.check_only_near_ties(target, dataclasses.replace(greedy, tokens=wrong), greedy)
 
 

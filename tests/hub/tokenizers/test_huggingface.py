@@ -316,7 +316,7 @@ def test_a_pointer_of_git_lfs_is_named(name, folder):
 
 def test_half_a_character_is_refused_by_every_tokenizer(folder):
   (folder / 'tokenizer.model').write_bytes(pieces())
-  with pytest.raises(fd.UserError, match=r"half a character, '\\ud83d' at place 4: mend it"):
+  with pytest.raises(fd.UserError, match=r"half a character, '\\ud83d' at place 4: fix it"):
     fd.load_tokenizer(folder).encode('cut \ud83d here')
   write_words(folder)
   with pytest.raises(fd.UserError, match='half a character'):
