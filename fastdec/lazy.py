@@ -51,10 +51,10 @@ def imports(namespace: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def load(name: str, modules: Mapping[str, str], namespace: dict[str, Any]) -> Any:
-  """Imports what a name stands for, and keeps it in the package's namespace.
+  """Imports what a name means, and keeps it in the package's namespace.
 
   Raises:
-    AttributeError: there is no such name.
+    AttributeError: the package does not have this name.
   """
   if name not in modules:
     raise AttributeError(f'module {namespace["__name__"]} has no attribute {name!r}')

@@ -26,7 +26,7 @@ def restrict(folder: str | Path, rows: int, cores: int | None = None) -> None:
     cores: their number; None: one for one text at a time by a narrow model on a CPU, else all.
 
   Raises:
-    UserError: there are fewer cores, or there is no model.
+    UserError: there are fewer cores, or the folder is not a model's.
   """
   if not hasattr(os, 'sched_setaffinity'):  # only Linux can restrict a process
     return

@@ -246,13 +246,16 @@ def trace(
   if top > model.vocab_size:
     raise UserError(f'top={top} is not possible: give 1 to {model.vocab_size}')
   watched = Watched(strategy, top)
-  keys = None if key is None else row_keys(key, len(prompts))
   texts, calls, call_ends = [], [], []
+  keys, own_key = None, None
+  if key is not None:
+    keys = row_keys(key, len(prompts))
   for i, ids in enumerate(prompts):
+    if keys is not None:
+      own_key = keys[i : i + 1]
     states = few.states(
       model, params, np.array([ids], np.int32), watched, max_len=max_len,
-      key=None if keys is None else keys[i : i + 1],
-      processors=processors, constraint=constraint,
+      key=own_key, processors=processors, constraint=constraint,
     )  # fmt: skip
     state: Any = next(states)
     kept = jax.device_get((state.tokens, state.length))

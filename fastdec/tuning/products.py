@@ -25,7 +25,7 @@ def measure_forms() -> Table:
   """Returns the table of this machine's fastest forms, after a few seconds."""
   table: Table = {}
   for dtype in TABLE:
-    layer, large = (_time_forms(dtype, is_large) for is_large in (False, True))
+    layer, large = _time_forms(dtype, is_large=False), _time_forms(dtype, is_large=True)
     # The lane form has the best memory bandwidth, but a long reduction: it takes twice as long as
     # others for narrow kernels, which are in the CPU's caches.
     narrow = {key: seconds for key, seconds in layer.items() if key[0] != 'lanes'}
@@ -37,12 +37,14 @@ def measure_forms() -> Table:
 def _time_forms(dtype: str, is_large: bool) -> Times:
   """Times each form with each of COUNTS."""
   # The same bytes lie in one large kernel, or in many of a layer's size.
-  inputs = 1024
-  parts = 1 if is_large else PARTS
+  inputs, parts, wide = 1024, PARTS, jnp.float32
+  if is_large:
+    parts = 1
+  if dtype == 'int8':
+    wide = jnp.int32
   shape = (PARTS // parts * BYTES // jnp.dtype(dtype).itemsize // inputs, inputs)
   kernels = [jnp.ones(shape, dtype) for _ in range(parts)]
   sums = jnp.zeros(shape[:1], jnp.int32)
-  wide = jnp.int32 if dtype == 'int8' else jnp.float32
 
   functions: dict[tuple[str, int], Any] = {}
   for count in COUNTS:
@@ -86,8 +88,9 @@ def choose_forms(times: Times) -> list[tuple[str, int]]:
     handicapped = {}
     for (name, rows), seconds in times.items():
       if rows >= count:
-        is_doubtful = rows > count or name == 'kernel'
-        handicapped[name, rows] = seconds * NOISE if is_doubtful else seconds
+        if rows > count or name == 'kernel':
+          seconds *= NOISE
+        handicapped[name, rows] = seconds
     name, rows = min(handicapped, key=lambda key: handicapped[key])
-    fastest.append((name, rows if rows > count else 1))
+    fastest.append((name, 1 if rows == count else rows))
   return fastest

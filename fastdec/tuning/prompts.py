@@ -34,7 +34,10 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
     UserError: no prompts, or an empty one.
   """
   is_text = model.start_id is None or model.fixed_length is None
-  prompts = _read_texts(model, inputs) if is_text else _leave_out_repeats(np.asarray(inputs))
+  if is_text:
+    prompts = _read_texts(model, inputs)
+  else:
+    prompts = _leave_out_repeats(np.asarray(inputs))
   width, pad_id = max(map(len, prompts)), source_pad(model)
   order = np.random.default_rng(0).permutation(len(prompts))
   count = max(len(order) // rows, 1)
@@ -73,5 +76,5 @@ def _leave_out_repeats(rows: Iterable[np.ndarray]) -> list[np.ndarray]:
   """Returns each row once, in the order of the first ones."""
   prompts = list({row.tobytes(): row for row in rows}.values())
   if not prompts:
-    raise UserError('there are no inputs to decode: give prompts such as will be decoded')
+    raise UserError('tune needs inputs: give prompts like those to decode later')
   return prompts

@@ -127,8 +127,10 @@ class Race:
     """
     if len(self.running) == 1:
       return True
-    visits = 1 if len(self.running) == 2 else VISITS
-    return min(len(self.seconds[name]) for name in self.running) >= visits * self.batches
+    fewest = min(len(self.seconds[name]) for name in self.running)
+    if len(self.running) == 2:
+      return fewest >= self.batches
+    return fewest >= VISITS * self.batches
 
   def choose_winner(self) -> tuple[str, str]:
     """Returns the fastest that beats the plain one beyond noise, else the plain one; and why."""
@@ -136,7 +138,9 @@ class Race:
       return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
     batches = self.count_batches(self.plain)
     if batches < LEAST:
-      reason = 'there are' if self.batches < LEAST else 'the budget was enough for'
+      reason = 'the budget was enough for'
+      if self.batches < LEAST:
+        reason = 'there are'
       noun = 'batch' if batches == 1 else 'batches'
       return self.plain, (
         f'{self.plain} is kept: {reason} {batches} {noun} of prompts, too few to tell candidates'

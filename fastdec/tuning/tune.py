@@ -71,11 +71,12 @@ def tune(
   check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
-  samples = [strategy for strategy in strategies if isinstance(strategy, Sample)]
-  plain = samples[0] if samples else Greedy()
+  plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
   candidates = _name_candidates(plain, strategies)
-  may_draw = relaxed or isinstance(plain, Sample)
-  batches = make_batches(model, inputs, rows, jax.random.key(0) if may_draw else None)
+  key = None
+  if relaxed or isinstance(plain, Sample):
+    key = jax.random.key(0)
+  batches = make_batches(model, inputs, rows, key)
 
   # Candidates that break the promise are left out, and so are those compiled too late.
   entrants: dict[str, Entrant] = {}
@@ -151,7 +152,7 @@ def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> 
   Others are compiled for half of the time left, then all are timed for half of the rest, and so on,
   as long as the rest is enough to tell candidates apart (`LEAST` rounds).
 
-  Returns the names of the candidates that there was no time to compile.
+  Returns the names of the candidates that were not compiled for lack of time.
 
   Raises:
     OutOfTime: no time was left for the first round.
@@ -170,8 +171,10 @@ def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> 
     with wallclock.alone():
       ends += wallclock.now() - asked_at  # the budget does not count waiting for other programs
       until = ends
-      if waiting:
-        until = wallclock.now() if is_first else (wallclock.now() + ends) / 2
+      if waiting and is_first:
+        until = wallclock.now()  # one round
+      elif waiting:
+        until = (wallclock.now() + ends) / 2
       _run(race, entrants, until, least=1)
   with wallclock.alone():
     _run(race, entrants, ends)

@@ -136,7 +136,10 @@ class Tuned:
       'model': folders.content(folder),
       'figures': figures,
     }
-    path = file_to_write(model) if file is None else files.place(file)
+    if file is None:
+      path = file_to_write(model)
+    else:
+      path = files.place(file)
     files.write_json(path, content)
     return path
 
@@ -166,7 +169,9 @@ def default_file(model: PathLike) -> pathlib.Path:
 def file_to_write(model: PathLike) -> pathlib.Path:
   """Returns where a model's choice is written: with the model, or else in the user's own folder."""
   file = default_file(model)
-  return file if os.access(file.parent, os.W_OK) else own_file(file)
+  if os.access(file.parent, os.W_OK):
+    return file
+  return own_file(file)
 
 
 def file_to_read(model: PathLike) -> pathlib.Path:
@@ -221,7 +226,10 @@ def _describe_part(strategy: Any, model: PathLike, folder: PathLike | None) -> P
   is_own = path == pathlib.Path(model).resolve()
   if kind == 'heads':
     is_own = folders.model_folder(folder) == folders.model_folder(model)
-  return Part(kind, hash_part(kind, folder), None if is_own else str(path))
+  part = Part(kind, hash_part(kind, folder), str(path))
+  if is_own:
+    part = dataclasses.replace(part, folder=None)
+  return part
 
 
 def hash_part(kind: Kind, folder: PathLike) -> str:

@@ -183,7 +183,7 @@ def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ({'budget': float('nan')}, 'budget=nan is not possible'),
   ({'rows': 0}, 'rows=0 is not possible'),
   ({'rows': (1, 2)}, 'is not possible: give 1 or more'),
-  ({'prompts': []}, 'there are no inputs to decode'),
+  ({'prompts': []}, 'tune needs inputs'),
   ({'prompts': [[2], []]}, 'a prompt is empty'),
   ({'prompts': [[99]]}, 'inputs have ids from 99 to 99'),
   ({'strategies': [fd.Beam()]}, 'Beam ranks whole outputs'),
