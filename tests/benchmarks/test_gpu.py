@@ -112,5 +112,5 @@ def test_models_of_every_kind_can_be_made(kind):
 
 def test_a_strategy_that_is_not_exact_fails(monkeypatch):
   monkeypatch.setattr(fd, 'Blockwise', lambda heads: fd.Medusa(heads, [[0]], rule=fd.TopN(4)))
-  with pytest.raises(fd.UserError, match="part from plain greedy decoding's"):
+  with pytest.raises(fd.UserError, match="differ from plain greedy decoding's"):
     next(gpu.exact('blockwise', 16))

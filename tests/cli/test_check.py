@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_whole_is_a_mistake(translator, small, fastdec, tmp
   (folder / 'model.safetensors').unlink()
   assert 'model.safetensors is missing' in fastdec('check', folder).mistake
   assert 'is not a folder' in fastdec('check', tmp_path / 'nowhere').mistake
-  assert 'name one or more' in fastdec('check').mistake
+  assert 'there is nothing to check: name one or more folders' in fastdec('check').mistake
   assert 'needs a tokenizer' in fastdec('check', small, '--prompt=a').mistake
   config = json.loads((small / 'config.json').read_text())
   unknown = {**config, 'model': {**config['model'], 'type': 'gpt9'}}

@@ -71,7 +71,7 @@ def test_carriage_returns_end_lines_and_packed_files_are_unpacked(tmp_path, monk
   (['a', 'b\udcff'], 'line 2 of the command line is not UTF-8'),
   (['a', 'dog ' * 40], 'sentence 2 of '),
   (['--model={}/nowhere', 'a'], 'nowhere is not a folder'),
-  (['--strategy=tuned', 'a'], 'tuned.json is not there: make it by fastdec tune'),
+  (['--strategy=tuned', 'a'], 'tuned.json does not exist: make it by fastdec tune'),
   ([], 'standard input is empty'),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(translator, fastdec, words, message):

@@ -30,9 +30,9 @@ of_model, of_heads, of_network = ((part, part.init(jax.random.key(0))) for part 
 """
 SLIPS = {  # the message of each, as a regular expression
   'fd.Blockwise("heads")': "heads must be a pair .*, not 'heads': give both",
-  'fd.Medusa(heads, [[0]])': 'heads is a pair .* a value of the kind BlockwiseHeads was given',
-  'fd.Speculative(model)': 'draft is a pair .* a value of the kind LM was given',
-  'fd.Eagle(None)': 'draft is a pair .* a value of the kind NoneType was given',
+  'fd.Medusa(heads, [[0]])': 'heads must be a pair .*, not BlockwiseHeads',
+  'fd.Speculative(model)': 'draft must be a pair .*, not LM',
+  'fd.Eagle(None)': 'draft must be a pair .*, not NoneType',
   'fd.Blockwise(of_network)': 'of the kind EagleNetwork, and not Heads: Eagle takes an'
   ' EagleNetwork',
   'fd.Medusa(of_model, [[0]])': 'of the kind LM, and not Heads: .* Speculative a model',
@@ -65,7 +65,7 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.Lookahead(pool="pool.safetensors")': 'is not a pool of n-grams',
   'fd.save_pool({}, "pool.safetensors")': 'pool={} is not a pool of n-grams',
   'fd.shortlist(model, of_heads, np.arange(9), 4)': 'target is a pair',
-  'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter is a pair .* 'heads' was given",
+  'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter must be a pair .*, not 'heads'",
   'fd.save_draft("draft", model)': 'draft is a pair',
   'fd.save_draft("draft", of_model)': 'LM is no draft network: give an EagleNetwork or a'
   ' BlockNetwork',

@@ -31,7 +31,7 @@ def test_no_rounding_explains_a_row_of_another_length_or_a_token_that_is_impossi
 def test_only_near_ties_pass_and_half_precision_is_not_judged():
   check_gaps(np.array([]), 8, 'float32')
   check_gaps(np.array([2e-5, 9e-5]), 8, 'float32')
-  with pytest.raises(fd.UserError, match=r'1 of 8 outputs part .* leads by up to 0.25 in logits'):
+  with pytest.raises(fd.UserError, match=r'1 of 8 outputs differ .* leads by up to 0.25 in logits'):
     check_gaps(np.array([2e-5, 0.25]), 8, 'float32')
   with pytest.raises(fd.UserError, match='1 of 8 outputs part'):
     check_gaps(np.array([np.nan]), 8, 'float64')
