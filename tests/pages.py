@@ -46,11 +46,6 @@ def _file_in(paragraph: str) -> str:
   return '' if module is None else f'{module[1].replace(".", "/")}.py'
 
 
-def is_change(page: Path) -> bool:
-  """True if the page says which files its code is."""
-  return any(block.file for block in blocks_of(page))
-
-
 def files_of(page: Path, tree: Path) -> dict[str, str] | None:
   """Returns the files that a page makes or changes in a copy of the repository, by name.
 

@@ -27,12 +27,8 @@ def settings(text='own', scale='smoke', **changed):
   ({'measure.published': 'vicuna'}, "'vicuna' is no published tree: known are mc_sim_7b_63"),
   ({'heads.depth': 3}, 'measure.published=mc_sim_7b_63 is 4 deep, and config.heads.depth=3: give as'
                        ' many heads'),
-  ({'heads.p1_share': 1.0}, 'config.heads.p1_share=1.0 is not possible'),
-  ({'heads.decay': 0.0}, 'config.heads.decay=0.0 is not possible'),
   ({'measure.nodes': 1}, 'config.measure.nodes=1 is .* from 2 to 999'),
-  ({'measure.batches': ()}, 'config.measure.batches=.* give one or more'),
   ({'measure.trees': ('oak',)}, r"config.measure.trees\[0\]='oak' is .*: give one of chain"),
-  ({'measure.typical': 2.0}, 'epsilon=2.0 is not possible'),
   ({'finetune.heads_rate': 0.0}, 'config.finetune: heads_rate=0.0 is not possible'),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):

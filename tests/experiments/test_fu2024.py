@@ -24,10 +24,7 @@ def settings(task='lm', **changed):
 @pytest.mark.parametrize('setting, message', [
   ({'measure.windows': ()}, r'config.measure.windows=\(\) is not possible: give one or more'),
   ({'measure.ngrams': (5, 2)}, r'config.measure.ngrams\[1\]=2 is not possible: .* from 3'),
-  ({'measure.guesses': (0,)}, r'config.measure.guesses\[0\]=0 is .* from 1 to 999'),
   ({'measure.batches': (1, 1)}, 'each once'),
-  ({'measure.timed': 0}, 'config.measure.timed=0 is not possible'),
-  ({'train.schedule': 'flat'}, "config.train: schedule='flat' is unknown"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):
   with pytest.raises(fd.UserError, match=message):

@@ -45,46 +45,21 @@ def listing(folder):
 @pytest.mark.parametrize('settings, words', [
   ({'table.kz': (2,)}, ["no key 'kz'", 'known are ks, max_len']),
   ({'table.ks': '(1,)'}, ['config.table.ks[0]=1', 'from 2 to 999']),
-  ({'table.ks': '("two",)'}, ["config.table.ks[0]='two'", 'from 2 to 999']),
-  ({'table.ks': '(2, 1000)'}, ['config.table.ks[1]=1000', 'from 2 to 999']),
-  ({'k': 99999999}, ['config.k=99999999', 'from 1 to 999']),
   ({'table.rules': '("top-300", "top-301")'}, ['the rule top-301', 'top-300 is the most']),
-  ({'table.rules': '("min-999", "min-1000")'}, ['the rule min-1000', 'min-999 is the most']),
-  ({'train.rows': 99999999}, ['config.train.rows=99999999', 'from 0 to 65536']),
-  ({'distill.beam': 99999999}, ['config.distill.beam=99999999', 'from 1 to 999']),
   ({'heads.d_ff': 10**12}, ['config.heads.d_ff=1000000000000 with k=2', 'GB of memory']),
-  ({'model.d_ff': 2**31 - 1, 'model.decoder_layers': 999}, ['a model of d_model=32', 'GB of mem']),
   ({'table.rules': '("top2",)'}, ['the rule top2 is unknown', 'exact, top-N or min-N']),
   ({'table.rules': '("tree-0",)'},
     ['the rule tree-0 names no tree', '2 to 999 nodes', 'such as tree-32']),
-  ({'table.rules': '("exact", "tree-x")'}, ['the rule tree-x names no tree', 'such as tree-32']),
-  ({'table.rules': '("tree-1",)'}, ['the rule tree-1 names no tree', 'the root included']),
   ({'table.rules': '("tree-8", "tree-8")'}, ['config.table.rules=', 'each once']),
-  ({'table.regimes': '("freeze",)'}, ["regimes[0]='freeze'", 'regular, distil, finetune, both']),
-  ({'table.ks': '(4, 4)'}, ['config.table.ks=(4, 4)', 'each once']),
-  ({'heads.decay': 0.0}, ['config.heads.decay=0.0', 'to 1']),
-  ({'heads.anchors': -1}, ['config.heads.anchors=-1', 'give 0 or more']),
   ({'heads.anchors': 4, 'heads.draw': 'one'},
     ['config.heads.anchors=4 with config.heads.draw=one', 'give draw=all']),
-  ({'table.split': 'valid'}, ["config.table.split='valid'", 'one of dev, test']),
   ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
-  ({'table.timed': 0}, ['config.table.timed=0', 'give 1 or more']),
   ({'data.row_length': 200}, ['config.data.row_length=200', 'model.max_positions=128 is the most']),
-  ({'data.row_length': 2}, ['no pairs to train on', 'longer rows']),
-  ({'data.kind': 'web'}, ["config.data.kind='web'", 'embedded, files']),
   ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
-  ({'data.target': 'german'}, ["config.data.target='german' is not a language", 'de, zh-CN']),
   ({'data.cache': __file__}, [__file__, 'give another folder']),
-  ({'model.heads': 3}, ['d_model=32', 'heads=3']),
   ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),
-  ({'train.accumulate': 3}, ['3 parts of a batch', 'multiple of 3 rows']),
   ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
-  ({'heads.layout': 'flat'}, ["layout='flat'", 'paper, separate']),
   ({'train.constant': -1.0}, ['config.train.constant=-1.0', 'from 1e-30']),
-  ({'finetune.average': 0}, ['config.finetune.average=0', 'give 1 or more']),
-  ({'freeze.schedule': 'stairs'}, ["schedule='stairs'", 'rsqrt', 'cosine']),
-  ({'train.span': 2.0}, ['span=2.0', 'from 0 to 1']),
-  ({'heads.dropout': 1.0}, ['config.heads.dropout=1.0', 'from 0 to 0.999']),
   ({'seed': -1}, ['seed=-1', 'from 0']),
 ], ids=lambda value: ' '.join(value) if isinstance(value, dict) else '')  # fmt: skip
 def test_a_setting_that_cannot_be(table, refused, tmp_path, settings, words):
@@ -109,13 +84,11 @@ LINES = b'a dog runs\n' * 10
 
 @pytest.mark.parametrize('name, content, words', [
   ('train.de', None, ['cannot read', 'train.de', 'No such file']),
-  ('train.de', b'', ['train.de is empty']),
-  ('dev.en', b'\n' * 10, ['dev.en is empty']),
   ('train.de', LINES[:-11], ['train.en has 10 lines', 'train.de has 9 lines']),
   ('test.en', b'\xff\n' + LINES[11:], ['line 1 of', 'test.en is not UTF-8']),
   ('dev.en', b'a\n' + b'dog ' * 200 + b'\n' + LINES[22:],
     ['sentence 2 of the dev set', 'tokens', '128 positions']),
-], ids=['missing', 'empty', 'blank', 'shorter', 'not UTF-8', 'too long'])  # fmt: skip
+], ids=['missing', 'shorter', 'not UTF-8', 'too long'])  # fmt: skip
 def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, words):
   folder = tmp_path / 'text'
   folder.mkdir()

@@ -261,18 +261,11 @@ def edited(**fields):
 @pytest.mark.parametrize('spoil, message', [
   (lambda f: damage(f, 'model.safetensors', lambda data: data[: len(data) // 2]),
     'corrupt or cut short'),
-  (lambda f: damage(f, 'model.safetensors', lambda data: b''), 'corrupt or cut short'),
   (lambda f: (f / 'model.safetensors').unlink(), 'is missing'),
-  (lambda f: damage(f, 'config.json', lambda data: data[:20]), 'not JSON'),
-  (lambda f: damage(f, 'config.json', lambda data: b'[' * 10**5), 'not JSON'),
-  (lambda f: damage(f, 'config.json', lambda data: b'{"a":' * 10**5), 'not JSON'),
   (lambda f: damage(f, 'config.json', lambda data: b'\xff'), 'not JSON'),
-  (lambda f: damage(f, 'config.json', lambda data: b'{}'), 'not a fastdec model'),
   (lambda f: damage(f, 'config.json', edited(vocab_size=31)),
     r'holds \(30, 8\) for embedding, .* means \(31, 8\)'),
   (lambda f: damage(f, 'config.json', edited(decoder_layers=2)), 'holds nothing for decoder_1/'),
-  (lambda f: damage(f, 'config.json', edited(depth=2)),
-    'unknown fields depth: known are activation'),
   (lambda f: damage(f, 'config.json', edited(type='mamba')),
     "of type 'mamba': known are transformer"),
 ])  # fmt: skip

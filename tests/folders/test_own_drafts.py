@@ -128,19 +128,11 @@ def changed(folder, change):
 
 REFUSED = {
   'another width': (lambda draft: draft.update(d_target=5, d_embed=4), r"fuses=True"),
-  'another depth': (lambda draft: draft['layers'].update(layers=1),
-    'the two do not belong together'),
   'more layers than tensors': (lambda draft: draft['layers'].update(layers=9999),
     'holds too little for layers=9999'),
   'an unknown field': (lambda draft: draft.update(depth=3), 'has unknown fields depth'),
-  'a field is missing': (lambda draft: draft.pop('vocab_size'), "lacks the field 'vocab_size'"),
   'another kind': (lambda draft: draft.update(type='lookahead'),
     "is of type 'lookahead': known are eagle, block"),
-  'other layers': (lambda draft: draft.update(layers={'type': 'lstm'}),
-    "is of type 'lstm': known are lm, stack"),
-  'no layers': (lambda draft: draft.pop('layers'), 'is of type None: known are lm, stack'),
-  'a word for a number': (lambda draft: draft.update(taps=['deep']),
-    r'taps\[0\]=.deep. is not possible'),
 }  # fmt: skip
 
 

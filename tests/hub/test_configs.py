@@ -143,23 +143,14 @@ def test_layers_without_rope_are_every_fourth_by_default():
 
 @pytest.mark.parametrize(('changes', 'generation', 'message'), [
   ({'rope_parameters': {'full_attention': {'rope_type': 'default'}}}, {}, 'differ by layer'),
-  ({'rope_scaling': {'type': 'spiral', 'factor': 2}}, {}, "rope_type='spiral'"),
   ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, {},
     'partial_rotary_factor=0.5'),
   ({'model_type': 'qwen2', 'use_sliding_window': True, 'layer_types': ['chunked']}, {},
     'one of full_attention, sli'),
-  ({'head_dim': 5}, {}, 'cannot be rotated'),
   ({'model_type': 'gemma3_text', 'use_bidirectional_attention': True}, {},
     'use_bidirectional_attention=True'),
-  ({'final_logit_softcapping': 30.0}, {}, 'final_logit_softcapping=30.0'),
-  ({'rope_scaling': {'type': 'longrope', 'short_factor': [1], 'long_factor': [2]}}, {},
-    'for each of the 2 pairs'),
   ({'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1]}}, {}, "lacks .* 'long_factor'"),
-  ({'attention_multiplier': 0.1}, {}, "attention_multiplier=0.1 .* not known for .* 'llama'"),
-  # names that no family has, of kinds that change the result
   ({'clip_qkv': 8.0}, {}, "clip_qkv=8.0 .* not known for .* 'llama'"),
-  ({'num_local_experts': 4}, {}, "num_local_experts=4 .* not known for .* 'llama'"),
-  ({'model_type': 'mixtral', 'moe_intermediate_size': 4}, {}, 'moe_intermediate_size=4'),
   ({'model_type': 'mixtral', 'num_experts_per_tok': 9}, {}, r'experts\.chosen=9'),
   ({'model_type': 'smollm3', 'no_rope_layers': [1]}, {}, r'no_rope_layers=\[1\]'),
   ({}, {'forced_decoder_ids': [[1, 3]]}, r'forced_decoder_ids=\[\[1, 3\]\]'),
@@ -235,11 +226,6 @@ def test_one_warning_names_all_unheeded_defaults_of_generate(generation, named, 
   assert message.endswith(
     'The strategy that you give chooses tokens, and max_len alone limits them.'
   )
-
-
-def test_a_config_alone_may_have_defaults_too(tmp_path):
-  with pytest.warns(fd.UserNote, match=r'/config\.json has defaults .*: num_beams=2\.'):
-    model_in(tmp_path, None, num_beams=2)
 
 
 @pytest.mark.parametrize(('settings', 'named'), [

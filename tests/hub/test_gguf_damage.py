@@ -209,13 +209,3 @@ def test_tensors_of_other_models_are_refused_by_their_names(tmp_path):
   file = write_model(tmp_path / 'model.gguf', CONFIG, fewer, vocabulary=vocabulary)
   with pytest.raises(fd.UserError, match=r'has no token_embd\.weight: give a file of a whole'):
     fd.load(file)
-
-
-def test_a_name_that_is_no_file_is_a_sentence(tmp_path):
-  with pytest.raises(fd.UserError, match=r'nothing\.gguf is not there: give a model folder'):
-    fd.load(tmp_path / 'nothing.gguf')
-  with pytest.raises(fd.UserError, match=r'some/nothing\.gguf is not there'):
-    fd.load('some/nothing.gguf')
-  (tmp_path / 'pointer.gguf').write_bytes(b'version https://git-lfs.github.com/spec/v1\noid')
-  with pytest.raises(fd.UserError, match=r'is a pointer of Git LFS'):
-    fd.load(tmp_path / 'pointer.gguf')

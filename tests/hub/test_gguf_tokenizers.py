@@ -243,15 +243,10 @@ def test_conversations_are_written_by_the_template_of_the_file(sentencepiece, tm
 
 MISTAKES = {  # settings of a tokenizer, and words of the sentence
   'pre': ({'pre': 'falcon9'}, r"pre-tokenizer 'falcon9', which is not known: known are gpt-2"),
-  'no pre': ({'pre': None}, 'pre-tokenizer None, which is not known'),
-  'default': ({'pre': 'default'}, "pre-tokenizer 'default', which is not known"),
-  'id': ({'bos_token_id': 999}, r'bos_token_id=999, of \d+ tokens'),
   'no id': ({'add_bos_token': True}, r'puts a token around texts, and lacks .*bos_token_id'),
   'kind of id': ({'eos_token_id': 'two'}, r"eos_token_id='two', which is no int"),
   'merge': ({'merges': ['zz yy']}, r'x\.gguf cannot be read \(.*zz'),
-  'types': ({'token_type': [1, 1]}, r'tokens, and 2 in tokenizer\.ggml\.token_type'),
   'kind': ({'model': 'rwkv'}, "a tokenizer of the kind 'rwkv', which is not read: known are gpt2"),
-  'twice': ({'tokens': ['a', 'b', 'a'], 'token_type': [1, 1, 1]}, "has the token 'a' twice"),
   'none': ({'tokens': []}, 'has no tokenizer'),
 }  # fmt: skip
 

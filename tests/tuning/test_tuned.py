@@ -149,17 +149,10 @@ PASSWORDS = "Medusa(choices='/etc/passwd')"
 
 @pytest.mark.parametrize('change, message', [
   ({'figures': {}}, "lacks the field 'name'"),
-  ({'figures': 3}, 'figures=3 is not possible'),
-  ({'strategy': None}, 'strategy=None is not possible: give a word'),
   ({'strategy': {'kind': 'Medusa', 'choices': '/etc/passwd'}}, 'strategy=.* is not possible'),
-  ({'strategy': 'Beam'}, "'Beam' is no strategy"),
   ({'strategy': PASSWORDS}, "'/etc/passwd' is no published tree"),
   ({'strategy': f'Medusa(choices={[[i] for i in range(50_000)]})'}, 'at most 65536 characters'),
-  ({'strategy': f'Medusa(choices={[[0] * 10_000]})'}, 'has no parent'),
-  ({'strategy': 'Blockwise(k=99)'}, 'k=99 is out of range'),
-  ({'strategy': 'Blockwise(k=2, rule=TopN)'}, 'TopN needs n'),
   ({'strategy': 'Speculative'}, 'this draft is of the kind BlockwiseHeads'),
-  ({'part': 'a word'}, 'part=.* is not possible'),
   ({'part': None}, 'Blockwise drafts with heads'),
 ])  # fmt: skip
 def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, message):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,14 +93,6 @@ def test_fewer_and_smaller_faces_are_those_of_the_set_under_another_key(prepared
   np.testing.assert_array_equal(few.array('train'), shrink(whole.array('train')[:2], 16))
   with pytest.raises(IndexError, match='there is no image 2: there are 2'):
     few.split('train')[2]
-
-
-def test_a_set_that_is_damaged_is_refused(prepared: ImageData, tmp_path: Path):
-  shutil.copytree(prepared.folder, tmp_path / 'tfds')
-  (path,) = tmp_path.rglob('*train.array_record*')
-  path.write_bytes(path.read_bytes()[:-20])
-  with pytest.raises(UserError, match=r'the prepared images .* is damaged: remove the folder'):
-    open_images(ImageData('tfds', folder=str(tmp_path / 'tfds')))
 
 
 def test_mocked_data_comes_through():

@@ -57,8 +57,6 @@ def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
 
 @pytest.mark.parametrize(('source', 'message'), [
   (None, 'cannot read .*source.txt .No such file'),
-  (b'', 'source.txt is empty'),
-  (b'\n \n\n\n', 'source.txt is empty'),
   (b'one\ntwo\n', 'source.txt has 2 lines and .*target.txt.gz has 4 lines'),
   (b'one\ntwo\n\xff\n', 'line 3 of .*source.txt is not UTF-8'),
 ])  # fmt: skip
@@ -67,14 +65,6 @@ def test_bad_files_are_refused(data: TextData, tmp_path: Path, source, message):
   if source is not None:
     (tmp_path / 'source.txt').write_bytes(source)
   with pytest.raises(UserError, match=message):
-    load_pairs(data, 'train', tmp_path / 'cache')
-
-
-@pytest.mark.parametrize('damage', [lambda packed: packed[:-9], lambda packed: b'plain text'])
-def test_a_damaged_archive_is_refused(data: TextData, tmp_path: Path, damage):
-  archive = tmp_path / 'target.txt.gz'
-  archive.write_bytes(damage(archive.read_bytes()))
-  with pytest.raises(UserError, match=r'cannot read .*target.txt.gz'):
     load_pairs(data, 'train', tmp_path / 'cache')
 
 

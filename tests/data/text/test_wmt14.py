@@ -164,28 +164,3 @@ def test_mocked_data_comes_through(tmp_path: Path):
     pairs = {split: load_pairs(TextData('tfds'), split, tmp_path) for split in SPLITS}
   assert [len(pairs[split]) for split in SPLITS] == [5, 5, 5]
   assert all(isinstance(line, str) for pair in pairs['dev'] for line in pair)
-
-
-@pytest.mark.parametrize('folder', ['', 'nowhere'])
-def test_a_set_that_is_not_prepared_says_how_to_prepare_it(
-  tmp_path: Path, monkeypatch, folder: str
-):
-  monkeypatch.setattr('tensorflow_datasets.core.constants.DATA_DIR', str(tmp_path / 'default'))
-  data_dir = str(tmp_path / folder) if folder else ''
-  with pytest.raises(
-    UserError,
-    match=r'not prepared as array records in .*pip install .*`tfds build .* kind=archives',
-  ):
-    load_pairs(TextData('tfds', folder=data_dir), 'train', tmp_path / 'cache')
-
-
-def test_a_set_in_the_default_format_of_tfds_says_how_to_prepare_it(
-  prepared: TextData, tmp_path: Path
-):
-  (info,) = Path(prepared.folder).rglob('dataset_info.json')
-  assert '"fileFormat": "array_record"' in info.read_text()
-  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
-  with pytest.raises(
-    UserError, match=r'not prepared as array records in .*, once .*/wmt14_translate is removed'
-  ):
-    load_pairs(prepared, 'train', tmp_path / 'cache')

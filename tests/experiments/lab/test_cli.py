@@ -105,18 +105,14 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(quickly):
 
 @pytest.mark.parametrize(('args', 'words'), [
   (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
-  (['--config=page.py:d=three'], ['d=three', 'a whole number']),
   (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
   (['--config=page.py', '--config.name.dd=3'],
     ['--config.name.dd', "config.name is the value 'x'"]),
-  (['--config=page.py', '--config.model.d=three'], ['--config.model.d=three']),
   (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
   ([f'--config={ROOT}/configs/celeba.py'],
     ['celeba.py is a page of another command: give configs/wmt14.py']),
   (['--config=empty.py'], ["'empty.py'", 'get_config']),
   (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
-  (['--config=page.py', 'word'], ["'word'", 'known are', '--workdir']),
-  ([], ['--config is missing']),
   (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),
 ], ids=lambda value: ' '.join(value) if value and value[0].startswith('--') else '')  # fmt: skip
 def test_a_mistake_is_one_sentence_and_exit_code_2(quickly, args, words):

@@ -1,14 +1,10 @@
 """Table 2 from rows: our figures with the paper's, and figures that the paper does not give;
 pictures keep their pixels."""
 
-import io
-
 import matplotlib.image
 import numpy as np
 import pytest
-import rich.console
 
-from experiments.lab import report
 from experiments.stern2018 import image_tables, tables
 from tests.experiments.stern2018.test_tables import CONDITIONS
 
@@ -103,19 +99,6 @@ def test_every_finished_row_has_a_line_of_quality_and_speed():
 ])  # fmt: skip
 def test_the_distance_that_a_rule_accepts(k, rule, distance):
   assert image_tables.distance({'k': k, 'rule': rule}) == distance
-
-
-def test_figures_are_not_broken_over_lines_in_80_columns():
-  run = [*SWEEP, *(a_row(10, regime, 'exact') for regime in ('regular', 'finetune'))]
-  console, drawn = rich.console.Console(width=80, file=io.StringIO()), []
-  for make in image_tables.TABLES[:2]:
-    drawn.append(make(run))
-    console.print(report.terminal(drawn[-1]))
-  shown = console.file.getvalue()
-  for table in drawn:
-    for row in texts(table):
-      assert all(figure in shown for figure in row[2:-1] if '(' not in figure)
-  assert 'Approximate' in shown and '6.79' in shown and '2.50×' in shown
 
 
 # --- pictures

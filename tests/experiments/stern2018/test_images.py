@@ -67,19 +67,11 @@ def settings(scale='smoke', **changed):
 
 @pytest.mark.parametrize('setting, message', [
   ({'table.ks': (1,)}, r'config.table.ks\[0\]=1'),
-  ({'table.ks': (2, 2)}, 'each once'),
-  ({'table.regimes': ('both',)}, r"config.table.regimes\[0\]='both' .* regular, finetune"),
-  ({'table.taus': (-1,)}, r'config.table.taus\[0\]=-1'),
   ({'table.own': True, 'data.own': 'there'}, 'config.table.own=True with config.data.own=there'),
-  ({'model.block_length': 0}, 'block_length=0'),
   ({'model.heads': 16}, 'a head needs 4 numbers or'),
   ({'model.size': 16}, 'makes 16 x 16 pixels of 8 x 8: .* let size be data.side, 32'),
-  ({'data.side': 16}, 'let size be data.side, 16'),
-  ({'model.d_model': 12}, 'd_model=12 is not divisible by 8'),
   ({'table.forecast': (1,)}, r'config.table.forecast\[0\]=1'),
   ({'model.forecast': False}, 'with config.model.forecast=False is not possible: give forecast=()'),
-  ({'data.kind': 'jpeg'}, "config.data.kind='jpeg'"),
-  ({'data.rows': 0}, 'config.data.rows=0'),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, message):
   with pytest.raises(fd.UserError, match=message):

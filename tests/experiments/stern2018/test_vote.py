@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ import pytest
 
 from experiments.lab import rows
 from experiments.stern2018 import vote
-from fastdec.cli import page
 from fastdec.files import locked
 from tests.experiments.conftest import ROOT
 
@@ -179,26 +177,6 @@ def test_the_page_takes_nothing_from_elsewhere(workdir):
   nonce = re.search("script-src 'nonce-(.*?)'", policy)[1]
   assert policy.startswith("default-src 'none'") and "'unsafe" not in policy
   assert page.count(f'nonce="{nonce}"') == 2 and 'http' not in page and ' onclick' not in page
-
-
-def test_slow_senders_are_cut_off_and_too_many_are_not_let_in(workdir, monkeypatch):
-  monkeypatch.setattr(page, 'SENDING', 1.5)
-  monkeypatch.setattr(page, 'CONNECTIONS', 3)
-  with serving(workdir) as port, contextlib.ExitStack() as opened:
-    connect = lambda: opened.enter_context(
-      socket.create_connection(('127.0.0.1', port), timeout=20)
-    )
-    slow = [connect() for _ in range(4)]
-    assert slow.pop(0).recv(1) == b''  # one too many: the oldest makes room
-    began = time.monotonic()
-    with pytest.raises(ConnectionError):
-      for byte in b'GET / HTTP/1.0\r\nX-Slow: ' + b'x' * 60:
-        for connection in slow:
-          connection.sendall(bytes([byte]))
-        time.sleep(0.2)
-    assert 1 < time.monotonic() - began < 10
-    time.sleep(1)
-    assert facts(port, 'ada')['total'] == PAIRS  # there is room again
 
 
 def test_a_vote_that_cannot_be_kept_is_not_acknowledged(workdir, monkeypatch):

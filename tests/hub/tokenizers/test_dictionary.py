@@ -4,7 +4,6 @@ be wrong."""
 import pytest
 
 from fastdec.data.text.packing import tokenise
-from fastdec.errors import UserError
 from fastdec.hub.tokenizers.dictionary import Dictionary, DictionaryPair
 
 
@@ -55,21 +54,3 @@ def test_of_a_word_that_is_there_twice_the_last_counts(tmp_path):
   (tmp_path / 'twice').write_text('a 3\nb 2\na 1 #fairseq:overwrite\n')
   twice = Dictionary.load(tmp_path / 'twice')
   assert len(twice) == 7 and twice.encode('a b') == [6, 5, 2] and twice.decode([4, 6]) == 'a a'
-
-
-@pytest.mark.parametrize(
-  ('content', 'words'),
-  [
-    (b'a 3\nb\n', "line 2 of the dictionary .* is 'b': give lines of a word and its count"),
-    (b'a 3\n\nb 2\n', "line 2 of the dictionary .* is ''"),
-    (b'a 3.5\n', 'line 1'),
-    (b'a' * 90 + b'\n', r"is 'a{40}\.\.\.'"),
-    (b'\xff 3\n', 'not UTF-8'),
-    (None, r'cannot read the dictionary .* \(No such file'),
-  ],
-)
-def test_mistakes(content, words, tmp_path):
-  if content is not None:
-    (tmp_path / 'dict').write_bytes(content)
-  with pytest.raises(UserError, match=words):
-    Dictionary.load(tmp_path / 'dict')
