@@ -136,6 +136,6 @@ def test_the_code_about_meshes_runs() -> None:
   assert done.stdout.splitlines()[-1].endswith(' 8')
 
 
-def test_the_version_stands_in_the_package_and_the_citation_is_of_it() -> None:
+def test_the_citation_has_the_version_of_the_package() -> None:
   assert f'version: {fd.__version__}\n' in (ROOT / 'CITATION.cff').read_text()
   assert 'fastdec.__version__' in (ROOT / 'pyproject.toml').read_text()

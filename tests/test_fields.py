@@ -69,7 +69,7 @@ for _ in range(10**5):
     ('side', 'x' * 500, r"side='x{79}\.\.\. is not possible"),
   ],
 )
-def test_a_value_of_another_kind_is_named_with_what_is_allowed(name, value, words):
+def test_a_value_of_a_wrong_kind_is_named_with_what_is_allowed(name, value, words):
   with pytest.raises(UserError, match=f'^config: {words}'):
     read(Sizes, {'size': 8, name: value}, 'config', ': ')
 

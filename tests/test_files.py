@@ -49,7 +49,7 @@ def test_what_stops_writing_leaves_the_old_file_and_no_other(tmp_path, failure, 
   assert raised is KeyboardInterrupt or 'No space left on device): make room' in str(caught.value)
 
 
-def test_the_new_file_takes_the_place_of_the_old(tmp_path):
+def test_the_new_file_replaces_the_old(tmp_path):
   for content in (b'old', b'new'):
     with whole_file(tmp_path / 'deep' / 'file') as file:
       file.write(content)
@@ -79,7 +79,7 @@ def test_what_a_killed_process_left_goes_and_what_others_write_stays(tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == {'file', *stay}
 
 
-def test_what_is_no_file_or_no_folder_is_not_replaced(tmp_path):
+def test_only_a_file_or_a_folder_is_replaced(tmp_path):
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'file').write_text('mine')
   for path in (tmp_path / 'pipe', tmp_path):
@@ -235,7 +235,7 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['x' * 5000, 'x' * 300, 'a/' * 2000, 'a\0', '\ud800', ''])
-def test_what_no_file_can_be_called_is_no_place(name):
+def test_an_impossible_file_name_is_refused(name):
   with pytest.raises(UserError, match=r"no file can be called '.{0,90}: give another name"):
     place(name)
 
@@ -256,7 +256,7 @@ def test_a_message_is_cut_and_obeyed_by_no_terminal():
 
 
 @pytest.mark.parametrize('text', ['[' * 10**5, '{"a":' * 10**5, b'[' * 10**5, '{', '1' * 5000])
-def test_what_is_no_json_is_a_value_error_however_deep(text):
+def test_invalid_json_is_a_value_error_however_deep(text):
   with pytest.raises(ValueError):
     parse_json(text)
 

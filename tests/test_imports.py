@@ -129,7 +129,7 @@ def test_a_missing_extra_is_explained_wherever_the_library_imports_it(part):
         )
 
 
-def test_every_extra_brings_what_it_is_said_to():
+def test_every_extra_brings_what_it_promises():
   project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
   distribution = lambda requirement: re.match(r'[\w.-]+', requirement)[0].lower().replace('_', '-')
   of_module = importlib.metadata.packages_distributions()
@@ -202,7 +202,7 @@ def experiments_files(folder: str) -> list[Path]:
 
 
 @pytest.mark.parametrize('room', ['lab', 'pictures', 'stern2018'])
-def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
+def test_a_room_of_experiments_imports_only_the_lab_and_the_library(room):
   """Commands know papers and pictures, these know the lab, the lab knows fastdec; no paper
   knows another."""
   own = f'experiments.{room}'
@@ -212,7 +212,7 @@ def test_a_room_of_experiments_knows_the_lab_and_the_library_alone(room):
         assert name.startswith((own, 'experiments.lab')), f'{file} imports {name}'
 
 
-def test_benchmarks_know_the_library_alone():
+def test_benchmarks_import_only_the_library():
   """They run where nothing else of this repository is installed."""
   for file in (ROOT / 'benchmarks').glob('*.py'):
     firsts = {name.split('.')[0] for name in imports(file)}
@@ -228,14 +228,14 @@ def is_command(file: Path) -> bool:
 @pytest.mark.parametrize(
   'file', sorted((ROOT / 'experiments').glob('*.py')), ids=lambda file: file.name
 )
-def test_a_paper_knows_the_lab_and_the_library_alone(file):
+def test_a_paper_imports_only_the_lab_and_the_library(file):
   """A file of experiments/ is a command, or a paper, which knows no other one."""
   for name in () if is_command(file) else imports(file):
     if name.split('.')[0] in ('experiments', 'configs'):
       assert name.startswith('experiments.lab.') or name == 'experiments.lab', f'imports {name}'
 
 
-def test_flags_are_read_by_commands_alone():
+def test_only_commands_read_flags():
   """A notebook can train and measure: below the launchers and their manners nothing knows of a
   command line."""
   below = [

@@ -5,7 +5,7 @@ import json
 import pytest
 
 
-def test_calls_of_a_chain_beside_greedy_ones(script, tmp_path):
+def test_calls_of_a_chain_compared_with_greedy_ones(script, tmp_path):
   words = ['--shapes', 'toy', '--drafts', 'free', '--widths', 4, '--dtypes', 'int8']
   words += ['--calls=2', '--rounds=1', '--prompt=4']
   process = script('calls.py', f'--out={tmp_path}/calls.jsonl', *words)

@@ -69,7 +69,7 @@ def test_a_failure_is_a_row_and_the_next_piece_runs(monkeypatch, tmp_path):
   assert '| small | 2.5 |' in report
 
 
-def test_an_exhausted_budget_is_no_failure(monkeypatch, tmp_path):
+def test_an_exhausted_budget_is_not_a_failure(monkeypatch, tmp_path):
   pieces = [('widths', 'late', 0, broken())]
   assert run(monkeypatch, tmp_path, pieces, '--budget=0s') == 0
   (row,) = rows_of(tmp_path)

@@ -1,7 +1,5 @@
 """The lines about folders: what they hold, need, and write."""
 
-import json
-import shutil
 
 import jax
 import numpy as np
@@ -63,17 +61,3 @@ def test_all_folders_are_described_and_one_that_is_wrong_is_exit_code_2(small, f
   assert ended.out.startswith(f'{tmp_path}\n  wrong: {tmp_path} has no config.json: ')
   assert f'\n{small}\n  model: LM, ' in ended.out
   assert f'1 of 2 cannot be decoded with: {tmp_path}' in ended.mistake
-
-
-def test_a_folder_that_is_not_whole_is_a_mistake(translator, small, fastdec, tmp_path):
-  folder = shutil.copytree(translator, tmp_path / 'model')
-  (folder / 'model.safetensors').unlink()
-  assert 'model.safetensors is missing' in fastdec('check', folder).mistake
-  assert 'is not a folder' in fastdec('check', tmp_path / 'nowhere').mistake
-  assert 'there is nothing to check: name one or more folders' in fastdec('check').mistake
-  assert 'needs a tokenizer' in fastdec('check', small, '--prompt=a').mistake
-  config = json.loads((small / 'config.json').read_text())
-  unknown = {**config, 'model': {**config['model'], 'type': 'gpt9'}}
-  folder = shutil.copytree(small, tmp_path / 'unknown')
-  (folder / 'config.json').write_text(json.dumps(unknown))
-  assert "of type 'gpt9'" in fastdec('check', folder).mistake

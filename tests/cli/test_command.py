@@ -45,7 +45,7 @@ def test_all_commands_are_listed(fastdec):
   (['pool', '--ngram=' + '9' * 5000], 'give a whole number, 2 to 2147483647'),
   (['convert', 'x.gguf'], 'x.gguf is not a fairseq checkpoint: give it to the other commands'),
 ])  # fmt: skip
-def test_a_word_that_is_no_word_of_the_command(fastdec, words, message):
+def test_a_word_that_the_command_does_not_know(fastdec, words, message):
   assert message in fastdec(*words).mistake
 
 
@@ -62,7 +62,7 @@ def test_ctrl_c_ends_the_process_before_python_takes_xla_away(monkeypatch):
   assert codes == [130] and cli.main(['generate']) == 130
 
 
-def test_the_home_folder_may_stand_behind_equals_signs_and_commas(monkeypatch):
+def test_the_home_folder_may_follow_equals_signs_and_commas(monkeypatch):
   monkeypatch.setenv('HOME', '/h')
   stays = '--prompt=~/m', '--regex=~/,~/', '~/m', 'a=~/m', '--model=a~/m', '--model=~nobody-here/m'
   for word, wanted in {
@@ -149,7 +149,7 @@ def start(*words, **pipes):
   return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **pipes)
 
 
-def test_a_reader_that_stops_early_is_no_failure(translator):
+def test_a_reader_that_stops_early_is_not_a_failure(translator):
   read, write = os.pipe()
   process = start('translate', '--model', translator, '--max-len=4', 'a', stdout=write)
   os.close(write)
@@ -192,7 +192,7 @@ def test_a_wheel_brings_the_command(translator, tmp_path):
   assert printed.stdout.strip() == str(ours / 'fastdec' / '__init__.py')
 
 
-def test_no_cache_is_no_setting_of_the_output(monkeypatch):
+def test_no_cache_is_not_a_setting_of_the_output(monkeypatch):
   monkeypatch.setenv('FASTDEC_CACHE', 'folder')
   parser = Parser('generate', None)
   opening.add_cores(parser)

@@ -58,7 +58,7 @@ def test_the_page_has_its_facts_and_nothing_ends_its_script(server, monkeypatch)
   assert facts_of(ask(server, '/')[1])['names'] == [ODD]
 
 
-def test_a_text_is_asked_in_the_chat_template(talker):
+def test_a_text_is_put_into_the_chat_template(talker):
   g = fd.Generator.load(talker)
   with demo.Server('127.0.0.1', 0) as server:
     server.fill(g, 4, [{'role': 'system', 'content': 'Be brief'}, {'role': 'user', 'content': ''}])
@@ -76,7 +76,7 @@ def facts_of(html):
   ('""', 'no text'), ('" "', 'no text'), ('5', 'no text'), ('{', 'UTF-8'), ('"\\ud800"', 'UTF-8'),
   ('"' + 'a dog ' * 200 + '"', 'positions'),
 ])  # fmt: skip
-def test_what_is_no_text_for_the_model_is_a_sentence(server, body, message):
+def test_text_that_the_model_cannot_read_is_a_sentence(server, body, message):
   status, answer = ask(server, '/write', body)
   assert status == 200 and message in json.loads(answer)['error']
 
@@ -100,7 +100,7 @@ def test_idle_connections_make_room_for_others(server):
     assert idle[-1].recv(12) == b'HTTP/1.0 200'
 
 
-def test_a_request_has_one_bound_and_its_answer_another(server, monkeypatch):
+def test_a_request_and_its_answer_have_different_bounds(server, monkeypatch):
   now = time.monotonic()
   monkeypatch.setattr(page.time, 'monotonic', lambda: now)
   with contextlib.ExitStack() as opened:
@@ -126,7 +126,7 @@ def test_a_taken_port_is_refused_before_a_model_is_read(server, fastdec):
   assert f'cannot serve on 127.0.0.1:{port}' in ended.mistake and '--port' in ended.mistake
 
 
-def test_the_address_is_of_this_machine_alone(server):
+def test_the_address_is_only_of_this_machine(server):
   assert server.address == f'http://127.0.0.1:{server.server_address[1]}/'
   assert page.HOST.fullmatch('127.0.0.1:8000') and not page.HOST.fullmatch('evil.org:8000')
 
@@ -148,7 +148,7 @@ def browser():
 
 
 @pytest.mark.slow
-def test_a_browser_shows_both_texts_by_the_keyboard_alone(server):
+def test_a_browser_shows_both_texts_by_keyboard(server):
   with browser() as driver:
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait

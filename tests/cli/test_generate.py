@@ -113,7 +113,7 @@ class Args:
   logprobs: int = 0
 
 
-def test_a_decoder_only_model_goes_on_from_its_prompt_in_two_colours():
+def test_a_decoder_only_model_continues_its_prompt_in_two_colours():
   """The prompt, then all that follows it, spaces as they are within a sentence."""
   generator = fd.Generator(HashLM(vocab_size=14), {}, Bytes(), fd.PromptLookup())
   tokens = fd.decode(HashLM(), {}, [[2, 3]], fd.Greedy(), max_len=20).tokens[0]
@@ -149,7 +149,7 @@ def test_a_strategy_that_is_not_lossless_says_so(translator, fastdec, prompts, t
     assert ended.out.splitlines()[-1].startswith('not lossless: this strategy may accept')
 
 
-def test_a_talk_goes_on_from_all_its_messages(translator, fastdec, monkeypatch):
+def test_a_talk_continues_from_all_its_messages(translator, fastdec, monkeypatch):
   from fastdec.data.text.sentencepiece import Tokenizer
 
   talks = []
@@ -195,7 +195,7 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(
   assert names == ['out.jsonl', 'out.jsonl.settings.json']
 
 
-def test_a_run_that_was_stopped_goes_on(translator, fastdec, prompts, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_continues(translator, fastdec, prompts, tmp_path, monkeypatch):
   """Ctrl-C after two exchanges: what is done is kept; a torn line is made again, and all draw what
   they would have."""
   words = ('generate', '--model', translator, '--prompts', prompts, '--max-len=9', '--rows=4')
@@ -266,7 +266,7 @@ def questions(tmp_path):
   return path, chats
 
 
-def test_questions_are_asked_in_the_chat_template(talker, fastdec, questions, tmp_path):
+def test_questions_are_put_into_the_chat_template(talker, fastdec, questions, tmp_path):
   file, chats = questions
   system = {'role': 'system', 'content': 'Short!'}
   out = tmp_path / 'out.jsonl'
@@ -315,7 +315,7 @@ def test_a_stop_string_ends_lines_and_streams(translator, fastdec, prompts, tmp_
   ('calibrate', ['--output={}/tree.json']),
   ('train-draft', ['--out={}/draft']),
 ])  # fmt: skip
-def test_every_command_asks_alike(
+def test_every_command_uses_the_template_alike(
   talker, fastdec, questions, tmp_path, monkeypatch, command, words
 ):
   file, chats = questions
@@ -375,7 +375,7 @@ def test_log_probabilities_are_those_of_scoring(translator, fastdec, prompts, tm
 
 
 @pytest.mark.slow
-def test_log_probabilities_stand_behind_the_text(translator, fastdec):
+def test_log_probabilities_follow_the_text(translator, fastdec):
   words = ('generate', '--model', translator, '--max-len=9', '--logprobs=2', '--repeats=0')
   text, length = greedy_text(translator, 'a dog sits', 9)
   lines = fastdec(*words, '--prompt=a dog sits').out.splitlines()

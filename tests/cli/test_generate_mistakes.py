@@ -98,7 +98,7 @@ def test_what_a_form_needs_is_missed_before_anything_is_read(fastdec, files, mon
     ['--prompts={files}/lines', '--output={out}'],
   ],
 )
-def test_weights_that_are_no_numbers_write_no_words(translator, files, fastdec, tmp_path, words):
+def test_weights_that_are_not_numbers_write_no_words(translator, files, fastdec, tmp_path, words):
   folder, out = shutil.copytree(translator, tmp_path / 'broken'), tmp_path / 'out.jsonl'
   weights = load_file(folder / 'model.safetensors')
   nothing = {name: np.full_like(x, np.nan) for name, x in weights.items()}

@@ -74,25 +74,3 @@ def test_a_pool_changes_the_calls_and_not_the_text(translator, fastdec, file, tm
   fd.save_pool(fd.build_pool([[3, 4, 5, 6]], fd.load(translator)[0], 3), changed)
   ended = fastdec(*command, f'--strategy={drafter}', f'--pool={changed}')
   assert 'was made with other settings (pool)' in ended.mistake
-
-
-def test_a_pool_of_another_vocabulary(translator, fastdec, tmp_path):
-  fd.save_pool(fd.build_pool([[3, 4, 99]], ngram=3), tmp_path / 'pool')
-  words = ('--prompt=a', '--max-len=8', '--strategy=prompt_lookup', f'--pool={tmp_path}/pool')
-  ended = fastdec('generate', f'--model={translator}', *words)
-  assert 'this pool has a vocabulary of 100 words, and the model has 30' in ended.mistake
-
-
-@pytest.mark.parametrize('name, data, message', [
-  ('nowhere', None, 'cannot read {file} (No such file or directory): give a text file with a text'
-                    ' on each line'),
-  ('empty', '', '{file} is empty: give a text on each line'),
-  ('other.jsonl', '{"words": 3}\n', 'line 1 of {file} has no text: give {{"text": "..."}}'),
-  ('short', 'a\n', 'texts must be ids, and one must have 5 tokens or more'),
-])  # fmt: skip
-def test_texts_that_cannot_be_counted(translator, fastdec, tmp_path, name, data, message):
-  file = tmp_path / name
-  if data is not None:
-    file.write_text(data)
-  ended = fastdec('pool', f'--model={translator}', f'--texts={file}', f'--output={tmp_path}/pool')
-  assert message.format(file=file) in ended.mistake

@@ -30,7 +30,7 @@ RECORDS = {  # and the prompts that they are
 JSON_LINE = r'line 2 of .*some.jsonl has no prompt.*: give {"prompt": "..."} on each line'
 
 
-def test_prompts_of_several_lines_stand_in_json_lines(tmp_path):
+def test_prompts_of_several_lines_are_in_json_lines(tmp_path):
   prompts = ['<|user|>\nA man\n<|assistant|>\n', 'one line', '\u2028 is no end of a line']
   for name, lines in (
     ('all.jsonl', [json.dumps({'prompt': one, 'id': 3}) for one in prompts]),
@@ -177,7 +177,7 @@ def test_prompts_are_known_by_their_places_and_kinds():
   assert len({hash_prompts(prompts) for prompts in keys}) == 5
 
 
-def test_a_chat_is_asked_where_flags_or_questions_say_so():
+def test_the_chat_template_is_used_if_flags_or_questions_say_so():
   prompts = ['A man', Question('Who?'), [USER], [SYSTEM, USER]]
   said = {'role': 'user', 'content': 'A man'}
   brief = {'role': 'system', 'content': 'Short!'}
@@ -203,7 +203,7 @@ def test_a_note_says_what_may_be_a_mistake(talker, translator):
 
 
 @pytest.mark.filterwarnings('error')
-def test_no_note_where_all_is_asked(talker, translator):
+def test_no_note_if_the_template_is_always_used(talker, translator):
   said = [{'role': 'user', 'content': 'A man'}]
   assert opening.apply_chat_flags(flags(f'model={talker}', 'chat'), ['A man']) == [said]
   questions = [[USER], Question('Who?')]

@@ -27,7 +27,7 @@ def test_a_line_for_each_sentence_with_its_blocks(translator, fastdec):
   assert ended.out.split('\n')[2] == '|'.join(filter(None, texts[2].pieces))
 
 
-def test_hypotheses_stand_behind_their_scores(translator, fastdec):
+def test_hypotheses_follow_their_scores(translator, fastdec):
   words = ('translate', '--model', translator, '--max-len=12', '--beam=3', '--nbest=2', 'a', 'dog')
   lines = fastdec(*words).out.splitlines()
   scores = [float(line.split()[0]) for line in lines]
@@ -72,7 +72,7 @@ def test_a_mistake_is_one_sentence(translator, fastdec, words, message):
   assert message in fastdec('translate', '--model', translator, '--max-len=12', *words).mistake
 
 
-def test_lines_that_are_no_text(translator, fastdec):
+def test_lines_that_are_not_text(translator, fastdec):
   ended = fastdec('translate', '--model', translator, stdin=b'a\n\xff\n')
   assert 'line 2 of standard input is not UTF-8' in ended.mistake
 

@@ -23,7 +23,7 @@ def test_the_gap_is_that_of_the_two_tokens_where_a_row_parts():
 @pytest.mark.parametrize(
   'ours', [[2, 3, 0, 1, 2, 3], [2, 3], [2, 0, 1]], ids=['too long', 'too short', 'impossible']
 )
-def test_no_rounding_explains_a_row_of_another_length_or_a_token_that_is_impossible(ours):
+def test_rounding_explains_neither_a_different_length_nor_an_impossible_token(ours):
   plain = texts([2, 3, 0, 1])
   assert find_gaps((MODEL, bigram(P)), PROMPTS[:1], texts(ours), plain).tolist() == [np.inf]
 

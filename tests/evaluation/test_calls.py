@@ -100,7 +100,7 @@ def test_a_call_on_images_reads_decoder_output_and_cache():
   assert calls.bytes == 4 * floats + others
 
 
-def test_calls_go_on_with_the_decode_and_beyond_its_end():
+def test_calls_continue_with_the_decode_and_past_its_end():
   target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
   expected = fd.decode(*target, PROMPTS, fd.Greedy(), max_len=8).tokens
   calls = Calls.after_prompt(target, NoDraft(), PROMPTS, 8, calls=5)
@@ -109,7 +109,7 @@ def test_calls_go_on_with_the_decode_and_beyond_its_end():
   assert calls().done.all()
 
 
-def test_a_free_tree_is_scored_as_a_tree_and_keeps_its_root_alone():
+def test_a_free_tree_is_scored_as_a_tree_and_keeps_only_its_root():
   target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
   tree = Topology.from_choices([[0], [1], [0, 0]])
   calls = Calls.after_prompt(target, FreeDraft(tree), PROMPTS, 20, 5)

@@ -113,14 +113,14 @@ def test_a_function_takes_some_inputs_in_a_row():
   assert clock.calls == once + once  # the first compiles
 
 
-def test_each_round_begins_with_another_function():
+def test_each_round_begins_with_a_different_function():
   clock = Clock()
   wallclock.measure({name: clock.spend(name, itertools.repeat(1.0)) for name in 'abc'}, repeats=4)
   order = ''.join(name for (name,) in clock.calls)
   assert order == 'abc' + 'abc' + 'bca' + 'cab' + 'abc'  # the first compiles
 
 
-def test_rests_are_in_nobodys_time(monkeypatch):
+def test_rests_are_not_timed(monkeypatch):
   clock, rested = Clock(), []
   monkeypatch.setattr(wallclock, 'now', lambda: clock.now)
 
@@ -134,7 +134,7 @@ def test_rests_are_in_nobodys_time(monkeypatch):
   assert timings['a'].seconds == timings['b'].seconds == (1.0, 1.0) and rested == [9.0, 9.0, 9.0]
 
 
-def test_only_the_rounds_that_count_are_timed_alone(monkeypatch):
+def test_only_rounds_that_count_wait_for_other_processes(monkeypatch):
   """Another process may take times while this one compiles."""
   machine = []
 

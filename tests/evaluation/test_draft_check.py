@@ -79,7 +79,7 @@ def guess_after(model, params, module, draft, inputs, text):
 
 @pytest.mark.parametrize('kind', DRAFTS)
 @pytest.mark.wide('block over a source')
-def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
+def test_first_guesses_depend_only_on_the_text_before(kind):
   of, module = DRAFTS[kind]
   model, source = TARGETS[of]
   params, draft = jax.jit(model.init)(jax.random.key(1)), jax.jit(module.init)(jax.random.key(2))
@@ -96,7 +96,7 @@ def test_first_guesses_are_those_of_asking_with_the_text_before_alone(kind):
     )
 
 
-def test_the_share_is_of_the_tokens_behind_the_first_of_each_row(monkeypatch):
+def test_the_share_counts_all_tokens_but_the_first_of_each_row(monkeypatch):
   """One row writes from a prompt of 3, the other from one of 2: positions 4, 5, 6 and 3, 4, 5 are
   asked for."""
   right = np.zeros((2, 20), bool)
@@ -129,7 +129,7 @@ def test_a_wrong_draft_is_warned_of_and_a_right_one_is_not():
     assert check_draft(model, params, (module, draft | {'ids': jnp.array([2])}), [[3, 2]]) == 0
 
 
-def test_a_draft_of_another_target_is_refused():
+def test_a_draft_for_a_different_target_is_refused():
   module = EagleNetwork(layers=LAYERS, vocab_size=V + 1, d_target=8)
   with pytest.raises(
     fd.UserError, match=f'is for {V + 1} words, and this model has {V}: load the two together'

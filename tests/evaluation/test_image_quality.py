@@ -33,10 +33,8 @@ def test_darker_than_black_is_not_brighter():
 
 
 @pytest.mark.parametrize(('images', 'originals', 'mistake'), [
-  (FLAT[0], FLAT[0], r'uint8\[32, 32, 3\]'),
   (FLAT[:, :8, :8], FLAT, 'images of 8 x 8 with originals of 32 x 32 pixels cannot be compared'),
   (FLAT, FLAT / 255, r'float64\[2, 32, 32, 3\]'),
-  (FLAT[:0], FLAT[:0], 'n from 1'),
   (FLAT[:1], FLAT, '1 images cannot be compared with 2'),
 ])  # fmt: skip
 @pytest.mark.parametrize('measure', [psnr, ssim])

@@ -69,7 +69,7 @@ def test_no_tree_of_as_many_nodes_writes_more_where_all_tokens_are_alike(nodes):
   assert tokens_per_call(texts, grow(texts, nodes)) == pytest.approx(best, rel=0.01)
 
 
-def test_paths_fall_in_rate_each_behind_its_beginning():
+def test_paths_fall_in_rate_and_follow_their_beginnings():
   tree = grow(independent(3, 0.4), 30)
   assert list(tree.rates) == sorted(tree.rates, reverse=True) and len(tree.choices) == 29
   assert all(path[:-1] in tree.choices[:i] for i, path in enumerate(tree.choices) if len(path) > 1)

@@ -98,7 +98,7 @@ def test_the_table_has_our_rows_in_order_and_then_the_papers():
   report.markdown(cai2024.speeds([failed]))
 
 
-def test_heads_stand_beside_the_published_ones_and_the_fastest_tree_is_marked():
+def test_heads_are_listed_with_the_published_ones_and_the_fastest_tree_is_marked():
   right = {1: (0.8, 0.5), 5: (0.9, 0.75)}
   tree = Tree(((0,), (0, 0)), (0.8, 0.4))
   calibration = Calibration(tree, right, 1000, {1: 1.0, 2: 1.8, 3: 2.2}, {1: 1.0, 2: 1.2, 3: 2.0})

@@ -112,7 +112,7 @@ def test_own_text_is_what_greedy_decoding_writes(table, own):
     assert ids.target[i].tolist() == [*greedy, *[1] * (greedy[-1] != 1)]
 
 
-def test_own_text_has_that_of_the_dev_sources_beside_it(table, own):
+def test_own_text_of_the_dev_sources_is_written_too(table, own):
   model, params = folders.load(table.folder / 'base')
   ids = ids_of(own, 'dev')
   assert len(ids) == 500
@@ -142,7 +142,7 @@ def others(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sources_from_files_are_rewritten_in_place_of_the_training_text(
+def test_sources_from_files_are_rewritten_instead_of_the_training_text(
   table, others, launch, tmp_path
 ):
   model, params = folders.load(table.folder / 'base')
@@ -239,7 +239,7 @@ def stopping(launch, monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on_and_yields_the_same_bytes(whole, words, launch, tmp_path):
+def test_killed_it_continues_and_yields_the_same_bytes(whole, words, launch, tmp_path):
   process = start('distill', *words(), stdout=subprocess.PIPE, stderr=None)
   for line in process.stdout:
     if 'train, part 2' in line:
@@ -289,7 +289,9 @@ def test_several_outputs_of_a_source(whole, words, launch, tmp_path):
   assert len(pairs) > len(set(sources)) and set(zip(*lines_of(whole), strict=True)) <= pairs
 
 
-def test_a_finished_workdir_is_left_as_it_is_and_not_taken_for_another(table, copy, words, launch):
+def test_a_finished_workdir_does_not_change_and_serves_no_other_settings(
+  table, copy, words, launch
+):
   before = {path: path.stat().st_mtime_ns for path in copy.rglob('*') if 'lock' not in path.name}
   ended = launch('distill', *words())
   assert (ended.code, made(ended.out)) == (0, []) and '200 lines for 200 sources' in ended.out
@@ -301,7 +303,7 @@ def test_a_finished_workdir_is_left_as_it_is_and_not_taken_for_another(table, co
   assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_full_disk_is_a_sentence_and_the_command_goes_on_later(
+def test_a_full_disk_is_a_sentence_and_the_command_continues_later(
   whole, words, launch, monkeypatch, tmp_path
 ):
   sync = os.fsync

@@ -18,7 +18,7 @@ from experiments import drafters
 from experiments.drafters import Drafters, plans, speeds
 from experiments.lab import networks, report, rows, train
 from experiments.lab.config import to_dataclass
-from experiments.lab.networks import BlockConfig, HeadsOnBase, NetworkOnBase
+from experiments.lab.networks import BlockConfig
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.text import TextConfig
 from experiments.lab.workdir import Workdir
@@ -114,26 +114,6 @@ def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
   assert len({made[name]['order'] for name in (*drafters.HEADS, *drafters.NETWORKS)}) == 1
 
 
-def test_what_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_path):
-  def figures(missing):
-    """They cost nothing, and some fail."""
-    for key in missing:
-      if key['drafter'] == 'block' and key['tree'] == 8:
-        raise MemoryError('too large')
-      row = {'tokens': 2.0, 'speedup': 1.5, 'nodes': 8, 'same_as_plain': 1.0}
-      yield row | {'accepted': (0.5, None), 'repeated_4grams': 0.1}
-
-  work = Workdir(tmp_path)
-  work.fail({'drafter': 'eagle'}, fd.UserError('no such layer'))  # its training
-  some = [group for group in plans(settings().table) if group[0]['drafter'] in ('block', 'lookup')]
-  rows = work.fill(some, figures, drafters.summary)
-  assert len(work.failed) == 1 + 2 * 2
-  rows += work.failures([{'drafter': 'eagle'}])
-  table = report.markdown(speeds(rows))
-  assert '| EAGLE | chain | – | – | failed: no such layer |' in table
-  assert table.count('failed: MemoryError: too large') == 4
-
-
 def test_a_key_names_the_base_and_the_drafter_and_what_was_not_trained_has_none(
   tmp_path, monkeypatch
 ):
@@ -161,7 +141,7 @@ def a_row(drafter, tree, tokens, nodes=8, temperature=0.0, batch=1, **figures):
   return key | {'tokens': tokens, 'nodes': nodes, 'plain_ms': 2.0} | figures
 
 
-def test_rows_stand_by_temperature_batch_drafter_and_tree():
+def test_rows_are_sorted_by_temperature_batch_drafter_and_tree():
   known = [a_row('eagle', 8, 3.5, batch=8), a_row('eagle', 8, 3.0), a_row('eagle', 0, 3.0)]
   failed = a_row('lookup', 0, None, error='MemoryError: too large') | {'nodes': None}
   lines = report.markdown(speeds([*known, failed])).splitlines()
@@ -173,7 +153,7 @@ def test_rows_stand_by_temperature_batch_drafter_and_tree():
   ]
 
 
-def test_losses_stand_below_each_other():
+def test_each_loss_is_a_line():
   rows = [a_row('eagle', 0, 3.0), a_row('eagle', 16, 3.5, nodes=16, temperature=1.0)]
   rows += [a_row('eagle-kl', 0, 3.25), a_row('eagle-kl', 16, None, error='too large')]
   lines = report.markdown(drafters.by_loss(rows)).splitlines()
@@ -315,7 +295,7 @@ def test_a_draft_is_trained_and_calibrated(whole, words, launch):
 
 
 @pytest.mark.slow
-def test_a_draft_goes_on_where_it_was(whole, words, launch, tmp_path, monkeypatch):
+def test_a_draft_continues_where_it_stopped(whole, words, launch, tmp_path, monkeypatch):
   with monkeypatch.context() as patched:
     patched.setattr(training_run, 'seconds_left', lambda: 0.0)  # a step a call
     ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
@@ -417,8 +397,3 @@ def test_mistakes_are_sentences_and_nothing_is_made(
   assert ended.code == 2 and all(phrase in ended.err for phrase in phrases), ended.err
   made = {file.name for file in (tmp_path / 'out').glob('*')}
   assert made <= {'lock', 'settings.json'}  # so a corrected command can use the folder
-
-
-def test_settings_of_one_drafter():
-  assert networks.settings_of('heads') is HeadsOnBase
-  assert networks.settings_of('block') is networks.settings_of('eagle') is NetworkOnBase

@@ -30,7 +30,7 @@ def base(table, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_translator_in_int8_beside_float32(table, launch, base):
+def test_a_translator_in_int8_compared_with_float32(table, launch, base):
   command = ('evaluate', *table.words(), f'--workdir={base}', '--dtype=int8')
   ended = launch(*command)
   assert ended.code == 0, ended.err

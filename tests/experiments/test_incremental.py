@@ -190,15 +190,6 @@ def test_the_layout_of_faster_transformers_tables():
     assert len(sizes) == 14 and len(set(map(tuple, sizes))) == 7
 
 
-def test_a_row_that_failed_is_shown_until_it_succeeds():
-  failed = []
-  for row in ROWS:
-    failed.append({**{name: row[name] for name in page.KEY}, 'error': 'out of memory'})
-  for table in drawn(failed).values():
-    assert 'failed: out of memory' in table
-  assert drawn([*failed, *ROWS]) == drawn(ROWS)
-
-
 def test_the_picture_has_a_panel_a_batch(tmp_path):
   page.picture(ROWS, tmp_path / 'picture.png')
   assert (tmp_path / 'picture.png').stat().st_size > 10_000
@@ -237,13 +228,6 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   # Lengths that were measured without the new one are measured again, together with it.
   assert launch('incremental', *words, '--config.growth.lengths=(4, 8, 16)').code == 0
   assert results.read_text().count('\n') == after.count('\n') + 3
-
-
-def test_a_mistake_is_a_sentence_before_any_work(launch, tmp_path):
-  wrong = "--config.growth.models=('lstm',)"
-  ended = launch('incremental', CONFIG, wrong, f'--workdir={tmp_path}/new')
-  assert ended.code == 2 and ended.err.count('\n') == 1 and 'transformer, fconv' in ended.err
-  assert not (tmp_path / 'new').exists()
 
 
 @pytest.mark.slow

@@ -125,22 +125,7 @@ def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehea
   assert len(rehearsal.measured) == len(lines) + 1
 
 
-def test_a_row_that_fails_says_why_and_the_others_are_measured(rehearsal):
-  failing = 'small', 0.0, '5', 1
-  rehearsal.failing = (failing,)
-  work = rehearsal(**{'measure.temperatures': (0.0,)})
-  (name,) = work.failed
-  assert name.startswith('draft=small-temperature=0.0-plan=5-batch=1')
-  measured = rehearsal.rows
-  assert measured[failing]['error'] == 'MemoryError: too large'
-  assert 'error' not in measured['small', 0.0, '3', 8]
-  rehearsal.failing = ()
-  rehearsal(**{'measure.temperatures': (0.0,)})
-  assert rehearsal.measured == [failing]
-  assert not any('error' in row for row in rehearsal.rows.values())
-
-
-def test_a_draft_that_cannot_be_trained_stops_its_own_rows_alone(rehearsal, monkeypatch):
+def test_a_draft_that_cannot_be_trained_stops_only_its_own_rows(rehearsal, monkeypatch):
   drawn = []
   monkeypatch.setattr(leviathan2022, 'write', lambda *args: drawn.extend(args[2]))
   rehearsal.failing = ('small',)
@@ -271,7 +256,7 @@ def test_above_temperature_0_and_where_calls_cost_less_than_the_clock_can_tell(b
 
 
 @pytest.mark.slow
-def test_a_row_fails_whose_texts_part_where_there_is_no_near_tie(bench, monkeypatch):
+def test_a_row_fails_if_its_texts_differ_without_a_near_tie(bench, monkeypatch):
   decode = Comparison.decode
 
   def mistaken(self, strategy, prompts, key):

@@ -109,7 +109,7 @@ def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, word
   assert not (tmp_path / 'new').exists()
 
 
-def test_a_folder_of_text_is_asked_for(table, refused, tmp_path):
+def test_a_folder_of_text_is_required(table, refused, tmp_path):
   for folder in ('', tmp_path / 'none'):
     command = table.words(**{'data.kind': 'files', 'data.folder': folder})
     refused(
@@ -157,7 +157,7 @@ def begun(table, launch, tmp_path, monkeypatch):
   return tmp_path / 'begun'
 
 
-def test_a_run_is_not_taken_for_another(table, refused, begun):
+def test_a_run_does_not_serve_other_settings(table, refused, begun):
   words = ['begun was made with another run: choose another workdir']
   refused(words, 'train', *table.words(**{'train.steps': 9}), f'--workdir={begun}')
 
@@ -186,7 +186,7 @@ def test_heads_want_the_base_of_their_config(table, refused, workdir, tmp_path, 
   assert not (tmp_path / 'new').exists()
 
 
-def test_results_with_a_line_that_is_no_row(table, refused, tmp_path, workdir):
+def test_results_with_a_line_that_is_not_a_row(table, refused, tmp_path, workdir):
   folder = shutil.copytree(workdir / 'base', tmp_path / 'run' / 'base').parent
   for results in (folder / 'results.jsonl', folder / 'base' / 'results.jsonl'):
     results.write_text('[]\n')
@@ -195,7 +195,7 @@ def test_results_with_a_line_that_is_no_row(table, refused, tmp_path, workdir):
   refused(words, 'evaluate', *table.words(), f'--workdir={folder}/base')
 
 
-def test_checkpoints_that_are_damaged_or_of_another_shape(table, refused, launch, begun):
+def test_checkpoints_that_are_damaged_or_have_other_shapes(table, refused, launch, begun):
   command = 'train', *table.words(), f'--workdir={begun}'
   record = begun / 'settings.json'
   record.write_text('{"seed": ')
@@ -230,7 +230,7 @@ def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_training_is_one_line_and_the_run_goes_on_later(table, launch, tmp_path):
+def test_ctrl_c_in_training_is_one_line_and_the_run_continues_later(table, launch, tmp_path):
   words = (
     *table.words(**{'train.steps': 100_000, 'train.every': 50_000}),
     f'--workdir={tmp_path}/run',

@@ -21,12 +21,12 @@ def test_tables_are_what_the_lines_say(page: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
-def test_all_tables_but_the_index_stand_between_marks(page: pathlib.Path) -> None:
+def test_all_tables_but_the_index_are_between_marks(page: pathlib.Path) -> None:
   by_hand = results.MARKED.sub('', page.read_text())
   assert ('| --- |' in by_hand) == (page.name == 'README.md')
 
 
-def test_figures_of_the_index_stand_on_the_pages() -> None:
+def test_figures_of_the_index_are_on_the_pages() -> None:
   lines = results.MARKED.sub('', (FOLDER / 'README.md').read_text()).splitlines()
   rows = [
     [entry.strip() for entry in line.strip('|').split('|')]

@@ -80,7 +80,7 @@ def test_questions_keep_their_category_in_every_format(place):
   assert len(read_questions(files[:1] * 2, 2)) == 4  # of both files together
 
 
-def test_a_strategy_is_measured_beside_one_token_a_call(bench, tmp_path):
+def test_a_strategy_is_compared_with_one_token_a_call(bench, tmp_path):
   words = '--texts=1', '--strategy=prompt_lookup(k=3)', '--batch=3'
   ended = bench('question.jsonl,HumanEval.jsonl.gz', *words, '--repeats=1')
   assert ended.code == 0, ended.err

@@ -166,7 +166,7 @@ def is_running(pid):
     return False
 
 
-def test_a_sweep_that_is_killed_goes_on_and_makes_nothing_twice(sweep, tmp_path):
+def test_a_sweep_that_is_killed_continues_and_makes_nothing_twice(sweep, tmp_path):
   words = [f'--config={tmp_path}/page.py', f'--workdir={tmp_path}/run', '--sweep=k=2,4']
   words += ['--engine=processes', '--jobs=1']
   command = [sys.executable, '-m', 'experiments.sweep', *words]

@@ -284,7 +284,7 @@ def test_no_folder_and_an_unfinished_run(tmp_path, monkeypatch):
     fd.load(tmp_path)
 
 
-def test_heads_of_another_size_are_refused_before_they_are_used(parts):
+def test_heads_of_a_different_size_are_refused_before_they_are_used(parts):
   model, params, _, _ = parts
   wide = BlockwiseHeads(k=3, d_model=16, d_ff=6)
   with pytest.raises(fd.UserError, match='heads are for hidden states of 16, and this model has 8'):

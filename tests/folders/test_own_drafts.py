@@ -104,7 +104,7 @@ def test_taps_are_set_explicitly(tmp_path):
     fd.load_draft(tmp_path, taps=(1, 2))
 
 
-def test_a_newer_draft_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
+def test_a_newer_draft_replaces_an_older_one_and_nothing_else(tmp_path):
   draft = made(DRAFTS['eagle'])
   fd.save_draft(tmp_path / 'draft', made(DRAFTS['block']))
   old = draft_content(tmp_path)
@@ -156,7 +156,7 @@ def test_words_that_its_target_lacks_or_that_are_named_twice_are_refused(ids, sp
     fd.load_draft(tmp_path)
 
 
-def test_what_is_no_draft_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_draft_is_refused(tmp_path):
   with pytest.raises(fd.UserError, match='is not a folder: give the folder of a draft'):
     fd.load_draft(tmp_path / 'draft')
   with pytest.raises(fd.UserError, match=r'has no config\.json'):

@@ -75,7 +75,7 @@ def one_by_one(heads, target, row):
 
 
 @pytest.mark.wide('blockwise')
-def test_a_tree_is_filled_behind_the_tokens_of_its_parents(heads, target):
+def test_a_tree_is_filled_after_the_tokens_of_its_parents(heads, target):
   tokens = draft_tokens(heads, target, HIDDEN, ROOT, TREE)
   assert tokens.tolist() == [one_by_one(heads, target, row) for row in range(2)]
   ranks = []

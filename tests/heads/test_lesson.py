@@ -143,7 +143,7 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
 
 
 @pytest.mark.slow
-def test_guesses_of_a_drafts_own_take_the_place_of_written_ones():
+def test_a_draft_may_read_its_own_guesses_instead_of_the_text():
   """EAGLE reads its own guesses. Its rows are those of a batch that has these guesses as text,
   except for the target's features."""
   draft, target, batch = bound(network('eagle', 'lm'), 3), bound(MODELS['lm']), batch_of('lm')

@@ -80,7 +80,7 @@ def test_a_head_is_residual_blocks_and_a_projection(kind):
 
 
 @pytest.mark.parametrize('kind', SIZES)
-def test_one_head_alone_predicts_what_it_does_among_all_and_offset_0_is_the_model(kind):
+def test_a_single_head_predicts_what_it_does_among_all_and_offset_0_is_the_model(kind):
   heads, params = made(kind)
   whole = heads.logits(params, HIDDEN, project)
   assert heads.offsets == (1, 2, 3)
@@ -218,7 +218,6 @@ def decode_with(heads):
   'call, message',
   [
     (lambda: MedusaHeads(depth=0, d_model=D), 'depth=0 is not possible: give 1 or more'),
-    (lambda: MedusaHeads(depth=1, d_model=D, layers=0), 'layers=0'),
     (lambda: MedusaHeads(depth=1, d_model=D, output_bias=True), 'give vocab_size too'),
     (
       lambda: decode_with(MedusaHeads(depth=1, d_model=16)),
@@ -227,10 +226,6 @@ def decode_with(heads):
     (
       lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=12)),
       'among 12 words, and this model has 13',
-    ),
-    (
-      lambda: decode_with(MedusaHeads(depth=1, d_model=D, vocab_size=14)),
-      'among 14 words, and this model has 13',
     ),
     (
       lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(

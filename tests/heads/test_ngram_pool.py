@@ -33,7 +33,7 @@ def test_what_followed_most_often_comes_first():
     assert values[key][known[key]].tolist() == [list(gram[1:]) for gram in grams[:2]]
 
 
-def test_one_list_goes_on_with_what_another_knows_beside():
+def test_one_list_is_continued_by_another():
   """The second list's first value is in the first; its third would not have room."""
   first = jnp.array([[[1, 2], [3, 4], [0, 0], [0, 0]]]), jnp.array([[True, True, False, False]])
   second = jnp.array([[[3, 4], [5, 6], [7, 8], [9, 9]]]), jnp.array([[True, True, False, True]])
@@ -77,30 +77,14 @@ def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
     'this pool has n-grams of 3 tokens: give ngram=3, not 4'),
   (lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)),
     'vocabulary of 14 words.* model has 9'),
-  (lambda pool: fd.decode(HashLM(19), {}, [[3]], fd.Lookahead(2, 3, 1, pool=pool)),
-    'of 14 words.* model has 19'),
   (lambda pool: fd.build_pool(TEXTS, HashLM(5)),
     'texts have ids from 3 to 6, and must have 0 to 4'),
   (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, of 5 tokens or more'),
-  (lambda pool: fd.build_pool(['abcdef']), 'texts must be ids'),
   (lambda pool: fd.build_pool(TEXTS, guesses=0), 'guesses=0 is not possible: give 1 or more'),
-  (lambda pool: fd.load_pool('nowhere.safetensors'),
-    'is not a file: give what save_pool has written'),
 ])  # fmt: skip
 def test_mistakes(call, words):
   with pytest.raises(fd.UserError, match=words):
     call(fd.build_pool(TEXTS, MODEL, ngram=3))
-
-
-def test_a_file_of_something_else(tmp_path):
-  from safetensors.numpy import save_file
-
-  save_file({'values': np.zeros((2, 2), np.int32)}, tmp_path / 'other')
-  with pytest.raises(fd.UserError, match='holds no pool of n-grams'):
-    fd.load_pool(tmp_path / 'other')
-  (tmp_path / 'other').write_bytes(b'no')
-  with pytest.raises(fd.UserError, match='corrupt or cut short'):
-    fd.load_pool(tmp_path / 'other')
 
 
 WRONG = {
@@ -128,7 +112,7 @@ def test_a_pool_is_checked_when_it_is_read(tmp_path):
         fd.load_pool(tmp_path / 'pool')
 
 
-def test_a_pool_of_ids_alone_is_of_any_model_that_has_them():
+def test_a_pool_of_ids_fits_any_model_that_has_them():
   pool = fd.build_pool([row for row in jax.random.randint(jax.random.key(0), (3, 9), 2, 13)])
   assert pool.vocab_size is None
   out = fd.decode(MODEL, {}, [[3, 4]], fd.PromptLookup(pool=pool), max_len=6)

@@ -155,13 +155,10 @@ CONV = FConv(FConvConfig(
 @pytest.mark.parametrize('change, sentence', [
   ({'drafter': (MODEL, {})},
     'a LM cannot be shortened: give prediction heads or a draft network'),
-  ({'words': 0}, 'words=0 is not possible: give 1 to 24'),
   ({'words': WORDS + 1}, 'words=25 is not possible: this model has 24'),
   ({'tokens': [3, WORDS]},
     'tokens has ids from 3 to 24, and this model has 0 to 23: encode the text'),
-  ({'tokens': []}, 'tokens must be ids, which are integers, not 0 values'),
   ({'tokens': [[3, 4], [5]]}, 'tokens must be one array: give the ids of all texts in a row'),
-  ({'tokens': ['a']}, 'tokens must be ids, which are integers, not 1 values'),
   ({'of': fd.pack}, 'this drafter is packed: shorten it first, and pack the result'),
   ({'of': fd.quantize}, 'this drafter is in int8: shorten it first, and quantize the result'),
 ])  # fmt: skip
@@ -182,12 +179,10 @@ def test_mistakes(params, change, sentence):
     'these heads are for hidden states of 8, and this model has 16: give its own'),
   (BlockwiseHeads(2, D, 8, markov=2, words=9),
     'these heads are for 9 words, and this model has 24: give its own'),
-  (MedusaHeads(2, D, vocab_size=9),
-    'these heads are for 9 words, and this model has 24: give its own'),
   (EagleNetwork(layers=LAYERS, vocab_size=9, d_target=D),
     'this draft is for 9 words, and this model has 24'),
 ])  # fmt: skip
-def test_drafters_of_another_model_are_refused(params, module, sentence):
+def test_drafters_of_a_different_model_are_refused(params, module, sentence):
   with pytest.raises(fd.UserError, match=sentence):
     fd.shortlist((MODEL, params), (module, module.init(jax.random.key(0))), np.arange(WORDS), 8)
 
@@ -205,7 +200,7 @@ def test_padding_is_not_counted():
   assert most_frequent(MODEL, [[3, 0, 0], [0, 0, 5]], 3).tolist() == [1, 3, 5]
 
 
-def test_logits_that_are_no_product_are_refused():
+def test_logits_that_are_not_a_product_are_refused():
   params = CONV.init(jax.random.key(0))
   params = jax.tree.map(lambda x: x + jnp.ones_like(x), params)  # the bias too
   with pytest.raises(fd.UserError, match='changes its logits after the product: a shortlist needs'):

@@ -216,7 +216,7 @@ def model_in(folder, generation, **changes):
     'do_sample=True, temperature=0.7, typical_p=0.9'),
   ({'max_length': 512, 'max_new_tokens': 9}, 'max_length=512, max_new_tokens=9'),
 ])  # fmt: skip
-def test_one_warning_names_all_unheeded_defaults_of_generate(generation, named, tmp_path):
+def test_one_warning_names_all_unused_defaults_of_generate(generation, named, tmp_path):
   with pytest.warns(fd.UserNote) as caught:
     model_in(tmp_path, generation)
   (message,) = [str(warning.message) for warning in caught]
@@ -257,7 +257,7 @@ def test_defaults_that_change_nothing_are_passed_over(tmp_path):
   )
 
 
-def test_harmless_fields_of_published_files_are_not_heeded():
+def test_harmless_fields_of_published_files_are_ignored():
   """They are about training or for other programs, or their value has no effect."""
   harmless = {
     'pretraining_tp': 1, 'rope_interleaved': False, 'attention_dropout': 0.1, 'use_mrope': False,
@@ -269,7 +269,7 @@ def test_harmless_fields_of_published_files_are_not_heeded():
   assert config_of(**harmless) == config_of()
 
 
-def test_fields_and_defaults_of_one_family_are_not_anothers():
+def test_fields_and_defaults_differ_between_families():
   """Gemma has another name for its activation. Gemma 3 names a cap of scores that has no effect,
   and may have the rope of only one kind of layer. Phi calls longrope yarn. gpt-oss stretches its
   rope by default."""

@@ -304,7 +304,7 @@ def test_commands_take_files(chats, capsys):
   assert '9 tokens' in shown
 
 
-def test_a_choice_is_kept_beside_the_file(chats):
+def test_a_choice_is_kept_next_to_the_file(chats):
   assert default_file(chats[0]).name == 'model.tuned.json'
   with pytest.raises(fd.UserError, match=r'model\.tuned\.json does not exist: make it by fastdec'):
     fd.load_tuned(chats[0])

@@ -270,7 +270,7 @@ KINDS = [  # files next to config.json, which may be missing, and words of the e
 
 
 @pytest.mark.parametrize(('files', 'words'), KINDS)
-def test_an_error_names_the_kind_of_another_folder(files, words, tmp_path):
+def test_an_error_names_the_kind_of_a_folder_that_is_not_a_model(files, words, tmp_path):
   for file, text in files.items():
     (tmp_path / file).write_text(text)
   config = REFERENCE / 'llama_tiny' / 'config.json'
@@ -359,7 +359,7 @@ def test_a_whole_file_goes_before_an_index_that_was_left_from_before(tmp_path):
 @pytest.mark.parametrize(
   'outside', ['../other/model-0.safetensors', '/', 5, None, [], '', 'a\\b', 'a\0']
 )
-def test_an_index_names_files_of_its_own_folder_alone(outside, tmp_path):
+def test_an_index_names_only_files_of_its_own_folder(outside, tmp_path):
   """An absolute path and one through the parent, both to a file that is there and whole."""
   for name in ('other', 'folder'):
     (tmp_path / name).mkdir()

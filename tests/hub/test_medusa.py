@@ -217,7 +217,7 @@ def test_a_torn_file_and_a_folder_without_heads_are_refused(tmp_path):
     fd.load_heads(tmp_path)
 
 
-def test_heads_of_another_model_are_refused_before_decoding(tmp_path):
+def test_heads_of_a_different_model_are_refused_before_decoding(tmp_path):
   write(tmp_path, tensors_of())
   for sizes, message in (
     ({'vocab_size': V, 'd_model': 8}, 'hidden states of 4, and this model has 8'),

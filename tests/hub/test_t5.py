@@ -109,7 +109,7 @@ class Recorded(Mapping):
 
 
 @needs_reference
-def test_a_pad_within_a_source_is_text_and_behind_it_padding():
+def test_a_pad_within_a_source_is_text_and_after_it_padding():
   """The text is that of `transformers` with the mask of its tokenizer."""
   model, params = fd.load(FOLDER)
   _, mask = model.unpadded(jnp.asarray([[0, 7, 0, 12, 0, 0]]))

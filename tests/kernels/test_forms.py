@@ -62,7 +62,7 @@ def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
     assert any(equation.primitive.name == form for equation in program.jaxpr.eqns)
 
 
-def test_one_row_never_meets_a_long_kernel_alone(use):
+def test_a_single_row_never_meets_a_long_kernel(use):
   """XLA's own loop for one row takes twice the time of two rows."""
   use({})
   x, kernel = (

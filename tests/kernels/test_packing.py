@@ -31,7 +31,7 @@ def test_kernels_in_int8_are_read_as_they_lie(monkeypatch):
   assert not is_packed(fd.pack(heads, params)['w1'])
 
 
-def test_nothing_is_packed_where_the_device_is_no_cpu(monkeypatch):
+def test_nothing_is_packed_unless_the_device_is_a_cpu(monkeypatch):
   heads = BlockwiseHeads(k=2, d_model=256, d_ff=64)
   bound = heads, heads.init(jax.random.key(0))
   assert is_packed(pack_if_faster(*bound)[1])

@@ -110,7 +110,7 @@ def test_a_large_model_is_about_a_quarter_as_large():
   assert 0.25 < after / before < 0.28
 
 
-def test_what_stands_in_the_tree_twice_stays_one_array():
+def test_what_is_in_the_tree_twice_stays_one_array():
   heads = HEADS['medusa']
   params = filled(heads)
   params['head_1']['projection'] = params['head_0']['projection']

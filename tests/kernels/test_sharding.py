@@ -87,7 +87,7 @@ def test_eight_devices_train_as_one_does_dropout_included(core):
   np.testing.assert_allclose(core['losses']['4 x 2'], core['losses']['1'], rtol=1e-5)
 
 
-def test_what_lies_on_several_devices_is_not_packed(core):
+def test_what_is_on_several_devices_is_not_packed(core):
   assert 'on several devices cannot be packed' in core['packing']
 
 
@@ -119,7 +119,7 @@ def test_draft_networks_learn_and_draft_on_eight_devices_as_on_one():
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_mesh(rest):
+def test_a_run_continues_on_a_different_mesh(rest):
   assert 0 < rest['continuing'] < 1e-4  # other sums, other roundings
 
 
@@ -232,7 +232,7 @@ def test_the_table_splits_pairs_of_products_so_that_heads_stay_whole(mesh, param
   assert specs(place(params, mesh, REPLICATED)) == {}
 
 
-def test_a_kernel_in_int8_lies_as_it_would_and_its_scales_along_its_outputs(mesh, params):
+def test_a_kernel_in_int8_is_split_as_in_floats_and_its_scales_along_its_outputs(mesh, params):
   laid_out = specs(place(fd.quantize(MODEL, params), mesh, TABLE))
   assert laid_out == specs(fd.quantize(MODEL, place(params, mesh, TABLE)))
   of_kernels = {
@@ -259,7 +259,7 @@ def test_every_matrix_of_words_is_split_by_words(mesh):
 
 
 @pytest.mark.parametrize('family', ['fconv', 'transformer'])
-def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
+def test_directions_are_split_like_their_kernels_and_lengths_stay_whole(mesh, family):
   sizes = dict(encoder_layers=((16, 3),), decoder_layers=((16, 3),), is_tied=True)
   model, kernel = {
     'fconv': (FConv(FConvConfig(vocab_size=30, d_embed=16, d_out=16, **sizes)), 'conv'),
@@ -278,7 +278,7 @@ def test_directions_lie_as_their_kernels_and_lengths_whole(mesh, family):
   assert not any(name.endswith('/length') for name in laid_out)
 
 
-def test_a_plain_t5_and_a_tied_language_model_lie_by_the_same_tables(mesh):
+def test_a_plain_t5_and_a_tied_language_model_are_split_by_the_same_tables(mesh):
   sizes = dict(vocab_size=32, d_model=16, d_ff=24, heads=4)
   model = T5(T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1))
   laid_out = specs(place(shapes(model), mesh, model.partition(2)))
@@ -319,7 +319,7 @@ def test_heads_have_tables_by_their_layout(mesh, layout):
   MedusaHeads(depth=2, d_model=16, markov=2, words=30),
   BlockNetwork(layers=layers_like(MODEL, 1), vocab_size=30, d_target=16, k=3, markov=2),
 ], ids=lambda module: type(module).__name__)  # fmt: skip
-def test_a_markov_bias_lies_by_words(mesh, module):
+def test_a_markov_bias_is_split_by_words(mesh, module):
   laid_out = specs(place(shapes(module), mesh, module.partition(2)))
   assert laid_out['before'] == laid_out['after'] == P('model')
 
@@ -327,7 +327,7 @@ def test_a_markov_bias_lies_by_words(mesh, module):
 @pytest.mark.parametrize(
   'own', [{}, {'vocab_size': 32, 'output_bias': True}], ids=['shared projection', 'own']
 )
-def test_medusa_heads_lie_by_their_outputs(mesh, own):
+def test_medusa_heads_are_split_by_their_outputs(mesh, own):
   heads = MedusaHeads(depth=2, d_model=16, layers=2, **own)
   laid_out = specs(place(shapes(heads), mesh, heads.partition(2)))
   parts = ('block_0', 'block_1', *(['projection'] if own else []))
@@ -363,7 +363,7 @@ def test_a_model_of_models_has_the_tables_of_its_parts(mesh):
   }
 
 
-def test_a_model_that_does_not_say_lies_whole_on_every_device():
+def test_a_model_without_tables_is_whole_on_every_device():
   assert partition_of(NGram(vocab_size=5), 2) == REPLICATED
   assert fd.Ensemble((NGram(vocab_size=5), NGram(vocab_size=5))).partition(2) == REPLICATED
 

@@ -87,7 +87,7 @@ def test_sums_and_their_gradients(width):
 
 
 @pytest.mark.parametrize('more', [1, 7, 32, 100])
-def test_slots_that_nobody_sees_change_no_bit(more):
+def test_slots_that_are_never_read_change_no_bit(more):
   """Caches have as many slots as their calls have nodes."""
   x = np.random.default_rng(2).normal(size=(3, 121)).astype(np.float32)
   seen = sums.softmax(jnp.asarray(x))

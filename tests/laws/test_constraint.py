@@ -312,7 +312,7 @@ def test_anchors_say_where_others_may_stand(pattern, whole, search):
   ('a' * (2**20 + 1), 'too large'), ('a^b', 'leave them out'), ('(^a)*', 'leave them out'),
   ('x(^a|b)', 'leave them out'), ('^*a', 'leave them out'), ('a$b', 'leave them out'),
 ])  # fmt: skip
-def test_mistakes_of_an_expression_are_told_by_place(pattern, message):
+def test_a_mistake_in_an_expression_is_named_by_its_place(pattern, message):
   with pytest.raises(fd.UserError, match=message):
     remove_anchors('it', pattern)
 
@@ -369,7 +369,7 @@ def test_every_method_writes_what_plain_decoding_writes(name):
     assert not ends or re.fullmatch(PATTERN, text), text
 
 
-def test_the_state_of_the_root_is_wrong_behind_it():
+def test_the_state_of_the_root_is_wrong_after_it():
   out = decoded(METHODS['speculative'](hash_kit()), of_the_root())
   assert (np.asarray(out.tokens) != np.asarray(decoded(fd.Greedy()).tokens)).any()
 
@@ -382,7 +382,7 @@ def test_forced_tokens_are_free():
     fd.decode(MODEL, {}, PROMPTS, fd.Forced(), max_len=4)
 
 
-def test_a_constraint_of_another_vocabulary_is_refused():
+def test_a_constraint_for_a_different_vocabulary_is_refused():
   other = fd.Constraint.regex('a|ab', Spelt([*OF_MODEL, *[b'?'] * 51]))
   with pytest.raises(fd.UserError, match='of 65 tokens, and the model has 14'):
     decoded(fd.Greedy(), other)
@@ -466,7 +466,7 @@ def test_a_pool_a_stream_and_processors_go_with_it():
 
 @pytest.mark.parametrize('name', ['speculative', 'forced', 'beam'])
 @pytest.mark.wide('forced')
-def test_tokens_that_processors_force_are_no_part_of_the_text(name):
+def test_tokens_that_processors_force_do_not_belong_to_the_text(name):
   """The tokens are a language after the start, and an end where the row is full."""
   drafted = {'speculative': METHODS['speculative'](hash_kit()), 'forced': fd.Forced(k=4)}
   strategies = {'plain': fd.Greedy(), 'beam': fd.Beam(2)} | drafted
@@ -550,5 +550,5 @@ def test_samples_of_every_kind_have_the_law_of_the_constraint(name):
 
 
 @pytest.mark.slow
-def test_samples_by_the_state_of_the_root_have_another_law():
+def test_samples_by_the_state_of_the_root_have_a_different_law():
   assert not looks_right(SAMPLED['speculative'](hash_kit()), of_the_root())

@@ -84,7 +84,7 @@ def test_every_method_writes_what_plain_decoding_writes(name):
     assert out.mean_block_size > 1  # drafts were accepted under processors
 
 
-def test_the_processors_of_the_root_are_wrong_behind_it():
+def test_the_processors_of_the_root_are_wrong_after_it():
   """The guesses are the right text: the right law accepts all of them."""
   plain = np.asarray(decoded(fd.Greedy()).tokens)
   guesses = Drafted(Scripted(plain, 0, nodes=4, chain=True, skill=1.0))
@@ -95,7 +95,7 @@ def test_the_processors_of_the_root_are_wrong_behind_it():
   assert (np.asarray(decoded(guesses, Wrong(**settings)).tokens) != plain).any()
 
 
-def test_processors_that_are_off_are_no_law():
+def test_processors_that_are_off_make_no_law():
   assert fd.Processors().laws(MODEL, 3) == ()
   plain = decoded(fd.Greedy(), None)
   np.testing.assert_array_equal(decoded(fd.Greedy(), fd.Processors()).tokens, plain.tokens)

@@ -30,7 +30,7 @@ def test_a_bfloat16_weight_is_rounded_once(width):
 
 @pytest.mark.parametrize('used', [16, 256, 257, 512, 513, 1024])
 @pytest.mark.wide('256', '257', '513')
-def test_slots_that_nobody_sees_may_be_left_out(used):
+def test_slots_that_are_never_read_may_be_left_out(used):
   """A quarter of 1,024 slots, a half or all of them; those beyond hold what would show."""
   rng = np.random.default_rng(used)
   q = rng.standard_normal((1, 16, 4, 2), np.float32)

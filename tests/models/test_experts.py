@@ -45,7 +45,7 @@ class Owner:
 @pytest.mark.usefixtures('in_float64')
 @pytest.mark.parametrize('kept', ['float64', 'int8', 'packed', 'packed int8'])
 @pytest.mark.parametrize('kind', KINDS)
-def test_the_chosen_ones_alone_give_what_all_give(kind, kept):
+def test_only_the_chosen_experts_are_needed(kind, kept):
   """On one token, on few, and on more than a block of the loop takes."""
   module, params, rng = made(kind)
   if 'int8' in kept:
@@ -59,7 +59,7 @@ def test_the_chosen_ones_alone_give_what_all_give(kind, kept):
 
 
 @pytest.mark.usefixtures('in_float64')
-def test_experts_that_nobody_chose_are_not_read():
+def test_experts_that_are_not_chosen_are_not_read():
   module, params, rng = made('normed')
   x = jnp.asarray(rng.normal(size=(1, 2, D)))
   expected = outputs(module, params, x, False)

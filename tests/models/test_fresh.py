@@ -59,7 +59,7 @@ def test_the_parameters_are_those_of_the_network_that_ran_bit_for_bit_and_it_doe
     ), name
 
 
-def test_shapes_alone_and_compiled_parameters_can_be_had():
+def test_only_shapes_or_compiled_parameters_can_be_had():
   made = Model().init(KEY)
   shapes = jax.eval_shape(Model().init, KEY)
   compiled = jax.jit(Model().init)(KEY)

@@ -296,11 +296,9 @@ def test_distance_keeps_drafts_within_tau_of_the_argmax_of_what_was_kept_before(
 @pytest.mark.parametrize('inputs, shape', [
   (np.zeros((2, 2, 2), np.uint8), r'uint8\[2, 2, 2\]'),
   (np.zeros((2, 2, 2, 4), np.uint8), 'uint8.2, 2, 2, 4'),
-  (np.zeros((2, 2, 2, 1), np.uint8), 'uint8.2, 2, 2, 1'),
-  (np.zeros((2, 3, 2, 3), np.uint8), 'uint8.2, 3, 2, 3'),
   (np.zeros((2, 2, 2, 3)), 'float'),
 ])  # fmt: skip
-def test_what_is_no_small_picture_is_refused(inputs, shape):
+def test_anything_but_a_small_picture_is_refused(inputs, shape):
   with pytest.raises(fd.UserError, match=shape):
     fd.decode(MODEL, params(), inputs, fd.Greedy())
 

@@ -28,7 +28,7 @@ def test_a_product_contracts_the_last_axes(rows, axes):
 
 
 @pytest.mark.parametrize('rows', [1, 2, 8])
-def test_a_kernel_of_several_axes_is_read_as_it_lies_where_rows_are_few(rows):
+def test_a_kernel_of_several_axes_is_read_in_its_layout_if_rows_are_few(rows):
   """A new layout in every call would cost three times as much as the product."""
   x, kernel = jnp.ones((rows, 32)), jnp.ones((2, 4, 16, 32))
   program = jax.jit(project).lower(x, kernel).compile().as_text()
@@ -93,7 +93,7 @@ def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
 
 
 @pytest.mark.parametrize('rows', [1, 2, 8])
-def test_a_kernel_in_int8_is_read_as_it_lies_where_rows_are_few(rows):
+def test_a_kernel_in_int8_is_read_in_its_layout_if_rows_are_few(rows):
   for axes in ((128,), (2, 4, 16)):
     kernel = round_kernel(jnp.ones((*axes, 32)))
     program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()

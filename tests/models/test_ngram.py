@@ -71,7 +71,7 @@ def test_lists_of_random_text_against_a_dictionary():
     np.testing.assert_allclose(laws[word], expected / expected.sum(), rtol=1e-4, atol=1e-9)
 
 
-def test_it_drafts_for_another_model():
+def test_it_drafts_for_a_different_model():
   target = HashLM()
   prompts = np.array([[2, 3, 4], [5, 6, 7], [8, 2, 3]])
   plain = fd.decode(target, {}, prompts, fd.Greedy(), max_len=24)

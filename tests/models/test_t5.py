@@ -65,7 +65,7 @@ def test_the_buckets_of_the_docstring():
   assert bucket(ahead, 8, 16, False).tolist() == [3, 3, 2, 2, 2, 2, 1, 0, 5, 6, 6]
 
 
-def test_slots_stand_at_the_positions_of_the_docstring():
+def test_slots_are_at_the_positions_of_the_docstring():
   nodes = Topology.from_choices([[0], [1], [0, 0]]).nodes
   positions = slot_positions(nodes, jnp.array([2, 0]), 6)
   assert positions[0].tolist() == [0, 1, 2, 3, 3, 4]
@@ -146,7 +146,7 @@ def test_the_network_is_that_of_the_definition(made):
 
 
 @pytest.mark.wide('t5')
-def test_dropout_is_of_training_alone(made):
+def test_dropout_is_used_only_in_training(made):
   model, params = made
   hidden = jax.jit(model.hidden)
   dropped = [hidden(params, BATCH, jax.random.key(seed)) for seed in (0, 0, 1)]

@@ -123,7 +123,7 @@ def test_taps_come_in_their_order_and_leave_the_hidden_states_as_they_are(name):
 
 @pytest.mark.parametrize('name', TRANSLATORS)
 @pytest.mark.wide('t5', 'fconv')
-def test_the_source_of_packed_pairs_is_that_of_each_alone(name):
+def test_the_source_of_packed_pairs_is_that_of_each_pair(name):
   """What a draft's cross-attention is trained on is what it reads in decoding; taps of packed pairs
   likewise."""
   case = made(name)
@@ -164,7 +164,7 @@ def test_a_model_without_an_encoder_has_no_source():
   assert source_of(case.model)(case.model.encode(case.params, None)) is None
 
 
-def test_a_convolution_s_source_tells_tokens_apart_that_stand_in_one_place():
+def test_a_convolution_s_source_distinguishes_tokens_at_the_same_place():
   """It holds the embedding of the token itself, as a Transformer's states do: here times the root
   of a half."""
   case = made('fconv')

@@ -105,7 +105,7 @@ def test_a_text_is_what_decode_decodes(g):
   assert out.logprobs is None and out.tokens_per_second > 0
 
 
-def test_a_list_is_each_alone(g):
+def test_a_list_is_decoded_like_each_of_its_prompts(g):
   together = g(PROMPTS, max_new_tokens=12)
   for prompt, out in zip(PROMPTS, together, strict=True):
     alone = g(prompt, max_new_tokens=12)
@@ -181,7 +181,7 @@ def test_strategies_by_arguments(place, g, arguments, kind):
     assert list(itertools.chain(*out.blocks)) == out.tokens and len(out.blocks) == out.calls + 1
 
 
-def test_heads_beside_the_model_serve_a_strategy_in_words(place):
+def test_heads_next_to_the_model_serve_a_strategy_in_words(place):
   g = fd.Generator.load(place / 'heads', strategy='blockwise(k=2)')
   assert g.strategy.k == 2
 
@@ -306,7 +306,7 @@ def test_a_disk_with_just_enough_room_keeps_programs(no_programs_kept, tmp_path)
 
 @pytest.mark.parametrize('style', ['chatml', 'mistral', 'gemma'])
 @pytest.mark.wide('chatml')
-def test_a_chat_goes_on_from_its_template(shared, tmp_path, style):
+def test_a_chat_continues_from_its_template(shared, tmp_path, style):
   tokenizer = fd.load_tokenizer(shared / 'reference' / 'chat' / f'{style}_tiny')
   model = LM(dataclasses.replace(LANGUAGE, vocab_size=tokenizer.vocab_size, max_positions=None))
   fd.save(model, lively(model.init(jax.random.key(2))), tmp_path / 'model', tokenizer=tokenizer)

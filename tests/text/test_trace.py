@@ -54,7 +54,7 @@ def test_texts_are_drawn_as_together():
 
 
 @pytest.mark.parametrize('name', ['eagle, a growing tree', 'union'])
-def test_a_file_replays_as_another_strategy_decodes(recorded, tmp_path, name):
+def test_a_file_replays_as_a_different_strategy_decodes(recorded, tmp_path, name):
   recorded.save(tmp_path / 'trace')
   model, params = test_deep.target()
   strategy = DEEP[name](test_deep.kit())

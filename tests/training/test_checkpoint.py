@@ -130,7 +130,7 @@ def test_where_all_are_damaged_nothing_is_touched(saved):
   assert sorted(path.name for path in (saved / 'checkpoints').iterdir()) == ['2', '4', '6']
 
 
-def test_a_checkpoint_of_another_shape_is_named(saved):
+def test_a_checkpoint_with_different_shapes_is_named(saved):
   with pytest.raises(UserError, match=r'layer/w has shape \(2, 3\) there and shape \(2, 4\) here'):
     restore(saved, shape=(2, 4))
   assert restore(saved).step == 6
@@ -146,7 +146,7 @@ def test_what_a_kill_while_saving_leaves_is_ignored_and_removed(saved):
 
 
 @pytest.mark.parametrize('content', [None, b'', b'\0' * 99, b'[]', b'{"a": ', b'{"params": 1}'])
-def test_what_is_no_checkpoint_is_a_sentence(tmp_path, content, capfd):
+def test_a_folder_that_is_not_a_checkpoint_is_a_sentence(tmp_path, content, capfd):
   """An empty folder, and files of something else."""
   folder = tmp_path / 'checkpoints' / '3'
   folder.mkdir(parents=True)

@@ -31,7 +31,7 @@ def test_no_time_left_is_shown_before_two_pieces_of_work_are_timed(capsys):
   assert all(' steps/s  0:00:0' in line and line.endswith(' left') for line in lines[2:])
 
 
-def test_a_later_call_goes_on_where_its_checkpoint_stands(tmp_path):
+def test_a_later_call_continues_from_its_checkpoint(tmp_path):
   assert read_metrics(tmp_path) == []
   trained(tmp_path, 0, 4, 1.5)
   assert evaluations(tmp_path) == {4: {'dev tokens a call': 1.5}}

@@ -86,7 +86,7 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_with_weight_normalisation_goes_on_as_if_it_had_not_stopped(tmp_path):
+def test_a_run_with_weight_normalisation_continues_as_if_it_had_not_stopped(tmp_path):
   class Normalised(OptimizerConfig):
     def build(self):
       return weight_normalised(super().build(), lambda name: True)

@@ -116,7 +116,7 @@ def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_grad
   assert each[0].std() > 0.01  # a sample of its own is another loss
 
 
-def test_anchors_are_drawn_equally_often_and_know_how_many_they_stand_for():
+def test_anchors_are_drawn_equally_often_and_know_how_many_they_represent():
   batch = {
     'target_segment': jnp.array(
       [[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]]

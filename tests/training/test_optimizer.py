@@ -37,7 +37,7 @@ def test_a_rate_that_falls_to_zero(schedule, expected):
     np.testing.assert_allclose(rate(jnp.int32(step)), value, rtol=1e-5, atol=1e-9)
 
 
-def test_long_gradients_are_shortened_and_short_ones_left_alone():
+def test_long_gradients_are_shortened_and_short_ones_are_not():
   """Adam forgets a gradient's length, so a step after a short and a long gradient tells."""
 
   def after(clip, gradients):

@@ -48,7 +48,7 @@ def finish(processes):
 
 
 @pytest.mark.slow
-def test_two_processes_train_together_and_go_on_exactly_after_a_kill(tmp_path):
+def test_two_processes_train_together_and_continue_exactly_after_a_kill(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   finish(start(whole))
   processes = start(killed)

@@ -183,7 +183,7 @@ def test_p1_has_its_share_of_the_loss_of_all_heads(trunk):
   assert np.isclose(value, 0.7 * each[0] + 0.3 * each[1:].mean())
 
 
-def test_a_base_may_start_from_another_and_leaves_it(trunk):
+def test_a_base_may_start_from_another_and_does_not_change_it(trunk):
   before = jax.device_get(trunk)
   task = base_task(MODEL, start=trunk)
   assert all(same(task.init(jax.random.key(1)), before))

@@ -102,7 +102,7 @@ def test_a_moment_in_which_the_machine_was_busy_does_not_count(run_race):
   assert race.compare('fast', 'greedy').value == pytest.approx(3.0)
 
 
-def test_each_round_begins_with_another_candidate(clock):
+def test_each_round_begins_with_a_different_candidate(clock):
   order = []
   race = Race('greedy', 5)
   race.join(['greedy', 'a', 'b'])

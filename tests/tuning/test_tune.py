@@ -75,7 +75,7 @@ def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
   assert tuned.name == ran[-1] and tuned.strategy is LOOKUP
 
 
-def test_what_samples_takes_those_that_draw_from_the_same_law_alone(tune):
+def test_sampling_takes_only_strategies_that_draw_from_the_same_law(tune):
   same = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.7, top_k=5))
   hotter = fd.PromptLookup(2, 4, sampling=fd.Sampling(0.8, top_k=5))
   plain = fd.Sample(0.7, top_k=5)

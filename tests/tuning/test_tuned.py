@@ -37,7 +37,7 @@ def run(tmp_path_factory):
   return place, dataclasses.replace(TUNED, strategy=strategy)
 
 
-def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
+def test_the_result_is_saved_next_to_the_model_and_loaded_again(run):
   place, tuned = run
   file = tuned.save(place / 'model')
   assert file == place / 'model' / 'tuned.json'
@@ -50,7 +50,7 @@ def test_what_was_tuned_is_saved_beside_the_model_and_comes_back(run):
   assert again.strategy.k == 2 and (ours.tokens == greedy.tokens).all()
 
 
-def test_beside_a_folder_that_cannot_be_written_the_users_own_is_used(run, tmp_path, monkeypatch):
+def test_if_a_folder_cannot_be_written_the_users_own_is_used(run, tmp_path, monkeypatch):
   place, tuned = run
   folder = shutil.copytree(place / 'model', tmp_path / 'shared', ignore=lambda *_: ['tuned.json'])
   monkeypatch.setenv('XDG_DATA_HOME', str(tmp_path / 'data'))
@@ -75,7 +75,7 @@ def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
   assert lines[2].split()[:3] == ['Jacobi(k=2)', '-', '-'] and lines[2].endswith('not run: no time')
 
 
-def test_what_was_tuned_for_a_hugging_face_folder_is_no_part_of_it(tmp_path):
+def test_the_result_for_a_hugging_face_folder_does_not_belong_to_it(tmp_path):
   """The file is in the folder that it is about, and does not change the folder's content hash."""
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'llama'}))
   for name in ('model-00001-of-00001.safetensors', 'tokenizer.json'):
@@ -133,7 +133,7 @@ def test_heads_are_prepared_as_the_caller_says(run):
   assert not any(leaf.any() for leaf in jax.tree.leaves(again.strategy))
 
 
-def test_a_file_of_another_model_is_refused(run):
+def test_a_file_for_a_different_model_is_refused(run):
   place, tuned = run
   file = tuned.save(place / 'model')
   message = r'was made with a different model than .*other has now: make it again by fastdec tune'
@@ -186,7 +186,7 @@ def test_a_part_that_is_elsewhere_is_a_short_sentence(run, tmp_path, folder, mes
   assert len(str(raised.value)) < 1000
 
 
-def test_a_file_of_another_machine_is_used_with_a_note(run, tmp_path):
+def test_a_file_from_a_different_machine_is_used_with_a_note(run, tmp_path):
   place, tuned = run
   elsewhere = dataclasses.replace(tuned.machine, processor='Another CPU', cpus=64)
   tuned = dataclasses.replace(tuned, machine=elsewhere)

@@ -86,7 +86,7 @@ def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: ImageData):
     np.testing.assert_array_equal(list(images.split(split)), faces)
 
 
-def test_fewer_and_smaller_faces_are_those_of_the_set_under_another_key(prepared: ImageData):
+def test_fewer_and_smaller_faces_come_from_the_set_and_have_their_own_key(prepared: ImageData):
   whole = open_images(prepared)
   few = open_images(dataclasses.replace(prepared, max_train=2, side=16))
   assert few.counts == {**COUNTS, 'train': 2} and few.key != whole.key

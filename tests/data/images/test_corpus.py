@@ -59,7 +59,7 @@ def test_smaller_images_are_the_same_shrunk(data: ImageData, images: Images):
   np.testing.assert_array_equal(batch['source'], shrink(target))
 
 
-def test_intensities_are_moved_by_one_at_most_anew_each_time(images: Images):
+def test_intensities_are_moved_by_one_at_most_differently_each_time(images: Images):
   plain, moved = image_batches(images, 'train', 5, 0), image_batches(images, 'train', 5, 0, moved=1)
   steps = []
   for i in range(4):
@@ -76,7 +76,7 @@ def test_intensities_are_moved_by_one_at_most_anew_each_time(images: Images):
   )
 
 
-def test_every_other_image_is_mirrored_anew_each_time(images: Images):
+def test_every_other_image_is_mirrored_differently_each_time(images: Images):
   plain = image_batches(images, 'train', 5, 0)
   mirrored = image_batches(images, 'train', 5, 0, mirrored=True)
   turned = []
@@ -97,7 +97,7 @@ def test_every_other_image_is_mirrored_anew_each_time(images: Images):
   )
 
 
-def test_every_image_comes_once_an_epoch_and_each_epoch_has_another_order(images: Images):
+def test_every_image_comes_once_an_epoch_and_each_epoch_has_its_own_order(images: Images):
   epochs = np.reshape(order(images, 0, 8), (4, 10)).tolist()
   assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 4
   assert len({tuple(epoch) for epoch in epochs}) == 4

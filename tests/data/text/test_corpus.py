@@ -41,7 +41,7 @@ def test_pairs_with_an_empty_side_are_left_out_of_train(data: TextData, tmp_path
   assert len(load_pairs(limited, 'dev', tmp_path / 'cache')) == 4
 
 
-def test_changed_files_are_another_text(data: TextData, tmp_path: Path):
+def test_changed_files_are_a_different_text(data: TextData, tmp_path: Path):
   before = open_text(data, tmp_path / 'cache')
   assert open_text(data, tmp_path / 'elsewhere').key == before.key
   (tmp_path / 'source.txt').write_text(SOURCE.replace('one', 'first'))
@@ -49,7 +49,7 @@ def test_changed_files_are_another_text(data: TextData, tmp_path: Path):
   assert after.key != before.key and next(after.pairs('train')) == ('first', 'eins')
 
 
-def test_a_limit_reads_no_line_behind_it(data: TextData, tmp_path: Path):
+def test_a_limit_reads_no_line_after_it(data: TextData, tmp_path: Path):
   limited = open_text(dataclasses.replace(data, max_train=1), tmp_path / 'cache')
   Path(data.train[0]).write_text('one\n')  # `zip` would find the files of different lengths
   assert list(limited.pairs('train')) == [('one', 'eins')]

@@ -26,7 +26,7 @@ def test_all_pairs_are_pinned(corpus: dict[str, list[Pair]]):
   assert digest == '58c243a0b5cce4ebdf8d44c1d92925997e1cbc3af17a122c512d291cd2662778'
 
 
-def test_german_translates_the_english_beside_it(corpus: dict[str, list[Pair]]):
+def test_german_translates_the_english_of_its_pair(corpus: dict[str, list[Pair]]):
   assert corpus['dev'][0] == (
     'The teacher exchanged 3,230 Japanese yen for 630 Swedish kronor in Oslo.',
     'Der Lehrer hat in Oslo 3.230 Japanische Yen gegen 630 Schwedische Kronen getauscht.',

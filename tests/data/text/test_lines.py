@@ -68,7 +68,7 @@ def test_of_sgm_files_the_segments_are_the_lines(tmp_path: Path):
   assert list(Lines(str(tmp_path / 'test.sgm'))) == [b'R&D <b> &quot;', b'']
 
 
-def test_files_are_read_one_behind_the_other(tmp_path: Path):
+def test_files_are_read_one_after_another(tmp_path: Path):
   for name, content in {
     'a.en': 'a\n\nc\n',
     'a.de': 'A\nB\nC\n',
@@ -105,7 +105,7 @@ def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: P
 
 
 @pytest.mark.parametrize(('content', 'seconds'), [('one two\n\n', 0), ('ONE\ntwo\n', 1)])
-def test_a_file_of_another_size_or_date_is_read_again(
+def test_a_file_with_a_new_size_or_date_is_read_again(
   pair, reads: list[str], tmp_path: Path, content: str, seconds: int
 ):
   before = content_of({'train': [pair]}, tmp_path / 'memory').key

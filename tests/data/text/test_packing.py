@@ -81,7 +81,7 @@ def test_any_batch_is_well_formed(lengths, rows, length, index):
   np.testing.assert_array_equal(batch['source_segment'].max(1), batch['target_segment'].max(1))
 
 
-def test_later_epochs_are_shuffled_anew_and_all_but_whole():
+def test_later_epochs_are_shuffled_again_and_nearly_whole():
   tokens = random_pairs()
   source = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
   epochs = [
@@ -124,7 +124,7 @@ def test_an_iterator_resumes_exactly_through_orbax(tmp_path):
       np.testing.assert_array_equal(batch[name], array)
 
 
-def test_the_next_epoch_is_planned_beside_the_batches_of_this_one(monkeypatch):
+def test_the_next_epoch_is_planned_during_this_one(monkeypatch):
   planned, tokens = [], random_pairs(60)
 
   def first_fit_by(lengths, length):

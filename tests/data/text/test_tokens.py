@@ -79,7 +79,7 @@ def test_another_array_is_none(tmp_path, array):
   assert TokenPairs.load(tmp_path / 'nothing.npy') is None
 
 
-def test_joined_parts_are_one_behind_the_other():
+def test_joined_parts_follow_one_another():
   joined = Ragged.joined([Ragged.of([[1, 2], []]), Ragged.of([]), Ragged.of([[3]])])
   assert [joined[i].tolist() for i in range(len(joined))] == [[1, 2], [], [3]]
   assert joined.tokens.dtype == np.int32

@@ -89,7 +89,7 @@ def test_missing_archives_are_named(archives: TextData, tmp_path: Path):
     load_pairs(archives, 'dev', tmp_path / 'cache')
 
 
-def test_an_archive_that_was_cut_or_is_another_is_refused_before_any_work(
+def test_an_archive_that_was_cut_or_replaced_is_refused_before_any_work(
   archives: TextData, tmp_path: Path
 ):
   path = Path(archives.folder) / 'training-parallel-commoncrawl.tgz'
@@ -141,7 +141,7 @@ def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: TextData, tmp_pa
   assert not (tmp_path / 'cache').exists()
 
 
-def test_another_set_of_tfds_has_another_key(prepared: TextData, tmp_path: Path, monkeypatch):
+def test_other_sets_of_tfds_have_other_keys(prepared: TextData, tmp_path: Path, monkeypatch):
   Prepared(data_dir=tmp_path / 'same').download_and_prepare(file_format='array_record')
   monkeypatch.setitem(EXPECTED, 'dev', [('dev 1', 'Entwicklung 1')])
   Prepared(data_dir=tmp_path / 'other').download_and_prepare(file_format='array_record')

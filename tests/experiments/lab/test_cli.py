@@ -135,7 +135,7 @@ def test_launchers_take_pages_that_are_there():
   }
 
 
-def test_a_note_is_one_sentence_without_a_path_and_the_work_goes_on(quickly):
+def test_a_note_is_one_sentence_without_a_path_and_the_work_continues(quickly):
   code, out, err = quickly('--config=page.py', '--workdir=w', '--do=note')
   assert (code, out, err) == (0, 'page.py | 4 (1, 2)\n', 'What [b]everybody should know.\n')
 
@@ -156,7 +156,7 @@ def test_a_bug_keeps_its_traceback(folder, args, word):
   assert code == 1 and 'Traceback' in err and word in err
 
 
-def test_help_lists_the_launchers_flags_and_is_no_failure(quickly):
+def test_help_lists_the_launchers_flags_and_is_not_a_failure(quickly):
   code, out, _ = quickly('--help')
   assert (
     code == 0
@@ -184,6 +184,6 @@ def test_a_budget_is_a_time(text, seconds):
 
 
 @pytest.mark.parametrize('text', ['', 'm', '5 m', '-5s', '1d'])
-def test_a_budget_that_is_no_time_is_refused(text):
+def test_a_budget_that_is_not_a_time_is_refused(text):
   with pytest.raises(UserError, match=f'--budget={text} is not possible: give seconds'):
     cli.seconds(text)

@@ -83,7 +83,7 @@ def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
 
 
 @pytest.mark.wide('translation')
-def test_stopped_anywhere_it_goes_on_and_yields_the_same_bytes(written, tmp_path, monkeypatch):
+def test_stopped_anywhere_it_continues_and_yields_the_same_bytes(written, tmp_path, monkeypatch):
   task, *_, write = written
   begun = []
 

@@ -63,7 +63,7 @@ def test_cells_that_share_a_row_fail_each_for_itself():
   ]
 
 
-def test_rows_may_be_mappings_and_a_table_without_a_title_is_its_lines_alone():
+def test_rows_may_be_mappings_and_a_table_without_a_title_is_only_its_lines():
   table = Table('', (Column('name', 'name'), Column('ms', 'ms', ',.0f')))
   assert report.markdown(table.of([{'name': 'a|b', 'ms': 1234.5}, {'name': 'c', 'ms': None}])) == (
     '| name | ms |\n| --- | --- |\n| a\\|b | 1,234 |\n| c | – |\n'

@@ -186,7 +186,7 @@ def test_of_several_own_texts_the_first_is_written_without_a_search(text_of, dis
     text_of(own=f'{distilled},{other}')
 
 
-def test_what_is_held_out_lies_beside_the_first_text(text_of, with_ids):
+def test_held_out_text_is_next_to_the_first_text(text_of, with_ids):
   folder, ids = with_ids
   text = text_of(distilled=str(folder))
   with pytest.raises(UserError, match='distilled has no text of the dev set: let it be written'):

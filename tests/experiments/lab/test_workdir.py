@@ -48,7 +48,7 @@ def test_keys_that_are_measured_together_are_those_that_are_missing(work):
   assert seen == [[1, 2], [3]] and [row['tokens'] for row in lines] == [2, 3, 1]
 
 
-def test_a_failure_is_a_row_that_says_why_while_the_rest_goes_on(work):
+def test_a_failure_is_a_row_that_says_why_while_the_rest_continues(work):
   def figures(key, is_broken=True):
     if key['k'] == 2 and is_broken:
       raise fd.UserError('no space\nleft')
@@ -111,7 +111,7 @@ def test_stages_of_several_keys_and_failures_that_are_not_tried_again(work):
   assert not work.is_complete
 
 
-def test_what_another_process_works_at_comes_last(work, monkeypatch):
+def test_keys_of_other_processes_come_last(work, monkeypatch):
   monkeypatch.setattr(stage, 'POLL_SECONDS', 0.0)
   order, name = [], stage.digest({'keys': keys_of(1)})
   lock = locked(work.root / 'locks' / name)

@@ -63,7 +63,7 @@ def test_table_2_has_the_papers_columns_and_figures():
   assert 'outputs 64' in table.notes[-1]
 
 
-def test_columns_of_ours_alone_stand_behind_the_papers_and_are_explained():
+def test_our_own_columns_follow_the_papers_and_are_explained():
   table = image_tables.table2([a_row(16, 'forecast', 'exact'), a_row(10, heads_text='own')])
   assert table.header[5:] == ('Forecast',) and texts(table)[1] == ('16', *'––––', '5.00')
   assert image_tables.FORECAST_NOTE in table.notes and tables.OWN_NOTE in table.notes

@@ -186,7 +186,7 @@ def test_a_base_writes_greedily_of_each_image_and_of_its_mirror(made):
 
 
 @pytest.mark.slow
-def test_what_is_cut_off_goes_on_and_may_be_of_some_images_evenly_spaced(
+def test_what_is_cut_off_continues_and_may_be_of_some_images_evenly_spaced(
   made, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(images, 'PART', 2)
@@ -334,7 +334,7 @@ def test_a_table_with_all_that_belongs_to_it(table):
 
 
 @pytest.mark.slow
-def test_a_finished_table_is_drawn_again_and_other_images_are_measured_anew(table, launch):
+def test_a_finished_table_is_drawn_again_and_other_images_are_measured(table, launch):
   changed = {'table.own': True}
   before = (table / 'results.jsonl').read_bytes()
   assert launch('table2', *words(**changed), f'--workdir={table}').code == 0
@@ -346,7 +346,7 @@ def test_a_finished_table_is_drawn_again_and_other_images_are_measured_anew(tabl
 
 
 @pytest.mark.slow
-def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch):
+def test_evaluate_measures_a_single_run_and_finds_the_same(table, launch):
   folder, (config, *others) = table / 'k2-finetune', words()
   ended = launch('evaluate', f'{config},k=2,regime=finetune', *others, f'--workdir={folder}')
   assert ended.code == 0 and 'PSNR' in ended.out

@@ -50,7 +50,7 @@ def test_the_papers_table():
   assert len(tables.PAPERS_FIGURE4) == 6
 
 
-def test_the_papers_figure_stands_beside_ours():
+def test_the_papers_figure_is_next_to_ours():
   table = tables.table1([a_row(8, 'regular', bleu=31.234, mean_block_size=1.5), a_row(8)])
   assert table.header == ('k', 'Regular', 'Fine tuning')
   assert rows_of(table)['8'] == {
@@ -84,11 +84,6 @@ def test_top_n_on_fine_tuning_is_compared_with_the_papers_both_and_says_so():
   assert rows_of(table)['8']['Fine tuning, top-2 †'].beside == '(25.71 / 5.34)'
   assert tables.TOP_N_NOTE in table.notes
   assert tables.TOP_N_NOTE not in tables.table1([a_row(8), a_row(8, 'both', 'top-2')]).notes
-
-
-def test_rows_are_in_the_order_of_k():
-  table = tables.table1([a_row(k, rule=rule) for rule in ('min-3', 'exact') for k in (10, 2)])
-  assert [row[0].ours for row in table.rows] == ['2', '10']
 
 
 def test_a_missing_row_is_a_dash_and_a_failed_one_says_why():
@@ -132,35 +127,6 @@ def test_a_model_that_serves_several_k_is_named_in_a_note():
   assert 'Both, k = 2, 8;' in note and note in tables.table1(shared).notes
 
 
-def test_notes_carry_the_conditions_and_every_value_of_those_that_differ():
-  note = tables.table1([a_row(), a_row(8, commit='def')], ['The text is toys.']).notes[-2:]
-  assert note[0] == 'The text is toys.' and 'nrefs:1|tok:13a' in note[1]
-  assert 'commit abc, def' in note[1] and 'config c.py:scale=tiny;' in note[1]
-
-
-def test_markdown():
-  text = report.markdown(tables.table1([a_row(4, error='a | b')]))
-  assert text.splitlines()[:5] == [
-    '## Blockwise parallel decoding, Table 1',
-    '',
-    '| k | Fine tuning |',
-    '| --- | --- |',
-    r'| 4 | failed: a \| b (25.05 / 2.69) |',
-  ]
-
-
-def test_figures_are_not_broken_over_lines_in_80_columns():
-  run = [a_row(k, regime) for k in (8, 10) for regime in REGIMES]
-  run += [a_row(k, 'both', rule) for k in (8, 10) for rule in ('top-2', 'top-3')]
-  console = rich.console.Console(width=80, file=io.StringIO())
-  failed = a_row(6, error='a reason that is longer than a figure')
-  console.print(report.terminal(tables.table1([*run, failed])))
-  console.print(report.terminal(tables.text_rows(run)))
-  text = console.file.getvalue()
-  assert text.count('30.80/3.00') == 6 and text.count('25.71/5.34') == 1
-  assert 'Distillation  exact' in text
-
-
 # --- every row, and heads
 
 
@@ -201,7 +167,7 @@ def test_heads_have_a_row_for_each_model_with_heads():
 # --- Table 4, and workdirs side by side
 
 
-def test_table_4_has_the_rivals_as_published_and_ours_beside_the_papers():
+def test_table_4_has_the_rivals_as_published_and_our_figures_with_the_papers():
   run = [
     a_row(1, 'distil', 'beam-4', compound_bleu=33.3, spread=[2.41, 2.6]),
     a_row(1, 'distil', speedup=1.0),
@@ -243,7 +209,7 @@ def test_the_page_and_the_picture_are_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_figure_4_shows_what_is_tuned_and_its_own_rule_alone(tmp_path):
+def test_figure_4_shows_only_what_is_tuned_and_its_own_rule(tmp_path):
   shown = {
     'text': [a_row(k, 'both', speedup=k / 3) for k in (2, 8)],
     'images': [a_row(6, 'finetune', 'distance-2')],

@@ -152,7 +152,7 @@ def test_the_folder_has_the_rows_the_table_a_picture_and_the_models(table):
   assert (table.folder / 'base').is_symlink() and not list(table.folder.rglob('*.partial'))
 
 
-def test_every_row_is_measured_once_and_stands_in_the_table(table):
+def test_every_row_is_measured_once_and_is_in_the_table(table):
   measured = read(table.folder)
   assert len(measured) == len(KEYS) and {key_of(row) for row in measured} == KEYS
   drawn = (table.folder / 'table1.md').read_text()
@@ -202,7 +202,7 @@ def test_a_row_whose_line_is_deleted_is_measured_again_and_no_other(table, launc
 
 
 @pytest.mark.slow
-def test_trees_are_measured_beside_what_is_there_and_write_what_greedy_writes(table, launch, copy):
+def test_trees_are_added_to_measured_rows_and_write_what_greedy_writes(table, launch, copy):
   results = copy / 'results.jsonl'
   before = results.read_bytes()
   words = table.words(**{'table.rules': (*RULES, 'tree-12'), 'table.regimes': ('regular',)})
@@ -232,7 +232,9 @@ def test_a_model_that_writes_nothing_has_dashes_for_figures(table, launch, copy)
   assert '/ – (' in (copy / 'table1.md').read_text()
 
 
-def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_rows(table, launch, copy):
+def test_a_budget_stops_cleanly_and_the_same_command_continues_to_the_same_rows(
+  table, launch, copy
+):
   shutil.rmtree((copy / 'k2-finetune').resolve())
   for gone in ('table1.md', 'table1.png', 'k2-finetune'):
     (copy / gone).unlink()
@@ -251,7 +253,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on_to_the_same_rows(ta
   assert again == before
 
 
-def test_evaluate_measures_a_run_alone_and_finds_the_same(table, launch, copy):
+def test_evaluate_measures_a_single_run_and_finds_the_same(table, launch, copy):
   ended = launch('evaluate', *table.words('k=2'), f'--workdir={copy}/k2-regular')
   assert ended.code == 0 and 'top-2' in ended.out
   alone = {key_of(row): row['bleu'] for row in read(copy / 'k2-regular')}

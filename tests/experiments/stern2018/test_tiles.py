@@ -72,7 +72,7 @@ def test_a_model_of_smaller_tiles_makes_it_twice_as_large(tmp_path, launch):
   ('text.png', None, 'cannot be read as a picture'),
   ('missing.png', None, 'there is no file'),
 ])  # fmt: skip
-def test_what_is_no_picture_is_refused(name, pixels, words, run, tmp_path, launch):
+def test_a_file_that_is_not_a_picture_is_refused(name, pixels, words, run, tmp_path, launch):
   path = tmp_path / name
   if pixels is not None:
     PIL.Image.fromarray(pixels).save(path)

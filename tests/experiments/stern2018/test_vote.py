@@ -133,7 +133,7 @@ def test_a_page_has_some_pairs_and_the_next_page_the_next(workdir, monkeypatch):
   assert seen == list(vote.Study(workdir).pairs('ada'))
 
 
-def test_the_first_vote_counts_and_no_vote_is_another_raters_or_on_other_pictures(workdir):
+def test_the_first_vote_counts_and_belongs_to_its_rater_and_pictures(workdir):
   with serving(workdir) as port:
     name = facts(port, 'ada')['pairs'][0]['pair']
     assert [choose(port, 'ada', name, side) for side in ('left', 'left', 'right')] == [204] * 3
@@ -269,7 +269,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   refused('cannot be read', '--serve')
 
 
-def test_the_report_is_the_papers_table_with_ours_beside(launch, workdir):
+def test_the_report_is_the_papers_table_with_our_figures(launch, workdir):
   study = vote.Study(workdir)
   with serving(workdir) as port:
     for rater in ('ada', 'bob'):

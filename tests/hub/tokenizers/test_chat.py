@@ -112,7 +112,7 @@ def test_templates_have_what_those_of_transformers_have(folder, template, text):
     "{% for i in range(10**9) %}{{ 'a' * 99999 }}{% endfor %}",
   ],
 )
-def test_a_template_without_end_or_measure_is_told_in_a_sentence(folder, template, monkeypatch):
+def test_a_template_without_end_or_measure_is_a_sentence(folder, template, monkeypatch):
   monkeypatch.setattr(chat, 'RENDER', 1.0)
   with pytest.raises(fd.UserError, match='the chat template'):
     rendered(folder, template)
@@ -202,7 +202,7 @@ def test_mistakes_in_messages(folder, messages, given, message):
     rendered(folder, 'text', messages, **given)
 
 
-def test_a_final_message_goes_on_where_it_ends(folder):
+def test_a_final_message_is_continued(folder):
   parts = [{'role': 'user', 'content': [{'type': 'text', 'text': 'a b'}]}]
   template = "{% for part in messages[0].content %}{{ part.text | trim ~ '!' }}{% endfor %} end"
   assert rendered(folder, template, parts, continue_final_message=True) == 'a b'

@@ -21,7 +21,7 @@ def test_ids_follow_the_four_special_ones(pair):
   assert pair.encode_lines(['the', 'd']) == [[4, 2], [6, 2]]
 
 
-def test_special_words_in_a_text_are_no_special_ids(pair):
+def test_special_words_in_a_text_do_not_become_special_ids(pair):
   assert pair.encode('<pad> </s> <s>') == [3, 3, 3, 2]
 
 
@@ -39,7 +39,7 @@ def test_decoding_leaves_special_ids_out_and_joins_pieces(pair, ids, text):
   assert pair.decode(ids) == text
 
 
-def test_pieces_are_of_the_side_that_is_asked(pair):
+def test_pieces_belong_to_the_requested_side(pair):
   assert pair.pieces([4, 2, 99]) == ['ein', '</s>', '<unk>']
   assert pair.source_pieces([4, 5, 1]) == ['the', 'Hun@@', '<pad>']
 

@@ -79,7 +79,7 @@ def test_marian_numbers_pieces_by_its_own_vocabulary(folder):
 
 
 @pytest.mark.parametrize('kind', ['M2M100Tokenizer', 'NllbTokenizer', 'MBartTokenizer'])
-def test_languages_are_numbered_behind_the_pieces(kind, folder):
+def test_languages_are_numbered_after_the_pieces(kind, folder):
   """Numbers are in vocab.json, or are fairseq's. The source's language is put next to the text."""
   import sentencepiece
 
@@ -245,7 +245,7 @@ def test_barts_text_has_a_start_and_an_end_whether_settings_name_its_class_or_no
   assert 4 in tokenizer.encode('yes <mask> no')
 
 
-def test_what_transformers_cannot_read_says_what_to_mend(folder):
+def test_what_transformers_cannot_read_says_what_to_fix(folder):
   of_bytes(folder, ['<s>'], tokenizer_class='PreTrainedTokenizerFast')
   remedy = r'add its tokenizer\.json, or mend tokenizer_class'
   with pytest.raises(fd.UserError, match=rf'a tokenizer that cannot be read .*: {remedy}') as error:
@@ -382,7 +382,7 @@ def test_start_and_end_are_put_around_as_the_class_and_its_flags_have_it(
   )
 
 
-def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_llama(folder):
+def test_only_tokenizer_json_counts_without_a_class_unless_the_model_is_a_llama(folder):
   ids = write_words(folder, START_END)
   assert fd.load_tokenizer(folder).encode(TEXT) == [0, *ids, 1]  # no tokenizer_config.json at all
   (folder / 'config.json').write_text('{"model_type": "qwen2"}')
@@ -407,7 +407,7 @@ def test_tokenizer_json_alone_speaks_where_no_class_is_said_and_the_model_is_no_
     ({'bos_token': []}, r'bos_token=\[\] is not possible'),
   ],
 )
-def test_settings_of_another_kind_are_named(said, message, folder):
+def test_settings_of_a_wrong_kind_are_named(said, message, folder):
   write_words(folder)
   settings(folder, **said)
   with pytest.raises(fd.UserError, match=message):

@@ -44,7 +44,7 @@ class Words:
   (['<2de>', '<2fr>'], OPEN, ('de', 'fr'), [11, 5, 2], None, None),
   (['>>deu<<'], OPEN, (None, 'deu'), [10, 5, 2], None, None),
 ])  # fmt: skip
-def test_languages_stand_where_the_model_expects_them(languages, model, codes, ids, start, begin):
+def test_languages_are_where_the_model_expects_them(languages, model, codes, ids, start, begin):
   tokenizer = Words(languages)
   found = languages_of(tokenizer, model, *codes)
   assert found.encode(tokenizer, 'w5') == ids

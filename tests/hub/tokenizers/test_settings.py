@@ -84,7 +84,7 @@ def test_the_source_s_language_is_put_where_the_class_has_it(said, before, after
   assert tokenizer.encode('the dog', special=False) == [3, DOG]
 
 
-def test_the_class_may_stand_in_config_json(written, tmp_path):
+def test_the_class_may_be_in_config_json(written, tmp_path):
   (tmp_path / 'config.json').write_text('{"model_type": "mbart"}')
   assert written({}).encode('dog') == [DOG, 1, 7]
   (tmp_path / 'config.json').write_text(

@@ -21,7 +21,7 @@ def test_tokens_a_call_are_those_of_decoding():
   assert worth == pytest.approx(expected)
 
 
-def test_a_curve_goes_on_as_it_went():
+def test_a_curve_is_continued():
   steps = [100 * i for i in range(1, 21)]
   clean = [2.5 - 1.2 * i**-0.5 for i in range(1, 21)]
   value, error = forecast(steps, clean, 8000)
