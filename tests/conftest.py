@@ -1,4 +1,4 @@
-"""What every test shares: JAX's settings, hypothesis's settings, the folder of reference data."""
+"""Shared by all tests: the settings of JAX and hypothesis, and the folder of reference data."""
 
 import collections
 import fnmatch
@@ -165,8 +165,8 @@ def shared() -> Path:
 
 @pytest.fixture(scope='session')
 def translator(tmp_path_factory):
-  """The folder of a model without training, with heads. Beside it: 'smaller', which reads alike;
-  'short', which reads less far; 'wide' and 'wordy', Medusa heads for other models."""
+  """The folder of an untrained model with heads. Next to it are 'smaller', with the same tokenizer;
+  'short', with fewer positions; 'wide' and 'wordy', Medusa heads for other models."""
   import jax
   import numpy as np
 

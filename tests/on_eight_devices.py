@@ -1,4 +1,4 @@
-"""What `test_sharding` looks at, found on eight virtual CPU devices and printed as JSON.
+"""Computes on eight virtual CPU devices what `test_sharding` checks, and prints it as JSON.
 
 python -m tests.on_eight_devices core   (or: rest, families, drafts)
 """
@@ -53,7 +53,7 @@ OPTIMIZER = OptimizerConfig(d_model=16, warmup=5)
 
 
 def decoding(params, head_params, cases):
-  """Whether each strategy's tokens are those of one device."""
+  """Returns whether each strategy writes the same tokens as on one device."""
   found, alone = {}, {}
   for name, kind in cases:
     mesh = make_mesh(MESHES[name])
@@ -138,7 +138,7 @@ def losses(task, mesh, table, accumulate=1):
 
 
 def core(params, head_params):
-  """What matters most, in seconds."""
+  """The most important results, in seconds."""
   base = base_task(MODEL)
   return {
     'decoding': decoding(params, head_params, [('4 x 2', 'greedy')]),
@@ -240,7 +240,7 @@ def families():
       **sizes, layers=2, key_heads=2, qkv_bias=True, out_bias=True, mlp_bias=True, tied=False
     )
   )
-  mixture = {}  # the experts lie on the devices of an axis, or each device has all
+  mixture = {}  # the experts are on the devices of an axis, or each device has all
   for count in (4, 5):
     experts = ExpertsConfig(count, chosen=2, d_ff=24, bias=True)
     mixture[count] = LM(LMConfig(**sizes, layers=1, experts=experts))
@@ -248,7 +248,7 @@ def families():
   gated = T5(
     T5Config(**sizes, d_kv=4, encoder_layers=1, decoder_layers=1, is_gated=True, is_tied=False)
   )
-  post = Transformer(  # as BART has it
+  post = Transformer(  # like BART
     TransformerConfig(
       **sizes, encoder_layers=1, decoder_layers=1, norm='post', positions='learned',
       embedding_norm=True, output_bias=True, attention_bias=True, decoder_heads=2,

@@ -74,7 +74,7 @@ def test_source_files_that_are_named_exist(page: pathlib.Path) -> None:
   'page', [page for page in PAGES if SHELL.search(page.read_text())], ids=place
 )
 def test_commands_of_a_page_exist_with_their_flags(page: pathlib.Path) -> None:
-  """Flags of a config, and of an engine, have a dot, and are other tests'."""
+  """Flags of a config or an engine, which have a dot, are left to other tests."""
   shared = ''.join((ROOT / path).read_text() for path in SHARED)
   missing = []
   for block in SHELL.findall(page.read_text()):
@@ -117,7 +117,7 @@ def test_every_public_name_has_an_entry() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
-  """It is strict: a dead link, a page without a place, a script from elsewhere are errors."""
+  """The build is strict: a dead link, a page outside the index or a foreign script is an error."""
   pytest.importorskip('mkdocs')
   command = [sys.executable, '-m', 'mkdocs', 'build', '-f', 'docs/site/mkdocs.yml', '-d', tmp_path]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -127,8 +127,8 @@ def test_the_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_the_code_about_meshes_runs() -> None:
-  """In a process of its own: it asks for eight virtual devices, and their number is fixed when JAX
-  starts."""
+  """It runs in a process of its own, because it needs eight virtual devices and their number is
+  fixed when JAX starts."""
   blocks = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'scale.md').read_text(), re.DOTALL)
   command = [sys.executable, '-c', '\n'.join(blocks)]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -84,7 +84,7 @@ def test_the_code_of_a_page_runs_in_order(page, place, monkeypatch):
 
 @pytest.mark.parametrize('page', list(pages()))
 def test_a_page_uses_what_there_is(page):
-  """Notices a name that has changed, without running all pages."""
+  """This notices a changed name without running all pages."""
   for code in BLOCK.findall(page.read_text()):
     compile(code, str(page), 'exec')
     assert all(hasattr(fd, used) for used in re.findall(r'\bfd\.(\w+)', code))

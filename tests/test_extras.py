@@ -1,4 +1,4 @@
-"""A package that is not there: which extra brings it, in a sentence."""
+"""If a package is missing, one sentence says which extra brings it."""
 
 import subprocess
 import sys

@@ -156,7 +156,7 @@ def steps(monkeypatch):
 
 
 def test_at_every_step_the_old_folder_or_the_new_is_whole(tmp_path, steps):
-  """Whenever the process is killed."""
+  """The process is killed at any time."""
   fill(tmp_path / 'model', 'old')
   steps.done.clear()
   steps.look = lambda: [content(tmp_path / name) for name in ('model', 'model.old')]

@@ -144,7 +144,7 @@ def test_every_extra_brings_what_it_promises():
 
 
 def test_the_library_itself_loads_none_of_the_extras():
-  """Beside what flax loads."""
+  """Modules that flax loads itself do not count."""
   loaded = 'sorted({name.split(".")[0] for name in sys.modules})'
   code = (
     f'import json, sys, flax; before = {loaded}; import fastdec; print(json.dumps([before,'
@@ -178,7 +178,7 @@ def test_all_public_names_have_a_module():
 
 
 def modules_after(code: str) -> set[str]:
-  """Names of the modules that a new process has loaded after some code."""
+  """Returns the modules that a new process has loaded after running some code."""
   code += '; import json, sys; print(); print(json.dumps(sorted(sys.modules)))'
   printed = subprocess.run(
     [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -213,7 +213,7 @@ def test_a_room_of_experiments_imports_only_the_lab_and_the_library(room):
 
 
 def test_benchmarks_import_only_the_library():
-  """They run where nothing else of this repository is installed."""
+  """Benchmarks run without the rest of this repository."""
   for file in (ROOT / 'benchmarks').glob('*.py'):
     firsts = {name.split('.')[0] for name in imports(file)}
     assert not firsts & {'experiments', 'configs', 'tests', 'absl', 'ml_collections'}, file
@@ -229,7 +229,7 @@ def is_command(file: Path) -> bool:
   'file', sorted((ROOT / 'experiments').glob('*.py')), ids=lambda file: file.name
 )
 def test_a_paper_imports_only_the_lab_and_the_library(file):
-  """A file of experiments/ is a command, or a paper, which knows no other one."""
+  """A file of experiments/ is a command, or a paper, which imports no other paper."""
   for name in () if is_command(file) else imports(file):
     if name.split('.')[0] in ('experiments', 'configs'):
       assert name.startswith('experiments.lab.') or name == 'experiments.lab', f'imports {name}'

@@ -27,7 +27,7 @@ def write(cache, values):
 
 
 def past(cache):
-  """What each layer reads of each row."""
+  """Returns what each layer reads from each row."""
   return [layer.inputs[:, layer.back :, 0].tolist() for layer in cache.layers]
 
 

@@ -1,4 +1,4 @@
-"""The verbs of the caches: write, commit along a path, roll back by length, gather."""
+"""What caches do: write, commit along a path, roll back by length, gather."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +52,7 @@ def test_a_count_of_zero_freezes_a_row():
 
 
 def test_a_write_without_room_would_clamp():
-  """Why the loop asks for padded prompt + max_len + n slots: one slot less, and committed entries
+  """With one slot less than padded prompt + max_len + n, which the loop asks for, committed entries
   are lost."""
   fits = write(an_empty_cache(slots=6), numbered(2, 3, 1)).commit(None, jnp.array([3, 3]))
   assert committed(write(fits, numbered(2, 3, 11)).commit(None, jnp.array([3, 3])))[0] == [

@@ -1,5 +1,5 @@
-"""The loops that carry caches hand a step what the last one returned, whatever they carry in
-between."""
+"""The loops that carry caches give each step what the last one returned, in whatever form they
+carry it."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from fastdec.cache.loops import fori_loop, while_loop
 
 
 def grown(state):
-  """A step that says what shapes it sees: each array must come back as it was given."""
+  """A step that records the shapes it sees."""
   assert [x.shape for x in jax.tree.leaves(state)] == SHAPES
   cache, length, key = state
   return (

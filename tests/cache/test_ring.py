@@ -1,4 +1,5 @@
-"""The ring: writes go round, rollback is a length, a tree's path moves within it."""
+"""The ring: writes continue at its beginning, rollback sets a length, and a tree's path is moved
+within it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,7 @@ def write(cache, values):
 
 
 def last_positions(cache, count):
-  """What the ring holds at each row's last `count` committed positions."""
+  """Returns the ring's content at each row's last `count` committed positions."""
   ring = np.asarray(cache.layers[0].k)[:, 0, :, 0]
   return [
     [ring[b, p % SIZE] for p in range(max(0, n - count), n)]

@@ -1,4 +1,4 @@
-"""The command `fastdec` in this process, as often as a test likes."""
+"""Runs the command `fastdec` in this process."""
 
 import dataclasses
 import io

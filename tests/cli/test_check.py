@@ -1,6 +1,5 @@
 """The lines about folders: what they hold, need, and write."""
 
-
 import jax
 import numpy as np
 import pytest

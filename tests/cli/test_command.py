@@ -1,4 +1,4 @@
-"""The command itself: help, names, exit codes, and that a wheel brings it."""
+"""The command itself: help, names, exit codes, and its installation by a wheel."""
 
 import io
 import os
@@ -144,7 +144,7 @@ def test_a_device_that_is_not_there_is_a_sentence_and_a_bug_stays_one(monkeypatc
 
 
 def start(*words, **pipes):
-  """The command as its own process."""
+  """Runs the command as a process of its own."""
   command = [sys.executable, '-m', 'fastdec', *map(str, words)]
   return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **pipes)
 
@@ -170,7 +170,8 @@ def test_too_little_memory_is_a_sentence(fastdec, monkeypatch, error):
 
 @pytest.mark.slow
 def test_a_wheel_brings_the_command(translator, tmp_path):
-  """In a fresh environment that sees the packages of this one, outside the checkout."""
+  """It is installed into a fresh environment that sees the packages of this one, outside the
+  checkout."""
   source = tmp_path / 'source'  # building leaves files
   shutil.copytree(ROOT / 'fastdec', source / 'fastdec')
   for name in ('pyproject.toml', 'README.md'):

@@ -26,7 +26,8 @@ print(before, after, len(os.listdir('/proc/self/task')))
 
 @pytest.fixture
 def kept(monkeypatch):
-  """kept(folder, rows, ...): the cores left of 0 to 3, the process being on core 2."""
+  """kept(folder, rows, ...) returns which of the cores 0 to 3 are kept if the process is on core
+  2."""
   left = []
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2, 3})
   monkeypatch.setattr(os, 'sched_setaffinity', lambda process, chosen: left.append(set(chosen)))

@@ -1,4 +1,4 @@
-"""Text for people: what is streamed, what a file of prompts yields; nothing twice after a stop."""
+"""Text for people: streams, files of prompts, and runs that continue after a stop."""
 
 import dataclasses
 import io
@@ -89,7 +89,7 @@ def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(
 
 
 class Bytes:
-  """Ids are pieces of bytes, some of them parts of a character."""
+  """A tokenizer whose ids are pieces of bytes; some are parts of a character."""
 
   pieces = (b'', b'', b' a', b'b', b' ', 'é'.encode()[:1], 'é'.encode()[1:],
             *(bytes([x]) for x in '語'.encode()),
@@ -114,7 +114,7 @@ class Args:
 
 
 def test_a_decoder_only_model_continues_its_prompt_in_two_colours():
-  """The prompt, then all that follows it, spaces as they are within a sentence."""
+  """The prompt is printed, then everything after it, with spaces as within a sentence."""
   generator = fd.Generator(HashLM(vocab_size=14), {}, Bytes(), fd.PromptLookup())
   tokens = fd.decode(HashLM(), {}, [[2, 3]], fd.Greedy(), max_len=20).tokens[0]
   text = Bytes().decode([2, 3, *np.asarray(tokens).tolist()]).removeprefix('ab')
@@ -196,8 +196,8 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(
 
 
 def test_a_run_that_was_stopped_continues(translator, fastdec, prompts, tmp_path, monkeypatch):
-  """Ctrl-C after two exchanges: what is done is kept; a torn line is made again, and all draw what
-  they would have."""
+  """Ctrl-C comes after two exchanges. Finished lines are kept, a torn line is made again, and all
+  samples are the same as without Ctrl-C."""
   words = ('generate', '--model', translator, '--prompts', prompts, '--max-len=9', '--rows=4')
   words += ('--temperature=1',)
   whole, stopped = tmp_path / 'whole.jsonl', tmp_path / 'stopped.jsonl'

@@ -1,7 +1,5 @@
-"""Mistakes at `fastdec generate`: a sentence each, before the weights of the model are read.
-
-Those of `fd.Generator.load` are in tests/text.
-"""
+"""Mistakes of `fastdec generate`: each is one sentence, before the model's weights are read.
+tests/text has the mistakes of `fd.Generator.load`."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Files of prompts: lines and JSON are read, packed or not; what is none is named."""
+"""Files of prompts: lines and JSON are read, packed or not; an error names any other content."""
 
 import bz2
 import gzip
@@ -15,7 +15,7 @@ from fastdec.files import read_json, read_unpacked
 
 USER, ANSWER = {'role': 'user', 'content': 'Who?'}, {'role': 'assistant', 'content': 'I.'}
 SYSTEM = {'role': 'system', 'content': 'Be brief.'}
-RECORDS = {  # and the prompts that they are
+RECORDS = {  # and their prompts
   '{"prompt": "A man", "id": 3}': 'A man',
   '{"prompt": [{"role": "user", "content": "Who?"}]}': [USER],
   '{"messages": [{"role": "user", "content": "Who?"}]}': [USER],

@@ -1,4 +1,5 @@
-"""Translations: a line for each sentence, from wherever it comes; searches; and mistakes."""
+"""Translations of arguments, files and standard input, a line for each sentence; searches; and
+mistakes."""
 
 import gzip
 import io
@@ -21,7 +22,7 @@ def test_a_line_for_each_sentence_with_its_blocks(translator, fastdec):
   ended, plain = fastdec(*words), fastdec(*words, '--plain')
   assert ended.code == 0 and '2 of 3 translations were cut at --max-len=12' in ended.err
   assert ended.out.count('\n') == 3 and ended.out.replace('|', '') == plain.out
-  g = fd.Generator.load(translator, heads=translator)  # they draft unless told otherwise
+  g = fd.Generator.load(translator, heads=translator)  # they draft by default
   texts = g(SENTENCES, 12)
   assert plain.out.split('\n')[:-1] == [one.text for one in texts]
   assert ended.out.split('\n')[2] == '|'.join(filter(None, texts[2].pieces))
@@ -116,7 +117,7 @@ def test_a_hugging_face_folder_translates(kind, fastdec, shared, tmp_path):
 
 
 def write_pieces(folder, kind, names):
-  """The tokenizer of a Marian or T5 folder, of few pieces."""
+  """Writes the tokenizer of a Marian or T5 folder, with few pieces."""
   pieces = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(PROMPTS), model_writer=pieces, vocab_size=30, model_type='bpe',

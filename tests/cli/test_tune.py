@@ -94,7 +94,7 @@ def test_as_many_texts_at_once_as_were_tuned_for(translator, tmp_path):
   assert rows(f'--strategy={tuned}') == 1 and rows(f'--strategy={tuned}', '--rows=3') == 3
   assert rows() == ROWS
   (tmp_path / 'tuned.json').write_text('{"figures": [1]}')
-  assert rows(f'--strategy={tuned}') == ROWS  # who loads it says what is wrong
+  assert rows(f'--strategy={tuned}') == ROWS  # loading says what is wrong
 
 
 @pytest.mark.parametrize('words, message', [
@@ -130,7 +130,7 @@ def test_a_strategy_in_words_samples_as_the_flags_say_unless_it_says_how_itself(
 
 
 def candidates(translator, *words):
-  """Labels of the trees and relaxed strategies that are tried of heads for two tokens."""
+  """Returns the labels of the trees and relaxed strategies that are tried for two heads."""
   args = tune._read(['--model=m', '--prompts=p', *words])
   heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
   families = tune._head_families(args, {}, heads, 'h', tree)

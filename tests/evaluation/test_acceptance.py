@@ -37,7 +37,7 @@ def bigram(law):
 
 
 def texts(*rows, block_sizes=None):
-  """What was decoded, padded."""
+  """Makes a padded result of a decode."""
   wide = lambda values: jnp.asarray([[*row, *[0] * (10 - len(row))] for row in values], jnp.int32)
   blocks = wide(block_sizes or [[1] * (len(row) - 1) for row in rows])
   calls = (blocks > 0).sum(1)

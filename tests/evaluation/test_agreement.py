@@ -1,5 +1,5 @@
-"""Where outputs part from plain greedy decoding's: the gap at that place, by laws written down, and
-its judge."""
+"""Outputs that differ from plain greedy decoding: the gap at that place, by known laws, and whether
+it is a near tie."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Decoding that is driven call by call: what a timed call is, and what is refused before one."""
+"""Decoding call by call: what a timed call computes, and what is refused before it."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""BLEU carries its signature; blocks are counted as in the paper; timings are what a clock says."""
+"""BLEU has its signature, blocks are counted as in the paper, and timings are those of a clock."""
 
 import contextlib
 import itertools
@@ -150,7 +150,7 @@ def test_only_rounds_that_count_wait_for_other_processes(monkeypatch):
 
 
 def test_two_processes_do_not_take_times_at_once(monkeypatch, capsys):
-  """The other one has begun when this one asks, and says so when it ends."""
+  """The other process has begun when this one asks, and reports when it ends."""
   script = """
     import time
     from fastdec.evaluation.wallclock import measure

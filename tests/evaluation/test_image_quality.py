@@ -1,4 +1,4 @@
-"""PSNR and SSIM against what they are by definition, on images small enough to see."""
+"""PSNR and SSIM against their definitions, on small images."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Ranks that are counted by hand, trees that no other tree of as many nodes beats, and what a tree
+"""Ranks counted by hand, trees that are the best of their size, and the rate that a tree
 promises."""
 
 import itertools
@@ -76,8 +76,8 @@ def test_paths_fall_in_rate_and_follow_their_beginnings():
 
 
 def test_heads_that_err_in_clusters_are_judged_where_calls_begin():
-  """Half of each text is easy, and one call takes all of it: seen from all tokens a second guess is
-  hardly worth it."""
+  """Half of each text is easy, and one call writes all of it, so a second guess is hardly worth its
+  cost."""
   hard = np.tile([[1, 1]], (4, 1))
   texts = [np.concatenate([np.zeros((12, 2), int), hard])] * 20
   tree = grow(texts, 3)

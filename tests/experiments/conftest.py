@@ -1,5 +1,4 @@
-"""Launchers run in this process, as often as a test likes, and one small table that all tests here
-share."""
+"""Runs launchers in this process, and makes one small table that all tests here share."""
 
 import dataclasses
 import io
@@ -73,7 +72,7 @@ def with_settings(config, settings):
 
 
 SETTINGS = {
-  'seed': 3,  # whose models write something
+  'seed': 3,  # so that its models write something
   'data.max_train': 200, 'data.vocab_size': 300, 'model.max_positions': 128, 'train.steps': 4,
   'train.every': 2, 'freeze.steps': 4, 'freeze.every': 2, 'retrain.steps': 4, 'retrain.every': 2,
   'finetune.steps': 4, 'finetune.every': 2, 'table.ks': (2,),
@@ -110,7 +109,7 @@ def table(together):
   it first."""
   table = Table(together / 'table' / 'run', together / 'table' / 'cache')
   finished = together / 'table.finished'
-  with locked(together / 'table.lock'):  # one process makes it for all
+  with locked(together / 'table.lock'):  # one process makes it for all processes
     if not finished.exists():
       assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
       finished.touch()

@@ -1,5 +1,5 @@
-"""Model folders: what is written is read back; what is not whole, or does not belong together, is
-refused."""
+"""Model folders are read back as they were written. Incomplete folders, and parts that do not fit
+together, are refused."""
 
 import dataclasses
 import json
@@ -159,7 +159,7 @@ def test_a_type_that_no_model_computes_in_is_refused(load, dtype, folder):
 
 
 def test_int8_is_what_quantizing_makes_of_it(folder):
-  """The model computes in its own type, and its heads come in int8 too."""
+  """The model computes in its own type, and the heads are in int8 too."""
   (model, params), (heads, head_params) = fd.load(folder), fd.load_heads(folder)
   for name, kind in (('int8', 'int8'), (np.int8, 'int8'), ('int8w', 'int8w')):
     loaded, loaded_params = fd.load(folder, name)
@@ -313,7 +313,7 @@ def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused
 
 
 def hugging_face(folder):
-  """A tokenizer of Hugging Face's, without a class but by config.json's model_type."""
+  """A Hugging Face tokenizer without a class, known by the model_type in config.json."""
   import tokenizers
 
   folder.mkdir()

@@ -1,5 +1,4 @@
-"""Drafts of our own: what is written is read back bit for bit; what is not whole, or something
-else, is refused."""
+"""Our own drafts are read back bit for bit. Incomplete folders and other content are refused."""
 
 import dataclasses
 import json
@@ -42,7 +41,7 @@ DRAFTS = {
 
 
 def made(module, **more):
-  """Random parameters, `ids` aside, and what is given."""
+  """Returns the module, and random parameters with the given ones; `ids` are not random."""
   rng = np.random.default_rng(0)
   value = lambda x: np.arange(len(x)) if x.dtype == jnp.int32 else rng.normal(size=x.shape)
   shapes = jax.eval_shape(module.init, jax.random.key(0))

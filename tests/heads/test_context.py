@@ -55,7 +55,7 @@ ROOT = jnp.array([7, 31], jnp.int32)
 
 
 def before_bias(heads, target, row):
-  """What each head says of a row, in plain logits."""
+  """Returns the logits of each head for a row, without the bias."""
   embedded = target.module.embedding(target.params, ROOT)
   project = lambda hidden: target.module.unembed(target.params, hidden)
   logits = np.array(heads.module.logits(heads.params, HIDDEN, project, embedded))[row]

@@ -1,5 +1,5 @@
-"""What a row sees in training is what decoding shows it: the same logits as drafting step by step
-over a cache."""
+"""A row sees the same in training as in decoding: training gives the logits of drafting step by
+step over a cache."""
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,8 @@ def cache_of(draft, alone, seen, slots):
 
 
 def eagle_steps(draft, target, alone, t):
-  """The logits [passes, sentences, v] of a draft that begins at place t of each sentence, one call
-  for each guess."""
+  """Returns the logits [passes, sentences, v] of a draft that begins at place t of each sentence,
+  with one call for each guess."""
   module, n = draft.module, alone['target'].shape[1]
   seen = seen_by(target, alone, module.taps)
   features = module.features(draft.params, seen.hidden, seen.taps)
@@ -102,7 +102,7 @@ def check(draft, target, batch, steps):
 
 
 def compared(draft, target, batch, begins, drafted, anchors):
-  """The number of guesses whose logits are those drafted."""
+  """Returns how many guesses have the logits of drafting."""
   rows, trained = jax.device_get(trained_logits(draft, target, batch, anchors))
   count = 0
   for i, row, column in np.argwhere(np.asarray(rows.is_real)):

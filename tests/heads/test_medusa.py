@@ -1,5 +1,5 @@
-"""Medusa's heads: they begin as the model's own head, are what the paper's formula says, and train
-one at a time."""
+"""Medusa's heads begin as the model's own head, compute the paper's formula, and train one at a
+time."""
 
 import dataclasses
 import functools
@@ -143,7 +143,7 @@ def test_the_gradient_of_one_head_touches_no_other(kind):
 @pytest.mark.parametrize('draw', ['one', 'all'])
 @pytest.mark.wide('one')
 def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
-  """From the model's own projection and blocks at zero: nothing is stuck there."""
+  """They begin with the model's own projection and blocks of zeros, and learn from there."""
   heads = MedusaHeads(depth=DEPTH, d_model=D, vocab_size=V)
   trunk = noisy(jax.jit(MODEL.init)(jax.random.key(0)))
   start = heads.start(MODEL, trunk)

@@ -1,5 +1,5 @@
-"""Pools of n-grams that outlive a text: counted as by hand, kept in a file, guessed where the text
-knows less."""
+"""Pools of n-grams of other texts: counts by hand, files, and guesses where the text has no
+match."""
 
 import collections
 
@@ -34,7 +34,8 @@ def test_what_followed_most_often_comes_first():
 
 
 def test_one_list_is_continued_by_another():
-  """The second list's first value is in the first; its third would not have room."""
+  """The first value of the second list is in the first list already, and there is no room for its
+  third."""
   first = jnp.array([[[1, 2], [3, 4], [0, 0], [0, 0]]]), jnp.array([[True, True, False, False]])
   second = jnp.array([[[3, 4], [5, 6], [7, 8], [9, 9]]]), jnp.array([[True, True, False, True]])
   values, known = extend_values((first[0], second[0]), (first[1], second[1]))

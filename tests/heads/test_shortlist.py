@@ -1,4 +1,4 @@
-"""Drafters that guess among few words: over all words nothing changes, over few the text stays
+"""Drafters that guess among few words. Over all words nothing changes; over few the text is still
 greedy decoding's."""
 
 import functools
@@ -73,7 +73,7 @@ def decoded(params, strategy):
 
 
 def drafts(params, drafter):
-  """What the first chains are: a block that nothing cuts short says what was drafted."""
+  """Returns the first chains. A block that is accepted whole shows what was drafted."""
   out = decoded(params, chain(drafter, fd.MinBlock(fd.Exact(), 4)))
   return np.asarray(out.tokens)
 

@@ -1,5 +1,5 @@
-"""Tiny drafts as each family publishes them: config.json, the shapes of the tensors, and what the
-network must be."""
+"""Tiny drafts in the layout of each family: config.json, the shapes of the tensors, and the
+expected network."""
 
 import copy
 import json

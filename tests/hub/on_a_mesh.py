@@ -38,8 +38,8 @@ def devices(folder):
 
 
 def held_by(folder, dtype):
-  """What each device held at most when a tensor was read, and holds in the end; whether the values
-  are right."""
+  """Returns the most bytes that each device held when a tensor was read, the bytes that it holds at
+  the end, and whether the values are right."""
   most, read = held(), Stored.__getitem__
 
   def watched(stored, index):

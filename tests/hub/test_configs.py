@@ -1,4 +1,4 @@
-"""What the config.json of each family says, in its older and newer words; no weights are needed."""
+"""The config.json of each family, with older and newer names of fields; no weights are needed."""
 
 import json
 from pathlib import Path
@@ -187,7 +187,7 @@ def test_marians_sides_may_differ_in_size():
 
 
 def test_marian_scales_its_embedding_where_the_config_says_so():
-  """Not by default; the positions never."""
+  """The embedding is not scaled by default, and positions never are."""
   tokens, embedded = jnp.array([[3]]), {}
   for scaled in (None, True):
     model = bart.model_of({**MARIAN, 'scale_embedding': scaled}, {}, 'float32')
@@ -313,7 +313,8 @@ def test_layers_of_experts(changes, sparse):
 
 
 def test_the_weights_of_experts():
-  """Mixtral's and gpt-oss's always sum to 1, Qwen3's where config.json says so."""
+  """The weights of Mixtral and gpt-oss always sum to 1, those of Qwen3 only if config.json says
+  so."""
   normed = lambda **changes: config_of(**EXPERTS, **changes).experts.normed
   assert normed(model_type='mixtral') and normed(model_type='gpt_oss')
   assert not normed(model_type='qwen3_moe')

@@ -1,5 +1,5 @@
-"""Every layout in which drafts are published: each tensor ends where it should, and is read;
-mistakes are sentences."""
+"""Every layout in which drafts are published: each tensor is read into the right place; mistakes
+are sentences."""
 
 import re
 
@@ -17,7 +17,7 @@ from fastdec.struct import Bound
 from fastdec.text.load import is_draft
 from tests.hub.draft_layouts import LAYOUTS, V, tensors_of, write
 
-# Their names, ours, and which part of ours it is.
+# Published names, our names, and the part of our parameter.
 NAMES = tuple(
   (re.compile(theirs), ours, part)
   for theirs, ours, part in (
@@ -54,7 +54,7 @@ UNREAD = ('d2t', 't2d', 'verifier_norm.weight', 'model.norm.weight')
 
 
 def our_name(theirs, module):
-  """Where a tensor belongs."""
+  """Returns the place of a tensor."""
   name = re.sub(r'^(mtp|logit_head)\.', '', theirs).replace('midlayer.', 'layers.0.')
   is_eagle3 = isinstance(module, EagleNetwork) and module.entry == 'beside'
   if name.startswith('fc.'):
@@ -75,7 +75,7 @@ def our_name(theirs, module):
 
 
 def output(module, target, params):
-  """A number in which every parameter has a part: two rounds of a chain, or a block and its
+  """Returns a number that depends on every parameter: two rounds of a chain, or a block and its
   correction."""
   width = module.d_target * max(len(module.taps), 1)
   states = jnp.cos(jnp.arange(3.0 * width)).reshape(1, 3, width)

@@ -1,5 +1,5 @@
-"""Loading onto a mesh: no device and no host holds much more than its share; mistakes are named
-before any reading."""
+"""Loading onto a mesh: neither a device nor the host holds much more than its share, and mistakes
+are named before anything is read."""
 
 import json
 import subprocess
@@ -96,7 +96,7 @@ def test_the_host_needs_little_more_than_the_file(tmp_path):
   size = (folder / 'model.safetensors').stat().st_size
   assert size > 3e8
   report = on_a_mesh('host', folder)
-  assert report['loaded'] == pytest.approx(size, rel=0.05)  # the norms lie on all devices
+  assert report['loaded'] == pytest.approx(size, rel=0.05)  # the norms are on all devices
   assert report['taken'] < 1.3 * size, report['taken'] / size
 
 

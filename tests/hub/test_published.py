@@ -1,4 +1,4 @@
-"""Drafts that are written as published ones, and read back."""
+"""Drafts are written in the published layouts, and read back."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def test_a_draft_that_is_published_is_read_back(kind, settings, tmp_path):
   module, params = fd.load_draft(tmp_path / 'draft')
   jax.tree.map(np.testing.assert_array_equal, params, draft.params)
   assert module.taps == (1, 2) and module.words == draft.module.words
-  # It writes the same by the same guesses.
+  # It writes the same text with the same guesses.
   target = bound(MODELS['lm'], 5)
   strategy = fd.Eagle if kind == 'eagle' else fd.BlockDraft
   outputs = []

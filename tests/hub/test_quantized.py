@@ -1,4 +1,5 @@
-"""Quantized folders: matrices packed here as their formats say, number by number, and read back."""
+"""Quantized folders: matrices are packed here number by number, as the formats say, and read
+back."""
 
 import json
 
@@ -216,7 +217,7 @@ def check_equal(params, expected):
 def test_a_matrix_is_what_its_numbers_mean_and_a_part_is_read_by_itself(
   case, tmp_path, monkeypatch
 ):
-  """All of it in several pieces."""
+  """Reads a whole matrix in several pieces."""
   monkeypatch.setattr(dequantized, 'BLOCK', 7 * 32)
   theirs, plain = made(tmp_path, case)
   config = read_json(theirs / 'config.json')
@@ -289,7 +290,7 @@ def test_int8_stays_as_it_is_stored(linear, on_mesh, tmp_path):
   np.testing.assert_array_equal(
     layer['gate_up']['kernel'].scale, scale.astype(np.float32).reshape(2, 48)
   )
-  # all else as for any folder, also the layer that is stored in floats
+  # everything else is as for any folder, also the layer that is stored in floats
   expected = fd.quantize(model, fd.load(plain)[1])
   for part in ('embedding', 'norm'):
     check_equal(params[part], expected[part])

@@ -92,7 +92,7 @@ def v11_tensors():
 
 
 class Recorded(Mapping):
-  """Remembers which tensors were read."""
+  """A mapping that remembers which tensors were read."""
 
   def __init__(self, tensors):
     self.tensors, self.read = tensors, set()
@@ -121,8 +121,8 @@ def test_a_pad_within_a_source_is_text_and_after_it_padding():
 
 
 def test_every_tensor_of_v11_has_its_place():
-  """Gated, untied, a head's width of its own: the parameters are those that `init` makes, no tensor
-  is left over."""
+  """The model is gated and untied and has its own width of heads. Its parameters are those of
+  `init`, and no tensor is left over."""
   model, tensors = (
     t5.model_of(CONFIG, {}, 'float32'),
     Recorded({**v11_tensors(), t5.OBSOLETE: np.zeros((32, 2))}),
@@ -235,8 +235,8 @@ def test_what_is_not_supported_is_named(change, generation, message):
   'load', [lambda: fd.load(FOLDER, dtype='float16'), lambda: T5(T5Config(dtype='float16'))]
 )
 def test_float16_is_refused(load):
-  """Feed-forward layers of published T5s leave its range: infinity, no number, and then the last id
-  for ever."""
+  """Feed-forward layers of published T5s exceed its range: values become infinite, then NaN, and
+  the model writes the last id for ever."""
   with pytest.raises(
     fd.UserError,
     match=r"dtype='float16' is not possible for T5.*: give bfloat16"

@@ -1,4 +1,4 @@
-"""Packed kernels: what they multiply to, what is decoded with them, and what is refused."""
+"""Packed kernels: their products, decoding with them, and what is refused."""
 
 import dataclasses
 import functools
@@ -86,8 +86,8 @@ def test_the_first_heads_of_packed_ones_are_packed():
 
 
 def test_kernels_in_half_precision_are_read_as_they_lie():
-  """Panels take longer there, as measured with AMX: they are neither made nor, where parameters are
-  wider, read."""
+  """With AMX panels were measured as slower: they are not made, and not read for wider
+  parameters."""
   kernel = jnp.ones((70, 24))
   wrong = Packed(kernel, jnp.zeros_like(pack_kernel(kernel).panels))
   result = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
@@ -98,7 +98,7 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
 
 
 def test_panels_are_what_few_rows_read():
-  """Wrong ones show, and only there."""
+  """Wrong panels change the result, but only for few rows."""
   few = most_rows('float32')
   kernel = jnp.ones((140, 24), 'float32')
   wrong = Packed(kernel, jnp.zeros_like(pack_kernel(kernel).panels))
@@ -141,7 +141,7 @@ def test_a_packed_model_writes_the_same(made, of_heads):
 
 @pytest.mark.parametrize('layout', ['separate', 'paper'])
 def test_packed_heads_guess_the_same(layout):
-  """All at once, and one of them, as training and what is measured take it."""
+  """All heads at once, and one head, as training and measurements use them."""
   heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
   params, hidden = jax.jit(heads.init)(jax.random.key(1)), jnp.cos(jnp.arange(2.0 * WIDTH))
   hidden = hidden.reshape(2, WIDTH)
@@ -160,7 +160,7 @@ def test_packed_heads_guess_the_same(layout):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['lm with windows', 't5', 'fconv', 'image that forecasts'])
 def test_every_kind_of_model_writes_the_same(name, monkeypatch):
-  """By panels of four outputs, as these models are small."""
+  """Panels have four outputs here, since these models are small."""
   monkeypatch.setattr(fastdec.kernels.packed, 'WIDTH', 4)
   case, strategy = models_table.made(name), fd.PromptLookup(ngram=1, k=3)
   by_panels = fd.pack(case.model, case.params)

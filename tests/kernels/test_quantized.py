@@ -1,4 +1,4 @@
-"""Kernels in int8: which parameters become one, what is in it, and what is refused."""
+"""Kernels in int8: which parameters become int8, their content, and what is refused."""
 
 import dataclasses
 
@@ -67,7 +67,7 @@ def check_matrices(params, made):
 
 @pytest.fixture(autouse=True)
 def in_float64():
-  """As the table of models computes."""
+  """It is quantized as in the table of models."""
   with jax.enable_x64(True):
     yield
 

@@ -1,5 +1,5 @@
-"""Meshes: eight virtual devices give what one gives, the cache is born in parts, and mistakes are
-named."""
+"""Meshes: eight virtual devices give the same as one, the cache is created in parts, and mistakes
+are named."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ TABLE = MODEL.partition(2)
 
 
 def on_eight_devices(part):
-  """What `tests.on_eight_devices` finds, in a process of its own: the number of devices is fixed
+  """Runs `tests.on_eight_devices` in a process of its own, because the number of devices is fixed
   when JAX starts."""
   cached = {
     'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
@@ -138,7 +138,7 @@ def test_the_states_of_layers_on_eight_devices_are_those_on_one(families):
   assert families['taps'] == dict.fromkeys(('lm', 'experts', 't5', 'fconv'), True)
 
 
-HALVES = {  # what each of two devices has of what is split
+HALVES = {  # the shape of each split parameter on one of two devices
   'grouped heads': {'embedding': [16, 16], 'output': [16, 16]} | {
     f'layer_{i}/{name}': shape for i in range(2) for name, shape in {
       'q/kernel': [2, 4, 16],  # [heads, width, inputs]
@@ -274,7 +274,7 @@ def test_directions_are_split_like_their_kernels_and_lengths_stay_whole(mesh, fa
   assert [
     spec for name, spec in laid_out.items() if name.endswith(f'decoder_0/{kernel}/kernel')
   ] == [P(None, 'model')] * 3
-  # of directions also Adam's two moments
+  # directions have Adam's two moments too
   assert not any(name.endswith('/length') for name in laid_out)
 
 
@@ -299,7 +299,7 @@ def test_a_plain_t5_and_a_tied_language_model_are_split_by_the_same_tables(mesh)
 
 
 def shapes(model):
-  """Parameters of zeros, which take no compiling."""
+  """Returns parameters of zeros, so that nothing is compiled."""
   return jax.tree.map(
     lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0))
   )

@@ -10,7 +10,7 @@ from fastdec.kernels.quantized import from_integers, round_kernel
 from fastdec.kernels.unsigned import unsigned_product
 from fastdec.models.layers import project
 
-USES = {  # what may follow a product, and might make XLA exchange its sides
+USES = {  # operations after a product that might make XLA exchange its sides
   'nothing': lambda y: y,
   'a transposition': lambda y: y.T,
   'a product': lambda y: y.T @ y,
@@ -48,7 +48,7 @@ def test_a_product_is_that_of_the_whole_numbers(shape, after):
 
 
 def test_a_kernel_is_multiplied_as_it_lies():
-  """Nothing of its size is made of it."""
+  """No array of the kernel's size is created."""
   x, kernel, _ = whole_numbers(8, 256, 128)
   sums = kernel.sum(axis=-1, dtype=jnp.int32)
   text = jax.jit(unsigned_product).lower(x, kernel, sums).compile().as_text()

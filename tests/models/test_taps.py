@@ -1,5 +1,5 @@
-"""What the numbers of taps mean, and what else drafts read of a target: states of packed batches,
-and of the source."""
+"""The meaning of the numbers of taps, and the other features that drafts read: states of packed
+batches, and of the source."""
 
 import dataclasses
 import functools

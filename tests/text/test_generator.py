@@ -175,7 +175,7 @@ def test_strategies_by_arguments(place, g, arguments, kind):
   paths = {name: place / one for name, one in arguments.items() if name != 'strategy'}
   other = fd.Generator.load(place / 'model', **arguments | paths)
   assert type(other.strategy) is kind
-  if kind in (fd.Greedy, fd.Blockwise, fd.PromptLookup):  # those of all kinds decode elsewhere
+  if kind in (fd.Greedy, fd.Blockwise, fd.PromptLookup):  # other tests decode with all kinds
     out, plain = (one('ein Hund', max_new_tokens=12) for one in (other, g))
     assert out.tokens == plain.tokens
     assert list(itertools.chain(*out.blocks)) == out.tokens and len(out.blocks) == out.calls + 1
@@ -238,7 +238,7 @@ UNSET = dict.fromkeys(('FASTDEC_CACHE', 'XDG_CACHE_HOME', 'JAX_COMPILATION_CACHE
 
 @pytest.fixture
 def no_programs_kept(monkeypatch):
-  """JAX as it is where the user has set nothing; what `programs.keep` sets is undone."""
+  """JAX's settings as if the user had set nothing; changes by `programs.keep` are undone."""
   names = (
     'jax_compilation_cache_dir', 'jax_compilation_cache_max_size', 'jax_enable_compilation_cache',
     'jax_persistent_cache_min_compile_time_secs',

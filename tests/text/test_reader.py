@@ -1,5 +1,5 @@
-"""Text that is read while it comes is the text read at the end, and a long one is not read again
-and again."""
+"""Text that is read while it is written is the text read at the end, and a long text is not decoded
+again and again."""
 
 import random
 
@@ -51,7 +51,7 @@ class ByteLevel:
 
 
 class Counted:
-  """How many ids have been decoded."""
+  """Returns how many ids have been decoded."""
 
   def __init__(self, tokenizer):
     self.tokenizer, self.ids = tokenizer, 0
@@ -64,8 +64,8 @@ class Counted:
 @pytest.mark.parametrize('kind', [Pieces, ByteLevel])
 @pytest.mark.parametrize('seed', range(8))
 def test_a_long_stream_is_the_text_that_one_reading_yields(kind, seed, tmp_path):
-  """Blocks of 1 to 5 tokens cut words and characters; the reader must have forgotten many times by
-  the end."""
+  """Blocks of 1 to 5 tokens cut words and characters. The reader forgets finished text many
+  times."""
   tokenizer, chance = kind(tmp_path), random.Random(seed)
   context = tokenizer.encode(' '.join(LINES))
   rest = [token for _ in range(60) for token in tokenizer.encode(' ' + chance.choice(LINES))]
@@ -119,7 +119,7 @@ STOPS = [  # stop strings, ids, the text, the string that ended it, and how many
   (['a<end>b'], [A, END, A, B], 'aab', None, 4),
   (['<end><end>'], [A, END, B, END, END, B], 'ab', '<end><end>', 5),
   (['<end>', 'ab'], [A, A, B, END], 'a', 'ab', 3),
-  (['end>'], [A, END, B], 'ab', None, 3),  # a part of a token is none
+  (['end>'], [A, END, B], 'ab', None, 3),  # a part of a token does not count
   (['a' * 99_999 + 'b'], [A] * 9, 'a' * 9, None, 9),
   ([], [A, END, B], 'ab', None, 3),
 ]

@@ -1,4 +1,5 @@
-"""A trace has what every call guessed and accepted, and replays as other strategies decode."""
+"""A trace has the guesses and the accepted tokens of every call, and can be replayed with other
+strategies."""
 
 import dataclasses
 

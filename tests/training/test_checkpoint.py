@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, what an unreadable one does, what an average is."""
+"""Checkpoints: which are kept, what happens if one is unreadable, and averages."""
 
 import dataclasses
 import re
@@ -48,7 +48,7 @@ def files_of(workdir, step):
 
 
 def damage(workdir, step):
-  """Cuts the largest file in half: what a full disk or a broken copy leaves."""
+  """Cuts the largest file in half, as a full disk or a broken copy does."""
   path = max(files_of(workdir, step), key=lambda path: path.stat().st_size)
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -147,7 +147,7 @@ def test_what_a_kill_while_saving_leaves_is_ignored_and_removed(saved):
 
 @pytest.mark.parametrize('content', [None, b'', b'\0' * 99, b'[]', b'{"a": ', b'{"params": 1}'])
 def test_a_folder_that_is_not_a_checkpoint_is_a_sentence(tmp_path, content, capfd):
-  """An empty folder, and files of something else."""
+  """Tries an empty folder, and files with other content."""
   folder = tmp_path / 'checkpoints' / '3'
   folder.mkdir(parents=True)
   if content is not None:

@@ -1,4 +1,5 @@
-"""A batch in parts has the gradient of the whole; half precision computes and does not keep."""
+"""A batch in parts has the gradient of the whole batch. Half precision is used to compute, but not
+to store."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Progress says nothing that it does not know; metrics are read again, through stops and kills."""
+"""Progress shows only what is known. Metrics are read again after stops and kills."""
 
 import jax.numpy as jnp
 

@@ -1,5 +1,5 @@
-"""The loop as a whole: exact continuation, also after SIGKILL; clean ends; nothing bad is ever
-saved."""
+"""The whole loop continues exactly, also after SIGKILL, ends cleanly, and never saves bad
+parameters."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""The losses, against sums written out one token at a time."""
+"""Losses, compared with sums over single tokens."""
 
 import itertools
 
@@ -113,7 +113,7 @@ def test_the_loss_at_anchors_is_on_average_that_at_all_places_and_so_is_its_grad
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), mean, gradient(params)
   )
-  assert each[0].std() > 0.01  # a sample of its own is another loss
+  assert each[0].std() > 0.01  # a sample has a different loss
 
 
 def test_anchors_are_drawn_equally_often_and_know_how_many_they_represent():

@@ -1,4 +1,5 @@
-"""Stages: made once, named by their inputs, gone on with after a kill, one process at a time."""
+"""Stages are made once, named by their inputs, continued after a kill, and made by one process at a
+time."""
 
 import contextlib
 import dataclasses
@@ -44,7 +45,7 @@ def test_a_stage_is_made_once_for_each_of_its_inputs(tmp_path):
   other = stage.stage(tmp_path, 'base', writing(calls), steps=2)
   assert other != first and len(calls) == 2 and (tmp_path / 'base').resolve() == other
   stage.stage(tmp_path, 'base', writing(calls), steps=1)
-  assert len(calls) == 2 and (tmp_path / 'base').resolve() == first  # the one asked for last
+  assert len(calls) == 2 and (tmp_path / 'base').resolve() == first  # the newest request
 
 
 def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
@@ -158,7 +159,7 @@ def test_no_stage_begins_without_time(tmp_path):
 
 
 def test_the_first_process_decides_for_all_whether_time_is_left(monkeypatch):
-  """Else one would stop while the others wait for it."""
+  """Otherwise one process would stop while the others wait for it."""
   for is_over in (True, False):
     monkeypatch.setattr(stage, 'agreed', lambda own, is_over=is_over: is_over)
     for seconds in (0.0, 60.0):

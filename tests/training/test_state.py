@@ -101,7 +101,7 @@ def test_fine_tuning_draws_p1_too(trunk):
 
 
 def test_the_frozen_trunk_has_no_dropout_and_the_trained_one_has(trunk):
-  heads = Matrices(offsets=(1,))  # one head: the draw plays no part
+  heads = Matrices(offsets=(1,))  # with one head the draw does not matter
   frozen, tuned = frozen_heads_task(MODEL, heads, trunk), base_task(MODEL)
   assert len(set(draws(frozen, frozen.init(jax.random.key(3)), 5)[1])) == 1
   losses = [float(tuned.loss(trunk, {}, on_device(0), jax.random.key(i))[0]) for i in range(5)]

@@ -24,8 +24,8 @@ def kernel_of(parts):
 
 
 def test_it_is_the_optimizer_of_directions_and_lengths():
-  """Against the definition: Adam, with clipping, on v and g, the kernel being made of them in the
-  model."""
+  """Compared with the definition: Adam with clipping on v and g, from which the model makes its
+  kernel."""
   inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
   kernel = jax.random.normal(jax.random.key(2), (2, 2, 3))
   params = {'layer': {'kernel': kernel}, 'bias': jnp.zeros((2, 2))}

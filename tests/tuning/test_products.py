@@ -31,7 +31,7 @@ def test_forms_are_measured_once_on_a_machine(monkeypatch, tmp_path):
       known = {*forms.FORMS, forms.UNSIGNED}
       assert all(name in known and least in forms.COUNTS for name, least in chosen)
 
-  # Another process uses the file, and measures nothing.
+  # A second process uses the file, and measures nothing.
   by_lanes = [['lanes', 1]] * len(forms.COUNTS)
   file.write_text(json.dumps({t: dict.fromkeys(forms.SIZES, by_lanes) for t in forms.TABLE}))
   programs._read_forms.cache_clear()

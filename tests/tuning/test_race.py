@@ -1,4 +1,5 @@
-"""The race, on a clock that candidates move themselves: who is dropped, who wins, when it ends."""
+"""The race, on a clock that the candidates move: which are dropped, which wins, and when it
+ends."""
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_each_round_begins_with_a_different_candidate(clock):
 
 def test_it_is_over_when_more_rounds_would_change_nothing(run_race):
   one = run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=5)
-  assert not one.is_over  # a batch has not been seen
+  assert not one.is_over  # one batch is left
   assert run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=6).is_over
   # only greedy is left
   assert run_race({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over

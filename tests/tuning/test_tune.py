@@ -1,4 +1,4 @@
-"""Tuning on models without weights: who takes part, what is counted, and what the table notes."""
+"""Tuning on models without weights: the candidates, the counts, and the notes of the table."""
 
 import logging
 
@@ -26,7 +26,7 @@ DRAWN = fd.PromptLookup(sampling=fd.Sampling(1.0))
 
 
 class Ticks:
-  """A clock on which every look takes as long."""
+  """A clock on which every reading takes the same time."""
 
   def __init__(self, seconds):
     self.now, self.seconds = 0.0, seconds
@@ -38,7 +38,7 @@ class Ticks:
 
 @pytest.fixture
 def ticks(monkeypatch):
-  """Makes such a clock the one of all times."""
+  """Makes such a clock the clock of all measurements."""
 
   def make(seconds=0.001):
     clock = Ticks(seconds)
@@ -60,7 +60,7 @@ def tune(ticks):
 
 
 def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
-  """Whatever is given, and however fast it were: a relaxed candidate is not even run."""
+  """A relaxed candidate is not even run, however fast it would be."""
   ran = []
   monkeypatch.setattr(
     Race,

@@ -1,4 +1,4 @@
-"""Images in batches: each once an epoch, in an order that seed and epoch decide."""
+"""Images come in batches, each once an epoch, in an order that depends on seed and epoch."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ def images(data: ImageData) -> Images:
 
 
 def order(images: Images, seed: int, batches: int, rows: int = 5) -> list[int]:
-  """Indices of the images of train in the first batches."""
+  """Returns the indices of the training images in the first batches."""
   data = image_batches(images, 'train', rows, seed)
   targets = np.concatenate([data[i]['target'] for i in range(batches)])
   return [int(np.flatnonzero((TRAIN.reshape(10, -1) == target).all(1))[0]) for target in targets]

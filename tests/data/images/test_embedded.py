@@ -1,4 +1,4 @@
-"""The embedded images: the same ones everywhere, and no part of a photograph in two splits."""
+"""The embedded images are the same everywhere, and no part of a photograph is in two splits."""
 
 import hashlib
 

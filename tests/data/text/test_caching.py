@@ -1,4 +1,4 @@
-"""Tokenizer and ids of a corpus: made once, for each text, vocabulary and length."""
+"""The tokenizer and the ids of a corpus are made once for each text, vocabulary and length."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def corpus(data: TextData, tmp_path: Path) -> Corpus:
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch):
-  """unread() forbids to read pairs from here on."""
+  """After unread(), reading pairs is an error."""
   return lambda: monkeypatch.setattr(
     Corpus, 'pairs', lambda *_: pytest.fail('the text was read again')
   )

@@ -15,7 +15,7 @@ SOURCE, TARGET = 'one\n\n three \xa0three\r\nfour', 'eins\n\ndrei drei\n\n'
 
 @pytest.fixture
 def data(tmp_path: Path) -> TextData:
-  """The same two files for every split, the target gzipped."""
+  """Every split has the same two files; the target is gzipped."""
   (tmp_path / 'source.txt').write_bytes(SOURCE.encode())
   (tmp_path / 'target.txt.gz').write_bytes(gzip.compress(TARGET.encode()))
   paths = str(tmp_path / 'source.txt'), str(tmp_path / 'target.txt.gz')

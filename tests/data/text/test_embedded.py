@@ -1,4 +1,4 @@
-"""The embedded corpus: pinned, disjoint, and part of what is installed."""
+"""The embedded corpus is pinned, its splits are disjoint, and it is installed with the package."""
 
 import hashlib
 import tomllib

@@ -1,4 +1,4 @@
-"""Packing: nothing lost, nothing split, resumable anywhere."""
+"""Packing loses nothing and splits nothing, and can be resumed anywhere."""
 
 import threading
 from collections import Counter
@@ -20,7 +20,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), min_size=1, 
 
 
 def token_pairs(lengths: list[tuple[int, int]]) -> TokenPairs:
-  """Pair i has tokens 10 i + 2 and up on both sides, then EOS: each can be told from all others."""
+  """Pair i has the tokens from 10 i + 2 on both sides, then EOS, so that all pairs differ."""
   sequence = lambda i, length: [*range(10 * i + 2, 10 * i + length + 1), 1]
   source, target = ([sequence(i, pair[side]) for i, pair in enumerate(lengths)] for side in (0, 1))
   return TokenPairs(Ragged.of(source), Ragged.of(target))
@@ -31,7 +31,7 @@ def random_pairs(count: int = 300, longest: int = 30) -> TokenPairs:
 
 
 def unpacked(batch: dict[str, np.ndarray]) -> Counter:
-  """The pairs of a batch, by what its segments say."""
+  """Returns the pairs of a batch according to its segments."""
   pairs = Counter()
   for row in range(len(batch['source'])):
     for segment in range(1, batch['source_segment'][row].max() + 1):
@@ -134,7 +134,7 @@ def test_the_next_epoch_is_planned_during_this_one(monkeypatch):
   monkeypatch.setattr(packing, 'first_fit', first_fit_by)
   source = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
   again = PackedSource(tokens, rows=4, length=60, seed=0, kept={})
-  # the first epoch's, as it says how many batches there are
+  # the first epoch's, which says how many batches there are
   assert planned == [threading.main_thread()] * 2
   for epoch in range(3):
     for index in range(source.batches_per_epoch):

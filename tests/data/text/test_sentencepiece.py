@@ -1,4 +1,4 @@
-"""The tokenizer: round trips, ids, determinism, and what it says of bad input."""
+"""The tokenizer: round trips, ids, determinism, and errors for bad input."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,8 @@ def test_text_of_known_characters_survives(tokenizer: Tokenizer, text: str):
 
 
 def test_characters_that_sentencepiece_uses_itself_survive(tokenizer: Tokenizer, tmp_path):
-  """A '▁' even where training has not seen it; lines with '▅', '<pad>' or NUL are learnt."""
+  """A '▁' survives even if training has not seen it. Lines with '▅', '<pad>' or NUL are used in
+  training."""
   assert tokenizer.decode(tokenizer.encode('Two ▁ men▁')) == 'Two ▁ men▁'
   text = 'the ▅ block, <pad> </s> <unk>, a \0 and ▁▁ x▁y'
   own = Tokenizer.train([text], tmp_path / 'own.model', vocab_size=50)
@@ -39,7 +40,7 @@ def test_characters_that_sentencepiece_uses_itself_survive(tokenizer: Tokenizer,
 
 
 def test_long_lines_are_learnt_from(tmp_path):
-  """SentencePiece leaves out lines of more than 4,192 bytes; also those without any space."""
+  """SentencePiece itself would leave out lines of more than 4,192 bytes."""
   long = ['zebra quagga ξένος ' * 600, '漢字' * 3000]
   own = Tokenizer.train([*LINES * 5, *long], tmp_path / 'own.model', vocab_size=120)
   text = 'zebra quagga ξένος 漢字'

@@ -1,4 +1,4 @@
-"""Tokens on disk come back as they were stored, or not at all."""
+"""Tokens on disk are read exactly as they were stored, or not at all."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ def ended(folder, *args, **environment):
 
 @pytest.fixture
 def quickly(launch, folder, monkeypatch):
-  """The same in this process."""
+  """Runs the launcher in this process."""
 
   def quickly(*args):
     monkeypatch.chdir(folder)

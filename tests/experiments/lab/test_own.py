@@ -1,4 +1,4 @@
-"""Text that models write: what greedy decoding does, wherever it was stopped."""
+"""Text that models write is greedy decoding's, even if writing was stopped."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
-"""Where a translation looked: the weights are those that it was decoded with, and the picture shows
-its calls."""
+"""Attention of a translation: the weights are those of its decoding, and the picture shows its
+calls."""
 
 import functools
 import itertools

@@ -57,7 +57,7 @@ TABLE4 = [(1, 'distil'), (2, 'both'), (3, 'both')]
 
 @pytest.fixture
 def stages(monkeypatch):
-  """Inputs of the stages that were called for, by their names; none of them is made."""
+  """The inputs of the requested stages by their names; no stage is made."""
   stages = {}
 
   def record(work, name, make, **inputs):
@@ -365,7 +365,7 @@ def test_the_worked_example_accounts_for_every_token(table, launch, copy):
 
 
 def translations(folder, *, model, data, distill):
-  """Says of every sentence that it translates itself."""
+  """Translates every sentence into itself."""
   folders.load(model)
   material = data.open()
   source = material.tokens('train').source
@@ -505,7 +505,7 @@ def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
 
 @pytest.mark.slow
 def test_smoke_as_a_user_runs_it(tmp_path):
-  """Its own text, too, is of models that have learnt nothing."""
+  """The models have learnt nothing, and write their own text too."""
   page = f'--config={ROOT}/configs/wmt14.py:scale=smoke', f'--config.data.cache={tmp_path}/cache'
   out, err = start(
     'table1', *page, f'--workdir={tmp_path}/run', stdout=subprocess.PIPE

@@ -1,5 +1,5 @@
-"""The human evaluation over a connection: what raters see, votes that are neither lost nor doubled,
-requests that are refused, and the table."""
+"""The human evaluation over HTTP: what raters see, that votes are neither lost nor doubled, refused
+requests, and the table."""
 
 import base64
 import collections

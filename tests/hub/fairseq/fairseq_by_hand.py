@@ -81,7 +81,7 @@ def fconv_logits(tensors, source, target):
     return x @ weight(t, name).T + t[f'{name}.bias']
 
   def block(side, i, x, is_causal):
-    """The gated convolution and what goes round it."""
+    """The gated convolution with its residual and scale."""
     name = f'{side}.convolutions.{i}'
     kernel = weight(t, name)
     width = len(kernel)
@@ -114,7 +114,7 @@ def fconv_logits(tensors, source, target):
 
 
 def weight(t, name):
-  """The weight itself, where it is stored, or from its direction and its lengths."""
+  """Returns the weight as it is stored, or computes it from its direction and lengths."""
   if f'{name}.weight' in t:
     return t[f'{name}.weight']
   g, v = t[f'{name}.weight_g'], t[f'{name}.weight_v']

@@ -1,5 +1,5 @@
-"""fairseq's state dicts compute here what they computed there; whatever does not belong together is
-one sentence."""
+"""fairseq's state dicts compute the same here as in fairseq. Parts that do not fit together are one
+sentence."""
 
 import argparse
 import functools
@@ -119,7 +119,7 @@ def test_joined_and_equal_embeddings_become_one(place):
     logits(model, params, source, TARGET)[0], theirs, atol=2e-5 * abs(theirs).max()
   )
   apart = {**state, 'encoder.embed_tokens.weight': -state['encoder.embed_tokens.weight']}
-  # of the same words, and yet not shared
+  # the same words, but not shared
   assert 'source_embedding' in fd.load(convert(apart, source='de'))[1]
 
 

@@ -1,10 +1,10 @@
-"""What tests of tokenizers share."""
+"""Fixtures for tests of tokenizers."""
 
 import pytest
 
 
 @pytest.fixture
 def folder(tmp_path):
-  """A folder of some Llama, without a tokenizer."""
+  """The folder of a Llama without a tokenizer."""
   (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
   return tmp_path

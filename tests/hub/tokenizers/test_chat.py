@@ -1,4 +1,4 @@
-"""Chat templates: as `transformers` renders them, and never without end."""
+"""Chat templates are rendered as by `transformers`, and rendering always ends."""
 
 import json
 import pathlib
@@ -124,7 +124,7 @@ def test_the_longest_text_is_written_whole(folder):
 
 
 def test_templates_in_files_of_their_own(folder, tmp_path):
-  """They go before those of tokenizer_config.json, and are saved with the tokenizer."""
+  """They are used instead of those in tokenizer_config.json, and are saved with the tokenizer."""
   named = folder / 'additional_chat_templates'
   named.mkdir()
   (named / 'tool_use.jinja').write_text('TOOLS{{ tools | length }}')

@@ -1,5 +1,4 @@
-"""fairseq's dictionaries: ids by line, pieces joined, and a sentence for each way that a file can
-be wrong."""
+"""fairseq's dictionaries: ids by line, and pieces that are joined."""
 
 import pytest
 

@@ -118,7 +118,7 @@ def test_languages_are_numbered_after_the_pieces(kind, folder):
 
 
 def test_special_tokens_count_where_a_text_spells_them(folder):
-  """Behind one no space is put, as it is before a text; unless `legacy` asks for it."""
+  """No space is put after a special token, as it is before a text, unless `legacy` asks for it."""
   (folder / 'tokenizer.model').write_bytes(pieces(character_coverage=1.0))
   added = {
     '40': {'content': '<|user|>', 'special': False},
@@ -358,7 +358,7 @@ AROUND = [
   (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': False, 'add_eos_token': True}, [], [1]),
   (START_END, {'tokenizer_class': LLAMA}, [0], []),  # the class's own defaults
   (START_END, {'tokenizer_class': LLAMA, 'add_bos_token': None, 'add_eos_token': None}, [0], []),
-  (None, {'add_bos_token': True}, [0], []),  # a Llama's, by its config.json
+  (None, {'add_bos_token': True}, [0], []),  # a Llama, according to its config.json
   (None, {'tokenizer_class': 'LlamaTokenizer', 'bos_token': '<bos>'}, [2], []),
   (None, {'tokenizer_class': 'CodeLlamaTokenizerFast', 'bos_token': {'content': '</s>'}}, [1], []),
   (None, {'tokenizer_class': 'GemmaTokenizerFast'}, [2], []),

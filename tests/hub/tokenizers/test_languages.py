@@ -17,7 +17,7 @@ OPEN = Transformer(TransformerConfig(vocab_size=99, eos_ids=(2,), start_id=0))
 
 @dataclasses.dataclass
 class Words:
-  """A word an id; languages from 10 on; the tokenizer's own end is 2."""
+  """Each word is an id, languages begin at 10, and the tokenizer's own end is 2."""
 
   languages: list[str]
   vocab_size = 20

@@ -1,4 +1,4 @@
-"""Bytes of tokens: joined, they are the text that the tokenizer encodes, for every kind."""
+"""The joined bytes of tokens are the text that was encoded, for every kind of tokenizer."""
 
 import pytest
 

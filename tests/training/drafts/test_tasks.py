@@ -83,7 +83,7 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
 
 @functools.partial(jax.jit, static_argnames='passes')
 def guesses_of(draft, lesson, passes):
-  """The rows, and the logits of each guess."""
+  """Returns the rows, and the logits of each guess."""
   rows = make_guesses(draft, lesson, passes)
   carry, by_row = draft.module.start_carry(rows.states[0]), []
   for state, before in zip(rows.states, rows.before, strict=True):
@@ -93,7 +93,7 @@ def guesses_of(draft, lesson, passes):
 
 
 def by_hand(draft, target, batch, settings):
-  """The loss, one guess at a time."""
+  """Computes the loss, one guess at a time."""
   lesson = lesson_on(target, batch)
   seen, anchors = lesson.features, lesson.anchors
   rows, guessed = guesses_of(draft, lesson, settings.passes)
