@@ -25,7 +25,13 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.evaluation import rows
-from fastdec.evaluation.calls import Calls, FreeDraft, choose_compute_dtype, costs, random_params
+from fastdec.evaluation.calls import (
+  Calls,
+  FreeDraft,
+  choose_compute_dtype,
+  measure_costs,
+  random_params,
+)
 from fastdec.evaluation.rows import Row
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -187,7 +193,7 @@ def time_model(args: argparse.Namespace, shape: str, dtype: str) -> list[Row]:
       variants[f'greedy, max_len={most}'] = calls
 
   of_model = {'shape': shape, 'dtype': dtype, 'batch': args.batch}
-  return [of_model | row for row in costs(variants, args.rounds)]
+  return [of_model | row for row in measure_costs(variants, args.rounds)]
 
 
 def main() -> None:

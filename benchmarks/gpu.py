@@ -35,7 +35,7 @@ from fastdec.evaluation.calls import (
   Drafted,
   FreeDraft,
   choose_compute_dtype,
-  costs,
+  measure_costs,
   random_params,
 )
 from fastdec.evaluation.rows import Row
@@ -202,7 +202,7 @@ def calls(
     for name, drafter in (('greedy', NoDraft()), ('wide', wide)):
       state = jax.tree.map(jnp.copy, begun.state)
       variants[name] = Calls(target, Drafted(drafter), state, CALLS)
-    _, row = costs(variants, ROUNDS, *bandwidth)
+    _, row = measure_costs(variants, ROUNDS, *bandwidth)
     name = f'{shape}, {dtype}, batch {batch}, width {width}, room {PROMPT + tokens}'
     yield {'piece': name, 'dtype': dtype, 'batch': batch, **row}
 

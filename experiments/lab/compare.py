@@ -15,7 +15,7 @@ from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_gaps, find_gaps
-from fastdec.evaluation.calls import texts
+from fastdec.evaluation.calls import decode_repeatedly
 from fastdec.evaluation.wallclock import Timing, measure
 from fastdec.struct import Bound
 
@@ -152,7 +152,7 @@ class Comparison:
 
   def _texts(self, strategy: Any, times: int, prompts: Any, key: Any) -> DecodeState:
     """Writes the texts `times` times in one program; 0: the state after the prompts."""
-    return texts(self.target, strategy, prompts, self.max_len, key, times)
+    return decode_repeatedly(self.target, strategy, prompts, self.max_len, key, times)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,9 @@ class Calls:
     return _size(decoder) - once + _size((projection, self.strategy.drafter, self.state.cache))
 
 
-def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 0.0) -> list[Row]:
+def measure_costs(
+  variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 0.0
+) -> list[Row]:
   """Times calls; returns rows with milliseconds, and their ratios to greedy's and to the floor.
 
   The floor is the time to read the bytes that a call must read.
@@ -132,7 +134,7 @@ def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 
     bytes_per_second: the memory's bandwidth; 0 measures it.
   """
   timings, greedy = measure(variants, rounds), variants['greedy']
-  bytes_per_second = bytes_per_second or bandwidth(greedy.bytes)
+  bytes_per_second = bytes_per_second or measure_bandwidth(greedy.bytes)
   rows = []
   for name, variant in variants.items():
     timing, floor = timings[name], variant.bytes / bytes_per_second
@@ -150,7 +152,7 @@ def costs(variants: Mapping[str, Calls], rounds: int, bytes_per_second: float = 
   return rows
 
 
-def bandwidth(size: int) -> float:
+def measure_bandwidth(size: int) -> float:
   """Measures how many bytes a second matrix-vector products read, by the fastest of seven runs.
 
   The matrix has about `size` bytes, 2^30 at most.
@@ -207,7 +209,7 @@ def _propose(target: Bound, drafter: Any, state: DecodeState, drafts: int | Arra
   return jax.lax.fori_loop(0, drafts, propose, (state.drafter, state.root, state.keys))
 
 
-def texts(
+def decode_repeatedly(
   target: Bound, strategy: LoopStrategy, inputs: Any, max_len: int, key: Array | None, times: int
 ) -> Any:
   """Runs the prompt once and decodes the same text `times` times; with 0, returns the first state.
@@ -220,11 +222,13 @@ def texts(
   model = target.module
   max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
   strategy.check(model, prompt, max_len)
-  return _texts(target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times)
+  return _decode_repeatedly(
+    target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times
+  )
 
 
 @functools.partial(jax.jit, static_argnames='slots')
-def _texts(
+def _decode_repeatedly(
   target: Bound, strategy: LoopStrategy, prompt: Any, keys: Any, slots: int, times: int | Array
 ) -> DecodeState:
   state, nodes = strategy.init(target, prompt, slots, keys), nodes_of(strategy)

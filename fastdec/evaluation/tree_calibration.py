@@ -19,9 +19,9 @@ from fastdec.evaluation.tree_growth import (
   Ranks,
   Tree,
   accuracy,
-  best_nodes,
+  choose_nodes,
   grow,
-  head_ranks,
+  rank_guesses,
   tokens_per_call,
 )
 from fastdec.evaluation.wallclock import measure
@@ -104,7 +104,7 @@ class Calibration:
     """Number of nodes of the tree to use: the one with the most tokens a second; untimed: all."""
     if not self.milliseconds:
       return len(self.tree.choices) + 1
-    return best_nodes(self.tokens, self.milliseconds)
+    return choose_nodes(self.tokens, self.milliseconds)
 
   @property
   def chosen(self) -> Tree:
@@ -154,13 +154,13 @@ def rank_written_texts(
   rows: int,
   progress: Callable[[int], None] = lambda count: None,
 ) -> list[Ranks]:
-  """Returns the heads' ranks (`head_ranks`) along the model's greedy texts.
+  """Returns the heads' ranks (`rank_guesses`) along the model's greedy texts.
 
   Arguments as in `calibrate`.
   """
   ranks = []
   for inputs, lengths, texts in _texts(target, prompts, max_len, rows):
-    ranks += head_ranks(tuple(target), tuple(heads), inputs, texts, lengths)
+    ranks += rank_guesses(tuple(target), tuple(heads), inputs, texts, lengths)
     progress(int((texts.lengths > 0).sum()))
   return ranks
 

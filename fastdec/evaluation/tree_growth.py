@@ -46,7 +46,7 @@ class Tree:
     return Tree(self.choices[: nodes - 1], self.rates[: nodes - 1])
 
 
-def head_ranks(
+def rank_guesses(
   target: tuple[Any, Any],
   heads: tuple[Any, Any],
   inputs: Any,
@@ -107,7 +107,7 @@ def grow(texts: Sequence[Ranks], nodes: int) -> Tree:
   trees are grown a few times, each for the calls of the one before, and the best is kept.
 
   Args:
-    texts: from `head_ranks`.
+    texts: from `rank_guesses`.
     nodes: at least 1, the root included.
   """
   ranks = np.concatenate(texts)
@@ -154,7 +154,7 @@ def mark_calls(
   return np.concatenate(marks)
 
 
-def best_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -> int:
+def choose_nodes(tokens: Mapping[int, float], milliseconds: Mapping[int, float]) -> int:
   """Returns the number of nodes that writes the most tokens a second.
 
   Args:

@@ -16,10 +16,10 @@ from fastdec.evaluation.calls import (
   Drafted,
   FreeDraft,
   choose_compute_dtype,
-  costs,
+  decode_repeatedly,
+  measure_costs,
   random_params,
   repeat_calls,
-  texts,
 )
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.kernels.quantized import is_quantized
@@ -35,7 +35,7 @@ SMALL = LM(LMConfig(vocab_size=14, d_model=8, d_ff=8, layers=1, heads=2))
 def test_what_the_model_cannot_serve_is_a_sentence():
   draft = (dataclasses.replace(HashLM(), start_id=0), {})
   with pytest.raises(fd.UserError, match='the draft model has an encoder, and the target has none'):
-    texts(Bound(HashLM(), {}), fd.Speculative(draft, 2), PROMPTS, 8, None, 0)
+    decode_repeatedly(Bound(HashLM(), {}), fd.Speculative(draft, 2), PROMPTS, 8, None, 0)
 
 
 def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
@@ -43,7 +43,7 @@ def test_a_call_has_no_branch_so_that_it_takes_as_long_where_a_text_has_ended():
   written."""
   target = Bound(SMALL, random_params(SMALL, 0, 'float32'))
   strategy = Drafted(FreeDraft(Topology.chain(3)), Exact())
-  state = texts(target, strategy, PROMPTS, 8, None, 0)
+  state = decode_repeatedly(target, strategy, PROMPTS, 8, None, 0)
   program = repeat_calls.lower(target, strategy, state, 4).as_text()
   assert program.count('stablehlo.while') == 1 and 'stablehlo.if' not in program
   # Only choices by the platform have several branches, and these are constants.
@@ -125,7 +125,7 @@ def test_costs_are_ratios_to_greedy_and_to_the_floor():
   variants = {
     name: Calls.after_prompt(target, one, PROMPTS, 20, 2) for name, one in drafters.items()
   }
-  greedy, wide = costs(variants, 2, bytes_per_second=1e6)
+  greedy, wide = measure_costs(variants, 2, bytes_per_second=1e6)
   assert [greedy['variant'], wide['variant']] == ['greedy', 'width 4'] and greedy['to_greedy'] == 1
   for row, calls in zip((greedy, wide), variants.values(), strict=True):
     assert row['floor_ms'] == pytest.approx(calls.bytes / 1e3)

@@ -13,10 +13,10 @@ from fastdec.evaluation.tree_growth import (
   NOTHING,
   Tree,
   accuracy,
-  best_nodes,
+  choose_nodes,
   grow,
-  head_ranks,
   mark_calls,
+  rank_guesses,
   tokens_per_call,
 )
 from fastdec.heads.medusa import MedusaHeads
@@ -93,9 +93,9 @@ def test_accuracy_counts_where_there_was_something_to_guess():
 
 def test_the_budget_is_of_tokens_a_second():
   tokens = {1: 1.0, 2: 1.6, 5: 1.95}
-  assert best_nodes(tokens, {1: 1.0, 2: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
-  assert best_nodes(tokens, {1: 1.0, 2: 3.0, 5: 9.0}) == 1  # each node costs two calls
-  assert best_nodes(tokens, {1: 1.0, 2: 1.1, 5: 2.0}) == 2
+  assert choose_nodes(tokens, {1: 1.0, 2: 1.0, 5: 1.0}) == 5  # wide calls cost nothing more
+  assert choose_nodes(tokens, {1: 1.0, 2: 3.0, 5: 9.0}) == 1  # each node costs two calls
+  assert choose_nodes(tokens, {1: 1.0, 2: 1.1, 5: 2.0}) == 2
 
 
 V, MAX_LEN = 13, 24
@@ -130,7 +130,7 @@ def test_decoding_accepts_what_the_ranks_promise(name, seeing):
     lengths = np.array([5, 2, 4, 1, 3, 5])
     inputs = np.where(np.arange(5) < lengths[:, None], inputs, model.pad_id)
   texts = fd.decode(model, params, inputs, fd.Greedy(), lengths, max_len=MAX_LEN)
-  ranks = head_ranks((model, params), (heads, head_params), inputs, texts, lengths)
+  ranks = rank_guesses((model, params), (heads, head_params), inputs, texts, lengths)
   tree = grow(ranks, 12)
   assert {len(path) for path in tree.choices} >= {1, 2}
   ours = fd.decode(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.evaluation.tree_growth import NEVER, head_ranks
+from fastdec.evaluation.tree_growth import NEVER, rank_guesses
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -136,8 +136,8 @@ def test_a_shortlist_can_be_shortened_saved_and_put_into_int8(params, tmp_path):
 def test_a_word_that_heads_cannot_guess_has_no_rank(params, name):
   drafter, texts = fresh(name), decoded(params, fd.Greedy())
   short = fd.shortlist((MODEL, params), drafter, np.arange(WORDS), 12)
-  restricted = head_ranks((MODEL, params), short, PROMPTS, texts)
-  whole = head_ranks((MODEL, params), drafter, PROMPTS, texts)
+  restricted = rank_guesses((MODEL, params), short, PROMPTS, texts)
+  whole = rank_guesses((MODEL, params), drafter, PROMPTS, texts)
   for ranks, before, tokens, length in zip(
     restricted, whole, texts.tokens, texts.lengths, strict=True
   ):
