@@ -231,7 +231,7 @@ def decode_with(heads):
       lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(
         MODEL, MODEL.init(jax.random.key(0))
       ),
-      'vocab_size=5, and the model has 13 words',
+      'vocab_size=5 must be the number of words of the model, 13',
     ),
     (
       lambda: MedusaHeads(1, D, V).start(

@@ -79,8 +79,8 @@ def test_a_pool_changes_the_calls_and_not_the_text(make, tmp_path):
   (lambda pool: fd.decode(HashLM(9), {}, [[3]], fd.PromptLookup(pool=pool)),
     'vocabulary of 14 words.* model has 9'),
   (lambda pool: fd.build_pool(TEXTS, HashLM(5)),
-    'texts have ids from 3 to 6, and must have 0 to 4'),
-  (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, of 5 tokens or more'),
+    'texts have ids from 3 to 6 and must have 0 to 4'),
+  (lambda pool: fd.build_pool([[3], [4]]), 'texts must be ids, and one must have 5 tokens or more'),
   (lambda pool: fd.build_pool(TEXTS, guesses=0), 'guesses=0 is not possible: give 1 or more'),
 ])  # fmt: skip
 def test_mistakes(call, words):

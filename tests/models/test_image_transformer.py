@@ -117,7 +117,7 @@ def test_a_grid_decodes_with_a_cache_what_it_learns_without():
 @pytest.mark.parametrize('sizes, words', [
   ({'d_model': 8, 'heads': 2, 'grid': True},
     'grid=True with d_model=8 is not possible: give 16 or more'),
-  ({'d_model': 16, 'heads': 8}, 'd_model=16 with heads=8 is not possible: a head compares'),
+  ({'d_model': 16, 'heads': 8}, 'd_model=16 with heads=8 is not possible: a head needs'),
   ({'size': 12, 'grid': True},
     'grid=True with size=12 is not possible: give a multiple of source_size=8'),
 ])  # fmt: skip
