@@ -43,7 +43,7 @@ from fastdec import folders
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.methods.greedy import NoDraft
-from fastdec.decoding.prefill import with_first_slots
+from fastdec.decoding.sizes import Sizes, exact_widths
 from fastdec.decoding.strategy import nodes_of
 from fastdec.evaluation import rows
 from fastdec.evaluation.calls import Drafted, FreeDraft, choose_compute_dtype, random_params
@@ -217,7 +217,10 @@ def compiled(
   _, prompt, _ = checked(
     model, np.zeros((batch, args.prompt), np.int32), None, None, args.max_len, None
   )
-  prompt = with_first_slots(model, strategy, prompt, args.max_len)
+  sizes = Sizes.choose(
+    exact_widths(prompt, args.max_len), model, strategy, args.max_len, args.max_len
+  )
+  prompt = sizes.begin(prompt)
   state = jax.eval_shape(
     lambda params, strategy: strategy.init(Bound(model, params), prompt, args.max_len, None),
     params, strategy,

@@ -25,9 +25,9 @@ from experiments.lab.rows import Row, latest
 from experiments.lab.train import Count, Counts, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
-from fastdec.decoding.decode import start, step
-from fastdec.decoding.inputs import bucket_of, checked, padded
 from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import start
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.strategy import Strategy
 from fastdec.evaluation import drawing, wallclock
@@ -289,17 +289,12 @@ def _packed(side: str, tokens: Int[Array, 'b t']) -> dict[str, Int[Array, 'b t']
 def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -> Decoded:
   """Decodes as `fd.decode`, but in a loop on the host, which reads after each step whether all rows
   are done. fairseq and FasterTransformer's Decoder op have theirs there."""
-  model = target.module
-  _, prompt, _ = checked(model, inputs, None, None, max_len, None)
-  state, is_over = start(target, strategy, padded(model, prompt), None, bucket_of(model, max_len))
-  while not is_over:
-    state, is_over = step(target, strategy, state)
-  return _result(strategy, state).resized(max_len, model.pad_id)
-
-
-@jax.jit
-def _result(strategy: Strategy, state: Any) -> Decoded:
-  return strategy.result(state)
+  model, params = target
+  run = start(model, params, inputs, strategy, Settings(max_len=max_len))
+  run.advance(0)
+  while not run.is_over:
+    run.advance(1)
+  return run.finish(run.decoded, run.prompt)
 
 
 # --- figures that FasterTransformer 2.0 publishes (its guide, NVIDIA DeepLearningExamples)

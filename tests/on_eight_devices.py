@@ -19,9 +19,9 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.decode import start
 from fastdec.decoding.inputs import checked
 from fastdec.decoding.pool import decode_all
+from fastdec.decoding.run import begin
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -108,7 +108,7 @@ def compiled(params, cases):
     max_len, *prompt = checked(MODEL, SOURCES, None, None, 10, None)
     with using(mesh):
       target = Bound(MODEL, placed)
-      state, _ = start(target, strategy, *place_rows(tuple(prompt), mesh), max_len)
+      state = begin(target, strategy, *place_rows(tuple(prompt), mesh), max_len)
       step = jax.jit(strategy.step).lower(target, state).compile()
     before, memory = state.cache.own.layers[0], state.cache.memory
     after = step.output_shardings.cache.own.layers[0]

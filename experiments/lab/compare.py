@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.inputs import width_of
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.errors import UserError
 from fastdec.evaluation.agreement import check_gaps, find_gaps
 from fastdec.evaluation.calls import decode_repeatedly
@@ -224,7 +224,7 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
   keys = [None] * count if key is None else jax.random.split(key, count)
   batches = []
   for rows, key in zip(chosen.reshape(count, batch), keys, strict=True):
-    width = int(width_of(lengths[rows]).max())
+    width = int(choose_widths(PROMPTS, lengths[rows]).max())
     batches.append((prompts[np.sort(rows), :width], key))
   return batches
 

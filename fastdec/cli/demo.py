@@ -24,7 +24,6 @@ import jax
 import fastdec as fd
 from fastdec.cli import opening, page
 from fastdec.cli.flags import Parser, whole
-from fastdec.cli.generate import stream_blocks
 from fastdec.decoding.description import label
 from fastdec.errors import UserError
 from fastdec.fields import shown
@@ -110,7 +109,7 @@ class Server(page.Server):
     generator = dataclasses.replace(self._generator, strategy=strategy)
     blocks, tokens = [], 0
     started = time.perf_counter()
-    for block, text in stream_blocks(generator, prompt, self._max_len):
+    for block, text in generator.stream_blocks(prompt, self._max_len):
       if block:
         blocks.append([text, len(block), 1000 * (time.perf_counter() - started)])
         tokens += len(block)

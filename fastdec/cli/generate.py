@@ -49,7 +49,7 @@ import dataclasses
 import math
 import pathlib
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -62,9 +62,11 @@ from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, whole
 from fastdec.cli.prompts import read_prompts
 from fastdec.cli.show import COLOURS, columns, describe_blocks
-from fastdec.decoding import few
 from fastdec.decoding.protocol import finish_reason, promise_of
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import start
 from fastdec.decoding.score import check_logprobs
+from fastdec.decoding.sizes import SINGLE
 from fastdec.errors import UserError
 from fastdec.evaluation.draft_check import TOKENS, check_draft
 from fastdec.evaluation.wallclock import measure
@@ -72,7 +74,6 @@ from fastdec.files import place_to_write, read_stdin, text_of
 from fastdec.kernels.quantized import TYPES, is_quantized
 from fastdec.terminal import plain_console
 from fastdec.text.generator import key_of
-from fastdec.text.reader import Reader, StopReader
 
 
 def main(words: Sequence[str]) -> None:
@@ -257,8 +258,8 @@ def show_stream(
   the prompt, and no call emits it.
   """
   tokens, sizes, text = [], [], ''
-  blocks = stream_blocks(
-    generator, prompt, args.max_len, args.seed, logprobs, getattr(args, 'stop', ())
+  blocks = generator.stream_blocks(
+    prompt, args.max_len, getattr(args, 'stop', ()), args.seed, logprobs
   )
   try:
     for block, piece in blocks:
@@ -270,34 +271,6 @@ def show_stream(
   finally:
     console.out()  # Ctrl-C, too, ends a line
   return tokens, sizes[1:], text
-
-
-def stream_blocks(
-  generator: fd.Generator,
-  prompt: Any,
-  max_len: int,
-  seed: int = 0,
-  logprobs: int = 0,
-  stops: Sequence[str] = (),
-) -> Iterator[tuple[list[int], str]]:
-  """Yields the tokens of each call, and the text that they complete, up to a stop string.
-
-  At the end it yields no tokens, with the text that still waited for more of them.
-  """
-  ids, context = generator.read(prompt)
-  reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
-  stream = few.stream(
-    generator.model, generator.params, np.array([ids], np.int32), generator.strategy,
-    max_len=max_len, key=key_of(generator.strategy, seed), processors=generator.processors,
-    constraint=generator.constraint, logprobs=logprobs,
-  )  # fmt: skip
-  for (block,) in stream:
-    before = reader.count
-    text = reader.add(block)
-    yield block[: reader.count - before], text
-    if reader.stop is not None:
-      break
-  yield [], reader.finish()
 
 
 def sum_up(strategy: Any, sizes: Sequence[int]) -> str:
@@ -316,11 +289,14 @@ def time_decoding(generator: fd.Generator, ids: Sequence[int], args: Any) -> str
     strategies['plain'] = fd.Greedy().with_sampling(sampling)
 
   def decode(strategy: Any) -> Any:
-    return few.decode(
-      generator.model, generator.params, np.array([ids], np.int32), strategy,
+    settings = Settings(
       max_len=args.max_len, key=key_of(strategy, args.seed), processors=generator.processors,
       constraint=generator.constraint,
     )  # fmt: skip
+    inputs = np.array([ids], np.int32)
+    run = start(generator.model, generator.params, inputs, strategy, settings, ladders=SINGLE)
+    run.advance()
+    return jax.device_get(run.decoded)
 
   lengths, timers = {}, {}
   for name, strategy in strategies.items():

@@ -24,10 +24,12 @@ from fastdec.cli import opening
 from fastdec.cli.opening import PROCESSORS, pick_flags, read_form, tuned_file
 from fastdec.cli.prompts import Prompt, hash_prompts
 from fastdec.cli.show import describe_blocks
-from fastdec.decoding import few
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.pool import decode_list
 from fastdec.decoding.protocol import finish_reason
+from fastdec.decoding.request import Settings
+from fastdec.decoding.sizes import LISTED
 from fastdec.errors import UserError
 from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
 from fastdec.folders import draft_content
@@ -215,10 +217,13 @@ def write(
     # Decode them. Each exchange of the pool adds its lines to the file.
     started = logged = time.monotonic()
     tokens = 0
-    parts = few.decode_each(
+    parts = decode_list(
       generator.model, generator.params, sources, generator.strategy, generator.rows,
-      max_len=max_len, key=keys, processors=generator.processors, constraint=generator.constraint,
-      logprobs=logprobs,
+      Settings(
+        max_len, key=keys, processors=generator.processors, constraint=generator.constraint,
+        logprobs=logprobs,
+      ),
+      LISTED,
     )  # fmt: skip
     for finished in parts:
       decoded, lines = jax.device_get(finished.decoded.checked()), []

@@ -1,26 +1,15 @@
-"""`decode` and `stream`: check the arguments, compile once for many lengths, run the loop."""
+"""`decode` and `stream`: a batch of prompts in, their texts out, at once or call by call."""
 
-import dataclasses
-import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-import numpy as np
-from jaxtyping import Array, Bool
-
-from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import most_of
-from fastdec.decoding.law import LawMaker, logprobs_of
-from fastdec.decoding.prefill import has_slots, with_more_slots, with_slots
-from fastdec.decoding.protocol import FINE, STUCK, Decoded, Prompt, check_finite, listed
-from fastdec.decoding.request import Request, prepare
-from fastdec.decoding.score import add_logprobs
+from fastdec.decoding.law import LawMaker
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import Run, start
 from fastdec.decoding.settings import Whole
-from fastdec.decoding.strategy import Strategy, check_streams, nodes_of
-from fastdec.kernels.sharding import using
+from fastdec.decoding.strategy import Strategy, check_streams
 from fastdec.models.api import Model, Params
-from fastdec.struct import Bound
 
 
 def decode(
@@ -69,26 +58,10 @@ def decode(
     UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
       cannot be divided over the mesh.
   """
-  # Check the arguments, and lay the rows out on the devices.
-  request, prompt = prepare(
-    model, params, inputs, strategy, prompt_lengths=prompt_lengths, prefix=prefix,
-    max_len=most_of(max_len, max_new_tokens), key=key, processors=processors, constraint=constraint,
-    logprobs=logprobs,
-  )  # fmt: skip
-  target, keys, bucket = request.target, request.keys, request.bucket
-  with using(request.mesh):
-    # Run the loop. It stops early when a row has filled its slots, and continues with more.
-    decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket)
-    while state is not None and not is_over:
-      prompt = with_more_slots(prompt, bucket)
-      decoded, state, is_over = _decode(target, strategy, prompt, keys, bucket, state)
-
-    # The model reads the texts of a search again for their log-probabilities.
-    if request.logprobs and decoded.logprobs is None:
-      decoded = add_logprobs(target, prompt, decoded, request.logprobs)
-    if bucket != request.max_len:
-      decoded = _resized(decoded, request.max_len, target.module.pad_id)
-    return dataclasses.replace(decoded, ruled_by=request.ruled_by)
+  settings = Settings(max_len, max_new_tokens, key, processors, constraint, logprobs)
+  run = start(model, params, inputs, strategy, settings, prompt_lengths, prefix)
+  run.advance()
+  return run.finish(run.decoded, run.prompt)
 
 
 def stream(
@@ -117,100 +90,14 @@ def stream(
       in `Decoded.finite`): their tokens are not yielded.
   """
   check_streams(strategy)
-  request, prompt = prepare(
-    model, params, inputs, strategy, prompt_lengths=prompt_lengths, prefix=prefix,
-    max_len=most_of(max_len, max_new_tokens), key=key, processors=processors, constraint=constraint,
-    logprobs=logprobs,
-  )  # fmt: skip
-  return blocks_of(request, states_of(request, prompt))
+  settings = Settings(max_len, max_new_tokens, key, processors, constraint, logprobs)
+  return stream_blocks(start(model, params, inputs, strategy, settings, prompt_lengths, prefix))
 
 
-def blocks_of(request: Request, states: Iterable[Any]) -> Iterator[list[list[int]]]:
-  """Yields the tokens that each row has gained from one state to the next."""
-  yielded = None
-  for state in states:
-    tokens, length, fault, logprobs = jax.device_get(
-      (state.tokens, state.length, state.fault, logprobs_of(state.laws))
-    )
-    check_finite(fault == FINE, fault == STUCK, request.ruled_by)
-    yielded = np.zeros_like(length) if yielded is None else yielded
-    blocks = []
-    for i, (begin, end) in enumerate(zip(yielded.tolist(), length.tolist(), strict=True)):
-      blocks.append(listed(tokens[i], begin, end, {name: x[i] for name, x in logprobs.items()}))
-    yield blocks
-    yielded = length
-
-
-def states_of(request: Request, prompt: Prompt) -> Iterator[Any]:
-  """Yields the state after the prompt and after every call, which overwrites the one before."""
-  target, strategy, bucket = request.target, request.strategy, request.bucket
-  with using(request.mesh):
-    state, _ = start(target, strategy, prompt, request.keys, bucket)
-  while True:
-    yield state
-    length, done = jax.device_get((state.length, state.done))
-    if done.all():
-      return
-    # Make one more call, with more slots if a running row has filled its own.
-    with using(request.mesh):
-      if prompt.slots is not None and length[~done].max() >= prompt.slots:
-        prompt = with_more_slots(prompt, bucket)
-        state, _ = start(target, strategy, prompt, request.keys, bucket, state)
-      state, _ = step(target, strategy, state)
-
-
-@functools.partial(jax.jit, static_argnames=('max_len', 'pad_id'))
-def _resized(decoded: Decoded, max_len: int, pad_id: int) -> Decoded:
-  return decoded.resized(max_len, pad_id)
-
-
-@functools.partial(jax.jit, static_argnames='bucket')
-def _decode(
-  target: Bound,
-  strategy: Strategy,
-  prompt: Prompt,
-  keys: Array | None,
-  bucket: int,
-  state: Any = None,
-) -> tuple[Decoded, Any, Bool[Array, '']]:
-  """Decodes from the prompt, or on from a state, until all rows have ended or one fills its slots.
-
-  Returns the result, the state if it can grow, and true if all rows are done."""
-  if state is None:
-    state = strategy.init(target, prompt, bucket, keys)
-  else:
-    state = with_slots(target, strategy, prompt, keys, bucket, state)
-  state = while_loop(
-    lambda s: ~strategy.done(s).all() & has_slots(strategy, s, prompt.slots),
-    lambda s: strategy.step(target, s),
-    state,
-    nodes_of(strategy),
-  )
-  can_grow = prompt.slots is not None
-  return strategy.result(state), state if can_grow else None, strategy.done(state).all()
-
-
-@functools.partial(jax.jit, static_argnames='bucket')
-def start(
-  target: Bound,
-  strategy: Strategy,
-  prompt: Prompt,
-  keys: Array | None,
-  bucket: int,
-  state: Any = None,
-) -> tuple[Any, Bool[Array, '']]:
-  """Runs the prompt, or gives a state more slots.
-
-  Returns the strategy's state, and true if all rows are done."""
-  if state is None:
-    state = strategy.init(target, prompt, bucket, keys)
-  else:
-    state = with_slots(target, strategy, prompt, keys, bucket, state)
-  return state, strategy.done(state).all()
-
-
-@functools.partial(jax.jit, donate_argnames='state')
-def step(target: Bound, strategy: Strategy, state: Any) -> tuple[Any, Bool[Array, '']]:
-  """Makes one more call, overwriting `state`; returns the new one, and true if all are done."""
-  state = strategy.step(target, state)
-  return state, strategy.done(state).all()
+def stream_blocks(run: Run) -> Iterator[list[list[int]]]:
+  """Yields the new tokens of each row after the prompt and after every call."""
+  run.advance(0)
+  yield run.read_new()
+  while not run.is_over:
+    run.advance(1)
+    yield run.read_new()

@@ -1,9 +1,6 @@
 """Inputs of a decode, checked before anything is compiled, and made into a `Prompt`.
 
-Each shape needs a compiled program, so there are few. Padded prompts have one of few widths
-(`width_of`), and the loop has slots for one of few numbers of tokens (`bucket_of`). The most tokens
-that a row may emit are data.
-"""
+The sizes that they are padded to are chosen later (`sizes`)."""
 
 import dataclasses
 import functools
@@ -25,21 +22,7 @@ IDS, PICTURES = (
   'integer ids of shape [rows, tokens]',
   ('pictures of shape [rows, height, width, channels]'),
 )
-LEAST_WIDTH = 16
-# widths double up to here; beyond it, where padding costs more, there are four an octave
-DOUBLED_TO = 512
 LEAST_SHARED = 32  # tokens
-
-
-def most_of(max_len: Any, max_new_tokens: Any) -> Any:
-  """Returns the most tokens that a row may emit, which has two names; None: neither is given.
-
-  Raises:
-    UserError: both are given.
-  """
-  if max_len is not None and max_new_tokens is not None:
-    raise UserError('max_len and max_new_tokens are two names of one number: give one of them')
-  return max_new_tokens if max_len is None else max_len
 
 
 def checked(
@@ -342,18 +325,6 @@ def _threefry(key: Array) -> Array:
   return jax.vmap(made)(words) if key.ndim else made(words)
 
 
-def padded(model: Model, prompt: Prompt) -> Prompt:
-  """Pads the prompt and its source to one of few widths, within the model's positions.
-
-  A start token alone stays alone, and pictures stay as they are."""
-  if model.fixed_length is not None:
-    return prompt
-  inputs = None if prompt.inputs is None else _wide(model, prompt.inputs, source_pad(model))
-  is_start = model.start_id is not None and prompt.tokens.shape[1] == 1
-  tokens = prompt.tokens if is_start else _wide(model, prompt.tokens, model.pad_id)
-  return Prompt(inputs, tokens, prompt.length, prompt.empty, prompt.limit)
-
-
 def shared(model: Model, prompt: Prompt) -> Prompt:
   """Finds what is the same in all rows: the beginning of prompts (`begun_alike`), or the source."""
   tokens, inputs = prompt.tokens, prompt.inputs
@@ -381,48 +352,3 @@ def begun_alike(model: Model, rows: Sequence[Int[np.ndarray, ' _']]) -> int:
   octave = 2 ** (max(same, 1).bit_length() - 1)
   length = octave * 3 // 2 if same >= octave * 3 // 2 else octave
   return length if length >= LEAST_SHARED else 0
-
-
-def _wide(model: Model, ids: Int[np.ndarray, 'b t'], pad_id: int) -> Int[np.ndarray, 'b wide']:
-  b, t = ids.shape
-  width, limit = _width_of(t), model.max_positions
-  if limit is not None:
-    width = max(min(width, limit), t)
-  filled = np.full((b, width), pad_id, ids.dtype)
-  filled[:, :t] = ids
-  return filled
-
-
-@functools.cache
-def _width_of(length: int) -> int:
-  return int(width_of(np.array(length)))
-
-
-def width_of(lengths: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """Returns the smallest of 16, 32, 64, ..., 512, then as in `bucket_of`, that holds each length.
-
-  >>> width_of(np.array([3, 16, 17, 40, 513])).tolist()
-  [16, 16, 32, 64, 640]
-  """
-  doubled = 2 ** np.ceil(np.log2(np.maximum(lengths, LEAST_WIDTH))).astype(int)
-  return np.where(lengths <= DOUBLED_TO, doubled, _four_an_octave(lengths))
-
-
-def bucket_of(model: Model, max_len: int) -> int:
-  """Returns the tokens that a loop has slots for if a row may emit `max_len`.
-
-  It is `max_len` if all outputs of the model have one length. Else it is rounded up to 16, 32, 48,
-  ..., 128, 160, 192, 224, 256, 320, ...: each slot costs time at every call."""
-  return max_len if model.fixed_length is not None else _bucket_of(max_len)
-
-
-@functools.cache
-def _bucket_of(max_len: int) -> int:
-  return int(_four_an_octave(np.array(max_len)))
-
-
-def _four_an_octave(n: Int[np.ndarray, '*n']) -> Int[np.ndarray, '*n']:
-  """Rounds up to a multiple of a quarter of the power of two below, and of 16 at least."""
-  octave = 2 ** np.floor(np.log2(np.maximum(n - 1, 1))).astype(int)
-  step = np.maximum(LEAST_WIDTH, octave // 4)
-  return np.asarray(-(-n // step) * step)

@@ -100,12 +100,12 @@ class ForcingLaw(Law, Protocol):
     ...
 
 
-def begun(target: Bound, prompt: Prompt, max_len: int) -> tuple[Any, ...]:
+def begin(target: Bound, prompt: Prompt, max_len: int) -> tuple[Any, ...]:
   """Returns the states of the target's laws behind the prompt."""
   return tuple(law.init(target.module, prompt, max_len) for law in target.laws)
 
 
-def changed(
+def change(
   target: Bound, states: tuple[Any, ...], draft: Draft, logits: Float[Array, 'b n v']
 ) -> Float[Array, 'b n v']:
   """Returns the logits, or log-probabilities, of each node as the target's laws change them."""
@@ -114,7 +114,7 @@ def changed(
   return logits
 
 
-def logprobs_of(states: tuple[Any, ...]) -> dict[str, Any]:
+def read_logprobs(states: tuple[Any, ...]) -> dict[str, Any]:
   """Returns the log-probabilities that laws have noted, by their names in `Decoded`."""
   results: dict[str, Any] = {}
   for state in states:
@@ -122,6 +122,6 @@ def logprobs_of(states: tuple[Any, ...]) -> dict[str, Any]:
   return results
 
 
-def observed(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:
+def observe(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:
   """Returns the states of the target's laws behind these tokens."""
   return tuple(law.observe(state, emitted) for law, state in zip(target.laws, states, strict=True))

@@ -20,13 +20,14 @@ from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import (
   FINE,
   STUCK,
+  Accepted,
   Draft,
   Drafter,
   Prefill,
   Prompt,
   Rule,
   Step,
-  fault_of,
+  find_fault,
 )
 from fastdec.decoding.sampling import is_among
 from fastdec.decoding.text import Text
@@ -52,7 +53,7 @@ class DecodeState:
   block_sizes: Int[Array, 'b t']  # tokens emitted by each call
   calls: Int[Array, ' b']
   draft_calls: Int[Array, ' b']
-  fault: Int[Array, ' b']  # the first of the logits that chose tokens (`fault_of`)
+  fault: Int[Array, ' b']  # the first of the logits that chose tokens (`find_fault`)
   cache: Any
   drafter: Any  # the drafter's own state
   laws: Any  # the states of the target's laws, which know the text up to the root
@@ -106,21 +107,20 @@ def init(
   taps_read = getattr(drafter, 'taps', ())
   hidden, taps, cache = read_text(target, prompt, cache, taps_read)
 
+  # The rule chooses the first token as the bonus of a draft that consists only of the last one.
+  zeros = jnp.zeros(b, jnp.int32)
   last = take_node(prompt.tokens, prompt.length - 1)[:, None]
-  own = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
-  allowed = suppress(own, model.suppressed_ids)
-  nothing_drafted, laws = Draft(last, Topology.chain(1)), law.begun(target, prompt, max_len)
-  logits = law.changed(target, laws, nothing_drafted, allowed)
-  root = rule(
-    _fold(keys, jnp.zeros(b, jnp.int32)), nothing_drafted, logits, jnp.ones((b, 1), bool)
-  ).bonus
+  raw_logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
+  allowed_logits = suppress(raw_logits, model.suppressed_ids)
+  nothing_drafted, laws = Draft(last, Topology.chain(1)), law.begin(target, prompt, max_len)
+  logits = law.change(target, laws, nothing_drafted, allowed_logits)
+  root = rule(_fold(keys, zeros), nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
   end = model.eos_ids[0] if model.eos_ids else model.pad_id
   root = jnp.where(prompt.empty, end, root)
 
   prefill = Prefill(prompt, memory, hidden, taps, root, capacity, max_len)
-  zeros = jnp.zeros(b, jnp.int32)
   limit = zeros + max_len if prompt.limit is None else prompt.limit
-  first = law.Emitted(root[:, None], zeros + 1, zeros[:, None], own)
+  first = law.Emitted(root[:, None], zeros + 1, zeros[:, None], raw_logits)
   return DecodeState(
     tokens=jnp.full((b, max_len), model.pad_id, jnp.int32).at[:, 0].set(root),
     length=zeros + 1,
@@ -130,10 +130,10 @@ def init(
     block_sizes=jnp.zeros((b, max_len), jnp.int32),
     calls=zeros,
     draft_calls=zeros,
-    fault=jnp.where(prompt.empty, FINE, fault_of(allowed[:, 0], logits[:, 0])),
+    fault=jnp.where(prompt.empty, FINE, find_fault(allowed_logits[:, 0], logits[:, 0])),
     cache=cache,
     drafter=drafter.init(target, prefill),
-    laws=law.observed(target, laws, first),
+    laws=law.observe(target, laws, first),
     keys=keys,
   )
 
@@ -168,83 +168,96 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # Score: one call of the target over all nodes, the root included.
   apply = apply_with(model, getattr(drafter, 'taps', ()))
   hidden, taps, cache = apply(params, draft.tokens, topology.nodes, state.cache)
-  own = model.unembed(params, hidden)
-  allowed = suppress(own, model.suppressed_ids)
-  logits = law.changed(target, state.laws, draft, allowed)
+  raw_logits = model.unembed(params, hidden)
+  allowed_logits = suppress(raw_logits, model.suppressed_ids)
+  logits = law.change(target, state.laws, draft, allowed_logits)
 
   # Accept: the rule names the last node of a path, and the bonus after it.
-  acceptable = _acceptable(draft, state, model.eos_ids, model.suppressed_ids)
+  acceptable = _find_acceptable(draft, state, model.eos_ids, model.suppressed_ids)
   accepted = rule(rule_keys, draft, logits, acceptable)
   path = topology.path_to(accepted.node)
-  state, count = _emit(state, draft, path, accepted.node, accepted.bonus, model.eos_ids)
+  block = _cut_block(state, draft, path, accepted, model.eos_ids)
+  text = Text(state.tokens, state.length).append(block.tokens, block.count)
 
   # Each emitted token was chosen by the logits of the node before it; the other logits of the call
   # do not matter.
-  is_read = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < count[:, None]
-  faults = jnp.take_along_axis(fault_of(allowed, logits), path, axis=1)
+  is_read = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < block.count[:, None]
+  faults = jnp.take_along_axis(find_fault(allowed_logits, logits), path, axis=1)
   fault = jnp.where(state.finite, jnp.where(is_read, faults, FINE).max(axis=1), state.fault)
 
-  # Commit: the cache keeps the root and the accepted path. The nodes of a chain stand in order
+  # Commit: the cache keeps the root and the accepted path. The nodes of a chain are in order
   # already, so without a path nothing is copied.
-  cache = cache.commit(None if topology.is_chain else path, count)
+  cache = cache.commit(None if topology.is_chain else path, block.count)
 
   # Observe: the drafter sees the results of the call, and the laws read on.
-  seen = Step(
-    draft=draft, hidden=hidden, taps=taps, logits=logits, accepted=accepted, path=path, count=count,
-    root=state.root, tokens=state.tokens, length=state.length,
+  root = jnp.where(state.done, state.root, block.last)
+  results = Step(
+    draft=draft, hidden=hidden, taps=taps, logits=logits, accepted=accepted, path=path,
+    count=block.count, root=root, tokens=text.tokens, length=text.length,
   )  # fmt: skip
-  drafter_state = drafter.observe(target, drafter_state, seen)
-  emitted = law.Emitted(seen.block(path.shape[1]), count, path, own)
-  laws = law.observed(target, state.laws, emitted)
-  return dataclasses.replace(state, fault=fault, cache=cache, drafter=drafter_state, laws=laws)
-
-
-def _acceptable(
-  draft: Draft, state: DecodeState, eos_ids: tuple[int, ...], suppressed_ids: tuple[int, ...]
-) -> Bool[Array, 'b n']:
-  """Nodes that may be emitted: not below an end, within the row's limit, not a suppressed token."""
-  topology = draft.topology
-  ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
-  below_end = (ancestors & is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
-  tokens_left = state.limit - state.length
-  allowed = with_rows(topology.acceptable, 2) & ~is_among(draft.tokens, suppressed_ids)
-  return allowed & ~below_end & (with_rows(topology.depths, 2) <= tokens_left[:, None])
-
-
-def _emit(
-  state: DecodeState,
-  draft: Draft,
-  path: Int[Array, 'b m'],
-  node: Int[Array, ' b'],
-  bonus: Int[Array, ' b'],
-  eos_ids: tuple[int, ...],
-) -> tuple[DecodeState, Int[Array, ' b']]:
-  """Appends the accepted drafts and, unless they end the row, the bonus.
-
-  Returns the state and the number of tokens, 0 in finished rows."""
-  depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
-  drafts = take_node(depths, node)  # accepted ones
-  last = take_node(draft.tokens, node)
-  cut = ((drafts > 0) & is_among(last, eos_ids)) | (state.length + drafts >= state.limit)
-  count = jnp.where(state.done, 0, drafts + (~cut).astype(jnp.int32))
-
-  block = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
-  index = jnp.arange(block.shape[1], dtype=jnp.int32)[None]
-  block = jnp.where(index == drafts[:, None], bonus[:, None], block)
-  text = Text(state.tokens, state.length).append(block, count)
+  emitted = law.Emitted(results.block(path.shape[1]), block.count, path, raw_logits)
   runs = (~state.done).astype(jnp.int32)
-  sizes = Text(state.block_sizes, state.calls).append(count[:, None], runs)
-  newest = jnp.where(cut, last, bonus)
+  sizes = Text(state.block_sizes, state.calls).append(block.count[:, None], runs)
+  is_end = is_among(block.last, model.eos_ids) | (text.length >= state.limit)
   return dataclasses.replace(
     state,
     tokens=text.tokens,
     length=text.length,
-    root=jnp.where(state.done, state.root, newest),
-    done=state.done | is_among(newest, eos_ids) | (text.length >= state.limit),
+    root=root,
+    done=state.done | is_end,
     block_sizes=sizes.tokens,
     calls=sizes.length,
     draft_calls=state.draft_calls + draft.calls * runs,
-  ), count
+    fault=fault,
+    cache=cache,
+    drafter=drafter.observe(target, drafter_state, results),
+    laws=law.observe(target, state.laws, emitted),
+  )
+
+
+def _find_acceptable(
+  draft: Draft, state: DecodeState, eos_ids: tuple[int, ...], suppressed_ids: tuple[int, ...]
+) -> Bool[Array, 'b n']:
+  """Finds nodes that may be emitted: not below an end, within the row's limit, not suppressed."""
+  topology = draft.topology
+  ancestors = with_rows(topology.mask, 3) & ~jnp.eye(topology.n, dtype=bool)[None]
+  below_end = (ancestors & is_among(draft.tokens, eos_ids)[:, None, :]).any(-1)
+  tokens_left = state.limit - state.length
+  is_within_limit = with_rows(topology.depths, 2) <= tokens_left[:, None]
+  is_allowed = with_rows(topology.acceptable, 2) & ~is_among(draft.tokens, suppressed_ids)
+  return is_allowed & ~below_end & is_within_limit
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+  """The tokens that a call emits."""
+
+  tokens: Int[Array, 'b m']
+  count: Int[Array, ' b']  # how many of them are valid: 0 in finished rows
+  last: Int[Array, ' b']  # the newest token; meaningless in finished rows
+
+
+def _cut_block(
+  state: DecodeState,
+  draft: Draft,
+  path: Int[Array, 'b m'],
+  accepted: Accepted,
+  eos_ids: tuple[int, ...],
+) -> _Block:
+  """Returns the accepted drafts and, unless they end the row, the bonus."""
+  depths = jnp.broadcast_to(draft.topology.depths, draft.tokens.shape)
+  drafts = take_node(depths, accepted.node)  # number of accepted ones
+  last = take_node(draft.tokens, accepted.node)
+  is_cut = ((drafts > 0) & is_among(last, eos_ids)) | (state.length + drafts >= state.limit)
+
+  tokens = jnp.pad(jnp.take_along_axis(draft.tokens, path[:, 1:], axis=1), ((0, 0), (0, 1)))
+  index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+  tokens = jnp.where(index == drafts[:, None], accepted.bonus[:, None], tokens)
+  return _Block(
+    tokens=tokens,
+    count=jnp.where(state.done, 0, drafts + (~is_cut).astype(jnp.int32)),
+    last=jnp.where(is_cut, last, accepted.bonus),
+  )
 
 
 def _fold(keys: Array | None, data: Int[Array, ' b']) -> Array | None:

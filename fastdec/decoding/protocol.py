@@ -51,14 +51,13 @@ class Prompt:
   empty: Bool[HostArray, ' b']  # rows with nothing to decode: they end at once
   # most tokens that a row may emit; None: as many as there are slots for
   limit: Int[HostArray, ' b'] | None = None
-  # tokens behind the prompt that caches have slots for at first (`prefill.with_first_slots`); None:
-  # all
+  # tokens after the widest prompt that caches have slots for (`sizes`); None: for all
   slots: int | None = struct.static(default=None)
   # tokens that all rows begin with, fewer than any row has (`inputs.shared`)
   shared: int = struct.static(default=0)
   one_source: bool = struct.static(default=False)  # all rows have the same inputs
   chunk: int = struct.static(default=256)  # tokens read at once, at most
-  # slots that caches may have at last (`prefill.in_few_sizes`); None: as follows from max_len
+  # most slots that caches may ever have (`sizes`); None: as follows from max_len
   most: int | None = struct.static(default=None)
 
   def source_length(self, model: Model) -> Int[Array, ' b']:
@@ -182,10 +181,10 @@ def finish_reason(model: Model, tokens: Sequence[int]) -> Literal['end', 'length
   return 'end' if is_whole else 'length'
 
 
-def fault_of(own: Float[Array, '*b v'], changed: Float[Array, '*b v']) -> Int[Array, '*b']:
-  """Returns why logits, which laws have changed, have no best token: STUCK or BROKEN; or FINE."""
-  fault = jnp.where(has_best(own), STUCK, BROKEN)
-  return jnp.where(has_best(changed), FINE, fault).astype(jnp.int32)
+def find_fault(raw_logits: Float[Array, '*b v'], logits: Float[Array, '*b v']) -> Int[Array, '*b']:
+  """Returns STUCK if the laws left `logits` no best token, BROKEN if the model did; else FINE."""
+  fault = jnp.where(has_best(raw_logits), STUCK, BROKEN)
+  return jnp.where(has_best(logits), FINE, fault).astype(jnp.int32)
 
 
 def check_finite(finite: Any, stuck: Any, ruled_by: Sequence[str]) -> None:

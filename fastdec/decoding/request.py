@@ -14,33 +14,42 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from fastdec.decoding.inputs import (
-  bucket_of,
   check_prompt_positions,
   limit_of,
-  padded,
   prompt_of,
   row_keys,
-  shared,
   unpadded_rows,
   without_left_pads,
 )
 from fastdec.decoding.law import Law, LawMaker
-from fastdec.decoding.prefill import few_width, has_few_sizes, in_few_sizes, with_first_slots
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, check_logprobs
 from fastdec.decoding.settings import check_one_per_row
+from fastdec.decoding.sizes import BATCH, Ladders, Sizes
 from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.kernels.sharding import mesh_of, place_rows
+from fastdec.kernels.sharding import mesh_of
 from fastdec.models.api import Model, Params, check_model, source_words
 from fastdec.struct import Bound
 
 
 @dataclasses.dataclass(frozen=True)
+class Settings:
+  """What a caller wants besides a strategy, unchecked; see `decode` for the fields."""
+
+  max_len: Any = None
+  max_new_tokens: Any = None
+  key: Any = None
+  processors: Any = None
+  constraint: Any = None
+  logprobs: Any = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Request:
-  """Settings of a decode of n rows.
+  """Settings of a decode of n rows, checked.
 
   Attributes:
     model: as the caller has it; it reads the inputs.
@@ -51,7 +60,6 @@ class Request:
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
     ruled_by: the settings that rule out tokens, see `Decoded`.
     mesh: devices that the parameters lie on; None: one device.
-    few: the bucket is one of very few.
   """
 
   model: Model
@@ -62,20 +70,18 @@ class Request:
   logprobs: int
   ruled_by: tuple[str, ...]
   mesh: Mesh | None
-  few: bool = False
 
   @property
   def max_len(self) -> int:
     """Most tokens that any row may emit."""
     return int(self.limit.max())
 
-  @property
-  def bucket(self) -> int:
-    """`max_len` rounded up to one of few numbers, so that there are few programs."""
-    model = self.target.module
-    if self.few and hasattr(self.strategy, 'emitted') and model.fixed_length is None:
-      return few_width(self.max_len, None)  # its slots grow with the text
-    return bucket_of(model, self.max_len)
+  def choose_sizes(self, ladders: Ladders, longest_prompt: int) -> Sizes:
+    """Returns the sizes of programs by a policy; rows of a mesh have no joint width."""
+    if self.mesh is not None and ladders.joint:
+      ladders = dataclasses.replace(BATCH, outputs=ladders.outputs)
+    longest = longest_prompt + self.max_len
+    return Sizes.choose(ladders, self.target.module, self.strategy, self.max_len, longest)
 
 
 def prepare(
@@ -83,52 +89,23 @@ def prepare(
   params: Params,
   inputs: Any,
   strategy: Strategy,
-  *,
-  prompt_lengths: Any,
-  prefix: Any,
-  max_len: Any,
-  key: Any,
-  processors: Any,
-  constraint: Any,
-  logprobs: Any,
-  few: bool = False,
+  settings: Settings,
+  prompt_lengths: Any = None,
+  prefix: Any = None,
 ) -> tuple[Request, Prompt]:
-  """Returns the request, and the prompt of its rows, padded and on the devices; see `decode`.
-
-  few: the prompt gets one of few sizes, if it can (`prefill.in_few_sizes`)."""
+  """Returns the request, and the prompt of its rows, whose arrays are NumPy's; see `decode`."""
   check_model(model, params)
   check_strategy(strategy)
   prompt = prompt_of(model, inputs, prompt_lengths, prefix)
-  rows = len(prompt.tokens)
-  request = _request(
-    model, params, strategy, rows, max_len=max_len, key=key, processors=processors,
-    constraint=constraint, logprobs=logprobs,
-  )  # fmt: skip
+  request = _check_settings(model, params, strategy, len(prompt.tokens), settings)
   prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
   check_prompt_positions(model, prompt, request.max_len)
   strategy.check(model, prompt, request.max_len)
-
-  if few and request.mesh is None and has_few_sizes(model, strategy):
-    longest = int(prompt.length.max()) + request.max_len
-    return request, in_few_sizes(model, prompt, longest)
-  prompt = with_first_slots(model, strategy, padded(model, prompt), request.bucket)
-  if request.mesh is None:
-    prompt = shared(model, prompt)
-  prompt, keys = place_rows((prompt, request.keys), request.mesh)
-  return dataclasses.replace(request, keys=keys), prompt
+  return request, prompt
 
 
 def prepare_each(
-  model: Model,
-  params: Params,
-  inputs: Any,
-  strategy: Strategy,
-  *,
-  max_len: Any,
-  key: Any,
-  processors: Any,
-  constraint: Any,
-  logprobs: Any,
+  model: Model, params: Params, inputs: Any, strategy: Strategy, settings: Settings
 ) -> tuple[Request, list[Int[np.ndarray, ' _']]]:
   """Returns the request, and the ids of each source or prompt; see `decode_each`."""
   check_model(model, params)
@@ -139,10 +116,7 @@ def prepare_each(
     sources.append(without_left_pads(model, name, i, row))
     if name == 'prompt' and not len(sources[i]):
       raise UserError(f'prompt {i} is empty: give at least one token')
-  request = _request(
-    model, params, strategy, len(sources), max_len=max_len, key=key, processors=processors,
-    constraint=constraint, logprobs=logprobs,
-  )  # fmt: skip
+  request = _check_settings(model, params, strategy, len(sources), settings)
   if not sources:
     return request, sources
 
@@ -162,33 +136,34 @@ def prepare_each(
   return request, sources
 
 
-def _request(
-  model: Model,
-  params: Params,
-  strategy: Strategy,
-  rows: int,
-  *,
-  max_len: Any,
-  key: Any,
-  processors: Any,
-  constraint: Any,
-  logprobs: Any,
+def _check_settings(
+  model: Model, params: Params, strategy: Strategy, rows: int, settings: Settings
 ) -> Request:
-  """Checks the settings of `rows` rows."""
+  """Checks the settings of `rows` rows.
+
+  Raises:
+    UserError: a setting that is out of range, has another number of rows, or is given twice.
+  """
+  max_len = settings.max_len
+  if settings.max_new_tokens is not None:
+    if max_len is not None:
+      raise UserError('max_len and max_new_tokens are two names of one number: give one of them')
+    max_len = settings.max_new_tokens
   limit = limit_of(model, max_len)
   check_one_per_row('max_len', limit, rows)
   sampling = getattr(strategy, 'sampling', None)
   if isinstance(sampling, Sampling):
     sampling.check_rows(rows)
+  processors, constraint = settings.processors, settings.constraint
   ended = ended_by(model, processors)
-  laws = laws_of(ended, strategy, rows, processors, constraint, logprobs)
+  laws = laws_of(ended, strategy, rows, processors, constraint, settings.logprobs)
   return Request(
     model=model,
     target=Bound(ended, params, laws),
     strategy=strategy,
     limit=np.full(rows, limit),
-    keys=None if key is None else row_keys(key, rows),
-    logprobs=int(logprobs),
+    keys=None if settings.key is None else row_keys(settings.key, rows),
+    logprobs=int(settings.logprobs),
     ruled_by=ruled_by(strategy, constraint, processors),
     # A look at every leaf takes a noticeable part of a short text's time.
     mesh=None if jax.device_count() == 1 else mesh_of(params),

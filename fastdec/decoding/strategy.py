@@ -35,7 +35,7 @@ class Strategy(Protocol):
   Three more members are optional: `nodes`, the tokens of a row in one call (1 without it);
   `rules_out`, the names of settings that rule out tokens; and `emitted(state)`, the tokens int32[b]
   of each row so far. With the latter, `Prompt.slots` may be fewer than max_len, and the state grows
-  (`prefill.with_slots`).
+  (`run.Run.grow`).
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -166,7 +166,7 @@ class LoopStrategy:
   def result(self, state: loop.DecodeState) -> Decoded:
     counts = (state.block_sizes, state.calls, state.draft_calls)
     decoded = Decoded(state.tokens, state.length, *counts, state.finite, stuck=state.stuck)
-    return dataclasses.replace(decoded, **law.logprobs_of(state.laws))
+    return dataclasses.replace(decoded, **law.read_logprobs(state.laws))
 
 
 def select_rows(strategy: T, rows: Any) -> T:

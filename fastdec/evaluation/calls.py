@@ -14,13 +14,13 @@ from jaxtyping import Array
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop, while_loop
-from fastdec.decoding.decode import start
-from fastdec.decoding.inputs import bucket_of, checked, padded
+from fastdec.decoding.inputs import checked
 from fastdec.decoding.loop import DecodeState
-from fastdec.decoding.prefill import with_first_slots
 from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.rules.rejection import Warped
+from fastdec.decoding.run import begin
+from fastdec.decoding.sizes import BATCH, Sizes, exact_widths
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.machine import computes_bfloat16
@@ -92,11 +92,12 @@ class Calls:
   ) -> 'Calls':
     """Runs the prompt; then `drafter` proposes and `Exact` judges. Arguments as in `fd.decode`.
 
-    Caches have the slots that `fd.decode` starts with (`prefill.with_first_slots`)."""
+    Caches have the slots that `fd.decode` starts with, and nothing is padded."""
     strategy = Drafted(drafter)
     _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
-    prompt = with_first_slots(target.module, strategy, prompt, max_len)
-    state, _ = start(target, strategy, prompt, None, max_len)
+    ladders = exact_widths(prompt, max_len)
+    prompt = Sizes.choose(ladders, target.module, strategy, max_len, max_len).begin(prompt)
+    state = begin(target, strategy, prompt, None, max_len)
     return cls(target, strategy, state, calls)
 
   def __call__(self) -> Any:
@@ -222,9 +223,9 @@ def decode_repeatedly(
   model = target.module
   max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
   strategy.check(model, prompt, max_len)
-  return _decode_repeatedly(
-    target, strategy, padded(model, prompt), keys, bucket_of(model, max_len), times
-  )
+  sizes = Sizes.choose(BATCH, model, strategy, max_len, max_len)
+  prompt = dataclasses.replace(sizes.begin(prompt), slots=None)
+  return _decode_repeatedly(target, strategy, prompt, keys, sizes.most_tokens(prompt), times)
 
 
 @functools.partial(jax.jit, static_argnames='slots')

@@ -11,7 +11,7 @@ import functools
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,14 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fastdec.decoding import few
+from fastdec.decoding.decode import stream_blocks
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
-from fastdec.decoding.protocol import Decoded, finish_reason, promise_of
-from fastdec.decoding.request import ended_by
+from fastdec.decoding.pool import Finished, decode_list
+from fastdec.decoding.protocol import finish_reason, promise_of
+from fastdec.decoding.request import Settings, ended_by
+from fastdec.decoding.run import start
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
-from fastdec.decoding.strategy import LoopStrategy, check_strategy, with_settings
+from fastdec.decoding.sizes import LISTED, SINGLE
+from fastdec.decoding.strategy import LoopStrategy, check_strategy, check_streams, with_settings
 from fastdec.errors import UserError, UserNote
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
@@ -203,36 +206,30 @@ class Generator:
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     listed = prompt if isinstance(prompt, Sequence) and not is_one else [prompt]
     variables = self._variables(settings, listed)
-    arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
-    arguments['logprobs'] = logprobs
+    strategy, decoding = self._settings(settings, max_new_tokens, processors, constraint, seed)
+    decoding = dataclasses.replace(decoding, logprobs=logprobs)
     if not is_one and not isinstance(prompt, Sequence):
       kind = type(prompt).__name__
       raise UserError(f'give a prompt or a list of prompts, not a value of the kind {kind}')
-    prompts = [self.read(one, **variables) for one in listed]
+    prompts, texts = [], []
+    for one in listed:
+      ids, context = self.read(one, **variables)
+      prompts.append(ids)
+      texts.append(_Writing(self.tokenizer, context, stops))
 
-    # Decode. Texts come as they end, so each is put in the place of its prompt.
-    model = ended_by(self.model, arguments['processors'])
-    texts: list[Any] = [None] * len(prompts)
-    for row in self._decode(prompts, stops, arguments):
-      # Turn tokens into text, up to the first stop string.
-      _, context = prompts[row.index]
-      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
-      text = reader.add(row.tokens) + reader.finish()
-      tokens = row.tokens[: reader.count]
-      blocks = blocks_by_calls([int(token) for token in tokens], row.sizes)
-      is_stopped = reader.stop is not None
-      texts[row.index] = Generated(
-        text=text,
-        tokens=[int(token) for token in tokens],
-        blocks=blocks,
-        calls=len(blocks) - 1 if is_stopped else row.calls,
-        finish_reason='stop' if is_stopped else finish_reason(model, tokens),
-        seconds=time.perf_counter() - started,
-        logprobs=[token.logprob for token in tokens] if logprobs else None,
-        top_logprobs=[token.top_logprobs for token in tokens] if logprobs else None,
-        _read_by=(self.tokenizer, context),
-      )
-    return texts[0] if is_one else texts
+    # Decode, and turn tokens into text up to the first stop string. A text with stop strings is
+    # decoded call by call, since no call is needed after one. A search has its text at the end.
+    by_call = bool(stops) and isinstance(strategy, LoopStrategy) and len(prompts) == 1
+    for index, blocks, calls in self._write(prompts, strategy, decoding, by_call):
+      text = texts[index]
+      text.add(blocks)
+      text.calls += calls
+      text.seconds = time.perf_counter() - started
+      if by_call and text.is_stopped:
+        break
+    model = ended_by(self.model, decoding.processors)
+    outputs = [text.finish(model, bool(logprobs)) for text in texts]
+    return outputs[0] if is_one else outputs
 
   def stream(
     self,
@@ -249,15 +246,44 @@ class Generator:
     Text that may begin a stop string is held back until the next tokens decide.
 
     Raises:
-      UserError: as a call; a strategy that knows its text at the end alone, such as `Beam`. Most
+      UserError: as a call; a strategy that knows its text only at the end, such as `Beam`. Most
         mistakes are raised at once, those that show only in the trace at the first piece.
     """
+    blocks = self.stream_blocks(
+      prompt, max_new_tokens, stop, seed, 0, processors, constraint, **settings
+    )
+    return (piece for _, piece in blocks if piece)
+
+  def stream_blocks(
+    self,
+    prompt: Any,
+    max_new_tokens: Whole = DEFAULT_MAX_LEN,
+    stop: Any = (),
+    seed: Whole = 0,
+    logprobs: Whole = 0,
+    processors: Processors | None = None,
+    constraint: Constraint | None = None,
+    **settings: Any,
+  ) -> Iterator[tuple[list[int], str]]:
+    """Yields the tokens of each call with the text that they complete, as `stream`.
+
+    The last pair has no tokens, and the text that still waited for more of them."""
     variables = self._variables(settings, [prompt])
-    arguments = self._arguments(settings, max_new_tokens, processors, constraint, seed)
+    strategy, decoding = self._settings(settings, max_new_tokens, processors, constraint, seed)
+    check_streams(strategy)
+    decoding = dataclasses.replace(decoding, logprobs=logprobs)
     ids, context = self.read(prompt, **variables)
-    reader = StopReader(Reader(self.tokenizer, context), _stop_strings(stop), with_special=True)
-    blocks = self._stream(ids, arguments)
-    return _pieces(blocks, reader)
+    text = _Writing(self.tokenizer, context, _stop_strings(stop))
+    blocks = self._write([ids], strategy, decoding, by_call=True)
+
+    def read_pairs() -> Iterator[tuple[list[int], str]]:
+      for _, new, _ in blocks:
+        yield text.add(new)
+        if text.is_stopped:
+          break
+      yield [], text.reader.finish()
+
+    return read_pairs()
 
   def chat(self, messages: Any, **settings: Any) -> Any:
     """Writes the answer to messages, by the chat template of the tokenizer.
@@ -354,15 +380,15 @@ class Generator:
         strategy = dataclasses.replace(strategy, draft=(_with_start(draft, start), params))
         object.__setattr__(self, 'strategy', strategy)
 
-  def _arguments(
+  def _settings(
     self,
     settings: Mapping[str, Any],
     max_new_tokens: Any,
     processors: Any,
     constraint: Any,
     seed: Any,
-  ) -> dict[str, Any]:
-    """Checks the arguments of a call, and returns them as `fd.decode` takes them."""
+  ) -> tuple[Any, Settings]:
+    """Checks the arguments of a call; returns the strategy, and the settings of the decode."""
     limits = max_new_tokens if np.ndim(max_new_tokens) == 1 else [max_new_tokens]
     for most in limits:
       count('max_new_tokens', most, 1, 'at least 1')
@@ -385,49 +411,31 @@ class Generator:
     if changes:
       processors = dataclasses.replace(processors or Processors(), **changes)
     strategy = with_settings(self.strategy, sampling)
-    return {
-      'strategy': strategy,
-      'processors': processors,
-      'constraint': constraint,
-      'max_len': max_new_tokens,
-      'key': key_of(strategy, seed),
-    }
+    key = key_of(strategy, seed)
+    return strategy, Settings(max_new_tokens, None, key, processors, constraint)
 
-  def _decode(
-    self,
-    prompts: Sequence[tuple[list[int], list[int]]],
-    stops: Sequence[str],
-    arguments: dict[str, Any],
-  ) -> Iterator['_Row']:
-    """Yields the tokens of each prompt as they end."""
-    inputs = [ids for ids, _ in prompts]
+  def _write(
+    self, prompts: Sequence[list[int]], strategy: Any, settings: Settings, by_call: bool
+  ) -> Iterator[tuple[int, list[list[Any]], int]]:
+    """Decodes prompts; yields the place of each in the list, its blocks, and the number of calls.
+
+    Texts come as they end, or `by_call` as the blocks of the only text. Arguments are checked at
+    once, and the program is traced with the first block.
+    """
+    if not prompts:
+      return iter(())
+    target = (self.model, self.params)
+    if by_call:
+      inputs = np.array(prompts, np.int32)
+      blocks = stream_blocks(start(*target, inputs, strategy, settings, ladders=SINGLE))
+      return ((0, block, int(number > 0)) for number, block in enumerate(blocks))
     mesh = mesh_of(self.params) if jax.device_count() > 1 else None
-    if not inputs:
-      return
-    if len(inputs) > 1 or mesh is not None:
-      parts = few.decode_each(self.model, self.params, inputs, rows=self.rows, **arguments)
-      for part in parts:
-        yield from _rows(part.decoded, part.indices.tolist())
-    elif stops and isinstance(self.strategy, LoopStrategy):
-      # A stream makes no more calls after a stop string. Only the loop streams; a search does not.
-      _, context = prompts[0]
-      reader = StopReader(Reader(self.tokenizer, context), stops, with_special=True)
-      tokens, sizes = [], []
-      for block in self._stream(inputs[0], arguments):
-        tokens += block
-        sizes.append(len(block))
-        reader.add(block)
-        if reader.stop is not None:
-          break
-      yield _Row(0, tokens, sizes[1:], len(sizes) - 1)
-    else:
-      decoded = few.decode(self.model, self.params, np.array(inputs, np.int32), **arguments)
-      yield from _rows(decoded, [0])
-
-  def _stream(self, ids: list[int], arguments: dict[str, Any]) -> Iterator[list[Any]]:
-    """Yields the blocks of one text. Arguments are checked at once, and traced at the first."""
-    blocks = few.stream(self.model, self.params, np.array([ids], np.int32), **arguments)
-    return (block for (block,) in blocks)
+    if len(prompts) > 1 or mesh is not None:
+      return _whole_texts(decode_list(*target, prompts, strategy, self.rows, settings, LISTED))
+    run = start(*target, np.array(prompts, np.int32), strategy, settings, ladders=SINGLE)
+    run.advance()
+    decoded = run.finish(jax.device_get(run.decoded), run.prompt)
+    return _whole_texts([Finished(np.array([0]), decoded, run.calls)])
 
 
 def _languages_of(model: Any, tokenizer: Any, source: str | None, target: str | None) -> Languages:
@@ -472,45 +480,71 @@ def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
     raise UserError(f'{names} each say how to draft: give one of them, or a strategy in words')
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-  """Tokens that were decoded from a prompt."""
+class _Writing:
+  """A text while it is written: tokens become text, up to the first of some strings."""
 
-  index: int  # of the prompt
-  tokens: list[Any]  # `protocol.Noted`, if there are log-probabilities
-  sizes: list[int]  # tokens of each call; the first token came with the prompt
-  calls: int
+  def __init__(self, tokenizer: Any, context: list[int], stops: Sequence[str]) -> None:
+    self.reader = StopReader(Reader(tokenizer, context), stops, with_special=True)
+    self.calls = 0
+    self.seconds = 0.0
+    self._read_by = tokenizer, context
+    self._text = ''
+    self._tokens: list[Any] = []  # `protocol.Noted`, if there are log-probabilities
+    self._blocks: list[list[int]] = []
+
+  @property
+  def is_stopped(self) -> bool:
+    return self.reader.stop is not None
+
+  def add(self, blocks: Sequence[list[Any]]) -> tuple[list[Any], str]:
+    """Adds the tokens of some calls, up to the end of the text.
+
+    Returns those that belong to it, and the text that they complete."""
+    added, text = [], ''
+    for block in blocks:
+      before = self.reader.count
+      text += self.reader.add(block)
+      kept = block[: self.reader.count - before]
+      added += kept
+      if kept:
+        self._blocks.append([int(token) for token in kept])
+    self._tokens += added
+    self._text += text
+    return added, text
+
+  def finish(self, model: Any, has_logprobs: bool) -> Generated:
+    """Returns the whole text."""
+    tokens, is_stopped = self._tokens, self.is_stopped
+    return Generated(
+      text=self._text + self.reader.finish(),
+      tokens=[int(token) for token in tokens],
+      blocks=self._blocks,
+      calls=len(self._blocks) - 1 if is_stopped else self.calls,
+      finish_reason='stop' if is_stopped else finish_reason(model, tokens),
+      seconds=self.seconds,
+      logprobs=[token.logprob for token in tokens] if has_logprobs else None,
+      top_logprobs=[token.top_logprobs for token in tokens] if has_logprobs else None,
+      _read_by=self._read_by,
+    )
 
 
-def _rows(decoded: Decoded, indices: Sequence[int]) -> Iterator[_Row]:
-  """Yields the rows of a result, which are those of the prompts with these indices."""
-  decoded = jax.device_get(decoded).checked()
-  for row, index in enumerate(indices):
-    sizes = decoded.block_sizes[row]
-    yield _Row(index, decoded.written(row), sizes[sizes > 0].tolist(), int(decoded.calls[row]))
+def _whole_texts(parts: Iterable[Finished]) -> Iterator[tuple[int, list[list[Any]], int]]:
+  """Yields the place, the blocks and the calls of each text that has ended."""
+  for part in parts:
+    decoded = jax.device_get(part.decoded).checked()
+    for row, place in enumerate(part.indices.tolist()):
+      blocks = blocks_by_calls(decoded.written(row), decoded.block_sizes[row].tolist())
+      yield place, blocks, int(decoded.calls[row])
 
 
-def blocks_by_calls(tokens: list[int], sizes: Sequence[int]) -> list[list[int]]:
-  """Cuts tokens by their calls; the first came with the prompt."""
+def blocks_by_calls(tokens: list[Any], sizes: Sequence[int]) -> list[list[Any]]:
+  """Cuts tokens by their calls; the first came with the prompt. Sizes of 0 end no block."""
   blocks, begin = [tokens[:1]], 1
   for size in sizes:
-    if begin < len(tokens):
+    if size and begin < len(tokens):
       blocks.append(tokens[begin : begin + size])
     begin += size
   return blocks
-
-
-def _pieces(blocks: Iterator[list[int]], reader: StopReader) -> Iterator[str]:
-  """Yields the text of blocks until a stop string."""
-  for block in blocks:
-    piece = reader.add(block)
-    if piece:
-      yield piece
-    if reader.stop is not None:
-      return
-  piece = reader.finish()
-  if piece:
-    yield piece
 
 
 def _with_start(model: Any, start: int) -> Any:

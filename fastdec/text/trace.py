@@ -29,11 +29,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fastdec import folders, struct
-from fastdec.decoding import few
 from fastdec.decoding.description import describe
 from fastdec.decoding.inputs import row_keys
 from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import start
 from fastdec.decoding.settings import Whole, count
+from fastdec.decoding.sizes import SINGLE
 from fastdec.decoding.strategy import LoopStrategy, check_streams
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
@@ -253,16 +255,18 @@ def trace(
   for i, ids in enumerate(prompts):
     if keys is not None:
       own_key = keys[i : i + 1]
-    states = few.states(
-      model, params, np.array([ids], np.int32), watched, max_len=max_len,
-      key=own_key, processors=processors, constraint=constraint,
+    settings = Settings(
+      max_len=max_len, key=own_key, processors=processors, constraint=constraint
     )  # fmt: skip
-    state: Any = next(states)
-    kept = jax.device_get((state.tokens, state.length))
-    for state in states:
-      *kept, call = jax.device_get((state.tokens, state.length, state.drafter[1]))
+    run = start(model, params, np.array([ids], np.int32), watched, settings, ladders=SINGLE)
+    run.advance(0)
+    text = run.read_new()[0]
+    while not run.is_over:
+      run.advance(1)
+      text += run.read_new()[0]
+      call = jax.device_get(run.state.drafter[1])
       calls.append(jax.tree.map(lambda x: x[0], call))
-    texts.append(kept[0][0, : int(kept[1][0])].tolist())
+    texts.append(text)
     call_ends.append(len(calls))
   recorded = Trace(
     [[*map(int, ids)] for ids in prompts], texts, dtype=dtype, strategy=describe(strategy)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdec.decoding.inputs import row_keys, unpadded_rows, width_of
+from fastdec.decoding.inputs import row_keys, unpadded_rows
+from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
 
@@ -68,7 +69,7 @@ def _read_texts(model: Model, inputs: Any) -> list[np.ndarray]:
   if not lengths.all():
     raise UserError('a prompt is empty: give at least one token')
   last_that_fits = int(np.ceil(WIDEST * len(lengths))) - 1
-  width = np.sort(width_of(lengths))[last_that_fits]
+  width = np.sort(choose_widths(PROMPTS, lengths))[last_that_fits]
   return [prompt for prompt in prompts if len(prompt) <= width]
 
 

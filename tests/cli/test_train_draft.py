@@ -28,9 +28,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
     ended = fastdec(*words)
     assert ended.code == 130 and not out.exists()
   assert '6 of them new' not in ended.out  # they were kept
-  monkeypatch.setattr(
-    prompt_file.few, 'decode_each', lambda *args, **kw: pytest.fail('written again')
-  )
+  monkeypatch.setattr(prompt_file, 'decode_list', lambda *args, **kw: pytest.fail('written again'))
   changed = fastdec(*words, '--seed=1', '--steps=3').mistake
   assert 'was made with other settings (steps, seed): give another --out' in changed
   ended = fastdec(*words)

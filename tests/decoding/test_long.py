@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import inputs, prefill
-from fastdec.decoding.decode import _decode
+from fastdec.decoding import inputs, prefill, sizes
 from fastdec.decoding.protocol import Prompt
+from fastdec.decoding.run import make_calls
+from fastdec.decoding.sizes import BATCH, Sizes
 from fastdec.models.api import Nodes
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
@@ -28,14 +29,10 @@ SEES = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)
 TREE = Nodes(np.array([-1, 0, 0, 1], np.int32), np.array([0, 1, 1, 2], np.int32), SEES)
 
 
-def chunks_of(monkeypatch, width):
-  monkeypatch.setattr(prefill, 'CHUNK', width)
-
-
 @pytest.mark.usefixtures('in_float64')
 @pytest.mark.parametrize('name', MODELS)
 @pytest.mark.wide('lm with windows')
-def test_a_text_read_in_chunks_is_read_as_at_once(name, monkeypatch):
+def test_a_text_read_in_chunks_is_read_as_at_once(name):
   """Rows have different lengths. Then a tree of nodes sees the same memory, in rings too."""
   case, length = made(name), jnp.array([T, 6, 1], jnp.int32)
   words = case.model.vocab_size
@@ -44,11 +41,10 @@ def test_a_text_read_in_chunks_is_read_as_at_once(name, monkeypatch):
   sources = None if case.model.start_id is None else jnp.asarray(case.rows()['inputs'])
 
   def read(width):
-    chunks_of(monkeypatch, width)
-
     @jax.jit
     def states(params):
-      target, prompt = Bound(case.model, params), Prompt(sources, text, length, length < 1)
+      prompt = Prompt(sources, text, length, length < 1, chunk=width)
+      target = Bound(case.model, params)
       capacity = prefill.capacity_of(prompt, 4, TREE.n)
       if width > T:  # a number of slots: no layer is a ring
         capacity = capacity.total
@@ -67,7 +63,7 @@ def test_a_text_read_in_chunks_is_read_as_at_once(name, monkeypatch):
 
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)
 @pytest.mark.wide('two-calls')
-def test_methods_write_the_same_in_as_many_calls(name, monkeypatch):
+def test_methods_write_the_same_in_as_many_calls(name):
   """Drafters that read the prompt read it in chunks too."""
   strategy = (LOSSLESS | OTHERS)[name](hash_kit())
   rng = np.random.default_rng(0)
@@ -76,12 +72,10 @@ def test_methods_write_the_same_in_as_many_calls(name, monkeypatch):
   keys = jax.random.split(jax.random.key(0), 3)
 
   def write(width):
-    chunks_of(monkeypatch, width)
-
     @jax.jit
     def decoded():
       target = Bound(HashLM(), {})
-      state = strategy.init(target, prompt, 12, keys)
+      state = strategy.init(target, dataclasses.replace(prompt, chunk=width), 12, keys)
       go_on = lambda state: ~strategy.done(state).all()
       return strategy.result(
         jax.lax.while_loop(go_on, functools.partial(strategy.step, target), state)
@@ -122,18 +116,18 @@ def test_caches_that_grow_hold_what_full_ones_hold(name, monkeypatch):
   model = anew([])
   decode = lambda: fd.decode(model, {}, long_prompts(), strategy, max_len=48, key=key)
   full = decode()
-  monkeypatch.setattr(prefill, 'FIRST', 4)
-  programs = _decode._cache_size()
+  monkeypatch.setattr(sizes, 'FIRST', 4)
+  programs = make_calls._cache_size()
   jax.tree.map(np.testing.assert_array_equal, full, decode())
   # of 4, 24 and 48 tokens; the beams end before
-  assert _decode._cache_size() == programs + (2 if name == 'beam' else 3)
+  assert make_calls._cache_size() == programs + (2 if name == 'beam' else 3)
 
 
 def test_caches_grow_in_streams_and_pools(monkeypatch):
   """Three texts in a pool of two rows, so that one enters when the caches have grown."""
   prompts = long_prompts()
   expected = [oracle(HashLM(), row, 48) for row in prompts]
-  monkeypatch.setattr(prefill, 'FIRST', 4)
+  monkeypatch.setattr(sizes, 'FIRST', 4)
   pooled = fd.decode_all(HashLM(), {}, prompts, fd.Greedy(), 48, rows=2)
   assert [
     row[:n].tolist() for row, n in zip(pooled.tokens, pooled.lengths, strict=True)
@@ -148,18 +142,19 @@ def test_caches_grow_in_streams_and_pools(monkeypatch):
 def test_every_model_s_cache_grows(name, monkeypatch):
   case = made(name)
   full = case.decode(fd.Greedy(), 24)
-  monkeypatch.setattr(prefill, 'FIRST', 3)
+  monkeypatch.setattr(sizes, 'FIRST', 3)
   jax.tree.map(np.testing.assert_array_equal, full, case.decode(fd.Greedy(), 24))
 
 
 def test_slots_are_doubled():
   prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
-  prompt, slots = prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 640), []
+  of_batch = lambda max_len: Sizes.choose(BATCH, HashLM(), fd.Greedy(), max_len, 32 + max_len)
+  prompt, slots = of_batch(640).begin(prompt), []
   while prompt.slots is not None:
     slots.append(prompt.slots)
-    prompt = prefill.with_more_slots(prompt, 640)
+    prompt = of_batch(640).grow(prompt, 32 + slots[-1])
   assert slots == [64, 160, 352]
-  assert prefill.with_first_slots(HashLM(), fd.Greedy(), prompt, 64).slots is None
+  assert of_batch(64).begin(prompt).slots is None
 
 
 @pytest.mark.parametrize('name', LOSSLESS | OTHERS)

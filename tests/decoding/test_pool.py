@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import pool
+from fastdec.decoding import run
 from fastdec.decoding.pool import decode_all, decode_each, groups_of
 from fastdec.models.transformer import Transformer, TransformerConfig
 from tests.decoding.fakes import HashLM
@@ -141,7 +141,7 @@ def test_groups(lengths, least, groups):
   ({'key': 0}, 'key=0 is no random key'),
 ])  # fmt: skip
 def test_mistakes_are_answered_before_anything_is_decoded(monkeypatch, change, words):
-  monkeypatch.setattr(pool, '_exchange', None)
+  monkeypatch.setattr(run, 'make_calls', None)
   arguments = {
     'model': MODEL,
     'params': {},

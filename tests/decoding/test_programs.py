@@ -6,9 +6,21 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import few, pool
-from fastdec.decoding.decode import _decode, start, step
-from fastdec.decoding.inputs import bucket_of, checked, padded, prompt_of, width_of
+from fastdec.decoding import pool
+from fastdec.decoding.decode import stream_blocks
+from fastdec.decoding.inputs import checked, prompt_of
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import Coming, Limits, make_calls, start
+from fastdec.decoding.sizes import (
+  BATCH,
+  LISTED,
+  OUTPUTS,
+  PROMPTS,
+  SINGLE,
+  Sizes,
+  choose_width,
+  choose_widths,
+)
 from fastdec.models.api import Nodes, causal
 from fastdec.models.attention import local_mask, node_mask
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
@@ -51,7 +63,23 @@ def lowered(tokens):
   """The program for a prompt of `tokens` tokens."""
   params = jax.eval_shape(TINY.init, jax.random.key(0))
   max_len, prompt, _ = checked(TINY, np.full((1, tokens), 2), None, None, 4, None)
-  return _decode.lower(Bound(TINY, params), fd.Greedy(), prompt, None, max_len)
+  target, coming = Bound(TINY, params), Coming(prompt, None)
+  return make_calls.lower(target, fd.Greedy(), None, coming, Limits(), max_len)
+
+
+def begin_single(model, params, inputs, strategy, **settings):
+  return start(model, params, inputs, strategy, Settings(**settings), ladders=SINGLE)
+
+
+def decode_single(*args, **settings):
+  run = begin_single(*args, **settings)
+  run.advance()
+  return run.finish(jax.device_get(run.decoded), run.prompt)
+
+
+def decode_listed(model, params, inputs, strategy, rows, **settings):
+  settings = Settings(**settings)
+  return pool.in_order(pool.decode_list(model, params, inputs, strategy, rows, settings, LISTED))
 
 
 def test_a_long_prompt_s_mask_is_not_in_the_program():
@@ -83,14 +111,14 @@ def test_a_chain_s_mask_is_compared_as_it_would_be_stored(slots):
 @pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
 @pytest.mark.wide('greedy', 'speculative')
 def test_prompts_of_ten_lengths_and_limits_compile_two_programs(name):
-  strategy, before = METHODS[name](hash_kit()), _decode._cache_size()
+  strategy, before = METHODS[name](hash_kit()), make_calls._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
     out = fd.decode(MODEL, {}, [prompt], strategy, max_len=max_len)
     expected = oracle(MODEL, prompt, max_len)
     assert out.tokens.shape == out.block_sizes.shape == (1, max_len)
     assert out.tokens[0].tolist() == expected + [0] * (max_len - len(expected))
     assert out.lengths[0] == len(expected) == 1 + out.block_sizes.sum()
-  assert _decode._cache_size() == before + 2  # of prompts of up to 16 tokens, and up to 32
+  assert make_calls._cache_size() == before + 2  # of prompts of up to 16 tokens, and up to 32
 
 
 HEADS, DRAFT = hash_kit().heads('separate'), hash_kit().draft
@@ -114,14 +142,14 @@ SWEEPS = {
 @pytest.mark.parametrize('name', SWEEPS)
 @pytest.mark.wide('speculative', 'beams')
 def test_a_sweep_over_settings_is_one_program(name):
-  before = _decode._cache_size()
+  before = make_calls._cache_size()
   for strategy in SWEEPS[name]:
     fd.decode(MODEL, {}, [[3, 4]], strategy, max_len=4, key=jax.random.key(0))
-  assert _decode._cache_size() == before + 1
+  assert make_calls._cache_size() == before + 1
 
 
 def test_beams_of_ten_limits_compile_one_program():
-  before = _decode._cache_size()
+  before = make_calls._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
     out = fd.decode(MODEL, {}, [prompt[:16]], fd.Beam(2, n_best=2), max_len=max_len)
     assert out.nbest_tokens.shape == (
@@ -130,15 +158,15 @@ def test_beams_of_ten_limits_compile_one_program():
       max_len,
     ) and out.tokens.shape == out.block_sizes.shape == (1, max_len)
     assert int(out.lengths[0]) <= max_len
-  assert _decode._cache_size() == before + 1
+  assert make_calls._cache_size() == before + 1
 
 
 def test_streams_of_ten_lengths_and_limits_compile_two_programs_each_way():
-  before = start._cache_size(), step._cache_size()
+  before = make_calls._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
     blocks = fd.stream(MODEL, {}, [prompt], fd.Greedy(), max_len=max_len)
     assert [token for (block,) in blocks for token in block] == oracle(MODEL, prompt, max_len)
-  assert (start._cache_size(), step._cache_size()) == (before[0] + 2, before[1] + 2)
+  assert make_calls._cache_size() == before + 4
 
 
 @pytest.fixture
@@ -168,8 +196,9 @@ def test_a_chat_of_any_lengths_and_limits_compiles_six_programs_whole_and_stream
   for length, max_len in CHAT:
     prompt = rng.integers(2, 13, length).tolist()
     compiled_before = len(compiled)
-    out = few.decode(model, {}, [prompt], strategy, max_len=max_len)
-    blocks = [block for (block,) in few.stream(model, {}, [prompt], strategy, max_len=max_len)]
+    out = decode_single(model, {}, [prompt], strategy, max_len=max_len)
+    run = begin_single(model, {}, [prompt], strategy, max_len=max_len)
+    blocks = [block for (block,) in stream_blocks(run)]
     expected = oracle(model, prompt, max_len)
     assert out.tokens.shape == out.block_sizes.shape == (1, max_len)
     assert out.tokens[0].tolist() == expected + [0] * (max_len - len(expected))
@@ -189,25 +218,24 @@ LISTS = (((3, 60, 9, 30, 7), 9, 1), ((5,) * 16, 30, 0), ((1, 64) * 10, 9, 0), ((
 @pytest.mark.parametrize('name', ['greedy', 'speculative', 'lookup', 'lookahead'])
 @pytest.mark.wide('greedy')
 def test_lists_of_any_lengths_limits_and_numbers_share_programs(name, compiled):
-  """One for each size of texts, of 4 rows, and of 16; and a small one where a state grows."""
+  """One for each size of texts, of 4 rows, and of 16."""
   model, strategy = FlatLM(eos_ids=()), METHODS[name](hash_kit())
   rng = np.random.default_rng(1)
   for lengths, max_len, programs in LISTS:
     prompts, before = [rng.integers(2, 13, n).tolist() for n in lengths], len(compiled)
-    out = pool.in_order(few.decode_each(model, {}, prompts, strategy, 16, max_len=max_len))
+    out = decode_listed(model, {}, prompts, strategy, 16, max_len=max_len)
     assert out.tokens.tolist() == [oracle(model, prompt, max_len, ()) for prompt in prompts]
-    grown = ['jit(start)'] if max(lengths) + max_len > 128 > max(lengths) else []
-    assert compiled[before:] == [*grown, *['jit(_exchange)'] * programs]
+    assert compiled[before:] == ['jit(make_calls)'] * programs
 
 
 def test_a_long_list_and_a_long_beginning_have_programs_of_their_own():
   """A text of their widths is cheaper, and a beginning is read once."""
-  before = pool._exchange._cache_size()
+  before = make_calls._cache_size()
   long = [3] * 300
   for prompts in ([[3, 4]] * 7, [[3, 4]] * 8, [long, [4] * 300], [long, [*long[1:], 4]]):
-    out = pool.in_order(few.decode_each(FlatLM(), {}, prompts, fd.Greedy(), 1, max_len=3))
+    out = decode_listed(FlatLM(), {}, prompts, fd.Greedy(), 1, max_len=3)
     assert out.tokens[0, : out.lengths[0]].tolist() == oracle(FlatLM(), prompts[0], 3)
-  assert pool._exchange._cache_size() == before + 4
+  assert make_calls._cache_size() == before + 4
 
 
 FEW = {name: METHODS[name] for name in ('tree', 'speculative', 'lookup', 'jacobi', 'lookahead')} | {
@@ -228,9 +256,9 @@ def test_few_programs_write_what_many_write(name):
     'logprobs': 2,
   }
   expected = jax.device_get(fd.decode(model, {}, rows, strategy, **arguments))
-  made = few.decode(model, {}, rows, strategy, **arguments)
+  made = decode_single(model, {}, rows, strategy, **arguments)
   jax.tree.map(np.testing.assert_array_equal, made, expected)
-  listed = pool.in_order(few.decode_each(model, {}, rows, strategy, 16, **arguments))
+  listed = decode_listed(model, {}, rows, strategy, 16, **arguments)
   jax.tree.map(np.testing.assert_array_equal, listed, expected)
 
 
@@ -247,7 +275,7 @@ def test_few_programs_see_the_true_length_of_a_text(changes, in_float64):
   for length, max_len in ((30, 20), (250, 100), (290, 40)):
     prompt = [np.random.default_rng(length).integers(2, 17, length).tolist()]
     arguments = {'max_len': max_len, 'logprobs': 1}
-    made = few.decode(model, params, prompt, fd.Greedy(), **arguments)
+    made = decode_single(model, params, prompt, fd.Greedy(), **arguments)
     expected = fd.decode(model, params, prompt, fd.Greedy(), **arguments)
     np.testing.assert_array_equal(made.tokens, expected.tokens)
     np.testing.assert_allclose(made.logprobs, expected.logprobs, rtol=1e-9)
@@ -255,31 +283,31 @@ def test_few_programs_see_the_true_length_of_a_text(changes, in_float64):
 
 
 def test_pools_of_ten_lengths_and_limits_compile_two_programs():
-  before = pool._exchange._cache_size()
+  before = make_calls._cache_size()
   for prompt, max_len in zip(prompts(), MAX_LENS, strict=True):
     out = pool.decode_all(MODEL, {}, [np.array(prompt)] * 4, fd.Greedy(), max_len, rows=4)
     assert out.tokens.shape == (4, max_len)
     assert out.tokens[3, : out.lengths[3]].tolist() == oracle(MODEL, prompt, max_len)
-  assert pool._exchange._cache_size() == before + 2
+  assert make_calls._cache_size() == before + 2
 
 
 def test_lists_of_several_lengths_share_a_pool():
-  before = pool._exchange._cache_size()
+  before = make_calls._cache_size()
   for count in (5, 6, 8):
     out = pool.decode_all(MODEL, {}, prompts()[:count], fd.Greedy(), max_new_tokens=9)
     for prompt, tokens, length in zip(prompts(), out.tokens, out.lengths, strict=False):
       assert tokens[:length].tolist() == oracle(MODEL, prompt, 9)
-  assert pool._exchange._cache_size() == before + 1
+  assert make_calls._cache_size() == before + 1
   with pytest.raises(fd.UserError, match='two names of one number'):
     fd.decode(MODEL, {}, [[3]], fd.Greedy(), max_len=3, max_new_tokens=3)
 
 
 def test_the_pool_s_widths_are_not_the_longest_source_s():
   """The model has no positions, like T5."""
-  before = pool._exchange._cache_size()
+  before = make_calls._cache_size()
   for length in (17, 19, 31):
     pool.decode_all(MODEL, {}, [np.full(length, 3)] * 4, fd.Greedy(), 5, rows=4)
-  assert pool._exchange._cache_size() == before + 1
+  assert make_calls._cache_size() == before + 1
 
 
 def test_sources_of_ten_lengths_compile_two_programs():
@@ -288,36 +316,38 @@ def test_sources_of_ten_lengths_compile_two_programs():
   sources = [[*prompt[:31], 1] for prompt in prompts()]
   together = fd.decode(TRANSLATOR, params, sources, fd.Greedy(), max_len=8)
   assert len({tuple(row) for row in together.tokens.tolist()}) > 3
-  before = _decode._cache_size()
+  before = make_calls._cache_size()
   for source, expected in zip(sources, together.tokens.tolist(), strict=True):
     assert (
       fd.decode(TRANSLATOR, params, [source], fd.Greedy(), max_len=8).tokens[0].tolist() == expected
     )
-  assert _decode._cache_size() <= before + 2
+  assert make_calls._cache_size() <= before + 2
+
+
+def begun(model, prompt):
+  return Sizes.choose(BATCH, model, fd.Greedy(), 8, 28).begin(prompt)
 
 
 def test_padding_stays_within_the_model_s_positions():
-  wide = padded(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 33), 3), None, np.full((1, 20), 3)))
+  wide = begun(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 33), 3), None, np.full((1, 20), 3)))
   assert wide.inputs.shape == (1, 40) and wide.tokens.shape == (1, 32)
   assert (wide.inputs[0, 33:] == 0).all() and wide.length.tolist() == [21]
-  start_alone = padded(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 3), 3), None, None))
+  start_alone = begun(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 3), 3), None, None))
   assert start_alone.tokens.shape == (1, 1)
 
 
 def test_pictures_keep_their_shape_and_length():
   prompt = prompt_of(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
-  assert padded(IMAGES, prompt) is prompt
-  assert (
-    bucket_of(IMAGES, IMAGES.fixed_length) == IMAGES.fixed_length == 48
-    and bucket_of(IMAGES, 17) == 17
-  )
+  assert begun(IMAGES, prompt) is prompt and IMAGES.fixed_length == 48
+  for max_len in (48, 17):
+    assert Sizes.choose(BATCH, IMAGES, fd.Greedy(), max_len, 1).most_tokens(prompt) == max_len
 
 
 def test_widths_and_buckets():
   """Slots cost time at every call. So a bucket is at most a quarter larger than its length, unless
   it is small."""
   some = np.arange(1, 5000)
-  buckets = np.array([bucket_of(MODEL, n) for n in some.tolist()])
+  buckets = np.array([choose_width(OUTPUTS, n) for n in some.tolist()])
   assert sorted(set(buckets.tolist()))[:12] == [
     16,
     32,
@@ -333,6 +363,6 @@ def test_widths_and_buckets():
     256,
   ]
   assert (buckets >= some).all() and (buckets - some < np.maximum(16, some / 4)).all()
-  widths = width_of(some)
+  widths = choose_widths(PROMPTS, some)
   assert sorted(set(widths.tolist()))[:9] == [16, 32, 64, 128, 256, 512, 640, 768, 896]
   assert (widths >= some).all() and (widths[512:] == buckets[512:]).all()

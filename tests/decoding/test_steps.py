@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
+from fastdec.decoding.run import Coming, Limits, make_calls
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -121,7 +121,9 @@ def step_of(model, strategy):
   max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
   params = jax.eval_shape(model.init, jax.random.key(0))
   step = of_loop(
-    _decode.lower(Bound(model, params), strategy, prompt, None, max_len).compile().as_text()
+    make_calls.lower(Bound(model, params), strategy, None, Coming(prompt, None), Limits(), max_len)
+    .compile()
+    .as_text()
   )
   assert len(step) > 20
   return step

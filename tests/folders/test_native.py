@@ -14,8 +14,8 @@ from flax.traverse_util import unflatten_dict
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
-from fastdec.decoding.decode import _decode
 from fastdec.decoding.inputs import checked
+from fastdec.decoding.run import Coming, Limits, make_calls
 from fastdec.folders import stored
 from fastdec.folders.stored import Stored
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -90,7 +90,9 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
     strategy = fd.Blockwise((there.heads, there.head_params(as_stored=as_stored)))
     loaded = there.params(as_stored=as_stored)
     max_len, prompt, _ = checked(there.model, [[3, 4, 1]], None, None, 4, None)
-    text = _decode.lower(Bound(there.model, loaded), strategy, prompt, None, max_len).as_text()
+    coming = Coming(prompt, None)
+    target = Bound(there.model, loaded)
+    text = make_calls.lower(target, strategy, None, coming, Limits(), max_len).as_text()
     sizes = {
       'x'.join(map(str, leaf.shape))
       for leaf in jax.tree.leaves((params, head_params))

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.law import Emitted, begun, changed, observed
+from fastdec.decoding.law import Emitted, begin, change, observe
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.request import ended_by
 from fastdec.decoding.sampling import Sampling
@@ -262,9 +262,9 @@ def scores_of(model, params, text, settings):
   logits = model.unembed(params, hidden)[:, t - 5 : t - 1]
   target = Bound(model, params, fd.Processors.of(settings).laws(model, b))
   prompt = Prompt(None, text[:, :-4], np.full(b, t - 4), np.zeros(b, bool))
-  states = begun(target, prompt, settings.get('max_new_tokens', 24))
+  states = begin(target, prompt, settings.get('max_new_tokens', 24))
   draft = Draft(jnp.asarray(text[:, t - 5 : t - 1]), Topology.chain(4))
-  return changed(target, states, draft, logits)
+  return change(target, states, draft, logits)
 
 
 # Settings that warp the law of a sample, in the order in which transformers applies them.
@@ -286,13 +286,13 @@ def test_laws_of_single_places_are_those_of_transformers(shared):
     if any(word in settings for word in LACKING):
       continue
     target = Bound(model, {}, fd.Processors.of(settings).laws(model, b))
-    states = begun(target, prompt, 24)
+    states = begin(target, prompt, 24)
     for i in range(n, ids.shape[1]):
       newest, nodes = jnp.asarray(ids[:, i : i + 1]), jnp.zeros((b, 1), int)
       one = Emitted(newest, jnp.ones(b, int), nodes, jnp.asarray(logits)[:, None])
-      states = observed(target, states, one)
+      states = observe(target, states, one)
     draft = Draft(jnp.asarray(ids[:, -1:]), Topology.chain(1))
-    processed = changed(target, states, draft, jnp.asarray(logits)[:, None])
+    processed = change(target, states, draft, jnp.asarray(logits)[:, None])
     warps = {word: settings[word] for word in WARPS if word in settings}
     law = np.exp(Sampling(**warps).log_probs(processed))[:, 0]
     rows = reference['rows'][name]

@@ -7,8 +7,8 @@ for the others. The encoder's memory is not copied: cross-attention reads the be
 several queries.
 
 Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own:
-suppressed tokens are left out of the search, not of the law. The stopping rules are Hugging Face's,
-with its names.
+suppressed tokens are left out of the search, and keep their probability. The stopping rules are
+Hugging Face's, with its names.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.decoding import law
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
-from fastdec.decoding.law import Emitted, begun, changed, observed
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
@@ -119,12 +119,10 @@ class Beam:
       )
     if _is_set(self.unknown_penalty) and self.unknown_id is None:
       raise UserError(
-        'an unknown_penalty needs the token it is for: give unknown_id, as the tokenizer has it'
+        'unknown_penalty needs the token that it is for: give unknown_id, from the tokenizer'
       )
     if _is_set(self.diversity) and self.groups == 1:
-      raise UserError(
-        'diversity is between groups of beams, and there is one: give groups=2 or more'
-      )
+      raise UserError('diversity needs several groups of beams: give groups=2 or more')
     if self.max_len is not None:
       if not _is_line(self.max_len):
         raise UserError(
@@ -140,7 +138,7 @@ class Beam:
     """See `Strategy.check`."""
     if self.unknown_id is not None and self.unknown_id >= model.vocab_size:
       raise UserError(
-        f'unknown_id={self.unknown_id} is no token: the model knows 0 to {model.vocab_size - 1}'
+        f'unknown_id={self.unknown_id} must be a token: the model knows 0 to {model.vocab_size - 1}'
       )
     if self.max_len is not None and model.fixed_length is not None:
       raise UserError(
@@ -165,18 +163,24 @@ class Beam:
     capacity = capacity_of(prompt, max_len, nodes=1)
     cache = model.init_cache(params, memory_of(target, prompt), b, capacity)
     hidden, _, cache = read_text(target, prompt, cache)
-    cache = by_rows(self._spread_cache)(cache)
+    cache = by_rows(lambda cache: cache.gather(self._spread(jnp.arange(len(cache.length)))))(cache)
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)
-    limit, last = self._limit(model, prompt, max_len), take_node(prompt.tokens, prompt.length - 1)
-    laws = begun(target, dataclasses.replace(prompt, limit=limit), max_len)
+    last = take_node(prompt.tokens, prompt.length - 1)
+    limit = prompt.limit
+    if limit is None:
+      limit = jnp.full(prompt.length.shape, max_len, jnp.int32)
+    if self.max_len is not None:
+      source = prompt.length if prompt.inputs is None else prompt.source_length(model)
+      limit = jnp.minimum(_on_line(self.max_len, source).clip(1), limit)
+    laws = law.begin(target, dataclasses.replace(prompt, limit=limit), max_len)
     laws = jax.tree.map(lambda x: jnp.repeat(x[:, None], self.size, axis=1), laws)
 
     shape = (b, self.groups, self.size // self.groups)
     beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
     zeros, done = jnp.zeros(b, jnp.int32), jnp.zeros(shape[:2], bool)
     state = BeamState(beams, zeros, limit, done, jnp.ones(b, bool), cache, laws)
-    state = self._advanced(target, state, self._spread(last), logits)
+    state = self._advance(target, state, self._spread(last), logits)
     beams = state.beams.end_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
     done, finite = state.done | prompt.empty[:, None], state.finite | prompt.empty
     return dataclasses.replace(state, beams=beams, done=done, finite=finite)
@@ -188,7 +192,7 @@ class Beam:
     hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
     cache = cache.commit(None, self._spread(~state.done.all(1)).astype(jnp.int32))
     logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
-    return self._advanced(target, dataclasses.replace(state, cache=cache), newest, logits)
+    return self._advance(target, dataclasses.replace(state, cache=cache), newest, logits)
 
   def done(self, state: BeamState) -> Bool[Array, ' b']:
     return state.done.all(axis=1)
@@ -204,14 +208,13 @@ class Beam:
   def result(self, state: BeamState) -> Decoded:
     """Returns the best hypotheses over all groups.
 
-    `calls` counts steps: a row may go on after its best hypothesis has ended. A row without any
+    `calls` counts steps: a row may continue after its best hypothesis has ended. A row without any
     hypothesis has length 0: nothing was left to write."""
     tokens, scores, lengths = state.beams.best(self.n_best)
     lengths, max_len = lengths[:, 0], tokens.shape[-1]
     finite = state.finite & (lengths > 0)
-    block_sizes = (jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1).astype(
-      jnp.int32
-    )
+    is_emitted = jnp.arange(max_len, dtype=lengths.dtype)[None] < lengths[:, None] - 1
+    block_sizes = is_emitted.astype(jnp.int32)
     nothing = jnp.zeros_like(lengths)
     return Decoded(
       tokens[:, 0], lengths, block_sizes, state.length - 1, nothing, finite,
@@ -222,71 +225,71 @@ class Beam:
     """Repeats one value a row for every beam of the row."""
     return jnp.repeat(x, self.size, axis=0)
 
-  def _spread_cache(self, cache: Any) -> Any:
-    return cache.gather(self._spread(jnp.arange(len(cache.length))))
-
-  def _limit(self, model: Any, prompt: Prompt, max_len: int) -> Int[Array, ' b']:
-    limit = (
-      jnp.full(prompt.length.shape, max_len, jnp.int32) if prompt.limit is None else prompt.limit
-    )
-    if self.max_len is None:
-      return limit
-    source = prompt.length if prompt.inputs is None else prompt.source_length(model)
-    return jnp.minimum(_on_line(self.max_len, source).clip(1), limit)
-
   def _newest(self, state: BeamState) -> Int[Array, ' r']:
     """Returns the last token of each running beam."""
     tokens = state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1])
     return take_node(tokens, self._spread(state.length) - 1)
 
-  def _advanced(
+  def _advance(
     self, target: Bound, state: BeamState, newest: Int[Array, ' r'], logits: Float[Array, 'b w v']
   ) -> BeamState:
-    """Adds one more token to every running beam, by the target's law behind its `newest` one."""
+    """Adds one more token to every running beam, by the target's logits after its newest one."""
     b, size, v = logits.shape
-    own = suppress(jax.nn.log_softmax(logits, axis=-1), target.module.suppressed_ids)
 
-    def by_beam(laws: Any) -> Any:
+    def flatten(laws: Any) -> Any:
       return jax.tree.map(lambda x: x.reshape(b * size, *x.shape[2:]), laws)
 
+    # The target's laws change the log-probabilities of each beam, as if it were a row.
+    own = suppress(jax.nn.log_softmax(logits, axis=-1), target.module.suppressed_ids)
     draft = Draft(newest[:, None], Topology.chain(1))
-    logits = changed(target, by_beam(state.laws), draft, own.reshape(-1, 1, v))
+    logprobs = law.change(target, flatten(state.laws), draft, own.reshape(-1, 1, v))
     extend = by_rows(functools.partial(self._extend, target.module))
-    after = extend(state, logits.reshape(own.shape), has_best(own))
+    after = extend(state, logprobs.reshape(own.shape), has_best(own))
+
+    # They read the tokens that the beams have chosen.
     count = self._spread(after.length - state.length)
     node = jnp.zeros_like(count)[:, None]
-    emitted = Emitted(self._newest(after)[:, None], count, node, logits.reshape(-1, 1, v))
-    laws = observed(target, by_beam(after.laws), emitted)
+    emitted = law.Emitted(self._newest(after)[:, None], count, node, logprobs.reshape(-1, 1, v))
+    laws = law.observe(target, flatten(after.laws), emitted)
     laws = jax.tree.map(lambda x: x.reshape(b, size, *x.shape[1:]), laws)
     return dataclasses.replace(after, laws=laws)
 
   def _extend(
-    self, model: Any, state: BeamState, law: Float[Array, 'b w v'], is_finite: Bool[Array, 'b w']
+    self,
+    model: Any,
+    state: BeamState,
+    logprobs: Float[Array, 'b w v'],
+    is_finite: Bool[Array, 'b w'],
   ) -> BeamState:
     """Adds one more token to every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
     runs = (state.beams.scores > NEVER) & ~state.done[..., None]
     finite = (is_finite.reshape(b, g, w) | ~runs).all((1, 2))
-    law = self._constrained(model, state, law).reshape(b, g, w, -1)
-    chosen = jnp.zeros((b, law.shape[-1]), law.dtype)  # times that earlier groups chose each token
+    logprobs = self._constrain(model, state, logprobs).reshape(b, g, w, -1)
+    v, dtype = logprobs.shape[-1], logprobs.dtype
+    diversity = jnp.asarray(self.diversity, dtype)
+
+    # Group after group: each avoids the tokens that earlier ones chose.
+    chosen = jnp.zeros((b, v), dtype)  # times that earlier groups chose each token
     parts = []
     for i in range(g):
       beams = jax.tree.map(lambda x, i=i: x[:, i], state.beams)
-      own_law = (
-        law[:, i] - jnp.asarray(self.diversity, law.dtype) * chosen[:, None] if i else law[:, i]
-      )
+      own = logprobs[:, i]
+      if i:
+        own = own - diversity * chosen[:, None]
       beams, origin = beams.extend(
-        own_law, state.length, state.limit, model.eos_ids, self.length_penalty
+        own, state.length, state.limit, model.eos_ids, self.length_penalty
       )
       over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
         counts = (beams.scores > NEVER) & ~state.done[:, i, None]
-        one_hot = jax.nn.one_hot(newest, law.shape[-1], dtype=law.dtype)
+        one_hot = jax.nn.one_hot(newest, v, dtype=dtype)
         chosen = chosen + jnp.where(counts[..., None], one_hot, 0).sum(1)
       parts.append((beams, origin + i * w, over))
     beams, origin, over = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *parts)
 
+    # Caches and laws follow the beams to their new places.
     def keep(old: Array, new: Array) -> Array:
       return jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
 
@@ -303,29 +306,27 @@ class Beam:
       laws=jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, origin), state.laws),
     )
 
-  def _constrained(
-    self, model: Any, state: BeamState, law: Float[Array, 'b w v']
+  def _constrain(
+    self, model: Any, state: BeamState, logprobs: Float[Array, 'b w v']
   ) -> Float[Array, 'b w v']:
-    """Applies the unknown penalty to the law, and rules out early ends and repeated n-grams."""
-    words = np.arange(law.shape[-1])
+    """Applies the unknown penalty, and rules out early ends and repeated n-grams."""
+    words, dtype = np.arange(logprobs.shape[-1]), logprobs.dtype
     if self.unknown_id is not None:
-      law = (
-        law
-        - jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0).astype(law.dtype)[
-          None, None
-        ]
-      )
-    too_early = (state.length + 1 < self.min_len)[:, None, None] & np.isin(words, model.eos_ids)[
-      None, None
-    ]
-    law = jnp.where(too_early, NEVER, law).astype(state.beams.scores.dtype)
+      penalty = jnp.where(words == self.unknown_id, self.unknown_penalty, 0.0).astype(dtype)
+      logprobs = logprobs - penalty[None, None]
+    is_end = np.isin(words, model.eos_ids)[None, None]
+    is_early = (state.length + 1 < self.min_len)[:, None, None]
+    logprobs = jnp.where(is_early & is_end, NEVER, logprobs).astype(state.beams.scores.dtype)
     if not self.no_repeat_ngram:
-      return law
+      return logprobs
+
+    # A repeated n-gram is allowed in rows where no beam has another token left.
     tokens = state.beams.tokens.reshape(-1, state.beams.tokens.shape[-1])
-    again = repeats(tokens, self._spread(state.length), self.no_repeat_ngram, law.shape[-1])
-    ruled = jnp.where(again.reshape(law.shape), NEVER, law)
-    goes_on = ((ruled > NEVER).any(-1) & (state.beams.scores.reshape(law.shape[:2]) > NEVER)).any(1)
-    return jnp.where(goes_on[:, None, None], ruled, law)
+    again = repeats(tokens, self._spread(state.length), self.no_repeat_ngram, logprobs.shape[-1])
+    ruled = jnp.where(again.reshape(logprobs.shape), NEVER, logprobs)
+    runs = state.beams.scores.reshape(logprobs.shape[:2]) > NEVER
+    continues = ((ruled > NEVER).any(-1) & runs).any(1)
+    return jnp.where(continues[:, None, None], ruled, logprobs)
 
 
 def _is_set(setting: Any) -> bool:

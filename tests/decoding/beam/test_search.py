@@ -145,9 +145,9 @@ def test_every_token_written_once_leaves_hypotheses_where_there_are_fewer_tokens
 
 
 def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():
-  from fastdec.decoding.decode import _decode
+  from fastdec.decoding.run import make_calls
 
-  before = _decode._cache_size()
+  before = make_calls._cache_size()
   for one in (1, 1.0, np.float32(1), np.int64(1), np.array(1.0), jnp.float32(1)):
     beam = Beam(
       2, one, unknown_id=3, unknown_penalty=one, groups=2, diversity=one, max_len=(one, 2)
@@ -158,7 +158,7 @@ def test_equal_searches_are_one_program_whatever_kind_of_number_says_so():
       2, min_len=least, unknown_id=3, unknown_penalty=2.0, groups=2, diversity=0.5, max_len=(0, 3)
     )
     fd.decode(MODEL, {}, PROMPTS, beam, LENGTHS, max_len=4)
-  assert _decode._cache_size() == before + 1
+  assert make_calls._cache_size() == before + 1
 
 
 @pytest.mark.parametrize(('settings', 'words'), [
