@@ -75,7 +75,7 @@ from fastdec.kernels.sharding import REPLICATED, MeshConfig, make_mesh
 from fastdec.models.api import Params
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5
-from fastdec.models.taps import RULE, numbered
+from fastdec.models.taps import RULE, number_taps
 from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.load import choose_draft_type, open_fast, open_folder
@@ -370,7 +370,7 @@ def _fresh(args: argparse.Namespace, target: Bound, texts: Sequence[Text]) -> Bo
   sizes['d_target'] = model.d_model
   is_published = args.kind in PUBLISHED
   if isinstance(model, LM) and (model.layers >= DEEP or is_published):
-    taps = numbered(RULE, model.layers) if model.layers >= DEEP else (max(model.layers - 1, 0),)
+    taps = number_taps(RULE, model.layers) if model.layers >= DEEP else (max(model.layers - 1, 0),)
     sizes |= {'taps': taps, 'fuses': True, 'norms_taps': not is_published}
   written = np.concatenate([text.target for text in texts])
   if args.kind == 'eagle3':

@@ -30,7 +30,7 @@ from fastdec.decoding.strategy import check_streams
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_projection
-from fastdec.models.taps import Taps, numbered
+from fastdec.models.taps import Taps, number_taps
 from fastdec.struct import Bound
 
 _read_again = jax.jit(read_again, static_argnames='taps')
@@ -78,7 +78,7 @@ def replay(
     raise UserError(f'{len(tokens)} texts for {len(prompt.tokens)} inputs: give one for each')
 
   # The model reads the texts, and the loop writes them again.
-  taps = numbered(getattr(strategy.drafter, 'taps', ()), getattr(model, 'layers', None))
+  taps = number_taps(getattr(strategy.drafter, 'taps', ()), getattr(model, 'layers', None))
   prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
   hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}

@@ -35,7 +35,7 @@ from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.models.stacks import StackConfig
-from fastdec.models.taps import Taps, apply_with, check_taps, numbered
+from fastdec.models.taps import Taps, apply_with, check_taps, number_taps
 from fastdec.struct import Bound
 
 
@@ -316,4 +316,4 @@ def check_target(draft: Bound, target: Any) -> None:
   apply_with(target, module.taps)
   layers = getattr(target, 'layers', None)
   if layers is not None:
-    check_taps(numbered(module.taps, layers), layers)
+    check_taps(number_taps(module.taps, layers), layers)

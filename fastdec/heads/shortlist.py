@@ -134,7 +134,8 @@ def find_output(model: Model, params: Params, d: int) -> Float[Array, 'v d']:
 def _check(model: Model, module: Any, params: Params, words: int) -> None:
   if not isinstance(module, BlockwiseHeads | MedusaHeads | DraftNetwork):
     raise UserError(
-      f'a {type(module).__name__} cannot be shortened: give prediction heads or a draft network'
+      f'a drafter of type {type(module).__name__} cannot be shortened: give'
+      ' prediction heads or a draft network'
     )
   is_whole = isinstance(words, int | np.integer) and not isinstance(words, bool)
   if not (is_whole and 1 <= words <= model.vocab_size):

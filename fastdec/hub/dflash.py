@@ -26,7 +26,7 @@ from fastdec.hub.lm_tensors import layer_params
 from fastdec.hub.tensors import dense, norm, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
-from fastdec.models.taps import RULE, Taps, numbered
+from fastdec.models.taps import RULE, Taps, number_taps
 
 UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
 AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
@@ -157,7 +157,7 @@ def _network(
 
   `predicts_own`: a row predicts the token of its own position, otherwise the next one."""
   if fields.num_target_layers is not None:
-    taps = numbered(taps, fields.num_target_layers)
+    taps = number_taps(taps, fields.num_target_layers)
   for name in ('block_size', 'mask_token_id'):
     if getattr(fields, name) is None:
       raise UserError(f'config.json lacks {name}: set it to a whole number')

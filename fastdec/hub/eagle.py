@@ -22,7 +22,7 @@ from fastdec.hub.lm_tensors import layer_params
 from fastdec.hub.tensors import dense, norm, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
-from fastdec.models.taps import RULE, Taps, numbered
+from fastdec.models.taps import RULE, Taps, number_taps
 
 UnreadDraft = tuple[EagleNetwork, Params]  # network and parameters
 # keys that the code of SafeAILab and SpecForge never reads
@@ -199,7 +199,7 @@ def _eagle3(
   if taps is None:
     taps = fields.eagle_aux_hidden_state_layer_ids or RULE
   if fields.num_target_layers is not None:
-    taps = numbered(taps, fields.num_target_layers)
+    taps = number_taps(taps, fields.num_target_layers)
   d, n = layers.d_model, len(taps)
   d_target = fields.target_hidden_size or d
   words, params = vocabulary(tensors, config, layers, embeds=d_target != d)

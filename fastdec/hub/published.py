@@ -21,7 +21,7 @@ from fastdec.heads.eagle import EagleNetwork
 from fastdec.hub.weight_files import SINGLE
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
-from fastdec.models.taps import numbered
+from fastdec.models.taps import number_taps
 from fastdec.struct import bound
 
 SCALINGS = {  # ropes with a form in rope_scaling: its fields by ours
@@ -94,7 +94,7 @@ def _eagle3(module: EagleNetwork, params: Params, layers: int) -> tuple[dict[str
     'norm_output': module.norms_last,
     'target_hidden_size': module.d_target,
   }
-  taps = numbered(module.taps, layers)
+  taps = number_taps(module.taps, layers)
   if taps != (2, layers // 2, layers - 3):  # `RULE`, which needs no name
     ids = [tap - 1 for tap in taps]
     config['eagle_config'] = {'eagle_aux_hidden_state_layer_ids': ids}
@@ -126,7 +126,7 @@ def _dflash(module: BlockNetwork, params: Params, layers: int) -> tuple[dict[str
     'is_causal': False,
     'dflash_config': {
       'mask_token_id': module.unknown_id,
-      'target_layer_ids': [tap - 1 for tap in numbered(module.taps, layers)],
+      'target_layer_ids': [tap - 1 for tap in number_taps(module.taps, layers)],
     },
   }
   tensors = {

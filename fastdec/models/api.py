@@ -323,8 +323,8 @@ def check_model(model: Any, params: Any) -> None:
     raise UserError('the model was given instead of its parameters: give model, params')
   if not hasattr(model, 'unembed'):
     raise UserError(
-      f'a {type(model).__name__} is not a model: give both values that fd.load returns, as in'
-      ' model, params = fd.load(path)'
+      f'a value of type {type(model).__name__} is not a model: give both that fd.load returns,'
+      ' as in model, params = fd.load(path)'
     )
 
 

@@ -52,7 +52,7 @@ def check_taps(taps: Any, layers: int) -> None:
       )
 
 
-def numbered(taps: Taps, layers: int | None) -> tuple[int, ...]:
+def number_taps(taps: Taps, layers: int | None) -> tuple[int, ...]:
   """Returns `taps` as numbers, for a model of `layers` layers (None: unknown).
 
   Raises:
@@ -77,7 +77,7 @@ def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
   """Returns the model's `apply` with these taps; without taps the plain `apply`.
 
   Raises:
-    UserError: the model's `apply` has no argument `taps`; see also `numbered`.
+    UserError: the model's `apply` has no argument `taps`; see also `number_taps`.
   """
   if not taps:
     return model.apply
@@ -87,4 +87,4 @@ def apply_with(model: Any, taps: Taps) -> Callable[..., Any]:
       f"{type(model).__name__} does not return its layers' states, which taps={taps} would read:"
       ' let its `apply` take taps=() and return them, or use a draft that reads none'
     )
-  return functools.partial(model.apply, taps=numbered(taps, getattr(model, 'layers', None)))
+  return functools.partial(model.apply, taps=number_taps(taps, getattr(model, 'layers', None)))

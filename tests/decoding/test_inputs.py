@@ -256,7 +256,7 @@ def decode(inputs=((3, 4),), strategy=fd.Greedy(), model=MODEL, **more):  # noqa
   (lambda: fd.tune({}, MODEL, [[3]], []), 'give model, params'),
   (lambda: fd.quantize({}, ENDLESS), 'give module, params'),
   (lambda: fd.pack({}, ENDLESS), 'give module, params'),
-  (lambda: fd.decode((MODEL, {}), None, [[3]], fd.Greedy()), 'a tuple is not a model: give'),
+  (lambda: fd.decode((MODEL, {}), None, [[3]], fd.Greedy()), 'of type tuple is not a model: give'),
   (lambda: decode([]), r'shape \[rows, tokens\]'),
   (lambda: decode([[3, 4], [5]], prompt_lengths=[2, 2]),
     "from 1 to their prompt's own length, not \\[2, 2\\]"),

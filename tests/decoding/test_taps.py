@@ -18,7 +18,7 @@ from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.lm import LM
-from fastdec.models.taps import RULE, apply_with, check_taps, numbered
+from fastdec.models.taps import RULE, apply_with, check_taps, number_taps
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM
 from tests.decoding.models_table import LENGTHS, MODELS, PICTURES, SOURCES, made
@@ -298,12 +298,12 @@ class WithoutLayers:
 
 def test_the_layers_of_a_rule_are_known_once_the_model_is():
   assert (
-    numbered(RULE, 8) == (2, 4, 5)
-    and numbered(RULE, 7) == (2, 3, 4)
-    and numbered((0, 6), 6) == (0, 6)
+    number_taps(RULE, 8) == (2, 4, 5)
+    and number_taps(RULE, 7) == (2, 3, 4)
+    and number_taps((0, 6), 6) == (0, 6)
   )
   for layers in range(1, 7):
     with pytest.raises(UserError, match=f'coincide on a target of {layers}: set them explicitly'):
-      numbered(RULE, layers)
+      number_taps(RULE, layers)
   with pytest.raises(UserError, match='the model has no value `layers`: set them explicitly'):
     apply_with(WithoutLayers(), RULE)

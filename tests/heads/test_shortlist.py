@@ -154,7 +154,7 @@ CONV = FConv(FConvConfig(
 
 @pytest.mark.parametrize('change, sentence', [
   ({'drafter': (MODEL, {})},
-    'a LM cannot be shortened: give prediction heads or a draft network'),
+    'of type LM cannot be shortened: give prediction heads or a draft network'),
   ({'words': WORDS + 1}, 'words=25 is not possible: give 1 to 24'),
   ({'tokens': [3, WORDS]},
     'tokens has ids from 3 to 24, and this model has 0 to 23: encode the text'),
