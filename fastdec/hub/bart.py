@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, shown
-from fastdec.hub.families import check_heeded, read_fields
+from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
@@ -76,7 +76,7 @@ UNUSED = 2  # rows of a table of learned positions before the first
 
 @dataclasses.dataclass(frozen=True)
 class BartFields:
-  """Fields of config.json, by its names; positions are bounded, as their table lies in memory."""
+  """Fields of config.json, by its names. Positions have a limit, since their table is in memory."""
 
   vocab_size: Size
   d_model: Size
@@ -103,7 +103,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   """
   family = FAMILIES[config['model_type']]
   _check_needed(family, config)
-  check_heeded(config, BartFields.__annotations__, OTHERS)
+  check_options(config, BartFields.__annotations__, OTHERS)
   config = {**family.absent, **config}
   fields = read_fields(BartFields, config)
   source, target = fields.vocab_size, fields.decoder_vocab_size
@@ -174,8 +174,8 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
   Marian's positions become a table like learned ones: its sines are in another order than ours.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or separate embeddings of source and
-      target.
+    UserError: a tensor's shape does not fit the config, or source and target have separate
+      embeddings.
   """
   c = model.config
   params = {'embedding': shaped(tensors, 'model.shared.weight', c.vocab_size, c.d_model)}

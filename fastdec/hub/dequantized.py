@@ -1,8 +1,8 @@
 """Quantized matrices: small numbers with scales, computed as floats when a part is read.
 
-Of a matrix [outputs, inputs] a number q means (q - zero) * scale. Groups of inputs, and in blocks
-outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32. GGUF files
-have formats of their own (`hub.gguf`).
+In a matrix [outputs, inputs], a number q means (q - zero) * scale. Groups of inputs, and in blocks
+outputs too, share zero and scale. Numbers of less than 8 bits are packed in words of 32 bits. GGUF
+files have their own formats (`hub.gguf`).
 """
 
 import dataclasses
@@ -73,7 +73,9 @@ class Dequantized:
     return flat.reshape(part.shape)[(slice(None, None, step), *others)]
 
 
-def scaled(numbers: Rows, zeros: Rows | None, scales: Rows, group: Int[np.ndarray, ' d']) -> Rows:
+def make_rows(
+  numbers: Rows, zeros: Rows | None, scales: Rows, group: Int[np.ndarray, ' d']
+) -> Rows:
   """Returns the function that computes outputs as (number - zero) * scale.
 
   Args:
@@ -98,14 +100,14 @@ def words_for(numbers: int, bits: int) -> int:
   return math.ceil(numbers * bits / 32)
 
 
-def unpacked(words: Int[np.ndarray, '*b n'], bits: int) -> UInt8[np.ndarray, '*b m']:
+def unpack(words: Int[np.ndarray, '*b n'], bits: int) -> UInt8[np.ndarray, '*b m']:
   """Returns the numbers of 2, 4 or 8 bits in words of 32, lowest bits first."""
   octets = np.ascontiguousarray(words).view(np.uint8)
   numbers = (octets[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8(2**bits - 1)
   return numbers.reshape(*words.shape[:-1], -1)
 
 
-def outputs_of(
+def read_outputs(
   words: Stored, bits: int, start: int, stop: int, axis: int = 1, order: list[int] | None = None
 ) -> UInt8[np.ndarray, 'n d']:
   """Returns the numbers [outputs, others] from a matrix of words whose numbers are outputs.
@@ -119,7 +121,7 @@ def outputs_of(
   """
   per_word = 32 // bits
   first, last = start // per_word, math.ceil(stop / per_word)
-  numbers = unpacked(words[:, first:last] if axis else words[first:last].T, bits)
+  numbers = unpack(words[:, first:last] if axis else words[first:last].T, bits)
   if order is not None:
     numbers = numbers.reshape(len(numbers), -1, per_word)[..., order].reshape(len(numbers), -1)
   skipped = first * per_word

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from fastdec.errors import UserError
 from fastdec.fields import Size, Token
 from fastdec.heads.block import BlockNetwork
-from fastdec.hub.draft_parts import architectures_of, draft_layers, vocabulary
+from fastdec.hub.draft_parts import draft_layers, read_architectures, vocabulary
 from fastdec.hub.eagle import nested_layers
 from fastdec.hub.families import read_fields
 from fastdec.hub.lm_tensors import layer_params
@@ -38,7 +38,7 @@ DSPARK_DEFAULTS = {  # of speculators
 
 @dataclasses.dataclass(frozen=True)
 class BlockFields:
-  """Fields of config.json beside the layers, at its top or in `dflash_config`."""
+  """Fields of config.json that do not describe layers, at its top or in `dflash_config`."""
 
   block_size: Size | None = None
   mask_token_id: Token | None = None
@@ -76,7 +76,7 @@ def dflash(
       raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
     window = fields.swa_window_size or max(layers.layer_windows)
     layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
-  is_dspark = fields.projector_type == 'dspark' or 'DSparkDraftModel' in architectures_of(config)
+  is_dspark = fields.projector_type == 'dspark' or 'DSparkDraftModel' in read_architectures(config)
   if taps is None:
     outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
     taps = taps_after(outputs, fields.num_target_layers)
@@ -99,7 +99,9 @@ def speculators_block(
 ) -> UnreadDraft:
   """Reads DFlash and DSpark of speculators."""
   is_dspark = config.get('speculators_model_type') == 'dspark'
-  defaults = DSPARK_DEFAULTS if is_dspark else {}
+  defaults = {}
+  if is_dspark:
+    defaults = DSPARK_DEFAULTS
   fields = read_fields(BlockFields, {**defaults, **config})
   layers = nested_layers(config, dtype, ('qwen3',))
   if 'verifier_norm.weight' in tensors:  # the target's, which only training reads
@@ -115,8 +117,8 @@ def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
   """Returns the taps after these layers: tap k + 1 reads the output of layer k.
 
   Raises:
-    UserError: no layers, layers that the target lacks, or its last, whose output Hugging Face
-      norms.
+    UserError: there are no layers, or one that the target lacks, or the last, whose output Hugging
+      Face norms.
   """
   if not ids or min(ids) < -1:
     raise UserError(
@@ -125,9 +127,8 @@ def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
     )
   if layers is not None and max(ids) >= layers - 1:
     raise UserError(
-      f'target_layer_ids={list(ids)} of config.json name layers that a target of {layers} does not'
-      f' have, or its last, whose state is normed for such drafts and is not supported: the largest'
-      f' that can be read is {layers - 2}'
+      f'target_layer_ids={list(ids)} of config.json must be at most {layers - 2}: the target has'
+      f' {layers} layers, and the normed state of the last is not supported'
     )
   return tuple(k + 1 for k in ids)
 
@@ -137,7 +138,7 @@ def _default_layers(fields: BlockFields, count: int) -> tuple[int, ...]:
   layers = fields.num_target_layers
   if layers is None:
     raise UserError(
-      'dflash_config of config.json lacks target_layer_ids, and there is no'
+      'dflash_config of config.json lacks target_layer_ids, and config.json lacks'
       ' num_target_layers: give one'
     )
   if count == 1:
@@ -153,7 +154,7 @@ def _network(
   taps: Taps,
   predicts_own: bool,
 ) -> UnreadDraft:
-  """Reads the parts that all spellings share.
+  """Reads what all kinds of files share.
 
   `predicts_own`: a row predicts the token of its own position, otherwise the next one."""
   if fields.num_target_layers is not None:
@@ -171,6 +172,14 @@ def _network(
     raise UserError(
       'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
     )
+
+  # Find the layers whose rows do not see later ones; Model-Optimizer's files have use_swa.
+  causal = 'windows'
+  if fields.sliding_window_non_causal or fields.use_swa is not None:
+    causal = 'none'
+  for is_causal in (fields.causal_head, fields.causal, fields.is_causal):
+    if is_causal is not None:
+      causal = 'all' if is_causal else 'none'
   network = BlockNetwork(
     layers=layers,
     vocab_size=layers.vocab_size,
@@ -178,7 +187,7 @@ def _network(
     words=words,
     taps=taps,
     fuses=True,
-    k=rows if predicts_own else rows + 1,  # if the root's row predicts too, it is one guess more
+    k=rows + (not predicts_own),  # if the root's row predicts too, it adds a guess
     entry='masks',
     unknown_id=fields.mask_token_id,
     drops_first=predicts_own,
@@ -187,23 +196,14 @@ def _network(
     candidates=None,
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
-    causal=_causal(fields),
+    causal=causal,
     windows_follow='speculators_model_type' not in config,  # there a window ends at the root
   )
   return network, params | _params(network, layers, tensors)
 
 
-def _causal(fields: BlockFields) -> str:
-  """Returns the layers whose rows do not see later ones (`BlockNetwork.causal`)."""
-  for is_causal in (fields.is_causal, fields.causal, fields.causal_head):
-    if is_causal is not None:
-      return 'all' if is_causal else 'none'
-  is_of_model_optimizer = fields.use_swa is not None
-  return 'none' if fields.sliding_window_non_causal or is_of_model_optimizer else 'windows'
-
-
 def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
-  """Returns the tensors under our names, except those of the vocabulary."""
+  """Returns the tensors under our names, without the vocabulary."""
   d, rank, taps = layers.d_model, network.markov, network.taps
   params: Params = {}
   inner: Params = {
@@ -216,7 +216,9 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   }
   for i in range(layers.layers):
     inner['tower'][f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
-  head = OLD if any(name.startswith(OLD) for name in tensors) else ''
+  head = ''
+  if any(name.startswith(OLD) for name in tensors):
+    head = OLD
   markov = f'{head}markov_head'
   if rank:
     draft_words = network.words or layers.vocab_size
@@ -227,6 +229,6 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   if rank and network.markov_kind == 'rnn':
     inner['joint'] = dense(tensors, f'{markov}.joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
   if network.has_confidence:
-    seen = d + rank if network.confidence_sees_guess else d
-    inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, seen, has_bias=True)
+    inputs = d + rank * network.confidence_sees_guess
+    inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, inputs, has_bias=True)
   return params | {'network': inner}

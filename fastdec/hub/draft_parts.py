@@ -15,8 +15,8 @@ from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import Taps
 
-# Names of the map from draft words to the target's: each entry is how far the target's id is from
-# the draft's.
+# Names of the map from draft words to the target's: each entry is the target's id minus the
+# draft's.
 MAPS = ('d2t', 'draft_id_to_target_id')
 
 
@@ -29,14 +29,14 @@ class VocabularyFields:
 
 @dataclasses.dataclass(frozen=True)
 class WindowFields:
-  """Fields of config.json about windows, which no model of Llama has, but a draft may."""
+  """Fields of config.json about windows, which Llama's models do not have, but drafts may."""
 
   layer_types: tuple[str, ...] | None = None
   sliding_window: Size | None = None
 
 
-def architectures_of(config: Mapping[str, Any]) -> list[str]:
-  """Returns the classes that config.json names; none unless they are in a list."""
+def read_architectures(config: Mapping[str, Any]) -> list[str]:
+  """Returns the classes that config.json names; [] unless they are in a list."""
   names = config.get('architectures')
   if not isinstance(names, list):
     return []
@@ -44,11 +44,9 @@ def architectures_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_no_taps(taps: Taps | None) -> None:
-  """Raises UserError if taps are set for a draft that reads the last hidden state alone."""
+  """Raises UserError if taps are set for a draft that only reads the last hidden state."""
   if taps:
-    raise UserError(
-      f'taps={taps} are given, and this draft reads the last hidden state alone: leave them out'
-    )
+    raise UserError(f'taps={taps}: this draft only reads the last hidden state: leave taps out')
 
 
 def draft_layers(
@@ -83,7 +81,7 @@ def vocabulary(
     embeds: the draft must have embeddings, because the target's have another width.
 
   Raises:
-    UserError: a draft vocabulary without its own projection, or without a map to the target's ids.
+    UserError: a draft vocabulary lacks its own projection, or its map to the target's ids.
   """
   words = layers.vocab_size
   draft_words = read_fields(VocabularyFields, config).draft_vocab_size or words
@@ -92,7 +90,7 @@ def vocabulary(
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', words, layers.d_model)
   if draft_words != words or 'lm_head.weight' in tensors:
     params['output'] = shaped(tensors, 'lm_head.weight', draft_words, layers.d_model)
-  if 't2d' in tensors:  # true for the words that the draft has, which its ids tell as well
+  if 't2d' in tensors:  # true for the words of the draft, which also follow from its ids
     shaped(tensors, 't2d', words)
   ids = _target_ids(tensors, draft_words, words)
   if ids is None:
@@ -102,20 +100,22 @@ def vocabulary(
 
 def _target_ids(tensors: Mapping[str, Any], draft_words: int, words: int) -> np.ndarray | None:
   """Returns the target's ids of the draft's words; None if they are the same."""
-  name = next((name for name in MAPS if name in tensors), None)
-  if name is None and draft_words == words:
-    return None
-  if name is None:
+  names = [name for name in MAPS if name in tensors]
+  if not names:
+    if draft_words == words:
+      return None
     raise UserError(
       f'the draft vocabulary of {draft_words} of {words} words lacks d2t, the map to the words of'
-      ' the target: copy the folder again, or set draft_vocab_size to null if it is none'
+      ' the target: copy the folder again, or set draft_vocab_size to null if it has all words'
     )
-  distances = np.asarray(shaped(tensors, name, draft_words)[:]).astype(np.int64)
+  distances = np.asarray(shaped(tensors, names[0], draft_words)[:]).astype(np.int64)
   ids = np.arange(draft_words) + distances
   if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < draft_words:
     raise UserError(
-      f'{name} maps the {draft_words} words of the draft to ids from {ids.min()} to {ids.max()},'
-      f' and they must be different ones from 0 to {words - 1}: each entry is how far the id of the'
-      ' target is from the one of the draft'
+      f'{names[0]} maps the {draft_words} words of the draft to ids from {ids.min()} to'
+      f' {ids.max()}, which must be different ids from 0 to {words - 1}: each entry must be the id'
+      ' of the target minus the id of the draft'
     )
-  return None if np.array_equal(ids, np.arange(words)) else ids.astype(np.int32)
+  if np.array_equal(ids, np.arange(words)):
+    return None
+  return ids.astype(np.int32)

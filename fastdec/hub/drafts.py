@@ -1,6 +1,6 @@
 """Published draft networks: EAGLE, DFlash, DSpark and MTP, as several projects write them.
 
-The contents of config.json and the names of tensors tell the kind (`reader_of`), never the name of
+config.json and the names of tensors decide the kind (`find_reader`), never the name of
 the folder.
 """
 
@@ -19,10 +19,10 @@ from fastdec.folders.folder import DTYPES, INDEX, split_dtype
 from fastdec.folders.stored import put
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import dflash, eagle, medusa, mtp
-from fastdec.hub.draft_parts import architectures_of
-from fastdec.hub.quantized import tensors_of
+from fastdec.hub.draft_parts import read_architectures
+from fastdec.hub.quantized import open_tensors
 from fastdec.hub.tensors import MTP, fit
-from fastdec.hub.weight_files import SINGLE, conversion_command, files_of
+from fastdec.hub.weight_files import SINGLE, conversion_command, find_files
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
 
@@ -64,32 +64,30 @@ def load_draft(
 
 
 def is_draft(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """True if a folder holds a draft network, even one of a kind that `load_draft` refuses.
-
-  A model and heads are none.
+  """True if a folder holds a draft network (not heads), even one that `load_draft` refuses.
 
   Raises:
-    UserError: weights only as pickle, whose tensors nobody looks at.
+    UserError: the weights are only a pickle, which is not opened.
   """
   if medusa.holds_heads(folder, config):
     return False
-  if 'speculators_model_type' in config or REFUSED.keys() & set(architectures_of(config)):
+  if 'speculators_model_type' in config or REFUSED.keys() & set(read_architectures(config)):
     return True
   # Drafts are small, and so in one file. A model in several has another remedy.
   if (folder / PICKLE).is_file():
     _refuse_pickles(folder)
   try:
-    reader_of(config, list(files_of(folder)))
+    find_reader(config, list(find_files(folder)))
   except UserError:
     return False
   return True
 
 
-def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
+def find_reader(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
   """Returns the reader of a published draft, by its config.json and the names of its tensors.
 
   Raises:
-    UserError: a kind that is unknown or not supported.
+    UserError: the kind is unknown or not supported.
   """
   model_type = config.get('speculators_model_type')
   if model_type is not None:
@@ -99,7 +97,7 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
         f' {", ".join(OF_SPECULATORS)}'
       )
     return OF_SPECULATORS[model_type]
-  architectures = architectures_of(config)
+  architectures = read_architectures(config)
   for name in architectures:
     if name in REFUSED:
       raise UserError(
@@ -119,9 +117,8 @@ def reader_of(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
   if 'fc.weight' in names and 'hidden_norm.weight' not in names:
     return eagle.eagle1
   raise UserError(
-    'this is no draft that is known: those of EAGLE have fc.weight among their tensors, those of'
-    ' DFlash dflash_config in their config.json, those of DSpark markov_rank, and models with a'
-    ' head of their own mtp.* tensors'
+    'this draft is of an unknown kind: give a draft of EAGLE (with a tensor fc.weight), DFlash'
+    ' (with dflash_config in config.json), DSpark (with markov_rank), or a model with mtp.* tensors'
   )
 
 
@@ -132,14 +129,14 @@ def _unread(
   if medusa.holds_heads(folder, config):
     raise UserError(THESE_ARE_HEADS)
   _refuse_pickles(folder)
-  files = files_of(folder)
-  reader = reader_of(config, list(files))
+  files = find_files(folder)
+  reader = find_reader(config, list(files))
   if reader is mtp.mtp:  # the other tensors are the model's
     files = {name: file for name, file in files.items() if name.startswith(MTP)}
   if dtype is None:
     own_dtype = config.get('dtype') or config.get('torch_dtype')
     dtype = str(own_dtype) if own_dtype in DTYPES else 'float32'
-  tensors = tensors_of(folder, config, files)
+  tensors = open_tensors(folder, config, files)
   module, stored = reader(config, tensors, dtype, taps)
   tensors.check()
   fit(stored, jax.eval_shape(module.init, jax.random.key(0)))

@@ -16,7 +16,7 @@ from typing import Any
 from fastdec.errors import UserError
 from fastdec.fields import Size
 from fastdec.heads.eagle import EagleNetwork
-from fastdec.hub.draft_parts import architectures_of, check_no_taps, draft_layers, vocabulary
+from fastdec.hub.draft_parts import check_no_taps, draft_layers, read_architectures, vocabulary
 from fastdec.hub.families import read_fields
 from fastdec.hub.lm_tensors import layer_params
 from fastdec.hub.tensors import dense, norm, shaped
@@ -31,7 +31,7 @@ IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
 @dataclasses.dataclass(frozen=True)
 class Eagle1Fields:
-  """Fields of EAGLE-1's config.json beside the layers."""
+  """Fields of EAGLE-1's config.json that do not describe layers."""
 
   bias: bool = True  # of fc; older files have it without this field
   qkv_bias: bool = False
@@ -46,7 +46,7 @@ class TapFields:
 
 @dataclasses.dataclass(frozen=True)
 class Eagle3Fields:
-  """Fields of EAGLE-3's config.json beside the layers and the vocabulary."""
+  """Fields of EAGLE-3's config.json that describe neither layers nor the vocabulary."""
 
   target_hidden_size: Size | None = None
   norm_before_residual: bool | None = False
@@ -167,7 +167,7 @@ def _layers(
     width = layers.d_model // layers.heads
     if tensors[name].shape[0] == width * layers.heads:
       layers = dataclasses.replace(layers, head_width=width)
-  if layers.rope == 'linear' and 'LlamaForCausalLM' in architectures_of(config):
+  if layers.rope == 'linear' and 'LlamaForCausalLM' in read_architectures(config):
     layers = dataclasses.replace(layers, rope_theta=1e4)
   return layers
 

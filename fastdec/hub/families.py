@@ -41,12 +41,12 @@ def read_fields(
   """Reads the fields of a dataclass from a published file, whose other fields are ignored.
 
   Raises:
-    UserError: a missing field, or a value of another kind; the message names the `source`.
+    UserError: a field is missing, or its value has a wrong type; the message names the `source`.
   """
   return read(cls, config, source, ': ', ignores=True)
 
 
-def check_heeded(
+def check_options(
   config: Mapping[str, Any], known: Iterable[str], others: Iterable[str] = ()
 ) -> None:
   """Raises UserError if config.json has an unknown field that changes the result.
@@ -54,7 +54,7 @@ def check_heeded(
   Args:
     config: the content of config.json.
     known: fields that the family computes, or that change nothing in it.
-    others: names beside those of `COMPUTES` that change the result.
+    others: further names that change the result, besides `COMPUTES`.
   """
   for name, value in config.items():
     changes_result = COMPUTES.search(name) or name in others

@@ -1,9 +1,9 @@
 """A Hugging Face folder's settings of decoding, in generation_config.json and config.json.
 
-Older folders have only the second. Ids are heeded: ends, pad, start, and tokens that are never
-emitted. `fd.Processors.of` reads processors, which `fd.Generator` does by itself. The other
-defaults of `generate` are not heeded: the caller gives the strategy. A warning names those that
-would change the output.
+Older folders have only the second. fastdec uses the ids: ends, pad, start, and tokens that are
+never emitted. `fd.Processors.of` reads processors, which `fd.Generator` does by itself. It ignores
+the other defaults of `generate`, since the caller gives the strategy, and warns of those that would
+change the output.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ PROCESSORS: dict[str, tuple[Any, ...]] = {
   'exponential_decay_length_penalty': (), 'forced_bos_token_id': (), 'forced_eos_token_id': (),
   'begin_suppress_tokens': ([],), 'sequence_bias': ([], {}),
 }  # fmt: skip
-UNHEEDED: dict[str, tuple[Any, ...]] = {
+IGNORED: dict[str, tuple[Any, ...]] = {
   'num_beams': (1,), 'num_beam_groups': (1,), 'penalty_alpha': (0,), 'guidance_scale': (1,),
   'force_words_ids': ([],), 'constraints': ([],), 'dola_layers': (), 'watermarking_config': (),
   'token_healing': (False,), 'stop_strings': ([], ''), 'max_time': (), 'max_length': (20,),
   'max_new_tokens': (),
 }  # fmt: skip
-UNHEEDED_BEAMS: dict[str, tuple[Any, ...]] = {
+IGNORED_BEAMS: dict[str, tuple[Any, ...]] = {
   'length_penalty': (1,), 'early_stopping': (False,), 'diversity_penalty': (0,),
 }  # fmt: skip
-UNHEEDED_SAMPLING: dict[str, tuple[Any, ...]] = {
+IGNORED_SAMPLING: dict[str, tuple[Any, ...]] = {
   'temperature': (1,), 'top_k': (0,), 'top_p': (1,), 'min_p': (0,), 'top_h': (), 'typical_p': (1,),
   'epsilon_cutoff': (0,), 'eta_cutoff': (0,),
 }  # fmt: skip
@@ -43,7 +43,7 @@ UNHEEDED_SAMPLING: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class GenerationIds:
-  """Ids of tokens that decoding heeds, by their names in the files."""
+  """Ids of tokens that decoding uses, by their names in the files."""
 
   bos_token_id: int | None = None
   eos_token_id: int | tuple[int, ...] | None = None
@@ -54,7 +54,7 @@ class GenerationIds:
 
   @property
   def ends(self) -> tuple[int, ...]:
-    """The ids that end a text, of which a file may name one, several or none."""
+    """The ids that end a text; a file may name one, several or none."""
     if self.eos_token_id is None:
       return ()
     if isinstance(self.eos_token_id, int):
@@ -66,13 +66,13 @@ def generation_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   """Reads the ids of both files; those of generation_config.json win unless they are null.
 
   Raises:
-    UserError: an id of another kind, or an end or start id outside the vocabulary.
+    UserError: an id has a wrong type, or an end or start id is outside the vocabulary.
   """
-  older = read_fields(GenerationIds, config, OLDER)
+  ids = read_fields(GenerationIds, config, OLDER)
   newer = read_fields(GenerationIds, generation, NEWER)
-  # null in the newer file does not hide an id of the older one
-  changes = {name: value for name, value in vars(newer).items() if value is not None}
-  ids = dataclasses.replace(older, **changes)
+  for name, value in vars(newer).items():
+    if value is not None:
+      ids = dataclasses.replace(ids, **{name: value})
   for token in ids.ends:
     _check_id('eos_token_id', token, config)
   if ids.decoder_start_token_id is not None:
@@ -84,7 +84,7 @@ def _check_id(name: str, token: int, config: Mapping[str, Any]) -> None:
   words = config['vocab_size']
   if not 0 <= token < words:
     raise UserError(
-      f'{name}={token} is not among the ids of vocab_size={words} in config.json: mend either'
+      f'{name}={token} is not among the ids of vocab_size={words} in config.json: fix one of them'
     )
 
 
@@ -117,11 +117,11 @@ def pad_of_sources(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
 def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> set[int]:
   """Returns the ids that are never emitted, as in `generate`.
 
-  End ids among the bad words are allowed; sequences of several tokens are processors.
-  config.json counts only without generation_config.json.
+  End ids among the bad words are allowed; sequences of several tokens are processors. config.json
+  is used only without generation_config.json.
 
   Raises:
-    UserError: another setting of `generate` that changes the output.
+    UserError: a setting of `generate` is not supported.
   """
   settings, file_name = _settings_of_generate(config, generation)
   for name in REFUSED:
@@ -130,9 +130,9 @@ def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
         f'{name}={shown(settings[name])} of generation_config.json is not supported: remove it'
       )
   ids = read_fields(GenerationIds, settings, file_name)
-  bad_tokens = {word[0] for word in ids.bad_words_ids or () if len(word) == 1}
-  bad_tokens -= {*generation_ids(config, generation).ends}
-  never = bad_tokens | {*(ids.suppress_tokens or ())}
+  never = {word[0] for word in ids.bad_words_ids or () if len(word) == 1}
+  never.difference_update(generation_ids(config, generation).ends)
+  never.update(ids.suppress_tokens or ())
   return {token for token in never if 0 <= token < config['vocab_size']}
 
 
@@ -148,19 +148,19 @@ def warn_of_defaults(
 ) -> None:
   """Warns by one `UserNote` of all defaults of `generate` that change its output but not ours."""
   settings, file_name = _settings_of_generate(config, generation)
-  neutral_values = dict(UNHEEDED)
-  unheeded = []
+  neutral_values = dict(IGNORED)
+  ignored = []
   if settings.get('num_beams') not in (None, 1):
-    neutral_values |= UNHEEDED_BEAMS
+    neutral_values |= IGNORED_BEAMS
   if settings.get('do_sample') is True:
-    neutral_values |= UNHEEDED_SAMPLING
-    unheeded.append('do_sample=True')
+    neutral_values |= IGNORED_SAMPLING
+    ignored.append('do_sample=True')
   for name, value in _effective(settings, neutral_values).items():
-    unheeded.append(f'{name}={shown(value)}')
-  if unheeded:
+    ignored.append(f'{name}={shown(value)}')
+  if ignored:
     warnings.warn(
-      f'{folder / file_name} has defaults of `generate` that are not heeded: {", ".join(unheeded)}.'
-      ' The strategy that you give chooses tokens, and max_len alone limits them.',
+      f'{folder / file_name} has defaults of `generate` that fastdec ignores: {", ".join(ignored)}.'
+      ' The strategy that you give chooses tokens, and only max_len limits them.',
       UserNote,
       stacklevel=3,
     )
@@ -191,7 +191,7 @@ def warn_of_processors(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
   if processors:
     names = ', '.join(f'{name}={shown(value)}' for name, value in processors.items())
     warnings.warn(
-      f'{path} has processors of `generate`: {names}. fd.Generator heeds them;'
+      f'{path} has processors of `generate`: {names}. fd.Generator applies them;'
       ' fd.decode does if you give it processors=fd.Processors.of(path).',
       UserNote,
       stacklevel=3,

@@ -15,15 +15,15 @@ from fastdec.folders.folder import DTYPES, Folder
 from fastdec.folders.stored import put
 from fastdec.hub.families import families
 from fastdec.hub.generation import processors_in, warn_of_defaults
-from fastdec.hub.quantized import quantization_of, tensors_of
+from fastdec.hub.quantized import open_tensors, read_quantization
 from fastdec.hub.tensors import MTP, Tensors, fit
-from fastdec.hub.weight_files import files_of
+from fastdec.hub.weight_files import find_files
 from fastdec.models.api import Params
 from fastdec.models.fresh import shapes_of
 
 
 def is_hugging_face(config: Mapping[str, Any]) -> bool:
-  """True if a config.json is Hugging Face's: it has a model_type, and no format as ours has."""
+  """True if a config.json is Hugging Face's: it has a model_type, and no format as ours."""
   return 'model_type' in config and 'format' not in config
 
 
@@ -33,15 +33,15 @@ class HuggingFaceFolder(Folder):
 
   @functools.cached_property
   def model(self) -> Any:
-    """The model; a `UserNote` warns of defaults of `generate` that are not heeded.
+    """The model; a `UserNote` warns of defaults of `generate` that are ignored.
 
     Raises:
-      UserError: an unknown model_type or unsupported option; a config.json with a missing field or
-        a value of another kind.
+      UserError: config.json has an unknown model_type, an unsupported option or a value of a wrong
+        type, or lacks a field.
     """
     family, generation = self._family, self._generation_file
     try:
-      quantization_of(self.config)  # checked first: the most useful error
+      read_quantization(self.config)  # checked first: the most useful error
       dtype = self.dtype or self._own_dtype(family)
       model = family.model_of(self.config, generation, dtype)
     except UserError as error:
@@ -62,7 +62,9 @@ class HuggingFaceFolder(Folder):
     """Returns config.json's dtype; without one float32, or bfloat16 if the folder is quantized."""
     dtype = self.config.get('dtype') or self.config.get('torch_dtype')
     if dtype not in DTYPES:
-      dtype = 'float32' if quantization_of(self.config) is None else 'bfloat16'
+      dtype = 'float32'
+      if read_quantization(self.config) is not None:
+        dtype = 'bfloat16'
     if dtype in family.OVERFLOWS:
       warnings.warn(
         f'{self.path} says {dtype}, in which such models overflow, and is read as float32:'
@@ -84,18 +86,18 @@ class HuggingFaceFolder(Folder):
 
   def tensors(self) -> Tensors:
     """Returns the tensors by their names, unread."""
-    files = {name: file for name, file in files_of(self.path).items() if not name.startswith(MTP)}
+    files = {name: file for name, file in find_files(self.path).items() if not name.startswith(MTP)}
     is_tied = self.config.get('tie_word_embeddings')
     if is_tied is None:  # absent means true in the families with an encoder
       is_tied = self.config.get('is_encoder_decoder')
-    return tensors_of(self.path, self.config, files, bool(is_tied))
+    return open_tensors(self.path, self.config, files, bool(is_tied))
 
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the model's parameters.
 
     Raises:
-      UserError: weights only as pickle, missing or unknown tensors, shapes that do not fit
-        config.json, a mesh that does not divide them.
+      UserError: the weights are only a pickle, tensors are missing, unknown or do not fit
+        config.json, or the mesh does not divide them.
     """
     model, tensors = self.model, self.tensors()
     stored = self._family.params_of(model, tensors)

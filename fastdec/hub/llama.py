@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.hub.families import check_heeded, read_fields
+from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import end_and_pad, generation_ids, suppressed_ids
 from fastdec.hub.lm_families import LM_ROWS, PLAIN, Family, LlamaFields
 from fastdec.hub.lm_tensors import params_of as params_of
-from fastdec.hub.ropes import longest_of, rope_of
+from fastdec.hub.ropes import find_longest, read_rope
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.lm import LM, LMConfig
 
@@ -39,7 +39,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
     LMConfig(
       **settings,
       tied=bool(fields.tie_word_embeddings),
-      max_positions=longest_of(fields, settings),
+      max_positions=find_longest(fields, settings),
       bos_id=bos,
       eos_ids=ends,
       pad_id=pad,
@@ -53,10 +53,10 @@ def llama_fields(model_type: str, config: Mapping[str, Any]) -> LlamaFields:
   """Reads config.json of a model of this model_type.
 
   Raises:
-    UserError: a field that changes the result, and that the family does not have.
+    UserError: a field changes the result, and the family does not have it.
   """
   family = LM_ROWS[model_type]
-  check_heeded(config, (*PLAIN, *family.heeds))
+  check_options(config, (*PLAIN, *family.reads))
   return read_fields(LlamaFields, {**family.absent, **config})
 
 
@@ -76,7 +76,7 @@ def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
   score_scale = fields.attention_multiplier
   if fields.query_pre_attn_scalar is not None:
     score_scale = fields.query_pre_attn_scalar**-0.5
-  has_bias = bool(fields.attention_bias) and 'attention_bias' in family.heeds
+  has_bias = bool(fields.attention_bias) and 'attention_bias' in family.reads
   return {
     'vocab_size': fields.vocab_size,
     'd_model': fields.hidden_size,
@@ -87,10 +87,10 @@ def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
     'head_width': fields.head_dim,
     'activation': ACTIVATIONS[activation],
     'norm_epsilon': fields.rms_norm_eps,
-    **rope_of(fields, family.is_phi),
+    **read_rope(fields, family.is_phi),
     'qkv_bias': has_bias,
     'out_bias': has_bias,
-    'mlp_bias': bool(fields.mlp_bias) and 'mlp_bias' in family.heeds,
+    'mlp_bias': bool(fields.mlp_bias) and 'mlp_bias' in family.reads,
     'windows': _windows(family, fields),
     'unrotated': _unrotated(family, fields),
     'experts': _experts(family, fields),
@@ -106,16 +106,17 @@ def layer_settings(model_type: str, fields: LlamaFields) -> dict[str, Any]:
 
 def _unrotated(family: Family, fields: LlamaFields) -> tuple[int, ...]:
   """Returns the layers without rotary positions; by default every fourth of SmolLM3."""
-  if 'no_rope_layers' not in family.heeds:
+  if 'no_rope_layers' not in family.reads:
     return ()
   layers = fields.num_hidden_layers
   if not fields.no_rope_layers:
     interval = fields.no_rope_layer_interval or 4
     return tuple(range(interval - 1, layers, interval))
-  has_rope = fields.no_rope_layers  # as the field means it: 1 for a layer that is rotated
+  has_rope = fields.no_rope_layers  # despite its name: 1 for a layer that is rotated
   if len(has_rope) != layers:
     raise UserError(
-      f'no_rope_layers={list(has_rope)} of config.json must be a number for each of {layers} layers'
+      f'no_rope_layers={list(has_rope)} of config.json must have a number for each of {layers}'
+      ' layers'
     )
   return tuple(i for i in range(layers) if not has_rope[i])
 
@@ -125,18 +126,19 @@ def _experts(family: Family, fields: LlamaFields) -> ExpertsConfig | None:
   count = fields.num_local_experts
   if count is None:
     count = fields.num_experts
-  if not count or not fields.num_experts_per_tok or 'num_experts' not in family.heeds:
+  if not count or not fields.num_experts_per_tok or 'num_experts' not in family.reads:
     return None
-  dense_layers = fields.mlp_only_layers or ()
+  layers, dense_layers = range(fields.num_hidden_layers), fields.mlp_only_layers or ()
   sparse_step = fields.decoder_sparse_step or 1
-  layers = range(fields.num_hidden_layers)
-  slope = ExpertsConfig.slope if fields.swiglu_alpha is None else fields.swiglu_alpha
+  slope = fields.swiglu_alpha
+  if slope is None:
+    slope = ExpertsConfig.slope
   return ExpertsConfig(
     count=count,
     chosen=fields.num_experts_per_tok,
     d_ff=fields.moe_intermediate_size or fields.intermediate_size,
-    normed=bool(fields.norm_topk_prob) or 'norm_topk_prob' not in family.heeds,
-    bias='swiglu_limit' in family.heeds,
+    normed=bool(fields.norm_topk_prob) or 'norm_topk_prob' not in family.reads,
+    bias='swiglu_limit' in family.reads,
     limit=fields.swiglu_limit,
     slope=slope,
     dense=tuple(i for i in layers if i in dense_layers or (i + 1) % sparse_step),
@@ -144,32 +146,32 @@ def _experts(family: Family, fields: LlamaFields) -> ExpertsConfig | None:
 
 
 def _windows(family: Family, fields: LlamaFields) -> tuple[int, ...]:
-  """Returns each layer's window: one for all layers, or by layer_types, or by the family's rule.
-
-  () if there is none.
-  """
-  layers, window, rule = fields.num_hidden_layers, fields.sliding_window, family.windows
-  is_switched_on = rule in ('all', 'half', 'most') or fields.use_sliding_window
-  if rule == 'none' or not window or not is_switched_on:
+  """Returns each layer's window, by layer_types or by the family's kind; () if there is none."""
+  layers, window, kind = fields.num_hidden_layers, fields.sliding_window, family.windows
+  is_switched_on = kind in ('all', 'half', 'most') or fields.use_sliding_window
+  if kind == 'none' or not window or not is_switched_on:
     return ()
-  if rule in ('all', 'switched'):
+  if kind in ('all', 'switched'):
     return (window,) * layers
   if fields.layer_types:
     return windows_by_type(fields.layer_types, layers, window)
-  if rule == 'late':
-    return tuple(window if i >= fields.max_window_layers else 0 for i in range(layers))
-  if rule == 'unrotated':
-    unrotated = _unrotated(family, fields)
-    return tuple(window if i in unrotated else 0 for i in range(layers))
-  every = 2 if rule == 'half' else fields.sliding_window_pattern or 1
-  return tuple(window if (i + 1) % every else 0 for i in range(layers))
+  numbers, every = range(layers), fields.sliding_window_pattern or 1
+  if kind == 'late':
+    full = range(fields.max_window_layers)
+  elif kind == 'unrotated':
+    full = {*numbers} - {*_unrotated(family, fields)}
+  elif kind == 'half':
+    full = range(1, layers, 2)
+  else:
+    full = range(every - 1, layers, every)
+  return tuple(0 if i in full else window for i in numbers)
 
 
 def windows_by_type(layer_types: Sequence[str], layers: int, window: int) -> tuple[int, ...]:
   """Returns each layer's window by its entry in layer_types; 0: it sees all.
 
   Raises:
-    UserError: entries of another number, or with other names.
+    UserError: the number of entries is not that of the layers, or their names are unknown.
   """
   windows = {'full_attention': 0, 'sliding_attention': window}
   if len(layer_types) != layers or not set(layer_types) <= set(windows):

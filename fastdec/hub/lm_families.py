@@ -36,7 +36,7 @@ class LlamaFields:
   max_window_layers: int = 28
   layer_types: tuple[str, ...] | None = None
   sliding_window_pattern: Size | None = None  # Gemma 3's: each layer of this number sees all
-  hidden_activation: str | None = None  # Gemma's, in the place of hidden_act
+  hidden_activation: str | None = None  # Gemma's name of hidden_act
   attention_multiplier: Positive | None = None
   query_pre_attn_scalar: Positive | None = None
   attn_logit_softcapping: Positive | None = None
@@ -65,14 +65,14 @@ class Family:
   models: str  # the names that people know
   # meanings of absent keys; null means the default of `LlamaFields`
   absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  heeds: tuple[str, ...] = ()  # fields that other families lack or ignore
+  reads: tuple[str, ...] = ()  # fields that other families lack or ignore
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of `LMConfig`
-  # layers with a window: 'none', 'all', every other ('half'), all but each nth ('most'). Only with
+  # layers with a window: 'none', 'all', every second ('half'), all but each nth ('most'). Only with
   # use_sliding_window: all ('switched'), from max_window_layers on ('late'), or those without rope
   # ('unrotated')
   windows: str = 'none'
   activation_field: str = 'hidden_act'  # the field of config.json that names the activation
-  is_phi: bool = False  # heeds Phi's rope: a share of the width, and early names
+  is_phi: bool = False  # its rope may rotate a share of the width, and have early names
 
 
 BIASES = ('attention_bias', 'mlp_bias')
@@ -89,7 +89,7 @@ OF_GEMMA = {
   'sliding_window': 4096, 'query_pre_attn_scalar': 256, 'tie_word_embeddings': True,
 }  # fmt: skip
 LM_ROWS = {
-  'llama': Family('Llama 1 to 3.3, Vicuna, TinyLlama, SmolLM 1 and 2, Yi', heeds=BIASES),
+  'llama': Family('Llama 1 to 3.3, Vicuna, TinyLlama, SmolLM 1 and 2, Yi', reads=BIASES),
   'mistral': Family(
     'Mistral', {'num_key_value_heads': 8, 'sliding_window': 4096}, windows='all',
   ),

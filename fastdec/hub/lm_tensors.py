@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fastdec.folders.stored import Mapped, Stacked
-from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
+from fastdec.hub.tensors import are_equal, dense, norm, shaped, stack_params, stacked_dense
 from fastdec.models.api import Params
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.lm import LM, LMConfig
@@ -30,7 +30,7 @@ def params_of(model: LM, tensors: Mapping[str, Any]) -> Params:
   even if the config says that the two are tied.
 
   Raises:
-    UserError: a tensor of another shape than the config means.
+    UserError: a tensor's shape does not fit the config.
   """
   c = model.config
   size = (c.vocab_size, c.d_model)
@@ -67,7 +67,7 @@ def layer_params(
   reads = reads or d
   attention, mlp = f'{prefix}self_attn.', f'{prefix}mlp.'
   layer: Params = {}
-  if f'{attention}qkv_proj.weight' in tensors:  # Phi joins what others store apart
+  if f'{attention}qkv_proj.weight' in tensors:  # Phi joins what others store separately
     qkv = shaped(tensors, f'{attention}qkv_proj.weight', queries + 2 * keys, reads)
     kv = qkv.rows(queries, queries + keys), qkv.rows(queries + keys, queries + 2 * keys)
     gate_up = shaped(tensors, f'{mlp}gate_up_proj.weight', 2 * c.d_ff, d)
@@ -92,10 +92,12 @@ def layer_params(
   for ours, theirs in NORMS[c.norms].items():
     if is_normed or ours != 'attention_norm':
       layer[ours] = norm(tensors, f'{prefix}{theirs}', d)
-  if c.qk_norm or c.joined_qk_norm:
-    # each head has its norm, or one norm spans all heads
-    layer['q_norm'] = norm(tensors, f'{attention}q_norm', c.width if c.qk_norm else queries)
-    layer['k_norm'] = norm(tensors, f'{attention}k_norm', c.width if c.qk_norm else keys)
+  if c.qk_norm:  # each head is normed
+    layer['q_norm'] = norm(tensors, f'{attention}q_norm', c.width)
+    layer['k_norm'] = norm(tensors, f'{attention}k_norm', c.width)
+  elif c.joined_qk_norm:  # one norm spans all heads
+    layer['q_norm'] = norm(tensors, f'{attention}q_norm', queries)
+    layer['k_norm'] = norm(tensors, f'{attention}k_norm', keys)
   return layer
 
 
@@ -122,8 +124,8 @@ def _experts(c: ExpertsConfig, d: int, tensors: Mapping[str, Any], prefix: str) 
     downs.append(dense(tensors, down, d, c.d_ff, c.bias))
   experts = {
     'router': shaped(tensors, f'{place}gate.weight', c.count, d),
-    'gate_up': {name: Stacked(tuple(one[name] for one in gate_ups)) for name in gate_ups[0]},
-    'down': {name: Stacked(tuple(one[name] for one in downs)) for name in downs[0]},
+    'gate_up': stack_params(gate_ups),
+    'down': stack_params(downs),
   }
   if c.bias:
     experts['router_bias'] = shaped(tensors, f'{place}gate.bias', c.count)

@@ -1,12 +1,12 @@
 """Published Medusa heads: safetensors under several names, mostly with a config.json.
 
-  {i}.{j}.linear.weight|bias, {i}.{last}.weight   heads alone (medusa_lm_head.safetensors), TGI
-  medusa_head.{i}. ...                            the same beside a whole model's tensors (Medusa-2)
+  {i}.{j}.linear.weight|bias, {i}.{last}.weight   only heads (medusa_lm_head.safetensors), TGI
+  medusa_head.{i}. ...                            the same in a whole model's folder (Medusa-2)
   blocks.{i}.layers.{j}.weight|bias, lm_heads.{i}.weight, or one lm_head.weight for all   vLLM
 
-i is the head, j the residual block. Heads without projections of their own share the model's;
-blocks without biases get zeros. The tensors decide the number of heads: the published Vicuna has 5,
-although its config.json says 2.
+i is the head, j the residual block. Heads without projections use the model's; blocks without
+biases get zeros. The tensors decide the number of heads: the published Vicuna has 5, although its
+config.json says 2.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.families import read_fields
 from fastdec.hub.huggingface import HuggingFaceFolder
 from fastdec.hub.tensors import Tensors
-from fastdec.hub.weight_files import SINGLE, conversion_command, files_in, files_of, listed
+from fastdec.hub.weight_files import SINGLE, conversion_command, files_in, find_files, list_names
 from fastdec.models.api import Params
 
 FILE = 'medusa_lm_head.safetensors'
@@ -64,7 +64,7 @@ class MedusaFields:
 
 
 def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """True if a folder holds published heads, alone or with their model; config may be {}."""
+  """True if a folder holds published heads, with or without their model; config may be {}."""
   if any(folder.glob('medusa_lm_head.*')):
     return True
   if 'format' in config:  # our own format
@@ -74,13 +74,13 @@ def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MedusaFolder(HuggingFaceFolder):
-  """Published heads: alone, or beside the tensors of their model."""
+  """Published heads, with or without their model."""
 
   @functools.cached_property
   def model(self) -> Any:
     if self.config.get('model_type') in (None, 'medusa'):
       raise UserError(
-        f'{self.path} holds prediction heads alone: give the folder of the model that they are for'
+        f'{self.path} only holds prediction heads: give the folder of the model that they are for'
       )
     return super().model
 
@@ -93,8 +93,8 @@ class MedusaFolder(HuggingFaceFolder):
     """The heads.
 
     Raises:
-      UserError: heads only as pickle, unknown tensors, fewer heads than config.json says, a
-        truncated vocabulary.
+      UserError: the heads are only a pickle, have unknown tensors or a truncated vocabulary, or are
+        fewer than config.json says.
     """
     names, tensors = self._names, self._tensors
     depth, layers = _count(names, 'head'), _count(names, 'block')
@@ -104,15 +104,18 @@ class MedusaFolder(HuggingFaceFolder):
         f'{self.path} has {len(names)} tensors for {depth} heads of {layers} blocks: copy it again'
       )
     d_model = tensors[next(iter(names.values()))].shape[-1]  # the last axis of every tensor
-    projections = [stored_name for name, stored_name in names.items() if '/projection/' in name]
-    vocab_size = tensors[projections[0]].shape[0] if projections else None
+    vocab_size = None
+    for name, stored_name in names.items():
+      if '/projection/' in name:
+        vocab_size = tensors[stored_name].shape[0]
+        break
     return MedusaHeads(depth, d_model, vocab_size, layers)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     """Reads the heads' parameters.
 
     Raises:
-      UserError: as `heads`; tensors that are missing, or of other shapes.
+      UserError: as in `heads`; or tensors are missing, or have other shapes.
     """
     # Each tensor is looked up once, so that a shared projection stays one array.
     tensors = {stored_name: self._tensors[stored_name] for stored_name in set(self._names.values())}
@@ -144,11 +147,11 @@ def save_heads(
   Args:
     folder: a new one.
     heads: (module, params).
-    base_model: name or folder of their model, for config.json; it must be given.
+    base_model: name or folder of their model, for config.json; required.
 
   Raises:
-    UserError: the folder exists or cannot be written; heads of a kind that the format lacks; no
-      base_model.
+    UserError: the folder exists or cannot be written, the format cannot store such heads, or
+      base_model is missing.
   """
   module, params = struct.bound(heads, 'heads')
   if base_model is None:
@@ -160,12 +163,12 @@ def save_heads(
   )
   if not is_published_kind:
     raise UserError(
-      'published heads are residual blocks on a hidden state and projections to all words without a'
-      ' bias, and these are others: keep them in a model folder (fastdec.folders.save)'
+      'the published format has only residual blocks on a hidden state and projections to all words'
+      ' without a bias: keep these heads in a model folder (fastdec.folders.save)'
     )
   folder = place(folder)
   if folder.exists():
-    raise UserError(f'{folder} is there already: give a new folder for the heads')
+    raise UserError(f'{folder} exists already: give a new folder for the heads')
   config = {
     'medusa_num_heads': module.depth,
     'medusa_num_layers': module.layers,
@@ -195,7 +198,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
     return files_in(folder, FILE)
   pickles = sorted(folder.glob('*.pt'))
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickles:
-    return files_of(folder)
+    return find_files(folder)
   command = conversion_command(pickles[0], folder / FILE)
   raise UserError(
     f'{folder} has its heads only as pickle ({pickles[0].name}), which is refused:'
@@ -207,16 +210,22 @@ def _stored_names(
   tensors: Mapping[str, Any], fields: MedusaFields, folder: pathlib.Path
 ) -> dict[str, str]:
   """Returns the stored name of each parameter."""
-  prefixed = [name for name in tensors if PREFIX.match(name)]  # then all others are the model's
+  prefixed = [name for name in tensors if PREFIX.match(name)]  # all others are then the model's
   names, unknown = {}, []
   for stored_name in prefixed or tensors:
-    name = _our_name(PREFIX.sub('', stored_name))
-    if name is None:
-      unknown.append(stored_name)
+    # Translate its name by the first pattern that fits.
+    theirs = PREFIX.sub('', stored_name)
+    for pattern, replacement in RENAMES.items():
+      match = re.fullmatch(pattern, theirs)
+      if match:
+        names[match.expand(replacement).replace('weight', 'kernel')] = stored_name
+        break
     else:
-      names[name] = stored_name
+      unknown.append(stored_name)
   if unknown or not _count(names, 'block'):
-    problem = f'has unknown {listed(unknown)}' if unknown else 'holds no residual blocks'
+    problem = 'holds no residual blocks'
+    if unknown:
+      problem = f'has unknown {list_names(unknown)}'
     raise UserError(
       f'{folder} {problem}: Medusa heads are called 0.0.linear.weight, 0.1.weight, ... or as in'
       ' vLLM'
@@ -227,22 +236,14 @@ def _stored_names(
   is_truncated = (fields.truncated_vocab_size or 0) < (fields.vocab_size or 0)
   if names.pop(TOKEN_MAP, None) and is_truncated:
     raise UserError(
-      f'{folder} has heads for a part of the vocabulary, which is not supported: give whole ones'
+      f'{folder} has heads for a part of the vocabulary, which is not supported: give heads for all'
+      ' words'
     )
   if shared is None:
     return names
   # Heads with projections of their own keep them.
   projections = {f'head_{i}/projection/kernel': shared for i in range(_count(names, 'head'))}
   return projections | names
-
-
-def _our_name(name: str) -> str | None:
-  """Returns our name of a published one without its prefix; None if it is unknown."""
-  for pattern, replacement in RENAMES.items():
-    match = re.fullmatch(pattern, name)
-    if match:
-      return match.expand(replacement).replace('weight', 'kernel')
-  return None
 
 
 def _count(names: Mapping[str, str], part: str) -> int:
@@ -260,7 +261,7 @@ def _check_counts(fields: MedusaFields, depth: int, layers: int, folder: pathlib
     if promised is not None and promised > stored:
       raise UserError(
         f'{folder} has {stored} {name}, and its config.json says {promised}: copy it'
-        ' again, or mend either'
+        ' again, or fix one of them'
       )
 
 
@@ -269,15 +270,16 @@ def _checked_params(heads: MedusaHeads, stored: Mapping[str, Any], folder: pathl
   expected: dict[str, Any] = flatten_dict(jax.eval_shape(heads.init, jax.random.key(0)), sep='/')
   missing = [name for name in expected if name not in stored and not name.endswith('/bias')]
   if missing:
-    raise UserError(f'{folder} lacks {listed(missing)} of its {heads.depth} heads: copy it again')
+    raise UserError(
+      f'{folder} lacks {list_names(missing)} of its {heads.depth} heads: copy it again'
+    )
   dtype = next(iter(stored.values())).dtype
   params = {}
   for name, want in expected.items():
     params[name] = stored[name] if name in stored else np.zeros(want.shape, dtype)
     if params[name].shape != want.shape:
-      have = list(params[name].shape)
       raise UserError(
-        f'{folder} holds {have} for {name}, and its first tensor means'
+        f'{folder} holds {list(params[name].shape)} for {name}, but its first tensor means'
         f' {list(want.shape)}: copy it again'
       )
   return unflatten_dict(params, sep='/')

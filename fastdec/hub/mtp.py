@@ -1,7 +1,7 @@
 """Multi-token prediction heads in Qwen's models, as `mtp.*` among their own tensors.
 
 One layer, like the model's own with full attention, reads the token's embedding and the last hidden
-state, both normed and joined. The next row reads the state behind `mtp.norm`. Newer models
+state, both normed and joined. The next row reads the state after `mtp.norm`. Newer models
 (`ZERO_CENTRED`) store the scale of a norm minus 1.
 
 Source: the code of vLLM (qwen3_next_mtp.py) and of speculators at c05b95b. The layers of the

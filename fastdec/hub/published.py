@@ -1,10 +1,10 @@
-"""Drafts that are trained here, written as published ones are, for vLLM, SGLang and others.
+"""Writes drafts that were trained here in published formats, for vLLM, SGLang and others.
 
   EAGLE-3   fc, midlayer, norm, lm_head, d2t: SafeAILab's form, which SpecForge writes too
-  DFlash    z-lab's form; it has no words of its own, and reads the target's embeddings and words
+  DFlash    z-lab's form, which has no vocabulary: it uses the target's embeddings and words
 
-Both are read by `hub.drafts`, which gives the same network and parameters. The temperatures of the
-guesses (`warmth`) have no place there: trees of such a draft are those of a draft without them.
+`hub.drafts` reads both back as the same network and parameters. The temperatures of the guesses
+are lost, since the formats have no place for them.
 """
 
 import json
@@ -44,12 +44,12 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
 
   Args:
     folder: a new one.
-    draft: an `EagleNetwork` with entry='beside' and words of its own, or a `BlockNetwork` with
+    draft: an `EagleNetwork` with an entry 'beside' and its own words, or a `BlockNetwork` with
       entry='masks' and the target's words, with layers of Llama or Qwen3.
-    target_layers: of the model that it drafts for.
+    target_layers: number of layers of the model that it drafts for.
 
   Raises:
-    UserError: a draft without a published form, or a folder that is there already.
+    UserError: the draft has no published form, or the folder exists.
   """
   path = place(folder)
   module, params = bound(draft, 'draft')
@@ -59,7 +59,7 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
   is_dflash = isinstance(module, BlockNetwork) and module.entry == 'masks' and module.drops_first
   lacks = None
   if not (is_eagle3 or is_dflash) or module.norms_taps or module.norms_joined:
-    lacks = 'its network is ours alone: train it with --kind=eagle3 or --kind=dflash'
+    lacks = 'only fastdec has such a network: train it with --kind=eagle3 or --kind=dflash'
   elif is_eagle3 and 'output' not in params:
     lacks = 'EAGLE-3 has words of its own: train it with --words'
   elif is_dflash and ('output' in params or getattr(module, 'markov', 0)):
@@ -75,8 +75,10 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
       lacks = f'its layers have rope={layers.rope!r}'
   if lacks is not None:
     raise UserError(f'this draft has no published form: {lacks}')
-  layout: Any = _eagle3 if is_eagle3 else _dflash
-  config, tensors = layout(module, params, target_layers)
+  write_layout: Any = _dflash
+  if is_eagle3:
+    write_layout = _eagle3
+  config, tensors = write_layout(module, params, target_layers)
   with whole_folder(path) as partial:
     write(partial / SINGLE, tensors)
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')

@@ -1,4 +1,4 @@
-"""Formats of quantized matrices: the tensors that each stores, and the matrix that they mean.
+"""Formats of quantized matrices: the tensors that store one, and how to read them.
 
 `FORMATS` is the table. A row's reader makes a `Dequantized` matrix from the `StoredMatrix`.
 """
@@ -16,7 +16,7 @@ from jaxtyping import Int, Num
 from fastdec.errors import UserError
 from fastdec.fields import Between, Size
 from fastdec.folders.stored import Stored
-from fastdec.hub.dequantized import Dequantized, outputs_of, scaled, unpacked, words_for
+from fastdec.hub.dequantized import Dequantized, make_rows, read_outputs, unpack, words_for
 from fastdec.hub.families import read_fields
 
 AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # each output's place in its word, of 8 outputs
@@ -42,7 +42,7 @@ class QuantizationConfig:
 
   @property
   def groups(self) -> list[Mapping[str, Any]]:
-    """The groups of layers of compressed-tensors, each with its settings."""
+    """The settings of each group of layers in compressed-tensors."""
     groups = (self.config_groups or {}).values()
     return [group for group in groups if isinstance(group, Mapping)]
 
@@ -75,9 +75,11 @@ class QuantizationConfig:
     return None
 
   def group_of(self, inputs: int) -> Int[np.ndarray, ' d']:
-    """Returns the group of each input, if groups lie one after the other."""
+    """Returns the group of each input, if groups follow one another."""
     size = self.group_size or -1
-    return np.arange(inputs) // (size if size > 0 else inputs)
+    if size < 0:
+      size = inputs
+    return np.arange(inputs) // size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ class BlockFields:
 
 @dataclasses.dataclass(frozen=True)
 class StoredMatrix:
-  """The tensors that a matrix is stored in, its parts, by the last word of their names."""
+  """The tensors that store a matrix, its parts, by the last word of their names."""
 
   name: str
   parts: Mapping[str, Stored]
@@ -105,19 +107,20 @@ class StoredMatrix:
     return self.parts[part]
 
   def of(self, part: str, types: tuple[Any, ...], shape: tuple[int, ...] | None = None) -> Stored:
-    """Returns a part, which must be of one of these types and of this shape (None: a matrix).
+    """Returns a part, which must have one of these types and this shape (None: any matrix).
 
     Raises:
       UserError: it is missing, or has another type or shape.
     """
-    tensor, dtypes = self[part], [np.dtype(kind) for kind in types]
-    is_matrix = tensor.ndim == 2 and 0 not in tensor.shape
-    fits = is_matrix if shape is None else tensor.shape == shape
+    tensor, dtypes = self[part], list(map(np.dtype, types))
+    wanted, fits = 'a matrix', tensor.ndim == 2 and 0 not in tensor.shape
+    if shape is not None:
+      wanted, fits = f'{list(shape)}', tensor.shape == shape
     if tensor.dtype not in dtypes or not fits:
       raise UserError(
         f'{self.name}.{part} is {tensor.dtype}{list(tensor.shape)}, and its other parts and'
-        f' quantization_config mean {" or ".join(map(str, dtypes))},'
-        f' {"a matrix" if shape is None else list(shape)}: they do not belong together'
+        f' quantization_config mean {" or ".join(map(str, dtypes))}, {wanted}: they do not belong'
+        ' together'
       )
     return tensor
 
@@ -135,8 +138,9 @@ class StoredMatrix:
         f'{self.name}.{part} has a group {stored.max()}, and there are {groups}: copy the folder'
         ' again'
       )
-    was_never_set = stored.min() < 0  # files hold -1 then
-    return group if was_never_set else stored
+    if stored.min() < 0:  # the file never set it
+      return group
+    return stored
 
 
 def read_unpacked(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
@@ -171,7 +175,7 @@ def read_unpacked(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantiz
   elif weight.dtype == np.int8 and (tall, columns) == (1, 1):
     integers = (weight, scale.reshape(outputs))
   return Dequantized(
-    scaled(
+    make_rows(
       lambda start, stop: weight.rows(start, stop)[:],
       zeros,
       functools.partial(of_outputs, scale),
@@ -187,23 +191,26 @@ def read_packed(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized
   words, sizes = matrix.of('weight_packed', WORDS), matrix.of('weight_shape', INDICES, (2,))
   outputs, inputs = (int(size) for size in sizes[:])
   # No field has the bits, so the width of the stored matrix decides; 4 also if neither fits.
-  width = words.shape[1]
-  bits = 8 if width == words_for(inputs, 8) != words_for(inputs, 4) else 4
+  bits = 4
+  if words.shape[1] == words_for(inputs, 8) != words_for(inputs, 4):
+    bits = 8
   matrix.of('weight_packed', WORDS, (outputs, words_for(inputs, bits)))
   scale = matrix.of('weight_scale', FLOATS)
-  columns = scale.shape[1] if inputs % scale.shape[1] == 0 else 1
+  columns = scale.shape[1]
+  if inputs % columns:
+    columns = 1  # the next line raises an error with this shape
   matrix.of('weight_scale', FLOATS, (outputs, columns))
   half = np.full((1, columns), 2 ** (bits - 1), np.uint8)
-  zero = None
-  if 'weight_zero_point' in matrix:
-    zero = matrix.of('weight_zero_point', WORDS, (words_for(outputs, bits), columns))
 
   def zeros(start: int, stop: int) -> np.ndarray:
-    return half if zero is None else outputs_of(zero, bits, start, stop, axis=0)
+    return half
 
+  if 'weight_zero_point' in matrix:
+    zero = matrix.of('weight_zero_point', WORDS, (words_for(outputs, bits), columns))
+    zeros = functools.partial(read_outputs, zero, bits, axis=0)
   return Dequantized(
-    scaled(
-      lambda start, stop: unpacked(words.rows(start, stop)[:], bits)[:, :inputs],
+    make_rows(
+      lambda start, stop: unpack(words.rows(start, stop)[:], bits)[:, :inputs],
       zeros,
       lambda start, stop: scale.rows(start, stop)[:],
       matrix.group_of('weight_g_idx', np.arange(inputs) // (inputs // columns)),
@@ -223,9 +230,9 @@ def read_gptq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   zero = matrix.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
   scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
-    scaled(
-      lambda start, stop: unpacked(words[:, start:stop].T, bits),
-      lambda start, stop: outputs_of(zero, bits, start, stop).astype(np.int16) + added_to_zero,
+    make_rows(
+      lambda start, stop: unpack(words[:, start:stop].T, bits),
+      lambda start, stop: read_outputs(zero, bits, start, stop).astype(np.int16) + added_to_zero,
       lambda start, stop: scale[:, start:stop].T,
       matrix.group_of('g_idx', group),
     ),
@@ -242,9 +249,9 @@ def read_awq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
   zero = matrix.of('qzeros', WORDS, (groups, outputs // 8))
   scale = matrix.of('scales', FLOATS, (groups, outputs))
   return Dequantized(
-    scaled(
-      lambda start, stop: outputs_of(words, 4, start, stop, order=AWQ_ORDER),
-      lambda start, stop: outputs_of(zero, 4, start, stop, order=AWQ_ORDER),
+    make_rows(
+      lambda start, stop: read_outputs(words, 4, start, stop, order=AWQ_ORDER),
+      lambda start, stop: read_outputs(zero, 4, start, stop, order=AWQ_ORDER),
       lambda start, stop: scale[:, start:stop].T,
       group,
     ),

@@ -39,7 +39,7 @@ class RopeFields:
   original_max_position_embeddings: Size | None = None
 
 
-def rope_of(config: LlamaFields, is_phi: bool) -> dict[str, Any]:
+def read_rope(config: LlamaFields, is_phi: bool) -> dict[str, Any]:
   """Returns the fields of an `LMConfig` about rotary positions.
 
   They are in `rope_parameters`, or in `rope_theta` and `rope_scaling` of older files; of both,
@@ -157,7 +157,7 @@ def _yarn_scale(factor: float, rope: RopeFields) -> float:
   return scale(1.0)
 
 
-def longest_of(config: LlamaFields, settings: Mapping[str, Any]) -> int | None:
+def find_longest(config: LlamaFields, settings: Mapping[str, Any]) -> int | None:
   """Returns the length of the longest text; None: no limit.
 
   YaRN's files may keep the length before the stretch, so the larger of the two counts.

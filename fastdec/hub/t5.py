@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size
-from fastdec.hub.families import check_heeded, read_fields
+from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
 from fastdec.models.api import Params
@@ -72,7 +72,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   settings = {name: value for name, value in config.items() if value is not None}
   if is_mt5:
     settings = {**OF_MT5, **settings, 'scale_decoder_outputs': False}
-  check_heeded(settings, T5Fields.__annotations__, OTHERS)
+  check_options(settings, T5Fields.__annotations__, OTHERS)
   fields = read_fields(T5Fields, settings)
   if not fields.is_encoder_decoder:
     raise UserError(
@@ -117,8 +117,8 @@ def params_of(model: T5, tensors: Mapping[str, Any]) -> Params:
   own by name, so that `native.save` writes what the config means.
 
   Raises:
-    UserError: a tensor of another shape than the config means, or separate embeddings of encoder
-      and decoder.
+    UserError: a tensor's shape does not fit the config, or encoder and decoder have separate
+      embeddings.
   """
   c, names = model.config, set(tensors)
   size = (c.vocab_size, c.d_model)

@@ -8,7 +8,7 @@ from typing import Any
 from fastdec.errors import UserError
 from fastdec.folders.folder import INDEX
 from fastdec.folders.stored import Stacked, Stored, metadata_of, stored_in
-from fastdec.hub.weight_files import files_of, listed, plain_names
+from fastdec.hub.weight_files import find_files, list_names, plain_names
 from fastdec.models.api import Params
 
 # Tensors that may go unread: computed tables, copies of tied matrices, prediction heads
@@ -24,9 +24,9 @@ EMBEDDINGS, OUTPUT = ('embed_tokens.weight', 'shared.weight'), 'lm_head.weight'
 class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, each a `Stored`.
 
-  Another tensor of its shape stands in for a missing one, so that `check` can list all missing.
-  As in `transformers`, all names may lack 'model.' (of a base model saved alone), and of two tied
-  tensors one suffices.
+  A missing tensor is replaced by another one of its shape, so that `check` can list all that are
+  missing. As in `transformers`, all names may lack 'model.' (in a base model saved by itself), and
+  one of two tied tensors is enough.
   """
 
   origin = 'config.json'  # the file that gives their sizes
@@ -40,7 +40,7 @@ class Tensors(Mapping[str, Any]):
     self.used: set[str] = set()
     self.missing: list[str] = []
     self._read: dict[str, dict[str, Stored]] = {}
-    self._files = files_of(folder) if files is None else files  # the file that holds each tensor
+    self._files = find_files(folder) if files is None else files  # the file of each tensor
     self._is_base = not any(name.startswith('model.') for name in self._files)
     self._is_tied = is_tied
 
@@ -73,11 +73,12 @@ class Tensors(Mapping[str, Any]):
       kept = names_of_tied.get(name, names_of_tied.get(self._stored_name(name)))
       if kept in self._files:
         return kept
-    is_alone = self._is_tied and name.endswith(EMBEDDINGS) and OUTPUT in self._files
-    return OUTPUT if is_alone else None
+    if self._is_tied and name.endswith(EMBEDDINGS) and OUTPUT in self._files:
+      return OUTPUT
+    return None
 
   def _stand_in(self, missing_name: str) -> Any:
-    """Returns the same tensor of another layer, which has the same shape."""
+    """Returns the tensor of a different layer, which has the same shape."""
     parts = [r'\d+' if part.isdigit() else re.escape(part) for part in missing_name.split('.')]
     of_any_layer = re.compile(r'\.'.join(parts))
     others = [name for name in self._files if of_any_layer.fullmatch(name)]
@@ -98,15 +99,15 @@ class Tensors(Mapping[str, Any]):
     return self._read[file][name]
 
   def check(self) -> None:
-    """Raises UserError if a tensor was missing, or if one exists that nobody used."""
+    """Raises UserError if a tensor was missing, or if one exists that was not used."""
     if self.missing:
-      problem = f'lacks {listed(self.missing)}'
+      problem = f'lacks {list_names(self.missing)}'
     else:
-      unused = [name for name in self._files if name not in self.used]
-      unknown = [name for name in unused if not HARMLESS.search(name)]
+      unused = self._files.keys() - self.used
+      unknown = [name for name in self._files if name in unused and not HARMLESS.search(name)]
       if not unknown:
         return
-      problem = f'has unknown {listed(unknown)}'
+      problem = f'has unknown {list_names(unknown)}'
     advice = self.advice
     if self._is_base and self.missing == [OUTPUT]:
       advice = 'it is a base model, give the whole one (`AutoModelForCausalLM`)'
@@ -155,11 +156,13 @@ def stacked_dense(
   has_bias: bool = False,
 ) -> Params:
   """Returns several projections of one size as one, such as those of keys and values."""
-  kernels = [shaped(tensors, f'{name}.weight', outputs, inputs) for name in names]
-  params = {'kernel': Stacked(tuple(kernels))}
-  if has_bias:
-    params['bias'] = Stacked(tuple(shaped(tensors, f'{name}.bias', outputs) for name in names))
-  return params
+  parts = [dense(tensors, name, outputs, inputs, has_bias) for name in names]
+  return stack_params(parts)
+
+
+def stack_params(parts: Sequence[Params]) -> Params:
+  """Returns parameters of the same shapes as one, with a new first axis."""
+  return {name: Stacked(tuple(part[name] for part in parts)) for name in parts[0]}
 
 
 def are_equal(a: Any, b: Any) -> bool:

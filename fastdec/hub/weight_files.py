@@ -1,7 +1,7 @@
-"""Files of weights in a published folder: which file holds which tensor, and what to do otherwise.
+"""Files of weights in a published folder: which file has which tensor.
 
-Nothing outside the folder is opened, and no pickle is. Errors name the layout of the folder, and
-the command that converts it.
+Nothing outside the folder is opened, and no pickle. Errors name the layout of the folder, and the
+command that converts it.
 """
 
 import os
@@ -23,13 +23,13 @@ WRAPPERS = {'_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
 OTHER_LAYOUTS = ('.pth', '.h5', '.msgpack', '.onnx', '.ot')
 
 
-def files_of(folder: pathlib.Path) -> dict[str, str]:
+def find_files(folder: pathlib.Path) -> dict[str, str]:
   """Returns the file that holds each tensor.
 
-  A whole file goes before an index, as in `transformers`: the index may be left over.
+  A single file wins over an index, as in `transformers`: the index may be left over.
 
   Raises:
-    UserError: no weights, weights only as pickle, or an index of files outside this folder.
+    UserError: the folder has no weights, or only as pickle, or its index names files elsewhere.
   """
   if (folder / SINGLE).is_file():
     return files_in(folder, SINGLE)
@@ -38,8 +38,9 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
   check_kind(folder)
   pickles = sorted(file.name for file in folder.glob('*.bin'))
   if pickles:
-    has_encoder = read_json(folder / 'config.json').get('is_encoder_decoder')
-    auto_class = 'AutoModelForSeq2SeqLM' if has_encoder else 'AutoModelForCausalLM'
+    auto_class = 'AutoModelForCausalLM'
+    if read_json(folder / 'config.json').get('is_encoder_decoder'):
+      auto_class = 'AutoModelForSeq2SeqLM'
     command = (
       f'python -c "import transformers as t; m = t.{auto_class}'
       f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
@@ -48,17 +49,32 @@ def files_of(folder: pathlib.Path) -> dict[str, str]:
       f'{folder} has its weights only as pickle ({pickles[0]}), which is refused:'
       f' convert by {command}'
     )
-  _check_layout(folder)
+
+  # The weights may have other file names.
+  names = sorted(file.name for file in folder.iterdir())
+  weights = [name for name in names if name.endswith('.safetensors')]
+  if any(re.fullmatch(r'model-\d+-of-\d+\.safetensors', name) for name in weights):
+    raise UserError(f'{folder} lacks {INDEX}, which says what is where: copy the folder again')
+  if len(weights) == 1 and re.fullmatch(r'(model\.\w+|pytorch_model)\.safetensors', weights[0]):
+    raise UserError(
+      f'{folder} has its weights under another name, {weights[0]}: rename it to {SINGLE}'
+    )
+  weights = weights or [name for name in names if name.endswith(OTHER_LAYOUTS)]
+  if weights:
+    raise UserError(
+      f'{folder} has no {SINGLE}, but {list_names(weights)} in another layout: give a folder as'
+      ' `save_pretrained` writes it'
+    )
   raise UserError(f'{folder} has no {SINGLE}: copy the folder again, with its weights')
 
 
 def files_in(folder: pathlib.Path, file: str) -> dict[str, str]:
-  """Returns `files_of` for one file with all tensors."""
+  """Returns `find_files` for one file with all tensors."""
   return dict.fromkeys(plain_names(stored_in(folder / file)).values(), file)
 
 
 def _read_index(folder: pathlib.Path) -> dict[str, str]:
-  """Reads the index. It must hold plain names of files: nothing outside the folder is opened."""
+  """Reads the index, which must name files in this folder."""
   files = read_json(folder / INDEX).get('weight_map')
   if not isinstance(files, dict):
     raise UserError(f'{folder / INDEX} has no weight_map: restore the file')
@@ -66,12 +82,14 @@ def _read_index(folder: pathlib.Path) -> dict[str, str]:
     if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
       raise UserError(
         f'{folder / INDEX} says that {tensor} is in {file!r}: it must be the name of'
-        ' a file beside it'
+        ' a file in the same folder'
       )
-  # os.path: a name that is too long for a file is absent, no error
-  absent = sorted({file for file in files.values() if not os.path.isfile(folder / file)})
+  # os.path: a name that is too long for a file is absent, not an error
+  absent = [file for file in sorted(set(files.values())) if not os.path.isfile(folder / file)]
   if absent:
-    raise UserError(f'{folder} lacks {listed(absent)}, which {INDEX} names: copy the folder again')
+    raise UserError(
+      f'{folder} lacks {list_names(absent)}, which {INDEX} names: copy the folder again'
+    )
   return {plain: files[name] for name, plain in plain_names(files).items()}
 
 
@@ -81,89 +99,73 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
   >>> plain_names(['module._orig_mod.norm.weight', 'module._orig_mod.layers.0.bias'])
   {'module._orig_mod.norm.weight': 'norm.weight', 'module._orig_mod.layers.0.bias': 'layers.0.bias'}
   """
-  parts = {}
+  plain = {}
   for name in names:
-    parts[name] = [part for part in name.split('.') if part not in WRAPPERS]
-  # data parallel modules begin all names with 'module', perhaps several times
-  while parts and all(path[0] == 'module' and len(path) > 1 for path in parts.values()):
-    parts = {name: path[1:] for name, path in parts.items()}
-  plain = {name: '.'.join(path) for name, path in parts.items()}
-  has_clash = len(set(plain.values())) < len(plain)
-  return {name: name for name in plain} if has_clash else plain
+    plain[name] = '.'.join(part for part in name.split('.') if part not in WRAPPERS)
+  # Data parallel modules begin all names with 'module', perhaps several times.
+  while plain and all(name.startswith('module.') for name in plain.values()):
+    for name in plain:
+      plain[name] = plain[name].removeprefix('module.')
+  if len(set(plain.values())) < len(plain):  # two tensors would have the same name
+    return dict(zip(plain, plain, strict=True))
+  return plain
 
 
 def check_kind(folder: pathlib.Path) -> None:
   """Raises UserError, with the remedy, for an adapter, or a folder with GGUF files."""
-  names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-  if 'adapter_config.json' in names:
+  if (folder / 'adapter_config.json').is_file():
     adapter = read_json(folder / 'adapter_config.json')
     base = adapter.get('base_model_name_or_path')
-    is_seq2seq = 'SEQ_2_SEQ' in str(adapter.get('task_type'))
+    auto_class = 'AutoPeftModelForCausalLM'
+    if 'SEQ_2_SEQ' in str(adapter.get('task_type')):
+      auto_class = 'AutoPeftModelForSeq2SeqLM'
     command = (
-      'python -c "import peft, transformers as t; m = peft.AutoPeftModelFor'
-      f"{'Seq2SeqLM' if is_seq2seq else 'CausalLM'}.from_pretrained('{folder}').merge_and_unload();"
+      'python -c "import peft, transformers as t;'
+      f" m = peft.{auto_class}.from_pretrained('{folder}').merge_and_unload();"
       f" m.save_pretrained('{folder}-merged'); t.AutoTokenizer.from_pretrained('{base}')"
       f".save_pretrained('{folder}-merged')\""
     )
     raise UserError(
       f'{folder} is an adapter (LoRA) of {shown(base)}, not a model: merge them by {command}'
     )
-  ggufs = [name for name in names if name.endswith('.gguf')]
+  ggufs = sorted(file.name for file in folder.glob('*.gguf'))
   if ggufs:
     raise UserError(
-      f'{folder} has its weights as GGUF, {listed(ggufs)}: give the file, {folder / ggufs[0]}'
+      f'{folder} has its weights as GGUF, {list_names(ggufs)}: give the file, {folder / ggufs[0]}'
     )
 
 
 def check_place(folder: pathlib.Path) -> None:
   """Raises UserError, with the remedy, for a folder without config.json that is near a model's."""
-  names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-  if (folder / 'draft' / 'config.json').is_file():  # a run that trained a draft: others say so
+  if (folder / 'draft' / 'config.json').is_file():  # a run that trained a draft has its own error
     return
-  others = [name for name in names if name == 'params.json' or name.startswith('consolidated.')]
+  others = [*folder.glob('params.json'), *folder.glob('consolidated.*')]
+  others = sorted(file.name for file in others)
   if others:
     raise UserError(
-      f"{folder} is in its authors' own layout ({listed(others)}), which is not read: give the same"
-      " model in Hugging Face's (config.json and *.safetensors)"
+      f"{folder} is in its authors' own layout ({list_names(others)}), which is not supported: give"
+      " the same model in Hugging Face's (config.json and *.safetensors)"
     )
 
   # The cache of Hugging Face's hub: models--OWNER--NAME/snapshots/COMMIT, perhaps in hub/.
   cached = sorted(folder.glob('models--*')) or sorted(folder.glob('hub/models--*'))
   snapshots = sorted(folder.glob('snapshots/*/config.json')) or sorted(folder.glob('*/config.json'))
   if cached:
-    models = ['/'.join(path.name.split('--')[1:]) for path in cached]
+    models = [path.name.removeprefix('models--').replace('--', '/') for path in cached]
     raise UserError(
-      f"{folder} is the cache of Hugging Face's hub, with {listed(models)}: give such a name, or"
-      f' the folder of a model, as {cached[0] / "snapshots"} has it'
+      f"{folder} is the cache of Hugging Face's hub, with {list_names(models)}: give such a name,"
+      f' or the folder of a model in {cached[0] / "snapshots"}'
     )
   if snapshots:
-    folders = [f'{file.parent}' for file in snapshots]
-    remedy = 'has: give that folder' if len(folders) == 1 else 'have: give one of these folders'
-    raise UserError(f'{folder} has no config.json, but {listed(folders)} {remedy}')
-  weights = [name for name in names if name.endswith('.safetensors')]
+    folders = list_names([f'{file.parent}' for file in snapshots])
+    if len(snapshots) == 1:
+      raise UserError(f'{folder} has no config.json, but {folders} has: give that folder')
+    raise UserError(f'{folder} has no config.json, but {folders} have: give one of these folders')
+  weights = sorted(file.name for file in folder.glob('*.safetensors'))
   if weights:
     raise UserError(
-      f'{folder} has no config.json beside {listed(weights)}: copy it there from where the model'
+      f'{folder} has {list_names(weights)}, but no config.json: copy it there from where the model'
       ' came'
-    )
-
-
-def _check_layout(folder: pathlib.Path) -> None:
-  """Raises UserError, with the remedy, for a folder whose weights have other file names."""
-  names = sorted(file.name for file in folder.iterdir())
-  weights = [name for name in names if name.endswith('.safetensors')]
-  if any(re.fullmatch(r'model-\d+-of-\d+\.safetensors', name) for name in weights):
-    raise UserError(f'{folder} lacks {INDEX}, which says what is where: copy the folder again')
-  if len(weights) == 1 and re.fullmatch(r'(model\.\w+|pytorch_model)\.safetensors', weights[0]):
-    raise UserError(
-      f'{folder} has its weights under another name, {weights[0]}: rename it to {SINGLE}'
-    )
-  if not weights:
-    weights = [name for name in names if name.endswith(OTHER_LAYOUTS)]
-  if weights:
-    raise UserError(
-      f'{folder} has no {SINGLE}, but {listed(weights)}, of another layout: give a folder as'
-      ' `save_pretrained` writes it'
     )
 
 
@@ -175,7 +177,7 @@ def conversion_command(pickle: pathlib.Path, file: pathlib.Path) -> str:
   )
 
 
-def listed(names: list[str]) -> str:
-  """Returns names for a message, of which a long list is cut."""
+def list_names(names: list[str]) -> str:
+  """Joins names for a message, and cuts a long list."""
   text = ', '.join(names[:SHOWN])
   return f'{text} and {len(names) - SHOWN} more' if len(names) > SHOWN else text

@@ -34,7 +34,7 @@ from fastdec.errors import UserError, UserNote
 from fastdec.fields import known, shown
 from fastdec.folders.folder import PathLike
 from fastdec.hub.tokenizers.chat import Chats
-from fastdec.hub.tokenizers.languages import Languages, languages_of
+from fastdec.hub.tokenizers.languages import Languages, find_languages
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.constraint import Constraint, compute_spelling
@@ -446,7 +446,7 @@ def _languages_of(model: Any, tokenizer: Any, source: str | None, target: str | 
   """
   if source is None and target is None:
     return Languages()
-  return languages_of(tokenizer, model, source, target)
+  return find_languages(tokenizer, model, source, target)
 
 
 def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:

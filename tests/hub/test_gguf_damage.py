@@ -9,7 +9,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 
 import fastdec as fd
-from fastdec.hub.gguf.config import config_of
+from fastdec.hub.gguf.config import make_config
 from fastdec.hub.gguf.folder import GgufFile
 from fastdec.hub.gguf.header import LONGEST, read_header
 from fastdec.text.load import load_tokenizer, open_folder
@@ -192,7 +192,7 @@ def test_metadata_of_other_models_are_refused_by_their_names(name, whole, tmp_pa
 
 def of_header(header, metadata):
   header = dataclasses.replace(header, metadata=metadata)
-  return GgufFile(header.path, config_of(header), header=header)
+  return GgufFile(header.path, make_config(header), header=header)
 
 
 def test_tensors_of_other_models_are_refused_by_their_names(tmp_path):

@@ -242,11 +242,11 @@ def test_conversations_are_written_by_the_template_of_the_file(sentencepiece, tm
 
 
 MISTAKES = {  # settings of a tokenizer, and words of the sentence
-  'pre': ({'pre': 'falcon9'}, r"pre-tokenizer 'falcon9', which is not known: known are gpt-2"),
+  'pre': ({'pre': 'falcon9'}, "unknown pre-tokenizer 'falcon9': known are gpt-2"),
   'no id': ({'add_bos_token': True}, r'puts a token around texts, and lacks .*bos_token_id'),
-  'kind of id': ({'eos_token_id': 'two'}, r"eos_token_id='two', which is no int"),
+  'kind of id': ({'eos_token_id': 'two'}, r"eos_token_id='two', which must be int"),
   'merge': ({'merges': ['zz yy']}, r'x\.gguf cannot be read \(.*zz'),
-  'kind': ({'model': 'rwkv'}, "a tokenizer of the kind 'rwkv', which is not read: known are gpt2"),
+  'kind': ({'model': 'rwkv'}, "a tokenizer of the kind 'rwkv', which is not supported"),
   'none': ({'tokens': []}, 'has no tokenizer'),
 }  # fmt: skip
 

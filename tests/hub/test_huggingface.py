@@ -265,7 +265,7 @@ KINDS = [  # files next to config.json, which may be missing, and words of the e
   ({'m.Q4.gguf': ''}, r'has its weights as GGUF, m\.Q4\.gguf: give the file, .*/m\.Q4\.gguf$'),
   ({'model.fp16.safetensors': ''}, r'under another name, model\.fp16\.safetensors: rename it to'),
   ({'model-00001-of-00002.safetensors': ''}, r'lacks model\.safetensors\.index\.json, which says'),
-  ({'consolidated.safetensors': ''}, r'but consolidated\.safetensors, of another layout'),
+  ({'consolidated.safetensors': ''}, r'but consolidated\.safetensors in another layout'),
 ]  # fmt: skip
 
 
@@ -288,10 +288,10 @@ def test_an_error_names_the_kind_of_a_folder_that_is_not_a_model(files, words, t
 
 LAYOUTS = [  # files of a folder without config.json, and words of the sentence
   (['params.json', 'consolidated.safetensors', 'tekken.json'],
-   r"in its authors' own layout \(consolidated\.safetensors, params\.json\), which is not read"),
+   r"in its authors' own layout \(consolidated\.safetensors, params\.json\), which"),
   (['models--a--b/snapshots/1/config.json'], r"the cache of Hugging Face's hub, with a/b: give"),
   (['1/config.json', '2/config.json'], r'but \S*/1, \S*/2 have: give one of these folders'),
-  (['model.safetensors'], r'has no config\.json beside model\.safetensors: copy it there'),
+  (['model.safetensors'], r'has model\.safetensors, but no config\.json: copy it there'),
   (['a.txt'], r'has no config\.json: give the workdir of a run, or a Hugging Face folder'),
 ]  # fmt: skip
 
@@ -371,7 +371,7 @@ def test_an_index_names_only_files_of_its_own_folder(outside, tmp_path):
   with pytest.raises(
     fd.UserError,
     match=r'says that model\.norm\.weight is in .*: it must be the name of a file'
-    r' beside',
+    r' in the same folder',
   ):
     fd.load(tmp_path / 'folder')
 

@@ -221,7 +221,7 @@ def test_a_matrix_is_what_its_numbers_mean_and_a_part_is_read_by_itself(
   monkeypatch.setattr(dequantized, 'BLOCK', 7 * 32)
   theirs, plain = made(tmp_path, case)
   config = read_json(theirs / 'config.json')
-  tensors = quantized.tensors_of(theirs, config, weight_files.files_of(theirs))
+  tensors = quantized.open_tensors(theirs, config, weight_files.find_files(theirs))
   for name, value in load_file(plain / 'model.safetensors').items():
     np.testing.assert_array_equal(tensors[name][:], value)
   tensors.check()
@@ -301,9 +301,9 @@ def test_int8_stays_as_it_is_stored(linear, on_mesh, tmp_path):
 METHODS = {
   'bitsandbytes': ({'quant_method': 'bitsandbytes', 'load_in_4bit': True}, "quant_method='bitsand"),
   'none': ({'bits': 4}, 'quantized by quant_method=None, .* known are fp8, compressed-tensors'),
-  'a known word': ('fp8', "quant_method='fp8', which is not read"),
+  'a known word': ('fp8', "quant_method='fp8', which is not supported"),
   'gemv': ({**AWQ, 'version': 'gemv'}, 'by awq, gemv of 4 bits, .* known are gemm of 4 bits'),
-  '3 bits': ({**GPTQ, 'bits': 3}, 'gptq, gptq of 3 bits, which is not read'),
+  '3 bits': ({**GPTQ, 'bits': 3}, 'gptq, gptq of 3 bits, which is not supported'),
   'nvfp4': (compressed('nvfp4-pack-quantized'), 'by compressed-tensors, nvfp4-pack-quantized'),
   'sparse': ({**compressed('pack-quantized'), 'sparsity_config': {'format': 'sparse-24-bitmask'}},
     'sparse-24-bitmask'),

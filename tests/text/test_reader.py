@@ -8,7 +8,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fastdec.hub.tokenizers.spelling import cleaned
+from fastdec.hub.tokenizers.spelling import clean_up
 from fastdec.text.reader import FORGETS, Reader, StopReader
 
 LINES = [
@@ -143,7 +143,7 @@ class Cleaning:
   words = ('a', '.', ',', "'", "n't", "'s", "'ve", 'n', '?')
 
   def decode(self, ids):
-    return cleaned(''.join(f' {self.words[i]}' for i in ids))
+    return clean_up(''.join(f' {self.words[i]}' for i in ids))
 
 
 @pytest.mark.parametrize('size', [1, 3])

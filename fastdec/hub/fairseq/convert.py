@@ -1,7 +1,7 @@
 """fairseq's FConv and Transformer from state dicts and dictionaries: the common part.
 
-Sizes come from the shapes. Other settings come from the options that a checkpoint keeps beside its
-state dict, or are fairseq's defaults. Every target begins with </s>, and never has a pad.
+Sizes come from the shapes. Other settings come from the options in a checkpoint, or are fairseq's
+defaults. Every target begins with </s>, and never has a pad.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ FAMILIES = {'encoder.convolutions.': fairseq_fconv, 'encoder.layers.': fairseq_t
 UNSUPPORTED = {  # tensors' names
   r'adaptive_softmax': 'an adaptive softmax',
   r'quant_noise|\.centroids|\.assignments': 'quantization',
-  r'\.project_(in|out)_dim': 'a decoder of another width than its embeddings',
+  r'\.project_(in|out)_dim': 'a decoder whose width differs from its embeddings',
   r'\.bias_[kv]$': 'a key or value beyond the text',
 }
 REFUSED = (  # options that change the computation, and leave no trace in the shapes
@@ -44,8 +44,8 @@ def load(
     heads: attention heads of a Transformer, if the file has no options.
 
   Raises:
-    UserError: a model that is not supported; missing or unknown tensors, or other shapes; other
-      dictionaries; no number of heads.
+    UserError: the model is not supported, tensors are missing, unknown or of other shapes, the
+      dictionaries do not fit, or the number of heads is unknown.
   """
   tensors = state_dict.load(file)
   _check_supported(tensors)

@@ -9,7 +9,6 @@ prepared for generation has the weight itself.
 import re
 
 import numpy as np
-from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.hub.fairseq.state_dict import END, PAD, StateDict
@@ -17,7 +16,7 @@ from fastdec.hub.tensors import shaped
 from fastdec.models.api import Params
 from fastdec.models.fconv import FConv, FConvConfig, Layers, list_sizes
 
-# (channels, width, residual from this many layers before)
+# (channels, width, number of layers back to the residual)
 DEEPER = re.compile(r'\(\s*\d+\s*,\s*\d+\s*,(?!\s*1\s*\))')
 
 
@@ -39,12 +38,9 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
   d_out = tensors.sizes(_stored_name(tensors, 'decoder.fc3'), 'words, width')[1]
   output = _dense(tensors, 'decoder.fc3', words, d_out)
   is_tied = np.array_equal(output['kernel'], embeddings['embedding'])
-  source_words = None
-  if 'source_embedding' in embeddings:
-    source_words = len(embeddings['source_embedding'])
   config = FConvConfig(
     vocab_size=words,
-    source_vocab_size=source_words,
+    source_vocab_size=len(embeddings.get('source_embedding', ())) or None,
     d_embed=d,
     d_out=d_out,
     encoder_layers=layers['encoder'],
@@ -63,7 +59,7 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
   for side, ours in (('encoder', 'source_positions'), ('decoder', 'target_positions')):
     params[ours] = positions[side][:least]
     params[f'{side}_enter'] = _dense(tensors, f'{side}.fc1', layers[side][0][0], d)
-    width = d if side == 'encoder' else d_out
+    width = {'encoder': d, 'decoder': d_out}[side]
     params[f'{side}_leave'] = _dense(tensors, f'{side}.fc2', width, layers[side][-1][0])
     for i, sizes in enumerate(list_sizes(layers[side])):
       params[f'{side}_{i}'] = _layer(tensors, side, i, sizes, d)
@@ -106,20 +102,14 @@ def _layer(tensors: StateDict, side: str, i: int, sizes: tuple[int, int, int], d
 
 def _dense(tensors: StateDict, name: str, *shape: int) -> Params:
   """Reads a linear layer [outputs, inputs], or a convolution [kernel width, inputs, outputs]."""
-  outputs = shape[0] if len(shape) == 2 else shape[-1]
-  return {
-    'kernel': _weight(tensors, name, *shape),
-    'bias': shaped(tensors, f'{name}.bias', outputs),
-  }
-
-
-def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '...']:
-  """Returns a weight, computed from direction and lengths if it is normalised."""
+  axis = {2: 0, 3: 2}[len(shape)]  # of the outputs
+  bias = shaped(tensors, f'{name}.bias', shape[axis])
   stored = shaped(tensors, _stored_name(tensors, name), *shape)
   if f'{name}.weight' in tensors:
-    return np.asarray(stored)
+    return {'kernel': np.asarray(stored), 'bias': bias}
+
+  # Compute a normalised weight from its direction and lengths.
   v = np.asarray(stored, np.float64)
-  axis = 0 if len(shape) == 2 else 2
   if len(shape) == 3 and tensors[f'{name}.weight_g'].shape == (shape[0], 1, 1):
     axis = 0  # the old norm of a convolution
   g_shape = [1] * len(shape)
@@ -127,7 +117,8 @@ def _weight(tensors: StateDict, name: str, *shape: int) -> Float[np.ndarray, '..
   g = shaped(tensors, f'{name}.weight_g', *g_shape)
   others = tuple(i for i in range(len(shape)) if i != axis)
   norm = np.sqrt((v**2).sum(others, keepdims=True))
-  return (np.asarray(g, np.float64) * v / np.where(norm == 0, 1, norm)).astype(np.float32)
+  weight = np.asarray(g, np.float64) * v / np.where(norm == 0, 1, norm)
+  return {'kernel': weight.astype(np.float32), 'bias': bias}
 
 
 def _stored_name(tensors: StateDict, name: str) -> str:

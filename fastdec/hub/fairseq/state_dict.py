@@ -31,7 +31,10 @@ class StateDict(Tensors):
   def __init__(
     self, file: pathlib.Path, loaded: Mapping[str, np.ndarray] | None = None, options: Any = None
   ):
-    files = files_in(file.parent, file.name) if loaded is None else dict.fromkeys(loaded, file.name)
+    if loaded is None:
+      files = files_in(file.parent, file.name)
+    else:
+      files = dict.fromkeys(loaded, file.name)
     super().__init__(file.parent, files)
     self.where, self.options = file, options or {}
     self._loaded = loaded
@@ -88,13 +91,15 @@ class StateDict(Tensors):
 
 
 def load(file: pathlib.Path) -> StateDict:
-  """Reads the state dict of a file, in a checkpoint or alone.
+  """Reads the state dict of a file, which may be a whole checkpoint.
 
   Raises:
-    UserError: no such file, one of another kind, corrupt, or with more than tensors and options.
+    UserError: the file does not exist, is corrupt, or has more than tensors and options.
   """
   if not place(file).is_file():
-    raise UserError(f'{file} is no file: give a .safetensors or .pt file with a fairseq state dict')
+    raise UserError(
+      f'{file} is not a file: give a .safetensors or .pt file with a fairseq state dict'
+    )
   if file.suffix == '.safetensors':
     return StateDict(file)
   if file.suffix not in PICKLES:
@@ -124,9 +129,9 @@ def _unpickled(file: pathlib.Path) -> StateDict:
     refused = re.search(r'GLOBAL ([\w.]+)', str(error))
     if refused is None:
       raise UserError(
-        f'{file} is corrupt, or no PyTorch checkpoint ({type(error).__name__}): copy it again'
+        f'{file} is corrupt, or not a PyTorch checkpoint ({type(error).__name__}): copy it again'
       ) from None
-    reason = f'{file} has {refused[1]} in it, more than tensors and options, and is not unpickled'
+    reason = f'{file} has {refused[1]} in it, which is not a tensor or an option, so it is not read'
     raise UserError(f'{reason}: {_by_hand(file)}') from None
   if not isinstance(content, Mapping):
     content = {}
@@ -134,7 +139,7 @@ def _unpickled(file: pathlib.Path) -> StateDict:
   is_state_dict = isinstance(tensors, Mapping) and all(map(torch.is_tensor, tensors.values()))
   if not is_state_dict or not tensors:
     raise UserError(
-      f"{file} holds no state dict, alone or as its 'model': give a fairseq checkpoint"
+      f"{file} is not a state dict, and has none as its 'model': give a fairseq checkpoint"
     )
   loaded = {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
   return StateDict(file, loaded, _options(content))

@@ -29,7 +29,7 @@ NORMS = {  # by their number in old names
 def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Transformer, Params]:
   """Reads the model of a state dict, and its parameters, matrices [outputs, inputs].
 
-  Positions come like learned ones: fairseq's sinusoids, too, begin at position 2.
+  Positions are treated as learned: fairseq's sinusoids begin at position 2, too.
 
   Args:
     embeddings: 'embedding', and 'source_embedding' if the source has its own.
@@ -38,9 +38,11 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Tra
   size = embeddings['embedding'].shape
   d = size[1]
   params = {**embeddings, **_positions(tensors, d)}
-  output_name = next((name for name in OUTPUTS if name in tensors), None)
-  if output_name is not None:
-    output = shaped(tensors, output_name, *size)
+
+  # The output matrix may have one of two names, or be left out.
+  outputs = [name for name in OUTPUTS if name in tensors]
+  if outputs:
+    output = shaped(tensors, outputs[0], *size)
     if not are_equal(output, embeddings['embedding']):
       params['output'] = output
   elif tensors.options.get('share_decoder_input_output_embed', True) is False:
@@ -49,9 +51,10 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[Tra
     for side, ours in (('encoder', 'source'), ('decoder', 'target')):
       name = f'{side}.layernorm_embedding'
       params[f'{ours}_embedding_norm'] = norm(tensors, name, d, has_bias=True)
+
+  # Read the layers.
   model = Transformer(_config(tensors, params, heads))
-  for side in NORMS:
-    c = model.config if side == 'encoder' else model.config.of_decoder
+  for side, c in (('encoder', model.config), ('decoder', model.config.of_decoder)):
     for i in range(tensors.count(f'{side}.layers.')):
       params[f'{side}_{i}'] = _layer(tensors, side, i, d, c.d_ff)
     if c.norm == 'pre':
@@ -71,12 +74,9 @@ def _config(tensors: StateDict, params: Params, heads: int | None) -> Transforme
   for side in NORMS:
     heads_of[side] = _heads(tensors, side, heads)
     d_ff[side] = tensors.sizes(f'{side}.layers.0.fc1.weight', 'width, width')[0]
-  source_words = None
-  if 'source_embedding' in params:
-    source_words = params['source_embedding'].shape[0]
   return TransformerConfig(
     vocab_size=embedding.shape[0],
-    source_vocab_size=source_words,
+    source_vocab_size=len(params.get('source_embedding', ())) or None,
     is_tied='output' not in params,
     d_model=embedding.shape[1],
     d_ff=d_ff['encoder'],
@@ -109,7 +109,7 @@ def _heads(tensors: StateDict, side: str, heads: int | None) -> int:
   if trained_heads is None:
     if heads is None:
       raise UserError(
-        f'{tensors.where} does not say how many attention heads there are: give --heads'
+        f'{tensors.where} does not have the number of attention heads: give --heads'
         ' (mostly 8 or 16)'
       )
     return heads
@@ -125,7 +125,7 @@ def _norm_place(tensors: StateDict) -> str:
   """Returns 'pre' if a norm ends both sides, 'post' if none does.
 
   Raises:
-    UserError: pre-norm without a norm at the end (fairseq before 2018), or sides that differ.
+    UserError: pre-norm lacks a norm at the end (fairseq before 2018), or the sides differ.
   """
   for side in NORMS:
     comes_first = tensors.options.get(f'{side}_normalize_before')
@@ -137,7 +137,9 @@ def _norm_place(tensors: StateDict) -> str:
         f' {side}.layer_norm.weight, which is not supported: give another model'
       )
   # If only one side has the norm, the other's is reported as missing.
-  return 'pre' if any(f'{side}.layer_norm.weight' in tensors for side in NORMS) else 'post'
+  if any(f'{side}.layer_norm.weight' in tensors for side in NORMS):
+    return 'pre'
+  return 'post'
 
 
 def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
@@ -166,13 +168,14 @@ def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
     return dense(tensors, f'{prefix}{name}', outputs, inputs, has_bias=True)
 
   def around(index: int) -> Params:
-    old, new = f'{prefix}layer_norms.{index}', f'{prefix}{NORMS[side][index]}'
-    name = old if f'{old}.weight' in tensors else new
+    name = f'{prefix}layer_norms.{index}'
+    if f'{name}.weight' not in tensors:
+      name = f'{prefix}{NORMS[side][index]}'
     return {'norm': norm(tensors, name, d, has_bias=True)}
 
   own = _projections(tensors, f'{prefix}self_attn.', d)
   layer = {
-    'attention': {'qkv': _joined(own), 'out': project('self_attn.out_proj', d, d)},
+    'attention': {'qkv': _join(own), 'out': project('self_attn.out_proj', d, d)},
     'around_attention': around(0),
     'feed_forward': {'w1': project('fc1', d_ff, d), 'w2': project('fc2', d, d_ff)},
     'around_feed_forward': around(len(NORMS[side]) - 1),
@@ -181,7 +184,7 @@ def _layer(tensors: StateDict, side: str, i: int, d: int, d_ff: int) -> Params:
     cross = _projections(tensors, f'{prefix}encoder_attn.', d)
     layer['cross'] = {
       'q': cross[0],
-      'kv': _joined(cross[1:]),
+      'kv': _join(cross[1:]),
       'out': project('encoder_attn.out_proj', d, d),
     }
     layer['around_cross'] = around(1)
@@ -197,6 +200,6 @@ def _projections(tensors: StateDict, prefix: str, d: int) -> list[Params]:
   return [dense(tensors, f'{prefix}{x}_proj', d, d, has_bias=True) for x in 'qkv']
 
 
-def _joined(parts: list[Params]) -> Params:
+def _join(parts: list[Params]) -> Params:
   """Returns projections as one."""
   return {name: np.concatenate([part[name] for part in parts]) for name in ('kernel', 'bias')}

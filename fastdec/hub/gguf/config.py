@@ -4,10 +4,10 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.hub.gguf.header import Header
-from fastdec.hub.gguf.metadata import Architecture, Metadata, architecture_of, metadata_of
-from fastdec.hub.gguf.ropes import rope_of
+from fastdec.hub.gguf.metadata import Architecture, Metadata, find_architecture, read_metadata
+from fastdec.hub.gguf.ropes import make_rope
 
-OF_27B = {'gemma2': 46, 'gemma3': 62}  # layers of the models that scale scores by another width
+OF_27B = {'gemma2': 46, 'gemma3': 62}  # layers of models with their own scale of scores
 # Texts of tokens that end an answer. A file names one end; its chat template writes the others.
 ENDS_OF_TURNS = (
   '<|im_end|>', '<|eot_id|>', '<end_of_turn>', '<|end|>', '<|return|>', '<|call|>',
@@ -15,13 +15,13 @@ ENDS_OF_TURNS = (
 MESSAGE_END, ANSWER_END = '<|end|>', '<|return|>'  # where both are, the first ends no answer
 
 
-def config_of(header: Header) -> dict[str, Any]:
-  """Returns what config.json would say of the model in a file.
+def make_config(header: Header) -> dict[str, Any]:
+  """Returns the content of config.json for the model in a file.
 
   Raises:
-    UserError: as `architecture_of` and `metadata_of`; a file without the tensors of a model.
+    UserError: as in `find_architecture` and `read_metadata`; or the file lacks tensors.
   """
-  row, fields, tensors = architecture_of(header), metadata_of(header), header.tensors
+  row, fields, tensors = find_architecture(header), read_metadata(header), header.tensors
   if 'token_embd.weight' not in tensors:
     raise UserError(f'{header.path} has no token_embd.weight: give a file of a whole model')
   _check_width(header, row, fields)
@@ -41,7 +41,7 @@ def config_of(header: Header) -> dict[str, Any]:
     'attention_bias': 'blk.0.attn_q.bias' in tensors,
     'mlp_bias': 'blk.0.ffn_up.bias' in tensors,
     'tie_word_embeddings': 'output.weight' not in tensors,
-    'rope_parameters': rope_of(header, fields),
+    'rope_parameters': make_rope(header, fields),
     'bos_token_id': bos,
     'eos_token_id': eos,
     'pad_token_id': header.number('tokenizer.ggml.padding_token_id'),
@@ -70,34 +70,33 @@ def _check_width(header: Header, row: Architecture, fields: Metadata) -> None:
 
 def _ends(header: Header) -> list[int]:
   """Returns the ids that end a text: those that the file names, and ends of its chat's turns."""
-  named = [header.number(f'tokenizer.ggml.{name}_token_id') for name in ('eos', 'eot', 'eom')]
-  ends = [token for token in named if token is not None]
+  ends = [header.number(f'tokenizer.ggml.{name}_token_id') for name in ('eos', 'eot', 'eom')]
   template = header.text('tokenizer.chat_template') or ''
-  texts = [text for text in ENDS_OF_TURNS if text in template]
-  if ANSWER_END in texts and MESSAGE_END in texts:
-    texts.remove(MESSAGE_END)
-  if texts:
-    pieces = header.entries('tokenizer.ggml.tokens') or []
-    ends += [pieces.index(text) for text in texts if text in pieces]
-  return list(dict.fromkeys(ends))
+  pieces = header.entries('tokenizer.ggml.tokens') or []
+  for text in ENDS_OF_TURNS:
+    if text == MESSAGE_END and ANSWER_END in template:
+      continue
+    if text in template and text in pieces:
+      ends.append(pieces.index(text))
+  return [token for token in dict.fromkeys(ends) if token is not None]
 
 
 def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str, Any]:
   """Returns the fields of config.json that only some families have."""
   config: dict[str, Any] = {}
   if fields.expert_count:
-    layers = range(fields.block_count)
-    dense = [i for i in layers if f'blk.{i}.ffn_gate_inp.weight' not in header.tensors]
-    config |= {
-      'model_type': 'mixtral' if row.model_type == 'llama' else row.model_type,
-      'num_local_experts': fields.expert_count,
-      'num_experts_per_tok': fields.expert_used_count,
-    }
+    config['num_local_experts'] = fields.expert_count
+    config['num_experts_per_tok'] = fields.expert_used_count
+    if row.model_type == 'llama':
+      config['model_type'] = 'mixtral'
     if row.model_type == 'qwen3_moe':
+      layers = range(fields.block_count)
       config |= {
         'moe_intermediate_size': fields.expert_feed_forward_length,
         'norm_topk_prob': True,
-        'mlp_only_layers': dense,
+        'mlp_only_layers': [
+          i for i in layers if f'blk.{i}.ffn_gate_inp.weight' not in header.tensors
+        ],
       }
     elif fields.expert_feed_forward_length:
       config['intermediate_size'] = fields.expert_feed_forward_length
@@ -110,15 +109,16 @@ def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str,
     }
   if row.model_type == 'phi3':
     config['original_max_position_embeddings'] = fields.rope_scaling_original_context_length
-  if row.model_type != 'llama' and 'attention_sliding_window' in row.heeds:
+  if row.model_type != 'llama' and 'attention_sliding_window' in row.reads:
     config['sliding_window'] = fields.attention_sliding_window
   if row.adds_one:
-    width = fields.width
+    scalar = fields.width
     if OF_27B[header.architecture] == fields.block_count:
-      width = fields.embedding_length // fields.attention_head_count
-    scale = fields.attention_scale
+      scalar = fields.embedding_length // fields.attention_head_count
+    if fields.attention_scale is not None:
+      scalar = fields.attention_scale**-2
     config |= {
-      'query_pre_attn_scalar': width if scale is None else scale**-2,
+      'query_pre_attn_scalar': scalar,
       'attn_logit_softcapping': fields.attn_logit_softcapping,
       'final_logit_softcapping': fields.final_logit_softcapping,
     }
@@ -126,8 +126,7 @@ def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str,
     config |= {'rope_local_base_freq': fields.rope_freq_base_swa, 'sliding_window_pattern': 6}
   pattern = fields.attention_sliding_window_pattern
   if isinstance(pattern, int):
-    every = pattern
-    pattern = tuple(bool((i + 1) % every) for i in range(fields.block_count))
+    pattern = [bool((i + 1) % pattern) for i in range(fields.block_count)]
   if pattern is not None:
     kinds = {True: 'sliding_attention', False: 'full_attention'}
     config['layer_types'] = [kinds[is_sliding] for is_sliding in pattern]

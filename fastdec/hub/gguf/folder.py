@@ -3,9 +3,9 @@
 import dataclasses
 import pathlib
 
-from fastdec.hub.gguf.config import config_of
+from fastdec.hub.gguf.config import make_config
 from fastdec.hub.gguf.header import Header, read_header
-from fastdec.hub.gguf.metadata import architecture_of, metadata_of
+from fastdec.hub.gguf.metadata import find_architecture, read_metadata
 from fastdec.hub.gguf.tensors import GgufTensors
 from fastdec.hub.huggingface import HuggingFaceFolder
 
@@ -17,7 +17,9 @@ class GgufFile(HuggingFaceFolder):
   header: Header
 
   def tensors(self) -> GgufTensors:
-    return GgufTensors(self.header, architecture_of(self.header), metadata_of(self.header).width)
+    return GgufTensors(
+      self.header, find_architecture(self.header), read_metadata(self.header).width
+    )
 
 
 def open_file(path: pathlib.Path, dtype: str | None = None, kernels: str | None = None) -> GgufFile:
@@ -28,8 +30,8 @@ def open_file(path: pathlib.Path, dtype: str | None = None, kernels: str | None 
     dtype, kernels: as in `Folder`; by default float32 if all matrices are, else bfloat16.
 
   Raises:
-    UserError: a file that is missing, damaged or not of a known architecture, or the package `gguf`
-      is not installed.
+    UserError: the file is missing, damaged or of an unknown architecture, or the package `gguf` is
+      not installed.
   """
   header = read_header(path)
-  return GgufFile(header.path, config_of(header), dtype, kernels, header=header)
+  return GgufFile(header.path, make_config(header), dtype, kernels, header=header)

@@ -1,8 +1,8 @@
-"""The header of a GGUF file: metadata, and where each tensor lies.
+"""The header of a GGUF file: metadata, and the place of each tensor.
 
-The package `gguf` knows the types of tensors. It reads headers too, but makes two arrays for each
-string, 8 seconds for 262,144 tokens, and believes every count. Here it takes half a second, and
-each count is checked against the bytes of the file before anything is made.
+The package `gguf` knows the types of tensors. It can read headers too, but makes two arrays for
+each string (8 seconds for 262,144 tokens) and trusts every count. This reader takes half a second,
+and checks each count against the size of the file before it makes anything.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class GgufTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """What one GGUF file says, or several of one model, of which the first has the metadata."""
+  """The headers of a model's GGUF files; the first one has the metadata."""
 
   path: pathlib.Path
   metadata: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Header:
     return self._of(int, name)
 
   def flag(self, name: str) -> bool | None:
-    """Returns true or false of the metadata; None: it says neither."""
+    """Returns true or false of the metadata; None: there is neither."""
     return self._of(bool, name)
 
   def entries(self, name: str) -> list[Any] | None:
@@ -85,20 +85,20 @@ class Header:
   def _of(self, kind: Any, name: str) -> Any:
     value = self.metadata.get(name)
     if value is not None and type(value) is not kind:
-      raise damaged(self.path, f'says {name}={shown(value)}, which is no {kind.__name__}')
+      raise damaged(self.path, f'has {name}={shown(value)}, which must be {kind.__name__}')
     return value
 
 
 class _Damage(ValueError):
-  """What is wrong with a file."""
+  """A file is damaged."""
 
 
 def read_header(path: pathlib.Path) -> Header:
-  """Reads the header of a GGUF file, and those of the others if its model is in several.
+  """Reads the header of a GGUF file, and of the model's other files.
 
   Raises:
-    UserError: a file that is missing, damaged, or of an unknown version; a type of tensor that is
-      not read; the package `gguf` is not installed.
+    UserError: a file is missing, damaged, of an unknown version, or has tensors of an unknown type;
+      or the package `gguf` is not installed.
   """
   with extras.explained():
     import gguf.constants  # noqa: F401  (before any work)
@@ -108,19 +108,19 @@ def read_header(path: pathlib.Path) -> Header:
     raise UserError(f'{path.parent} lacks {shown(absent[0])}, a part of the model: copy it there')
   metadata, tensors = {}, {}
   for i, file in enumerate(files):
-    own, found = _read_one(file)
+    own, own_tensors = _read_one(file)
     number: Any = own.get('split.no', 0)
     count: Any = own.get('split.count', 1) or 1
     if (number, count) != (i, len(files)):
       raise UserError(
-        f'{file} says split.no={shown(number)} and split.count={shown(count)}, and by its name it'
+        f'{file} says split.no={shown(number)} and split.count={shown(count)}, but by its name it'
         f' is file {i + 1} of {len(files)}: give all files their names NAME-00001-of-0000N.gguf'
       )
     metadata = metadata or own
-    again = next((name for name in found if name in tensors), None)
-    if again is not None:
-      raise damaged(file, f'has {shown(again)}, which is in another file of the model too')
-    tensors |= found
+    for name in own_tensors:
+      if name in tensors:
+        raise damaged(file, f'has {shown(name)}, which is in another file of the model too')
+    tensors |= own_tensors
   return Header(files[0], metadata, tensors)
 
 
@@ -136,7 +136,7 @@ def _read_one(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, GgufTensor]
       if version not in VERSIONS:
         order = ' in the other order of bytes' if not version & 0xFFFF else ''
         raise UserError(
-          f'{file} is of version {version}{order} of GGUF, and known are 2 and 3: convert it again'
+          f'{file} is of version {version}{order} of GGUF: known are 2 and 3, so convert it again'
         )
       with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Reader(data, size).header(file)
@@ -171,7 +171,7 @@ class _Reader:
     described = [self._tensor() for _ in range(tensor_count)]
     alignment = metadata.get('general.alignment', ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
-      raise _Damage(f'general.alignment={shown(alignment)} is no power of two')
+      raise _Damage(f'general.alignment={shown(alignment)} must be a power of two')
     begin = -(-self._place // alignment) * alignment
 
     tensors: dict[str, GgufTensor] = {}
@@ -190,9 +190,10 @@ class _Reader:
   def _take(self, count: int) -> bytes:
     """Returns the next bytes."""
     start, stop = self._place, self._place + count
+    if stop > self._size:
+      raise _Damage('it ends in its header')
     if stop > self._end:
-      what = 'it ends in its header' if stop > self._size else f'a header of over {LONGEST:,} bytes'
-      raise _Damage(what)
+      raise _Damage(f'its header has over {LONGEST:,} bytes')
     self._place = stop
     return self._data[start:stop]
 
@@ -200,7 +201,7 @@ class _Reader:
     return struct.unpack(f'<{code}', self._take(struct.calcsize(f'<{code}')))[0]
 
   def _text(self) -> str:
-    """Returns the next text; bytes that are not UTF-8 become a mark."""
+    """Returns the next text; bytes that are not UTF-8 become replacement characters."""
     self._strings += 1
     if self._strings > MOST_STRINGS:
       raise _Damage(f'it has more than {MOST_STRINGS:,} texts')
@@ -208,7 +209,7 @@ class _Reader:
     return self._take(length).decode('utf-8', 'replace')
 
   def _check_count(self, count: int, least: int, what: str) -> None:
-    """Refuses a number of things that take at least so many bytes each, and cannot be there."""
+    """Refuses a count of things, of at least `least` bytes each, that the file has no room for."""
     if count * least > self._end - self._place:
       raise _Damage(f'it would have {count:,} {what}')
 
@@ -244,7 +245,7 @@ class _Reader:
 
 def _layout(name: str, shape: tuple[int, ...], number: int, file: pathlib.Path) -> tuple[Any, int]:
   """Returns the type of a tensor, and the bytes of a vector along its last axis."""
-  kind, block, size = _type_of(number)
+  kind, block, size = _find_type(number)
   if kind is None or not block:
     known = f'type {number}' if kind is None else kind.name
     raise UserError(
@@ -257,7 +258,7 @@ def _layout(name: str, shape: tuple[int, ...], number: int, file: pathlib.Path) 
 
 
 @functools.cache
-def _type_of(number: int) -> tuple[Any, int, int]:
+def _find_type(number: int) -> tuple[Any, int, int]:
   """Returns a type of tensors, and the numbers and bytes of its blocks; 0: it is not read."""
   with extras.explained():
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType

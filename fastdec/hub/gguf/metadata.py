@@ -58,7 +58,7 @@ class Architecture:
   model_type: str
   is_permuted: bool = False  # pairs of rotated rows of queries and keys are neighbours
   adds_one: bool = False  # scales of norms are stored plus 1
-  heeds: tuple[str, ...] = ()  # fields that others have to do without
+  reads: tuple[str, ...] = ()  # fields that only some families have
 
 
 EXPERTS = ('expert_count', 'expert_used_count', 'expert_feed_forward_length')
@@ -67,28 +67,28 @@ GRANITE = ('attention_scale', 'embedding_scale', 'residual_scale', 'logit_scale'
 CAPS = ('attn_logit_softcapping', 'final_logit_softcapping', 'attention_scale')
 LONG = ('rope_scaling_attn_factor', 'attention_sliding_window')
 ARCHITECTURES = {  # by general.architecture
-  'llama': Architecture('llama', is_permuted=True, heeds=(*EXPERTS, 'attention_sliding_window')),
+  'llama': Architecture('llama', is_permuted=True, reads=(*EXPERTS, 'attention_sliding_window')),
   'qwen2': Architecture('qwen2'),
   'qwen3': Architecture('qwen3'),
-  'qwen3moe': Architecture('qwen3_moe', heeds=EXPERTS),
-  'gpt-oss': Architecture('gpt_oss', heeds=(*EXPERTS, *WINDOWS)),
-  'granite': Architecture('granite', is_permuted=True, heeds=GRANITE),
+  'qwen3moe': Architecture('qwen3_moe', reads=EXPERTS),
+  'gpt-oss': Architecture('gpt_oss', reads=(*EXPERTS, *WINDOWS)),
+  'granite': Architecture('granite', is_permuted=True, reads=GRANITE),
   'smollm3': Architecture('smollm3', is_permuted=True),
   'olmo2': Architecture('olmo2'),
-  'phi3': Architecture('phi3', heeds=LONG),
-  'gemma2': Architecture('gemma2', adds_one=True, heeds=(*CAPS, *WINDOWS)),
+  'phi3': Architecture('phi3', reads=LONG),
+  'gemma2': Architecture('gemma2', adds_one=True, reads=(*CAPS, *WINDOWS)),
   'gemma3': Architecture(
-    'gemma3_text', adds_one=True, heeds=(*CAPS, *WINDOWS, 'rope_freq_base_swa')
+    'gemma3_text', adds_one=True, reads=(*CAPS, *WINDOWS, 'rope_freq_base_swa')
   ),
 }
-SPECIAL = {field for row in ARCHITECTURES.values() for field in row.heeds}
+SPECIAL = {field for row in ARCHITECTURES.values() for field in row.reads}
 NEUTRAL = {  # values of other fields that say what is computed anyway
   'rope_scaling_finetuned': True, 'rope_scaling_yarn_ext_factor': 1.0, 'expert_gating_func': 1,
   'expert_weights_norm': True, 'expert_group_count': 1, 'expert_group_used_count': 1,
 }  # fmt: skip
 
 
-def architecture_of(header: Header) -> Architecture:
+def find_architecture(header: Header) -> Architecture:
   """Returns the row of a file's architecture.
 
   Raises:
@@ -102,14 +102,14 @@ def architecture_of(header: Header) -> Architecture:
   return ARCHITECTURES[header.architecture]
 
 
-def metadata_of(header: Header) -> Metadata:
+def read_metadata(header: Header) -> Metadata:
   """Reads the fields about the model.
 
   Raises:
-    UserError: a field that is missing, of another kind, or changes the result and is not known for
-      the architecture.
+    UserError: a field is missing, has a wrong type, or changes the result and is unknown for the
+      architecture.
   """
-  row, prefix = architecture_of(header), f'{header.architecture}.'
+  row, prefix = find_architecture(header), f'{header.architecture}.'
   known = {field.name: field.default for field in dataclasses.fields(Metadata)}
   values = {}
   for name, value in header.metadata.items():
@@ -118,7 +118,7 @@ def metadata_of(header: Header) -> Metadata:
     field = name.removeprefix(prefix).replace('.', '_')
     if isinstance(value, list) and {*map(type, value)} == {int} and len({*value}) == 1:
       value = value[0]  # the same for each layer
-    is_known = field in known and (field not in SPECIAL or field in row.heeds)
+    is_known = field in known and (field not in SPECIAL or field in row.reads)
     if value and not is_known and COMPUTES.search(field) and NEUTRAL.get(field) != value:
       raise UserError(
         f'{name}={shown(value)} of {header.path} is not known for this architecture: convert it'

@@ -1,4 +1,4 @@
-"""Rotary positions of GGUF files, as config.json says them."""
+"""Rotary positions of GGUF files, in the words of config.json."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from fastdec.hub.gguf.metadata import Metadata
 from fastdec.models.rotary import Rope
 
 
-def rope_of(header: Header, fields: Metadata) -> dict[str, Any]:
+def make_rope(header: Header, fields: Metadata) -> dict[str, Any]:
   """Returns what config.json calls rope_parameters.
 
   Raises:

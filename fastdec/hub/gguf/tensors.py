@@ -31,8 +31,8 @@ OF_LAYERS = {
 OF_GEMMA = OF_LAYERS | {'ffn_norm': 'pre_feedforward_layernorm'}
 OF_PHI = OF_LAYERS | {'ffn_up': 'mlp.gate_up_proj'}
 LAYER = re.compile(r'blk\.(\d+)\.(\w+)\.(weight|bias)')
-EXPERTS = re.compile(r'ffn_(gate|up|down)_exps')  # those of a layer in one tensor
-EXPERT = re.compile(r'blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight')  # in old files each its own
+EXPERTS = re.compile(r'ffn_(gate|up|down)_exps')  # all of a layer in one tensor
+EXPERT = re.compile(r'blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight')  # one tensor each (old files)
 SINKS = 'attn_sinks'
 IN_CONFIG = {'rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'}
 Order = Callable[[Int[np.ndarray, ' n']], Int[np.ndarray, ' n']]
@@ -54,7 +54,7 @@ class GgufTensors(Tensors):
     self._tensors: dict[str, Any] = {}
     for tensor in header.tensors.values():
       if tensor.name not in IN_CONFIG:
-        self._tensors |= _translated(tensor, row, width)
+        self._tensors |= _translate(tensor, row, width)
     self.origin = f'the metadata of {header.path}'
     super().__init__(header.path, dict.fromkeys(self._tensors, header.path.name))
 
@@ -65,8 +65,8 @@ class GgufTensors(Tensors):
     """A file names each tensor once."""
 
 
-def _translated(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, Any]:
-  """Returns a tensor by its name, or its experts by theirs; an unknown name stays as it is."""
+def _translate(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, Any]:
+  """Returns a tensor, or its experts, by Hugging Face's names; an unknown name does not change."""
   stem, _, end = tensor.name.rpartition('.')
   if stem in NAMES:
     return {f'{NAMES[stem]}.{end}': _read(tensor, row, None)}
@@ -87,17 +87,21 @@ def _translated(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, 
     return named
   if kind == SINKS:
     return {f'{prefix}self_attn.sinks': _read(tensor, row, None)}
-  names = OF_GEMMA if row.adds_one else OF_PHI if row.model_type == 'phi3' else OF_LAYERS
+  names = OF_LAYERS
+  if row.adds_one:
+    names = OF_GEMMA
+  elif row.model_type == 'phi3':
+    names = OF_PHI
   if kind not in names:
     return {tensor.name: _read(tensor, row, None)}
   order = None
   if row.is_permuted and kind in ('attn_q', 'attn_k') and outputs % width == 0:
-    order = _halves(width)
+    order = _make_order(width)
   return {f'{prefix}{names[kind]}.{end}': _read(tensor, row, order)}
 
 
-def _halves(width: int) -> Order:
-  """Returns the place of each row where a head's pairs are neighbours: i and i + 1, not i + w/2."""
+def _make_order(width: int) -> Order:
+  """Returns the stored place of each row: pairs of a head are rows i and i + 1, not i + w/2."""
 
   def order(rows: Int[np.ndarray, ' n']) -> Int[np.ndarray, ' n']:
     heads, inner = np.divmod(rows, width)
@@ -108,11 +112,11 @@ def _halves(width: int) -> Order:
 
 
 def _read(tensor: GgufTensor, row: Architecture, order: Order | None) -> Any:
-  """Returns a tensor, unread: as it is stored if it is of floats, otherwise `Dequantized`.
+  """Returns a tensor, unread: as it is stored if it has floats, otherwise `Dequantized`.
 
   Args:
     tensor: in its file.
-    row: its architecture, of which the scales of norms may be stored plus 1.
+    row: its architecture, which may store the scales of norms plus 1.
     order: the place of each row in the file; None: the same.
   """
   dtype = FLOATS.get(tensor.kind.name)
@@ -129,10 +133,10 @@ def _read(tensor: GgufTensor, row: Architecture, order: Order | None) -> Any:
       f'{tensor.name} of {tensor.file} is a vector in {tensor.kind.name}, which is not supported:'
       ' convert the model again'
     )
-  return Dequantized(lambda start, stop: _floats(tensor, start, stop, order), tensor.shape)
+  return Dequantized(lambda start, stop: _read_floats(tensor, start, stop, order), tensor.shape)
 
 
-def _floats(
+def _read_floats(
   tensor: GgufTensor, start: int, stop: int, order: Order | None
 ) -> Float[np.ndarray, 'n d']:
   """Reads vectors along the last axis, as float32."""
@@ -140,6 +144,8 @@ def _floats(
     from gguf.quants import dequantize
   shape = (tensor.rows, tensor.row_bytes)
   stored = np.memmap(tensor.file, np.uint8, 'r', tensor.offset, shape)
-  rows = np.array(stored[start:stop] if order is None else stored[order(np.arange(start, stop))])
+  places: Any = slice(start, stop)
+  if order is not None:
+    places = order(np.arange(start, stop))
   with np.errstate(all='ignore'):  # scales of a damaged file
-    return dequantize(rows, tensor.kind)
+    return dequantize(np.array(stored[places]), tensor.kind)

@@ -1,8 +1,8 @@
 """Chat templates: a conversation as the text that a model was trained to answer.
 
-A template is a stranger's program in the language of Jinja. `transformers` renders it in Jinja's
-sandbox, which opens no file and imports nothing. The sandbox bounds neither time nor memory, so it
-runs in a process of its own (`rendering`), which later conversations use too.
+A template is a program from the model's publisher, in the language of Jinja. `transformers` renders
+it in Jinja's sandbox, which opens no file and imports nothing. The sandbox limits neither time nor
+memory, so it runs in a process of its own (`rendering`), which later conversations use too.
 """
 
 import atexit
@@ -28,24 +28,24 @@ from fastdec.folders.folder import TEMPLATES
 TEMPLATE = 'chat_template.jinja'
 SETTINGS = 'tokenizer_config.json'
 SPECIAL = 'special_tokens_map.json'
-GENERATION = 'add_generation_prompt', 'continue_final_message'  # of every template
-# Names that a template has from elsewhere, or that set how it is rendered.
+GENERATION = 'add_generation_prompt', 'continue_final_message'  # every template has these
+# Names that `render` itself gives to a template, or that change how it is rendered.
 RESERVED = ('messages', 'conversations', 'chat_template', 'return_assistant_tokens_mask')
 START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to render once
 
 
 class Chats:
-  """The part of a tokenizer that writes conversations; `folder` has its files, if it has any."""
+  """The part of a tokenizer that writes conversations; `folder` is the folder of its files."""
 
   folder: pathlib.Path | None = None
 
   def templates(self) -> dict[str, str]:
     """Returns the chat templates by their names."""
-    return {} if self.folder is None else templates_of(self.folder)
+    return read_templates(self.folder) if self.folder else {}
 
   def special_names(self) -> dict[str, str]:
     """Returns the special tokens that templates see: bos_token, ..."""
-    return {} if self.folder is None else special_tokens(self.folder)
+    return special_tokens(self.folder) if self.folder else {}
 
   def template(self, tools: Any = None) -> str:
     """Returns the chat template 'tool_use' if tools are given, otherwise 'default'.
@@ -54,14 +54,15 @@ class Chats:
       UserError: there is none, or several without a default.
     """
     templates = self.templates()
-    name = 'tool_use' if tools is not None and 'tool_use' in templates else 'default'
-    if name in templates:
-      return templates[name]
+    if tools is not None and 'tool_use' in templates:
+      return templates['tool_use']
+    if 'default' in templates:
+      return templates['default']
     where = self.folder or getattr(self, '_source', 'this tokenizer')
     if templates:
       raise UserError(
         f'{where} has the chat templates {", ".join(sorted(templates))}, and none is called'
-        " 'default': call one so"
+        " 'default': rename one"
       )
     raise UserError(f'{where} has no chat template: give texts, or a model made for chats')
 
@@ -71,8 +72,7 @@ class Chats:
     for name in variables:
       if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
         raise UserError(
-          f'the chat template has no variable {name!r}, and a call no argument of that name: leave'
-          ' it out'
+          f'neither the chat template nor the call has an argument {name!r}: leave it out'
         )
 
   def encode(self, text: str, special: bool = True) -> list[int]:
@@ -91,13 +91,13 @@ class Chats:
     Args:
       messages: {'role': 'user', 'content': 'Hello'}, ...
       add_generation_prompt: ends with the beginning of an answer.
-      continue_final_message: ends within the last message, for the model to continue it; no answer
-        is begun.
+      continue_final_message: ends inside the last message, for the model to continue it, without
+        the beginning of an answer.
       **template_arguments: variables for the template, such as enable_thinking or tools.
 
     Raises:
-      UserError: there is no template, it has a mistake or takes too long, or it refuses these
-        messages.
+      UserError: the tokenizer has no template, or the template has a mistake, takes too long, or
+        refuses these messages.
     """
     if messages is None:
       messages = template_arguments.pop('messages', None)
@@ -105,12 +105,23 @@ class Chats:
       if name in template_arguments:
         raise UserError(f'a template argument cannot be called {name!r}: give it another name')
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-      raise UserError("messages are a list of {'role': 'user', 'content': ...}: give at least one")
+      raise UserError(
+        "messages must be a list of {'role': 'user', 'content': ...}: give at least one"
+      )
     template = self.template(template_arguments.get('tools'))
+
+    # As in `apply_chat_template`, fields that are None count as absent.
+    conversation = []
+    for message in messages:
+      if not isinstance(message, Mapping):
+        raise UserError(
+          f"a message must be {{'role': 'user', 'content': ...}}, not {shown(message)}"
+        )
+      conversation.append({name: value for name, value in message.items() if value is not None})
     request = {
       **self.special_names(),
       **template_arguments,
-      'conversations': [[_without_nulls(message) for message in messages]],
+      'conversations': [conversation],
       'chat_template': template,
       'add_generation_prompt': add_generation_prompt and not continue_final_message,
       'continue_final_message': continue_final_message,
@@ -120,54 +131,50 @@ class Chats:
   def encode_chat(
     self, messages: Any = None, /, add_generation_prompt: bool = True, **template_arguments: Any
   ) -> list[int]:
-    """Returns the ids of `render`'s text; special tokens that the text spells out count as such."""
+    """Returns the ids of `render`'s text, in which special tokens are spelled out."""
     text = self.render(messages, add_generation_prompt, **template_arguments)
     return self.encode(text, special=False)
 
   def turn_end(self) -> tuple[int, str] | None:
     """Returns the eos_token of the settings, with its id; None if no chat template writes it."""
-    with contextlib.suppress(UserError):  # a damaged template matters in a chat
+    with contextlib.suppress(UserError):  # only a chat needs a template that is not damaged
       token = self.special_names().get('eos_token', '')
       templates = self.templates().values()
       if token and any(token in text or 'eos_token' in text for text in templates):
         ids = self.encode(token, special=False)
-        return (ids[0], token) if len(ids) == 1 else None
+        if len(ids) == 1:
+          return ids[0], token
     return None
 
 
-def _without_nulls(message: Any) -> dict[str, Any]:
-  """Returns a message without the fields that are None, as `apply_chat_template` does."""
-  if not isinstance(message, Mapping):
-    raise UserError(f"{shown(message)} is no message: give {{'role': 'user', 'content': ...}}")
-  return {name: value for name, value in message.items() if value is not None}
-
-
-def templates_of(folder: pathlib.Path) -> dict[str, str]:
+def read_templates(folder: pathlib.Path) -> dict[str, str]:
   """Returns a folder's chat templates by their names."""
-  files = {file.stem: file for file in sorted((folder / TEMPLATES).glob('*.jinja'))}
-  files['default'] = folder / TEMPLATE
   templates = {}
-  for name, file in files.items():
+  for file in (*sorted((folder / TEMPLATES).glob('*.jinja')), folder / TEMPLATE):
+    name = file.stem
+    if file.name == TEMPLATE:
+      name = 'default'
     if file.is_file():
       with explained('read', file, 'restore the file'):
         templates[name] = text_of(read_bytes(file), file)
   if templates:
     return templates
-  return by_names(_read(folder / SETTINGS).get('chat_template'))
+  return name_templates(read_if_there(folder / SETTINGS).get('chat_template'))
 
 
-def by_names(content: Any) -> dict[str, str]:
-  """Returns the templates of a setting, which has one, or several with their names."""
-  entries = content if isinstance(content, list) else [{'name': 'default', 'template': content}]
+def name_templates(content: Any) -> dict[str, str]:
+  """Returns the templates of a setting, which has one, or several with names, by their names."""
+  if not isinstance(content, list):
+    content = [{'name': 'default', 'template': content}]
   templates = {}
-  for entry in entries:
+  for entry in content:
     if isinstance(entry, dict) and isinstance(entry.get('template'), str):
       templates[str(entry.get('name'))] = entry['template']
   return templates
 
 
 def copy_templates(folder: pathlib.Path, to: pathlib.Path) -> None:
-  """Copies the templates that have names of their own into another folder."""
+  """Copies the templates that have their own files into another folder."""
   for file in (folder / TEMPLATES).glob('*.jinja'):
     (to / TEMPLATES).mkdir(exist_ok=True)
     shutil.copy(file, to / TEMPLATES / file.name)
@@ -176,28 +183,37 @@ def copy_templates(folder: pathlib.Path, to: pathlib.Path) -> None:
 def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
   """Returns the tokens that a folder names, such as bos_token, as its files have them.
 
-  As in `transformers`, special_tokens_map.json goes before tokenizer_config.json, but counts only
-  where that has no added_tokens_decoder.
+  As in `transformers`, special_tokens_map.json wins over tokenizer_config.json, but is ignored if
+  that has an added_tokens_decoder.
   """
-  settings = _read(folder / SETTINGS)
-  files = [settings] if 'added_tokens_decoder' in settings else [settings, _read(folder / SPECIAL)]
+  files = [read_if_there(folder / SETTINGS)]
+  if 'added_tokens_decoder' not in files[0]:
+    files.append(read_if_there(folder / SPECIAL))
   tokens = {}
   for content in files:
-    more = content.get('extra_special_tokens')
+    extra = content.get('extra_special_tokens')
     named = {name: value for name, value in content.items() if name.endswith('_token')}
-    for name, value in (named | (more if isinstance(more, dict) else {})).items():
-      if isinstance(value.get('content') if isinstance(value, dict) else value, str):
+    if isinstance(extra, dict):
+      named |= extra
+    for name, value in named.items():
+      text = value.get('content') if isinstance(value, dict) else value
+      if isinstance(text, str):
         tokens[name] = value
   return tokens
 
 
 def special_tokens(folder: pathlib.Path) -> dict[str, str]:
   """Returns the special tokens that a folder names, as templates see them: bos_token, ..."""
-  tokens = named_tokens(folder).items()
-  return {name: value if isinstance(value, str) else value['content'] for name, value in tokens}
+  tokens = {}
+  for name, value in named_tokens(folder).items():
+    if isinstance(value, dict):
+      value = value['content']
+    tokens[name] = value
+  return tokens
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def read_if_there(file: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON file; {} if there is none."""
   return read_json(file) if file.is_file() else {}
 
 
@@ -212,12 +228,14 @@ class Process:
     """Returns the text that `rendering` answers.
 
     Raises:
-      UserError: a value that JSON lacks; any fault of the template.
+      UserError: a value has no form in JSON, or the template fails.
     """
     try:
       line = json.dumps(request).encode() + b'\n'
     except (TypeError, ValueError, RecursionError) as error:
-      raise UserError(f'messages and template arguments are texts and numbers: {error}') from None
+      raise UserError(
+        f'messages and template arguments must be texts and numbers: {error}'
+      ) from None
     with self._lock:
       answer = self._answer(line)
     if not answer.endswith(b'\n'):
@@ -228,7 +246,7 @@ class Process:
     return content['text']
 
   def _answer(self, line: bytes) -> bytes:
-    """Returns the line that answers one; cut short where the process takes too long, or ends."""
+    """Returns the answer to a line; cut short if the process takes too long, or ends."""
     running = self._running
     if running is None or self._owner != os.getpid() or running.poll() is not None:
       running = self._start()
@@ -256,7 +274,7 @@ class Process:
       command,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
-      start_new_session=True,  # Ctrl-C is for us
+      start_new_session=True,  # Ctrl-C does not reach it
       env={**os.environ, 'TRANSFORMERS_VERBOSITY': 'error'},  # it would advise to install PyTorch
     )
     self._running, self._owner = running, os.getpid()
@@ -273,14 +291,14 @@ class Process:
     if running is not None and self._owner == os.getpid():
       running.kill()
       running.wait()
-      with contextlib.suppress(OSError):  # what it has not read is lost with it
+      with contextlib.suppress(OSError):  # it may not have read everything
         running.stdin.close()
       running.stdout.close()
 
 
 @contextlib.contextmanager
 def _deadline(running: Any, seconds: float) -> Iterator[None]:
-  """Kills a process after some seconds, which cuts short what is read of it within the block."""
+  """Kills a process after some seconds, so that a block that reads its output ends."""
   deadline = threading.Timer(seconds, running.kill)
   deadline.start()
   try:

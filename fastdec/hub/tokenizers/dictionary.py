@@ -1,9 +1,9 @@
 """fairseq's dictionaries: a file of words for the source, and one for the target.
 
 A line is a word, a space and its count in the training text. The words' ids are 4, 5, ... in the
-order of the lines, after the special <s>, <pad>, </s> and <unk>. Text comes and goes as the model's
-own preprocessing leaves it (mostly Moses's tokenizer, then subword-nmt's BPE). Whitespace separates
-words.
+order of the lines, after the special <s>, <pad>, </s> and <unk>. Texts are in the form that the
+model's own preprocessing makes (mostly Moses's tokenizer, then subword-nmt's BPE). Whitespace
+separates words.
 """
 
 import io
@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fastdec.errors import UserError
+from fastdec.fields import shown
 from fastdec.files import read_bytes, text_of
+from fastdec.folders.folder import DICTIONARIES
 
 BOS_ID, PAD_ID, EOS_ID, UNK_ID = range(4)
 SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
@@ -33,7 +35,7 @@ class Dictionary:
     """Reads the dictionary of a file.
 
     Raises:
-      UserError: no such file, one that is not UTF-8, or a line without a word and its count.
+      UserError: the file does not exist, is not UTF-8, or has a line without a word and its count.
     """
     try:
       text = text_of(read_bytes(path), f'the dictionary {path}')
@@ -41,14 +43,16 @@ class Dictionary:
       raise UserError(
         f'cannot read the dictionary {path} ({error.strerror}): give the dict.txt of a model'
       ) from None
-    lines = [line.rstrip().removesuffix(OVERWRITE) for line in io.StringIO(text, newline=None)]
-    for number, line in enumerate(lines, start=1):
+    words = []
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+      line = line.rstrip().removesuffix(OVERWRITE)
       if not re.search(r' -?\d+$', line):
-        shown = f'{line[:40]}...' if len(line) > 40 else line
         raise UserError(
-          f'line {number} of the dictionary {path} is {shown!r}: give lines of a word and its count'
+          f'line {number} of the dictionary {path} is {shown(line)}: give lines of a word and its'
+          ' count'
         )
-    return cls([line.rpartition(' ')[0] for line in lines])
+      words.append(line.rpartition(' ')[0])
+    return cls(words)
 
   def __len__(self) -> int:
     """Number of ids, the four special ones included."""
@@ -64,12 +68,16 @@ class Dictionary:
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the words of ids, pieces joined ('Hun@@ d' is Hund); special ids are left out."""
-    known = (self.words[token] for token in map(int, ids) if len(SPECIAL) <= token < len(self))
-    return re.sub(r'@@( |$)', '', ' '.join(known))
+    words = []
+    for token in map(int, ids):
+      if len(SPECIAL) <= token < len(self):
+        words.append(self.words[token])
+    return re.sub(r'@@( |$)', '', ' '.join(words))
 
   def pieces(self, ids: Iterable[int]) -> list[str]:
     """Returns the word of each id, special ones included; '<unk>' for ids beyond the words."""
-    return [self.words[token if token < len(self) else UNK_ID] for token in map(int, ids)]
+    unknown = SPECIAL[UNK_ID]
+    return [self.words[token] if token < len(self) else unknown for token in map(int, ids)]
 
 
 class DictionaryPair:
@@ -77,7 +85,7 @@ class DictionaryPair:
 
   def __init__(self, source: Dictionary, target: Dictionary):
     self.source, self.target = source, target
-    self.special = dict(enumerate(SPECIAL))  # tokens that texts are without
+    self.special = dict(enumerate(SPECIAL))  # tokens that texts do not show
 
   @classmethod
   def load(cls, source: PathLike, target: PathLike) -> 'DictionaryPair':
@@ -85,10 +93,10 @@ class DictionaryPair:
     return cls(Dictionary.load(source), Dictionary.load(target))
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes both files into a folder; the words' counts are not known any more."""
-    for side, name in ((self.source, 'source'), (self.target, 'target')):
+    """Writes both files into a folder; the words' counts are no longer known."""
+    for side, name in zip((self.source, self.target), DICTIONARIES, strict=True):
       lines = [f'{word} 1\n' for word in side.words[len(SPECIAL) :]]
-      (folder / f'{name}.dict.txt').write_text(''.join(lines), encoding='utf-8')
+      (folder / name).write_text(''.join(lines), encoding='utf-8')
 
   @property
   def vocab_size(self) -> int:
@@ -98,7 +106,9 @@ class DictionaryPair:
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a source sentence, with its end if `special`."""
     ids = self.source.encode(text)
-    return ids if special else ids[:-1]
+    if not special:
+      ids.pop()
+    return ids
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Encodes many source sentences; see `encode`."""

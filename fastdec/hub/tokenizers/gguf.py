@@ -1,7 +1,7 @@
-"""Tokenizers in GGUF files, built of their metadata: byte-level BPE, and SentencePiece's BPE.
+"""Tokenizers in GGUF files, built from their metadata: byte-level BPE, and SentencePiece's BPE.
 
-Byte-level ones name how text is cut before pieces are joined (tokenizer.ggml.pre); `CUTS` has the
-expressions of those names. SentencePiece's have a score for each piece, and join the best first.
+The metadata of byte-level ones name how text is cut before pieces are joined (tokenizer.ggml.pre);
+`CUTS` has the expressions. SentencePiece's have a score for each piece: the best are joined first.
 """
 
 import pathlib
@@ -13,14 +13,14 @@ from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import damaged, write_json
 from fastdec.hub.gguf.header import Header
-from fastdec.hub.tokenizers.chat import SETTINGS, by_names
-from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explained
+from fastdec.hub.tokenizers.chat import SETTINGS, name_templates
+from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explain_errors
 
 KEY = 'tokenizer.ggml.'
 CONTROL, OF_USERS = 3, 4  # types of tokens
 SPECIAL = {'bos': 'bos', 'eos': 'eos', 'unk': 'unknown', 'pad': 'padding'}  # names in the file
 SPACE = '▁'
-LONGEST, MOST_LETTERS = 2**9, 2**24  # of a piece of SentencePiece's and of all: each cut is tried
+LONGEST, MOST_LETTERS = 2**9, 2**24  # letters of a SentencePiece piece, and of all
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE = r'[^\r\n\p{L}\p{N}]?'
 _SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -31,7 +31,7 @@ _UPPER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*'
 _MARKS = rf' ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}'
 _TEKKEN = rf'{_BEFORE}{_LOWER}|{_BEFORE}{_UPPER}|\p{{N}}|{_MARKS}'
 _O200K = rf'{_BEFORE}{_LOWER}{_SHORT}?|{_BEFORE}{_UPPER}{_SHORT}?|\p{{N}}{{1,3}}|{_MARKS}'
-DIGITS = 'digits'  # each digit alone, then as in GPT-2
+DIGITS = 'digits'  # each digit is cut off, then as in GPT-2
 CUTS = {  # by tokenizer.ggml.pre; None: as in GPT-2
   'gpt-2': None,
   'smollm': DIGITS, 'starcoder': DIGITS, 'refact': DIGITS,
@@ -39,10 +39,10 @@ CUTS = {  # by tokenizer.ggml.pre; None: as in GPT-2
   'qwen2': _QWEN, 'deepseek-r1-qwen': _QWEN,
   'tekken': _TEKKEN, 'gpt-4o': _O200K,
 }  # fmt: skip
-# Those that take a whole cut that is a piece as it is, and begin a text with its start by default.
+# These do not split a cut that is a piece, and begin a text with its start token by default.
 WHOLE_CUTS = ('llama-bpe', 'llama3', 'llama-v3', 'tekken')
-COMPOSED = ('qwen2', 'deepseek-r1-qwen')  # accents are joined with their letters first
-STRIPPED_AFTER = 'phi3'  # the architecture whose special tokens swallow spaces after them
+COMPOSED = ('qwen2', 'deepseek-r1-qwen')  # these first join accents with their letters
+STRIPPED_AFTER = 'phi3'  # its special tokens swallow the spaces after them
 NOT_STRIPPED = ('<unk>', '<s>', '<|endoftext|>')
 
 
@@ -50,7 +50,7 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
   """Builds the tokenizer of a GGUF file.
 
   Raises:
-    UserError: there is none, or of an unknown kind; metadata that do not fit together.
+    UserError: the file has no tokenizer, one of an unknown kind, or inconsistent metadata.
   """
   kind = header.text(f'{KEY}model')
   pieces = header.entries(f'{KEY}tokens')
@@ -59,58 +59,57 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
   builders = {'gpt2': _byte_level, 'llama': _sentencepiece}
   if kind not in builders:
     raise UserError(
-      f'{header.path} has a tokenizer of the kind {shown(kind)}, which is not read: known are'
+      f'{header.path} has a tokenizer of the kind {shown(kind)}, which is not supported: known are'
       f' {", ".join(builders)}'
     )
-  pieces = _spelled(pieces, kind)
-  types = _array(header, 'token_type', len(pieces)) or [1] * len(pieces)
-  ids = {piece: i for i, piece in enumerate(pieces)}
-  if len(ids) < len(pieces):
-    twice = next(piece for i, piece in enumerate(pieces) if ids[piece] != i)
-    raise damaged(header.path, f'has the token {shown(twice)} twice')
-  special = {}
+
+  # Number the pieces. llama.cpp writes spaces where SentencePiece writes marks.
+  pieces = list(map(str, pieces))
+  there, ids = set(pieces), {}
+  for i, piece in enumerate(pieces):
+    if not piece:
+      pieces[i] = f'[EMPTY_{i}]'
+    elif kind == 'llama' and not piece.strip(' ') and SPACE * len(piece) not in there:
+      pieces[i] = SPACE * len(piece)
+    if pieces[i] in ids:
+      raise damaged(header.path, f'has the token {shown(pieces[i])} twice')
+    ids[pieces[i]] = i
+
+  # Read the special tokens.
+  special, settings = {}, {}
   for name, theirs in SPECIAL.items():
-    token = _special(header, theirs, len(pieces))
-    if token is not None:
-      special[name] = token
-  with explained(header.path):
-    tokenizer = builders[kind](header, ids, special.get('unk'))
-    _add_whole(tokenizer, pieces, types, header.architecture)
-  settings: dict[str, Any] = {f'{name}_token': pieces[token] for name, token in special.items()}
-  settings['chat_template'] = _template(header)
-  around = _around(header, special, kind)
-  return GgufTokenizer(tokenizer, header.path, around, settings)
+    token = header.number(f'{KEY}{theirs}_token_id')
+    if token is None:
+      continue
+    if not 0 <= token < len(pieces):
+      raise damaged(header.path, f'says {KEY}{theirs}_token_id={token}, of {len(pieces):,} tokens')
+    special[name] = token
+    settings[f'{name}_token'] = pieces[token]
+  settings['chat_template'] = _read_template(header)
 
-
-def _spelled(pieces: list[Any], kind: str) -> list[str]:
-  """Returns the pieces as the library has them.
-
-  llama.cpp writes pieces of nothing but spaces with spaces, where SentencePiece's have marks.
-  """
-  pieces = [piece or f'[EMPTY_{i}]' for i, piece in enumerate(map(str, pieces))]
-  if kind == 'llama':
-    there = set(pieces)
-    for i, piece in enumerate(pieces):
-      if not piece.strip(' ') and SPACE * len(piece) not in there:
-        pieces[i] = SPACE * len(piece)
-  return pieces
-
-
-def _around(header: Header, special: dict[str, int], kind: str) -> tuple[list[int], list[int]]:
-  """Returns the ids before and after a text."""
+  # Find the ids before and after a text.
   begins = header.flag(f'{KEY}add_bos_token')
   if begins is None:
-    is_usual = kind == 'llama' or header.text(f'{KEY}pre') in WHOLE_CUTS
-    begins = is_usual and 'bos' in special
-  around: list[list[int]] = []
-  for name, is_there in (('bos', begins), ('eos', header.flag(f'{KEY}add_eos_token'))):
-    if is_there and name not in special:
+    begins = 'bos' in special and (kind == 'llama' or header.text(f'{KEY}pre') in WHOLE_CUTS)
+  before, after = [], []
+  for name, is_wanted, ids_there in (
+    ('bos', begins, before),
+    ('eos', header.flag(f'{KEY}add_eos_token'), after),
+  ):
+    if is_wanted and name not in special:
       raise damaged(header.path, f'puts a token around texts, and lacks {KEY}{name}_token_id')
-    around.append([special[name]] if is_there else [])
-  return around[0], around[1]
+    if is_wanted:
+      ids_there.append(special[name])
+
+  # Build the tokenizer, and add the tokens that are found in a text before it is cut.
+  types = _read_array(header, 'token_type', len(pieces)) or [1] * len(pieces)
+  with explain_errors(header.path):
+    tokenizer = builders[kind](header, ids, special.get('unk'))
+    _add_tokens(tokenizer, pieces, types, header.architecture)
+  return GgufTokenizer(tokenizer, header.path, (before, after), settings)
 
 
-def _array(header: Header, name: str, count: int) -> list[Any] | None:
+def _read_array(header: Header, name: str, count: int) -> list[Any] | None:
   """Returns an array with an entry for each token."""
   values = header.entries(KEY + name)
   if values is not None and len(values) != count:
@@ -118,16 +117,8 @@ def _array(header: Header, name: str, count: int) -> list[Any] | None:
   return values
 
 
-def _special(header: Header, name: str, count: int) -> int | None:
-  """Returns the id of a special token."""
-  token = header.number(f'{KEY}{name}_token_id')
-  if token is not None and not 0 <= token < count:
-    raise damaged(header.path, f'says {KEY}{name}_token_id={token}, of {count:,} tokens')
-  return token
-
-
-def _template(header: Header) -> str | list[dict[str, str]] | None:
-  """Returns the chat template as tokenizer_config.json has it: one, or a list of named ones."""
+def _read_template(header: Header) -> str | list[dict[str, str]] | None:
+  """Returns the chat template in tokenizer_config.json's form: one, or a list of named ones."""
   key = 'tokenizer.chat_template'
   default = header.text(key)
   named = []
@@ -143,14 +134,13 @@ def _template(header: Header) -> str | list[dict[str, str]] | None:
 
 
 def _byte_level(header: Header, ids: dict[str, int], unknown: int | None) -> Any:
-  """Builds a tokenizer of bytes, as in GPT-2."""
+  """Builds a byte-level tokenizer, as in GPT-2."""
   from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
   pre = header.text(f'{KEY}pre')
   if pre not in CUTS:
     raise UserError(
-      f'{header.path} cuts text by the pre-tokenizer {shown(pre)}, which is not known: known are'
-      f' {", ".join(CUTS)}'
+      f'{header.path} needs the unknown pre-tokenizer {shown(pre)}: known are {", ".join(CUTS)}'
     )
   merges = []
   for merge in header.entries(f'{KEY}merges') or []:
@@ -180,24 +170,14 @@ def _sentencepiece(header: Header, ids: dict[str, int], unknown: int | None) -> 
 
   if max(map(len, ids)) > LONGEST or sum(map(len, ids)) > MOST_LETTERS:
     raise damaged(header.path, f'has tokens of more than {LONGEST} or {MOST_LETTERS:,} letters')
-  scores = _array(header, 'scores', len(ids))
+  scores = _read_array(header, 'scores', len(ids))
   if scores is None or header.architecture.startswith('gemma'):
     scores = [-i for i in range(len(ids))]  # Gemma's scores are not in the order of its merges
-  name = None if unknown is None else next(piece for piece, i in ids.items() if i == unknown)
-  merges = _merges(ids, scores)
-  tokenizer = Tokenizer(models.BPE(ids, merges, unk_token=name, fuse_unk=True, byte_fallback=True))
-  begins_with_space = header.flag(f'{KEY}add_space_prefix') is not False
-  first = [normalizers.Prepend(SPACE)] if begins_with_space else []
-  tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(' ', SPACE)])
-  last = [decoders.Strip(' ', 1, 0)] if begins_with_space else []
-  tokenizer.decoder = decoders.Sequence(
-    [decoders.Replace(SPACE, ' '), decoders.ByteFallback(), decoders.Fuse(), *last]
-  )
-  return tokenizer
+  unknown_piece = None
+  if unknown is not None:
+    unknown_piece = list(ids)[unknown]
 
-
-def _merges(ids: dict[str, int], scores: list[Any]) -> list[tuple[str, str]]:
-  """Returns the pairs of pieces that make a piece, the best first, and of a piece's the longest."""
+  # Find the pairs of pieces that make a piece, the best first, and for a piece the longest first.
   merges, keys = [], []
   for piece, i in ids.items():
     for cut in range(1, len(piece)):
@@ -206,11 +186,24 @@ def _merges(ids: dict[str, int], scores: list[Any]) -> list[tuple[str, str]]:
         merges.append((left, piece[cut:]))
         keys.append((cut - len(piece), -cut, -scores[i]))  # the last one decides first
   order = np.lexsort(np.array(keys, np.float64).reshape(-1, 3).T)
-  return [merges[i] for i in order]
+  merges = [merges[i] for i in order]
+  tokenizer = Tokenizer(
+    models.BPE(ids, merges, unk_token=unknown_piece, fuse_unk=True, byte_fallback=True)
+  )
+
+  # Write spaces as marks, most often with one before the text, and decode them.
+  normalize: list[Any] = [normalizers.Replace(' ', SPACE)]
+  decode: list[Any] = [decoders.Replace(SPACE, ' '), decoders.ByteFallback(), decoders.Fuse()]
+  if header.flag(f'{KEY}add_space_prefix') is not False:
+    normalize.insert(0, normalizers.Prepend(SPACE))
+    decode.append(decoders.Strip(' ', 1, 0))
+  tokenizer.normalizer = normalizers.Sequence(normalize)
+  tokenizer.decoder = decoders.Sequence(decode)
+  return tokenizer
 
 
-def _add_whole(tokenizer: Any, pieces: list[str], types: list[Any], architecture: str) -> None:
-  """Marks tokens that are found in a text before it is cut: special ones, and those of users."""
+def _add_tokens(tokenizer: Any, pieces: list[str], types: list[Any], architecture: str) -> None:
+  """Marks tokens that are found in a text before it is cut: special ones, and users' own."""
   from tokenizers import AddedToken
 
   added = {CONTROL: [], OF_USERS: []}
@@ -223,7 +216,7 @@ def _add_whole(tokenizer: Any, pieces: list[str], types: list[Any], architecture
 
 
 class GgufTokenizer(JsonTokenizer):
-  """A tokenizer in a GGUF file; `settings` is what tokenizer_config.json would say."""
+  """A tokenizer in a GGUF file; `settings` is the content of its tokenizer_config.json."""
 
   def __init__(
     self,
@@ -236,7 +229,7 @@ class GgufTokenizer(JsonTokenizer):
     self.folder, self._settings = None, settings
 
   def templates(self) -> dict[str, str]:
-    return by_names(self._settings.get('chat_template'))
+    return name_templates(self._settings.get('chat_template'))
 
   def special_names(self) -> dict[str, str]:
     return {name: text for name, text in self._settings.items() if name.endswith('_token')}
@@ -247,10 +240,11 @@ class GgufTokenizer(JsonTokenizer):
 
     copy = Tokenizer.from_str(self._tokenizer.to_str())
     before, after = self._around or ([], [])
-    names = [copy.id_to_token(token) for token in (*before, *after)]
-    template = [*names[: len(before)], '$A', *names[len(before) :]]
+    special = {copy.id_to_token(token): token for token in (*before, *after)}
+    names = list(map(copy.id_to_token, (*before, *after)))
     copy.post_processor = processors.TemplateProcessing(
-      single=template, special_tokens=list(dict(zip(names, (*before, *after), strict=True)).items())
+      single=[*names[: len(before)], '$A', *names[len(before) :]],
+      special_tokens=list(special.items()),
     )
     copy.save(str(folder / JSON))
     write_json(folder / SETTINGS, self._settings)

@@ -1,7 +1,7 @@
-"""How much longer the parts of a stranger's tokenizer.json may make a text.
+"""Limits on how much longer a published tokenizer.json may make a text.
 
-The library `tokenizers` runs them in this process. Where memory ends, it ends the process, and no
-exception could be caught. So the parts are looked at before the library sees them.
+The library `tokenizers` runs its parts in this process. If it runs out of memory, it ends the
+process, without an exception. So the parts are checked before the library sees them.
 """
 
 import base64
@@ -25,44 +25,52 @@ def check_growth(content: Mapping[str, Any], file: pathlib.Path) -> None:
   """
   remedy = 'give the file that was published with the model'
   for name in ('normalizer', 'decoder'):
-    growth = math.prod(_growth(part) for part in _parts(content.get(name)))
+    growth = math.prod(map(_find_growth, _split(content.get(name))))
     if growth > MOST:
       times = f'{growth:,}' if growth < 10**9 else 'more than a billion'
       raise UserError(
-        f'the {name} of {file} may make a text {times} times as long, and {MOST} is the most:'
-        f' {remedy}'
+        f'the {name} of {file} may make a text {times} times as long, but at most {MOST} times is'
+        f' allowed: {remedy}'
       )
-  for part in _parts(content.get('post_processor')):
-    texts, around = _copies(part)
+  for part in _split(content.get('post_processor')):
+    if part.get('type') != 'TemplateProcessing':
+      continue
+    # A template repeats the text, and names special tokens, which have any number of ids.
+    texts, around = 0, 0
+    for piece in part['single']:
+      if 'SpecialToken' not in piece:
+        texts += 1
+      elif piece['SpecialToken']['id'] in part['special_tokens']:
+        around += len(part['special_tokens'][piece['SpecialToken']['id']]['ids'])
     if texts > MOST or around > MOST_AROUND:
       raise UserError(
         f'the post_processor of {file} writes a text {texts:,} times and {around:,} ids around it,'
-        f' and {MOST} and {MOST_AROUND:,} are the most: {remedy}'
+        f' but at most {MOST} and {MOST_AROUND:,} are allowed: {remedy}'
       )
 
 
-def _parts(part: Any) -> Iterator[Mapping[str, Any]]:
+def _split(part: Any) -> Iterator[Mapping[str, Any]]:
   """Yields the parts of a sequence, or the part itself."""
   if not isinstance(part, Mapping):
     return
   for name in PARTS:
     for inner in part.get(name) or ():
-      yield from _parts(inner)
+      yield from _split(inner)
   yield part
 
 
-def _growth(part: Mapping[str, Any]) -> int:
+def _find_growth(part: Mapping[str, Any]) -> int:
   """Returns how many times as long a part may make a text.
 
-  Only some parts have texts of their own. Others, such as Unicode's forms, do what the library
-  knows; they lengthen unusual texts alone, and not again and again.
+  Only some parts contain texts. The library knows the others, such as Unicode's forms: they only
+  lengthen unusual texts, and not repeatedly.
   """
   kind = part.get('type')
   if kind == 'Replace':
-    pattern = part.get('pattern')
-    given = pattern.get('String') if isinstance(pattern, Mapping) else None
-    content = _size(part.get('content'))
-    return math.ceil(content / len(given.encode())) if given else 1 + content
+    pattern, content = part.get('pattern'), _size(part.get('content'))
+    if isinstance(pattern, Mapping) and pattern.get('String'):
+      return math.ceil(content / len(pattern['String'].encode()))
+    return 1 + content
   if kind == 'Prepend':
     return 1 + _size(part.get('prepend'))
   if kind == 'Precompiled':  # a table: its size, a tree of that size, texts that end with NUL
@@ -75,12 +83,3 @@ def _growth(part: Mapping[str, Any]) -> int:
 def _size(text: Any) -> int:
   """Returns the bytes of a text, which replaces at least one byte."""
   return max(len(text.encode()), 1) if isinstance(text, str) else 1
-
-
-def _copies(part: Mapping[str, Any]) -> tuple[int, int]:
-  """Returns how often a template has the text, and how many special ids it has."""
-  if part.get('type') != 'TemplateProcessing':
-    return 1, 0
-  ids = {name: len(token['ids']) for name, token in part['special_tokens'].items()}
-  names = [piece['SpecialToken']['id'] for piece in part['single'] if 'SpecialToken' in piece]
-  return len(part['single']) - len(names), sum(ids.get(name, 0) for name in names)

@@ -1,12 +1,11 @@
 """Tokenizers of Hugging Face folders.
 
-tokenizer.json is read by the library `tokenizers`. Older files (vocab.json and merges.txt, models
-of SentencePiece and tiktoken) are read by `transformers`, of the extra 'hf', which converts most of
-them into what tokenizer.json would hold.
+The library `tokenizers` reads tokenizer.json. For older files (vocab.json and merges.txt, models of
+SentencePiece and tiktoken), `transformers`, of the extra 'hf', makes the same content.
 
 .encode(str) -> list[int]     with the special ids that the folder's models expect around a text,
                               or without them: special=False
-.encode_lines(lines)          the same of many
+.encode_lines(lines)          the ids of many texts
 .decode(ids) -> str           without special ids
 .pieces(ids) -> list[str]     the text of each id, special ones included
 .token_bytes() -> list[bytes] the bytes that each id of the vocabulary writes; none for special ones
@@ -28,17 +27,17 @@ from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
-from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates
+from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates, read_if_there
 from fastdec.hub.tokenizers.growth import check_growth
 from fastdec.hub.tokenizers.settings import (
   LLAMAS,
   OF_LANGUAGES,
+  apply_settings,
   around_text,
-  class_of,
-  config_of,
-  heed_settings,
+  find_class,
+  read_config,
 )
-from fastdec.hub.tokenizers.spelling import cleaned, of_spaces, speller
+from fastdec.hub.tokenizers.spelling import choose_speller, clean_up, spell_spaces
 
 JSON = 'tokenizer.json'
 # Files of other tokenizers, and the class that reads each where neither file of settings names one.
@@ -51,7 +50,7 @@ OTHERS = {
 }
 NUMBERED = ('vocab.json', 'added_tokens.json')  # files of pieces and their ids
 MOST_IDS = 2**24
-UNREAD = ('tekken.json', 'tiktoken.model', 'vocab.txt')  # of kinds that are not read
+UNREAD = ('tekken.json', 'tiktoken.model', 'vocab.txt')  # files of kinds that are not supported
 OF_TIKTOKEN = re.compile(rb'[A-Za-z0-9+/]+=* \d+\r?\n')  # the first line of such a file
 
 
@@ -60,11 +59,11 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
 
   Args:
     folder: the folder of its files.
-    model_type: as config.json has it; it names the kind of tokenizer if tokenizer_config.json is
-      there and names none.
+    model_type: of config.json; it decides the kind of tokenizer if tokenizer_config.json exists and
+      does not name one.
 
   Raises:
-    UserError: an unknown tokenizer, an unreadable file, or a library that is not installed.
+    UserError: the tokenizer is unknown, a file cannot be read, or a library is not installed.
   """
   if (folder / JSON).is_file():
     return _from_json(folder, model_type)
@@ -74,7 +73,8 @@ def load(folder: pathlib.Path, model_type: str | None = None) -> Any:
   for name in UNREAD:
     if (folder / name).is_file():
       raise UserError(
-        f'{folder} has its tokenizer as {name}, which is not read: add the {JSON} of the same model'
+        f'{folder} has its tokenizer as {name}, which is not supported: add the {JSON} of the same'
+        ' model'
       )
   raise UserError(
     f'{folder} has no tokenizer (looked for {JSON}, {", ".join(OTHERS)}): copy it there from where'
@@ -86,14 +86,16 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
   import tokenizers  # not above: most decoding needs no text
 
   file = folder / JSON
-  with explained(file):
+  with explain_errors(file):
     content = read_bytes(file).removeprefix(MARK)
     check_growth(parse_json(content), file)
     tokenizer = tokenizers.Tokenizer.from_buffer(content)
-  kind = class_of(folder, model_type) if (folder / SETTINGS).is_file() else ''
+  kind = ''
+  if (folder / SETTINGS).is_file():
+    kind = find_class(folder, model_type)
   around = around_text(folder, kind, tokenizer)
-  with explained(folder / SETTINGS):
-    heed_settings(tokenizer, folder, kind)
+  with explain_errors(folder / SETTINGS):
+    apply_settings(tokenizer, folder, kind)
   return JsonTokenizer(tokenizer, file, kind, around)
 
 
@@ -104,36 +106,40 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   with extras.explained():
     import transformers
   has_vocabulary = default_class != 'M2M100Tokenizer' or (folder / 'vocab.json').is_file()
-  if not has_vocabulary and not class_of(folder, model_type):
+  if not has_vocabulary and not find_class(folder, model_type):
     raise UserError(
-      f'{folder} does not say whose its sentencepiece.bpe.model is: name the class in {SETTINGS},'
+      f'{folder} has a sentencepiece.bpe.model of an unknown class: name the class in {SETTINGS},'
       ' such as {"tokenizer_class": "NllbTokenizer"}'
     )
   reader: Any = transformers.AutoTokenizer
   # For a Llama without a class, AutoTokenizer drops the space that belongs before a text.
-  if config_of(folder).tokenizer_class is None and model_type in (None, *LLAMAS):
+  if read_config(folder).tokenizer_class is None and model_type in (None, *LLAMAS):
     reader = getattr(transformers, default_class)
-  with explained(folder):
+  with explain_errors(folder):
     made = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
   kind = type(made).__name__
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
     return PythonTokenizer(made, folder, kind)
   tokenizer = made.backend_tokenizer
-  around = None if kind in OF_LANGUAGES else around_text(folder, kind, tokenizer)
+  around = None
+  if kind not in OF_LANGUAGES:  # the library's own template has the language
+    around = around_text(folder, kind, tokenizer)
   return JsonTokenizer(tokenizer, folder, kind, around)
 
 
 def _check_files(folder: pathlib.Path) -> None:
-  """Refuses damaged files, some of which `transformers` would take for those of other kinds."""
+  """Refuses damaged files, some of which `transformers` would mistake for other kinds."""
   for name in TOKENIZER_FILES:
     file = folder / name
     if not file.is_file():
       continue
-    content = read_json(file) if name.endswith('.json') else {}
-    if name in NUMBERED:
-      for piece, token in content.items():
-        if type(token) is not int or not 0 <= token < MOST_IDS:
-          raise UserError(f'{file} numbers {shown(piece)} by no whole number from 0: copy it again')
+    if name.endswith('.json'):
+      for piece, token in read_json(file).items():
+        if name in NUMBERED and (type(token) is not int or not 0 <= token < MOST_IDS):
+          raise UserError(
+            f'{file} gives {shown(piece)} the id {shown(token)}, which must be a whole number from'
+            ' 0: copy it again'
+          )
     if name.endswith(('.model', '.spm')):
       with extras.explained():
         from sentencepiece import SentencePieceProcessor
@@ -143,13 +149,13 @@ def _check_files(folder: pathlib.Path) -> None:
         with contextlib.suppress(OSError):
           if OF_TIKTOKEN.match(read_bytes(file)):
             raise UserError(
-              f"{file} is tiktoken's, which is not read: add the {JSON} of the same model"
+              f"{file} is tiktoken's, which is not supported: add the {JSON} of the same model"
             ) from None
-        raise damaged(file, 'is no SentencePiece model') from None
+        raise damaged(file, 'is not a SentencePiece model') from None
 
 
 @contextlib.contextmanager
-def explained(file: pathlib.Path) -> Iterator[None]:
+def explain_errors(file: pathlib.Path) -> Iterator[None]:
   """Turns any exception of a library about a file or a folder into a UserError."""
   try:
     yield
@@ -160,31 +166,31 @@ def explained(file: pathlib.Path) -> Iterator[None]:
     reason, advice = f'cannot be read ({shown(lines[0])})', 'copy it again'
     if file.is_dir():
       reason = f'has a tokenizer that {reason}'
-      advice = f'add its {JSON}, or mend tokenizer_class in {SETTINGS}'
+      advice = f'add its {JSON}, or fix tokenizer_class in {SETTINGS}'
     with contextlib.suppress(OSError, ValueError):
       content = parse_json(read_bytes(file))
       if isinstance(content, dict) and 'model' in content:
-        reason = f'is whole, but the installed library tokenizers cannot read it ({error})'
-        advice = 'it may be of a newer one, run pip install -U tokenizers'
+        reason = f'is complete, but the installed library tokenizers cannot read it ({error})'
+        advice = 'it may need a newer one, run pip install -U tokenizers'
     raise damaged(file, reason, advice) from None
 
 
 class _Tokenizer(Chats, abc.ABC):
-  """The part that both kinds share.
+  """What both kinds of tokenizers share.
 
   `source` is the file or the folder that was read, `kind` its class in `transformers`, if known.
-  `cleans` is true if texts are without the spaces before punctuation (`spelling.cleaned`).
+  `cleans` is true if spaces before punctuation are removed from texts (`spelling.clean_up`).
   """
 
   def __init__(self, tokenizer: Any, source: pathlib.Path, kind: str):
     self._tokenizer, self._source, self._kind = tokenizer, source, kind
     self.folder = source if source.is_dir() else source.parent
-    self.cleans = bool(config_of(self.folder).clean_up_tokenization_spaces)
+    self.cleans = bool(read_config(self.folder).clean_up_tokenization_spaces)
 
   @property
   @abc.abstractmethod
   def special(self) -> dict[int, str]:
-    """The tokens that texts are without, by their ids."""
+    """The tokens that texts do not show, by their ids."""
 
   @abc.abstractmethod
   def encode(self, text: str, special: bool = True) -> list[int]:
@@ -201,7 +207,7 @@ class _Tokenizer(Chats, abc.ABC):
       if (self.folder / name).is_file():
         shutil.copy(self.folder / name, folder / name)
     copy_templates(self.folder, folder)
-    content = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    content = read_if_there(folder / SETTINGS)
     if self._kind:
       content['tokenizer_class'] = self._kind
     write_json(folder / SETTINGS, content)
@@ -219,11 +225,11 @@ class JsonTokenizer(_Tokenizer):
   ):
     super().__init__(tokenizer, source, kind)
     self._around = around
-    self.cleans &= type(tokenizer.model).__name__ != 'BPE'  # as `transformers` has it
-    with explained(source):
-      tokenizer.no_truncation()  # the file may keep settings of its training
+    self.cleans &= type(tokenizer.model).__name__ != 'BPE'  # as in `transformers`
+    with explain_errors(source):
+      tokenizer.no_truncation()  # the file may contain settings of its training
       tokenizer.no_padding()
-      tokenizer.encode('')  # a template with unknown tokens fails only in use
+      tokenizer.encode('')  # a template with unknown tokens fails only here
 
   @property
   def vocab_size(self) -> int:
@@ -232,22 +238,22 @@ class JsonTokenizer(_Tokenizer):
 
   @functools.cached_property
   def special(self) -> dict[int, str]:
-    """The tokens that texts are without, by their ids."""
     added = self._tokenizer.get_added_tokens_decoder()
     return {token: one.content for token, one in added.items() if one.special}
 
   def encode(self, text: str, special: bool = True) -> list[int]:
-    """Returns the ids of a text; with special ones around it, if `special`."""
-    before, after = (self._around if special else None) or ([], [])
     check_text(text)
-    with explained(self._source):
+    with explain_errors(self._source):
       ids = self._tokenizer.encode(text, add_special_tokens=special and self._around is None).ids
-    return [*before, *ids, *after]
+    if special and self._around is not None:
+      before, after = self._around
+      ids = [*before, *ids, *after]
+    return ids
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids, special ones left out."""
-    text = self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
-    return cleaned(text) if self.cleans else text
+    text = self._tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)
+    return clean_up(text) if self.cleans else text
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids without one."""
@@ -257,14 +263,14 @@ class JsonTokenizer(_Tokenizer):
     """Returns the bytes that each id writes; b'' for special ones and ids without a piece.
 
     Raises:
-      UserError: a decoder that makes the text of a token depend on its neighbours.
+      UserError: the text of a token depends on its neighbours.
     """
     decoder = self._tokenizer.decoder
-    spell = speller(None if decoder is None else json.loads(decoder.__getstate__()))
-    if spell is None:
+    spell = decoder and choose_speller(json.loads(decoder.__getstate__()))
+    if not spell:
       raise UserError(
-        f'{self._source} decodes tokens by more than their own bytes: constraints need a tokenizer'
-        ' of bytes, as in GPT-2, or of pieces in which ▁ is a space'
+        f'a constraint needs a tokenizer of bytes, as in GPT-2, or of pieces in which ▁ is a space:'
+        f' in {self._source} the text of a token depends on its neighbours'
       )
     ids = self._tokenizer.get_vocab()
     words = [b''] * (1 + max(ids.values(), default=-1))
@@ -278,22 +284,22 @@ class JsonTokenizer(_Tokenizer):
     return words
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes tokenizer.json, from which the folder is read without `transformers`."""
+    """Also writes tokenizer.json, so that reading the folder does not need `transformers`."""
     super().save(folder)
     if not (folder / JSON).is_file():
       self._tokenizer.save(str(folder / JSON))
 
 
 class PythonTokenizer(_Tokenizer):
-  """A tokenizer that `transformers` keeps in Python: Marian's, and M2M-100's."""
+  """A tokenizer that `transformers` has in Python only: Marian's, and M2M-100's."""
 
   def __init__(self, tokenizer: Any, source: pathlib.Path, kind: str):
     super().__init__(tokenizer, source, kind)
-    languages = getattr(tokenizer, 'lang_token_to_id', {})  # M2M-100's are beside its vocabulary
+    languages = getattr(tokenizer, 'lang_token_to_id', {})  # M2M-100's vocabulary lacks them
     self._names = {token: piece for piece, token in (tokenizer.get_vocab() | languages).items()}
     special = {*tokenizer.all_special_ids, *languages.values()}
-    self._special = {token: self._names[token] for token in special if token in self._names}
-    self.encode('')  # a vocabulary without '<unk>' fails only in use
+    self._special = {token: self._names[token] for token in special & self._names.keys()}
+    self.encode('')  # a vocabulary without '<unk>' fails only here
 
   @property
   def vocab_size(self) -> int:
@@ -302,19 +308,17 @@ class PythonTokenizer(_Tokenizer):
 
   @property
   def special(self) -> dict[int, str]:
-    """The tokens that texts are without, by their ids."""
     return self._special
 
   def encode(self, text: str, special: bool = True) -> list[int]:
-    """Returns the ids of a text; with special ones around it, if `special`."""
     check_text(text)
-    with explained(self._source):
+    with explain_errors(self._source):
       return self._tokenizer.encode(text, add_special_tokens=special)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids; special ones and ids without a piece are left out."""
-    known = [int(token) for token in ids if int(token) in self._names]
-    return self._tokenizer.decode([token for token in known if token not in self._special])
+    words = self._names.keys() - self._special.keys()
+    return self._tokenizer.decode([int(token) for token in ids if int(token) in words])
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id; '<unk>' for ids without one."""
@@ -325,5 +329,5 @@ class PythonTokenizer(_Tokenizer):
     words = [b''] * self.vocab_size
     for token, piece in self._names.items():
       if token not in self._special:
-        words[token] = of_spaces(piece)
+        words[token] = spell_spaces(piece)
     return words

@@ -10,6 +10,7 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError
@@ -38,8 +39,8 @@ class Languages:
 
   Attributes:
     text: begins the source.
-    source: ids before and after the source's words; None: the tokenizer puts its own.
-    start: id in the place of the decoder's start; None: the model's own.
+    source: ids before and after the source's words; None: the tokenizer adds its own.
+    start: id that the decoder starts with; None: the model's own.
     begin: id that the translation is forced to begin with.
   """
 
@@ -56,51 +57,57 @@ class Languages:
     return [*before, *tokenizer.encode(text, special=False), *after]
 
 
-def languages_of(tokenizer: Any, model: Any, source: str | None, target: str | None) -> Languages:
+def find_languages(tokenizer: Any, model: Any, source: str | None, target: str | None) -> Languages:
   """Finds the tokens of languages by their codes, or by the tokens themselves.
 
-  The form of a token shows whether it is part of a text. Where other tokens belong depends on the
-  model's start, which is an end or a language.
+  The form of a token shows whether it is part of a text. The place of other tokens depends on the
+  model's start token, which is an end or a language.
 
   Raises:
     UserError: the tokenizer has no such language, or several.
   """
-  pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-  ids = {piece: i for i, piece in enumerate(pieces) if _codes(piece)}
-  from_, to = (None if one is None else _named(one, list(ids)) for one in (source, target))
+  # Find the tokens that name languages, and their codes.
+  ids, codes = {}, {}
+  for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size))):
+    match = BEFORE_TEXT.fullmatch(piece) or TOKENS.fullmatch(piece)
+    if match:
+      ids[piece], codes[piece] = i, set(match.groups())
+  from_ = to = None
+  if source is not None:
+    from_ = _find_token(source, codes)
+  if target is not None:
+    to = _find_token(target, codes)
   if to is not None and BEFORE_TEXT.fullmatch(to):
     return Languages(text=f'{to} ')
-  ends, around = model.eos_ids[:1], None
+
+  # Put the source's token at an end of the source, and the target's before the translation.
   has_own_start = model.start_id not in model.eos_ids
+  around, ends = None, tuple(model.eos_ids[:1])
   if from_ is not None and not BEFORE_TEXT.fullmatch(from_):
-    language = (ids[from_],)
-    around = ((), (*ends, *language)) if has_own_start else (language, ends)
-  first = None if to is None else ids[to]
+    around = ((ids[from_],), ends)
+    if has_own_start:
+      around = ((), (*ends, ids[from_]))
+  first = ids.get(to)
   if has_own_start:
     return Languages(source=around, start=first)
   return Languages(source=around, begin=first)
 
 
-def _codes(piece: str) -> tuple[str, ...]:
-  """Returns the code of a language's token; none for other tokens."""
-  match = BEFORE_TEXT.fullmatch(piece) or TOKENS.fullmatch(piece)
-  return () if match is None else tuple(filter(None, match.groups()))
-
-
-def _named(name: str, tokens: list[str]) -> str:
-  """Returns the token of a language."""
-  if name in tokens:
+def _find_token(name: str, codes: Mapping[str, set[str | None]]) -> str:
+  """Returns the token of a language, by itself or by its code."""
+  if name in codes:
     return name
-  if not tokens:
+  if not codes:
     raise UserError(
       f'the tokenizer has no tokens of languages, such as {name!r}: leave out source and target'
     )
-  wanted = {name, LONG.get(name)}
-  fitting = [token for token in tokens if wanted & {*_codes(token)}]
+  wanted = {name, LONG.get(name, name)}
+  fitting = [token for token, its_codes in codes.items() if wanted & its_codes]
   if len(fitting) == 1:
     return fitting[0]
   if fitting:
     raise UserError(f'language {name!r} may be {" or ".join(fitting)}: give one of them')
+  tokens = list(codes)
   more = f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''
   raise UserError(
     f'the tokenizer knows no language {shown(name)}: it knows {", ".join(tokens[:SHOWN])}{more}'

@@ -1,6 +1,6 @@
 """The process that renders chat templates for `chat`: one JSON line in, one JSON line out.
 
-It runs as a script and imports `transformers` alone, which renders in Jinja's sandbox.
+It runs as a script and imports only `transformers`, which renders in Jinja's sandbox.
 """
 
 import importlib
@@ -14,7 +14,7 @@ SECONDS = 30  # of one text; the process ends itself even if its parent is gone
 
 
 def answer(line):
-  """Returns the rendered text, or a sentence that says why there is none."""
+  """Returns the rendered text, or a sentence that says why rendering failed."""
   jinja2 = importlib.import_module('jinja2')  # both are of the extra 'hf'
   library = importlib.import_module('transformers.utils.chat_template_utils')
   try:
@@ -41,7 +41,7 @@ def main():
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  except (ImportError, ValueError, OSError):  # some systems bound no memory; time is bounded still
+  except (ImportError, ValueError, OSError):  # some systems cannot limit memory, only time
     pass
   print('ready', flush=True)
   for line in sys.stdin:

@@ -8,25 +8,19 @@ BYTE = re.compile('<0x[0-9A-F]{2}>')
 SHOWN = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that GPT-2 writes as they are
 OTHERS = [byte for byte in range(256) if byte not in SHOWN]
 LETTERS = {chr(byte): byte for byte in SHOWN} | {chr(256 + i): x for i, x in enumerate(OTHERS)}
-OF_SPACES = {
-  'Replace',
-  'ByteFallback',
-  'Fuse',
-  'Strip',
-  'Metaspace',
-}  # decoders that `of_spaces` reads
+OF_SPACES = {'Replace', 'ByteFallback', 'Fuse', 'Strip', 'Metaspace'}  # `spell_spaces` reads these
 
-CLEANED = (  # as clean_up_tokenization_spaces means it, in this order
+CLEANED = (  # what clean_up_tokenization_spaces replaces, in this order
   (' .', '.'), (' ?', '?'), (' !', '!'), (' ,', ','), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
   (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
-UNCLEAR = re.compile(r" (n'?|'[vr]?)?$")  # an end of a text that may be cleaned with what follows
+UNCLEAR = re.compile(r" (n'?|'[vr]?)?$")  # an end of a text that may be clean_up with what follows
 
 
-def cleaned(text: str) -> str:
-  """Returns a text without the spaces that taking English words apart has left.
+def clean_up(text: str) -> str:
+  """Returns a text without the spaces between the parts of English words and punctuation.
 
-  >>> cleaned("I do n't , he 's .")
+  >>> clean_up("I do n't , he 's .")
   "I don't, he's."
   """
   for apart, together in CLEANED:
@@ -34,35 +28,42 @@ def cleaned(text: str) -> str:
   return text
 
 
-def of_spaces(piece: str) -> bytes:
+def spell_spaces(piece: str) -> bytes:
   """Returns the bytes of a piece in which '▁' is a space, and '<0xE4>' a byte.
 
-  >>> of_spaces('▁man'), of_spaces('<0xE4>')
+  >>> spell_spaces('▁man'), spell_spaces('<0xE4>')
   (b' man', b'\\xe4')
   """
-  is_byte = BYTE.fullmatch(piece) is not None
-  return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace('▁', ' ').encode()
+  if BYTE.fullmatch(piece):
+    return bytes([int(piece[3:5], 16)])
+  return piece.replace('▁', ' ').encode()
 
 
-def of_letters(piece: str) -> bytes:
-  """Returns the bytes of a piece in which each letter stands for one, as in GPT-2.
+def spell_letters(piece: str) -> bytes:
+  """Returns the bytes of a piece in which each letter means one byte, as in GPT-2.
 
-  Another letter makes the piece stand for itself, as an added token does.
+  A piece with other letters, such as an added token, is its own text.
 
-  >>> of_letters('Ġman'), of_letters('two words')
+  >>> spell_letters('Ġman'), spell_letters('two words')
   (b' man', b'two words')
   """
-  if not all(letter in LETTERS for letter in piece):
+  try:
+    return bytes(LETTERS[letter] for letter in piece)
+  except KeyError:
     return piece.encode()
-  return bytes(LETTERS[letter] for letter in piece)
 
 
-def speller(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:
-  """Returns the function that reads pieces for a decoder of tokenizer.json; None: another kind."""
-  parts = [] if decoder is None else decoder.get('decoders', [decoder])
-  kinds = {part['type'] for part in parts}
-  replaced = [part['pattern'].get('String') for part in parts if part['type'] == 'Replace']
+def choose_speller(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:
+  """Returns the function that spells pieces for a decoder of tokenizer.json; None if none can."""
+  if decoder is None:
+    return None
+  kinds, replaced = set(), {'▁'}
+  for part in decoder.get('decoders', [decoder]):
+    kinds.add(part['type'])
+    if part['type'] == 'Replace':
+      replaced.add(part['pattern'].get('String'))
   if kinds == {'ByteLevel'}:
-    return of_letters
-  is_known = kinds <= OF_SPACES and bool(kinds & {'Replace', 'Metaspace'})
-  return of_spaces if is_known and set(replaced) <= {'▁'} else None
+    return spell_letters
+  if kinds <= OF_SPACES and kinds & {'Replace', 'Metaspace'} and replaced == {'▁'}:
+    return spell_spaces
+  return None

@@ -189,8 +189,8 @@ def test_the_template_of_a_folder(folder, config, given, text):
   [
     ([], {}, 'give at least one'),
     ('Hello', {}, 'give at least one'),
-    (['Hello'], {}, "'Hello' is no message"),
-    (HELLO, {'when': pathlib.Path()}, 'are texts and numbers'),
+    (['Hello'], {}, "a message must be .* not 'Hello'"),
+    (HELLO, {'when': pathlib.Path()}, 'must be texts and numbers'),
     (HELLO, {'messages': 1}, "a template argument cannot be called 'messages'"),
     (HELLO, {'chat_template': 'a'}, "cannot be called 'chat_template'"),
     (HELLO, {'tools': 1}, 'the chat template fails on these messages'),

@@ -247,7 +247,7 @@ def test_barts_text_has_a_start_and_an_end_whether_settings_name_its_class_or_no
 
 def test_what_transformers_cannot_read_says_what_to_fix(folder):
   of_bytes(folder, ['<s>'], tokenizer_class='PreTrainedTokenizerFast')
-  remedy = r'add its tokenizer\.json, or mend tokenizer_class'
+  remedy = r'add its tokenizer\.json, or fix tokenizer_class'
   with pytest.raises(fd.UserError, match=rf'a tokenizer that cannot be read .*: {remedy}') as error:
     fd.load_tokenizer(folder)
   assert '\n' not in str(error.value)
@@ -265,7 +265,7 @@ def test_other_peoples_tokenizers_are_named(name, has_config, folder):
   (folder / name).write_text('IQ== 0\nIg== 1\n' if name.endswith('.model') else '{"vocab": []}')
   if not has_config:
     (folder / 'config.json').unlink()
-  with pytest.raises(fd.UserError, match=r'which is not read: add the tokenizer\.json of the same'):
+  with pytest.raises(fd.UserError, match=r'not supported: add the tokenizer\.json of the same'):
     fd.load_tokenizer(folder)
 
 
@@ -322,7 +322,7 @@ def test_tokenizer_json(folder):
     fd.load_tokenizer(folder)
   newer = {**json.loads(made.to_str()), 'model': {'type': 'SuperBPE', 'vocab': {}}}
   (folder / 'tokenizer.json').write_text(json.dumps(newer))
-  with pytest.raises(fd.UserError, match=r'is whole, but .* pip install -U tokenizers'):
+  with pytest.raises(fd.UserError, match=r'is complete, but .* pip install -U tokenizers'):
     fd.load_tokenizer(folder)
 
 
@@ -401,7 +401,7 @@ def test_only_tokenizer_json_counts_without_a_class_unless_the_model_is_a_llama(
     ({'add_bos_token': 'yes'}, "add_bos_token='yes' is not possible: give true or false"),
     (
       {'bos_token': '<start>'},
-      "puts '<start>' around texts, which the tokenizer does not have: mend bos_token",
+      "puts '<start>' around texts, which the tokenizer does not have: fix bos_token",
     ),
     ({'bos_token': {'text': '<s>'}}, 'puts None around texts'),
     ({'bos_token': []}, r'bos_token=\[\] is not possible'),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import fastdec as fd
-from fastdec.hub.tokenizers.languages import Languages, languages_of
+from fastdec.hub.tokenizers.languages import Languages, find_languages
 from fastdec.models.transformer import Transformer, TransformerConfig
 
 M2M = ['__en__', '__de__']
@@ -46,7 +46,7 @@ class Words:
 ])  # fmt: skip
 def test_languages_are_where_the_model_expects_them(languages, model, codes, ids, start, begin):
   tokenizer = Words(languages)
-  found = languages_of(tokenizer, model, *codes)
+  found = find_languages(tokenizer, model, *codes)
   assert found.encode(tokenizer, 'w5') == ids
   assert (found.start, found.begin) == (start, begin)
 
@@ -63,4 +63,4 @@ def test_without_languages_a_text_is_read_as_the_tokenizer_reads_it():
 ])  # fmt: skip
 def test_an_unknown_language_is_one_sentence(languages, code, message):
   with pytest.raises(fd.UserError, match=message):
-    languages_of(Words(languages), ENDED, code, None)
+    find_languages(Words(languages), ENDED, code, None)

@@ -34,5 +34,5 @@ def test_pieces(name, folder):
 
 def test_words_have_no_bytes_of_their_own(folder):
   write_words(folder)
-  with pytest.raises(fd.UserError, match='constraints need a tokenizer of bytes'):
+  with pytest.raises(fd.UserError, match='a constraint needs a tokenizer of bytes'):
     fd.load_tokenizer(folder).token_bytes()
