@@ -219,9 +219,9 @@ def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) ->
   if smoke:
     data, d, layers, lines, steps = corpus.TextData('embedded', max_train=100), 32, 1, 4, 2
   opened = corpus.open_text(data, out / 'text')
-  tokenizer, _ = caching.tokenizer_of(opened, 300 if smoke else 8000, out / 'text')
-  pairs = caching.tokens_of(opened, 'train', tokenizer, 60, out / 'text')
-  dev = caching.tokens_of(opened, 'dev', tokenizer, 60, out / 'text')
+  tokenizer, _ = caching.make_tokenizer(opened, 300 if smoke else 8000, out / 'text')
+  pairs = caching.make_tokens(opened, 'train', tokenizer, 60, out / 'text')
+  dev = caching.make_tokens(opened, 'dev', tokenizer, 60, out / 'text')
 
   def train(name: str, task: Any, pairs: Any, seconds: float) -> tuple[Any, Row]:
     rate = optimizer.OptimizerConfig(d, constant=1.0, warmup=1000)

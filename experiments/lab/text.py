@@ -23,7 +23,7 @@ from jaxtyping import Array, Int
 import fastdec as fd
 from experiments.lab.train import Count, Rows, Zero, author_of, without_heads
 from fastdec import folders
-from fastdec.data.text.caching import tokenizer_of, tokens_of, union_of
+from fastdec.data.text.caching import make_tokenizer, make_tokens, make_union
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 from fastdec.data.text.lines import Pair
 from fastdec.data.text.packing import packed_batches
@@ -85,7 +85,7 @@ class TextConfig:
       if self.own:
         check_written(folder, is_greedy=not i)
       open_text(lines, self.cache)
-    return Text(self, people, *tokenizer_of(people, self.vocab_size, self.cache))
+    return Text(self, people, *make_tokenizer(people, self.vocab_size, self.cache))
 
   @property
   def data(self) -> TextData:
@@ -164,11 +164,11 @@ class Text:
     for folder in config.written if split == 'train' else ():
       parts.append(self._written(folder, 'train', max_length))
     if config.mixed or not parts:
-      parts.append(tokens_of(self.people, split, self.tokenizer, max_length, config.cache))
+      parts.append(make_tokens(self.people, split, self.tokenizer, max_length, config.cache))
     if len(parts) == 1:
       return parts[0]
     pieces = _sha256(self.tokenizer.model_proto)
-    return union_of(parts, config.key, pieces, max_length, cache_dir=config.cache)
+    return make_union(parts, config.key, pieces, max_length, cache_dir=config.cache)
 
   def own_dev(self) -> TokenPairs:
     """Ids that the model itself writes for the dev sources, from the first folder of `own`.
@@ -187,7 +187,7 @@ class Text:
     text = open_text(self.config.lines_of(folder, split), self.config.cache)
     ids = TokenPairs.load(ids_of(folder, split, text.key, self.tokenizer))
     if ids is None:
-      return tokens_of(text, split, self.tokenizer, max_length, self.config.cache)
+      return make_tokens(text, split, self.tokenizer, max_length, self.config.cache)
     return ids if max_length is None else ids.at_most(max_length)
 
   def train_batches(self, rows: int = 0, seed: int = 0) -> Any:

@@ -26,7 +26,7 @@ def from_tfds(
     A hash of its name and sizes, its folder, and the data source of each split.
 
   Raises:
-    UserError: it is not prepared there, or not as array records.
+    UserError: it is not prepared there as array records.
   """
   with extras.explained():
     import tensorflow_datasets as tfds
@@ -46,7 +46,7 @@ def from_tfds(
       f'{name} is not prepared as array records in {root}: run `pip install'
       f" 'fastdec[prepare]'` and `{command}`{remedy}"
     ) from error
-  sizes = [len(source) for source in rows.values()]
+  sizes = list(map(len, rows.values()))
   digest = hashlib.sha256(f'{builder.info.full_name} {sizes}'.encode())
   for file in sorted(pathlib.Path(builder.data_path).glob('*')):  # none if tests mock the data
     digest.update(f'{file.name} {file.stat().st_size}\n'.encode())

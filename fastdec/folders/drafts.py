@@ -23,7 +23,7 @@ from jaxtyping import DTypeLike
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.files import place, read_json, whole_folder
-from fastdec.folders.folder import PathLike, content_of, resolved, split_dtype
+from fastdec.folders.folder import PathLike, find_folder, hash_content, split_dtype
 from fastdec.folders.native import check_ids, check_sizes, family_of, read_settings, with_shapes
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.block import BlockNetwork
@@ -149,7 +149,7 @@ def is_replaceable(folder: pathlib.Path) -> bool:
 
 def draft_content(path: PathLike) -> str:
   """Returns a hash of the files that a draft's folder or workdir decodes with."""
-  return content_of(draft_folder(path))
+  return hash_content(draft_folder(path))
 
 
 def draft_folder(path: PathLike) -> pathlib.Path:
@@ -160,7 +160,7 @@ def draft_folder(path: PathLike) -> pathlib.Path:
   Raises:
     UserError: the folder does not exist.
   """
-  folder = resolved(path)
+  folder = find_folder(path)
   if folder.is_file():
     raise UserError(f'{folder} is a file: give the folder that it is in, {folder.parent}')
   if not folder.is_dir():

@@ -29,25 +29,25 @@ TOKENIZER_FILES = (  # of Hugging Face's tokenizers
 TEMPLATES = 'additional_chat_templates'  # a folder of chat templates, NAME.jinja
 DICTIONARIES = ('source.dict.txt', 'target.dict.txt')  # of fairseq
 GENERATION, INDEX = 'generation_config.json', 'model.safetensors.index.json'
-READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # beside the weights
+READ = {'config.json', GENERATION, INDEX, *TOKENIZER_FILES, *DICTIONARIES}  # besides weights
 GGUF = '.gguf'
 PART = re.compile(r'(.*)-(\d{5})-of-(\d{5})\.gguf')  # one of several files of a model
 HUB_NAME = r'[\w-][\w.-]*/[\w-][\w.-]*'
 DOWNLOADED = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.spm', '*.txt']
-COPIES = ['original/*', 'onnx/*', '*consolidated*']  # the same weights in other forms
+COPIES = ['original/*', 'onnx/*', '*consolidated*']  # the same weights in other formats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Folder(abc.ABC):
-  """A folder whose config.json has been read; other files are read on use, and must be whole.
+  """A folder whose config.json has been read; other files are read when they are used.
 
   Attributes:
-    path: the folder of the files; of a training run, its `model/`.
+    path: the folder of the files; for a training run, its `model/`.
     config: the contents of config.json.
     dtype: type of computation and parameters; None: the type that the model was trained to compute
       in.
-    kernels: type of the kernels of products ('int8', 'int8w', `kernels.quantized`); None: that of
-      all parameters.
+    kernels: type of the kernels of products ('int8', 'int8w', `kernels.quantized`); None: the type
+      of all parameters.
   """
 
   path: pathlib.Path
@@ -90,10 +90,10 @@ class Folder(abc.ABC):
   @property
   def content(self) -> str:
     """Hash of the files that the folder decodes with, as they are now: 16 hexadecimal digits."""
-    return content_of(self.path)
+    return hash_content(self.path)
 
 
-def resolved(path: PathLike) -> pathlib.Path:
+def find_folder(path: PathLike) -> pathlib.Path:
   """Returns a user's path; for a name of the Hugging Face hub, the downloaded folder.
 
   Raises:
@@ -126,12 +126,13 @@ def model_folder(path: PathLike) -> pathlib.Path:
   Raises:
     UserError: the folder does not exist.
   """
-  folder = resolved(path)
+  folder = find_folder(path)
   if is_gguf(folder):
     return folder
+  if (folder / 'model' / 'config.json').is_file():
+    return folder / 'model'
   if folder.is_dir():
-    is_run = (folder / 'model' / 'config.json').is_file()
-    return folder / 'model' if is_run else folder
+    return folder
   if folder.with_name(f'{folder.name}.old').is_dir():
     raise UserError(
       f'{folder} was being replaced when something stopped it: {folder}.old is what was'
@@ -149,12 +150,12 @@ def model_folder(path: PathLike) -> pathlib.Path:
 
 
 def is_gguf(path: pathlib.Path) -> bool:
-  """True for a file that is called as GGUF files are."""
+  """True for a file whose name ends as those of GGUF files."""
   return path.suffix == GGUF and path.is_file()
 
 
 def gguf_files(path: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files of a model in GGUF: NAME-00001-of-00003.gguf has two others beside it."""
+  """Returns the files of a model in GGUF: with NAME-00001-of-00003.gguf there are two others."""
   match = PART.fullmatch(path.name)
   if match is None or not 1 <= int(match[2]) <= int(match[3]):
     return [path]
@@ -166,29 +167,37 @@ def split_dtype(dtype: DTypeLike | None) -> tuple[str | None, str | None]:
   """Returns the dtype of computation (None: the model's), and that of kernels (None: the same).
 
   Raises:
-    UserError: a type that no model computes in.
+    UserError: no model computes in this type.
   """
+  if dtype is None:
+    return None, None
   try:
-    name = None if dtype is None else jnp.dtype(dtype).name
+    name = jnp.dtype(dtype).name
   except (TypeError, ValueError):
     name = str(dtype)
-  if name not in (None, *TYPES, *DTYPES):
+  if name in TYPES:
+    return None, name
+  if name not in DTYPES:
     raise UserError(f'dtype={name!r} is not possible: give one of {", ".join((*DTYPES, *TYPES))}')
-  return (None, name) if name in TYPES else (name, None)
+  return name, None
 
 
 def content(path: PathLike) -> str:
   """Returns a hash of the files that a folder or workdir decodes with; see `Folder.content`."""
-  return content_of(model_folder(path))
+  return hash_content(model_folder(path))
 
 
-def content_of(folder: pathlib.Path) -> str:
+def hash_content(folder: pathlib.Path) -> str:
   """Returns a hash of a folder's files, or of a GGUF file, as now: 16 hexadecimal digits."""
-  is_folder = folder.is_dir()
-  hashes = []
-  for file in sorted(folder.iterdir()) if is_folder else gguf_files(folder):
-    is_read = not is_folder or file.name in READ or file.suffix == '.safetensors'
-    if is_read and file.is_file():
+  files, hashes = [], []
+  if not folder.is_dir():
+    files = gguf_files(folder)
+  else:
+    for file in sorted(folder.iterdir()):
+      if file.name in READ or file.suffix == '.safetensors':
+        files.append(file)
+  for file in files:
+    if file.is_file():
       stat = file.stat()
       hashes.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
   return hashlib.sha256(repr(hashes).encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@
   source.dict.txt, target.dict.txt     or the dictionaries of a model from fairseq
   tokenizer_config.json, ...           or the files of a tokenizer from Hugging Face
 
-They are written to a temporary folder, then moved: an existing folder is whole
+They are written to a temporary folder, then moved, so an existing folder is complete
 (`files.whole_folder`).
 """
 
@@ -61,9 +61,9 @@ MODELS = {
   'fconv': (FConv, FConvConfig),
 }
 HEADS = {'blockwise': BlockwiseHeads, 'medusa': MedusaHeads}
-# sizes that the file's number of tensors bounds
+# Sizes that cannot be larger than the file's number of tensors.
 DEEP = ('layers', 'encoder_layers', 'decoder_layers', 'depth')
-WIDE = (  # and those that its number of weights bounds
+WIDE = (  # sizes that cannot be larger than its number of weights
   'd_model', 'd_ff', 'd_kv', 'd_embed', 'd_out', 'vocab_size', 'source_vocab_size', 'heads',
   'key_heads', 'head_width', 'decoder_heads', 'decoder_d_ff', 'buckets', 'k',
 )  # fmt: skip
@@ -82,7 +82,7 @@ def open(path: PathLike, dtype: DTypeLike | None = None) -> 'NativeFolder':
       to compute in); 'int8', 'int8w': as None, with the kernels of products in int8.
 
   Raises:
-    UserError: the folder does not exist, or is of another kind; a type that no model computes in.
+    UserError: the folder does not exist, or is not such a folder; or no model computes in `dtype`.
   """
   folder = model_folder(path)
   compute_dtype, kernel_dtype = split_dtype(dtype)
@@ -115,14 +115,14 @@ def save(
 
   Args:
     model, params: as `load` returns them.
-    path: a new folder, or one that this function wrote, which is replaced whole.
+    path: a new folder, or one that this function wrote, which is replaced.
     heads: (module, params) of prediction heads for the model, as `load_heads` returns them.
     tokenizer: as `load_tokenizer` returns it; or the file of a SentencePiece model, or the files of
       the dictionaries of source and target.
 
   Raises:
-    UserError: a model, heads or a tokenizer that has no form in files; parameters in int8; a folder
-      that holds something else, or cannot be written. Existing files stay.
+    UserError: the model, heads or tokenizer cannot be stored, parameters are in int8, or the folder
+      holds something else or cannot be written. Existing files stay.
   """
   folder = place(path)
   if isinstance(model, Transformed):
@@ -135,7 +135,7 @@ def save(
     heads = struct.bound(heads, 'heads')
     config['heads'] = _config_part(HEADS, heads.module, heads.module)
   if not _is_ours(folder):
-    raise UserError(f'{folder} is there already, and is no model of ours alone: give a new folder')
+    raise UserError(f'{folder} exists and holds more than a fastdec model: give a new folder')
   with whole_folder(folder) as partial:
     write(partial / 'model.safetensors', drop_panels(params))
     if heads is not None:
@@ -156,11 +156,10 @@ def save(
 def _config_part(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
   """Returns the part of config.json that describes a model or heads."""
   for name, entry in families.items():
-    module_class = entry[0] if isinstance(entry, tuple) else entry
-    if type(module) is module_class:
+    if type(module) is entry or (isinstance(entry, tuple) and type(module) is entry[0]):
       return {'type': name, **dataclasses.asdict(settings)}
   kind = type(module).__name__
-  raise UserError(f'{kind} has no form in files: give one of the types {", ".join(families)}')
+  raise UserError(f'{kind} cannot be stored: give one of the types {", ".join(families)}')
 
 
 def _is_ours(folder: pathlib.Path) -> bool:
@@ -207,11 +206,11 @@ class NativeFolder(Folder):
   def params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
     if isinstance(self.model, Transformed):
       stored = {
-        'model': self._stored('model', self.model.model),
-        'heads': self._stored('heads', self.heads),
+        'model': self._read('model', self.model.model),
+        'heads': self._read('heads', self.heads),
       }
     else:
-      stored = self._stored('model', self.model)
+      stored = self._read('model', self.model)
     return put(stored, self.model, self._dtype(as_stored), mesh, self.kernels)
 
   @property
@@ -228,19 +227,23 @@ class NativeFolder(Folder):
     return read_settings(heads_class, self.config['heads'], self.path)
 
   def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    stored = self._stored('heads', self.heads)
+    stored = self._read('heads', self.heads)
     return put(stored, self.heads, self._dtype(as_stored), mesh, self.kernels)
 
   def _dtype(self, as_stored: bool) -> str | None:
     """Returns the dtype of parameters: the model's, which its heads share. None: as stored."""
-    model = self.model.model if isinstance(self.model, Transformed) else self.model
-    return None if as_stored else model.config.dtype
+    if as_stored:
+      return None
+    model = self.model
+    if isinstance(model, Transformed):
+      model = model.model
+    return model.config.dtype
 
-  def _stored(self, part: str, module: Any) -> Params:
+  def _read(self, part: str, module: Any) -> Params:
     """Returns the stored parameters of 'model' or 'heads', unread, in the shapes of `module`'s."""
     file = self.path / f'{part}.safetensors'
     if not file.is_file():
-      raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
+      raise UserError(f'{file} is missing: train the model, or copy its folder, again')
     stored = stored_in(file)
     check_sizes(getattr(module, 'config', module), stored, file)
     check_ids(stored, self.model.vocab_size, file)
@@ -251,7 +254,7 @@ class NativeFolder(Folder):
 def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None:
   """Raises UserError if a short list repeats a word, or names one that the model lacks.
 
-  With a repeated word, two guesses below one root would be the same token."""
+  With a repeated word, two guesses would be the same token."""
   if 'ids' not in stored:
     return
   ids = np.asarray(stored['ids'][:])
@@ -260,8 +263,8 @@ def check_ids(stored: Mapping[str, Any], words: int, file: pathlib.Path) -> None
   if ids.min() < 0 or ids.max() >= words or len(np.unique(ids)) < ids.size:
     span = f'{ids.size} words, ids from {ids.min()} to {ids.max()}'
     raise UserError(
-      f'{file} has a list of {span}: they must be different ones from 0 to'
-      f' {words - 1}, so make it again'
+      f'{file} has a list of {span}, which must be different ids from 0 to {words - 1}: make it'
+      ' again'
     )
 
 
@@ -269,7 +272,7 @@ def check_is_ours(path: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Raises UserError, with the folder's kind, for a folder that `save` did not write."""
   if (path / 'checkpoints').is_dir():
     raise UserError(
-      f'{path} is a training run that is not finished: let the same command go on, then try again'
+      f'{path} is a training run that is not finished: run the same command again to finish it'
     )
   if 'draft' in config or (path / 'draft' / 'config.json').is_file():
     raise UserError(
@@ -299,7 +302,9 @@ def is_replaceable(folder: PathLike) -> bool:
 
 def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) -> Any:
   """Returns the entry of `families` for the type of a part of config.json."""
-  kind = config.get('type') if isinstance(config, dict) else config
+  kind = config
+  if isinstance(config, dict):
+    kind = config.get('type')
   if not isinstance(kind, str) or kind not in families:
     raise UserError(f'{folder} is of type {shown(kind)}: known are {", ".join(families)}')
   return families[kind]
@@ -347,7 +352,7 @@ def check_sizes(
   weights = sum(math.prod(tensor.shape) for tensor in stored.values())
   for names, limit in ((DEEP, len(stored)), (wide, weights)):
     for name in names:
-      size = vars(config).get(name)  # settings alone, without the properties computed from them
+      size = vars(config).get(name)  # only settings, not properties computed from them
       if isinstance(size, int) and size > limit:
         raise UserError(
           f'{file} holds too little for {name}={size} of its config.json: the two do'

@@ -19,7 +19,7 @@ def save_pool(pool: NGramPool, path: str | os.PathLike[str]) -> None:
   """Writes a pool as one safetensors file.
 
   Raises:
-    UserError: it is no pool, or cannot be written.
+    UserError: it is not a pool, or cannot be written.
   """
   check_is_pool(pool)
   with whole_file(place(path)) as file:
@@ -40,7 +40,7 @@ def load_pool(path: str | os.PathLike[str]) -> NGramPool:
   stored = stored_in(file)
   axes = {name: array.ndim for name, array in stored.items() if array.dtype == np.int32}
   if axes != AXES:
-    raise UserError(f'{file} holds no pool of n-grams: {WRITTEN}')
+    raise UserError(f'{file} is not a pool of n-grams: {WRITTEN}')
   values, starts, vocab_size = (stored[name][:] for name in AXES)
   words = len(starts) - 1
   is_whole = (

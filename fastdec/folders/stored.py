@@ -93,11 +93,11 @@ class Stacked:
     return np.stack([part[index[1:]] for part in self.parts[index[0]]])
 
 
-def integers_of(leaf: Any) -> tuple[Any, Any] | None:
+def find_integers(leaf: Any) -> tuple[Any, Any] | None:
   """Returns values and scales, unread, of a kernel that is stored in int8, otherwise None."""
   if not isinstance(leaf, Stacked):
     return getattr(leaf, 'integers', None)
-  parts = [integers_of(part) for part in leaf.parts]
+  parts = list(map(find_integers, leaf.parts))
   if not all(parts):
     return None
   values, scales = zip(*parts, strict=True)
@@ -124,12 +124,12 @@ class Mapped:
 def scales_plus_one(params: Params) -> Params:
   """Adds 1 to the scales of norms, in float32, since some families store them minus 1."""
 
-  def added(path: Any, leaf: Any) -> Any:
+  def add_one(path: Any, leaf: Any) -> Any:
     if path[-1].key != 'scale':
       return leaf
     return Mapped(leaf, lambda x: x.astype(np.float32) + 1, np.dtype('float32'), leaf.shape)
 
-  return jax.tree.map_with_path(added, params)
+  return jax.tree.map_with_path(add_one, params)
 
 
 def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
@@ -150,7 +150,7 @@ def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
   return header, 8 + length
 
 
-def metadata_of(file: pathlib.Path) -> dict[str, str]:
+def read_metadata(file: pathlib.Path) -> dict[str, str]:
   """Returns the metadata of a safetensors file, such as the names of tied tensors."""
   return _header(file)[0].get('__metadata__') or {}
 
@@ -159,7 +159,7 @@ def stored_in(file: pathlib.Path) -> dict[str, Stored]:
   """Returns the tensors of a safetensors file, by name, in order, unread: it reads the header.
 
   Raises:
-    UserError: the file is not whole.
+    UserError: the file is damaged.
   """
   header, begin = _header(file)
   header.pop('__metadata__', None)
@@ -183,12 +183,12 @@ def write(file: pathlib.Path, params: Params) -> None:
   """
   if is_quantized(params):
     raise UserError(
-      f'parameters in int8 are not written ({file}): save those that they were made of, and load'
-      " with dtype='int8'"
+      f'parameters in int8 are not written ({file}): save the ones that they were made from, and'
+      " load with dtype='int8'"
     )
   if is_packed(params):
     raise UserError(
-      f'packed parameters are not written ({file}): save those that they were packed from'
+      f'packed parameters are not written ({file}): save the ones that they were packed from'
     )
   # Wide numbers come first, so that every tensor is aligned.
   named = sorted(
@@ -248,7 +248,7 @@ def _read_parameter(
   """Reads a parameter. A kernel in int8 is read as it is stored, or quantized from its floats."""
   if kernel is None:
     return _put(leaf, dtype, sharding)
-  stored = integers_of(leaf)
+  stored = find_integers(leaf)
   if stored is None:
     return quantize_kernel(_put(leaf, dtype, sharding), kernel)
   values, scale = stored

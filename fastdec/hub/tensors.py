@@ -7,7 +7,7 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.folders.folder import INDEX
-from fastdec.folders.stored import Stacked, Stored, metadata_of, stored_in
+from fastdec.folders.stored import Stacked, Stored, read_metadata, stored_in
 from fastdec.hub.weight_files import find_files, list_names, plain_names
 from fastdec.models.api import Params
 
@@ -69,7 +69,7 @@ class Tensors(Mapping[str, Any]):
   def _tied_to(self, name: str) -> str | None:
     """Returns the name of the tensor that a missing one is tied to; None if there is none."""
     for file in sorted(set(self._files.values())):
-      names_of_tied = metadata_of(self.folder / file)
+      names_of_tied = read_metadata(self.folder / file)
       kept = names_of_tied.get(name, names_of_tied.get(self._stored_name(name)))
       if kept in self._files:
         return kept

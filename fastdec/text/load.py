@@ -20,8 +20,8 @@ from fastdec.folders.folder import (
   TOKENIZER_FILES,
   Folder,
   PathLike,
+  find_folder,
   model_folder,
-  resolved,
   split_dtype,
 )
 from fastdec.heads.draft import DraftNetwork
@@ -174,7 +174,7 @@ def load_tokenizer(path: PathLike | Folder) -> Any:
     path: the folder, or what `open_folder` returned for it.
   """
   if not isinstance(path, Folder):
-    place = resolved(path)
+    place = find_folder(path)
     names = (*TOKENIZER_FILES, *tokenizers.UNREAD)
     has_tokenizer = any((place / name).is_file() for name in names)
     # A run's workdir has its model in the folder 'model'.
@@ -234,7 +234,7 @@ def is_draft(path: PathLike) -> bool:
   Raises:
     UserError: as `fd.load_draft` if the folder does not exist or has its weights only as pickle.
   """
-  folder = resolved(path)
+  folder = find_folder(path)
   if (folder / 'draft' / 'config.json').is_file():
     return True
   if not (folder / 'config.json').is_file():

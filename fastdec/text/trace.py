@@ -43,7 +43,7 @@ from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.replay import replay as replay_texts
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import damaged, place, place_to_write, whole_file
-from fastdec.folders.folder import PathLike, resolved
+from fastdec.folders.folder import PathLike, find_folder
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.text.load import open_fast
@@ -277,7 +277,7 @@ def trace(
       arrays[name] = np.stack([getattr(call, name) for call in calls])
     recorded = dataclasses.replace(recorded, calls=arrays, call_ends=np.array(call_ends, np.int32))
   if folder is not None:
-    path, content = str(resolved(folder).absolute()), folders.content(folder)
+    path, content = str(find_folder(folder).absolute()), folders.content(folder)
     recorded = dataclasses.replace(recorded, model=path, content=content)
   return recorded
 

@@ -206,7 +206,7 @@ def test_what_is_in_int8_is_not_saved(parts, tmp_path):
   model, params, _, tokenizer = parts
   with pytest.raises(
     fd.UserError,
-    match=r'parameters in int8 are not written .* save those that'
+    match=r'parameters in int8 are not written .* save the ones that'
     r' they were made of',
   ):
     folders.save(model, fd.quantize(model, params), tmp_path / 'model', tokenizer=tokenizer)
@@ -309,7 +309,7 @@ def test_words_of_heads_that_the_model_lacks_or_that_are_named_twice_are_refused
   heads, short = fd.shortlist((model, params), (HEADS, head_params), np.arange(30), words=2)
   folders.save(model, params, tmp_path, (heads, short | {'ids': np.array(ids, np.int32)}))
   with pytest.raises(
-    fd.UserError, match=f'heads.safetensors has a list of .*{span}.*: they must be different ones'
+    fd.UserError, match=f'heads.safetensors has a list of .*{span}.*, which must be different ids'
   ):
     fd.load_heads(tmp_path)
 
@@ -378,8 +378,8 @@ def test_a_name_of_the_hub_is_downloaded(parts, tmp_path, monkeypatch):
 def test_save_replaces_nothing_but_what_it_wrote(parts, tmp_path):
   model, params, _, _ = parts
   (tmp_path / 'letter.txt').write_text('dear')
-  with pytest.raises(fd.UserError, match='is no model of ours alone: give a new folder'):
+  with pytest.raises(fd.UserError, match='exists and holds more than a fastdec model: give a new'):
     fd.save(model, params, tmp_path)
-  with pytest.raises(fd.UserError, match='Ensemble has no form in files'):
+  with pytest.raises(fd.UserError, match='Ensemble cannot be stored'):
     fd.save(fd.Ensemble((model, model)), (params, params), tmp_path / 'both')
   assert [file.name for file in tmp_path.iterdir()] == ['letter.txt']

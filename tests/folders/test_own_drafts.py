@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused(case, tmp_path):
 def test_words_that_its_target_lacks_or_that_are_named_twice_are_refused(ids, span, tmp_path):
   module, params = made(DRAFTS['eagle-3'])
   fd.save_draft(tmp_path, (module, params | {'ids': jnp.array(ids, jnp.int32)}))
-  with pytest.raises(fd.UserError, match=f'{span}.*: they must be different ones from 0 to 8'):
+  with pytest.raises(fd.UserError, match=f'{span}.*, which must be different ids from 0 to 8'):
     fd.load_draft(tmp_path)
 
 

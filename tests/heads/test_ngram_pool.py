@@ -109,7 +109,7 @@ def test_a_pool_is_checked_when_it_is_read(tmp_path):
   for name, arrays in WRONG.items():
     for array in arrays:
       save_file(whole | {name: np.ascontiguousarray(array)}, tmp_path / 'pool')
-      with pytest.raises(fd.UserError, match=r'holds (no|a damaged) pool of n-grams: give what'):
+      with pytest.raises(fd.UserError, match=r'a (damaged )?pool of n-grams: give what'):
         fd.load_pool(tmp_path / 'pool')
 
 

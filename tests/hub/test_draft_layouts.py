@@ -213,7 +213,7 @@ def test_a_model_with_an_mtp_head_loads_without_it(tmp_path):
     {k: v for k, v in tensors.items() if not k.startswith('mtp.')}, tmp_path / 'model.safetensors'
   )
   jax.tree.map(np.testing.assert_array_equal, with_head, fd.load(tmp_path)[1])
-  with pytest.raises(fd.UserError, match='this is no draft that is known: those of EAGLE have'):
+  with pytest.raises(fd.UserError, match='this draft is of an unknown kind: give a draft of EAGLE'):
     fd.load_draft(tmp_path)
 
 
@@ -245,7 +245,7 @@ REFUSED = {
   'an unknown activation': (E3, {'hidden_act': 'mish'}, {},
     "hidden_act='mish' of config.json is not supported"),
   'taps of eagle-1': ('eagle-1 of two layers', {}, {},
-    'reads the last hidden state alone: leave them out'),
+    'only reads the last hidden state: leave taps out'),
   'layers of another family': (SPEC, {'transformer_layer_config': {'model_type': 'gpt_oss'}}, {},
     "is of model_type 'gpt_oss'"),
   'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {},
@@ -255,7 +255,7 @@ REFUSED = {
   'no mask': (FLASH, {'dflash_config': {}}, {},
     'config.json lacks mask_token_id: set it to a whole number'),
   'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},
-    'name layers that a target of 6 does not have, or its last'),
+    'must be at most 4: the target has 6 layers'),
   'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {},
     'unknown_id=11: give an id from 0 to 10'),
   'a gate': ('mtp of Qwen3', {'model_type': 'qwen3_next'}, {}, 'gates what attention gives'),

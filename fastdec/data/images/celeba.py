@@ -51,10 +51,10 @@ class Faces(Sequence[UInt8[np.ndarray, 'h h 3']]):
   def __getitem__(self, index: SupportsIndex) -> UInt8[np.ndarray, 'h h 3']:
     index = operator.index(index)
     if not 0 <= index < self.size:
-      raise IndexError(f'there is no image {index}: there are {self.size}')
+      raise IndexError(f'image {index} does not exist: there are {self.size}')
     with prepared.damage(self.folder, 'images'):
       picture = self.rows[index]['image']
-    return shrink(face(picture), self.side)
+    return shrink(crop(picture), self.side)
 
 
 def from_tfds(folder: str, max_train: int | None, side: int) -> tuple[str, dict[str, Faces]]:
@@ -64,7 +64,7 @@ def from_tfds(folder: str, max_train: int | None, side: int) -> tuple[str, dict[
     A hash of the set, and the faces of each split.
 
   Raises:
-    UserError: it is not prepared there, not as array records, or damaged.
+    UserError: it is not prepared there as array records, or is damaged.
   """
   key, place, rows = prepared.from_tfds(
     NAME, folder, SPLITS, ', or give images of your own with kind=npz'
@@ -80,6 +80,6 @@ def from_tfds(folder: str, max_train: int | None, side: int) -> tuple[str, dict[
   return key, splits
 
 
-def face(picture: UInt8[np.ndarray, '218 178 3']) -> UInt8[np.ndarray, '32 32 3']:
-  """Crops a picture to its middle, and shrinks it."""
+def crop(picture: UInt8[np.ndarray, '218 178 3']) -> UInt8[np.ndarray, '32 32 3']:
+  """Crops a picture to the face in its middle, and shrinks it."""
   return area_resize(picture[TOP:-TOP, LEFT:-LEFT], SIDE)

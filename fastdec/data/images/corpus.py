@@ -1,7 +1,7 @@
 """Images of 32 x 32 or 16 x 16 pixels, and their 8 x 8 inputs (Stern et al. 2018, section 7.2).
 
-Those of CelebA are read by random access where TFDS prepared them, and cropped and shrunk as they
-are read. All others are in memory.
+CelebA's images are read from the files that TFDS prepared, each when it is needed, then cropped and
+shrunk. All others are in memory.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ class ImageData:
     path: of kind 'npz', a file with arrays train, dev and test, uint8[n, 32, 32, 3]; one or two may
       be missing.
     folder: of kind 'tfds', the data_dir of the prepared celeb_a ('': TFDS's default).
-    max_train: reads at most this many training images (None: all).
+    max_train: the most training images to read (None: all).
     side: pixels a side of the images to write, 32 or 16; images are shrunk to 16.
     black_corners: of kind 'npz', False leaves out images with a corner that is exactly black.
-      Photographs that were turned into their frame have such corners, and a model that learns from
-      them begins dark images with black.
+      Photographs that were rotated have such corners, and a model that learns from them begins dark
+      images with black.
   """
 
   kind: Literal['embedded', 'npz', 'tfds'] = 'embedded'
@@ -57,8 +57,8 @@ class Images:
 
   Fields:
     key: a hash of the content.
-    splits: by name, the images by index; one may be missing. CelebA's images are read one by one
-      when they are needed; all others are an array.
+    splits: the images of each split, by index; one may be missing. CelebA's images are read one by
+      one when they are needed; all others are an array.
   """
 
   key: str
@@ -73,7 +73,7 @@ class Images:
     """Returns the images of a split, by index.
 
     Raises:
-      UserError: there is no such split.
+      UserError: the split does not exist.
     """
     if name not in self.splits:
       raise UserError(f"the images have no split '{name}': they have {', '.join(self.splits)}")
@@ -83,14 +83,14 @@ class Images:
     """Reads the first `count` images of a split (None: all).
 
     Raises:
-      UserError: there is no such split, or it has fewer images.
+      UserError: the split does not exist, or has fewer images.
     """
     split = self.split(name)
-    count = len(split) if count is None else count
+    if count is None:
+      count = len(split)
     if not 1 <= count <= len(split):
       raise UserError(
-        f"{count} images of split '{name}' were asked for: it has {len(split)}, give"
-        f' 1 to {len(split)}'
+        f"split '{name}' has {len(split)} images, not {count}: give 1 to {len(split)}"
       )
     return np.stack([split[i] for i in range(count)])
 
@@ -99,20 +99,25 @@ def open_images(data: ImageData) -> Images:
   """Reads the images into memory, or opens CelebA.
 
   Raises:
-    UserError: fields that contradict each other; a file that is not an npz, is damaged, or lacks
-      the arrays; arrays of another dtype or shape, or empty; CelebA is not prepared by TFDS.
+    UserError: fields contradict each other; the file is not an npz, is damaged, or lacks the
+      arrays; an array is empty or has a wrong dtype or shape; TFDS has not prepared CelebA.
   """
   _check(data)
   if data.kind == 'tfds':
     key, faces = celeba.from_tfds(data.folder, data.max_train, data.side)
     content = f'{key} {data.max_train} {data.side}'
     return Images(hashlib.sha256(content.encode()).hexdigest(), faces)
-  arrays = _embedded() if data.kind == 'embedded' else npz.load(data.path, data.black_corners)
+  if data.kind == 'embedded':
+    from fastdec.data.images import embedded  # scikit-image takes a second to load
+
+    arrays = {split: embedded.generate(split) for split in embedded.SIZES}
+  else:
+    arrays = npz.load(data.path, data.black_corners)
   digest = hashlib.sha256()
   for split, images in arrays.items():
     if split == 'train':
       images = images[: data.max_train]
-    if data.side != SIDE:  # one by one, because sums of all would take eight times the memory
+    if data.side != SIDE:  # one by one, because the sums of all would take eight times the memory
       images = np.stack([shrink(image, data.side) for image in images])
     arrays[split] = images
     digest.update(f'{split} {images.shape}\n'.encode())
@@ -123,24 +128,24 @@ def open_images(data: ImageData) -> Images:
 def image_batches(
   images: Images, split: str, rows: int, seed: int, mirrored: bool = False, moved: int = 0
 ) -> grain.MapDataset:
-  """Makes training batches without end, by index.
+  """Makes endless training batches, by index.
 
   Every epoch is a new shuffle, in which each image comes once. An epoch may end inside a batch. A
   batch has:
 
     source          uint8[r, 8, 8, 3]     the small image, which the model reads
     target          int32[r, h * h * 3]   the intensities to write in raster scan, a pixel's red,
-                                          green and blue one after another
-    target_segment  int32[r, h * h * 3]   ones, for each row is one example
+                                          green and blue one after the other
+    target_segment  int32[r, h * h * 3]   ones, since each row is one example
 
   Args:
     rows: images in a batch.
-    mirrored: mirrors every other image left to right, drawn anew each time.
-    moved: moves every intensity by at most this many, drawn anew each time, so that no background
-      is exactly constant.
+    mirrored: mirrors half of the images, drawn each time, left to right.
+    moved: adds a random number, at most this large, to every intensity, so that backgrounds are not
+      exactly constant.
 
   Raises:
-    UserError: there is no such split, no rows, or more than the split has images.
+    UserError: the split does not exist, or has fewer images than a batch.
   """
   source: Any = images.split(split)  # grain's types know no arrays
   if not 1 <= rows <= len(source):
@@ -150,10 +155,12 @@ def image_batches(
     )
   data = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
   if mirrored:
-    data = data.random_map(_perhaps_mirrored)
+    data = data.random_map(_mirror_half)
   if moved:
-    data = data.random_map(functools.partial(_moved, moved))
-  return data.batch(rows, drop_remainder=True).map(_batch)
+    data = data.random_map(functools.partial(_move, moved))
+  return data.batch(rows, drop_remainder=True).map(
+    lambda images: _make_batch(shrink(images), images)
+  )
 
 
 def written_batches(
@@ -162,35 +169,33 @@ def written_batches(
   """Makes batches as `image_batches` does, from small images and a model's enlargements of them.
 
   Raises:
-    UserError: no rows, or more than there are images.
+    UserError: there are fewer images than rows, or rows is below 1.
   """
   if not 1 <= rows <= len(source):
     raise UserError(
       f'a batch of {rows} written images is not possible: there are {len(source)}, give 1 to that'
     )
-  pairs = [
-    {'source': small, 'written': large} for small, large in zip(source, written, strict=True)
-  ]
+  pairs = []
+  for small, large in zip(source, written, strict=True):
+    pairs.append({'source': small, 'written': large})
   data = grain.MapDataset.source(pairs).seed(seed).shuffle().repeat()
   return data.batch(rows, drop_remainder=True).map(
-    lambda batch: _filled(batch['source'], batch['written'])
+    lambda batch: _make_batch(batch['source'], batch['written'])
   )
 
 
-def _perhaps_mirrored(image: Image, rng: np.random.Generator) -> Image:
+def _mirror_half(image: Image, rng: np.random.Generator) -> Image:
   return image[:, ::-1] if rng.integers(2) else image
 
 
-def _moved(most: int, image: Image, rng: np.random.Generator) -> Image:
+def _move(most: int, image: Image, rng: np.random.Generator) -> Image:
   moved = image + rng.integers(-most, most, image.shape, endpoint=True)
   return np.clip(moved, 0, 255).astype(np.uint8)
 
 
-def _batch(images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
-  return _filled(shrink(images), images)
-
-
-def _filled(source: UInt8[np.ndarray, 'r 8 8 3'], images: UInt8[np.ndarray, 'r h h 3']) -> Batch:
+def _make_batch(
+  source: UInt8[np.ndarray, 'r 8 8 3'], images: UInt8[np.ndarray, 'r h h 3']
+) -> Batch:
   target = images.reshape(len(images), -1).astype(np.int32)
   return {'source': source, 'target': target, 'target_segment': np.ones_like(target)}
 
@@ -221,9 +226,3 @@ def _check(data: ImageData) -> None:
     raise UserError(
       f'images of {data.side} x {data.side} pixels are not possible: set side to {allowed}'
     )
-
-
-def _embedded() -> dict[str, UInt8[np.ndarray, 'n 32 32 3']]:
-  from fastdec.data.images import embedded  # scikit-image takes a second to load
-
-  return {split: embedded.generate(split) for split in embedded.SIZES}

@@ -3,8 +3,8 @@
 They replace the faces of CelebA. They are enough to run everything and to compare methods, but not
 to compare with the paper: they are smoother than faces, so blocks become larger.
 The photographs (an astronaut, a cat, a cup of coffee, a rocket) are in the public domain or
-CC0, and lie in scikit-image's wheel, so that nothing is downloaded. Each is cut into three bands,
-from left to right: windows of train, of dev and of test do not overlap.
+CC0, and come with scikit-image's wheel, so that nothing is downloaded. Each is cut into three
+bands, from left to right: windows of train, of dev and of test do not overlap.
 """
 
 import functools
@@ -31,7 +31,7 @@ Image = UInt8[np.ndarray, '32 32 3']
 def generate(split: str) -> UInt8[np.ndarray, 'n 32 32 3']:
   """Cuts out the images of 'train', 'dev' or 'test', one of each photograph in turn.
 
-  They are the same ones each time.
+  The result is always the same.
   """
   windows = np.stack([_windows(name, split) for name in PHOTOGRAPHS], axis=1)
   return windows.reshape(-1, resizing.SIDE, resizing.SIDE, 3)

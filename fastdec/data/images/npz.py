@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, UInt8
+from jaxtyping import UInt8
 
 from fastdec.errors import UserError
 from fastdec.files import PathLike, open_file
@@ -40,14 +40,14 @@ def read(
     is_whole: requires all of the arrays; otherwise one or more.
 
   Raises:
-    UserError: no npz, or a damaged one, or one without the arrays; an array of another type or
-      shape, or without entries.
+    UserError: the file is not an npz, is damaged, or lacks the arrays; an array is empty, or has a
+      wrong type or shape.
   """
   # not np.load, which would open other kinds of files too
   with reading(path), open_file(path) as opened, np.lib.npyio.NpzFile(opened) as file:
     names = [name for name in shapes if name in file.files]
+    some = '' if is_whole else '; some may be missing'
     if not names or (is_whole and len(names) < len(shapes)):
-      some = '' if is_whole else '; some may be missing'
       raise UserError(
         f'{path} has arrays {", ".join(file.files) or "of no name"}: name them'
         f' {", ".join(shapes)}{some}'
@@ -61,69 +61,65 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
   """Reads the images of each split that the file has.
 
   Args:
-    black_corners: False leaves out images with a black corner, see `cornered`.
+    black_corners: False leaves out images with a corner that is exactly black: photographs that
+      were rotated.
 
   Raises:
-    UserError: no file, one that is not an npz or is damaged, one without any of the arrays, or an
-      array of another type or shape, or without images.
+    UserError: the path is empty; or see `read`.
   """
   if not path:
     raise UserError(
       "images of kind 'npz' name no file: set path to an .npz file with arrays train, dev and test"
     )
-  shapes: dict[str, tuple[int, ...]] = {split: SHAPE for split in SPLITS}
   entry = 'colour images of 32 x 32 pixels without alpha'
-  arrays = read(path, shapes, entry, is_whole=False)
+  arrays = read(path, dict.fromkeys(SPLITS, SHAPE), entry, is_whole=False)
+  if black_corners:
+    return arrays
   for split, images in arrays.items():
-    if not black_corners:
-      arrays[split] = images[~cornered(images)]
-      if not len(arrays[split]):
-        raise UserError(
-          f"each image of array '{split}' of {path} has a black corner: set black_corners to True"
-        )
+    corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    arrays[split] = images[(corners != 0).any(-1).all(-1)]
+    if not len(arrays[split]):
+      raise UserError(
+        f"each image of array '{split}' of {path} has a black corner: set black_corners to True"
+      )
   return arrays
-
-
-def cornered(images: UInt8[np.ndarray, 'n h w 3']) -> Bool[np.ndarray, 'n']:
-  """Marks the images with a corner that is exactly black: photographs turned into their frame."""
-  corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
-  return (corners == 0).all(-1).any(-1)
 
 
 def _check(archive: Any, name: str, axes: tuple[int, ...], array: str, entry: str) -> None:
   """Checks the header of an array in a zip file; `array` and `entry` describe it in messages.
 
   Raises:
-    UserError: it is of another type or shape, or without images.
-    ValueError: it is no array, or its header does not fit its number of bytes.
+    UserError: it has a wrong type or shape, or no images.
+    ValueError: it is not an array, or its header does not fit its number of bytes.
   """
   member = f'{name}.npy'
   if member not in archive.namelist():
-    raise ValueError(f"its member '{name}' is no array")
+    raise ValueError(f"its member '{name}' is not an array")
   with archive.open(member) as opened:
     version = np.lib.format.read_magic(opened)
     if version not in HEADERS:
       raise ValueError(f"the header of its array '{name}' is of version {version}")
     shape, _, dtype = HEADERS[version](opened)
     size = opened.tell() + math.prod(shape)
-  fits = len(shape) == 1 + len(axes) and all(
-    allowed in (-1, length) for allowed, length in zip(axes, shape[1:], strict=True)
-  )
-  if dtype != np.uint8 or not fits:
-    wanted = ', '.join(['n', *('h' if size == -1 else str(size) for size in axes)])
-    raise UserError(f'{array} is {dtype}{list(shape)}: give uint8[{wanted}], n {entry}')
+  # Compare the axes after the first with those that are wanted; -1 allows any length.
+  wanted, fits = ['n'], dtype == np.uint8 and len(shape) == 1 + len(axes)
+  for i, allowed in enumerate(axes, start=1):
+    wanted.append(str(allowed).replace('-1', 'h'))
+    fits = fits and allowed in (-1, shape[i])
+  if not fits:
+    raise UserError(f'{array} is {dtype}{list(shape)}: give uint8[{", ".join(wanted)}], n {entry}')
   if 0 in shape:
     raise UserError(f'{array} holds no images: give at least one, or leave the array out')
   actual = archive.getinfo(member).file_size
   if size != actual:
     raise ValueError(f"its array '{name}' has {size} bytes by its header, and {actual} are there")
   if size > MOST:
-    raise ValueError(f"its array '{name}' has {size:,} bytes, and {MOST:,} are the most")
+    raise ValueError(f"its array '{name}' has {size:,} bytes, but at most {MOST:,} are allowed")
 
 
 @contextlib.contextmanager
 def reading(path: PathLike) -> Iterator[None]:
-  """Turns the errors of Python and NumPy for files that are not an npz into a UserError."""
+  """Turns the errors of Python and NumPy for damaged or other files into a UserError."""
   try:
     yield
   except UserError:

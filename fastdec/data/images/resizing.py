@@ -33,12 +33,14 @@ def area_resize(
 ) -> UInt8[np.ndarray, '{side} {side} 3']:
   """Shrinks an image to `side` x `side` pixels, rounded (halves to even)."""
   height, width, _ = image.shape
-  by_row = covered(image, side)
-  sums = covered(by_row.swapaxes(0, 1), side).swapaxes(0, 1)
+  by_row = sum_parts(image, side)
+  sums = sum_parts(by_row.swapaxes(0, 1), side).swapaxes(0, 1)
   return np.rint(sums / (height * width)).astype(np.uint8)
 
 
-def covered(values: Integer[np.ndarray, 'n *rest'], side: int) -> Int64[np.ndarray, '{side} *rest']:
+def sum_parts(
+  values: Integer[np.ndarray, 'n *rest'], side: int
+) -> Int64[np.ndarray, '{side} *rest']:
   """Sums the values that each of `side` equal parts of the first axis covers, in units of 1 / side.
 
   [10, 20, 40] to 2: [2 * 10 + 1 * 20, 1 * 20 + 2 * 40]; half of the middle value belongs to each.

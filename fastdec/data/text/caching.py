@@ -1,11 +1,12 @@
-"""The tokenizer of a corpus and the ids of its splits, made once and kept.
+"""The tokenizer of a corpus and the ids of its splits, made once and kept in files.
 
-A file's name is a hash of everything that decides its content. So a launch neither reads nor hashes
-the text, and maps the ids into memory. Several runs share the files.
+A file's name is a hash of everything that decides its content. So a new run neither reads nor
+hashes the text, and maps the ids into memory. Several runs share the files.
 """
 
 import contextlib
 import hashlib
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -16,14 +17,12 @@ from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import PathLike
 
-SAMPLE = (
-  1_000_000  # pairs that a tokenizer learns from; more would not improve it, and take an hour
-)
+SAMPLE = 1_000_000  # pairs that a tokenizer learns from: more take an hour and improve nothing
 # Share of characters that become pieces in a larger text: the web has thousands of rare ones.
 COVERAGE = 0.9999
 
 
-def tokenizer_of(
+def make_tokenizer(
   corpus: Corpus, vocab_size: int, cache_dir: PathLike
 ) -> tuple[Tokenizer, pathlib.Path]:
   """Returns a tokenizer of the training pairs, and its file; learns it once (`Tokenizer.train`)."""
@@ -31,37 +30,37 @@ def tokenizer_of(
   # A missing or damaged file is made again: the same lines give the same file.
   with contextlib.suppress(UserError):
     return Tokenizer.load(path), path
-  lines = (line for pair in corpus.pairs('train', SAMPLE) for line in pair)
+  lines = itertools.chain.from_iterable(corpus.pairs('train', SAMPLE))
   coverage = COVERAGE if corpus.counts['train'] > SAMPLE else 1.0
   return Tokenizer.train(lines, path, vocab_size, coverage), path
 
 
-def tokens_of(
+def make_tokens(
   corpus: Corpus, split: str, tokenizer: Tokenizer, max_length: int | None, cache_dir: PathLike
 ) -> TokenPairs:
   """Tokenises a split; see `tokenise`. A missing or damaged file is made again."""
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
   digest = _digest(corpus.key, split, model, max_length)
   path = pathlib.Path(cache_dir) / f'tokens-{digest}-{split}.npy'
-  return _kept(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
+  return _load_or_make(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
 
 
-def union_of(
+def make_union(
   parts: Sequence[TokenPairs], *decisive: str | int | None, cache_dir: PathLike
 ) -> TokenPairs:
   """Joins ids by `TokenPairs.union`; `decisive` values identify them."""
   path = pathlib.Path(cache_dir) / f'tokens-{_digest(*decisive)}-union.npy'
-  return _kept(path, lambda: TokenPairs.union(parts))
+  return _load_or_make(path, lambda: TokenPairs.union(parts))
 
 
-def _kept(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
+def _load_or_make(path: pathlib.Path, make: Callable[[], TokenPairs]) -> TokenPairs:
   """Loads the pairs in a file, or makes and saves them."""
   stored = TokenPairs.load(path)
   if stored is not None:
     return stored
   fresh = make()
   fresh.save(path)
-  # Loaded again, because the system reads a mapped file page by page, and can drop pages.
+  # Load it again, because the system reads a mapped file page by page, and can drop pages.
   return TokenPairs.load(path) or fresh
 
 

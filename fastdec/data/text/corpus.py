@@ -1,8 +1,8 @@
 """Parallel text as pairs of lines, from files, archives or a set that TFDS prepared.
 
-Lines are read from their files, a few at a time, so that memory can hold the text of WMT. A hash of
-its *content* identifies a text: when a file has changed, `fastdec.data.text.caching` makes its
-tokenizer and ids anew.
+Lines are read from their files, a few at a time, so that the text of WMT fits into memory. A text
+is identified by a hash of its *content*: when a file has changed, `fastdec.data.text.caching` makes
+its tokenizer and ids again.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 
 from fastdec.data import prepared
 from fastdec.data.text import embedded, wmt14
-from fastdec.data.text.lines import LinePair, Lines, Pair, content_of, read_pairs
+from fastdec.data.text.lines import LinePair, Lines, Pair, check_content, read_pairs
 from fastdec.errors import UserError
 from fastdec.files import PathLike
 
@@ -37,7 +37,7 @@ class TextData:
       and one in .sgm has segments.
     folder: of kind 'archives', their folder; of kind 'tfds', its data_dir ('': TFDS's default).
     source, target: the languages of WMT14: 'en' and 'de', or 'de' and 'en'.
-    max_train: reads at most this many lines of training text (None: all).
+    max_train: the most lines of training text to read (None: all).
   """
 
   kind: Literal['embedded', 'files', 'archives', 'tfds'] = 'embedded'
@@ -71,7 +71,7 @@ class Corpus(NamedTuple):
       sample: the most pairs to read, always the same ones (None: all).
 
     Raises:
-      UserError: there is no such split, or the text is damaged.
+      UserError: the split does not exist, or the text is damaged.
     """
     if split not in self.counts:
       raise UserError(f"the text has no split '{split}': it has {', '.join(self.counts)}")
@@ -94,8 +94,8 @@ def open_text(data: TextData, cache_dir: PathLike) -> Corpus:
     cache_dir: the folder that keeps the number of lines and the hash of each file.
 
   Raises:
-    UserError: a missing or empty file, files of different lengths, text that is not UTF-8; a set
-      that TFDS has not prepared, or that is damaged.
+    UserError: a file is missing, empty or not UTF-8, or source and target differ in length; TFDS
+      has not prepared the set, or it is damaged.
   """
   kind = {'files': _files, 'archives': _archives, 'embedded': _embedded, 'tfds': _tfds}[data.kind]
   key, counts, read = kind(data, pathlib.Path(cache_dir))
@@ -114,11 +114,11 @@ def _embedded(data: TextData, cache: pathlib.Path) -> Corpus:
     raise UserError(
       "text of kind 'embedded' was given files: set kind to 'files', or leave the paths out"
     )
-  return _of_files({split: [embedded.in_archive(split)] for split in SPLITS}, cache)
+  return _read_files({split: [embedded.in_archive(split)] for split in SPLITS}, cache)
 
 
 def _archives(data: TextData, cache: pathlib.Path) -> Corpus:
-  return _of_files(wmt14.in_archives(data.folder, data.source, data.target), cache)
+  return _read_files(wmt14.in_archives(data.folder, data.source, data.target), cache)
 
 
 def _files(data: TextData, cache: pathlib.Path) -> Corpus:
@@ -134,16 +134,16 @@ def _files(data: TextData, cache: pathlib.Path) -> Corpus:
     raise UserError(
       "text of kind 'files' names no files: set train, dev and test to two paths each"
     )
-  return _of_files(splits, cache)
+  return _read_files(splits, cache)
 
 
-def _of_files(splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path) -> Corpus:
-  key, counts = content_of(splits, cache / 'scans')
-  read = {split: functools.partial(_picked, files) for split, files in splits.items()}
+def _read_files(splits: Mapping[str, Sequence[LinePair]], cache: pathlib.Path) -> Corpus:
+  key, counts = check_content(splits, cache / 'scans')
+  read = {split: functools.partial(_pick, files) for split, files in splits.items()}
   return Corpus(key, counts, read)
 
 
-def _picked(files: Sequence[LinePair], indices: Sequence[int]) -> Iterator[Pair]:
+def _pick(files: Sequence[LinePair], indices: Sequence[int]) -> Iterator[Pair]:
   """Yields the pairs with these indices, which ascend; reads nothing after the last of them."""
   wanted = iter(indices)
   following = next(wanted, None)
@@ -157,31 +157,28 @@ def _picked(files: Sequence[LinePair], indices: Sequence[int]) -> Iterator[Pair]
 
 def _tfds(data: TextData, cache: pathlib.Path) -> Corpus:
   key, folder, rows = wmt14.from_tfds(data.folder, data.source, data.target)
-  read = {split: functools.partial(_rows, source, folder, data) for split, source in rows.items()}
-  counts = {split: len(source) for split, source in rows.items()}
-  for split, count in counts.items():
-    # reads a pair, so that damaged files are noticed now
-    next(read[split](range(min(count, 1))), None)
+  read, counts = {}, {}
+  for split, source in rows.items():
+    read[split] = functools.partial(_read_rows, source, folder, data)
+    counts[split] = len(source)
+    # Read a pair, so that damaged files are noticed now.
+    next(read[split](range(min(len(source), 1))), None)
   return Corpus(key, counts, read)
 
 
-def _rows(
+def _read_rows(
   rows: Any, folder: pathlib.Path, data: TextData, indices: Sequence[int]
 ) -> Iterator[Pair]:
   """Reads the pairs with these indices from a data source of TFDS."""
   for start in range(0, len(indices), CHUNK):
+    chunk = indices[start : start + CHUNK]
     with prepared.damage(folder, 'text'):
-      read = _read(rows, indices[start : start + CHUNK])
+      try:
+        read = rows.__getitems__(chunk)
+      except TypeError:  # the data sources of tfds.testing.mock_data can only be read one by one
+        read = [rows[i] for i in chunk]
     for row in read:
-      yield _text(row[data.source]), _text(row[data.target])
-
-
-def _read(rows: Any, indices: Sequence[int]) -> Sequence[Any]:
-  try:
-    return rows.__getitems__(indices)
-  except TypeError:  # the data sources of tfds.testing.mock_data can only be read one by one
-    return [rows[i] for i in indices]
-
-
-def _text(value: str | bytes) -> str:
-  return value if isinstance(value, str) else value.decode()
+      source, target = row[data.source], row[data.target]
+      if isinstance(source, bytes):
+        source, target = source.decode(), target.decode()
+      yield source, target

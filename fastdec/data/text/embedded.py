@@ -4,7 +4,7 @@ All English lines differ, and so do the German ones, so no sentence is in two sp
 
 Licence: a grammar of ours wrote the sentences; they are Apache-2.0, like the code. Their names of
 countries, languages, currencies, units, days and months are from Unicode's CLDR 47, by way of Babel
-2.18. Unicode's licence for these, Unicode-3.0, lies in the archive as LICENSE.unicode.
+2.18. Unicode's licence for these, Unicode-3.0, is in the archive as LICENSE.unicode.
 """
 
 import pathlib

@@ -35,7 +35,7 @@ class Lines:
   lines are the segments, without white space at the ends, and with entities decoded.
 
   Fields:
-    path: the file; one that gzip, bzip2 or xz has packed is unpacked.
+    path: the file; files packed by gzip, bzip2 or xz are unpacked.
     member: the name of a file in it, if it is a gzipped tar archive; else ''.
   """
 
@@ -111,7 +111,7 @@ def read_pairs(files: Sequence[LinePair]) -> Iterator[Pair]:
       yield source.decode(), target.decode()
 
 
-def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -> Content:
+def check_content(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -> Content:
   """Reads and checks every file that has changed since the last time.
 
   Args:
@@ -119,13 +119,13 @@ def content_of(splits: Mapping[str, Sequence[LinePair]], memory: pathlib.Path) -
     memory: the folder that keeps the number of lines and the hash of each file.
 
   Raises:
-    UserError: a file that is missing, damaged, empty or not UTF-8; a source and a target of
-      different lengths.
+    UserError: a file is missing, damaged, empty or not UTF-8, or source and target differ in
+      length.
   """
   digest, counts = hashlib.sha256(), dict.fromkeys(splits, 0)
   for split, files in splits.items():
     for source, target in files:
-      ours, theirs = _remembered(source, memory), _remembered(target, memory)
+      ours, theirs = _recall(source, memory), _recall(target, memory)
       if ours.lines != theirs.lines:
         raise UserError(
           f'{source} has {ours.lines} lines and {target} has {theirs.lines} lines: give files whose'
@@ -144,7 +144,7 @@ class _Scan:
   digest: str
 
 
-def _remembered(place: Lines, memory: pathlib.Path) -> _Scan:
+def _recall(place: Lines, memory: pathlib.Path) -> _Scan:
   """Reads a file, or the note of an earlier pass over the same path, size and time of change."""
   path = os.path.abspath(place.path)
   state = os.stat(path) if os.path.exists(path) else None

@@ -2,8 +2,7 @@
 
 One shape means one compilation. A first-fit plan, made once for each (seed, epoch), decides which
 pairs share a row (Krell et al. 2021, section 3). Batches are then read by index, so a training run
-resumes at any batch by this index alone. In a row, source segment i and target segment i are a
-pair:
+can resume at any index. In a row, source segment i and target segment i are a pair:
 
     source           [ 7 8 9 1 4 5 1 0 0 ]     target           [ 5 6 1 9 9 9 1 0 0 ]
     source_segment   [ 1 1 1 1 2 2 2 0 0 ]     target_segment   [ 1 1 1 2 2 2 2 0 0 ]
@@ -30,7 +29,7 @@ with extras.explained():
   import grain
 
 Batch = dict[str, Int32[np.ndarray, 'r l']]
-Kept = Mapping[str, np.ndarray]  # 'source', 'target': what is known of each token of a side
+Kept = Mapping[str, np.ndarray]  # 'source', 'target': data of each token of a side
 CHUNK = 10_000  # pairs tokenised at once
 OPEN_ROWS = 256  # rows that first fit considers; with four times as many they are 0.5 % fuller
 
@@ -46,45 +45,45 @@ def tokenise(
     max_length: pairs with a longer side, EOS included, are left out and counted (None: none are).
   """
   pairs, sources, targets, dropped = iter(pairs), [], [], 0
-  target_tokenizer = getattr(tokenizer, 'target', tokenizer)  # a pair of dictionaries has another
+  target_tokenizer = getattr(tokenizer, 'target', tokenizer)  # of a pair of dictionaries
   while chunk := list(itertools.islice(pairs, CHUNK)):
     source_ids = tokenizer.encode_lines([source for source, _ in chunk])
     target_ids = target_tokenizer.encode_lines([target for _, target in chunk])
-    kept = []
-    for pair in zip(source_ids, target_ids, strict=True):
-      if max_length is None or max(map(len, pair)) <= max_length:
-        kept.append(pair)
-    dropped += len(chunk) - len(kept)
-    sources.append(Ragged.of([source for source, _ in kept]))
-    targets.append(Ragged.of([target for _, target in kept]))
-  return TokenPairs(Ragged.joined(sources), Ragged.joined(targets), dropped)
+    kept_sources, kept_targets = [], []
+    for source, target in zip(source_ids, target_ids, strict=True):
+      if max_length is None or max(len(source), len(target)) <= max_length:
+        kept_sources.append(source)
+        kept_targets.append(target)
+    dropped += len(chunk) - len(kept_sources)
+    sources.append(Ragged.of(kept_sources))
+    targets.append(Ragged.of(kept_targets))
+  return TokenPairs(Ragged.join(sources), Ragged.join(targets), dropped)
 
 
 def packed_batches(
   tokens: TokenPairs, rows: int, length: int, seed: int, kept: Kept | None = None
 ) -> grain.MapDataset:
-  """Makes training batches without end, by index: int32[rows, length] arrays named as above.
+  """Makes endless training batches, by index: int32[rows, length] arrays named as above.
 
-  Every epoch is a new shuffle of all pairs, packed anew, in the same number of batches (that of the
-  first epoch's plan, rounded up). If a plan needs fewer rows than the batches have, the empty ones
-  are scattered; if it needs a few more, these are left out of that epoch.
+  Every epoch is a new shuffle of all pairs, packed again into the same number of batches (that of
+  the first epoch's plan, rounded up). If a plan needs fewer rows than the batches have, the empty
+  ones are scattered; if it needs a few more, these are left out of that epoch.
 
   Args:
     tokens: the pairs.
     rows: rows in a batch.
     length: tokens in a row, for source and for target.
     seed: of the shuffles.
-    kept: arrays [tokens of the side, ...], which batches have too, as 'target_kept', of the tokens
-      that they have.
+    kept: arrays [tokens of the side, ...]; batches have their parts, such as 'target_kept'.
 
   Raises:
-    UserError: no rows, no pairs, or a pair longer than a row.
+    UserError: there are no rows or pairs, or a pair is longer than a row.
   """
   if rows < 1:
     raise UserError(f'a batch of {rows} rows is not possible: give at least 1')
   if not len(tokens):
     raise UserError(
-      'there are no pairs to train on: give text, or longer rows if all were too long'
+      'training needs at least one pair: give text, or longer rows if all were too long'
     )
   longest = tokens.lengths.max()
   if longest > length:
@@ -200,7 +199,7 @@ def _lay_out(
   segment: Int[np.ndarray, ' n'],
   shape: tuple[int, int],
 ) -> Batch:
-  """Lays out one side of a batch: tokens, segments, positions and what is kept of the pairs."""
+  """Lays out one side of a batch: tokens, segments, positions and `kept`."""
   # For each token: its position in the sentence, and its place in the flat array of rows.
   lengths = side.lengths[pairs]
   ends = np.cumsum(lengths)

@@ -1,9 +1,9 @@
 """A SentencePiece BPE tokenizer for both languages (Kudo and Richardson 2018).
 
-Ids: 0 pads, 1 ends a sentence, 2 is any character that was not in the training text. A start token
-is not needed, because models shift their targets themselves. Output is compared with raw
-references, so text is normalised little: NFC, and any run of whitespace becomes one space.
-SentencePiece's own NFKC, which makes three dots of '…', is off.
+Ids: 0 pads, 1 ends a sentence, 2 is any character that was not in the training text. No start token
+is needed, because models shift their targets themselves. Output is compared with raw references, so
+text is normalised little: NFC, and any run of whitespace becomes one space. SentencePiece's own
+NFKC, which changes '…' into three dots, is off.
 """
 
 import io
@@ -21,11 +21,11 @@ with extras.explained():
   import sentencepiece
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
-SIGN = '\x1f'  # stands for '▁', which is a space to SentencePiece
+SIGN = '\x1f'  # replaces '▁', which means a space to SentencePiece
 LONGEST = 4192  # bytes of a line that SentencePiece learns from
 
 
-# SentencePiece uses these characters for itself. Separators, whitespace to us, stand for them.
+# SentencePiece uses these characters for itself. Separators, which are whitespace, replace them.
 OURS = str.maketrans({'▁': SIGN, '▅': '\x1e', '\0': '\x1d'})
 THEIRS = {new: chr(old) for old, new in OURS.items()}
 
@@ -35,11 +35,11 @@ def normalise(text: str) -> str:
   return ' '.join(unicodedata.normalize('NFC', text).split())
 
 
-def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
+def make_processor(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
   """Reads a SentencePiece model from a file's content.
 
   Raises:
-    RuntimeError, ValueError: it is no model, or has a piece that is not UTF-8.
+    RuntimeError, ValueError: it is not a model, or has a piece that is not UTF-8.
   """
   if not model_proto:
     raise ValueError('the file is empty')
@@ -48,23 +48,26 @@ def processor_of(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
   return processor
 
 
-def _escaped(text: str) -> str:
-  """Returns a normalised line in which all characters stand for themselves."""
+def _escape(text: str) -> str:
+  """Returns a normalised line without the characters that SentencePiece uses for itself."""
   return normalise(check_text(text)).translate(OURS)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
   for new, old in THEIRS.items():
     text = text.replace(new, old)
   return text
 
 
-def _sentences(lines: Iterable[str]) -> Iterator[str]:
-  """Yields lines for training: SentencePiece leaves long ones out, and splits at special names."""
-  for line in map(_escaped, lines):
+def _split_lines(lines: Iterable[str]) -> Iterator[str]:
+  """Yields lines for training: SentencePiece ignores long ones, and splits at special names."""
+  most = LONGEST // 4  # a character has at most four bytes
+  for line in map(_escape, lines):
     line = re.sub('<(?=pad>|unk>|/s>)', '< ', line)
-    is_short = len(line) <= LONGEST // 4  # four bytes a character at most
-    yield from [line] if is_short else textwrap.wrap(line, LONGEST // 4, break_on_hyphens=False)
+    if len(line) > most:
+      yield from textwrap.wrap(line, most, break_on_hyphens=False)
+    elif line:
+      yield line
 
 
 class Tokenizer:
@@ -75,7 +78,7 @@ class Tokenizer:
 
   def __init__(self, model_proto: bytes):
     self.model_proto = model_proto
-    self._processor = processor_of(model_proto)
+    self._processor = make_processor(model_proto)
 
   @classmethod
   def train(
@@ -85,18 +88,18 @@ class Tokenizer:
 
     Args:
       lines: text of source and target, in any order; empty lines are ignored.
-      path: the file to write (by way of a temporary one); makes its folder.
-      vocab_size: number of pieces, including the three special ones and that of '▁'.
+      path: the file to write; its folder is made.
+      vocab_size: number of pieces, including the three special ones and '▁'.
       character_coverage: share of characters that become pieces; the rarest become the unknown one.
 
     Raises:
-      UserError: more pieces than the text has (the message gives the number), fewer than it has
-        characters, or no text at all; a file that cannot be written.
+      UserError: the text has fewer pieces (the message gives the number) or more characters than
+        vocab_size, or is empty; or the file cannot be written.
     """
     model = io.BytesIO()
     try:
       sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line for line in _sentences(lines) if line),
+        sentence_iterator=_split_lines(lines),
         model_writer=model,
         model_type='bpe',
         vocab_size=vocab_size,
@@ -121,7 +124,7 @@ class Tokenizer:
     """Reads the tokenizer of a model file.
 
     Raises:
-      UserError: no such file, no SentencePiece model, or one with other special ids than ours.
+      UserError: the file does not exist, is not a SentencePiece model, or has other special ids.
     """
     try:
       tokenizer = cls(read_bytes(path))
@@ -131,7 +134,7 @@ class Tokenizer:
       ) from error
     except (ValueError, RuntimeError):
       raise damaged(
-        pathlib.Path(path), 'is corrupt, or no SentencePiece model', 'give one of fastdec'
+        pathlib.Path(path), 'is corrupt, or not a SentencePiece model', 'give one of fastdec'
       ) from None
     processor = tokenizer._processor
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
@@ -153,18 +156,21 @@ class Tokenizer:
 
   def encode(self, text: str, special: bool = True) -> list[int]:
     """Returns the ids of a line, always without an end; an empty line has none."""
-    return self._processor.encode(_escaped(text))
+    return self._processor.encode(_escape(text))
 
   def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
     """Returns the ids of many lines, each with an end; on all cores, far faster than one by one."""
-    return self._processor.encode([_escaped(line) for line in lines], add_eos=True)
+    return self._processor.encode(list(map(_escape, lines)), add_eos=True)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids up to the first end of sentence, without padding and ids beyond."""
-    ids = [int(token) for token in ids]
-    end = ids.index(EOS_ID) if EOS_ID in ids else len(ids)
-    known = [token for token in ids[:end] if token != PAD_ID and token < self.vocab_size]
-    return _unescaped(self._processor.decode(known))
+    known = []
+    for token in map(int, ids):
+      if token == EOS_ID:
+        break
+      if token != PAD_ID and token < self.vocab_size:
+        known.append(token)
+    return _unescape(self._processor.decode(known))
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
     """Returns the piece of each id, specials included; '▁' is the space before a word.
@@ -173,16 +179,18 @@ class Tokenizer:
     """
     pieces = []
     for token in map(int, ids):
-      known = token if token < self.vocab_size else UNK_ID
-      pieces.append(_unescaped(self._processor.id_to_piece(known)))
+      if token >= self.vocab_size:
+        token = UNK_ID
+      pieces.append(_unescape(self._processor.id_to_piece(token)))
     return pieces
 
   def token_bytes(self) -> list[bytes]:
     """Returns the bytes that each id writes; b'' for special ones."""
     written = []
-    for token, piece in enumerate(self._processor.id_to_piece(list(range(self.vocab_size)))):
-      is_special = token in (PAD_ID, EOS_ID, UNK_ID)
-      written.append(b'' if is_special else _unescaped(piece.replace('▁', ' ')).encode())
+    for piece in self._processor.id_to_piece(list(range(self.vocab_size))):
+      written.append(_unescape(piece.replace('▁', ' ')).encode())
+    for token in (PAD_ID, EOS_ID, UNK_ID):
+      written[token] = b''
     return written
 
 
@@ -193,10 +201,10 @@ def _training_error(message: str, vocab_size: int) -> UserError:
     return UserError(f'{mistake}: the training text has {most[1]} pieces, set it to that or less')
   if least := re.search(r'required_chars\. \d+ vs (\d+)', message):
     return UserError(
-      f'{mistake}: the training text needs {least[1]} for its characters alone, set it to more'
+      f'{mistake}: the characters of the training text alone need {least[1]}, set it to more'
     )
   if 'sentences_.empty()' in message:
     return UserError(
-      'there is no line of text to train a tokenizer on: give text files that are not empty'
+      'a tokenizer needs at least one line of text to learn from: give files that are not empty'
     )
   return UserError(f'{mistake}: give a whole number such as 4000 (SentencePiece says: {message})')

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int, Int32
 
 from fastdec.files import PathLike, whole_file
 
-# NumPy raises any of these for a file that is no .npy, or a damaged one.
+# NumPy raises any of these for a file that is not an .npy, or is damaged.
 WRONG = (OSError, EOFError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 WRONG += (SyntaxError, RuntimeError, tokenize.TokenError)
 
@@ -44,7 +44,7 @@ class Ragged:
   def lengths(self) -> Int[np.ndarray, ' n']:
     return np.diff(self.offsets)
 
-  def chosen(self, is_chosen: Bool[np.ndarray, ' n']) -> 'Ragged':
+  def choose(self, is_chosen: Bool[np.ndarray, ' n']) -> 'Ragged':
     """Keeps some of the sequences."""
     offsets = np.concatenate([[0], np.cumsum(self.lengths[is_chosen])])
     return Ragged(self.tokens[np.repeat(is_chosen, self.lengths)], offsets)
@@ -57,11 +57,13 @@ class Ragged:
     )
 
   @classmethod
-  def joined(cls, parts: Sequence['Ragged']) -> 'Ragged':
+  def join(cls, parts: Sequence['Ragged']) -> 'Ragged':
     """Joins the sequences of all parts, one after the other."""
-    empty = cls.of([])
-    tokens = np.concatenate([empty.tokens, *(part.tokens for part in parts)])
-    return cls(tokens, np.cumsum(np.concatenate([[0], *(part.lengths for part in parts)])))
+    tokens, lengths = [np.zeros(0, np.int32)], [[0]]
+    for part in parts:
+      tokens.append(part.tokens)
+      lengths.append(part.lengths)
+    return cls(np.concatenate(tokens), np.cumsum(np.concatenate(lengths)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ class TokenPairs:
     if is_kept.all():
       return self
     dropped = self.dropped + int((~is_kept).sum())
-    return TokenPairs(self.source.chosen(is_kept), self.target.chosen(is_kept), dropped)
+    return TokenPairs(self.source.choose(is_kept), self.target.choose(is_kept), dropped)
 
   @classmethod
   def union(cls, parts: 'Sequence[TokenPairs]') -> 'TokenPairs':
@@ -94,21 +96,21 @@ class TokenPairs:
 
     A pair that is twice in a part stays twice.
     """
-    sources, targets = [], []
-    seen: set[bytes] = set()
+    sources, targets, dropped = [], [], 0
+    earlier: set[bytes] = set()
     for part in parts:
       # A source ends in EOS, so the joined bytes identify a pair.
       pairs = [part.source[i].tobytes() + part.target[i].tobytes() for i in range(len(part))]
-      is_new = np.array([pair not in seen for pair in pairs], bool)
-      sources.append(part.source.chosen(is_new))
-      targets.append(part.target.chosen(is_new))
-      seen.update(pairs)
-    dropped = sum(part.dropped for part in parts)
-    return cls(Ragged.joined(sources), Ragged.joined(targets), dropped)
+      is_new = np.array([pair not in earlier for pair in pairs], bool)
+      sources.append(part.source.choose(is_new))
+      targets.append(part.target.choose(is_new))
+      dropped += part.dropped
+      earlier.update(pairs)
+    return cls(Ragged.join(sources), Ragged.join(targets), dropped)
 
   @classmethod
   def load(cls, path: PathLike) -> 'TokenPairs | None':
-    """Maps a file of `save` into memory; None if it is missing, cut or of another kind."""
+    """Maps a file of `save` into memory; None if it is missing, damaged or something else."""
     if not os.path.isfile(path):
       return None
     try:

@@ -14,8 +14,8 @@ There are two ways to get it:
     https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz
     https://data.statmt.org/wmt19/translation-task/dev.tgz
 
-TFDS shuffles the training pairs, and leaves entities (&amp;) in newstest2014 as they are; from the
-archives pairs come in order, and without entities.
+TFDS shuffles the training pairs, and does not decode entities (&amp;) in newstest2014. From the
+archives, pairs come in order and without entities.
 """
 
 import pathlib
@@ -64,8 +64,10 @@ def in_archives(folder: str, source: str, target: str) -> dict[str, list[LinePai
   for split, parts in ARCHIVES.items():
     splits[split] = []
     for archive, *members in parts:
-      german, english = (Lines(str(pathlib.Path(folder) / archive), member) for member in members)
-      splits[split].append((english, german) if source == 'en' else (german, english))
+      pair = [Lines(str(pathlib.Path(folder) / archive), member) for member in members]
+      if source == 'en':
+        pair.reverse()  # German comes first in the table
+      splits[split].append(tuple(pair))
   return splits
 
 
@@ -76,8 +78,8 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
     A hash of the set, its folder, and the data source of each split; rows have 'de' and 'en'.
 
   Raises:
-    UserError: it is not prepared there, or not as array records, or the languages are not English
-      and German.
+    UserError: it is not prepared there as array records, or the languages are not English and
+      German.
   """
   with extras.explained():
     from tensorflow_datasets.translate import wmt14  # noqa: F401  registers the set
@@ -88,5 +90,5 @@ def from_tfds(folder: str, source: str, target: str) -> tuple[str, pathlib.Path,
 def _check_languages(source: str, target: str) -> None:
   if {source, target} != {'en', 'de'}:
     raise UserError(
-      f"WMT14 is here from '{source}' to '{target}': give source and target, en and de"
+      f"WMT14 is not available from '{source}' to '{target}': give source and target, en and de"
     )

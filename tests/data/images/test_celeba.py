@@ -72,16 +72,16 @@ def prepared(tmp_path_factory) -> ImageData:
 def test_the_middle_of_a_picture_is_kept():
   whole = np.zeros((218, 178, 3), np.uint8)
   whole[40:178, 20:158] = 200
-  assert (celeba.face(whole) == 200).all()
+  assert (celeba.crop(whole) == 200).all()
   whole[40:178, 20:158] = np.random.default_rng(0).integers(0, 256, (138, 138, 3))
-  np.testing.assert_array_equal(celeba.face(whole), area_resize(whole[40:178, 20:158], 32))
+  np.testing.assert_array_equal(celeba.crop(whole), area_resize(whole[40:178, 20:158], 32))
 
 
 def test_a_set_that_tfds_prepared_is_read_where_it_is(prepared: ImageData):
   images = open_images(prepared)
   assert images.counts == COUNTS
   for split, count in COUNTS.items():
-    faces = [celeba.face(picture(split, i)) for i in range(count)]
+    faces = [celeba.crop(picture(split, i)) for i in range(count)]
     np.testing.assert_array_equal(images.array(split), faces)
     np.testing.assert_array_equal(list(images.split(split)), faces)
 
@@ -91,7 +91,7 @@ def test_fewer_and_smaller_faces_come_from_the_set_and_have_their_own_key(prepar
   few = open_images(dataclasses.replace(prepared, max_train=2, side=16))
   assert few.counts == {**COUNTS, 'train': 2} and few.key != whole.key
   np.testing.assert_array_equal(few.array('train'), shrink(whole.array('train')[:2], 16))
-  with pytest.raises(IndexError, match='there is no image 2: there are 2'):
+  with pytest.raises(IndexError, match='image 2 does not exist: there are 2'):
     few.split('train')[2]
 
 

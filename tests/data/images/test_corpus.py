@@ -168,7 +168,7 @@ def test_descriptions_that_make_no_sense_are_refused(data: ImageData, message: s
 @pytest.mark.parametrize(('call', 'message'), [
   (lambda images: images.split('valid'), "no split 'valid': they have train, dev"),
   (lambda images: images.array('dev', 4),
-    "4 images of split 'dev' were asked for: it has 3, give 1 to 3"),
+    "split 'dev' has 3 images, not 4: give 1 to 3"),
   (lambda images: image_batches(images, 'dev', 4, 0),
     "a batch of 4 images of split 'dev' is not possible: it has 3"),
 ])  # fmt: skip

@@ -73,7 +73,7 @@ def test_a_header_is_checked_against_the_bytes(tmp_path: Path):
     ('train.npy', header.getvalue(), r"'train' has 33\d+ bytes by its header, and 128 are there"),
     ('train.npy', b'no array', 'magic string'),
     ('train.npy', np.lib.format.magic(3, 0) + b'12', r'of version \(3, 0\)'),
-    ('train', npy(), "'train' is no array"),
+    ('train', npy(), "'train' is not an array"),
   ):
     with zipfile.ZipFile(tmp_path / 'a.npz', 'w') as file:
       file.writestr(name, content)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fastdec.data.images.resizing import area_resize, covered, shrink
+from fastdec.data.images.resizing import area_resize, shrink, sum_parts
 
 
 def test_shrink_takes_the_mean_of_each_block_of_4_by_4_and_rounds_halves_up():
@@ -35,7 +35,7 @@ def test_shrink_takes_images_one_by_one_whatever_the_batch():
 
 
 def test_a_value_in_the_middle_belongs_to_both_halves():
-  assert covered(np.array([10, 20, 40]), 2).tolist() == [2 * 10 + 1 * 20, 1 * 20 + 2 * 40]
+  assert sum_parts(np.array([10, 20, 40]), 2).tolist() == [2 * 10 + 1 * 20, 1 * 20 + 2 * 40]
 
 
 def overlap(size: int, side: int, output: int, pixel: int) -> Fraction:
@@ -62,7 +62,8 @@ def test_area_resize_is_the_mean_of_what_is_covered(height, width, side):
 def test_area_resize_keeps_the_mean_and_a_single_colour():
   image = np.random.default_rng(0).integers(0, 256, (138, 138, 3), np.uint8)
   assert (
-    covered(covered(image, 32).swapaxes(0, 1), 32).sum() == 32 * 32 * image.astype(np.int64).sum()
+    sum_parts(sum_parts(image, 32).swapaxes(0, 1), 32).sum()
+    == 32 * 32 * image.astype(np.int64).sum()
   )
   assert abs(area_resize(image, 32).mean() - image.mean()) < 0.05
   image[:] = 255, 3, 0

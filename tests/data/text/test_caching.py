@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fastdec.data.text import caching
-from fastdec.data.text.caching import tokenizer_of, tokens_of
+from fastdec.data.text.caching import make_tokenizer, make_tokens
 from fastdec.data.text.corpus import Corpus, TextData, open_text
 from fastdec.data.text.sentencepiece import Tokenizer
 
@@ -35,18 +35,18 @@ def unread(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_second_launch_reads_no_text(corpus: Corpus, tmp_path: Path, unread):
-  learnt, path = tokenizer_of(corpus, 40, tmp_path)
-  made = tokens_of(corpus, 'train', learnt, 20, tmp_path)
+  learnt, path = make_tokenizer(corpus, 40, tmp_path)
+  made = make_tokens(corpus, 'train', learnt, 20, tmp_path)
   unread()
-  tokenizer, same = tokenizer_of(corpus, 40, tmp_path)
+  tokenizer, same = make_tokenizer(corpus, 40, tmp_path)
   assert tokenizer.model_proto == learnt.model_proto == path.read_bytes() and same == path
-  tokens = tokens_of(corpus, 'train', tokenizer, 20, tmp_path)
+  tokens = make_tokens(corpus, 'train', tokenizer, 20, tmp_path)
   assert tokens.source.tokens.tolist() == made.source.tokens.tolist()
 
 
 def test_the_ids_are_those_of_the_lines(corpus: Corpus, tmp_path: Path):
-  tokenizer, _ = tokenizer_of(corpus, 40, tmp_path)
-  tokens = tokens_of(corpus, 'dev', tokenizer, None, tmp_path)
+  tokenizer, _ = make_tokenizer(corpus, 40, tmp_path)
+  tokens = make_tokens(corpus, 'dev', tokenizer, None, tmp_path)
   assert [tokens.target[i].tolist() for i in range(LINES)] == [
     [*tokenizer.encode(f'eins zwei drei {i}'), 1] for i in range(LINES)
   ]
@@ -55,28 +55,30 @@ def test_the_ids_are_those_of_the_lines(corpus: Corpus, tmp_path: Path):
 def test_other_text_vocabulary_limit_or_length_has_a_file_of_its_own(
   data: TextData, corpus: Corpus, tmp_path: Path
 ):
-  first, path = tokenizer_of(corpus, 40, tmp_path)
+  first, path = make_tokenizer(corpus, 40, tmp_path)
   limited = open_text(TextData('files', train=data.train, max_train=30), tmp_path / 'cache')
   Path(data.train[0]).write_text('other\n' * LINES)
   changed = open_text(data, tmp_path / 'cache')
   others = (corpus, 41), (limited, 40), (changed, 40)
-  assert len({path, *(tokenizer_of(text, size, tmp_path)[1] for text, size in others)}) == 4
+  assert len({path, *(make_tokenizer(text, size, tmp_path)[1] for text, size in others)}) == 4
   for split, length in (('train', 20), ('train', None), ('train', 2), ('dev', 20)):
-    tokens_of(corpus, split, first, length, tmp_path)
-  tokens_of(limited, 'train', first, 20, tmp_path)
-  tokens_of(corpus, 'train', tokenizer_of(corpus, 41, tmp_path)[0], 20, tmp_path)
+    make_tokens(corpus, split, first, length, tmp_path)
+  make_tokens(limited, 'train', first, 20, tmp_path)
+  make_tokens(corpus, 'train', make_tokenizer(corpus, 41, tmp_path)[0], 20, tmp_path)
   assert (
     len(list(tmp_path.glob('tokens-*-train.npy'))) == 5
     and len(list(tmp_path.glob('tokens-*-dev.npy'))) == 1
   )
-  assert len(tokens_of(limited, 'train', first, 20, tmp_path)) == 30
+  assert len(make_tokens(limited, 'train', first, 20, tmp_path)) == 30
 
 
 @pytest.mark.parametrize('kind', ['tokenizer', 'tokens'])
 def test_a_damaged_file_is_made_again_with_the_same_content(
   corpus: Corpus, tmp_path: Path, kind: str
 ):
-  tokens = lambda: tokens_of(corpus, 'train', tokenizer_of(corpus, 40, tmp_path)[0], None, tmp_path)
+  tokens = lambda: make_tokens(
+    corpus, 'train', make_tokenizer(corpus, 40, tmp_path)[0], None, tmp_path
+  )
   before = tokens().source.tokens.tolist()
   (path,) = tmp_path.glob(f'{kind}-*')
   whole = path.read_bytes()
@@ -95,7 +97,7 @@ def test_of_much_text_a_fixed_sample_trains_the_tokenizer(
 
   monkeypatch.setattr(Tokenizer, 'train', spy)
   monkeypatch.setattr(caching, 'SAMPLE', 25)
-  models = [tokenizer_of(corpus, 30, tmp_path / name)[0].model_proto for name in 'ab']
+  models = [make_tokenizer(corpus, 30, tmp_path / name)[0].model_proto for name in 'ab']
   assert (
     models[0] == models[1] and learnt_from[0] == learnt_from[1] and len(learnt_from[0]) == 2 * 25
   )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastdec.data.text import lines
-from fastdec.data.text.lines import Lines, content_of, read_pairs
+from fastdec.data.text.lines import Lines, check_content, read_pairs
 from fastdec.errors import UserError
 
 SGM = """<refset>
@@ -98,7 +98,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: Path):
   keys = [
-    content_of({split: [pair]}, tmp_path / 'memory').key for split in ('train', 'train', 'dev')
+    check_content({split: [pair]}, tmp_path / 'memory').key for split in ('train', 'train', 'dev')
   ]
   assert keys[0] == keys[1] != keys[2]
   assert reads == [pair[0].path, pair[1].path]
@@ -108,20 +108,20 @@ def test_an_unchanged_file_is_not_read_again(pair, reads: list[str], tmp_path: P
 def test_a_file_with_a_new_size_or_date_is_read_again(
   pair, reads: list[str], tmp_path: Path, content: str, seconds: int
 ):
-  before = content_of({'train': [pair]}, tmp_path / 'memory').key
+  before = check_content({'train': [pair]}, tmp_path / 'memory').key
   status = os.stat(pair[0].path)
   Path(pair[0].path).write_text(content)
   os.utime(pair[0].path, ns=(status.st_atime_ns, status.st_mtime_ns + seconds * 10**9))
-  assert content_of({'train': [pair]}, tmp_path / 'memory').key != before
+  assert check_content({'train': [pair]}, tmp_path / 'memory').key != before
   assert reads == [pair[0].path, pair[1].path, pair[0].path]
 
 
 @pytest.mark.parametrize('damage', ['', '{"lines": 2}', '[]'])
 def test_a_damaged_note_is_made_again(pair, reads: list[str], tmp_path: Path, damage: str):
-  key = content_of({'train': [pair]}, tmp_path / 'memory').key
+  key = check_content({'train': [pair]}, tmp_path / 'memory').key
   for note in (tmp_path / 'memory').iterdir():
     note.write_text(damage)
-  assert [content_of({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)] == [key, key]
+  assert [check_content({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)] == [key, key]
   assert len(reads) == 4
 
 
@@ -129,7 +129,7 @@ def test_where_nothing_can_be_remembered_files_are_read_each_time(
   pair, reads: list[str], tmp_path: Path
 ):
   (tmp_path / 'memory').write_text('a file, not a folder')
-  assert len({content_of({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)}) == 1
+  assert len({check_content({'train': [pair]}, tmp_path / 'memory').key for _ in range(2)}) == 1
   assert len(reads) == 4
 
 
@@ -148,4 +148,4 @@ def test_an_archive_that_was_cut_is_refused(tmp_path: Path, cut):
   with pytest.raises(
     UserError, match=r'cannot read b.de in .*archive.tgz .*: give the whole archive'
   ):
-    content_of({'train': [(place, place)]}, tmp_path / 'memory')
+    check_content({'train': [(place, place)]}, tmp_path / 'memory')

@@ -163,7 +163,11 @@ def test_first_fit_is_the_docstring_s():
 
 @pytest.mark.parametrize(
   ('lengths', 'rows', 'message'),
-  [([], 2, 'no pairs'), ([(3, 9)], 2, 'has 9 tokens, a row 8'), ([(1, 1)], 0, 'batch of 0 rows')],
+  [
+    ([], 2, 'at least one pair'),
+    ([(3, 9)], 2, 'has 9 tokens, a row 8'),
+    ([(1, 1)], 0, 'batch of 0 rows'),
+  ],
 )
 def test_what_cannot_be_packed_is_refused(lengths, rows, message):
   with pytest.raises(UserError, match=message):

@@ -86,9 +86,9 @@ def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(
   ('lines', 'vocab_size', 'message'),
   [
     (LINES, 5000, r'vocab_size=5000 .* has \d+ pieces'),
-    (LINES, 6, r'vocab_size=6 .* needs \d+ for its characters'),
+    (LINES, 6, r'vocab_size=6 .* training text alone need \d+'),
     (LINES, 0, 'vocab_size=0 is not possible'),
-    (['', ' '], 60, 'no line of text'),
+    (['', ' '], 60, 'needs at least one line of text'),
   ],
 )
 def test_impossible_vocabularies_are_refused_and_nothing_written(

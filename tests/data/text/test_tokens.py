@@ -80,7 +80,7 @@ def test_another_array_is_none(tmp_path, array):
 
 
 def test_joined_parts_follow_one_another():
-  joined = Ragged.joined([Ragged.of([[1, 2], []]), Ragged.of([]), Ragged.of([[3]])])
+  joined = Ragged.join([Ragged.of([[1, 2], []]), Ragged.of([]), Ragged.of([[3]])])
   assert [joined[i].tolist() for i in range(len(joined))] == [[1, 2], [], [3]]
   assert joined.tokens.dtype == np.int32
 
