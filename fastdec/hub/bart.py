@@ -99,7 +99,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   """Returns the model of config.json and generation_config.json, computing in `dtype`.
 
   Raises:
-    UserError: an option that is not supported; a size that is missing, or a value of another kind.
+    UserError: an option is not supported, a size is missing, or a value has a wrong type.
   """
   family = FAMILIES[config['model_type']]
   _check_needed(family, config)

@@ -55,7 +55,7 @@ def draft_layers(
   """Returns the config of a draft's layers, like those of a model of this model_type.
 
   Raises:
-    UserError: an option that is not supported; a size that is missing, or a value of another kind.
+    UserError: an option is not supported, a size is missing, or a value has a wrong type.
   """
   settings = layer_settings(model_type, llama_fields(model_type, config))
   settings |= {'dtype': dtype, **changes, 'sinks': False, 'experts': None}

@@ -66,7 +66,7 @@ def model_of(config: Mapping[str, Any], generation: Mapping[str, Any], dtype: st
   tensors decide (`params_of`).
 
   Raises:
-    UserError: an option that is not supported, or a value of another kind.
+    UserError: an option is not supported, or a value has a wrong type.
   """
   is_mt5 = config.get('model_type') == 'mt5'
   settings = {name: value for name, value in config.items() if value is not None}
