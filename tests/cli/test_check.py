@@ -26,7 +26,7 @@ def test_models_heads_and_drafts_are_distinguished(translator, networks, fastdec
   draft = next(lines)
   assert draft.startswith('  draft network: EagleNetwork, ') and 'd_target 8' in draft
   assert next(lines) == str(wide)
-  assert 'holds prediction heads alone' in next(lines)
+  assert 'only holds prediction heads' in next(lines)
   assert next(lines).startswith('  prediction heads: MedusaHeads')
   assert next(lines).startswith('  tokenizer: none (')
 

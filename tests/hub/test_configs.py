@@ -221,10 +221,10 @@ def test_one_warning_names_all_unused_defaults_of_generate(generation, named, tm
     model_in(tmp_path, generation)
   (message,) = [str(warning.message) for warning in caught]
   assert message.startswith(
-    f'{tmp_path}/generation_config.json has defaults of `generate` that are not heeded: {named}.'
+    f'{tmp_path}/generation_config.json has defaults of `generate` that fastdec ignores: {named}.'
   )
   assert message.endswith(
-    'The strategy that you give chooses tokens, and max_len alone limits them.'
+    'The strategy that you give chooses tokens, and only max_len limits them.'
   )
 
 
@@ -235,7 +235,7 @@ def test_one_warning_names_all_unused_defaults_of_generate(generation, named, tm
 ])  # fmt: skip
 def test_a_warning_names_processors_that_the_caller_must_set(settings, named, tmp_path):
   with pytest.warns(
-    fd.UserNote, match=f'has processors of `generate`: {named}. fd.Generator heeds'
+    fd.UserNote, match=f'has processors of `generate`: {named}. fd.Generator applies'
   ):
     decoding.warn_of_processors(tmp_path, settings)
   decoding.warn_of_processors(tmp_path, {'repetition_penalty': 1.0, 'bad_words_ids': [[3]]})

@@ -107,7 +107,7 @@ def tensor(name='x.weight', shape=(4,), kind=0, offset=0, axes=None):
 ALIGNMENT = text('general.alignment') + struct.pack('<II', 4, 3)
 FILES = {  # hostile files, and words of the sentence
   'nothing': (b'', 'does not begin as a GGUF file'),
-  'version 1': (file_of(version=1), 'is of version 1 of GGUF, and known are 2 and 3'),
+  'version 1': (file_of(version=1), 'is of version 1 of GGUF: known are 2 and 3'),
   'big endian': (file_of(version=3 << 24), 'in the other order of bytes'),
   'values': (file_of(counts=(0, 2**63)), 'it would have 9,223,372,036,854,775,808 values'),
   'tensors': (file_of(counts=(2**40, 0)), 'it would have 1,099,511,627,776 tensors'),
@@ -119,7 +119,7 @@ FILES = {  # hostile files, and words of the sentence
   'type of a value': (
     file_of(text('k') + struct.pack('<I', 77), counts=(0, 1)), "'k' is of the unknown type 77",
   ),
-  'alignment': (file_of(ALIGNMENT, counts=(0, 1)), r'general\.alignment=3 is no power of two'),
+  'alignment': (file_of(ALIGNMENT, counts=(0, 1)), r'general\.alignment=3 must be a power of two'),
   'axes': (file_of(b'', tensor(axes=2**31), (1, 0)), r'would have 2,147,483,648 axes'),
   'shape': (file_of(b'', tensor(shape=(2**62, 4)), (1, 0)), r'would be of shape \['),
   'huge': (

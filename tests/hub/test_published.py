@@ -56,7 +56,7 @@ def test_a_draft_that_is_published_is_read_back(kind, settings, tmp_path):
 
 
 @pytest.mark.parametrize('kind, settings, words', [
-  ('eagle', {}, 'its network is ours alone: train it with --kind=eagle3'),
+  ('eagle', {}, 'only fastdec has such a network: train it with --kind=eagle3'),
   ('eagle', EAGLE3 | {'words': None}, 'EAGLE-3 has words of its own'),
   ('block', DFLASH | {'markov': 2}, 'and no Markov bias'),
   ('eagle', EAGLE3 | {'layers': dataclasses.replace(LAYERS, qkv_bias=True)}, 'qkv_bias=True'),

@@ -228,13 +228,13 @@ def test_dictionaries_heads_and_files_must_fit(place):
     with pytest.raises(fd.UserError, match=words):
       convert(STATES[state], *options.pop('words', ()), **options)
   with pytest.raises(
-    fd.UserError, match='does not say how many attention heads there are: give --heads'
+    fd.UserError, match='does not have the number of attention heads: give --heads'
   ):
     fairseq.load(
       path / 'm.safetensors' if convert(STATES['transformer']) else path, (13, 11), False
     )
   for name, content, words in (
-    ('none.pt', None, 'is no file'),
+    ('none.pt', None, 'is not a file'),
     ('m.npz', b'', r'ends in \.npz: give a \.safetensors or \.pt file'),
     ('cut.safetensors', b'12', 'corrupt or cut short'),
   ):
@@ -317,7 +317,7 @@ def test_code_in_a_checkpoint_is_not_run(place, monkeypatch):
   torch.save({'model': {'a': torch.ones(1)}, 'extra_state': Trap()}, path / 'trap.pt')
   with pytest.raises(
     fd.UserError,
-    match=r'has posix\.mkdir in it, .* not unpickled: .*'
+    match=r'has posix\.mkdir in it, .* so it is not read: .*'
     r' s\.save_file',
   ):
     convert(None, str(path / 'trap.pt'))
@@ -325,8 +325,8 @@ def test_code_in_a_checkpoint_is_not_run(place, monkeypatch):
   torch.save({'model': {'a': 3}}, path / 'other.pt')
   (path / 'cut.pt').write_bytes((path / 'other.pt').read_bytes()[:100])
   for name, words in (
-    ('other', 'holds no state dict'),
-    ('cut', 'corrupt, or no PyTorch checkpoint'),
+    ('other', 'is not a state dict'),
+    ('cut', 'corrupt, or not a PyTorch checkpoint'),
   ):
     with pytest.raises(fd.UserError, match=words):
       convert(None, str(path / f'{name}.pt'))
