@@ -158,7 +158,7 @@ def test_a_header_is_bounded(tmp_path):
   with open(file, 'wb') as opened_file:
     opened_file.write(file_of(values, counts=(0, 1)))
     opened_file.truncate(2 * LONGEST)  # a hole, which takes no room on the disk
-  with pytest.raises(fd.UserError, match='a header of over 134,217,728 bytes'):
+  with pytest.raises(fd.UserError, match='its header has over 134,217,728 bytes'):
     read_header(file)
 
 
