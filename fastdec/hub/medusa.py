@@ -118,8 +118,11 @@ class MedusaFolder(HuggingFaceFolder):
       UserError: as in `heads`; or tensors are missing, or have other shapes.
     """
     # Each tensor is looked up once, so that a shared projection stays one array.
-    tensors = {stored_name: self._tensors[stored_name] for stored_name in set(self._names.values())}
-    stored = {name: tensors[stored_name] for name, stored_name in self._names.items()}
+    tensors, stored = {}, {}
+    for name, stored_name in self._names.items():
+      if stored_name not in tensors:
+        tensors[stored_name] = self._tensors[stored_name]
+      stored[name] = tensors[stored_name]
     params = _checked_params(self.heads, stored, self.path)
     return put(params, self.heads, self.dtype, mesh, self.kernels)
 
@@ -242,8 +245,9 @@ def _stored_names(
   if shared is None:
     return names
   # Heads with projections of their own keep them.
-  projections = {f'head_{i}/projection/kernel': shared for i in range(_count(names, 'head'))}
-  return projections | names
+  for i in range(_count(names, 'head')):
+    names.setdefault(f'head_{i}/projection/kernel', shared)
+  return names
 
 
 def _count(names: Mapping[str, str], part: str) -> int:

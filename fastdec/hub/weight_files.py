@@ -36,7 +36,7 @@ def find_files(folder: pathlib.Path) -> dict[str, str]:
   if (folder / INDEX).is_file():
     return _read_index(folder)
   check_kind(folder)
-  pickles = sorted(file.name for file in folder.glob('*.bin'))
+  pickles = sorted(folder.glob('*.bin'))
   if pickles:
     auto_class = 'AutoModelForCausalLM'
     if read_json(folder / 'config.json').get('is_encoder_decoder'):
@@ -46,7 +46,7 @@ def find_files(folder: pathlib.Path) -> dict[str, str]:
       f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
     )
     raise UserError(
-      f'{folder} has its weights only as pickle ({pickles[0]}), which is refused:'
+      f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused:'
       f' convert by {command}'
     )
 

@@ -77,7 +77,7 @@ def packed_batches(
     kept: arrays [tokens of the side, ...]; batches have their parts, such as 'target_kept'.
 
   Raises:
-    UserError: there are no rows or pairs, or a pair is longer than a row.
+    UserError: rows is below 1, there is nothing to pack, or a pair is longer than a row.
   """
   if rows < 1:
     raise UserError(f'a batch of {rows} rows is not possible: give at least 1')
@@ -117,8 +117,10 @@ class PackedSource:
 
   def __getitem__(self, index: int) -> Batch:
     epoch, batch = divmod(index, self.batches_per_epoch)
-    # Pairs of the batch, and the row and the number within it of each.
-    order, starts = self._plan(epoch)
+    # The next epoch's plan is made while this one's batches are read.
+    order, starts = self._begin_plan(epoch).result()
+    self._begin_plan(epoch + 1)
+    # Find the pairs of the batch, and the row of each and its number within the row.
     starts = starts[batch * self._rows : (batch + 1) * self._rows + 1]
     pairs, counts = order[starts[0] : starts[-1]], np.diff(starts)
     row = np.repeat(np.arange(self._rows), counts)
@@ -134,13 +136,8 @@ class PackedSource:
     pairs = np.random.default_rng((self._seed, epoch)).permutation(len(self._tokens))
     return pairs, first_fit(self._tokens.lengths[pairs], self._length)
 
-  def _plan(self, epoch: int) -> _Plan:
-    """Returns an epoch's plan. The next one is made while this one's batches are read."""
-    plan = self._begin_plan(epoch).result()
-    self._begin_plan(epoch + 1)
-    return plan
-
   def _begin_plan(self, epoch: int) -> 'Future[_Plan]':
+    """Returns an epoch's plan, which another thread makes."""
     with self._lock:
       if epoch not in self._plans:
         # Some readers are ahead of others, so the plans of two epochs before are kept.

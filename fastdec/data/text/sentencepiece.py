@@ -201,7 +201,7 @@ def _training_error(message: str, vocab_size: int) -> UserError:
     return UserError(f'{mistake}: the training text has {most[1]} pieces, set it to that or less')
   if least := re.search(r'required_chars\. \d+ vs (\d+)', message):
     return UserError(
-      f'{mistake}: the characters of the training text alone need {least[1]}, set it to more'
+      f'{mistake}: the characters of the training text need {least[1]}, set it to more'
     )
   if 'sentences_.empty()' in message:
     return UserError(

@@ -34,7 +34,7 @@ def read(tensors: StateDict, embeddings: Params, heads: int | None) -> tuple[FCo
   words, d = embeddings['embedding'].shape
   layers = {side: _layers(tensors, side) for side in ('encoder', 'decoder')}
   positions = {side: tensors.positions(side, d) for side in layers}
-  least = min(len(table) for table in positions.values())
+  least = min(map(len, positions.values()))
   d_out = tensors.sizes(_stored_name(tensors, 'decoder.fc3'), 'words, width')[1]
   output = _dense(tensors, 'decoder.fc3', words, d_out)
   is_tied = np.array_equal(output['kernel'], embeddings['embedding'])

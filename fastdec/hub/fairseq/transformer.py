@@ -127,6 +127,7 @@ def _norm_place(tensors: StateDict) -> str:
   Raises:
     UserError: pre-norm lacks a norm at the end (fairseq before 2018), or the sides differ.
   """
+  place = 'post'
   for side in NORMS:
     comes_first = tensors.options.get(f'{side}_normalize_before')
     has_last_norm = f'{side}.layer_norm.weight' in tensors
@@ -136,10 +137,9 @@ def _norm_place(tensors: StateDict) -> str:
         f'{tensors.where} has {side}_normalize_before={comes_first} {preposition}'
         f' {side}.layer_norm.weight, which is not supported: give another model'
       )
-  # If only one side has the norm, the other's is reported as missing.
-  if any(f'{side}.layer_norm.weight' in tensors for side in NORMS):
-    return 'pre'
-  return 'post'
+    if has_last_norm:  # if only one side has the norm, the other's is reported as missing
+      place = 'pre'
+  return place
 
 
 def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']]:
@@ -157,7 +157,7 @@ def _positions(tensors: StateDict, d: int) -> dict[str, Float[np.ndarray, 't d']
       length = tensors.options.get(option) or POSITIONS
       waves = sinusoids(jnp.asarray(PAD + 1 + np.arange(length)), d)
       tables[ours] = np.pad(waves, ((0, 0), (0, d % 2)))
-  least = min(len(table) for table in tables.values())
+  least = min(map(len, tables.values()))
   return {name: table[:least] for name, table in tables.items()}
 
 

@@ -86,7 +86,7 @@ def test_a_loaded_model_is_the_trained_one_and_training_is_deterministic(
   ('lines', 'vocab_size', 'message'),
   [
     (LINES, 5000, r'vocab_size=5000 .* has \d+ pieces'),
-    (LINES, 6, r'vocab_size=6 .* training text alone need \d+'),
+    (LINES, 6, r'vocab_size=6 .* training text need \d+'),
     (LINES, 0, 'vocab_size=0 is not possible'),
     (['', ' '], 60, 'needs at least one line of text'),
   ],
