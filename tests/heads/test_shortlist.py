@@ -192,7 +192,7 @@ def test_heads_with_few_words_are_not_trained(params, name):
   module, short = fd.shortlist((MODEL, params), fresh(name), np.arange(WORDS), 8)
   with pytest.raises(fd.UserError, match='heads with a short list cannot be trained: train them'):
     module.logits_at(short, jnp.ones((1, D)), jnp.array(1), lambda x: x)
-  with pytest.raises(fd.UserError, match='and these are others: keep them in a model folder'):
+  with pytest.raises(fd.UserError, match='without a bias: keep these heads in a model folder'):
     save_heads('nowhere', (module, short), 'a model')
 
 

@@ -236,7 +236,7 @@ def test_a_model_in_several_files_is_opened_by_any_of_them(small, tmp_path):
     fd.load(parts[2])
   (tmp_path / 'aside.gguf').rename(parts[1])
   parts[0].rename(tmp_path / 'first.gguf')
-  with pytest.raises(fd.UserError, match=r'split\.count=3, and by its name it is file 1 of 1'):
+  with pytest.raises(fd.UserError, match=r'split\.count=3, but by its name it is file 1 of 1'):
     fd.load(tmp_path / 'first.gguf')
 
 

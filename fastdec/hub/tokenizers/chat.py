@@ -72,7 +72,7 @@ class Chats:
     for name in variables:
       if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
         raise UserError(
-          f'neither the chat template nor the call has an argument {name!r}: leave it out'
+          f'the chat template has no variable {name!r}, and the call no such argument: leave it out'
         )
 
   def encode(self, text: str, special: bool = True) -> list[int]:
