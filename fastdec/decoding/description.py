@@ -105,12 +105,12 @@ def parse(text: str, part: Any = None) -> Any:
     UserError: the text describes no strategy, or the part is missing or of another kind.
   """
   if len(text) > LONGEST:
-    raise UserError(f'{shown(text)} is no strategy: give at most {LONGEST} characters')
+    raise UserError(f'{shown(text)} is not a strategy: give at most {LONGEST} characters')
   try:
     node = ast.parse(text.strip(), mode='eval').body
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     raise UserError(
-      f'{shown(text)} is no strategy: write one as in Python, such as Speculative(gamma=4)'
+      f'{shown(text)} is not a strategy: write one as in Python, such as Speculative(gamma=4)'
     ) from None
   return _strategy(node, STRATEGIES, 'strategy', part)
 
@@ -150,7 +150,7 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   by_word = {one.__name__.lower(): one for one in kinds}
   kind = by_word.get(word.replace('_', '').lower())
   if kind is None:
-    raise UserError(f'{shown(word)} is no {what}: {known(one.__name__ for one in kinds)}')
+    raise UserError(f'{shown(word)} is not a {what}: {known(one.__name__ for one in kinds)}')
   fields = _settings_of(kind)
   draws = any(field.name == 'sampling' for field in dataclasses.fields(kind))
   names = [*fields, *(SETTINGS if draws else ())]
@@ -188,7 +188,7 @@ def _value(name: str, node: ast.expr) -> Any:
   except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
     raise UserError(f'{name} is not possible: give a number, a rule or a tree') from None
   if isinstance(value, str) and value not in PUBLISHED:
-    raise UserError(f'{name}={shown(value)} is no published tree: {known(PUBLISHED)}')
+    raise UserError(f'{name}={shown(value)} is not a published tree: {known(PUBLISHED)}')
   if isinstance(value, list | tuple):
     return Topology.from_choices(value)
   if value is None or isinstance(value, bool | int | float | str):

@@ -31,4 +31,4 @@ def check_rule(rule: Any) -> None:
       f'rule={rule.__name__} is a class: give a rule of that kind, such as {rule.__name__}()'
     )
   if not isinstance(rule, Rule):
-    raise UserError(f'rule={rule!r} is no rule: give one such as Exact() or TopN(2)')
+    raise UserError(f'rule={rule!r} is not a rule: give one such as Exact() or TopN(2)')

@@ -26,16 +26,17 @@ T = TypeVar('T')
 
 @runtime_checkable
 class Strategy(Protocol):
-  """A frozen pytree of functions on a state, which is another pytree; all run inside jit.
+  """A frozen pytree with functions that run inside jit and pass on a state, another pytree.
 
-  Decoding is `init`, then `step` until `done` everywhere, then `result`. Rows are independent: some
-  may leave (`take`), and others take their places, without a change to the rest. So every array of
-  a state has its rows first, and several entries of a row (beams) lie together.
+  Decoding is `init`, then `step` until all rows are `done`, then `result`. Rows are independent:
+  some may leave (`take`), and others may replace them, and the rest does not change. So every array
+  of a state has the rows as its first axis, and the entries of one row (its beams) are next to each
+  other.
 
   Three more members are optional: `nodes`, the tokens of a row in one call (1 without it);
-  `rules_out`, the names of settings that rule out tokens; and `emitted(state)`, the tokens int32[b]
-  of each row so far. With the latter, `Prompt.slots` may be fewer than max_len, and the state grows
-  (`run.Run.grow`).
+  `rules_out`, the names of settings that rule out tokens; and `emitted(state)`, the number of
+  tokens that each row has emitted, int32[b]. A strategy with `emitted` can begin with fewer slots
+  than max_len needs (`Prompt.slots`) and get more later (`run.Run.grow`).
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -51,15 +52,15 @@ class Strategy(Protocol):
     ...
 
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> Any:
-    """Runs the prompt; a row may emit max_len tokens, or as many as its `prompt.limit` says."""
+    """Runs the prompt. A row may emit at most max_len tokens, or `prompt.limit` if it is given."""
     ...
 
   def step(self, target: Bound, state: Any) -> Any:
-    """Makes one call of the target; rows that are done stay as they are."""
+    """Makes one call of the target. Rows that are done do not change."""
     ...
 
   def done(self, state: Any) -> Bool[Array, ' b']:
-    """True for rows that have met their end or max_len."""
+    """True for rows that have reached an end token or their limit."""
     ...
 
   def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
@@ -71,27 +72,27 @@ class Strategy(Protocol):
     ...
 
 
-Sizes = Sequence[int] | None  # as a user wants them; None: those of the strategy
-DRAFTED = (4, 8, 2, 6, 3, 1)  # tokens in a row, by a drafter that may write any number
-TREES = (32, 8, 16)  # nodes, the root included
+Sizes = Sequence[int] | None  # that a user wants; None: those that the strategy suggests
+DRAFTED = (4, 8, 2, 6, 3, 1)  # lengths of chains, for a drafter that can draft any number of tokens
+TREES = (32, 8, 16)  # nodes of trees, the root included
 
 
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
-  A subclass defines the drafter, and the rule unless it is `Exact`. Every step reads both while the
-  loop is traced, so they only assemble existing arrays. Compute arrays when the strategy is made.
+  A subclass defines the drafter, and the rule unless it is `Exact`. Both are made anew whenever the
+  loop is traced, so they must only assemble existing arrays: compute arrays in `__post_init__`.
 
   Attributes:
-    rule: as users choose it; `effective_rule` is the one that the loop runs.
+    rule: the user's choice; the loop runs `effective_rule`.
     sampling: how tokens are drawn; None: the most likely token. A strategy that can draw has a
       field of this name, which its `__post_init__` passes through `sampling.check_sampling`. None
       and `Sampling` are different pytrees, so each has a compiled program of its own.
-    part: the field that takes (module, params), 'heads' or 'draft'; '': there is none.
-    drafts_for: kind of module that this strategy is the usual one for; None: for none.
+    part: the field that takes (module, params), 'heads' or 'draft'; '' if there is none.
+    drafts_for: the kind of module for which this is the usual strategy, or None.
     drafts_by_model: true if `draft` is a whole model, with ids of its own.
-    joins: true if the drafter observes a call by its accepted path alone, whoever guessed it: then
-      the strategy may be a part of `Union`.
+    joins: true if the drafter observes only the accepted path of a call, no matter which drafter
+      guessed it: then the strategy may be a part of `Union`.
   """
 
   rule: Any = Exact()
@@ -103,24 +104,24 @@ class LoopStrategy:
 
   @classmethod
   def usual(cls, part: tuple[Any, Any]) -> Any:
-    """Returns this strategy for heads or a draft, with the settings that suit most of them."""
+    """Makes this strategy for heads or a draft, with settings that suit most of them."""
     return cls(**{cls.part: part})
 
   def with_sampling(self, sampling: Sampling | None) -> Any:
-    """Returns this strategy with other draws; None: the most likely token.
+    """Returns this strategy with another `sampling`; None: the most likely token.
 
     Raises:
-      UserError: the strategy draws nothing, or by another rule.
+      UserError: the strategy has no `sampling`, or a rule that cannot draw.
     """
-    if 'sampling' not in (field.name for field in dataclasses.fields(self)):  # pyright: ignore
+    if 'sampling' not in {field.name for field in dataclasses.fields(self)}:  # pyright: ignore
       raise UserError(f'{type(self).__name__} does not sample: leave out temperature')
     return dataclasses.replace(self, sampling=sampling)  # pyright: ignore
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
-    """Returns this strategy at the sizes worth timing, the likeliest first.
+    """Returns this strategy in the sizes worth timing, the most promising first.
 
     Args:
-      drafted: tokens drafted in a row (None: those that suit the drafter).
+      drafted: lengths of chains (None: those that suit the drafter).
       nodes: nodes of trees, the root included (None: those that suit the drafter).
     """
     return [self]
@@ -132,7 +133,7 @@ class LoopStrategy:
 
   @property
   def effective_rule(self) -> Rule:
-    """The rule for the loop: `rule`, or with `sampling` one that draws tokens."""
+    """The rule that the loop runs: `rule`, or with `sampling` one that draws tokens."""
     return self.rule if self.sampling is None else Drawn(self.sampling)
 
   @property
@@ -172,21 +173,21 @@ class LoopStrategy:
 def select_rows(strategy: T, rows: Any) -> T:
   """Returns the strategy with the settings of these rows only, where each row has its own."""
 
-  def of_these(leaf: Any) -> Any:
+  def select(leaf: Any) -> Any:
     return leaf.select_rows(rows) if isinstance(leaf, Sampling) else leaf
 
-  return jax.tree.map(of_these, strategy, is_leaf=lambda leaf: isinstance(leaf, Sampling))
+  return jax.tree.map(select, strategy, is_leaf=lambda leaf: isinstance(leaf, Sampling))
 
 
 def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
-  """Returns a strategy that draws by `temperature`, `top_k`, ... in place of its own.
+  """Returns a strategy that draws by these settings instead of its own.
 
   Args:
     strategy: any; greedy decoding becomes `Sample`, and `Sample` at temperature 0 greedy decoding.
-    settings: values by the names of `Sampling`.
+    settings: values by the names of `Sampling`: `temperature`, `top_k`, ...
 
   Raises:
-    UserError: an unknown name, a strategy that draws nothing, or settings without a temperature.
+    UserError: an unknown name, a strategy that cannot sample, or settings without a temperature.
   """
   for name in settings:
     if name not in SETTINGS:
@@ -197,46 +198,53 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   if not hasattr(strategy, 'with_sampling'):
     raise UserError(f'{type(strategy).__name__} takes no {names}: leave it out')
   sampling = dataclasses.replace(strategy.sampling or Sampling(0.0), **settings)
-  if sampling.is_greedy and any(name != 'temperature' for name in settings):
+  if not sampling.is_greedy:
+    return strategy.with_sampling(sampling)
+  if set(settings) != {'temperature'}:
     verb = 'are' if len(settings) > 1 else 'is'
     raise UserError(f'{names} {verb} about sampling: give a temperature above 0 too')
-  return strategy.with_sampling(None if sampling.is_greedy else sampling)
+  return strategy.with_sampling(None)
 
 
 def choose_lengths(wanted: Sizes, most: int, usual: Sequence[int] = DRAFTED) -> list[int]:
-  """Returns sizes from 1 to `most`: the wanted ones, else the largest and the usual ones."""
-  tried = dict.fromkeys([most, *usual] if wanted is None else wanted)
-  return [size for size in tried if 1 <= size <= most]
+  """Returns sizes from 1 to `most`, each once: the wanted ones, else `most` and the usual ones."""
+  if wanted is None:
+    wanted = [most, *usual]
+  return [size for size in dict.fromkeys(wanted) if 1 <= size <= most]
 
 
 def interleave(*families: Sequence[T]) -> list[T]:
   """Returns the first of each family, then the second of each, and so on."""
-  turns = itertools.zip_longest(*families)
-  return [one for turn in turns for one in turn if one is not None]
+  mixed = []
+  for turn in itertools.zip_longest(*families):
+    mixed += [one for one in turn if one is not None]
+  return mixed
 
 
 def nodes_of(strategy: Any) -> int:
   """Returns the tokens of each row (or beam) in a call: the drafter's `nodes`, or `nodes`, or 1."""
-  return (
-    strategy.drafter.nodes if isinstance(strategy, LoopStrategy) else getattr(strategy, 'nodes', 1)
-  )
+  if isinstance(strategy, LoopStrategy):
+    return strategy.drafter.nodes
+  return getattr(strategy, 'nodes', 1)
 
 
 def check_strategy(strategy: Any) -> None:
   """Raises UserError unless `strategy` is a strategy."""
-  if isinstance(strategy, LoopStrategy):  # isinstance takes 0.1 ms on a protocol
+  if isinstance(strategy, LoopStrategy):  # with a protocol, isinstance takes 0.1 ms
     return
   if isinstance(strategy, type) or not isinstance(strategy, Strategy):
     raise UserError(
-      f'strategy={strategy!r} is no strategy: give fd.Greedy(), fd.Sample(), fd.Beam() or another'
+      f'strategy={strategy!r} is not a strategy: give fd.Greedy(), fd.Sample() or fd.Beam(), for'
+      ' example'
     )
 
 
 def check_streams(strategy: Any) -> None:
-  """Raises UserError unless a strategy emits its tokens in order, and keeps them."""
+  """Raises UserError unless a strategy emits its tokens in order and never takes one back."""
   check_strategy(strategy)
   if not isinstance(strategy, LoopStrategy):
     name = type(strategy).__name__
     raise UserError(
-      f'{name} knows its tokens at the end alone: give it to fd.decode, or stream another strategy'
+      f'{name} cannot stream, because its best output is known only at the end: use fd.decode, or'
+      ' stream another strategy'
     )

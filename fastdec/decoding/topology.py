@@ -179,13 +179,15 @@ class Topology:
 def _paths_of(choices: Any) -> list[tuple[int, ...]]:
   """Checks that a tree's choices are paths of ranks, and returns them."""
   if not _is_listing(choices):
-    raise UserError(f'{shown(choices)} is no tree: give paths of ranks, such as [[0], [0, 0], [1]]')
+    raise UserError(
+      f'{shown(choices)} is not a tree: give paths of ranks, such as [[0], [0, 0], [1]]'
+    )
   paths = []
   for choice in itertools.islice(choices, MOST_NODES):
     ranks = list(choice) if _is_listing(choice) else []
     if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
       raise UserError(
-        f'choice {shown(choice)} is no path of ranks: give a list of one or more numbers from 0 up'
+        f'choice {shown(choice)} is not a path of ranks: give a list of one or more numbers from 0'
       )
     paths.append(tuple(map(int, ranks)))
   size('nodes', 1 + len(paths), 1, 'the nodes of a tree')
@@ -208,8 +210,8 @@ def _checked_parents(parents: Any) -> np.ndarray:
     or (array >= np.arange(array.size)).any()
   ):
     raise UserError(
-      f'parents={shown(array.tolist())} are no tree: give -1 for node 0, the root, and for each'
-      ' other node the number of a node before it'
+      f'parents={shown(array.tolist())} do not make a tree: give -1 for node 0, the root, and for'
+      ' each other node the number of a node before it'
     )
   return array
 

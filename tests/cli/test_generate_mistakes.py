@@ -22,7 +22,7 @@ MISTAKES = {
     'hf download Qwen/Qwen2-0.5B --local-dir=Qwen2-0.5B',
   ),
   'no heads': (['--prompt=a', '--heads={model}/../short'], 'holds a model without heads'),
-  'no strategy': (['--prompt=a', '--strategy=fast'], "'fast' is no strategy: known are Greedy"),
+  'no strategy': (['--prompt=a', '--strategy=fast'], "'fast' is not a strategy: known are Greedy"),
   'a schema that is text': (
     ['--prompt=a', '--json-schema={files}/lines'],
     '{files}/lines is not JSON (Expecting value: line 1 column 1 (char 0)): give the file of',
@@ -30,7 +30,7 @@ MISTAKES = {
   'many likely ones': (['--prompt=a', '--logprobs=31'], 'logprobs=31 is more than a call can hold'),
   'unknown tree': (
     ['--prompt=a', "--strategy=medusa(choices='mc')"],
-    "'mc' is no published tree: known are mc_sim_7",
+    "'mc' is not a published tree: known are mc_sim_7",
   ),
   'a deep tree': (
     ['--prompt=a', "--strategy=medusa(choices='zephyr_stage2')"],

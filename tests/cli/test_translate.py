@@ -57,7 +57,7 @@ def test_carriage_returns_end_lines_and_packed_files_are_unpacked(tmp_path, monk
 
 
 @pytest.mark.parametrize('words, message', [
-  (['--strategy=best', 'a'], "'best' is no strategy"),
+  (['--strategy=best', 'a'], "'best' is not a strategy"),
   (['--max-len=33', 'a'], "exceeds the model's 32 positions"),
   (['--target=de', 'a'], "no tokens of languages, such as 'de': leave out source and target"),
   (['--nbest=3', 'a'], '--nbest=3 needs a search: give --beam=3'),

@@ -125,7 +125,7 @@ def test_a_stream_s_tokens_know_what_decoding_notes():
       assert token.logprob == out.logprobs[row, i]
       assert list(token.top_logprobs) == out.top_ids[row, i].tolist()
       assert list(token.top_logprobs.values()) == out.top_logprobs[row, i].tolist()
-  with pytest.raises(fd.UserError, match='Beam knows its tokens at the end alone'):
+  with pytest.raises(fd.UserError, match='Beam cannot stream'):
     fd.stream(MODEL, {}, PROMPTS, fd.Beam(3), LENGTHS, logprobs=1)
 
 

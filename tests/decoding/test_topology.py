@@ -98,7 +98,7 @@ def test_siblings_are_numbered_where_no_ranks_are_given(kind):
 def test_parents_that_are_no_tree_are_refused(parents):
   """Cycles, a child before its parent, a node that is its own parent, numbers out of range, two
   roots or none, and values that are not a list of numbers."""
-  with pytest.raises(fd.UserError, match=r'are no tree: give -1 for node 0'):
+  with pytest.raises(fd.UserError, match=r'do not make a tree: give -1 for node 0'):
     Topology.from_parents(parents)
 
 
@@ -139,7 +139,7 @@ def test_published_trees_by_name():
     assert np.bincount(strategy.choices.depths)[1:].tolist() == expected
     assert strategy == fd.Medusa((HashHeads(depth=4), {}), fd.medusa_choices(name)[::-1])
   expected = (
-    r"'mc_sim' is no published tree: known are mc_sim_7b_63, vicuna_7b_stage2, .*; a JSON"
+    r"'mc_sim' is not a published tree: known are mc_sim_7b_63, vicuna_7b_stage2, .*; a JSON"
     r' file .* will do too'
   )
   with pytest.raises(fd.UserError, match=expected):
@@ -170,7 +170,7 @@ NO_LIST = 'tree holds no list of paths of ranks: give'
   (b'[]', NO_LIST),
   (b'[[true]]', NO_LIST), (b'[[4294967296]]', NO_LIST), (b'{"tree": [[0]]}', NO_LIST),
   (b'{"choices": [[0], [1, 0]]}', r'tree holds no tree: choice \[1, 0\] has no parent'),
-  (b'[[-1]]', r'tree holds no tree: choice \[-1\] is no path'),
+  (b'[[-1]]', r'tree holds no tree: choice \[-1\] is not a path'),
   (None, r'cannot read .*tree \(Is a directory\)'),
 ])  # fmt: skip
 def test_a_file_that_holds_no_tree_is_refused(content, message, tmp_path):

@@ -61,7 +61,7 @@ def test_texts_as_lists_and_prompts_of_different_lengths():
 
 @pytest.mark.parametrize('strategy, message', [
   (fd.Jacobi(4), 'Jacobi with the rule Exact cannot be replayed'),
-  (fd.Beam(2), 'Beam knows its tokens at the end alone'),
+  (fd.Beam(2), 'Beam cannot stream'),
   (fd.Speculative((HashLM(), {}), sampling=fd.Sampling(0.5)), 'with the rule Warped'),
 ])  # fmt: skip
 def test_what_does_not_follow_from_a_text_is_refused(strategy, message):

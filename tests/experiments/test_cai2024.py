@@ -24,7 +24,7 @@ def settings(text='own', scale='smoke', **changed):
 
 
 @pytest.mark.parametrize('setting, message', [
-  ({'measure.published': 'vicuna'}, "'vicuna' is no published tree: known are mc_sim_7b_63"),
+  ({'measure.published': 'vicuna'}, "'vicuna' is not a published tree: known are mc_sim_7b_63"),
   ({'heads.depth': 3}, 'measure.published=mc_sim_7b_63 is 4 deep, and config.heads.depth=3: give as'
                        ' many heads'),
   ({'measure.nodes': 1}, 'config.measure.nodes=1 is .* from 2 to 999'),

@@ -422,7 +422,7 @@ def test_a_notebook_shows_blocks():
     ({'strategy': 'speculative'}, 'give their folder too'),
     ({'strategy': 'tuned'}, 'tuned.json does not exist'),
     ({'strategy': 'tuned', 'dtype': 'int8'}, 'leave out dtype'),
-    ({'strategy': 3}, 'is no strategy'),
+    ({'strategy': 3}, 'is not a strategy'),
   ],
 )
 def test_mistakes_of_loading_show_before_the_models_weights_are_read(

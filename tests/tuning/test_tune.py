@@ -187,7 +187,7 @@ def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ({'prompts': [[2], []]}, 'a prompt is empty'),
   ({'prompts': [[99]]}, 'inputs have ids from 99 to 99'),
   ({'strategies': [fd.Beam()]}, 'Beam ranks whole outputs'),
-  ({'strategies': [fd.Greedy]}, 'is no strategy'),
+  ({'strategies': [fd.Greedy]}, 'is not a strategy'),
   ({'strategies': [fd.LinearForecast()]}, r'^LinearForecast: this model makes no forecasts'),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(tune, settings, message):

@@ -150,7 +150,7 @@ PASSWORDS = "Medusa(choices='/etc/passwd')"
 @pytest.mark.parametrize('change, message', [
   ({'figures': {}}, "lacks the field 'name'"),
   ({'strategy': {'kind': 'Medusa', 'choices': '/etc/passwd'}}, 'strategy=.* is not possible'),
-  ({'strategy': PASSWORDS}, "'/etc/passwd' is no published tree"),
+  ({'strategy': PASSWORDS}, "'/etc/passwd' is not a published tree"),
   ({'strategy': f'Medusa(choices={[[i] for i in range(50_000)]})'}, 'at most 65536 characters'),
   ({'strategy': 'Speculative'}, 'this draft is of the kind BlockwiseHeads'),
   ({'part': None}, 'Blockwise drafts with heads'),

@@ -1,4 +1,4 @@
-"""Common part of strategies whose drafts are drawn from a law of their own."""
+"""Common part of strategies whose drafts are drawn from a distribution of their own, q."""
 
 from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule
@@ -12,10 +12,10 @@ from fastdec.errors import UserError
 
 
 class DraftsWithProbs(LoopStrategy):
-  """A strategy with the fields below, which its `__post_init__` settles.
+  """A strategy with these two fields, which its `__post_init__` checks by `settle`.
 
-  Without `sampling` its drafts are guesses, and the rule is `Exact` unless another is given. With
-  it a chain is drawn from the draft's law, and the rule compares the two laws.
+  Without `sampling` the drafts are guesses, and the rule is `Exact` unless another is given. With
+  it a chain is drawn from q, and the rule compares q with the target's p.
   """
 
   rule: Rule | None
@@ -23,40 +23,42 @@ class DraftsWithProbs(LoopStrategy):
 
   @property
   def drafts_trees(self) -> bool:
-    """True if drafts have branches: they are guesses then, with `sampling` too, and have no law."""
+    """True if drafts have branches: then they are guesses even with `sampling`, and have no q."""
     return False
 
   def settle(self) -> None:
-    """Checks the rule, and makes None of a `sampling` at temperature 0.
+    """Checks the rule, and replaces a `sampling` at temperature 0 by None.
 
     Raises:
-      UserError: something else than `Sampling` or a rule, or a rule that cannot take such drafts.
+      UserError: something else than `Sampling` or a rule, or a rule that cannot judge such drafts.
     """
     struct.assign(self, sampling=check_sampling(self.sampling))
     if self.rule is None:
       return
     check_rule(self.rule)
     name = type(self.rule).__name__
-    compares_laws = isinstance(self.rule, ComparingRule)
-    if self.drafts_trees and compares_laws:
+    compares = isinstance(self.rule, ComparingRule)
+    if self.drafts_trees and compares:
       raise UserError(
         f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule'
       )
     if self.sampling is not None and self.drafts_trees:
       raise UserError(f'{name} does not sample: above temperature 0 leave out the rule for a tree')
-    if self.sampling is not None and not compares_laws:
+    if self.sampling is not None and not compares:
       raise UserError(
         f'{name} does not sample: above temperature 0 give Rejection or BlockVerification as rule'
       )
 
   @property
   def effective_rule(self) -> Rule:
-    """The rule for the loop: in its greedy form without `sampling`, else on that law."""
+    """The rule that the loop runs: without `sampling` a greedy one, with it one that draws."""
+    rule = self.rule
     if self.sampling is None:
-      rule = Exact() if self.rule is None else self.rule
-      return rule.greedy if isinstance(rule, ComparingRule) else rule
+      if isinstance(rule, ComparingRule):
+        return rule.greedy
+      return Exact() if rule is None else rule
     if self.drafts_trees:
       return Drawn(self.sampling)
-    rule = Rejection() if self.rule is None else self.rule
+    rule = Rejection() if rule is None else rule
     assert isinstance(rule, ComparingRule)  # by `settle`
     return Warped(rule, self.sampling)

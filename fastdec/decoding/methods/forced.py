@@ -1,8 +1,9 @@
 """Drafts of the tokens that a constraint forces.
 
-Where only one text can follow, such as the names in a JSON object, its tokens are guesses that need
-no model. The draft is a chain of the longest tokens of that text, up to where several texts can
-follow. A target that spells the text by other tokens writes those: as always, it decides.
+Where only one text can follow, such as the names in a JSON object, no model is needed to guess its
+tokens. The draft is a chain of the longest tokens of that text, up to the place where several texts
+can follow. If the target spells the text with other tokens, it writes those: as always, the target
+decides.
 """
 
 import jax.numpy as jnp
@@ -23,8 +24,8 @@ from fastdec.struct import Bound
 class Forced(LoopStrategy):
   """Decoding under a constraint, with the tokens that it forces as guesses (`methods.forced`).
 
-  It needs no training, and is lossless: without `sampling` it is greedy decoding under the
-  constraint, with it the law of `Sample` under it.
+  It needs no training and is lossless: the output is that of greedy decoding under the constraint
+  or, with `sampling`, has the distribution of `Sample` under it.
 
   Args:
     k: block size, at least 2: at most k - 1 tokens are guessed.
@@ -46,7 +47,7 @@ class Forced(LoopStrategy):
 
 @struct.pytree
 class ForcedDrafter:
-  """Drafter of forced tokens. Its state is each row's state of the constraint."""
+  """Drafter of forced tokens. Its state is the constraint's state of each row."""
 
   nodes: int = struct.static()  # a chain, the root included
 
@@ -59,6 +60,7 @@ class ForcedDrafter:
     self, target: Bound, state: Int[Array, ' b'], root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Int[Array, ' b']]:
     constraint, at = _constraint_of(target), state
+    # After a node that nothing forces, the token is arbitrary, and no node is acceptable.
     tokens, is_forced = [root], [jnp.ones_like(root, bool)]
     for _ in range(self.nodes - 1):
       forced = jnp.where(at < 0, -1, constraint.forced[at])
@@ -83,6 +85,6 @@ def _constraint_of(target: Bound) -> ForcingLaw:
     if isinstance(law, ForcingLaw):
       return law
   raise UserError(
-    'Forced drafts what a constraint forces, and there is none: give constraint=..., or decode by'
-    ' another strategy'
+    'Forced needs a constraint, and there is none: give constraint=..., or decode with another'
+    ' strategy'
   )

@@ -1,9 +1,9 @@
 """Drafting of an image's intensities by its model's linear forecast, without training.
 
-Each guess is the forecast behind the guesses before (`models.forecast`), as a whole number. It
-costs a few dozen multiplications. Guesses are wrong where the model departs from its forecast.
-Weights fitted to the model's own outputs (`fit_forecast`) give smoother images, and longer blocks
-within a distance; exact blocks may be shorter (docs/results).
+Each guess is the model's forecast after the guesses before it (`models.forecast`), rounded to a
+whole number. It costs a few dozen multiplications. Guesses are wrong where the model departs from
+its forecast. Weights fitted to the model's own outputs (`fit_forecast`) give smoother images, and
+longer blocks with `Distance`; blocks with `Exact` may be shorter (docs/results).
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Image:
-  """All intensities so far, the root's last, and the small picture."""
+  """All intensities so far, the root included, and the small picture."""
 
   text: Text
   memory: Any
@@ -101,7 +101,7 @@ class LinearForecast(LoopStrategy):
 def fit_forecast(
   model: Any, inputs: Shaped[np.ndarray, '...'], outputs: Shaped[np.ndarray, '...']
 ) -> Float[np.ndarray, 'phases width']:
-  """Returns weights for `LinearForecast` by least squares on a model's outputs; 100 images will do.
+  """Returns weights for `LinearForecast` by least squares on a model's outputs; 100 images suffice.
 
   Args:
     model: an image model with forecast=True.
@@ -117,7 +117,7 @@ def fit_forecast(
   if outputs.dtype != np.uint8 or outputs.shape != (len(inputs), side, side, 3):
     have = f'{outputs.dtype}{list(outputs.shape)}'
     raise UserError(
-      f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one of each input, not {have}'
+      f'outputs must be uint8[{len(inputs)}, {side}, {side}, 3], one for each input, not {have}'
     )
   return model.fit_forecast(inputs, outputs)
 

@@ -15,7 +15,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class NoDraft:
-  """Drafter of the root alone."""
+  """Drafter that drafts nothing: the root is the only node."""
 
   nodes = 1
 
@@ -33,7 +33,7 @@ class NoDraft:
 
 @struct.pytree
 class Greedy(LoopStrategy):
-  """The most likely token, one a call."""
+  """Decoding of the most likely token, one a call."""
 
   @property
   def drafter(self) -> Drafter:
@@ -45,7 +45,7 @@ class Greedy(LoopStrategy):
 
 @struct.pytree
 class Sample(LoopStrategy):
-  """A token drawn from the model's law, one a call; `decode` needs a key.
+  """Decoding of tokens drawn from the model's distribution, one a call; `decode` needs a key.
 
   Args:
     sampling: how tokens are drawn; or its settings, as `Sample(temperature=0.8, top_k=40)`.
@@ -60,7 +60,7 @@ class Sample(LoopStrategy):
     if sampling is None:
       sampling = Sampling(*values, **settings)
     elif values or settings:
-      raise UserError('sampling= and its settings are both given to Sample: give one of them')
+      raise UserError('Sample needs sampling= or the settings, but both are given: leave one out')
     drawn = check_sampling(sampling)
     if drawn is None:
       raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')

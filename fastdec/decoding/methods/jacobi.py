@@ -1,19 +1,19 @@
 """Jacobi decoding (Santilli et al. 2023): the model's last predictions of k - 1 tokens are guesses.
 
-Each call reads the root and the guesses, a chain, and predicts the token behind each of them. A
-guess is accepted, as always, if it equals the model's prediction behind accepted tokens. The
-predictions behind the others, perhaps out of date, are the next call's guesses.
+Each call reads the root and a chain of guesses, and predicts the token after each of them. A guess
+is accepted, as always, if it equals the model's prediction after accepted tokens. The predictions
+after the other guesses may be out of date; they are the next call's guesses.
 
     text     The cat
     call 1   guesses  dog dog      the model says   sat in the        accepted: none; bonus: sat
     call 2   guesses  in  the      the model says   on  the mat       accepted: none; bonus: on
     call 3   guesses  the mat      the model says   the mat .         accepted: the mat; bonus: .
 
-A guess is right only if the model says it too early, after wrong tokens. `Lookahead` makes more of
-the same predictions. Its window remembers the last N - 1 calls instead of one: a column is an
-n-gram, each of whose tokens was predicted after the token before. These n-grams are verified when
-their first token comes up, later and elsewhere. Jacobi would be lookahead with N = 2, its window's
-only row the guess.
+A guess is right only if the model predicts it early, after wrong tokens. `Lookahead` gets more from
+the same predictions. Its window remembers the last N - 1 calls instead of one. A column of it is an
+n-gram, in which each token was predicted after the token before. These n-grams are verified when
+their first token comes up later, at any place. Jacobi would be lookahead with N = 2, where the
+window has the guess as its only row.
 """
 
 import jax.numpy as jnp
@@ -33,8 +33,8 @@ from fastdec.struct import Bound
 class Jacobi(LoopStrategy):
   """Decoding with the model's predictions of the last call as guesses (`methods.jacobi`).
 
-  It needs no training, and is lossless: without `sampling` it is greedy decoding, with it the
-  law of `Sample`.
+  It needs no training and is lossless: the output is that of greedy decoding or, with `sampling`,
+  has the distribution of `Sample`.
 
   Args:
     k: block size, at least 2: k - 1 tokens are guessed.
@@ -68,6 +68,6 @@ class JacobiDrafter:
     return Draft(jnp.concatenate([root[:, None], state], axis=1), Topology.chain(self.nodes)), state
 
   def observe(self, target: Bound, state: Int[Array, 'b _'], step: Step) -> Int[Array, 'b _']:
-    """Returns the predictions behind the bonus; the last one is repeated for missing ones."""
+    # The predictions after the bonus are the guesses. The last one fills the places without one.
     place = step.count[:, None] + jnp.arange(self.nodes - 1, dtype=jnp.int32)[None]
     return jnp.take_along_axis(argmax(step.logits), jnp.minimum(place, self.nodes - 1), axis=1)

@@ -71,7 +71,7 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
   if published is None:
     known = ', '.join(PUBLISHED)
     raise UserError(
-      f'{shown(str(name))} is no published tree: known are {known}; a JSON file of paths'
+      f'{shown(str(name))} is not a published tree: known are {known}; a JSON file of paths'
       ' of ranks will do too'
     )
   choices = []

@@ -1,8 +1,8 @@
-"""Section 3 of Stern et al. 2018 as written: predict (by an own model call), verify, accept.
+"""Section 3 of Stern et al. 2018 as written: predict (with a call of the model), verify, accept.
 
-The drafter keeps its own cache. Once the verified tokens are known, it runs the target over them
+The drafter has its own cache. Once the verified tokens are known, it runs the target over them
 again to get the hidden state for its heads. `HeadsDrafter` takes that state from the verifying call
-instead (section 4): the same drafts for half the calls.
+instead (section 4): it makes the same drafts with half the calls.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class Pending:
-  """A cache of all committed tokens but the last block's, and these."""
+  """A cache of all committed tokens except the last block's, and the last block."""
 
   cache: Cache
   tokens: Int[Array, 'b n']  # the last block's committed tokens
@@ -31,7 +31,7 @@ class Pending:
 
 @struct.pytree
 class TwoCallDrafter:
-  """Drafter of the same tokens as `HeadsDrafter`, with one more call of the target each time."""
+  """Drafter of the same tokens as `HeadsDrafter`, with a call of the target for each draft."""
 
   heads: Bound
   nodes: int = struct.static()  # a chain
@@ -65,14 +65,17 @@ class TwoCallDrafter:
 
 @struct.pytree
 class BlockwiseTwoCalls(Blockwise):
-  """Blockwise parallel decoding as section 3 states it, with a second call an iteration.
+  """Blockwise parallel decoding as section 3 describes it, with a second call in each iteration.
 
-  `draft_calls` counts these. Output and block sizes equal `Blockwise`'s; it is kept for comparison,
-  and as a test's oracle."""
+  `draft_calls` counts the second calls. Output and block sizes are those of `Blockwise`. This
+  strategy is there for comparison, and as an oracle of tests.
+  """
 
   drafts_for = None
 
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None  # by __post_init__
-    return TwoCallDrafter(Bound(*self.heads), self.k, int(self.window)) if self.k > 1 else NoDraft()
+    if self.k == 1:
+      return NoDraft()
+    return TwoCallDrafter(Bound(*self.heads), self.k, int(self.window))

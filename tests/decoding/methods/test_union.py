@@ -106,7 +106,7 @@ def test_each_reads_its_own_layers_in_its_own_order():
   (fd.Jacobi(4), 'Jacobi cannot be a part of Union'),
   (fd.Greedy(), 'Greedy cannot be a part of Union'),
   (fd.Speculative(hash_kit().draft), 'Speculative cannot be a part of Union'),
-  (fd.PromptLookup, 'PromptLookup.* is no strategy'),
+  (fd.PromptLookup, 'PromptLookup.* is not a strategy'),
   (fd.PromptLookup(sampling=fd.Sampling(0.5)), 'without a rule or sampling, and sampling to Union'),
   (fd.Blockwise(hash_kit().heads('separate'), rule=fd.TopN(2)), 'this Blockwise cannot be'),
 ])  # fmt: skip
