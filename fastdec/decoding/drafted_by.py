@@ -9,10 +9,10 @@ from fastdec.struct import Bound
 
 
 def check_draft(part: Any, name: str, wanted: type) -> Bound:
-  """Returns heads, a draft network or a draft model with its parameters.
+  """Returns a module with its parameters: heads, a draft network or a draft model.
 
   Raises:
-    UserError: something else than a pair, or a draft for another strategy.
+    UserError: something else than a pair, or a module that another strategy takes.
   """
   draft = struct.bound(part, name)
   if not isinstance(draft.module, wanted):

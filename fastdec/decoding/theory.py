@@ -41,7 +41,7 @@ def speedup(alpha: Number, gamma: Number, c: Number) -> float:
 
 
 def operations(alpha: Number, gamma: Number, c: Number) -> float:
-  """Arithmetic operations per token, over those of one token a call (theorem 3.11).
+  """Arithmetic operations per token, as a ratio to those of one token a call (theorem 3.11).
 
   It is (gamma c + gamma + 1) / `expected_tokens`, where c is the ratio of operations, not of time.
 
@@ -53,19 +53,19 @@ def operations(alpha: Number, gamma: Number, c: Number) -> float:
 
 
 def best_gamma(alpha: Number, c: Number) -> int:
-  """Returns the gamma of the highest `speedup`, the lowest among equals; 0 if alpha <= c.
+  """Returns the gamma with the highest `speedup`, the lowest if several are equal; 0 if alpha <= c.
 
   Raises:
-    UserError: as `speedup`; or every longer draft is faster still: c = 0, or alpha = 1 and c < 1.
+    UserError: as `speedup`; or longer drafts are always faster: c = 0, or alpha = 1 and c < 1.
   """
   _check(alpha, 0, c)
   if alpha > c and (c == 0 or alpha == 1):
     raise UserError(
-      f'alpha={alpha} and c={c} have no best gamma, longer is always faster: give'
+      f'alpha={alpha} and c={c} have no best gamma, because longer drafts are always faster: give'
       ' alpha < 1 and c > 0'
     )
   gamma, tokens = 0, 1.0
-  # The speed-up rises while one more draft brings more tokens than other calls would in its time.
+  # The speed-up rises while one more draft adds more tokens than other calls would in its time.
   while alpha ** (gamma + 1) * (gamma * c + 1) > c * tokens:
     gamma += 1
     tokens += alpha**gamma
@@ -74,8 +74,8 @@ def best_gamma(alpha: Number, c: Number) -> int:
 
 def _check(alpha: Number, gamma: Number, c: Number = 0.0) -> None:
   if not 0 <= alpha <= 1:
-    raise UserError(f'alpha={alpha} is no probability of acceptance: give 0 to 1')
+    raise UserError(f'alpha={alpha} is not a probability of acceptance: give 0 to 1')
   if not (np.isfinite(gamma) and gamma == int(gamma) and gamma >= 0):
-    raise UserError(f'gamma={gamma} is no number of drafted tokens: give 0, 1, 2, ...')
+    raise UserError(f'gamma={gamma} is not a number of drafted tokens: give 0, 1, 2, ...')
   if not 0 <= c < float('inf'):
-    raise UserError(f'c={c} is no ratio of costs: give 0 or more')
+    raise UserError(f'c={c} is not a ratio of costs: give 0 or more')

@@ -1,7 +1,7 @@
 """The tree of a draft's nodes. A chain is a tree; greedy decoding is the one-node tree.
 
-Static trees are NumPy: they are known when the program is compiled. Dynamic ones have parents as
-data, one tree a row; the loop computes their arrays by the same formulas.
+Static trees are NumPy arrays: they are known when the program is compiled. In dynamic ones, parents
+are data, with one tree for each row; the loop computes their other arrays by the same formulas.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ NO_NODE = -1  # pads `Topology.paths`
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
-  """A draft's tree; static ones are hashable, and equal when all their arrays are.
+  """A draft's tree. Static trees are hashable, and equal if all their arrays are.
 
   from_choices([[0], [1], [0, 0]]) -> nodes root, a, b, aa
     parents [-1, 0, 0, 1]    depths [0, 1, 1, 2]    ranks [0, 0, 1, 0]
@@ -46,37 +46,44 @@ class Topology:
 
     Args:
       parents: int[n] (NumPy or a list: static), or int[b, n] (data). NO_PARENT, which is -1, for
-        the root; for each other node one that stands before it.
+        the root; for each other node the number of a node before it.
       ranks: the same shape; None: siblings are numbered from 0 in their order. Siblings of a static
-        tree must have different ranks: equal ones are one token twice, and a rule that draws would
-        choose the luckier of the two.
+        tree must have different ranks: with equal ranks they would be the same token, and a rule
+        that draws would draw below both and keep the longer path.
       acceptable: bool, the same shape; None: all true. The root always is.
 
     Raises:
       UserError: static parents that do not make a tree, or static siblings of one rank.
     """
     if isinstance(parents, np.ndarray | list | tuple):
-      parents = _checked_parents(parents)
+      parents = _check_parents(parents)
     xp = np if isinstance(parents, np.ndarray) else jnp
     parents = parents.astype(np.int32)
     n = parents.shape[-1]
     rows = (1,) * (parents.ndim - 1)
-    # [i, j]: j is i's parent
+
+    # A node sees itself and its parent; each product doubles how far up it sees. Products of floats
+    # are an order of magnitude faster than those of integers. adjacent[i, j]: j is i's parent.
     adjacent = xp.arange(n, dtype=np.int32).reshape(*rows, 1, n) == parents[..., None]
     mask = adjacent | xp.eye(n, dtype=bool).reshape(*rows, n, n)
-    for _ in range(max(n - 2, 0).bit_length()):  # paths double in length each time, from 1
-      # products of floats are an order of magnitude faster than those of integers
+    for _ in range(max(n - 2, 0).bit_length()):
       steps = mask.astype(np.float32)
       mask = steps @ steps > 0
     depths = mask.sum(-1, dtype=np.int32) - 1
     deepest = int(np.max(depths)) if isinstance(parents, np.ndarray) else n - 1
-    ranks = _numbered(parents) if ranks is None else xp.asarray(ranks, np.int32)
+
+    if ranks is None:  # is_before[i, j]: j is before i
+      is_before = np.tri(n, k=-1, dtype=bool).reshape(*rows, n, n)
+      is_sibling = parents[..., :, None] == parents[..., None, :]
+      ranks = (is_before & is_sibling).sum(-1, dtype=np.int32)
+    ranks = xp.asarray(ranks, np.int32)
     if isinstance(ranks, np.ndarray):
       _check_ranks(parents, ranks)
-    acceptable = xp.ones_like(parents, dtype=bool) if acceptable is None else acceptable
-    acceptable = (
-      np.asarray(acceptable, bool) if isinstance(acceptable, list | tuple) else acceptable
-    )
+
+    if acceptable is None:
+      acceptable = xp.ones_like(parents, dtype=bool)
+    elif isinstance(acceptable, list | tuple):
+      acceptable = np.asarray(acceptable, bool)
     if acceptable.shape[-1:] != (n,):
       raise UserError(
         f'acceptable has shape {list(acceptable.shape)}: give one for each of the {n} nodes'
@@ -90,9 +97,9 @@ class Topology:
 
   @classmethod
   def from_choices(cls, choices: Sequence[Sequence[int]]) -> 'Topology':
-    """Makes the tree of Medusa's `choices`: each a path of ranks below the unlisted root.
+    """Makes the tree of Medusa's `choices`: a path of ranks for each node but the root.
 
-    Nodes stand root first, then by (depth, path in lexicographic order).
+    The root is the first node. The others are sorted by depth, then by path.
 
     >>> tree = Topology.from_choices([[0], [1], [0, 0]])
     >>> tree.parents.tolist(), tree.depths.tolist()
@@ -101,10 +108,10 @@ class Topology:
     [[0, 2, -1], [0, 1, 3]]
 
     Raises:
-      UserError: something else than a path of ranks, a path without its parent, or one listed
+      UserError: something else than a path of ranks, a path without its parent, or the same path
         twice.
     """
-    paths = sorted(_paths_of(choices), key=lambda path: (len(path), path))
+    paths = sorted(_check_paths(choices), key=lambda path: (len(path), path))
     index: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
       if path in index:
@@ -148,14 +155,12 @@ class Topology:
     return paths
 
   def path_to(self, node: Int[Array, ' b']) -> Int[Array, 'b m']:
-    """Node indices from the root down to each row's `node`, then 0; m = max_depth + 1."""
-    mask_bn = (
-      jnp.asarray(self.mask)[node]
-      if self.mask.ndim == 2
-      else take_node(jnp.asarray(self.mask), node)
-    )
+    """Returns the nodes from the root down to each row's `node`, then 0; m = max_depth + 1."""
+    mask = jnp.asarray(self.mask)
+    mask_bn = mask[node] if mask.ndim == 2 else take_node(mask, node)
     depths_bn = jnp.broadcast_to(self.depths, mask_bn.shape)
-    depth_m, index_n = (jnp.arange(size, dtype=jnp.int32) for size in (self.max_depth + 1, self.n))
+    depth_m = jnp.arange(self.max_depth + 1, dtype=jnp.int32)
+    index_n = jnp.arange(self.n, dtype=jnp.int32)
     at_depth_bmn = mask_bn[:, None] & (depths_bn[:, None] == depth_m[None, :, None])
     return jnp.where(at_depth_bmn, index_n[None, None], 0).sum(-1, dtype=jnp.int32)
 
@@ -163,12 +168,9 @@ class Topology:
     return (self.n, *(x.tobytes() for x in (self.parents, self.ranks, self.acceptable)))
 
   def __eq__(self, other: object) -> bool:
-    return (
-      isinstance(other, Topology)
-      and self.is_static
-      and other.is_static
-      and self._key() == other._key()
-    )
+    if not (isinstance(other, Topology) and self.is_static and other.is_static):
+      return False
+    return self._key() == other._key()
 
   def __hash__(self) -> int:
     if not (self.is_static and isinstance(self.acceptable, np.ndarray)):
@@ -176,15 +178,16 @@ class Topology:
     return hash(self._key())
 
 
-def _paths_of(choices: Any) -> list[tuple[int, ...]]:
+def _check_paths(choices: Any) -> list[tuple[int, ...]]:
   """Checks that a tree's choices are paths of ranks, and returns them."""
-  if not _is_listing(choices):
+  if not isinstance(choices, Iterable) or isinstance(choices, str):
     raise UserError(
       f'{shown(choices)} is not a tree: give paths of ranks, such as [[0], [0, 0], [1]]'
     )
   paths = []
   for choice in itertools.islice(choices, MOST_NODES):
-    ranks = list(choice) if _is_listing(choice) else []
+    is_list = isinstance(choice, Iterable) and not isinstance(choice, str)
+    ranks = list(choice) if is_list else []
     if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
       raise UserError(
         f'choice {shown(choice)} is not a path of ranks: give a list of one or more numbers from 0'
@@ -194,21 +197,15 @@ def _paths_of(choices: Any) -> list[tuple[int, ...]]:
   return paths
 
 
-def _is_listing(value: Any) -> bool:
-  return isinstance(value, Iterable) and not isinstance(value, str)
-
-
-def _checked_parents(parents: Any) -> np.ndarray:
-  """Checks and returns the parents of a static tree; raises UserError unless they make one."""
+def _check_parents(parents: Any) -> np.ndarray:
+  """Returns the parents of a static tree; raises UserError unless they make a tree."""
   array = np.asarray(parents)
   size('nodes', array.size, 0, 'the nodes of a tree')
-  is_list = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer)
-  if (
-    not is_list
-    or array[0] != NO_PARENT
-    or (array[1:] < 0).any()
-    or (array >= np.arange(array.size)).any()
-  ):
+  is_tree = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer)
+  if is_tree:
+    is_before = array < np.arange(array.size)
+    is_tree = array[0] == NO_PARENT and bool((array[1:] >= 0).all() and is_before.all())
+  if not is_tree:
     raise UserError(
       f'parents={shown(array.tolist())} do not make a tree: give -1 for node 0, the root, and for'
       ' each other node the number of a node before it'
@@ -216,16 +213,8 @@ def _checked_parents(parents: Any) -> np.ndarray:
   return array
 
 
-def _numbered(parents: Int[Array | np.ndarray, '*b n']) -> Int[Array | np.ndarray, '*b n']:
-  """Numbers each node among its siblings, from 0 in their order."""
-  n = parents.shape[-1]
-  # [i, j]: j stands before i
-  is_before = np.tri(n, k=-1, dtype=bool).reshape(*(1,) * (parents.ndim - 1), n, n)
-  return (is_before & (parents[..., :, None] == parents[..., None, :])).sum(-1, dtype=np.int32)
-
-
 def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -> None:
-  """Raises UserError unless each node has a rank, and siblings have different ones."""
+  """Raises UserError unless each node has a rank, and siblings have different ranks."""
   places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
   if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
     raise UserError(

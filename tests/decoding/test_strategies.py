@@ -387,7 +387,7 @@ def test_p1_may_be_transformed():
 
 def test_more_choices_than_words_and_more_tokens_than_positions_are_refused():
   params, choices = params_made('random', 'transformer'), [[rank] for rank in range(VOCAB + 1)]
-  with pytest.raises(fd.UserError, match='asks a head for 14'):
+  with pytest.raises(fd.UserError, match='needs 14 choices of a head'):
     fd.decode(MODEL, params, SOURCE, fd.Medusa(kit('random').heads('separate'), choices))
   with pytest.raises(fd.UserError, match='lower max_len to 1024 or less'):
     fd.decode(MODEL, params, SOURCE, fd.Greedy(), max_len=1025)

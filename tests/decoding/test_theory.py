@@ -54,7 +54,7 @@ def test_best_gamma_is_the_argmax(alpha, c):
 
 
 @pytest.mark.parametrize(('make', 'words'), [
-  (lambda: fd.theory.expected_tokens(1.1, 3), 'alpha=1.1 is no probability'),
+  (lambda: fd.theory.expected_tokens(1.1, 3), 'alpha=1.1 is not a probability'),
   (lambda: fd.theory.expected_tokens(float('nan'), 3), 'alpha=nan'),
   (lambda: fd.theory.speedup(0.5, -1, 0), 'gamma=-1'),
   (lambda: fd.theory.speedup(0.5, 1.5, 0), 'gamma=1.5'),

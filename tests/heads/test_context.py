@@ -134,7 +134,7 @@ def test_a_model_without_embeddings_and_too_many_ranks_are_named(heads, target):
   with pytest.raises(UserError, match='Blind has no embedding'):
     draft_tokens(heads, Bound(Blind(MODEL.config), target.params), HIDDEN, ROOT, TREE)
   wide = Topology.from_choices([[rank] for rank in range(70)])
-  with pytest.raises(UserError, match='asks a head for 70 choices, and there are 60 words'):
+  with pytest.raises(UserError, match='needs 70 choices of a head, and there are 60 words'):
     draft_tokens(heads, target, HIDDEN, ROOT, wide)
 
 
@@ -176,6 +176,6 @@ def test_a_window_is_a_whole_number(heads, window):
 
 def test_few_words_have_no_window(heads):
   with pytest.raises(
-    UserError, match='guess among few words, which have no order of ids: leave window out'
+    UserError, match='have a short vocabulary, whose ids are not in order: leave window out'
   ):
     fd.Blockwise((heads.module, heads.params | {'ids': jnp.arange(5)}), window=1)

@@ -1,8 +1,8 @@
 """Running beams and finished hypotheses of rows, and their extension by one token.
 
 Running beams all have the same length. An end token, or the row's limit, finishes a hypothesis.
-Ties go to the lower beam, then to the lower token id; a finished hypothesis stays before its
-equals.
+Among equal scores the lower beam comes first, then the lower token id; a hypothesis that was
+finished earlier comes before later ones.
 """
 
 import dataclasses
@@ -19,7 +19,10 @@ NEVER = -jnp.inf  # score of an empty slot
 
 @struct.pytree
 class Beams:
-  """g groups of w running beams and w finished hypotheses a row; a single group has no axis g."""
+  """For each row g groups of w running beams and w finished hypotheses.
+
+  Some functions work on a single group: then the arrays have no axis g.
+  """
 
   tokens: Int[Array, 'b *g w t']  # of the running beams, valid before the row's length
   scores: Float[Array, 'b *g w']  # summed log-probabilities, best first
@@ -34,32 +37,27 @@ class Beams:
   ) -> 'Beams':
     """Makes beams of shape (b, g, w) before the first token.
 
-    One beam a group runs, as equal ones would find the same continuations."""
+    Only one beam of each group runs, since equal beams would find the same continuations.
+    """
     pad, never = jnp.full((*shape, max_len), pad_id, jnp.int32), jnp.full(shape, NEVER, dtype)
     return cls(pad, never.at[..., 0].set(0.0), pad, never, jnp.zeros(shape, jnp.int32), pad_id)
 
   def end_at_once(self, rows: Bool[Array, ' b'], eos_id: int) -> 'Beams':
-    """Replaces the hypotheses of these rows by a single one: the end token alone, with score 0."""
-
-    def put(new: Array, old: Array) -> Array:
-      return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
+    """Replaces the hypotheses of these rows by a single one: only the end token, with score 0."""
+    tokens = jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id)
+    scores = jnp.full_like(self.scores, NEVER).at[:, 0, 0].set(0.0)
+    lengths = jnp.zeros_like(self.finished_lengths).at[:, 0, 0].set(1)
+    where_b11 = rows[:, None, None]
     return dataclasses.replace(
       self,
-      finished=put(
-        jnp.full_like(self.finished, self.pad_id).at[:, 0, 0, 0].set(eos_id), self.finished
-      ),
-      finished_scores=put(
-        jnp.full_like(self.scores, NEVER).at[:, 0, 0].set(0.0), self.finished_scores
-      ),
-      finished_lengths=put(
-        jnp.zeros_like(self.finished_lengths).at[:, 0, 0].set(1), self.finished_lengths
-      ),
+      finished=jnp.where(where_b11[..., None], tokens, self.finished),
+      finished_scores=jnp.where(where_b11, scores, self.finished_scores),
+      finished_lengths=jnp.where(where_b11, lengths, self.finished_lengths),
     )
 
   def extend(
     self,
-    law: Float[Array, 'b w v'],
+    log_p: Float[Array, 'b w v'],
     length: Int[Array, ' b'],
     limit: Int[Array, ' b'],
     eos_ids: tuple[int, ...],
@@ -67,13 +65,13 @@ class Beams:
   ) -> tuple['Beams', Int[Array, 'b w']]:
     """Adds one more token to one group.
 
-    Only the best w continuations may finish, as in fairseq and Hugging Face; the best w of the
-    others go on.
+    Only the best w continuations can finish, as in fairseq and Hugging Face; the best w of the
+    others continue.
 
     Args:
-      law: score of each token behind each beam; minus infinity if it is ruled out.
+      log_p: the log-probability of each token after each beam; minus infinity if it is ruled out.
       length: tokens of the running beams.
-      limit: a continuation that reaches this number of tokens is finished, whatever it ends with.
+      limit: a continuation that reaches this number of tokens is finished, with any last token.
       eos_ids: the end tokens.
       penalty: divides the scores of finished hypotheses.
 
@@ -81,9 +79,11 @@ class Beams:
       The group, and the beam that each of its running beams continues.
     """
     b, w, t = self.tokens.shape
-    v = law.shape[-1]
-    count = min(w * (1 + len(eos_ids)), w * v)  # enough for w that go on
-    scores, index = jax.lax.top_k((self.scores[..., None] + law).reshape(b, -1), count)
+    v = log_p.shape[-1]
+
+    # The best continuations of all beams: enough that w of them continue.
+    count = min(w * (1 + len(eos_ids)), w * v)
+    scores, index = jax.lax.top_k((self.scores[..., None] + log_p).reshape(b, -1), count)
     origin, token = index // v, (index % v).astype(jnp.int32)
     n = length + 1
     is_end = jnp.isin(token, jnp.array(eos_ids, jnp.int32)) | (n >= limit)[:, None]
@@ -92,24 +92,28 @@ class Beams:
       is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1)
     )
 
+    # Hypotheses that finish now join the finished ones, of which the best w stay.
     divisor = penalty(n).astype(scores.dtype)
     ended = jnp.where(is_end & (jnp.arange(count) < w)[None], scores / divisor[:, None], NEVER)
 
-    def both(old: Array, new: Array) -> Array:
+    def join(old: Array, new: Array) -> Array:
       return jnp.concatenate([old, new.astype(old.dtype)], axis=1)
 
-    finished_scores, best = jax.lax.top_k(both(self.finished_scores, ended), w)
-    lengths = both(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
-    running, going_on = jax.lax.top_k(jnp.where(is_end, NEVER, scores), w)
+    finished_scores, best = jax.lax.top_k(join(self.finished_scores, ended), w)
+    finished = jnp.take_along_axis(join(self.finished, tokens), best[..., None], axis=1)
+    lengths = join(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
+
+    # The best w of the others run on.
+    running, kept = jax.lax.top_k(jnp.where(is_end, NEVER, scores), w)
     beams = dataclasses.replace(
       self,
-      tokens=jnp.take_along_axis(tokens, going_on[..., None], axis=1),
+      tokens=jnp.take_along_axis(tokens, kept[..., None], axis=1),
       scores=running,
-      finished=jnp.take_along_axis(both(self.finished, tokens), best[..., None], axis=1),
+      finished=finished,
       finished_scores=finished_scores,
       finished_lengths=jnp.take_along_axis(lengths, best, axis=1),
     )
-    return beams, jnp.take_along_axis(origin, going_on, axis=1)
+    return beams, jnp.take_along_axis(origin, kept, axis=1)
 
   def is_over(
     self,
@@ -118,7 +122,7 @@ class Beams:
     penalty: LengthPenalty,
     early_stopping: bool | str,
   ) -> Bool[Array, ' b']:
-    """True if the search of one group has ended: no beam runs, or none is promising (`Beam`)."""
+    """True if the search of one group has ended: no beam runs, or none can win (`Beam`)."""
     best, worst = self.scores[:, 0], self.finished_scores[:, -1]
     full = worst > NEVER
     if early_stopping is True:
@@ -135,19 +139,14 @@ class Beams:
     """
     b, g, w, t = self.finished.shape
     scores, order = jax.lax.top_k(self.finished_scores.reshape(b, -1), g * w)
-
-    def pick(x: Array, order: Array) -> Array:
-      return jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
-
-    tokens, lengths = (
-      pick(self.finished.reshape(b, -1, t), order),
-      pick(self.finished_lengths.reshape(b, -1), order),
-    )
-    if g > 1:
+    tokens = jnp.take_along_axis(self.finished.reshape(b, -1, t), order[..., None], axis=1)
+    lengths = jnp.take_along_axis(self.finished_lengths.reshape(b, -1), order, axis=1)
+    if g > 1:  # groups may find the same text: the better one stays
       same = (tokens[:, :, None] == tokens[:, None]).all(-1)
       again = (same & jnp.tri(g * w, k=-1, dtype=bool)[None]).any(-1)
       scores, order = jax.lax.top_k(jnp.where(again, NEVER, scores), g * w)
       is_there = scores > NEVER
-      tokens = jnp.where(is_there[..., None], pick(tokens, order), self.pad_id)
-      lengths = jnp.where(is_there, pick(lengths, order), 0)
+      tokens = jnp.take_along_axis(tokens, order[..., None], axis=1)
+      tokens = jnp.where(is_there[..., None], tokens, self.pad_id)
+      lengths = jnp.where(is_there, jnp.take_along_axis(lengths, order, axis=1), 0)
     return tokens[:, :n], scores[:, :n], lengths[:, :n]

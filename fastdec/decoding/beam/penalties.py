@@ -1,4 +1,4 @@
-"""Changes of beam search to the model's law: length penalties, forbidden and penalised tokens."""
+"""What beam search adds to the model's scores: length penalties, and tokens that would repeat."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,10 +13,10 @@ ALPHA = 'a number alpha, or PowerPenalty(alpha)'
 
 @runtime_checkable
 class LengthPenalty(Protocol):
-  """A frozen pytree: n tokens with summed log-probability s have the score s / penalty(n)."""
+  """A frozen pytree: n tokens whose log-probabilities sum to s have the score s / penalty(n)."""
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    """Returns the divisor for n generated tokens, the end token counted."""
+    """Returns the divisor for n generated tokens, the end token included."""
     ...
 
 
@@ -34,7 +34,8 @@ class GNMTPenalty:
     struct.assign(self, alpha=number('a length penalty of ', self.alpha, ALPHA))
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return _power((5.0 + n.astype(float)) / 6.0, self.alpha)
+    base = (5.0 + n.astype(float)) / 6.0
+    return base ** jnp.asarray(self.alpha, base.dtype)
 
 
 @struct.pytree
@@ -51,17 +52,14 @@ class PowerPenalty:
     struct.assign(self, alpha=number('a length penalty of ', self.alpha, ALPHA))
 
   def __call__(self, n: Int[Array, '*b']) -> Float[Array, '*b']:
-    return _power(n.astype(float), self.alpha)
-
-
-def _power(x: Float[Array, '*b'], alpha: Any) -> Float[Array, '*b']:
-  return x ** jnp.asarray(alpha, x.dtype)
+    base = n.astype(float)
+    return base ** jnp.asarray(self.alpha, base.dtype)
 
 
 def repeats(
   tokens: Int[Array, 'r t'], length: Int[Array, ' r'], ngram: int, vocab_size: int
 ) -> Bool[Array, 'r v']:
-  """Mask of next tokens that would repeat an n-gram of size `ngram` of the first `length` tokens.
+  """Returns a mask of next tokens that would repeat an n-gram of the first `length` tokens.
 
   tokens a b c a b, ngram 3 -> c
   """

@@ -1,7 +1,7 @@
 """Drafting by a one-pass draft network (DFlash, DSpark 2026): all guesses of a block at once.
 
-The network scores the words, or its best few, for each token of the block. A bias from the token
-guessed before puts them in order (`lattice`). Their best path is a chain, their best paths together
+The network scores all words, or its best few, for each token of the block. A bias from the token
+guessed before reorders them (`lattice`). Their best path is a chain, and their best paths together
 are a tree. After each call the target's features of the accepted tokens go into the network's
 cache, for its next pass.
 """
@@ -41,16 +41,16 @@ WIDTH = 8  # of trees that grow: children of each node, and nodes of each level 
 class BlockDraft(DraftsWithProbs):
   """Decoding with a one-pass draft network. Lossless with the default rules.
 
-  With `sampling` a chain is drawn, each token from its law biased by the token before, and
-  accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
-  accepted.
+  With `sampling` a chain is drawn, each token from a distribution biased by the token before, and
+  `Rejection` accepts it. A tree consists of the draft's best guesses; those that the target draws
+  are accepted.
 
   Args:
     draft: (module, params), a `BlockNetwork` as `load_draft` gives it.
     k: block size, the root's token included, at most the draft's own (None: its own).
-    choices: None: a chain of k - 1 tokens. A number: the draft's likeliest tree of this many nodes,
-      the root included, anew each time. Or a static tree, as `Medusa` takes it: paths of ranks, a
-      `Topology`, a name.
+    choices: None: a chain of k - 1 tokens. A number: the most likely tree with as many nodes, the
+      root included, which each draft grows. Or a static tree, as `Medusa` takes it: paths of
+      ranks, a `Topology`, a name.
     rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
     sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
@@ -87,14 +87,12 @@ class BlockDraft(DraftsWithProbs):
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     draft = Bound(*self.draft).module
     most, width = draft.k - 1, min(WIDTH, draft.choices)
-    chains = [
-      dataclasses.replace(self, k=n + 1, choices=None) for n in choose_lengths(drafted, most)
-    ]
-    trees = [
-      dataclasses.replace(self, k=None, choices=n)
-      for n in nodes or TREES
-      if growing.fits(most, width, n)
-    ]
+    chains, trees = [], []
+    for n in choose_lengths(drafted, most):
+      chains.append(dataclasses.replace(self, k=n + 1, choices=None))
+    for n in nodes or TREES:
+      if growing.fits(most, width, n):
+        trees.append(dataclasses.replace(self, k=None, choices=n))
     return interleave(chains, trees)
 
   @property
@@ -123,7 +121,9 @@ class BlockDraft(DraftsWithProbs):
 def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
   """Returns a static tree, the number of nodes of a growing one, or None for a chain.
 
-  It raises UserError for impossible choices."""
+  Raises:
+    UserError: impossible choices.
+  """
   if choices is None:
     return None
   if is_whole(choices, -(2**31), 'iu'):
@@ -132,8 +132,8 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
   tree = static_tree(choices)
   if not 1 <= tree.max_depth <= depth:
     raise UserError(
-      f'a tree {tree.max_depth} deep does not fit a block of {depth} guesses: give'
-      f' paths of 1 to {depth}'
+      f'a tree {tree.max_depth} deep does not fit into a block of {depth} guesses: give paths of'
+      f' 1 to {depth} ranks'
     )
   if tree.ranks.max() >= candidates:
     raise UserError(
@@ -180,19 +180,19 @@ class BlockDrafter:
   ) -> tuple[Draft, Seen]:
     module, params = self.draft
     states = module.read(params, target, root, state.last, state.cache)[:, : self.k - 1]
-    logits = suppress_words(
-      params, module.logits(params, target, states), target.module.suppressed_ids
-    )
-    made = self._lattice(states, logits)
+    logits = module.logits(params, target, states)
+    logits = suppress_words(params, logits, target.module.suppressed_ids)
+    candidates = self._lattice(states, logits)
     if isinstance(self.tree, int):
       width = min(WIDTH, module.choices)
-      tokens, topology = lattice.grow(made, root, width, self.tree, params.get('warmth'))
+      tokens, topology = lattice.grow(candidates, root, width, self.tree, params.get('warmth'))
       return Draft(tokens, topology, calls=1), state
     if self.sampling is not None:
-      tokens, q = lattice.sample(made, root, self.sampling.log_probs, keys, module.vocab_size)
+      log_probs = self.sampling.log_probs
+      tokens, q = lattice.sample(candidates, root, log_probs, keys, module.vocab_size)
       return Draft(tokens, Topology.chain(self.k), q, calls=1), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
-    return Draft(lattice.fill(made, root, topology), topology, calls=1), state
+    return Draft(lattice.fill(candidates, root, topology), topology, calls=1), state
 
   def observe(self, target: Bound, state: Seen, step: Step) -> Seen:
     hidden, taps = step.on_path((step.hidden, step.taps))
@@ -220,7 +220,7 @@ class BlockDrafter:
       scores, chosen = best(logits, module.choices)
       ids = module.ids(params, chosen)
       if module.markov:
-        after_bgmr = module.after(params, chosen)  # all at once: look-ups step by step are slow
+        after_bgmr = module.after(params, chosen)  # one look-up for all tokens is faster than g
     if not module.markov:
       return Lattice(scores, ids)
 

@@ -1,10 +1,10 @@
 """Drafting by an autoregressive network on the target's features: EAGLE, MTP.
 
-See Li et al. 2024 and 2025. In a chain each token is guessed from the network's own state behind
-the token before. A tree grows where the network is confident (EAGLE-2, `growing`), for any number
-of rows. After each call of the target the network reads the accepted tokens again, with the
-target's features, and forgets its rows of guesses. That is one pass for the first token of the next
-draft, and one for each level behind.
+See Li et al. 2024 and 2025. In a chain each token is guessed from the network's own state after the
+token before. A tree grows where the network is confident (EAGLE-2, `growing`), for any number of
+rows. After each call of the target the network reads the accepted tokens again, with the target's
+features, and forgets what it read of its guesses. So a draft takes one pass of the network for its
+first token, and one for each further level.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from fastdec.models.attention import node_mask
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
-# Trees that are worth trying: children of each node, and how deep they are.
+# Trees worth trying: children of each node, and depths.
 WIDTH = 8
 LEVELS = (5, 3)
 
@@ -45,9 +45,9 @@ LEVELS = (5, 3)
 class Eagle(DraftsWithProbs):
   """Decoding with an autoregressive draft network (EAGLE-1, -2, -3; MTP).
 
-  Lossless with the default rules. With `sampling` a chain is drawn from the draft's law, and
-  accepted by `Rejection`. A tree holds the draft's best guesses; the one that the target draws is
-  accepted.
+  Lossless with the default rules. With `sampling` a chain is drawn from the draft's distribution,
+  and `Rejection` accepts it. A tree consists of the draft's best guesses; those that the target
+  draws are accepted.
 
   Args:
     draft: (module, params), an `EagleNetwork` as `load_draft` gives it.
@@ -85,12 +85,11 @@ class Eagle(DraftsWithProbs):
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     chains = [dataclasses.replace(self, depth=n, width=1, nodes=None) for n in drafted or DRAFTED]
-    trees = [
-      dataclasses.replace(self, depth=depth, width=WIDTH, nodes=n)
-      for n in nodes or TREES
-      for depth in LEVELS
-      if growing.fits(depth, WIDTH, n)
-    ]
+    trees = []
+    for n in nodes or TREES:
+      for depth in LEVELS:
+        if growing.fits(depth, WIDTH, n):
+          trees.append(dataclasses.replace(self, depth=depth, width=WIDTH, nodes=n))
     return interleave(chains, trees)
 
   @property
@@ -118,18 +117,18 @@ class Read:
   """The network's memory of each row: all emitted tokens, the root included."""
 
   cache: DraftCache
-  last: Float[Array, 'b d']  # the output of its row at the root, for the first guess
+  last: Float[Array, 'b d']  # the network's output at the root, for the first guess
 
 
 class _EagleDrafter:
-  """Common part of the two drafters: reading accepted tokens with the target's features."""
+  """Common part of the two drafters: it reads accepted tokens with the target's features."""
 
   draft: Bound
   depth: int
 
   @property
   def guessed(self) -> int:
-    """Number of rows of guesses that the network reads to make a draft."""
+    """Number of guesses that the network reads to make a draft."""
     return self.depth
 
   @property
@@ -140,52 +139,50 @@ class _EagleDrafter:
     module, params = self.draft
     prompt = prefill.prompt
     slots = prefill.capacity.total + self.guessed
-    cache = module.init_cache(
-      params, source_of(target.module)(prefill.memory), len(prefill.root), slots
-    )
-    behind = _behind(prompt.tokens, prefill.root, prompt.length)
+    source = source_of(target.module)(prefill.memory)
+    cache = module.init_cache(params, source, len(prefill.root), slots)
+    following = _shift(prompt.tokens, prefill.root, prompt.length)
 
-    def read(cache: DraftCache, seen: Any, count: Int[Array, ' b']) -> tuple[DraftCache, Array]:
-      hidden, taps, behind = seen
-      read = self._read(target, hidden, taps, behind, count, cache)
-      return read.cache, read.last[:, None]
+    # A long prompt is read in chunks. The last output of each row is in its last chunk.
+    def read(cache: DraftCache, chunk: Any, count: Int[Array, ' b']) -> tuple[DraftCache, Array]:
+      hidden, taps, following = chunk
+      state = self._read(target, hidden, taps, following, count, cache)
+      return state.cache, state.last[:, None]
 
-    seen = (prefill.hidden, prefill.taps, behind)
-    cache, last = in_chunks(read, cache, seen, prompt.length, prompt.chunk)
-    _, width = chunks_of(behind.shape[1], prompt.chunk)
+    states = (prefill.hidden, prefill.taps, following)
+    cache, last = in_chunks(read, cache, states, prompt.length, prompt.chunk)
+    _, width = chunks_of(following.shape[1], prompt.chunk)
     return Read(cache, take_node(last, (prompt.length - 1) // width))
 
   def observe(self, target: Bound, state: Read, step: Step) -> Read:
     hidden, taps = step.on_path((step.hidden, step.taps))
-    behind = _behind(step.on_path(step.draft.tokens), step.root, step.count)
-    return self._read(target, hidden, taps, behind, step.count, state.cache)
+    following = _shift(step.on_path(step.draft.tokens), step.root, step.count)
+    return self._read(target, hidden, taps, following, step.count, state.cache)
 
   def _read(
     self,
     target: Bound,
     hidden: Float[Array, 'b n e'],
     taps: tuple[Float[Array, 'b n _'], ...],
-    behind: Int[Array, 'b n'],
+    following: Int[Array, 'b n'],
     count: Int[Array, ' b'],
     cache: DraftCache,
   ) -> Read:
-    """Reads the first `count` of n positions that the target has read, with the tokens behind."""
+    """Reads the first `count` of n positions of the target, each with the token after it."""
     module, params = self.draft
-    n = behind.shape[1]
     features = module.features(params, hidden, taps)
-    nodes = causal(n)
+    nodes = causal(following.shape[1])
     positions = cache.length[:, None] + nodes.depths[None]
     mask = node_mask(nodes, cache.length, own_cache(cache).slots)
-    embedded = module.embedded(params, target, behind)
+    embedded = module.embedded(params, target, following)
     states, cache = module.read(params, embedded, features, positions, mask, cache, cache.length)
     return Read(cache.commit(None, count), take_node(states, jnp.maximum(count - 1, 0)))
 
   def _logits(self, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
     """Returns logits over the draft's words, minus infinity for words that are never emitted."""
     module, params = self.draft
-    return suppress_words(
-      params, module.logits(params, target, states), target.module.suppressed_ids
-    )
+    logits = module.logits(params, target, states)
+    return suppress_words(params, logits, target.module.suppressed_ids)
 
 
 @struct.pytree
@@ -217,11 +214,11 @@ class ChainDrafter(_EagleDrafter):
       drawn = draw(fold_keys(keys, i), log_q)
       return tokens.at[:, i + 1].set(drawn), q.at[:, i + 1].set(jnp.exp(log_q))
 
-    def one(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:
+    def read_next(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:
       last, tokens, q, cache = carry
       token = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
       place = length + i - 1
-      mask = row_mask(place, slots)
+      mask = jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
       embedded = module.embedded(params, target, token)
       states, cache = module.read(
         params, embedded, last[:, None], place[:, None], mask, cache, place
@@ -234,9 +231,8 @@ class ChainDrafter(_EagleDrafter):
       wide = jnp.promote_types(state.last.dtype, jnp.float32)
       q = jnp.zeros((b, n, module.vocab_size), wide)
     tokens, q = guess(0, state.last, tokens, q)
-    _, tokens, q, cache = fori_loop(
-      1, self.depth, one, (state.last, tokens, q, state.cache), nodes=1
-    )
+    carry = (state.last, tokens, q, state.cache)
+    _, tokens, q, cache = fori_loop(1, self.depth, read_next, carry, nodes=1)
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 
@@ -255,10 +251,11 @@ class TreeDrafter(_EagleDrafter):
 
   @property
   def levels(self) -> Int[Array, ' m']:
-    """Places behind the root's row of the rows of guesses, in the order of their slots."""
-    levels = range(1, self.depth)
-    widths = [growing.frontier_width(level, self.width, self.nodes) for level in levels]
-    return jnp.asarray(np.repeat(np.arange(len(widths), dtype=np.int32), widths))
+    """For each slot with a guess, how many positions after the root the guess is."""
+    places = []
+    for level in range(1, self.depth):
+      places += [level - 1] * growing.frontier_width(level, self.width, self.nodes)
+    return jnp.asarray(np.array(places, np.int32))
 
   def propose(
     self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
@@ -266,18 +263,20 @@ class TreeDrafter(_EagleDrafter):
     module, params = self.draft
     cache, length = state.cache, state.cache.length
     ids = params['ids'].astype(root.dtype) if 'ids' in params else None
-    states = state.last[:, None]  # of the level before
+    states = state.last[:, None]  # outputs of the level before
     tree = growing.start(self._log_q(target, state.last, 0), self.width, self.nodes, ids)
     for level in range(1, self.depth):
+      # The frontier's nodes, each with its parent's output, see the text and their ancestors.
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
       embedded = module.embedded(params, target, tree.tokens)
       positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
       mask = frontier_mask(tree.sees, length, own_cache(cache).slots)
+
+      # The nodes of a level are in slots one after the other, and all at the same position.
       start = length + tree.expanded
       slots = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] - length[:, None]
-      at = length[:, None] + jnp.where(
-        slots < 0, slots, self.levels[slots.clip(0, self.guessed - 1)]
-      )
+      offsets = jnp.where(slots < 0, slots, self.levels[slots.clip(0, self.guessed - 1)])
+      at = length[:, None] + offsets
       states, cache = module.read(params, embedded, before, positions, mask, cache, start, at)
       tree = growing.advance(tree, self._log_q(target, states, level), ids)
     tokens, topology = growing.finish(tree, root)
@@ -285,30 +284,30 @@ class TreeDrafter(_EagleDrafter):
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
     """Returns log-probabilities over the draft's words, calibrated for this level."""
-    logits, warmth = self._logits(target, states), self.draft.params.get('warmth')
+    logits = self._logits(target, states)
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    if warmth is not None:
-      logits = logits / warmth[min(level, warmth.shape[0] - 1)].astype(logits.dtype)
+    temperatures = self.draft.params.get('warmth')
+    if temperatures is not None:
+      temperature = temperatures[min(level, temperatures.shape[0] - 1)]
+      logits = logits / temperature.astype(logits.dtype)
     return jax.nn.log_softmax(logits, axis=-1)
 
 
-def _behind(
+def _shift(
   tokens: Int[Array, 'b n'], root: Int[Array, ' b'], count: Int[Array, ' b']
 ) -> Int[Array, 'b n']:
-  """Returns the token behind each of the first `count` tokens; the root is behind the last."""
+  """Returns the token after each of the first `count` tokens; the root comes after the last."""
   is_last = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] == count[:, None] - 1
   return jnp.where(is_last, root[:, None], jnp.roll(tokens, -1, axis=1))
-
-
-def row_mask(place: Int[Array, ' b'], slots: int) -> Bool[Array, 'b 1 s']:
-  """Mask of the slots that a chain's row in slot `place` sees: all up to it."""
-  return jnp.arange(slots, dtype=jnp.int32)[None, None] <= place[:, None, None]
 
 
 def frontier_mask(
   among: Bool[Array, 'b w m'], length: Int[Array, ' b'], slots: int
 ) -> Bool[Array, 'b w s']:
-  """Mask of the slots that a frontier sees: committed ones, and its ancestors' of m guesses."""
+  """Returns the mask of the slots that a frontier sees.
+
+  They are the slots of the text, and those of each node's ancestors among the m guesses.
+  """
   m = among.shape[-1]
   row_bs = jnp.arange(slots, dtype=jnp.int32)[None] - length[:, None]
   seen_bws = jnp.take_along_axis(among, row_bs.clip(0, m - 1)[:, None], axis=-1)

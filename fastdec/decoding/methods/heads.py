@@ -1,7 +1,7 @@
 """Drafting by prediction heads: a chain (Stern et al. 2018) or a tree (Cai et al. 2024).
 
 The heads read the target's hidden state of the last accepted node. The scoring call has computed it
-anyway, so no further call is needed (Stern's combined scoring and proposal model, section 4).
+already, so drafting needs no further call (Stern's combined scoring and proposal model, section 4).
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ TREE = 'mc_sim_7b_63'  # of published Medusa heads
 
 @struct.pytree
 class HeadsDrafter:
-  """Drafter by heads. Its state is the hidden state [b, d] of each row's last accepted node."""
+  """Drafter with heads. Its state is the hidden state [b, d] of each row's last accepted node."""
 
   heads: Bound  # one for each level of the topology
   topology: Topology = struct.static()
@@ -66,15 +66,15 @@ def draft_tokens(
 ) -> Int[Array, 'b n']:
   """Returns the root and, at a node of depth i and rank r, the i-th head's r-th choice.
 
-  With a Markov bias it is the choice behind the node's parent. With a window, it counts the tokens
-  at most that many ids away, see `sampling.score_windows`.
+  With a Markov bias, the choice depends on the token of the node's parent. With a window, a choice
+  also counts the tokens at most `window` ids away, see `sampling.score_windows`.
   """
   logits_bhw = head_logits(heads, target, hidden, root)
   words, ranks = logits_bhw.shape[-1], int(topology.ranks.max()) + 1
   if ranks > words:
     raise UserError(
-      f'the tree asks a head for {ranks} choices, and there are {words} words: give'
-      f' ranks below {words}'
+      f'the tree needs {ranks} choices of a head, and there are {words} words: give ranks below'
+      f' {words}'
     )
 
   def bias(i: int, before: Int[Array, 'b w'], carry: None) -> tuple[Float[Array, 'b w m'], None]:
@@ -87,10 +87,10 @@ def draft_tokens(
 def head_logits(
   heads: Bound, target: Bound, hidden: Float[Array, 'b d'], root: Int[Array, ' b']
 ) -> Float[Array, 'b h w']:
-  """Returns each head's logits behind this state and root, over its words, before a Markov bias.
+  """Returns each head's logits over its words after this state and root, without a Markov bias.
 
   Raises:
-    UserError: the heads are of another model.
+    UserError: the heads do not fit this model.
   """
   wanted, d = heads.module.d_model, hidden.shape[-1]
   if wanted != d:
@@ -98,7 +98,9 @@ def head_logits(
       f'these heads are for hidden states of {wanted}, and this model has {d}: load'
       ' the two together'
     )
-  embedded = embedding_of(target.module)(target.params, root) if heads.module.rooted else None
+  embedded = None
+  if heads.module.rooted:
+    embedded = embedding_of(target.module)(target.params, root)
 
   def over_words(outputs: Float[Array, '*b d']) -> Float[Array, '*b w']:
     if 'output' in heads.params:
@@ -116,15 +118,15 @@ def head_logits(
 
 @struct.pytree
 class Blockwise(LoopStrategy):
-  """Blockwise parallel decoding (Stern et al. 2018), one call of the target an iteration (section
-  4).
+  """Blockwise parallel decoding (Stern et al. 2018), with one call in each iteration (section 4).
 
   Args:
-    heads: (module, params) as `load_heads` gives them.
-    k: block size, at most the heads' own (None: theirs); k = 1 is greedy decoding.
+    heads: (module, params) as `load_heads` returns them.
+    k: block size, at most the one of the heads (None: theirs); k = 1 is greedy decoding.
     rule: `Exact()` is lossless; `TopN`, `Distance`, `MinBlock` are not.
-    window: a guess is the middle of the 2 window + 1 ids that are likeliest together. For ordered
-      ids, such as intensities, `Distance(window)` accepts more of these. 0: the likeliest id.
+    window: a guess is the middle of the 2 window + 1 ids that are most likely together. For ordered
+      ids, such as intensities, `Distance(window)` accepts more of such guesses. 0: the most likely
+      id.
     sampling: how tokens are drawn, with the rule `Exact()`; None: the most likely token.
   """
 
@@ -143,7 +145,7 @@ class Blockwise(LoopStrategy):
     window = size('window', self.window, 0, '0 for the likeliest id, or how far from it counts')
     if window and 'ids' in heads.params:
       raise UserError(
-        'these heads guess among few words, which have no order of ids: leave window out'
+        'these heads have a short vocabulary, whose ids are not in order: leave window out'
       )
     most = heads.module.depth + 1
     k = most if self.k is None else self.k
@@ -161,13 +163,14 @@ class Blockwise(LoopStrategy):
   @property
   def drafter(self) -> Drafter:
     assert self.k is not None  # by __post_init__
-    chain = Topology.chain(self.k)
-    return HeadsDrafter(Bound(*self.heads), chain, int(self.window)) if self.k > 1 else NoDraft()
+    if self.k == 1:
+      return NoDraft()
+    return HeadsDrafter(Bound(*self.heads), Topology.chain(self.k), int(self.window))
 
 
 @struct.pytree
 class Medusa(LoopStrategy):
-  """Decoding with a tree of each head's best guesses (Cai et al. 2024); any heads, Stern's too.
+  """Decoding with a tree of each head's best guesses (Cai et al. 2024), from any heads.
 
   Args:
     heads: (module, params); the head at depth i fills the nodes of depth i.
@@ -190,7 +193,7 @@ class Medusa(LoopStrategy):
 
   @classmethod
   def usual(cls, part: tuple[Any, Any]) -> 'Medusa':
-    """Returns the published tree of as many levels as there are heads."""
+    """Makes this strategy with the published tree, cut to as many levels as there are heads."""
     paths = [path for path in medusa_choices(TREE) if len(path) <= part[0].depth]
     return cls(part, paths)
 
@@ -201,7 +204,7 @@ class Medusa(LoopStrategy):
     if depth > most:
       raise UserError(
         f'a choice is {depth} deep, and there are {most} heads: give paths of 1 to {most} ranks, as'
-        f' [c for c in choices if len(c) <= {most}]'
+        f' [c for c in choices if len(c) <= {most}] has'
       )
     heads = cut_heads(heads, depth)
     struct.assign(self, heads=heads, choices=topology, sampling=sampling)
@@ -209,7 +212,9 @@ class Medusa(LoopStrategy):
   @property
   def drafter(self) -> Drafter:
     assert isinstance(self.choices, Topology)  # by __post_init__
-    return HeadsDrafter(Bound(*self.heads), self.choices) if self.choices.n > 1 else NoDraft()
+    if self.choices.n == 1:
+      return NoDraft()
+    return HeadsDrafter(Bound(*self.heads), self.choices)
 
   @property
   def most_accepted(self) -> int:
@@ -218,23 +223,25 @@ class Medusa(LoopStrategy):
 
 
 def check_drawing(rule: Any, sampling: Any) -> Sampling | None:
-  """Returns the `sampling` of a strategy with this rule.
+  """Checks the rule, and returns the `sampling` of a strategy with this rule.
 
   Raises:
     UserError: something else than a rule or `Sampling`, or a rule that does not sample.
   """
   check_rule(rule)
-  drawn = check_sampling(sampling)
-  if drawn is not None and type(rule) is not Exact:
+  sampling = check_sampling(sampling)
+  if sampling is not None and type(rule) is not Exact:
     kind = type(rule).__name__
-    raise UserError(f'{kind} does not sample: give temperature to a strategy with another rule')
-  return drawn
+    raise UserError(f'{kind} does not sample: above temperature 0 leave out the rule')
+  return sampling
 
 
 def cut_heads(heads: Bound, depth: int) -> Bound:
-  """Returns the heads of the first `depth` tokens below the root; all of them for depth 0.
+  """Returns the heads of the first `depth` tokens below the root, or all heads for depth 0.
 
   Strategies cut their heads when they are made: inside the loop XLA would copy the slices at every
   step.
   """
-  return Bound(*heads.module.drafting(heads.params, depth)) if depth else heads
+  if not depth:
+    return heads
+  return Bound(*heads.module.drafting(heads.params, depth))

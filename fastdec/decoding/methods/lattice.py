@@ -1,8 +1,8 @@
 """Drafts from a lattice: one pass scores candidates, few words or all, for the next g tokens.
 
 A bias from the token before may reorder the candidates of each token (DSpark's Markov head). The
-best path of the lattice is a chain of guesses, its best paths together are a tree. The network does
-not run again: a draft costs g small steps on arrays of m candidates.
+best path of the lattice is a chain of guesses, and its best paths together are a tree. The network
+does not run again: a draft costs g small steps on arrays of m candidates.
 """
 
 import dataclasses
@@ -25,27 +25,28 @@ Bias = Callable[[int, Array, Carry], tuple[Array, Carry]]
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """m different candidates for each of the g tokens behind the root; of equals the first wins.
+  """m different candidates for each of the g tokens after the root. If scores tie, the first wins.
 
-  `bias(i, before, carry)` returns two things. The first is the addition of the tokens before the
-  i-th, [b, w], to the scores of its candidates, [b, w, m]. The second is the carry for the bias of
-  the next token, arrays [b, w, ...]. The first token gets `carry`, [b, 1, ...]. None: no bias.
+  `bias(i, before, carry)` returns what the tokens `before` the i-th, [b, w], add to the scores of
+  its candidates, [b, w, m], and the carry for the bias of the next token, arrays [b, w, ...]. The
+  bias of the first token gets `carry`, [b, 1, ...]. None: there is no bias.
   """
 
   scores: Float[Array, 'b g m']  # logits, or log-probabilities
-  # their tokens, for each guess or for all; None: 0, 1, ...
+  # the candidates' tokens, for each guess or for all guesses; None: 0, 1, ...
   ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None = None
   bias: Bias | None = None
   carry: Carry = None
-  # ids away from a candidate that count for it, see `sampling.score_windows`; then ids is None
+  # how many ids around a candidate count for it, see `sampling.score_windows`; if any, ids is None
   window: int = 0
 
-  def corrected(
+  def correct(
     self, i: int, before: Int[Array, 'b w'], carry: Carry
   ) -> tuple[Float[Array, 'b #w m'], Carry]:
-    """Returns the scores of the i-th token's candidates behind each token before, and the carry.
+    """Returns the scores of the i-th token's candidates after each token before, and the carry.
 
-    i counts from 0. Without a bias the scores are the same behind all, on an axis of length 1.
+    i counts from 0. Without a bias the scores do not depend on the token before: the axis has
+    length 1.
     """
     scores_b1m = self.scores[:, i : i + 1]
     if self.bias is None:
@@ -55,11 +56,13 @@ class Lattice:
 
   def ids_of(self, i: int) -> Int[Array, 'b 1 m'] | Int[Array, ' m'] | None:
     """Returns the i-th token's candidates, with an axis for the tokens before."""
-    return self.ids if self.ids is None or self.ids.ndim == 1 else self.ids[:, i : i + 1]
+    if self.ids is None or self.ids.ndim == 1:
+      return self.ids
+    return self.ids[:, i : i + 1]
 
 
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
-  """Returns the tokens of a static tree: a node of rank r is the r-th choice behind its parent.
+  """Returns the tokens of a static tree: a node of rank r is the r-th choice after its parent.
 
   On a chain that is the best path, token by token.
   """
@@ -71,15 +74,16 @@ def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Ar
     return jnp.concatenate(
       [root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1
     )
-  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], topology.n))
-  carry_bn = jax.tree.map(
-    lambda x: jnp.broadcast_to(x, (len(x), topology.n, *x.shape[2:])), lattice.carry
-  )
+
+  # With a bias, level by level. The arrays have an entry for each node, filled in so far.
+  n = topology.n
+  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], n))
+  carry_bn = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), n, *x.shape[2:])), lattice.carry)
   for depth in range(1, topology.max_depth + 1):
     (nodes,) = np.nonzero(topology.depths == depth)
     parents, which = np.unique(topology.parents[nodes], return_inverse=True)
     of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
-    corrected_bpm, carry_bp = lattice.corrected(depth - 1, tokens_bn[:, parents], of_parents)
+    corrected_bpm, carry_bp = lattice.correct(depth - 1, tokens_bn[:, parents], of_parents)
     choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the first
     tokens_bpr = take_ids(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
     tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
@@ -96,7 +100,7 @@ def grow(
   nodes: int,
   temperatures: Float[Array, ' g'] | None = None,
 ) -> tuple[Int[Array, 'b n'], Topology]:
-  """Returns the tree of the likeliest paths by the corrected laws (`growing`), g levels deep.
+  """Returns the tree of the most likely paths by the corrected scores (`growing`), g levels deep.
 
   Args:
     lattice, root: the candidates, and the token that they follow.
@@ -107,26 +111,26 @@ def grow(
   def log_q(
     i: int, before: Int[Array, 'b w'], carry: Carry
   ) -> tuple[Float[Array, 'b #w m'], Carry]:
-    scores, carry = lattice.corrected(i, before, carry)
+    scores, carry = lattice.correct(i, before, carry)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    return jax.nn.log_softmax(
-      scores if temperatures is None else scores / temperatures[i], axis=-1
-    ), carry
+    if temperatures is not None:
+      scores = scores / temperatures[i]
+    return jax.nn.log_softmax(scores, axis=-1), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)
   tree = growing.start(first[:, 0], width, nodes, lattice.ids_of(0))
   for i in range(1, lattice.scores.shape[1]):
     origin = tree.origin
     of_parents = jax.tree.map(lambda x, at=origin: jax.vmap(operator.getitem)(x, at), carry)
-    law, carry = log_q(i, tree.tokens, of_parents)
-    tree = growing.advance(tree, law, lattice.ids_of(i))
+    level_log_q, carry = log_q(i, tree.tokens, of_parents)
+    tree = growing.advance(tree, level_log_q, lattice.ids_of(i))
   return growing.finish(tree, root)
 
 
 def sample(
   lattice: Lattice,
   root: Int[Array, ' b'],
-  law: Callable[[Array], Array],
+  log_probs: Callable[[Array], Array],
   keys: Array | None,
   words: int,
 ) -> tuple[Int[Array, 'b n'], Float[Array, 'b n v']]:
@@ -134,34 +138,30 @@ def sample(
 
   Args:
     lattice, root: the candidates, and the token that they follow.
-    law: turns scores into log-probabilities to draw from (`Sampling.log_probs`).
-    keys: one a row.
+    log_probs: turns scores into log-probabilities to draw from (`Sampling.log_probs`).
+    keys: one for each row.
     words: size of the vocabulary.
 
   Returns:
-    The tokens, and the laws q that they were drawn from, over the vocabulary. q is 0 outside the
-    candidates, and at the root, which is not drawn. Each q is the law given the tokens drawn
-    before, as `Rejection` needs.
+    The tokens, and the distributions q over the vocabulary that they were drawn from. q is 0
+    outside the candidates, and at the root, which is not drawn. Each q depends on the tokens drawn
+    before, as `Rejection` needs it.
   """
-  tokens_bn, carry, laws = root[:, None], lattice.carry, []
+  tokens_bn, carry, q = root[:, None], lattice.carry, []
   for i in range(lattice.scores.shape[1]):
-    corrected_b1m, carry = lattice.corrected(i, tokens_bn[:, -1:], carry)
-    log_q_b1m = law(corrected_b1m)
+    corrected_b1m, carry = lattice.correct(i, tokens_bn[:, -1:], carry)
+    log_q_b1m = log_probs(corrected_b1m)
     drawn_b1 = draw(fold_keys(keys, i), log_q_b1m)
     token_b1 = take_ids(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
     tokens_bn = jnp.concatenate([tokens_bn, token_b1], axis=1)
-    laws.append(jnp.exp(log_q_b1m))
-  q_bgv = _over_words(lattice.ids, jnp.concatenate(laws, axis=1), words)
+    q.append(jnp.exp(log_q_b1m))
+
+  # From probabilities of candidates to those of all words
+  q_bgv, ids = jnp.concatenate(q, axis=1), lattice.ids
+  if ids is not None:
+    whole_bgv = jnp.zeros((*q_bgv.shape[:2], words), q_bgv.dtype)
+    if ids.ndim == 1:
+      q_bgv = whole_bgv.at[..., ids].set(q_bgv)
+    else:
+      q_bgv = jnp.put_along_axis(whole_bgv, ids, q_bgv, axis=-1, inplace=False)
   return tokens_bn, jnp.pad(q_bgv, ((0, 0), (1, 0), (0, 0)))
-
-
-def _over_words(
-  ids: Int[Array, 'b g m'] | Int[Array, ' m'] | None, q: Float[Array, 'b g m'], words: int
-) -> Float[Array, 'b g v']:
-  """Returns laws of candidates as laws over the vocabulary."""
-  if ids is None:
-    return q
-  whole = jnp.zeros((*q.shape[:2], words), q.dtype)
-  if ids.ndim == 1:
-    return whole.at[..., ids].set(q)
-  return jnp.put_along_axis(whole, ids, q, axis=-1, inplace=False)
