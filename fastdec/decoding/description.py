@@ -1,8 +1,8 @@
 """Strategies in words, as they are written in Python: `Speculative(gamma=4, same_ids=True)`.
 
 `describe` writes them and `parse` reads them, for `tuned.json` and for command lines. Heads and
-drafts are not in the words: they are loaded from their folders and passed to `parse`. Nothing that
-is described is executed, and no file that it names is opened.
+drafts are not in the words: they are loaded from their folders and passed to `parse`. `parse`
+executes nothing and opens no file.
 """
 
 import ast
@@ -35,7 +35,7 @@ from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import known, shown
 
-# In this order: of several that draft by the same module the first is the usual one.
+# The order matters: if several draft with the same kind of module, the first is the usual one.
 STRATEGIES = (
   Greedy,
   Sample,
@@ -54,13 +54,13 @@ STRATEGIES = (
 )
 PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification)
-BESIDE = ('pool', 'weights')  # settings that hold arrays: nobody writes them as words
+ARRAYS = ('pool', 'weights')  # settings that are arrays, which cannot be written in words
 DRAFTERS = ('first', 'second')  # of a Union
-LONGEST = 65_536  # characters of a description; a tree of as many nodes as a call holds fits
+LONGEST = 65_536  # characters of a description: enough for a tree with MOST_NODES nodes
 
 
 def describe(strategy: Any) -> str:
-  """Writes a strategy with all its settings, but for heads or draft, as `parse` reads it.
+  """Writes a strategy with all its settings except heads or draft, as `parse` reads it.
 
   >>> describe(PromptLookup(k=5))
   'PromptLookup(ngram=3, k=5)'
@@ -72,21 +72,22 @@ def describe(strategy: Any) -> str:
     kind = type(strategy).__name__
     raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in STRATEGIES)}')
   drafters = [getattr(strategy, name, None) for name in DRAFTERS]
-  for name in BESIDE:
-    if any(getattr(one, name, None) is not None for one in (strategy, *drafters)):
-      raise UserError(f'a {name} cannot be described: leave it out, and give it again')
-  return _written(strategy, is_label=False)
+  for one in (strategy, *drafters):
+    for name in ARRAYS:
+      if getattr(one, name, None) is not None:
+        raise UserError(f'a {name} cannot be described: leave it out, and give it again')
+  return _write(strategy, is_label=False)
 
 
 def label(strategy: Any) -> str:
-  """Names a strategy for tables: by the settings that are not the defaults, and a tree's size.
+  """Names a strategy for tables, with the settings that are not defaults, and a tree's size.
 
   >>> label(PromptLookup(k=5)), label(Greedy())
   ('PromptLookup(k=5)', 'Greedy')
   >>> label(PromptLookup(k=5, sampling=Sampling(0.5)))
   'PromptLookup(k=5, temperature=0.5)'
   """
-  return _written(strategy, is_label=True).removesuffix('()')
+  return _write(strategy, is_label=True).removesuffix('()')
 
 
 def parse(text: str, part: Any = None) -> Any:
@@ -94,15 +95,15 @@ def parse(text: str, part: Any = None) -> Any:
 
   Case and underscores do not matter in names, and a name without settings needs no parentheses:
   'prompt_lookup', 'eagle(depth=7, width=8, nodes=32)', 'Blockwise(k=4, rule=TopN(n=2))'. Settings
-  of `Sampling` stand among the strategy's own: 'speculative(gamma=4, temperature=0.8)'. The two
-  drafters of a union come first: 'union(prompt_lookup(k=6), eagle(depth=5), temperature=0.8)'.
+  of `Sampling` are written with the strategy's own: 'speculative(gamma=4, temperature=0.8)'. The
+  two drafters of a union come first: 'union(prompt_lookup(k=6), eagle(depth=5), temperature=0.8)'.
 
   Args:
     text: a name, and settings that are literals or rules.
-    part: (module, params) of the heads or the draft, for a strategy that has some.
+    part: (module, params) of the heads or the draft, for a strategy that needs one.
 
   Raises:
-    UserError: the text describes no strategy, or the part is missing or of another kind.
+    UserError: the text does not describe a strategy, or the part is missing or does not fit it.
   """
   if len(text) > LONGEST:
     raise UserError(f'{shown(text)} is not a strategy: give at most {LONGEST} characters')
@@ -112,17 +113,19 @@ def parse(text: str, part: Any = None) -> Any:
     raise UserError(
       f'{shown(text)} is not a strategy: write one as in Python, such as Speculative(gamma=4)'
     ) from None
-  return _strategy(node, STRATEGIES, 'strategy', part)
+  return _read_strategy(node, STRATEGIES, 'strategy', part)
 
 
-def _strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) -> Any:
+def _read_strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) -> Any:
   """Reads a strategy of one of these kinds."""
-  kind, settings = _call(node, kinds, what)
+  kind, settings = _read_call(node, kinds, what)
   if kind is Union:
     drafters = node.args if isinstance(node, ast.Call) else []
     if len(drafters) != 2:
       raise UserError('Union takes two drafters: write union(prompt_lookup(k=6), eagle(depth=5))')
-    return Union(*(_strategy(one, PARTS, 'part of a union', part) for one in drafters), **settings)
+    first = _read_strategy(drafters[0], PARTS, 'part of a union', part)
+    second = _read_strategy(drafters[1], PARTS, 'part of a union', part)
+    return Union(first, second, **settings)
   if not kind.part:
     return kind(**settings)
   if part is None:
@@ -139,11 +142,11 @@ def usual_for(part: tuple[Any, Any] | None) -> Any:
     if kind.drafts_for is not None and isinstance(module, kind.drafts_for):
       return kind.usual(part)
   raise UserError(
-    f'{type(module).__name__} is neither heads nor a draft that is known: give the strategy too'
+    f'{type(module).__name__} is not a known kind of heads or draft: give the strategy too'
   )
 
 
-def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str, Any]]:
+def _read_call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str, Any]]:
   """Reads a class and its settings."""
   name, keywords = (node.func, node.keywords) if isinstance(node, ast.Call) else (node, [])
   word = name.id if isinstance(name, ast.Name) else ''
@@ -151,9 +154,11 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   kind = by_word.get(word.replace('_', '').lower())
   if kind is None:
     raise UserError(f'{shown(word)} is not a {what}: {known(one.__name__ for one in kinds)}')
+
+  # Its settings, and those of `Sampling` if it can draw
   fields = _settings_of(kind)
-  draws = any(field.name == 'sampling' for field in dataclasses.fields(kind))
-  names = [*fields, *(SETTINGS if draws else ())]
+  draws = 'sampling' in {field.name for field in dataclasses.fields(kind)}
+  names = [*fields, *SETTINGS] if draws else list(fields)
   if isinstance(node, ast.Call) and node.args and kind is not Union:
     raise UserError(f'{kind.__name__} takes its settings by name: {known(names)}')
   settings, drawing = {}, {}
@@ -161,15 +166,16 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
     value_name = f'{kind.__name__}: {keyword.arg}'
     if keyword.arg in settings or keyword.arg in drawing:
       raise UserError(f'{value_name} is given twice: give it once')
-    if keyword.arg in fields:
-      settings[keyword.arg] = _value(value_name, keyword.value)
-    elif draws and keyword.arg in SETTINGS:
-      drawing[keyword.arg] = _value(value_name, keyword.value)
-    else:
+    if keyword.arg not in names:
       raise UserError(f'{kind.__name__} has no setting {shown(keyword.arg)}: {known(names)}')
-    is_flag = keyword.arg in fields and isinstance(fields[keyword.arg].default, bool)
-    if is_flag and type(settings[keyword.arg]) is not bool:
+    value = _read_value(value_name, keyword.value)
+    if keyword.arg not in fields:
+      drawing[keyword.arg] = value
+      continue
+    is_flag = isinstance(fields[keyword.arg].default, bool)
+    if is_flag and type(value) is not bool:
       raise UserError(f'{value_name} is not possible: give True or False')
+    settings[keyword.arg] = value
   if drawing:
     settings['sampling'] = Sampling(**drawing)
   for name, field in fields.items():
@@ -178,10 +184,10 @@ def _call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dict[str
   return kind, settings
 
 
-def _value(name: str, node: ast.expr) -> Any:
+def _read_value(name: str, node: ast.expr) -> Any:
   """Reads a setting: a rule, a number, None, a bool, a tree or the name of a published one."""
   if isinstance(node, ast.Call | ast.Name):
-    rule, settings = _call(node, RULES, 'rule')
+    rule, settings = _read_call(node, RULES, 'rule')
     return rule(**settings)
   try:
     value = ast.literal_eval(node)
@@ -197,16 +203,22 @@ def _value(name: str, node: ast.expr) -> Any:
 
 
 def _settings_of(kind: Any) -> dict[str, Any]:
-  """Returns the fields of a strategy or rule that have a word of their own, by name."""
-  apart = (getattr(kind, 'part', ''), 'sampling', *BESIDE, *DRAFTERS)
-  return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in apart}
+  """Returns the fields of a strategy or rule that are written as name=value."""
+  others = (getattr(kind, 'part', ''), 'sampling', *ARRAYS, *DRAFTERS)
+  return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in others}
 
 
-def _written(value: Any, is_label: bool) -> str:
+def _write(value: Any, is_label: bool) -> str:
   """Writes a strategy, a rule or a setting."""
   kind = type(value).__name__
-  is_own = is_label and isinstance(value, LoopStrategy) and dataclasses.is_dataclass(value)
-  if type(value) in (*STRATEGIES, *RULES) or is_own:
+  is_users = is_label and isinstance(value, LoopStrategy) and dataclasses.is_dataclass(value)
+  if type(value) in (*STRATEGIES, *RULES) or is_users:
+    words = []
+    for name in DRAFTERS:
+      if hasattr(value, name):
+        words.append(_write(getattr(value, name), is_label))
+
+    # Settings with their defaults, those of `Sampling` included; a label leaves defaults out.
     settings = {}
     for name, field in _settings_of(type(value)).items():
       settings[name] = (getattr(value, name), field.default)
@@ -214,16 +226,16 @@ def _written(value: Any, is_label: bool) -> str:
     if sampling is not None:
       for name, default in vars(Sampling()).items():
         settings[name] = (getattr(sampling, name), default)
-    words = [_written(getattr(value, name), is_label) for name in DRAFTERS if hasattr(value, name)]
     for name, (setting, default) in settings.items():
-      word = _written(setting, is_label)
-      if not (is_label and word == _written(default, is_label)):
+      word = _write(setting, is_label)
+      if not (is_label and word == _write(default, is_label)):
         words.append(f'{name}={word}')
     return f'{kind}({", ".join(words)})'
+
   if isinstance(value, Topology):
     return f'[{value.n} nodes]' if is_label else repr(choices_of(value))
   if isinstance(value, jax.Array | np.generic | np.ndarray) and not value.ndim:
-    # The shortest number that float32 reads back as the same: 0.8, not 0.800000011920929.
+    # The shortest number that is the same in float32: 0.8, not 0.800000011920929
     return str(np.asarray(value)) if value.dtype.kind == 'f' else str(value.item())
   if value is None or isinstance(value, bool | int | float | str):
     return repr(value)
@@ -233,7 +245,7 @@ def _written(value: Any, is_label: bool) -> str:
 
 
 def choices_of(tree: Topology) -> list[list[int]]:
-  """Returns the paths of ranks that `Topology.from_choices` makes this static tree of."""
+  """Returns the paths of ranks from which `Topology.from_choices` makes this static tree."""
   paths: list[list[int]] = [[]]
   for parent, rank in zip(tree.parents[1:].tolist(), tree.ranks[1:].tolist(), strict=True):
     paths.append([*paths[parent], rank])

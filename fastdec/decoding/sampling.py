@@ -1,4 +1,4 @@
-"""How a token is chosen from logits: `Sampling`, the law to draw it from, and functions to rank."""
+"""How a token is chosen from logits: `Sampling` and its distribution, draws, and rankings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,21 +22,21 @@ from fastdec.decoding.settings import (
 from fastdec.errors import UserError
 from fastdec.fields import shown
 
-FEW = 256  # tokens that are ranked at first
-BLOCK = 16  # tokens in a block of `best`, which ranks only the largest of each at first
-TIE = 1e-3  # of a window's middle, in `score_windows`
+FEW = 256  # tokens that are ranked first; the others only if they are needed
+BLOCK = 16  # tokens in a block of `best`, which first ranks only the largest of each block
+TIE = 1e-3  # what a window's middle counts extra, in `score_windows`
 
 
 @struct.pytree
 class Sampling:
-  """How tokens are drawn: the model's law, changed by temperature, top-k, top-p and min-p in turn.
+  """How tokens are drawn from a model's logits: by temperature, top-k, top-p and min-p in turn.
 
   Each setting is one number, or an array with one number for each row. They are array leaves, so
   one compiled program serves a sweep.
 
   Args:
     temperature: divides the logits, 1e-6 to 1e6. 0 is greedy decoding: a strategy keeps it as
-      `sampling=None`. In an array with one value for each row, 0 leaves the most likely token.
+      `sampling=None`. In an array with one value for each row, 0 leaves only the most likely token.
     top_k: only the k most likely tokens (0: all).
     top_p: only the fewest most likely tokens with this probability together, after top_k (1: all).
     min_p: only tokens at least this fraction as likely as the likeliest, after top_p (0: all).
@@ -75,7 +75,7 @@ class Sampling:
     return log_probs
 
   def check_rows(self, rows: int) -> None:
-    """Raises UserError for settings of another number of rows."""
+    """Raises UserError unless settings that differ by row have one number for each of `rows`."""
     for name, value in vars(self).items():
       check_one_per_row(name, value, rows)
 
@@ -88,7 +88,7 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Sampling))  # temper
 
 
 def check_sampling(sampling: Any) -> Sampling | None:
-  """Returns the `sampling` of a strategy as it is kept; None stands for the most likely token.
+  """Returns the `sampling` of a strategy, and None for temperature 0: the most likely token.
 
   Raises:
     UserError: something else than `Sampling` or None.
@@ -104,9 +104,9 @@ def check_sampling(sampling: Any) -> Sampling | None:
 
 
 def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
-  """Returns the index of the largest entry, the lowest among equals.
+  """Returns the index of the largest entry, the lowest if several are equal.
 
-  XLA's CPU backend vectorises these two plain reductions, but not `jnp.argmax`, one over pairs.
+  XLA's CPU backend vectorises these two reductions, but not `jnp.argmax`, which reduces pairs.
   """
   v = x.shape[-1]
   at_max = x == x.max(axis=-1, keepdims=True)
@@ -116,9 +116,9 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
 def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
   """Returns the m largest entries and their indices, largest first.
 
-  Of equal entries the lowest index comes first, but 0 may come before -0. Most time goes into
-  ranking. The m largest entries stand in the m blocks with the largest maxima, which are cheap
-  reductions.
+  Among equal entries the lowest index comes first, but 0 may come before -0. Ranking takes most of
+  the time, so only m blocks are ranked: those with the largest maxima, which are cheap to find and
+  must contain the m largest entries.
   """
   v = x.shape[-1]
   if m == 1:
@@ -127,7 +127,7 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
     return rank(x, m)
   pad = [(0, 0)] * (x.ndim - 1) + [(0, -v % BLOCK)]
   blocks = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*x.shape[:-1], -1, BLOCK)
-  # In the order of indices, so that the first of equal entries has the lowest index.
+  # The blocks are in the order of indices, so that the first of equal entries has the lowest index.
   which = jnp.sort(rank(blocks.max(axis=-1), m)[1], axis=-1)
   few = jnp.take_along_axis(blocks, which[..., None], axis=-2)
   values, places = rank(few.reshape(*x.shape[:-1], -1), m)
@@ -135,11 +135,11 @@ def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
 
 
 def score_windows(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b v']:
-  """Returns the log-probability of the tokens at most `reach` ids away; 0 returns the logits.
+  """Returns for each token the log-probability of all tokens at most `reach` ids away.
 
-  It ranks guesses if ids have an order, and a rule accepts guesses near the right one (`Distance`).
-  Of equally likely windows the one with the likelier middle wins. Tokens that are never emitted
-  stay at minus infinity.
+  It ranks guesses for ids that have an order, where a rule accepts guesses near the right one
+  (`Distance`). Among equally likely windows the one with the most likely middle wins. Tokens that
+  are never emitted keep minus infinity. For a reach of 0 it returns the logits.
   """
   if not reach:
     return logits
@@ -154,9 +154,10 @@ def score_windows(logits: Float[Array, '*b v'], reach: int) -> Float[Array, '*b 
 
 
 def rank(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
-  """Returns `lax.top_k`, behind a barrier for XLA's CPU backend.
+  """Returns the result of `lax.top_k`, on a CPU with a barrier around it.
 
-  If only a slice of the result is read, it would sort all entries, which takes ten times as long.
+  Without the barrier, XLA's CPU backend sorts all entries if only a slice of the result is read,
+  which takes ten times as long.
   """
 
   def top(x: Array) -> tuple[Array, Array]:
@@ -177,23 +178,22 @@ def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b'
 
 
 def require_keys(keys: Array | None) -> Array:
-  """Returns the keys; raises UserError without."""
+  """Returns the keys; raises UserError if there are none."""
   if keys is None:
     raise UserError(
-      'sampling needs randomness, and no key was given: give decode'
-      ' key=jax.random.key(0), for example'
+      'sampling needs a random key, and none was given: give key=jax.random.key(0), for example'
     )
   return keys
 
 
 def fold_keys(keys: Array | None, use: int | Int[Array, '']) -> Array:
-  """Returns a key for each row, [b], for the draw number `use`; raises UserError without keys."""
+  """Returns keys [b] for the draw with the number `use`; raises UserError without keys."""
   return jax.vmap(jax.random.fold_in, (0, None))(require_keys(keys), use)
 
 
-def draw(keys: Array | None, log_law: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
-  """Draws a token from each law, with the key of its row."""
-  return jax.vmap(jax.random.categorical)(require_keys(keys), log_law).astype(jnp.int32)
+def draw(keys: Array | None, log_p: Float[Array, 'b *n v']) -> Int[Array, 'b *n']:
+  """Draws a token from each distribution, with the key of its row."""
+  return jax.vmap(jax.random.categorical)(require_keys(keys), log_p).astype(jnp.int32)
 
 
 def warp(
@@ -203,43 +203,43 @@ def warp(
   top_p: Float[Array, '*p'],
   min_p: Float[Array, '*m'],
 ) -> Float[Array, '*b v']:
-  """Returns log-probabilities of the law to sample from: temperature, top-k, top-p, then min-p.
+  """Returns log-probabilities to sample from: temperature, top-k, top-p, then min-p.
 
   The settings are arrays, each one number or one for each row: one compiled program serves a sweep,
   and ranks tokens only if top_k or top_p needs it.
 
   Args:
     logits: rows first; minus infinity for tokens that are ruled out.
-    temperature: above 0; a row's own may be 0: its law is the most likely token alone.
+    temperature: above 0. A row's own may be 0, which leaves only the most likely token.
     top_k: keeps the k most likely tokens and those that are as likely as the last (0: all).
     top_p: keeps the fewest most likely tokens that have at least this probability together (1:
-      all), of those that top_k leaves. Of equally likely ones the lower id goes first.
+      all), among those that top_k leaves. Among equally likely tokens the lower id comes first.
     min_p: keeps the tokens at least this fraction as likely as the most likely one (0: all).
   """
 
-  def over(setting: Array) -> Array:
+  # Settings of rows get axes of length 1 for the other axes of the logits.
+  def expand(setting: Array) -> Array:
     return setting.reshape(*setting.shape, *(1,) * (logits.ndim - 1)) if setting.ndim else setting
 
-  warmth, top_k, top_p, min_p = map(over, (temperature, top_k, top_p, min_p))
-  is_cold = warmth == 0
-  if warmth.ndim:
-    warmth = jnp.where(is_cold, 1, warmth)
-  scaled = logits / warmth.astype(logits.dtype)
+  temperature, top_k, top_p, min_p = map(expand, (temperature, top_k, top_p, min_p))
+  is_cold = temperature == 0
+  if temperature.ndim:
+    temperature = jnp.where(is_cold, 1, temperature)
+  scaled = logits / temperature.astype(logits.dtype)
 
-  def cut(x: Array) -> Array:
-    return _cut(x, top_k, top_p)
-
-  def likely(x: Array) -> Array:
+  # Conditions on the device: a setting that is off in all rows costs nothing.
+  def cut_min_p(x: Array) -> Array:
     least = x.max(axis=-1, keepdims=True) + jnp.log(min_p).astype(x.dtype)
     return jnp.where(x >= least, x, -jnp.inf)
 
-  scaled = jax.lax.cond(((top_k > 0).any() | (top_p < 1).any()), cut, lambda x: x, scaled)
-  scaled = jax.lax.cond((min_p > 0).any(), likely, lambda x: x, scaled)
-  law = jax.nn.log_softmax(scaled, axis=-1)
-  if not warmth.ndim:
-    return law
+  cuts = (top_k > 0).any() | (top_p < 1).any()
+  scaled = jax.lax.cond(cuts, lambda x: _cut(x, top_k, top_p), lambda x: x, scaled)
+  scaled = jax.lax.cond((min_p > 0).any(), cut_min_p, lambda x: x, scaled)
+  log_p = jax.nn.log_softmax(scaled, axis=-1)
+  if not temperature.ndim:
+    return log_p
   is_best = _places(logits) == argmax(logits)[..., None]
-  return jnp.where(is_cold, jnp.where(is_best, 0, -jnp.inf).astype(law.dtype), law)
+  return jnp.where(is_cold, jnp.where(is_best, 0, -jnp.inf).astype(log_p.dtype), log_p)
 
 
 def _cut(
@@ -248,7 +248,8 @@ def _cut(
   """Sets tokens to minus infinity that top-k or top-p leave out.
 
   Sorting a vocabulary takes a hundred times as long as finding its best few, which nearly always
-  contain the kept tokens. If they do not, as in a flat law, `_kept_of_all` finds them by halving.
+  contain the kept tokens. If they do not, as in a flat distribution, `_keep_of_all` finds the kept
+  tokens by halving.
   """
   v = scaled.shape[-1]
   x = jnp.where(scaled == 0, 0, scaled)  # -0 ties with 0
@@ -256,96 +257,101 @@ def _cut(
   weight = jnp.exp(x - most)
   top_p = top_p.astype(x.dtype)
 
+  # The best few, the last that top-k keeps, and the probability that top-p wants of what is left.
   best, ids = jax.lax.top_k(x, min(FEW, v))  # ties: lowest id
   few = best.shape[-1]
   is_last = _places(best) == jnp.minimum(top_k, few) - 1
   kth = jnp.where(is_last, best, -jnp.inf).max(axis=-1, keepdims=True)  # -inf: top_k is 0
   best_weight = jnp.where(best >= kth, jnp.exp(best - most), 0)
   sums = jnp.cumsum(best_weight, axis=-1)
-  # tokens beyond the best few are cut by top_k, or there are none
-  is_all = (best[..., -1:] < kth) | (few == v)
+  is_all = (best[..., -1:] < kth) | (few == v)  # top-k cuts all tokens beyond the best few
   rest = jnp.where(x >= kth, weight, 0).sum(axis=-1, keepdims=True)
   goal = top_p * jnp.where(is_all, sums[..., -1:], rest)
 
-  def of_the_few() -> Bool[Array, '*b v']:
+  def keep_of_few() -> Bool[Array, '*b v']:
     kept = (best >= kth) & (sums - best_weight < goal)
     last = kept.sum(axis=-1, keepdims=True, dtype=jnp.int32).clip(1) - 1
-    lowest, last_id = (jnp.take_along_axis(y, last, axis=-1) for y in (best, ids))
+    lowest = jnp.take_along_axis(best, last, axis=-1)
+    last_id = jnp.take_along_axis(ids, last, axis=-1)
     by_p = (x > lowest) | ((x == lowest) & (_places(x) <= last_id))
     return jnp.where(top_p < 1, by_p, x >= kth)
 
   if few == v:
-    return jnp.where(of_the_few(), x, -jnp.inf)
+    return jnp.where(keep_of_few(), x, -jnp.inf)
   suffices = (top_k <= few) & (is_all | (top_p >= 1) | (sums[..., -1:] >= goal))
-  kept = jax.lax.cond(suffices.all(), of_the_few, lambda: _kept_of_all(x, weight, top_k, top_p))
+  kept = jax.lax.cond(suffices.all(), keep_of_few, lambda: _keep_of_all(x, weight, top_k, top_p))
   return jnp.where(kept, x, -jnp.inf)
 
 
-def _kept_of_all(
+def _keep_of_all(
   x: Float[Array, '*b v'],
   weight: Float[Array, '*b v'],
   top_k: Int[Array, '*k'],
   top_p: Float[Array, '*p'],
 ) -> Bool[Array, '*b v']:
-  """Mask of the tokens that top-k and top-p keep, for any law; `weight` is unnormalised p."""
-  key = _sortable(x)
+  """Returns the mask of the tokens that top-k and top-p keep; `weight` is p before it sums to 1."""
+  # Integers in the order of the floats
+  bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f'uint{8 * x.dtype.itemsize}'))
+  sign = jnp.ones_like(bits) << (8 * x.dtype.itemsize - 1)
+  key = jnp.where(bits >= sign, ~bits, bits | sign)
 
-  def first_k() -> Bool[Array, '*b v']:
+  def keep_k() -> Bool[Array, '*b v']:
     wanted = jnp.broadcast_to(top_k, x[..., :1].shape).astype(x.dtype)
-    return (key >= _least_kept(key, jnp.ones_like(x), wanted)) | (top_k == 0)
+    return (key >= _find_least(key, jnp.ones_like(x), wanted)) | (top_k == 0)
 
-  by_k = jax.lax.cond((top_k > 0).any(), first_k, lambda: jnp.ones_like(x, bool))
+  by_k = jax.lax.cond((top_k > 0).any(), keep_k, lambda: jnp.ones_like(x, bool))
   rest = jnp.where(by_k, weight, 0)
 
-  def first_p() -> Bool[Array, '*b v']:
-    return _fewest(key, rest, top_p * rest.sum(axis=-1, keepdims=True)) | (top_p >= 1)
+  def keep_p() -> Bool[Array, '*b v']:
+    return _keep_fewest(key, rest, top_p * rest.sum(axis=-1, keepdims=True)) | (top_p >= 1)
 
-  return by_k & jax.lax.cond((top_p < 1).any(), first_p, lambda: by_k)
+  return by_k & jax.lax.cond((top_p < 1).any(), keep_p, lambda: by_k)
 
 
-def _least_kept(
+def _find_least(
   key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
 ) -> UInt[Array, '*b 1']:
-  """Returns the largest key whose weight, with those of all larger keys, reaches the goal.
+  """Returns the largest key whose weight, together with those of larger keys, reaches the goal.
 
-  Halving takes a pass over the vocabulary for each bit in which keys differ."""
+  Halving takes a pass over the vocabulary for each bit in which keys differ.
+  """
 
   def reaches(at: UInt[Array, '*b 1']) -> Bool[Array, '*b 1']:
     return jnp.where(key >= at, weight, 0).sum(axis=-1, keepdims=True) >= goal
 
-  return _largest(reaches, key.min(axis=-1, keepdims=True), key.max(axis=-1, keepdims=True))
+  return _find_largest(reaches, key.min(axis=-1, keepdims=True), key.max(axis=-1, keepdims=True))
 
 
-def _fewest(
+def _keep_fewest(
   key: UInt[Array, '*b v'], weight: Float[Array, '*b v'], goal: Float[Array, '*b 1']
 ) -> Bool[Array, '*b v']:
-  """Mask of the fewest tokens whose weights sum to the goal: largest keys, of equals lowest ids.
+  """Returns the mask of the fewest tokens whose weights sum to the goal.
 
-  If only some of equal keys are kept, it takes one more pass for each bit of an id.
+  They have the largest keys and, among equal keys, the lowest ids. If only some of equal keys are
+  kept, it takes one more pass for each bit of an id.
   """
-
-  def total(which: Bool[Array, '*b v']) -> Float[Array, '*b 1']:
-    return jnp.where(which, weight, 0).sum(axis=-1, keepdims=True)
-
-  lowest = _least_kept(key, weight, goal)
+  lowest = _find_least(key, weight, goal)
   above, tied = key > lowest, key == lowest
   v = key.shape[-1]
-  back = v - _places(key)  # the lowest id has the largest
-  first, last = (
-    jnp.where(tied, back, v).min(-1, keepdims=True),
-    jnp.where(tied, back, 0).max(-1, keepdims=True),
-  )
-  end = _largest(lambda at: total(above | (tied & (back >= at))) >= goal, first, last)
-  return above | (tied & (back >= end))
+  back = v - _places(key)  # the lowest id has the largest number
+  first = jnp.where(tied, back, v).min(-1, keepdims=True)
+  last = jnp.where(tied, back, 0).max(-1, keepdims=True)
+
+  def reaches(at: Int[Array, '*b 1']) -> Bool[Array, '*b 1']:
+    kept = above | (tied & (back >= at))
+    return jnp.where(kept, weight, 0).sum(axis=-1, keepdims=True) >= goal
+
+  return above | (tied & (back >= _find_largest(reaches, first, last)))
 
 
-def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Array:
+def _find_largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Array:
   """Returns the largest number from `least` to `most` for which `holds` is true.
 
-  `holds` is true up to some number; if it is true for none, the result is `least`."""
+  `holds` is true up to some number. If it is true for none, the result is `least`.
+  """
 
   def halve(span: tuple[Array, Array]) -> tuple[Array, Array]:
-    low, high = span  # the result lies from low to below high
+    low, high = span  # the result is at least low, and below high
     middle = low + (high - low) // 2
     is_reached = holds(middle)
     return jnp.where(is_reached, middle, low), jnp.where(is_reached, high, middle)
@@ -356,10 +362,3 @@ def _largest(holds: Callable[[Array], Array], least: Array, most: Array) -> Arra
 def _places(x: Array) -> Int[Array, '*b v']:
   """Returns 0, 1, 2, ... along the last axis."""
   return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-
-
-def _sortable(x: Float[Array, '*b v']) -> UInt[Array, '*b v']:
-  """Returns integers in the order of the floats."""
-  bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f'uint{8 * x.dtype.itemsize}'))
-  sign = jnp.ones_like(bits) << (8 * x.dtype.itemsize - 1)
-  return jnp.where(bits >= sign, ~bits, bits | sign)

@@ -1,4 +1,4 @@
-"""Log-probabilities by the model's own law, of outputs that exist and of those being written."""
+"""Log-probabilities by the model itself, of existing outputs and of those that a decode writes."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from fastdec.models.api import Model, Params, check_model, suppress
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
-POSITIONS = 16  # number of positions with logits in memory at once
+POSITIONS = 16  # the most positions whose logits are in memory at once
 
 
 @struct.pytree
@@ -50,19 +50,19 @@ def score(
   prefix: Any = None,
   logprobs: Whole = 0,
 ) -> Scores:
-  """Returns the log-probability of each target token by the model's own law, as beam search does.
+  """Returns the log-probability of each target token by the model itself, as beam search sums it.
 
   A token that is never emitted scores minus infinity. The model reads each token once, and long
-  texts in chunks. Logits are computed a few positions at a time, and never kept.
+  texts in chunks. Logits are computed for a few positions at a time and never kept.
 
   Args:
     model, params, inputs, prompt_lengths, prefix: as in `decode`.
     targets: int[b, t], outputs with their end token, padding after; or lists, unpadded.
     target_lengths: int[b], tokens of each target; None: up to the first end token, else all.
-    logprobs: n for the n likeliest tokens of each place too.
+    logprobs: n, to get the n most likely tokens of each place too.
 
   Raises:
-    UserError: as `decode`; targets of another shape, of unknown ids, or beyond the model's
+    UserError: as `decode`; targets of a wrong shape, with unknown ids, or beyond the model's
       positions.
   """
   check_model(model, params)
@@ -76,22 +76,19 @@ def score(
       f'targets have shape [{b}, {t}], and inputs have {rows} rows: give one target for each'
     )
   check_prompt_positions(model, prompt, t)
-  is_end = np.isin(targets, model.eos_ids)
+
+  # The tokens that count in each target: the caller's number, or those up to the first end token.
   whole = np.full(b, t) if own_lengths is None else own_lengths
-  ended = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
-  lengths = (
-    ended
-    if target_lengths is None
-    else numbers_of('target_lengths', target_lengths, f'{b} numbers')
-  )
-  if (
-    lengths.shape != (b,)
-    or lengths.dtype.kind not in 'iu'
-    or (lengths < 0).any()
-    or (lengths > whole).any()
-  ):
+  if target_lengths is None:
+    is_end = np.isin(targets, model.eos_ids)
+    lengths = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
+  else:
+    lengths = numbers_of('target_lengths', target_lengths, f'{b} numbers')
+  fits = lengths.shape == (b,) and lengths.dtype.kind in 'iu'
+  if not fits or (lengths < 0).any() or (lengths > whole).any():
     most = t if (whole == t).all() else "their target's own length"
     raise UserError(f'target_lengths must be {b} numbers from 0 to {most}, not {lengths.tolist()}')
+
   mesh = mesh_of(params)
   prompt = prompt if mesh else shared(model, prompt)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
@@ -100,7 +97,7 @@ def score(
 
 
 def check_logprobs(model: Model, logprobs: Any) -> int:
-  """Checks `logprobs`, the number of likeliest tokens to note; 0: no log-probabilities are noted.
+  """Returns `logprobs` as an int: how many of the most likely tokens to note; 0: note nothing.
 
   Raises:
     UserError: it is out of range.
@@ -113,7 +110,8 @@ def check_logprobs(model: Model, logprobs: Any) -> int:
 def add_logprobs(target: Bound, prompt: Prompt, decoded: Decoded, top: int) -> Decoded:
   """Returns a result with the log-probabilities of its tokens, which the model reads again.
 
-  A search needs that: most of what it could note on its way is about texts that it gives up."""
+  A search needs that: most of what it could note on the way belongs to texts that it gives up.
+  """
   prompt = dataclasses.replace(prompt, limit=None, slots=None)
   scores = _score(target.module, target.params, prompt, decoded.tokens, decoded.lengths, top)
   logprobs = (scores.tokens, scores.top_logprobs, scores.top_ids)
@@ -139,7 +137,8 @@ class Logprobs:
 class NotesLogprobs:
   """A law that changes nothing, and notes the log-probability of each token that is written.
 
-  They are those of `score`. The n likeliest tokens of each place are noted too."""
+  The values are those of `score`. It also notes the n most likely tokens of each place.
+  """
 
   top: int = struct.static()
   suppressed_ids: tuple[int, ...] = struct.static()
@@ -158,13 +157,14 @@ class NotesLogprobs:
   def observe(self, state: Logprobs, emitted: Emitted) -> Logprobs:
     """See `Law.observe`."""
     logits = jnp.take_along_axis(emitted.logits, emitted.path[..., None], axis=1)
-    law = suppress(jax.nn.log_softmax(logits), self.suppressed_ids)
-    own = jnp.take_along_axis(law, emitted.tokens[..., None], axis=2)[..., 0]
-    top, ids = best(law, self.top)
-    logprobs = (state.logprobs, state.top_logprobs, state.top_ids)
-    new = (own.astype(state.logprobs.dtype), top.astype(state.logprobs.dtype), ids)
-    text = Text(logprobs, state.length).append(new, emitted.count)
-    return Logprobs(text.length, *text.tokens)
+    log_p = suppress(jax.nn.log_softmax(logits), self.suppressed_ids)
+    own = jnp.take_along_axis(log_p, emitted.tokens[..., None], axis=2)[..., 0]
+    top, ids = best(log_p, self.top)
+
+    dtype = state.logprobs.dtype
+    logprobs = Text((state.logprobs, state.top_logprobs, state.top_ids), state.length)
+    logprobs = logprobs.append((own.astype(dtype), top.astype(dtype), ids), emitted.count)
+    return Logprobs(logprobs.length, *logprobs.tokens)
 
   def take(self, rows: Any) -> 'NotesLogprobs':
     """See `Law.take`."""
@@ -182,31 +182,34 @@ def _score(
 ) -> Scores:
   hidden = read_targets(model, params, prompt, targets)
 
-  def at(one: tuple[Array, Array]) -> tuple[Array, ...]:
-    hidden_bd, target_b = one
-    law = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
-    own = jnp.take_along_axis(law, target_b[:, None], axis=1)[:, 0]
-    is_best = law.argmax(1).astype(jnp.int32) == target_b
-    return own, is_best, *(best(law, top) if top else ())
+  # A position at a time, so that the logits of only a few are in memory.
+  def score_position(position: tuple[Array, Array]) -> tuple[Array, ...]:
+    hidden_bd, target_b = position
+    log_p = suppress(jax.nn.log_softmax(model.unembed(params, hidden_bd)), model.suppressed_ids)
+    own = jnp.take_along_axis(log_p, target_b[:, None], axis=1)[:, 0]
+    is_best = log_p.argmax(1).astype(jnp.int32) == target_b
+    return own, is_best, *(best(log_p, top) if top else ())
 
   t = targets.shape[1]
-  per_position = jax.lax.map(at, (hidden.swapaxes(0, 1), targets.T), batch_size=min(t, POSITIONS))
+  positions = (hidden.swapaxes(0, 1), targets.T)
+  by_position = jax.lax.map(score_position, positions, batch_size=min(t, POSITIONS))
+
+  # Rows first again, and zeros past the end of each target
   counts = jnp.arange(t, dtype=jnp.int32)[None] < lengths[:, None]
-
-  def counted(x: Array) -> Array:
+  by_row = []
+  for x in by_position:
     x = x.swapaxes(0, 1)
-    return jnp.where(counts.reshape(*counts.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
-
-  own, is_best, *tops = map(counted, per_position)
+    is_counted = counts.reshape(*counts.shape, *(1,) * (x.ndim - 2))
+    by_row.append(jnp.where(is_counted, x, jnp.zeros_like(x)))
+  own, is_best, *tops = by_row
   return Scores(own, is_best, own.sum(1), lengths, *tops)
 
 
 def read_targets(
   model: Model, params: Params, prompt: Prompt, targets: Int[Array, 'b t']
 ) -> Float[Array, 'b t d']:
-  """Returns the hidden states that predict each token of `targets` from all before."""
+  """Returns the hidden states that predict each token of `targets` from all tokens before it."""
   hidden, _ = read_again(Bound(model, params), prompt, targets)
-  # the node that predicts each target
   before = prompt.length[:, None] - 1 + jnp.arange(targets.shape[1], dtype=jnp.int32)[None]
   return jnp.take_along_axis(hidden, before[..., None], axis=1)
 
@@ -214,13 +217,16 @@ def read_targets(
 def read_again(
   target: Bound, prompt: Prompt, targets: Int[Array, 'b t'], taps: Taps = ()
 ) -> tuple[Float[Array, 'b l d'], tuple[Float[Array, 'b l _'], ...]]:
-  """Returns the states of all positions of prompts and texts, but of the last token.
+  """Returns the hidden states of all positions of prompts and texts except the last token.
 
-  The second result are the states of the taps."""
+  The second result is the states of the taps.
+  """
   model, params = target
   b, t = targets.shape
+
+  # Prompt and target of each row as one text; `place` is the place among the targets.
   index = jnp.arange(prompt.tokens.shape[1] + t - 1, dtype=jnp.int32)[None]
-  place = index - prompt.length[:, None]  # among the targets
+  place = index - prompt.length[:, None]
   tokens = jnp.pad(prompt.tokens, ((0, 0), (0, t - 1)))
   tokens = jnp.where(place < 0, tokens, jnp.take_along_axis(targets, place.clip(0, t - 1), axis=1))
   length = jnp.full(b, tokens.shape[1], jnp.int32)

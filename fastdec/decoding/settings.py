@@ -1,8 +1,7 @@
 """Settings of strategies and rules, checked when these are made and kept as arrays of one dtype.
 
 A setting that changes no shape is an array leaf, so one compiled program serves all its values.
-Inside the program it is a tracer without a value: it was checked outside, when the strategy was
-made.
+Inside the program it is a tracer without a value: it was checked when the strategy was made.
 """
 
 from typing import Any
@@ -19,9 +18,9 @@ from fastdec.fields import shown
 Whole = Any  # an int, Python's or NumPy's; anything else is an error (`count`)
 SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers count as 0 on the device
 LARGEST = 2**31 - 1  # of int32
-MOST_TOKENS = 2**22  # of an output: a row has room for all of them
-MOST_NODES = 1024  # tokens of a row in one call: its mask grows with their square
-COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond let float32 logits overflow to a law of NaN
+MOST_TOKENS = 2**22  # of an output: each row has room for all of them
+MOST_NODES = 1024  # tokens of a row in one call: the mask grows with their square
+COLDEST, HOTTEST = 1e-6, 1e6  # beyond these temperatures float32 logits overflow, and p is NaN
 
 
 def is_traced(value: Any) -> bool:
@@ -30,7 +29,7 @@ def is_traced(value: Any) -> bool:
 
 
 def is_number(value: Any, kinds: str = 'iuf') -> bool:
-  """True if it is one number of these kinds (NumPy's letters), or an array of no axes; no bool."""
+  """True if it is one number of these kinds (NumPy's letters), perhaps in an array; not a bool."""
   if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
     return False
   array = np.asarray(value)
@@ -54,7 +53,7 @@ def count(name: str, value: Any, least: int, allowed: str) -> int:
 
 
 def size(name: str, value: Any, least: int, allowed: str, most: int = MOST_NODES) -> int:
-  """Returns a number that makes a strategy's calls wider, or its program longer, as a Python int.
+  """Returns a setting that makes calls wider, or the program longer, as a Python int.
 
   Raises:
     UserError: as `count`, or it is above `most`, the size of a call.
@@ -66,7 +65,7 @@ def size(name: str, value: Any, least: int, allowed: str, most: int = MOST_NODES
 
 
 def whole(value: Any, least: int, takes: str) -> Int[Array, '']:
-  """Returns the setting as int32, from any kind of number.
+  """Returns a setting as int32, from any kind of number.
 
   Raises:
     UserError: '{takes} >= {least}, a whole number, not {value}'.
@@ -77,7 +76,7 @@ def whole(value: Any, least: int, takes: str) -> Int[Array, '']:
 
 
 def real(name: str, value: Any, least: float, most: float, allowed: str) -> Float[Array, '']:
-  """Returns the setting as float32.
+  """Returns a setting as float32.
 
   Raises:
     UserError: it is not from `least` to `most`; the message has the name and `allowed`.
@@ -90,10 +89,10 @@ def real(name: str, value: Any, least: float, most: float, allowed: str) -> Floa
 def each(
   name: str, value: Any, least: int | float, most: int | float, allowed: str, whole: bool = False
 ) -> Any:
-  """Returns a setting that may differ by row, a number or one for each row, as float32 or int32.
+  """Returns a setting that is one number, or one for each row, as float32 or int32.
 
   Raises:
-    UserError: one of them is not from `least` to `most`, or not whole where it must be.
+    UserError: a number is not from `least` to `most`, or is not whole if it must be.
   """
   dtype = np.int32 if whole else np.float32
   if is_traced(value):
@@ -102,14 +101,18 @@ def each(
     array = np.asarray(value)
   except (TypeError, ValueError):  # rows of different lengths
     array = np.asarray(None)
-  fits = array.dtype.kind in 'iuf' and array.ndim <= 1 and array.size
-  if not fits or not ((array >= least) & (array <= most)).all() or (whole and (array % 1).any()):
+  fits = array.dtype.kind in 'iuf' and array.ndim <= 1 and array.size > 0
+  if fits:
+    fits = bool(((array >= least) & (array <= most)).all())
+  if fits and whole:
+    fits = not (array % 1).any()
+  if not fits:
     raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
   return array.astype(dtype)
 
 
 def check_one_per_row(name: str, value: Any, rows: int) -> None:
-  """Raises UserError for a setting of each row of another number of rows."""
+  """Raises UserError for a setting with numbers for some other number of rows."""
   if np.ndim(value) and len(value) != rows:
     raise UserError(
       f'{name} has {len(value)} numbers, and there are {rows} rows: give one number, or one for'
@@ -121,7 +124,7 @@ def number(name: str, value: Any, allowed: str) -> Any:
   """Returns any finite number as a NumPy scalar of JAX's default type.
 
   Raises:
-    UserError: it is not one; the message begins with the name, and has `allowed`.
+    UserError: it is something else; the message begins with the name, and has `allowed`.
   """
   if is_traced(value):
     return value
@@ -140,5 +143,5 @@ def temperature(value: Any, allowed: str) -> Float[Array, '']:
 
 
 def is_zero(value: Any) -> bool:
-  """True if a temperature is 0, and not traced: another rule, so another program."""
+  """True if a temperature is 0 and not traced: it needs another rule, so another program."""
   return not is_traced(value) and is_number(value) and bool(value == 0)

@@ -7,10 +7,10 @@ sum of log q on the path to it: the drafter's confidence that the whole path is 
   advance  each frontier node has its best w children; the best w of all are the next frontier
   finish   the best nodes - 1 of all candidates are kept, in the order in which they were found
 
-A parent comes before its children, and they never score higher: no node is kept without its parent.
-A child is kept only behind its whole path, and behind all nodes before its parent in the frontier.
-If these alone are nodes - 1, the child need not be looked for. So a small tree's deeper frontiers
-are narrower than w (`frontier_width`).
+A parent comes before its children, which never score higher, so no node is kept without its parent.
+A child is kept only together with its whole path and with all nodes before its parent in the
+frontier. If these are already nodes - 1, there is no need to look for the child. So in a small tree
+the deeper frontiers are narrower than w (`frontier_width`).
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.api import NO_PARENT
 
-ROOT = 0  # its number
+ROOT = 0  # the number of the root
 
 
 @struct.pytree
 class Growing:
-  """A tree of some levels, whose newest best nodes, the frontier, are expanded next.
+  """A tree of some levels. The best nodes of the newest level, the frontier, are expanded next.
 
   Nodes are numbered in the order in which they are found. The order of expansion begins with the
-  root, 0; the frontiers follow, level by level and best first. Node e in this order has the
-  children 1 + e * width + r, where r is the rank. At width 2:
+  root, 0; the frontiers follow, level by level, each with its best node first. The e-th node in
+  this order has the children 1 + e * width + r, where r is the rank. At width 2:
 
     expanded   root   1    2    5    3       level 1 is 1 and 2; 5 and 3 were the best of level 2
     children   1 2   3 4  5 6  7 8  9 10
@@ -66,21 +66,23 @@ class Growing:
   def sees(self) -> Bool[Array, 'b f s']:
     """Mask of a frontier node's ancestors and itself, among all s nodes of the frontiers so far.
 
-    The nodes are in the order of expansion. A node attends to these in a cache of the frontiers."""
+    The s nodes are in the order of expansion, as in a cache of the frontiers.
+    """
     expanded_bs = jnp.concatenate([path[..., -1] for path in self.paths], axis=1)
     return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
 
 
 def frontier_width(level: int, width: int, nodes: int) -> int:
-  """Number of nodes of a level that can have kept children, at least 1.
+  """Returns the number of nodes of a level whose children may be kept, at least 1.
 
-  The f-th best of level l comes with f - 1 better ones and l - 1 ancestors: f + l nodes with one
-  child, and only nodes - 1 are kept."""
+  The f-th best node of level l comes with f - 1 better ones and l - 1 ancestors. With one child
+  they are f + l nodes, and only nodes - 1 are kept.
+  """
   return max(1, min(width, nodes - 1 - level))
 
 
 def frontier_rows(depth: int, width: int, nodes: int) -> int:
-  """Number of nodes in the frontiers of all levels but the last: the rows that a drafter reads."""
+  """Returns the number of nodes that a drafter reads: the frontiers of all levels but the last."""
   return sum(frontier_width(level, width, nodes) for level in range(1, depth))
 
 
@@ -93,16 +95,18 @@ def start(
   """Makes level 1, the best children of the root.
 
   Args:
-    log_q: log-probabilities of the token behind the root; minus infinity for unemitted tokens.
+    log_q: log-probabilities of the token after the root; minus infinity for tokens that are never
+      emitted.
     width: children of each node, and most nodes of each frontier.
     nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
-    ids: the token of each entry of log_q, in all rows or, with an axis for nodes, in each; None:
+    ids: the token of each entry of log_q, for all rows or, with an axis for nodes, for each; None:
       the indices. They must differ.
   """
-  # sums in bfloat16 would all tie
-  nothing = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))
-  tokens_bw, scores_bw = _children(nothing, log_q[:, None], width, ids)
-  tokens_bf, scores_bf = (x[:, : frontier_width(1, width, nodes)] for x in (tokens_bw, scores_bw))
+  # The root's score. Sums in bfloat16 would all tie.
+  zero = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))
+  tokens_bw, scores_bw = _find_children(zero, log_q[:, None], width, ids)
+  frontier = frontier_width(1, width, nodes)
+  tokens_bf, scores_bf = tokens_bw[:, :frontier], scores_bw[:, :frontier]
   numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
   origin, first = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
   return Growing(tokens_bf, scores_bf, origin, (numbers[..., None],), (first,), width, nodes)
@@ -117,15 +121,17 @@ def advance(
 
   Args:
     growing: as `start` or `advance` returned it.
-    log_q: log-probabilities of the token behind each node of the frontier, or the same behind all.
+    log_q: log-probabilities of the token after each node of the frontier, or the same for all.
     ids: as in `start`.
   """
   width = growing.width
-  tokens_bc, scores_bc = _children(growing.scores, log_q, width, ids)
-  rows = frontier_width(growing.depth + 1, width, growing.nodes)
-  scores_bf, best_bf = rank(scores_bc, rows)  # ties: the one with the lowest number
+  tokens_bc, scores_bc = _find_children(growing.scores, log_q, width, ids)
+  frontier = frontier_width(growing.depth + 1, width, growing.nodes)
+  scores_bf, best_bf = rank(scores_bc, frontier)  # ties: the lowest number first
   origin_bf = best_bf // width
-  first = 1 + width * (1 + growing.expanded)  # the number of the first of these candidates
+
+  # The paths of the new frontier. `first` is the number of the first candidate of this level.
+  first = 1 + width * (1 + growing.expanded)
   above_bfl = jnp.take_along_axis(growing.paths[-1], origin_bf[..., None], axis=1)
   path = jnp.concatenate([above_bfl, first + best_bf[..., None]], axis=-1)
   return dataclasses.replace(
@@ -141,28 +147,28 @@ def advance(
 def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'], Topology]:
   """Returns tokens and topology of the root and the best nodes - 1 candidates."""
   width, depth, nodes = growing.width, growing.depth, growing.nodes
-  tokens_bc, scores_bc = (
-    jnp.concatenate(level, axis=1) for level in zip(*growing.candidates, strict=True)
-  )
+  tokens_by_level, scores_by_level = zip(*growing.candidates, strict=True)
+  tokens_bc = jnp.concatenate(tokens_by_level, axis=1)
+  scores_bc = jnp.concatenate(scores_by_level, axis=1)
   kept = jnp.sort(rank(scores_bc, nodes - 1)[1], axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 
-  # Paths to all expanded nodes, padded with the root, which is above all others; then the paths to
-  # the nodes' parents.
-  padded = [
-    jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))) for path in growing.paths[:-1]
-  ]
-  path_bed = jnp.concatenate([jnp.full((len(root), 1, depth), ROOT, jnp.int32), *padded], axis=1)
+  # The paths to all expanded nodes, padded with the root, which is above all others. From them, the
+  # path to each kept node's parent.
+  paths = [jnp.full((len(root), 1, depth), ROOT, jnp.int32)]
+  for path in growing.paths[:-1]:
+    paths.append(jnp.pad(path, ((0, 0), (0, 0), (0, depth - path.shape[-1]))))
+  path_bed = jnp.concatenate(paths, axis=1)
   child_bn = jnp.maximum(number_bn - 1, 0)
   above_bnd = jnp.take_along_axis(path_bed, (child_bn // width)[..., None], axis=1)
 
+  # Numbers grow along a path, so the parent is the largest one on it.
   is_root = number_bn == ROOT
-  parent = above_bnd.max(-1)  # numbers grow along a path
+  parent = above_bnd.max(-1)
   parents = (number_bn[:, None, :] < parent[:, :, None]).sum(-1, dtype=jnp.int32)
-  mask = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1) | jnp.eye(
-    nodes, dtype=bool
-  )[None]
+  is_above = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1)
+  mask = is_above | jnp.eye(nodes, dtype=bool)[None]
   return tokens_bn, Topology(
     parents=jnp.where(is_root, NO_PARENT, parents),
     ranks=child_bn % width,
@@ -181,19 +187,19 @@ def check_sizes(
   Args:
     depth: of the deepest nodes; the root has depth 0.
     width: children of each expanded node, and expanded nodes of each level; 1: a chain.
-    nodes: of the finished tree, the root counted.
-    choices: tokens that the drafter chooses among (None: enough).
+    nodes: of the finished tree, the root included.
+    choices: tokens that the drafter can choose among (None: enough).
 
   Raises:
     UserError: no tree has these sizes.
   """
   depth = size('depth', depth, 1, 'how many tokens deep the draft may be, 1 or more')
   width = size('width', width, 1, 'how many children each node may have, 1 or more')
-  nodes = size('nodes', nodes, 1, 'how many tokens a call may score, the root counted')
+  nodes = size('nodes', nodes, 1, 'how many tokens a call may score, the root included')
   if choices is not None and width > choices:
     raise UserError(
-      f'width={width} is not possible: this draft has {choices} candidates for each'
-      ' token, give no more'
+      f'width={width} is not possible: this draft has {choices} candidates for each token, so give'
+      f' at most {choices}'
     )
   if not fits(depth, width, nodes):
     most = 1 + width + (depth - 1) * width**2
@@ -215,10 +221,12 @@ def take_ids(
   """Returns the tokens at these indices of `ids`, shared or of each node; None: the indices."""
   if ids is None:
     return index
-  return ids[index] if ids.ndim == 1 else jnp.take_along_axis(ids, index, axis=-1)
+  if ids.ndim == 1:
+    return ids[index]
+  return jnp.take_along_axis(ids, index, axis=-1)
 
 
-def _children(
+def _find_children(
   scores: Float[Array, 'b p'],
   log_q: Float[Array, 'b #p v'],
   width: int,
@@ -226,8 +234,7 @@ def _children(
 ) -> tuple[Int[Array, 'b c'], Float[Array, 'b c']]:
   """Returns tokens and scores of the best children of each node, side by side: c = p * width."""
   best_bpw, index_bpw = best(log_q, width)
-  # A law that is NaN, or lifted above 0 by rounding, must not let a child score higher than its
-  # parent.
+  # Even if log_q is NaN, or above 0 by rounding, a child must not score higher than its parent.
   best_bpw = jnp.where(jnp.isnan(best_bpw), -jnp.inf, jnp.minimum(best_bpw, 0)).astype(scores.dtype)
   scores_bpw = scores[..., None] + best_bpw
   tokens_bpw = jnp.broadcast_to(take_ids(ids, index_bpw), scores_bpw.shape)

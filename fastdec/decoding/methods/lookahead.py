@@ -3,13 +3,13 @@
 Each call scores two things below the root besides the root itself.
 
   window    N - 1 rows of W columns: the model's predictions of the next tokens in its last N - 1
-            calls. Each call reads all rows and predicts a new one, the last. A column of the window
-            and the prediction below it are an n-gram.
-  guesses   up to G of the n-grams seen whose key is the root: chains below it, merged into a trie.
-            Only these may be accepted.
+            calls. Each call reads all rows and predicts a new last row. A column of the window and
+            the prediction below it are an n-gram.
+  guesses   up to G of the n-grams so far whose key is the root: chains below the root, merged into
+            a trie. Only these may be accepted.
 
-Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) is the root. W = 3, N
-= 4:
+The parent of window node (r, j) is (r - 1, j), and the parent of (0, j) is (0, j - 1); (0, 0) is
+the root. For W = 3 and N = 4:
 
     (0,0) root - (0,1) - (0,2)       row 0 is the oldest: positions p, p + 1, p + 2
         |          |       |
@@ -17,14 +17,14 @@ Window node (r, j) hangs below (r - 1, j), and (0, j) below (0, j - 1); (0, 0) i
         |          |       |
       (2,0)      (2,1)   (2,2)       the last row: predictions here go into the next window
 
-After the call each row takes the place of the row above it, whose columns then begin at the new
-root: the window moves on by one token a call, whatever was accepted.
+After the call each row replaces the row above it, and its columns then begin at the new root: the
+window moves by one token per call, no matter how many were accepted.
 
-Differences to the authors' code do not change the output:
-* Guesses are verified from the first call on, not after N - 2 calls that fill the window.
-* After a full match the bonus is emitted too, N tokens in all.
-* n-grams of prompt, source and output are learnt too.
-* The window begins with the prompt's words in their order, not with random ones.
+There are some differences from the authors' code. They do not change the output:
+* Guesses are verified from the first call, not only after N - 2 calls that fill the window.
+* After a full match the bonus is emitted too, so a call emits up to N tokens.
+* n-grams of the prompt, the source and the output are learnt too.
+* The window begins with the prompt's words in their order, not with random words.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, suppress
 from fastdec.struct import Bound
 
-# window, n-gram and guesses that are worth trying
+# window, n-gram and guesses worth trying
 AUTHORS = (15, 5, 15)  # calls of 120 tokens, for a GPU
 AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
 
@@ -59,16 +59,16 @@ AHEAD = ((5, 4, 4), (2, 3, 2))  # calls of 27 and of 8 tokens
 class Lookahead(LoopStrategy):
   """Decoding with n-grams of the model's own earlier guesses, and of the text so far.
 
-  It needs no training and no draft model, and is lossless: without `sampling` it is greedy
-  decoding, with it the law of `Sample`. A call scores (window + guesses) * (ngram - 1) tokens, and
-  emits up to `ngram`.
+  It needs no training and no draft model, and is lossless: the output is that of greedy decoding
+  or, with `sampling`, has the distribution of `Sample`. A call scores (window + guesses) *
+  (ngram - 1) tokens, and emits up to `ngram`.
 
   Args:
-    window: tokens ahead that the model guesses at once, at least 1.
+    window: how many tokens ahead the model guesses at once, at least 1.
     ngram: tokens of an n-gram, its key included, at least 3.
-    guesses: most n-grams that a call verifies, at least 1.
+    guesses: the most n-grams that a call verifies, at least 1.
     sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
-    pool: n-grams of other texts (`build_pool`), to guess if this text's leave room.
+    pool: n-grams of other texts (`build_pool`), for guesses that this text's n-grams leave free.
   """
 
   window: Whole = struct.static(default=15)
@@ -109,7 +109,7 @@ class Lookahead(LoopStrategy):
       )
 
   def with_pool(self, pool: NGramPool) -> 'Lookahead':
-    """Returns this strategy with n-grams of other texts, of the length that they have."""
+    """Returns this strategy with n-grams of other texts, and with `ngram` as their length."""
     return dataclasses.replace(self, pool=pool, ngram=pool.ngram)
 
   @property
@@ -125,7 +125,7 @@ class Lookahead(LoopStrategy):
 class Ahead:
   """The drafter's memory of each row."""
 
-  window: Int[Array, 'b r w']  # the first entry stands for the root, whatever its value
+  window: Int[Array, 'b r w']  # the first entry is replaced by the root
   log: Log
   # the last n - 1 tokens of the text, the root included; NONE before its beginning
   recent: Int[Array, 'b _']
@@ -160,20 +160,19 @@ class LookaheadDrafter:
     grams = jnp.zeros((b, n, 0), jnp.int32)
     if self.reads_prompt:
       source, source_length = source_text(target.module, prompt)
-      grams = jnp.concatenate(
-        [cut_ngrams(source, source_length, n), cut_ngrams(text.tokens, text.length, n)], axis=2
-      )
+      of_source = cut_ngrams(source, source_length, n)
+      grams = jnp.concatenate([of_source, cut_ngrams(text.tokens, text.length, n)], axis=2)
+
+    # The last n - 1 tokens of the text, for n-grams that begin in it.
     slots = prefill.max_len * (self.window + 1) + self.window + n
     last = text.length[:, None] + jnp.arange(1 - n, 0, dtype=jnp.int32)[None]
     tokens = jnp.take_along_axis(text.tokens, jnp.maximum(last, 0), axis=1)
     recent = jnp.where(last >= 0, tokens, NONE)
-    return Ahead(self._first_window(target, prefill), Log.of(grams, slots), recent)
 
-  def _first_window(self, target: Bound, prefill: Prefill) -> Int[Array, 'b r w']:
-    """Returns arbitrary first guesses: each node of the window has the word of its position."""
+    # The first guesses are arbitrary: each node of the window has the word of its position.
     words = guess_words(target, prefill, self.window + self.rows - 1)
     place = np.arange(self.rows)[:, None] + np.arange(self.window)[None]
-    return words[:, place]
+    return Ahead(words[:, place], Log.of(grams, slots), recent)
 
   def propose(
     self, target: Bound, state: Ahead, root: Int[Array, ' b'], keys: Array | None
@@ -193,30 +192,30 @@ class LookaheadDrafter:
     window, ahead, b = self.window_tree, self.window * self.rows, guesses.parents.shape[0]
     n_guesses = self.nodes - ahead
 
-    def beside(of_window: Any, of_guesses: Any) -> Array:
-      each = [
-        jnp.broadcast_to(x, (b, *x.shape[-of_window.ndim :])) for x in (of_window, of_guesses)
-      ]
-      return jnp.concatenate(each, axis=1)
+    def join(of_window: Any, of_guesses: Any) -> Array:
+      shape = of_window.shape[1:]  # of one node's entry
+      of_window = jnp.broadcast_to(of_window, (b, ahead, *shape))
+      of_guesses = jnp.broadcast_to(of_guesses, (b, n_guesses, *shape))
+      return jnp.concatenate([of_window, of_guesses], axis=1)
 
-    # a guess's parent is the root or a guess
+    # A guess sees the root and guesses, and its parent is one of them.
     parents = jnp.where(guesses.parents < 0, 0, guesses.parents + ahead)
+    depths = np.tile(np.arange(1, self.ngram, dtype=np.int32), self.guesses)
+    window_mask = np.pad(window.mask, ((0, 0), (0, n_guesses)))
     sees_root = jnp.broadcast_to(np.arange(ahead) == 0, (b, n_guesses, ahead))
+    guesses_mask = jnp.concatenate([sees_root, guesses.sees], axis=2)
     return Topology(
-      parents=beside(window.parents, parents.reshape(b, -1)),
-      ranks=beside(window.ranks, np.arange(ahead, self.nodes, dtype=np.int32)),
-      depths=beside(window.depths, np.tile(np.arange(1, self.ngram, dtype=np.int32), self.guesses)),
-      mask=beside(
-        np.pad(window.mask, ((0, 0), (0, n_guesses))),
-        jnp.concatenate([sees_root, guesses.sees], axis=2),
-      ),
-      acceptable=beside(window.acceptable, guesses.is_kept.reshape(b, -1)),
+      parents=join(window.parents, parents.reshape(b, -1)),
+      ranks=join(window.ranks, np.arange(ahead, self.nodes, dtype=np.int32)),
+      depths=join(window.depths, depths),
+      mask=join(window_mask, guesses_mask),
+      acceptable=join(window.acceptable, guesses.is_kept.reshape(b, -1)),
       max_depth=self.rows,  # of nodes that may be accepted
     )
 
   @property
   def window_tree(self) -> Topology:
-    """Tree of the window alone; only its root is acceptable."""
+    """The tree of the window without guesses. Only its root is acceptable."""
     number = np.arange(self.window * self.rows, dtype=np.int32)
     parents = np.where(number < self.window, number - 1, number - self.window)
     return Topology.from_parents(parents, ranks=number, acceptable=number == 0)
@@ -224,26 +223,29 @@ class LookaheadDrafter:
   def observe(self, target: Bound, state: Ahead, step: Step) -> Ahead:
     b, w, n = step.root.shape[0], self.window, self.ngram
     ahead = w * self.rows
+
+    # The columns of the window with the predictions below them are new n-grams.
     predicted = argmax(step.logits[:, ahead - w : ahead])
     window = step.draft.tokens[:, :ahead].reshape(b, self.rows, w)
-    grams, learnt = jnp.concatenate([window, predicted[:, None]], axis=1), jnp.full(b, w, jnp.int32)
+    grams = jnp.concatenate([window, predicted[:, None]], axis=1)
+    learnt, count = grams, jnp.full(b, w, jnp.int32)
 
+    # So are those that the new tokens end.
     text = jnp.concatenate([state.recent, step.block(n)], axis=1)
-    recent = jnp.take_along_axis(
-      text, step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None], axis=1
-    )
-    new_grams = grams
+    place = step.count[:, None] + jnp.arange(n - 1, dtype=jnp.int32)[None]
+    recent = jnp.take_along_axis(text, place, axis=1)
     if self.reads_text:
       of_text = cut_ngrams(text, step.count + n - 1, n)
-      new_grams, learnt = jnp.concatenate([grams, of_text], axis=2), learnt + step.count
-    return Ahead(grams[:, 1:], state.log.append(new_grams, learnt), recent)
+      learnt, count = jnp.concatenate([grams, of_text], axis=2), count + step.count
+    return Ahead(grams[:, 1:], state.log.append(learnt, count), recent)
 
 
 def guess_words(target: Bound, prefill: Prefill, length: int) -> Int[Array, 'b l']:
-  """Returns words to begin guessing with, repeated until there are enough.
+  """Returns words for the first guesses, repeated until there are enough.
 
-  They are the source's if it shares the target's words, else the prompt's. Without either they are
-  the model's likeliest first words."""
+  A decoder-only model gets those of its prompt. A model with an encoder gets those of its source if
+  they share a vocabulary, else its most likely first words.
+  """
   model, params = target
   words, count_b = source_text(model, prefill.prompt)
   if model.start_id is None:

@@ -1,17 +1,17 @@
 """Prompt lookup: drafts copied from the text by an n-gram match, without a model or training.
 
 The draft is a chain that copies the text after the latest earlier occurrence of the longest
-matching suffix: n-grams of `ngram` tokens first, then shorter ones, down to one. A copy that runs
-past the end of the text continues with itself, as in LZ77: in "a b a b", "a b" was followed by
-"a b a b a b ...". Without a match no node is acceptable.
+matching suffix: n-grams of `ngram` tokens first, then shorter ones, down to one token. A copy that
+runs past the end of the text continues with itself, as in LZ77: in "a b a b", "a b" was followed by
+"a b a b a b ...". Without a match, no node is acceptable.
 
     text            the cat sat . the cat          ngram 3, k 4
     "the cat"       was followed by                 sat . the
 
-The text is the prompt and the output. In an encoder-decoder model the source stands before it, if
-both share their words: images do not, nor sources with their own ids. This is speculative
-decoding's n-gram draft (Leviathan et al. 2022, section 4.1), in the form known as prompt lookup
-(Saxena 2023); the copy of itself is ours.
+The text is the prompt and the output. In an encoder-decoder model the source is put before them if
+both have the same vocabulary; an image does not, nor does a source with its own ids. This is
+speculative decoding's n-gram draft (Leviathan et al. 2022, section 4.1), in the form known as
+prompt lookup (Saxena 2023). That a copy continues with itself is ours.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ from fastdec.heads.ngram_pool import NGramPool, check_is_pool
 from fastdec.models.api import Model, has_own_source_ids
 from fastdec.struct import Bound
 
-COPIED = (9, 2, 4)  # tokens, worth trying
-LONGEST = 64  # n-grams: a step of the program for each of their tokens
+COPIED = (9, 2, 4)  # numbers of copied tokens worth trying
+LONGEST = 64  # tokens of an n-gram, each of which is a step of the program
 
 
 @struct.pytree
@@ -73,9 +73,8 @@ class LookupDrafter:
       copied, is_known = _or_from_pool(self.pool, root, copied, is_known)
     tokens = jnp.concatenate([root[:, None], copied], axis=1)
     acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)
-    return Draft(
-      tokens, dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
-    ), state
+    chain = dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
+    return Draft(tokens, chain), state
 
   def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
     text = state.text.append(step.block(step.path.shape[1]), step.count)
@@ -85,7 +84,7 @@ class LookupDrafter:
 def _or_from_pool(
   pool: NGramPool, root: Int[Array, ' b'], copied: Int[Array, 'b k'], is_known: Bool[Array, 'b k']
 ) -> tuple[Int[Array, 'b k'], Bool[Array, 'b k']]:
-  """Replaces the drafts of rows without a match by the pool's most frequent value of the root."""
+  """Replaces drafts of rows without a match by what most often followed the root in the pool."""
   best, known = pool.best(root, 1)
   k = copied.shape[1]
   value = jnp.pad(best[:, 0], ((0, 0), (0, max(k - best.shape[2], 0))))[:, :k]
@@ -95,7 +94,7 @@ def _or_from_pool(
 
 
 def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Array, ' b']]:
-  """Returns the source and its lengths; no tokens unless it is text in the model's vocabulary."""
+  """Returns the source and its lengths. It is empty unless it is text in the model's vocabulary."""
   if prompt.inputs is None or prompt.inputs.ndim != 2 or has_own_source_ids(model):
     return prompt.tokens[:, :0], jnp.zeros_like(prompt.length)
   return prompt.inputs.astype(prompt.tokens.dtype), prompt.source_length(model)
@@ -115,10 +114,10 @@ def _continuation(
 
 
 def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
-  """Returns the end of the latest, longest match of one row's suffix with a token behind it.
+  """Returns the end of the latest, longest match of one row's suffix that has a token after it.
 
-  The second result is the match's length. A match lies within the source or within the rest of the
-  text, not across the border.
+  The second result is the match's length. A match is in the source or in the rest of the text, and
+  never crosses from one to the other.
   """
   tokens, root, begin = searched.text.tokens, searched.text.length - 1, searched.begin
   index = jnp.arange(tokens.shape[0], dtype=jnp.int32)
@@ -134,7 +133,7 @@ def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Arr
     )
     agrees &= here
     matched += agrees.astype(jnp.int32)
-  # the latest among the longest
+  # The latest of the longest matches
   place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
   return place, matched[place]
 
@@ -143,16 +142,17 @@ def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Arr
 class PromptLookup(LoopStrategy):
   """Decoding with drafts copied from the text so far.
 
-  A draft copies the tokens behind the latest earlier occurrence of the longest matching suffix. It
-  searches prompt, output, and a source of the same vocabulary (`methods.lookup`). It needs no
-  training, and is lossless: without `sampling` it is greedy decoding, with it the law of
-  `Sample`.
+  A draft copies the tokens after the latest earlier occurrence of the longest matching suffix. It
+  searches the prompt, the output, and a source of the same vocabulary (`methods.lookup`). It needs
+  no training and is lossless: the output is that of greedy decoding or, with `sampling`, has the
+  distribution of `Sample`.
 
   Args:
     ngram: the longest suffix looked for, 1 to 64.
     k: block size, at least 2: at most k - 1 tokens are copied.
     sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
-    pool: n-grams of other texts (`build_pool`); the likeliest is guessed if this text has no match.
+    pool: n-grams of other texts (`build_pool`), to guess the most likely one if the text has no
+      match.
   """
 
   ngram: Whole = struct.static(default=3)

@@ -33,8 +33,7 @@ from fastdec.models.api import (
 )
 from fastdec.struct import Bound
 
-# of a vocabulary: models of one tokenizer pad it to round sizes that differ by less
-PADDING = 0.01
+PADDING = 0.01  # of a vocabulary: the most that models of one tokenizer add to it as padding
 
 
 @struct.pytree
@@ -42,16 +41,17 @@ class Speculative(DraftsWithProbs):
   """Decoding with a smaller model that drafts, while the target verifies.
 
   Args:
-    draft: (model, params): any model over the target's vocabulary, with an encoder only if the
+    draft: (model, params): any model with the target's vocabulary, with an encoder only if the
       target has one. Sizes that differ by at most 1 %, with an end token in common, count as one
       vocabulary, padded differently.
     gamma: tokens drafted for each call of the target, at least 1.
     sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
-    rule: None: `Exact()` without sampling, else `Rejection()`. Without sampling any rule goes;
-      with it, one that compares laws: `Rejection`, `BlockVerification`.
-    adaptive: gamma is an upper bound; the drafts follow the acceptance seen (`ModelDrafter`).
-    same_ids: common ids mean the same whatever the sizes: one tokenizer's ids are the first of the
-      other's. The draft's ids beyond the target's are not drafted.
+    rule: None: `Exact()` without sampling, else `Rejection()`. Without sampling any rule is
+      possible; with it, one that compares distributions: `Rejection` or `BlockVerification`.
+    adaptive: gamma is an upper bound, and the length of drafts follows from how many were accepted
+      (`ModelDrafter`).
+    same_ids: the vocabularies agree on their common ids even if their sizes differ: one is the
+      beginning of the other. The draft's ids beyond the target's are not drafted.
   """
 
   draft: Bound | tuple[Any, Any]
@@ -90,8 +90,11 @@ class Speculative(DraftsWithProbs):
 def check_vocabularies(target: Model, draft: Model, same_ids: bool) -> None:
   """Raises UserError if, by sizes and end tokens, the models' ids cannot mean the same tokens."""
   have, want = draft.vocab_size, target.vocab_size
-  ends = bool(set(draft.eos_ids) & set(target.eos_ids)) or not (draft.eos_ids or target.eos_ids)
-  if same_ids or have == want or (abs(have - want) <= PADDING * max(have, want) and ends):
+  if same_ids or have == want:
+    return
+  has_ends = draft.eos_ids or target.eos_ids
+  ends_agree = not has_ends or set(draft.eos_ids) & set(target.eos_ids)
+  if ends_agree and abs(have - want) <= PADDING * max(have, want):
     return
   raise UserError(
     f"the draft model has {have} tokens and the target {want}: give a draft model with the target's"
@@ -112,6 +115,8 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
         f"the draft model's source has {have} words and the target's {want}: give a draft model"
         " with the target's tokenizer"
       )
+
+  # If the draft model has fewer positions than the target, the source and the longest row must fit.
   limit = draft.max_positions
   if limit is None or (target.max_positions is not None and limit >= target.max_positions):
     return
@@ -127,7 +132,7 @@ def check_draft_model(target: Model, draft: Model, prompt: Prompt, max_len: int)
   check_draft(int(prompt.length[longest]), int(own[longest]))
 
 
-# tokens [b, n] and their laws [b, n, v] so far, and the draft's cache
+# The tokens [b, n] and their distributions [b, n, v] so far, and the draft's cache
 Drafting = tuple[Array, Array | None, Cache]
 
 
@@ -139,22 +144,23 @@ class Reading:
   before_root: Int[Array, ' b']
   # 1: the root; 2: the token before it, and the root; 0: the row has finished
   unread: Int[Array, ' b']
-  gamma: Int[Array, ' b']  # tokens that the row wants drafted
+  gamma: Int[Array, ' b']  # tokens to draft for the row
 
 
 @struct.pytree
 class ModelDrafter:
   """Drafter of a chain of at most gamma tokens.
 
-  adaptive: each row has its own gamma, from 1 to `gamma`. It grows by 2 after a draft that was
-  wholly accepted, and else shrinks by 1 (the heuristic of Hugging Face's assisted generation). The
-  row that wants most decides for the batch; surplus tokens are not acceptable in the other rows, so
-  rows stay independent. The target's call keeps its width, gamma + 1 nodes, which is a shape; only
-  calls of the draft model are saved. `draft_calls` counts the calls that the row wanted.
+  If it is adaptive, each row has its own gamma, from 1 to `gamma`. It grows by 2 after a draft that
+  was accepted as a whole, and otherwise shrinks by 1 (the heuristic of Hugging Face's assisted
+  generation). The largest gamma decides for the batch. In the other rows the tokens beyond their
+  own gamma are not acceptable, so rows stay independent. The target's call always has gamma + 1
+  nodes, because that is a shape: only calls of the draft model are saved. `draft_calls` counts the
+  calls that the row itself needed.
   """
 
   draft: Bound
-  sampling: Sampling | None  # law of drawn tokens; None: the most likely token
+  sampling: Sampling | None  # how tokens are drawn; None: the most likely token
   gamma: int = struct.static()
   adaptive: bool = struct.static(default=False)
 
@@ -164,14 +170,24 @@ class ModelDrafter:
 
   def init(self, target: Bound, prefill: Prefill) -> Reading:
     model, params = self.draft
-    prompt = prefill.prompt
-    b = len(prompt.tokens)
-    source = self._source(target.module, prompt)
+    prompt, b = prefill.prompt, len(prefill.prompt.tokens)
+
+    # The source in the draft model's words: unknown ones become its last one. So does the padding.
+    source = prompt.inputs
+    if source is not None and source.ndim == 2:
+      place = jnp.arange(source.shape[1], dtype=jnp.int32)[None]
+      is_padding = place >= prompt.source_length(target.module)[:, None]
+      source = jnp.minimum(source, source_words(model) - 1)
+      source = jnp.where(is_padding, source_pad(model), source)
+
+    # The prompt, with the draft model's own start token
     tokens = self._known(prompt.tokens)
-    tokens = tokens if model.start_id is None else tokens.at[:, 0].set(model.start_id)
+    if model.start_id is not None:
+      tokens = tokens.at[:, 0].set(model.start_id)
     prompt = dataclasses.replace(prompt, inputs=source, tokens=tokens)
-    if getattr(model, 'reads_length', True):  # though the target may not
+    if getattr(model, 'reads_length', True):  # even if the target does not
       prompt = dataclasses.replace(prompt, shared=0)
+
     capacity = capacity_of(prompt, prefill.max_len, self.nodes)
     capacity = dataclasses.replace(capacity, back=self.gamma - 1)
     cache = model.init_cache(params, memory_of(self.draft, prompt), b, capacity)
@@ -182,6 +198,7 @@ class ModelDrafter:
   def propose(
     self, target: Bound, state: Reading, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Reading]:
+    # The first draft, after the tokens that the draft model has not read
     first = jnp.stack([jnp.where(state.unread == 2, state.before_root, root), root], axis=1)
     hidden_bnd, cache = self._read(first, state.cache)
     cache = cache.commit(None, state.unread)
@@ -193,6 +210,7 @@ class ModelDrafter:
     if q_bv is not None:
       q_bnv = jnp.zeros((b, n, q_bv.shape[-1]), q_bv.dtype).at[:, 1].set(q_bv)
 
+    # The other drafts, each after the draft before
     def guess_next(i: Int[Array, ''], carry: Drafting) -> Drafting:
       tokens_bn, q_bnv, cache = carry
       hidden_bnd, cache = self._read(jax.lax.dynamic_slice_in_dim(tokens_bn, i, 1, axis=1), cache)
@@ -201,9 +219,8 @@ class ModelDrafter:
         q_bnv = q_bnv.at[:, i + 1].set(q_bv)
       return tokens_bn.at[:, i + 1].set(drafted), q_bnv, cache.commit(None, jnp.ones_like(root))
 
-    tokens_bn, q_bnv, cache = fori_loop(
-      1, self._calls(state), guess_next, (tokens_bn, q_bnv, cache), nodes=1
-    )
+    carry = (tokens_bn, q_bnv, cache)
+    tokens_bn, q_bnv, cache = fori_loop(1, self._calls(state), guess_next, carry, nodes=1)
     wanted_bn = jnp.arange(n, dtype=jnp.int32)[None] <= state.gamma[:, None]
     chain = dataclasses.replace(Topology.chain(n), acceptable=wanted_bn)
     if q_bnv is not None:
@@ -214,7 +231,7 @@ class ModelDrafter:
   def observe(self, target: Bound, state: Reading, step: Step) -> Reading:
     accepted, runs = step.accepted.node, step.count > 0
     whole = accepted == state.gamma
-    # drafts in the cache, which ends at the root if none of them is kept
+    # The cache has the root and `read` drafts after it, of which `kept` stay.
     read = self._calls(state) - 1
     kept = jnp.where(runs, jnp.minimum(accepted, state.gamma - 1), 0)
     gamma = state.gamma
@@ -227,19 +244,11 @@ class ModelDrafter:
       gamma=gamma,
     )
 
-  def _source(self, target: Model, prompt: Prompt) -> Array | None:
-    """Returns the source for the draft model: unknown words as its last one, its own padding."""
-    model, inputs = self.draft.module, prompt.inputs
-    if inputs is None or inputs.ndim != 2:
-      return inputs
-    is_padding = (
-      jnp.arange(inputs.shape[1], dtype=jnp.int32)[None] >= prompt.source_length(target)[:, None]
-    )
-    return jnp.where(is_padding, source_pad(model), jnp.minimum(inputs, source_words(model) - 1))
-
   def _calls(self, state: Reading) -> int | Int[Array, '']:
-    """Number of tokens to draft in every row, one call of the draft model each."""
-    return jnp.where(state.unread > 0, state.gamma, 1).max() if self.adaptive else self.gamma
+    """Returns the number of tokens to draft in every row, which is that of draft model calls."""
+    if not self.adaptive:
+      return self.gamma
+    return jnp.where(state.unread > 0, state.gamma, 1).max()
 
   def _read(self, tokens: Int[Array, 'b n'], cache: Cache) -> tuple[Float[Array, 'b n d'], Cache]:
     hidden, _, cache = self.draft.module.apply(
@@ -248,13 +257,13 @@ class ModelDrafter:
     return hidden, cache
 
   def _known(self, tokens: Int[Array, 'b n']) -> Int[Array, 'b n']:
-    """Replaces tokens beyond the draft model's vocabulary by its last one."""
+    """Replaces tokens beyond the draft model's vocabulary by its last token."""
     return jnp.minimum(tokens, self.draft.module.vocab_size - 1)
 
   def _guess(
     self, target: Bound, hidden: Float[Array, 'b d'], keys: Array | None, i: int | Int[Array, '']
   ) -> tuple[Int[Array, ' b'], Float[Array, 'b v'] | None]:
-    """Returns the draft's i-th token and, if sampled, its law, over the target's vocabulary."""
+    """Returns the draft's i-th token and, if it is drawn, its q over the target's vocabulary."""
     words = target.module.vocab_size
     logits = self.draft.module.unembed(self.draft.params, hidden)[:, :words]
     logits = jnp.pad(logits, ((0, 0), (0, words - logits.shape[1])), constant_values=-jnp.inf)

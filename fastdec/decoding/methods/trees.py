@@ -1,8 +1,8 @@
 """The trees published with Medusa's heads (Cai et al. 2024), each of 63 nodes and the root.
 
-Values are from medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0. Stage 1 stands
-for heads on a frozen model (Medusa-1), stage 2 for heads trained with it (Medusa-2). The trees grew
-from these heads' accuracies. Other heads want other trees, from files.
+Values are from medusa/model/medusa_choices.py of FasterDecoding/Medusa, Apache-2.0. Stage 1 means
+heads on a frozen model (Medusa-1), stage 2 heads trained together with it (Medusa-2). The trees
+follow from these heads' accuracies. Other heads need other trees, from files.
 """
 
 import os
@@ -14,7 +14,7 @@ from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import parse_json, read_bytes
 
-MOST_BYTES = 2**22  # of a file: a tree of as many nodes as a call holds fits
+MOST_BYTES = 2**22  # of a file: enough for a tree with as many nodes as a call can hold
 
 # 'path:children': the node at this path of ranks has this number of children, of ranks 0, 1, ...
 PUBLISHED = {
@@ -59,31 +59,34 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
   """Returns a tree as paths of ranks below the root, the choices of `Medusa`.
 
   Args:
-    name: of a published tree; its paths come shortest first. Or a JSON file with a list of paths,
-      [[0], [0, 0], [1]], or with an object that has one as "choices".
+    name: of a published tree, whose shortest paths come first. Or a JSON file with a list of paths,
+      [[0], [0, 0], [1]], or with an object that has such a list as "choices".
 
   Raises:
     UserError: neither a known name nor a file, or a file without a tree.
   """
   published = PUBLISHED.get(str(name))
-  if published is None and os.path.exists(str(name)):
-    return _read(pathlib.Path(name))
   if published is None:
+    if os.path.exists(str(name)):
+      return _read(pathlib.Path(name))
     known = ', '.join(PUBLISHED)
     raise UserError(
       f'{shown(str(name))} is not a published tree: known are {known}; a JSON file of paths'
       ' of ranks will do too'
     )
+
+  # Each word of a published tree has a path, and the number of its children.
   choices = []
   for node in published.split():
     path, children = node.removeprefix('root').split(':')
-    ranks = [int(rank) for rank in path]
-    choices += [[*ranks, child] for child in range(int(children))]
+    ranks = list(map(int, path))
+    for child in range(int(children)):
+      choices.append([*ranks, child])
   return choices
 
 
 def _read(path: pathlib.Path) -> list[list[int]]:
-  """Reads the choices in a JSON file; see `medusa_choices`."""
+  """Reads the choices from a JSON file (`medusa_choices`)."""
   try:
     content = parse_json(read_bytes(path, MOST_BYTES))
   except OSError as error:

@@ -1,8 +1,8 @@
-"""Two drafters as one: the guesses of both stand in one tree, which one call of the target scores.
+"""Two drafters as one: the guesses of both are in one tree, which one call of the target scores.
 
-A path that both guess stands there once. The second's node is the first's if the paths to them are
-the same tokens, and what the second guesses behind it follows there. The node that this leaves over
-keeps its slot, and is not acceptable: the number of nodes is static.
+A path that both guess is in the tree once. If the paths to two nodes are the same tokens, the
+children of the second drafter's node become children of the first one's. The number of nodes is
+static, so the second node keeps its slot, but it is not acceptable.
 
     first    root - the - cat - sat            tree   root - the - cat - sat
     second   root - the - dog                                  `-- dog          (the)
@@ -29,7 +29,7 @@ from fastdec.struct import Bound
 
 @struct.pytree
 class UnionDrafter:
-  """Drafter of the guesses of two drafters. Its state is the states of both."""
+  """Drafter of the guesses of two drafters. Its state is a list of both states."""
 
   parts: tuple[Any, Any]
 
@@ -39,35 +39,43 @@ class UnionDrafter:
 
   @property
   def taps(self) -> Taps:
-    return tuple(dict.fromkeys(tap for one in self.parts for tap in getattr(one, 'taps', ())))
+    taps: dict[int, None] = {}  # each once, in order
+    for part in self.parts:
+      taps |= dict.fromkeys(getattr(part, 'taps', ()))
+    return tuple(taps)
 
   def init(self, target: Bound, prefill: Prefill) -> list[Any]:
-    return [one.init(target, self._seen_by(one, prefill)) for one in self.parts]
+    return [part.init(target, self._select_taps(part, prefill)) for part in self.parts]
 
   def propose(
     self, target: Bound, state: list[Any], root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, list[Any]]:
-    parts = zip(self.parts, state, strict=True)
-    (first, one), (second, other) = [part.propose(target, own, root, None) for part, own in parts]
-    return merge_drafts(first, second), [one, other]
+    first, state_1 = self.parts[0].propose(target, state[0], root, None)
+    second, state_2 = self.parts[1].propose(target, state[1], root, None)
+    return merge_drafts(first, second), [state_1, state_2]
 
   def observe(self, target: Bound, state: list[Any], step: Step) -> list[Any]:
-    parts = zip(self.parts, state, strict=True)
-    return [one.observe(target, own, self._seen_by(one, step)) for one, own in parts]
+    states = []
+    for part, own in zip(self.parts, state, strict=True):
+      states.append(part.observe(target, own, self._select_taps(part, step)))
+    return states
 
-  def _seen_by(self, one: Any, seen: Any) -> Any:
-    """Returns a `Prefill` or `Step` with the taps that one of the drafters reads."""
-    taps = tuple(seen.taps[self.taps.index(tap)] for tap in getattr(one, 'taps', ()))
-    return dataclasses.replace(seen, taps=taps)
+  def _select_taps(self, part: Any, results: Any) -> Any:
+    """Returns a `Prefill` or `Step` with only the taps that one of the drafters reads."""
+    taps = tuple(results.taps[self.taps.index(tap)] for tap in getattr(part, 'taps', ()))
+    return dataclasses.replace(results, taps=taps)
 
 
 def merge_drafts(first: Draft, second: Draft) -> Draft:
   """Returns the guesses of two drafts below the same root as one draft."""
   rows = []
-  for one in (first, second):
-    tree, b = one.topology, len(one.tokens)
-    arrays = ((tree.parents, 1), (tree.depths, 1), (tree.acceptable, 1), (tree.mask, 2))
-    rows.append((one.tokens, *(jnp.broadcast_to(x, (b, *x.shape[-axes:])) for x, axes in arrays)))
+  for draft in (first, second):
+    tree, (b, n) = draft.topology, draft.tokens.shape
+    parents = jnp.broadcast_to(tree.parents, (b, n))
+    depths = jnp.broadcast_to(tree.depths, (b, n))
+    acceptable = jnp.broadcast_to(tree.acceptable, (b, n))
+    mask = jnp.broadcast_to(tree.mask, (b, n, n))
+    rows.append((draft.tokens, parents, depths, acceptable, mask))
   tokens, parents, acceptable = jax.vmap(_merge_row)(*rows)
   depth = max(first.topology.max_depth, second.topology.max_depth)
   tree = dataclasses.replace(Topology.from_parents(parents, None, acceptable), max_depth=depth)
@@ -79,28 +87,30 @@ def _merge_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Arr
   tokens_n, parents_n, depths_n, ok_n, mask_nn = first
   tokens_m, parents_m, depths_m, ok_m, mask_mm = second
 
-  # Nodes are the same if as many of their ancestors, themselves included, agree as there are.
+  # Two nodes are the same if all their ancestors, themselves included, agree: a count of those that
+  # agree is their depth + 1.
   agree_mn = (tokens_m[:, None] == tokens_n[None]) & (depths_m[:, None] == depths_n[None])
   agree_mn &= ok_m[:, None] & ok_n[None]
-  above_mm, agreeing_mn, below_nn = (x.astype(jnp.float32) for x in (mask_mm, agree_mn, mask_nn.T))
-  number_mn = (above_mm @ agreeing_mn @ below_nn).astype(jnp.int32)
+  above_mm, agreeing_mn = mask_mm.astype(jnp.float32), agree_mn.astype(jnp.float32)
+  number_mn = (above_mm @ agreeing_mn @ mask_nn.T.astype(jnp.float32)).astype(jnp.int32)
   same_mn = agree_mn & (number_mn == depths_m[:, None] + 1)
 
-  # The second's other nodes stand behind the first's. The roots are the same.
+  # The second tree's nodes come after the first tree's, except for the root, which is the same.
   is_same_m = same_mn.any(-1)
-  behind_m = len(tokens_n) - 1 + jnp.arange(len(tokens_m), dtype=jnp.int32)
-  place_m = jnp.where(is_same_m, same_mn.argmax(-1).astype(jnp.int32), behind_m)
-  pairs = ((tokens_n, tokens_m), (parents_n, place_m[parents_m]), (ok_n, ok_m & ~is_same_m))
-  return tuple(jnp.concatenate([x, y[1:]]) for x, y in pairs)
+  own_place_m = len(tokens_n) - 1 + jnp.arange(len(tokens_m), dtype=jnp.int32)
+  place_m = jnp.where(is_same_m, same_mn.argmax(-1).astype(jnp.int32), own_place_m)
+  tokens = jnp.concatenate([tokens_n, tokens_m[1:]])
+  parents = jnp.concatenate([parents_n, place_m[parents_m][1:]])
+  return tokens, parents, jnp.concatenate([ok_n, (ok_m & ~is_same_m)[1:]])
 
 
 @struct.pytree
 class Union(LoopStrategy):
   """Decoding with the guesses of two strategies in one tree, such as prompt lookup and EAGLE.
 
-  It is lossless: without `sampling` it is greedy decoding, with it the law of `Sample`. A call
-  accepts at least as many tokens as either draft alone would have there, and costs the nodes and
-  the draft calls of both.
+  It is lossless: the output is that of greedy decoding or, with `sampling`, has the distribution of
+  `Sample`. A call accepts at least as many tokens as it would with either draft, and costs the
+  nodes and the draft calls of both.
 
   Args:
     first, second: `PromptLookup`, `Forced`, `Eagle`, `BlockDraft`, `Blockwise` or `Medusa`, without
@@ -108,7 +118,7 @@ class Union(LoopStrategy):
     sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
 
   Raises:
-    UserError: a strategy of another kind, or one that has a rule or draws.
+    UserError: a strategy that is none of these, has a rule or draws.
   """
 
   first: Any
