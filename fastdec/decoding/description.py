@@ -233,7 +233,13 @@ def _write(value: Any, is_label: bool) -> str:
     return f'{kind}({", ".join(words)})'
 
   if isinstance(value, Topology):
-    return f'[{value.n} nodes]' if is_label else repr(choices_of(value))
+    if is_label:
+      return f'[{value.n} nodes]'
+    # The paths of ranks from which `Topology.from_choices` makes this static tree
+    paths: list[list[int]] = [[]]
+    for parent, rank in zip(value.parents[1:].tolist(), value.ranks[1:].tolist(), strict=True):
+      paths.append([*paths[parent], rank])
+    return repr(paths[1:])
   if isinstance(value, jax.Array | np.generic | np.ndarray) and not value.ndim:
     # The shortest number that is the same in float32: 0.8, not 0.800000011920929
     return str(np.asarray(value)) if value.dtype.kind == 'f' else str(value.item())
@@ -242,11 +248,3 @@ def _write(value: Any, is_label: bool) -> str:
   if is_label:
     return kind
   raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in RULES)}')
-
-
-def choices_of(tree: Topology) -> list[list[int]]:
-  """Returns the paths of ranks from which `Topology.from_choices` makes this static tree."""
-  paths: list[list[int]] = [[]]
-  for parent, rank in zip(tree.parents[1:].tolist(), tree.ranks[1:].tolist(), strict=True):
-    paths.append([*paths[parent], rank])
-  return paths[1:]

@@ -80,8 +80,8 @@ TREES = (32, 8, 16)  # nodes of trees, the root included
 class LoopStrategy:
   """A strategy that is a drafter and a rule, run by the one loop.
 
-  A subclass defines the drafter, and the rule unless it is `Exact`. Both are made anew whenever the
-  loop is traced, so they must only assemble existing arrays: compute arrays in `__post_init__`.
+  A subclass defines the drafter, and the rule unless it is `Exact`. The loop makes both whenever it
+  is traced, so they must only assemble existing arrays: compute arrays in `__post_init__`.
 
   Attributes:
     rule: the user's choice; the loop runs `effective_rule`.
@@ -108,7 +108,7 @@ class LoopStrategy:
     return cls(**{cls.part: part})
 
   def with_sampling(self, sampling: Sampling | None) -> Any:
-    """Returns this strategy with another `sampling`; None: the most likely token.
+    """Returns this strategy with this `sampling`; None: the most likely token.
 
     Raises:
       UserError: the strategy has no `sampling`, or a rule that cannot draw.

@@ -249,20 +249,19 @@ class TreeDrafter(_EagleDrafter):
   def guessed(self) -> int:
     return growing.frontier_rows(self.depth, self.width, self.nodes)
 
-  @property
-  def levels(self) -> Int[Array, ' m']:
-    """For each slot with a guess, how many positions after the root the guess is."""
-    places = []
-    for level in range(1, self.depth):
-      places += [level - 1] * growing.frontier_width(level, self.width, self.nodes)
-    return jnp.asarray(np.array(places, np.int32))
-
   def propose(
     self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Read]:
     module, params = self.draft
     cache, length = state.cache, state.cache.length
     ids = params['ids'].astype(root.dtype) if 'ids' in params else None
+
+    # For each slot with a guess, how many positions after the root the guess is
+    places = []
+    for level in range(1, self.depth):
+      places += [level - 1] * growing.frontier_width(level, self.width, self.nodes)
+    places = jnp.asarray(np.array(places, np.int32))
+
     states = state.last[:, None]  # outputs of the level before
     tree = growing.start(self._log_q(target, state.last, 0), self.width, self.nodes, ids)
     for level in range(1, self.depth):
@@ -275,7 +274,7 @@ class TreeDrafter(_EagleDrafter):
       # The nodes of a level are in slots one after the other, and all at the same position.
       start = length + tree.expanded
       slots = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] - length[:, None]
-      offsets = jnp.where(slots < 0, slots, self.levels[slots.clip(0, self.guessed - 1)])
+      offsets = jnp.where(slots < 0, slots, places[slots.clip(0, self.guessed - 1)])
       at = length[:, None] + offsets
       states, cache = module.read(params, embedded, before, positions, mask, cache, start, at)
       tree = growing.advance(tree, self._log_q(target, states, level), ids)

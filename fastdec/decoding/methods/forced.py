@@ -85,6 +85,6 @@ def _constraint_of(target: Bound) -> ForcingLaw:
     if isinstance(law, ForcingLaw):
       return law
   raise UserError(
-    'Forced needs a constraint, and there is none: give constraint=..., or decode with another'
-    ' strategy'
+    'Forced drafts what a constraint forces, and there is none: give constraint=..., or'
+    ' choose a different strategy'
   )

@@ -31,20 +31,24 @@ class NoDraft:
     return state
 
 
-@struct.pytree
-class Greedy(LoopStrategy):
-  """Decoding of the most likely token, one a call."""
+class OneTokenACall(LoopStrategy):
+  """Common part of `Greedy` and `Sample`, each of which becomes the other by `with_sampling`."""
 
   @property
   def drafter(self) -> Drafter:
     return NoDraft()
 
   def with_sampling(self, sampling: Sampling | None) -> Any:
-    return self if sampling is None else Sample(sampling=sampling)
+    return Greedy() if sampling is None else Sample(sampling=sampling)
 
 
 @struct.pytree
-class Sample(LoopStrategy):
+class Greedy(OneTokenACall):
+  """Decoding of the most likely token, one a call."""
+
+
+@struct.pytree
+class Sample(OneTokenACall):
   """Decoding of tokens drawn from the model's distribution, one a call; `decode` needs a key.
 
   Args:
@@ -65,10 +69,3 @@ class Sample(LoopStrategy):
     if drawn is None:
       raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')
     struct.assign(self, sampling=drawn)
-
-  @property
-  def drafter(self) -> Drafter:
-    return NoDraft()
-
-  def with_sampling(self, sampling: Sampling | None) -> Any:
-    return Greedy() if sampling is None else Sample(sampling=sampling)
