@@ -189,8 +189,13 @@ class LookaheadDrafter:
 
   def tree_of(self, guesses: Merged) -> Topology:
     """Returns the window's tree and, below the same root, the trie of the guesses."""
-    window, ahead, b = self.window_tree, self.window * self.rows, guesses.parents.shape[0]
+    ahead, b = self.window * self.rows, guesses.parents.shape[0]
     n_guesses = self.nodes - ahead
+
+    # The window's own tree, of which only the root is acceptable.
+    number = np.arange(ahead, dtype=np.int32)
+    parents = np.where(number < self.window, number - 1, number - self.window)
+    window = Topology.from_parents(parents, ranks=number, acceptable=number == 0)
 
     def join(of_window: Any, of_guesses: Any) -> Array:
       shape = of_window.shape[1:]  # of one node's entry
@@ -212,13 +217,6 @@ class LookaheadDrafter:
       acceptable=join(window.acceptable, guesses.is_kept.reshape(b, -1)),
       max_depth=self.rows,  # of nodes that may be accepted
     )
-
-  @property
-  def window_tree(self) -> Topology:
-    """The tree of the window without guesses. Only its root is acceptable."""
-    number = np.arange(self.window * self.rows, dtype=np.int32)
-    parents = np.where(number < self.window, number - 1, number - self.window)
-    return Topology.from_parents(parents, ranks=number, acceptable=number == 0)
 
   def observe(self, target: Bound, state: Ahead, step: Step) -> Ahead:
     b, w, n = step.root.shape[0], self.window, self.ngram
