@@ -155,7 +155,6 @@ def plans(measure: Measure) -> list[Row]:
 
 def keys(c: Speculative, bench: Bench, models: Models) -> list[Row]:
   """The keys of the rows: all that decides their figures."""
-  same = {'task': c.task, 'seed': c.seed, **bench.key()}
   keys = []
   for plan in plans(c.measure):
     name = plan['draft']
@@ -163,10 +162,9 @@ def keys(c: Speculative, bench: Bench, models: Models) -> list[Row]:
       continue
     is_adaptive = plan['plan'] == 'adaptive'
     gamma = max(c.measure.gammas) if is_adaptive else int(plan['plan'])
-    key = {**plan, 'gamma': gamma, **same}
-    if name in models:
-      key['models'] += f' {folders.content(models[name])}'
-    keys.append(key)
+    drafts = [models[name]] if name in models else []
+    same = {'task': c.task, 'seed': c.seed, **bench.key(models=drafts)}
+    keys.append({**plan, 'gamma': gamma, **same})
   return keys
 
 

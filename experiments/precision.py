@@ -81,7 +81,7 @@ def measure(
 def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
   """Likelihood, BLEU, and agreement with the outputs of float32."""
   plain, out = greedy(folder, PLAIN, sample), greedy(folder, key['dtype'], sample)
-  model, params = fd.load(folder, dtype=key['dtype'])
+  model, params = folders.load(folder, dtype=key['dtype'])
   row: Row = {} if sample.bleu is None else sample.bleu(out)
 
   # Score what people wrote.
@@ -104,7 +104,7 @@ def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
 @functools.cache
 def greedy(folder: pathlib.Path, dtype: str, sample: Sample) -> Decoded:
   """The greedy outputs of a model in a type of numbers."""
-  model, params = fd.load(folder, dtype=dtype)
+  model, params = folders.load(folder, dtype=dtype)
 
   def decode(inputs: np.ndarray) -> Decoded:
     return fd.decode(model, params, inputs, fd.Greedy(), max_len=sample.max_len).checked()

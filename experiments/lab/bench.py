@@ -9,6 +9,7 @@ beside plain decoding: tokens a call, agreement, and wall clock in turn.
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -96,16 +97,20 @@ class Bench:
     prompts = inputs_of(self.text, self.target.module, split, self.texts.prompt)
     return prompts[spaced(len(prompts), self.texts.sentences)]
 
-  def key(self, *names: str) -> Row:
-    """The fields that every key needs: the model, the text, and the settings that decide figures.
+  def key(self, *names: str, models: Sequence[pathlib.Path] = ()) -> Row:
+    """Returns the fields that every key needs: the models, the text, and the settings that decide
+    the figures.
 
     Args:
       names: settings of the paper's own that decide them too.
+      models: folders of other models, or drafts, that decide them. Their contents are hashed, so
+        that a row is measured again after one of them was trained again.
     """
-    fields = [field.name for field in dataclasses.fields(Texts)]
-    settings = {name: getattr(self.texts, name) for name in (*fields, *names)}
-    models = folders.content(self.folder)
-    return {**settings, 'models': models, 'content': self.text.content}
+    key: Row = {}
+    for name in (*(field.name for field in dataclasses.fields(Texts)), *names):
+      key[name] = getattr(self.texts, name)
+    contents = [folders.content(self.folder), *map(folders.draft_content, models)]
+    return {**key, 'models': ' '.join(contents), 'content': self.text.content}
 
   def plain(self, temperature: float, seed: int) -> tuple[fd.Greedy | fd.Sample, Any]:
     """Decoding token by token, and the key that it draws by."""

@@ -20,7 +20,6 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Array, Int
 
-import fastdec as fd
 from experiments.lab.train import Count, Rows, Zero, author_of, without_heads
 from fastdec import folders
 from fastdec.data.text.caching import make_tokenizer, make_tokens, make_union
@@ -151,7 +150,9 @@ class Text:
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the model of a run has other pieces than this text: then it was
     trained on other text."""
-    if getattr(fd.load_tokenizer(folder), 'model_proto', None) != self.tokenizer.model_proto:
+    file = folders.open(folder).path / 'tokenizer.model'
+    pieces = file.read_bytes() if file.is_file() else None
+    if pieces != self.tokenizer.model_proto:
       remedy = 'give a run of the same config, on the same text'
       raise UserError(f'{folder} was trained on other text than this config means: {remedy}')
     for own in self.config.written if self.config.own else ():

@@ -68,7 +68,8 @@ class Rehearsal:
     self.root, self.measured, self.failing, self.hash = root, [], (), 'abc'
     monkeypatch.setattr(Workdir, 'stage', self._stage)
     monkeypatch.setattr(leviathan2022, 'write', lambda *_: None)
-    monkeypatch.setattr(folders, 'content', lambda folder: f'{self.hash} {folder.name}')
+    for name in ('content', 'draft_content'):
+      monkeypatch.setattr(folders, name, lambda folder: f'{self.hash} {folder.name}')
     monkeypatch.setattr(Bench, 'text', types.SimpleNamespace(content='abc'))
     monkeypatch.setattr(leviathan2022, 'figures', self._figures)
 
@@ -123,6 +124,14 @@ def test_finished_rows_are_not_measured_again_unless_the_models_are_others(rehea
   rehearsal.hash = 'def'
   rehearsal()
   assert len(rehearsal.measured) == len(lines) + 1
+
+
+def test_only_the_rows_of_a_draft_that_is_trained_again_are_measured_again(rehearsal, monkeypatch):
+  rehearsal()
+  again = lambda folder: f'{folder.name} again' if folder.name == 'small' else f'abc {folder.name}'
+  monkeypatch.setattr(folders, 'draft_content', again)
+  rehearsal()
+  assert {draft for draft, *_ in rehearsal.measured} == {'small'}
 
 
 def test_a_draft_that_cannot_be_trained_stops_only_its_own_rows(rehearsal, monkeypatch):
