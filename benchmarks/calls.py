@@ -1,4 +1,4 @@
-"""Times a call of the target, by its width and by its drafter, beside a greedy call.
+"""Times a call of the target, by its width and by its drafter, against a greedy call.
 
 The floor of a call is the time to read weights, heads and cache once, at the bandwidth that is
 measured here.

@@ -187,7 +187,7 @@ def exact(name: str, width: int) -> Iterator[Row]:
 def calls(
   shape: str, dtype: str, batch: int, widths: tuple[int, ...], tokens: int = CALLS + 1
 ) -> Iterator[Row]:
-  """Times calls on chains of free guesses behind random prompts, in turn with greedy calls. With
+  """Times calls on chains of free guesses after random prompts, in turn with greedy calls. With
   weights in int8 all else is float32."""
   habits = {'key_heads': 8, 'rope_theta': 5e5, 'tied': shape != '8b', 'eos_ids': ()}
   model = lm.LM(lm.LMConfig(**SHAPES[shape], **habits, dtype=choose_compute_dtype(dtype)))
@@ -209,7 +209,7 @@ def calls(
 
 def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) -> Iterator[Row]:
   """Trains a translator of 70 million weights for two minutes, and a block draft for one minute on
-  the translator's own text. Then times whole sentences, beside greedy decoding."""
+  the translator's own text. Then times whole sentences, in turn with greedy decoding."""
   from fastdec.data.text import caching, corpus, packing, tokens
   from fastdec.training import loop, optimizer, state
   from fastdec.training.drafts import losses, start, tasks
@@ -319,7 +319,7 @@ def main() -> None:
   parser.add_argument('--smoke', action='store_true', help='toy sizes')
   args = parser.parse_args()
   if jax.default_backend() == 'cpu' and not args.smoke:
-    parser.error('JAX sees the CPU alone: install jax[cuda13], or try --smoke')
+    parser.error('JAX sees only the CPU: install jax[cuda13], or try --smoke')
   end = time.monotonic() + float(args.budget.rstrip('s'))
   conditions = rows.conditions() | {'python': sys.version.split()[0], 'smoke': args.smoke}
   results = []
@@ -334,7 +334,7 @@ def main() -> None:
       print(part, row['piece'], f'{row["seconds"]:.0f} s', row.get('error', ''), flush=True)
   print(report(conditions, results))
 
-  # Pieces for which no time was left are no failures.
+  # Pieces for which no time was left do not count as failures.
   errors = [row['error'] for row in results if 'error' in row]
   sys.exit(any('TimeoutError' not in error for error in errors))
 

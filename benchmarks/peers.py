@@ -1,4 +1,4 @@
-"""Times our decoder beside CTranslate2, llama.cpp and Hugging Face's transformers, where installed.
+"""Times our decoder against CTranslate2, llama.cpp and transformers, where they are installed.
 
 All have the same weights and token ids. A translator decodes greedily and by beam search, one text
 at a time and several at once. A language model in a GGUF file answers questions one at a time, in
@@ -291,7 +291,7 @@ def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
   folder, lines = open_folder(args.model), args.prompts.read_text().splitlines()[: args.texts]
   model, params = folder.model, folder.params()
   if not isinstance(model, Transformer) or model.config.norm != 'pre':
-    sys.exit(f'{args.model} is no pre-norm Transformer, and only that runs in the peers')
+    sys.exit(f'{args.model} must be a pre-norm Transformer: only that runs in the peers')
   tokenizer = load_tokenizer(folder)
   ids = tokenizer.encode_lines(lines)
   sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)

@@ -12,8 +12,8 @@ Columns:
   kernels: kernels of a call, draft and target, with those of inner loops as often as they run
   sorts: sorts and library calls among them
   a layer: all kernels of a call by the target's layers
-  small: kernels that move less than 64 kB; each takes about 2 us whatever it does
-  graphs: CUDA graphs that a call starts; 1 is best, 0 means that each kernel is launched alone
+  small: kernels that move less than 64 kB; each takes about 2 us
+  graphs: CUDA graphs that a call starts; 1 is best, 0 means that each kernel is launched by itself
   copies: kernels that write a tensor as large as a weight without computing anything
   floor: milliseconds to read weights and cache once, at the bandwidth of the data sheet
   on paper: sum over kernels of the larger of 2 us and their bytes by the bandwidth; an estimate, to
@@ -120,7 +120,7 @@ def computations_of(text: str) -> Iterator[tuple[str, list[str]]]:
 def kernels_in(computations: dict[str, list[str]], name: str) -> Iterator[Kernel]:
   """Yields the kernels of a computation, those of inner loops as often as they run.
 
-  A loop whose number of passes is not known counts once. Of a condition all branches count."""
+  A loop whose number of passes is not known counts once. All branches of a condition count."""
   for line in computations[name]:
     instruction = INSTRUCTION.match(line)
     if not instruction:
@@ -147,7 +147,7 @@ def _kernel(
   parameters = [re.search(r'= (\S+) parameter\(', step) for step in inner]
   inputs = ' '.join(parameter[1] for parameter in parameters if parameter)
   source = re.search(r'op_name="([^"]*)"', line)
-  # Of a tensor that is only cut, or overwritten in part, a part is moved.
+  # If a tensor is only cut, or overwritten in part, only that part is moved.
   cuts = r' (gather|scatter|dynamic-slice|dynamic-update-slice)\('
   is_partial = any(re.search(cuts, step) for step in inner)
   moved = sorted(bytes_of(shape) for shape in [*inputs.split(), output])
@@ -236,7 +236,7 @@ def compiled(
   seconds = time.monotonic() - began
 
   kernels = kernels_of(program.as_text())
-  # XLA writes beside the program how it is launched.
+  # XLA writes next to the program how it is launched.
   metadata = glob.glob(f'{dump}/*calls*thunk_metadata*')
   newest = max(metadata, key=os.path.getmtime, default=None)
   graphs = pathlib.Path(newest).read_text().count('kCommandBuffer') if newest else None

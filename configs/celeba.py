@@ -5,7 +5,7 @@ Figure 4 (CelebA). The settings, with their defaults, are experiments/stern2018/
 
 8 x 8 pixels become 32 x 32, one intensity after another: 3,072 tokens an image; or 16 x 16, a
 quarter of them. With --config.table.own=true heads learn from what the base itself writes: exact
-acceptance compares their guesses with that. One run alone: experiments.train, with k and regime.
+acceptance compares their guesses with that. For a single run: experiments.train, with k and regime.
 
 scale (2 cores: time for the whole of table2; what to expect)
   tiny     windows of photographs that come with scikit-image; about ten minutes
@@ -23,10 +23,10 @@ regime (the paper's columns)
   regular   heads on the frozen base; with acceptance within 2 intensities: Approximate
   finetune  heads and base trained together; with acceptance within 2 intensities: Both
 
-Beside acceptance within 2 stands the same with each guess at the middle of the five intensities
-that are likeliest together (the rule window-2); and, for a base whose inputs have a forecast of
-each intensity (all scales but faces16 and celeba), blocks that this forecast guesses, without heads
-(table.forecast).
+Acceptance within 2 is also measured with each guess at the middle of the five intensities that are
+likeliest together (the rule window-2). A base whose inputs have a forecast of each intensity (all
+scales but faces16 and celeba) is also measured with blocks that this forecast guesses, without
+heads (table.forecast).
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from fastdec.training.run import RunConfig
 SMALL: Any = {  # dropout is for the paper's million steps
   'norm': 'pre',
   'dropout': 0.0,
-  'block_length': 96,  # a row of pixels: what lies above is in sight
+  'block_length': 96,  # a row of pixels: the rows above are in sight
 }
 INPUTS: Any = {'grid': True, 'forecast': True}  # more of them than the paper's base has
 ADAM: Any = {'label_smoothing': 0.0, 'b2': 0.98}  # images have no smoothing; T2T's b2 for them

@@ -27,8 +27,8 @@ task
 kind
   all        the table
   losses     EAGLE by cross entropy and by KL, at equal steps
-  heads      Stern's, which read the root too and order their guesses behind the one before
-  eagle      guesses one after another, each behind the one before
+  heads      Stern's, which also read the root and order their guesses by the one before
+  eagle      guesses one after another, each from the one before
   block      guesses all at once
 
 regime

@@ -1,6 +1,7 @@
 """Savings of incremental decoding: time a token against length, without a cache, with one driven
-from the host, and with the whole loop on the device; the latter two beside FasterTransformer's
-tables. The settings, with their defaults, are experiments/incremental_decoding.py:Incremental.
+from the host, and with the whole loop on the device. FasterTransformer's
+tables have the latter two. The settings, with their defaults, are
+experiments/incremental_decoding.py:Incremental.
 
   python -m experiments.incremental --config=configs/incremental.py:scale=small \\
     --workdir=out/incremental [--budget=9m]

@@ -27,7 +27,7 @@ def model(task, *, width, layers):
 
 
 def captions(task):
-  """Multi30k: 29,000 pairs; for a language model their English side alone."""
+  """Multi30k: 29,000 pairs; for a language model only their English side."""
   return TextConfig(
     kind='files',
     folder='data/multi30k',

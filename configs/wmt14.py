@@ -4,7 +4,7 @@ experiments/stern2018/text.py:Translation.
 
   python -m experiments.table1   --config=configs/wmt14.py:scale=tiny --workdir=out/tiny
 
-So do table4, figure4 and example. One run of Table 1 alone: experiments.train, with k and regime.
+So do table4, figure4 and example. For one run of Table 1: experiments.train, with k and regime.
 
 scale (2 cores: time for the whole of table1; what to expect)
   tiny       the embedded corpus, without distillation, and heads that see more than the paper's;

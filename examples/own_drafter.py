@@ -1,4 +1,4 @@
-"""A drafter of one's own: it guesses, for each token, the one that most often follows it in a text.
+"""A drafter of your own: it guesses, for each token, the one that most often follows it in a text.
 
 python -m examples.own_drafter path/to/model text.txt 'A man in'
 """
@@ -15,7 +15,7 @@ from fastdec.protocol import Draft, LoopStrategy, Topology, pytree, static
 
 @pytree
 class BigramDrafter:
-  follows: jnp.ndarray  # int32[v], the likeliest token behind each
+  follows: jnp.ndarray  # int32[v], the likeliest token after each
   nodes: int = static()  # the root and the guesses below it, a chain
 
   def init(self, target, prefill):
@@ -53,5 +53,5 @@ plain = fd.Generator.load(folder)
 follows = likeliest(plain.tokenizer.encode(Path(text).read_text()), plain.model.vocab_size)
 own = fd.Generator(plain.model, plain.params, plain.tokenizer, Bigram(follows))
 one, several = plain(prompt, max_new_tokens=24), own(prompt, max_new_tokens=24)
-print(several.text, f'({several.calls} calls in place of {one.calls})')
+print(several.text, f'({several.calls} calls instead of {one.calls})')
 assert several.text == one.text  # bad guesses cost time, and never change the text

@@ -2,8 +2,8 @@
 
   python -m examples.own_translator out/mine [steps]
 
-Your own text: TextConfig(kind='files', folder='mytext', ...), see docs/own/text.md. A run that was
-stopped goes on by the same command.
+Your own text: TextConfig(kind='files', folder='mytext', ...), see docs/own/text.md. If the run is
+stopped, the same command continues it.
 """
 
 import sys
@@ -31,5 +31,5 @@ model = stage(root, 'k4', train.heads, base=base, heads=settings, k=4, **how)
 plain, blocks = (fd.Generator.load(model, strategy=name) for name in ('greedy', 'blockwise'))
 sentence = 'We have booked four rooms in Oslo for ninety guests from Finland.'
 one, several = plain(sentence), blocks(sentence)
-print(several.text, f'({several.calls} calls in place of {one.calls})')
+print(several.text, f'({several.calls} calls instead of {one.calls})')
 assert several.text == one.text  # blocks change the calls and nothing else

@@ -15,7 +15,7 @@ import tomllib
 
 
 def questions(count: int, seed: int = 0) -> list[dict[str, str]]:
-  """Returns this many different questions, each with its category."""
+  """Returns `count` different questions, each with its category."""
   read = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text('utf-8'))
   templates, draw, lists = read['templates'], random.Random(seed), {}
   for name, text in read['words'].items():

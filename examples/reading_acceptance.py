@@ -15,7 +15,7 @@ gamma = 4  # tokens drafted a call
 g = fd.Generator.load(folder, draft=draft, strategy=f'speculative(gamma={gamma})')
 prompts = [line.strip() for line in Path(lines).read_text().splitlines() if line.strip()]
 
-# A block is what one call emitted: the drafts that were right, and one sure token behind them. The
+# A block is what one call emitted: the drafts that were right, and one sure token after them. The
 # last block of a text may be cut by its end, and the first came with the prompt: neither counts.
 written = g(prompts, max_new_tokens=24)
 sizes = [len(block) for found in written for block in found.blocks[1:-1]]

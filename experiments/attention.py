@@ -5,9 +5,9 @@
 --layer=2 --out=heads.png     one layer, its heads side by side
 --strategy=greedy             one token a call
 
-Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down; a
-line stands wherever a call of the model ended, so that what lies between two lines was written at
-once. Heads that are in the model's folder draft, unless --strategy says otherwise.
+Each panel is a layer, the mean over its heads. Source tokens are across, written tokens down. A
+line marks the end of each call of the model, so one call wrote all tokens between two lines. Heads
+in the model's folder draft, unless --strategy says otherwise.
 """
 
 from absl import flags

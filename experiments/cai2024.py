@@ -2,8 +2,8 @@
 
 `medusa` is the page: it trains a language model of captions, which writes text of its own, and
 heads on that text: on the frozen model (Medusa-1), then together with it (Medusa-2). For each it
-grows a tree on the dev set. A row (`figures`) is a chain, a published tree or a grown one, beside
-plain greedy decoding in turn. Results: results.jsonl, medusa.md, medusa-1-tree.json and .png,
+grows a tree on the dev set. A row (`figures`) is a chain, a published tree or a grown one, timed in
+turn with plain greedy decoding. Results: results.jsonl, medusa.md, medusa-1-tree.json and .png,
 medusa-2-tree.json and .png. The same command continues where it was stopped.
 """
 
@@ -57,7 +57,7 @@ TREE_FILE = 'tree.json'  # of a stage: what `calibrate` finds
 
 # --- settings
 
-Some = Annotated[int, Between(2, math.inf)]  # one at least beside the first
+Some = Annotated[int, Between(2, math.inf)]  # the first, and at least one more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Heads:
 
   depth: Tokens = 4  # heads: as many as the published trees are deep
   layers: Layers = 1  # residual blocks a head
-  decay: Annotated[float, Between(1e-6, 1)] = 0.8  # each later head's loss counts this many times
+  decay: Annotated[float, Between(1e-6, 1)] = 0.8  # by which each later head's loss is multiplied
   # of the loss, the model's share where it learns too: 1 to 0.2 (1 + 0.8 + ...)
   p1_share: Annotated[float, Between(1e-6, 1 - 1e-6)] = 0.6
   # settings of `train.heads`, the same for every run: a minibatch trains all heads, at all places
@@ -94,7 +94,7 @@ class Measure(Texts):
   repeats: Count = 3
   stages: tuple[Stage, ...] = STAGES
   trees: tuple[Tree, ...] = (*TREES,)
-  published: str = 'mc_sim_7b_63'  # the tree beside the calibrated ones
+  published: str = 'mc_sim_7b_63'  # the published tree, to compare with the calibrated ones
   nodes: Several = 32  # of the calibrated tree, the root included
   most: Several = 64  # of the tree with the most tokens a second
   batches: tuple[Rows, ...] = (1, 8, 32)  # prompts at once; typical acceptance is at the first
@@ -180,7 +180,7 @@ def medusa(c: Medusa, work: Workdir) -> None:
       tables += [accuracies(calibration, name), widths(calibration, name)]
     write(work.root / 'medusa', work.console, tables)
     pictures = ', '.join(f'{work.root}/{stage}-tree.png' for stage in trees)
-    work.console.print(f'The trees are {pictures}, and beside each its choices')
+    work.console.print(f'The trees are {pictures}; the JSON file next to each has its choices')
 
 
 def heads(
@@ -396,7 +396,7 @@ SPEED_TABLE = Table(
     Column('New', 'tokens_unseen', '.2f'),
     Column('Call', _call, '.2f'),
     report.SPEED_UP,
-    report.CALLS_ALONE,
+    report.CALLS_ONLY,
     report.SAME,
     Column('NLL', 'nll', '.3f'),
   ),
@@ -412,13 +412,13 @@ HEADS_NOTE = (
   ' texts; in parentheses Vicuna 7B, Medusa-1 (Cai et al. 2024).'
 )
 WIDTHS_NOTE = (
-  'Tokens: what the tree of this many nodes writes a call, as counted on these texts. ms: what a'
+  'Tokens: what a tree of that size writes a call, as counted on these texts. ms: what a'
   ' call takes at batch 1, heads included. 1 node is greedy decoding without heads.'
 )
 
 
 def accuracies(calibration: Calibration, name: str = 'Heads') -> Drawn:
-  """Accuracy of each head, beside the published heads' accuracy."""
+  """Accuracy of each head, with that of the published heads."""
 
   def published(place: int, head: int) -> str:
     return f'({100 * ACCURACY[head][place]:.0f})' if head < len(ACCURACY) else ''

@@ -34,13 +34,13 @@ def main(_: list[str]) -> None:
   paper, settings = stern2018.half(CONFIG.value)
   c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)
   seconds = cli.seconds(BUDGET.value)
-  if CONFIG.value.task == 'images':  # text is written by one process, for which the others wait
+  if CONFIG.value.task == 'images':  # text is written by one process
     CONNECT()
   with stage.budget(seconds):
     try:
       print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))
     except stage.OutOfTime:
-      print(f'Out of budget: the same command goes on in {workdir}')
+      print(f'Out of budget: the same command continues in {workdir}')
 
 
 if __name__ == '__main__':

@@ -458,7 +458,7 @@ SPEEDS = Table(
     Column('Call ms', 'call_ms', '.2f'),
     Column('Plain ms', 'plain_ms', '.2f'),
     report.SPEED_UP,
-    report.CALLS_ALONE,
+    report.CALLS_ONLY,
     report.SAME,
   ),
   NOTES,

@@ -14,7 +14,7 @@ from experiments.lab.rows import Row
 
 
 class Pick(NamedTuple):
-  """Rows of a file that stand on a page."""
+  """Rows of a file that a page shows."""
 
   lines: str  # docs/results/<lines>.jsonl; the page with the whole table has its first word
   data: str

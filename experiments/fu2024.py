@@ -1,8 +1,8 @@
 """Lookahead decoding (Fu et al. 2024), from the top: its sizes swept, its pool taken apart.
 
 `lookahead` is the page: it trains a small model (or takes `base`), measures the rows that are
-missing, and writes the table. A row (`figures`) is lookahead with one size and one pool, beside
-plain greedy decoding in turn; Jacobi decoding and prompt lookup, which need no training either,
+missing, and writes the table. A row (`figures`) is lookahead with one size and one pool, timed in
+turn with plain greedy decoding. Jacobi decoding and prompt lookup, which need no training either,
 have rows too. Results: results.jsonl, lookahead.md, lookahead.png. A command that was killed, or
 whose `--budget` ended, is continued by running it again: the training continues from its last
 checkpoint, and rows that are in results.jsonl are not measured again. The table is drawn from the
@@ -133,8 +133,8 @@ def lookahead(c: Lookahead, work: Workdir) -> None:
 
 
 def plans(measure: Measure) -> list[Row]:
-  """Returns the fields of `PLAN` of each row: the usual size at all batch sizes, beside Jacobi and
-  prompt lookup; then, at the first batch size, every pool and the other sizes."""
+  """Returns the fields of `PLAN` of each row: the usual size, Jacobi and prompt lookup at
+  all batch sizes; then, at the first batch size, every pool and the other sizes."""
   window, ngram, guesses = usual = measure.windows[0], measure.ngrams[0], measure.guesses[0]
   batch = measure.batches[0]
   entries = []
@@ -230,7 +230,7 @@ class Ablated(fd.Lookahead):
 LANGUAGE = 'code'  # the files' ending
 HERE = pathlib.Path(__file__).parents[1]
 SOURCES = ('fastdec', 'experiments', 'configs', 'tests')
-BREAK = ' ⏎ '  # stands for the end of a line
+BREAK = ' ⏎ '  # the end of a line
 LINES = 20  # of a passage
 HELD_OUT = {'dev': (4,), 'test': (9,), 'train': (0, 1, 2, 3, 5, 6, 7, 8)}  # files, modulo 10
 
@@ -321,7 +321,7 @@ SPEEDS = Table(
     Column('Nodes', 'nodes'),
     Column('Tokens', 'tokens', '.2f'),
     dataclasses.replace(report.SPEED_UP, missing='not measured'),
-    report.CALLS_ALONE,
+    report.CALLS_ONLY,
     report.SAME,
   ),
   NOTES,

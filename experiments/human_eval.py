@@ -4,10 +4,10 @@
   python -m experiments.human_eval --workdir=out/faces32 --serve [--port=8000] [--host=127.0.0.1]
   python -m experiments.human_eval --workdir=out/faces32 --report
 
---serve opens a page where people vote, as many at once as like, each as long as they like. Votes
-are lines of votes.jsonl in the workdir, and voting goes on there after every reload or restart.
---report prints the table, the paper's figures beside ours, and writes table3.md. The images are
-those that experiments.table2 left in the workdir.
+--serve opens a page where any number of people can vote for as long as they like. Votes are lines
+of votes.jsonl in the workdir, and voting continues there after a reload or a restart. --report
+prints our figures with the paper's, and writes table3.md. The images are those that
+experiments.table2 left in the workdir.
 """
 
 from absl import flags
@@ -42,15 +42,17 @@ def main(words: list[str]) -> None:
     files.write_text(workdir / 'table3.md', table)
     print(f'{table}\nThe table is {workdir}/table3.md')
     return
-  with files.locked(path, wait=False) as alone, contextlib.suppress(KeyboardInterrupt):
-    if not alone:
+  with files.locked(path, wait=False) as is_only, contextlib.suppress(KeyboardInterrupt):
+    if not is_only:
       raise UserError(f'another server writes to {path}: let people vote there, or end it')
     server = vote.Server(study, path, HOST.value, PORT.value)
     print(
       f'Vote at {server.address}; votes are kept in {path}; Ctrl-C ends the server.', flush=True
     )
     server.serve_forever()
-  print('\nEnded. To go on: the same command. For the table: --report instead of --serve.')
+  print(
+    '\nEnded. To continue, run the same command. For the table, give --report instead of --serve.'
+  )
 
 
 if __name__ == '__main__':

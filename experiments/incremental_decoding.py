@@ -43,7 +43,7 @@ from fastdec.training.stage import digest
 KEY = 'part', 'model', 'dtype', 'batch', 'length'  # fields that name a row
 TITLES = {'transformer': 'Transformer', 'fconv': 'FConv'}
 WAYS = {'uncached': 'no cache', 'host': 'cache, step by step', 'device': 'cache, whole loop'}
-PRECISIONS = 'float32', 'bfloat16'  # beside which FasterTransformer's FP32 and FP16 stand
+PRECISIONS = 'float32', 'bfloat16'  # compared with FasterTransformer's FP32 and FP16
 
 
 # --- settings
@@ -65,7 +65,7 @@ class Growth:
   lengths: Counts = (32, 64, 128, 256, 512)  # tokens; each its own program
   batches: tuple[Rows, ...] = (1, 32)
   source: Count = 16  # tokens
-  steps: Count = 4  # without a cache, at most this many tokens of each length are timed
+  steps: Count = 4  # the most tokens of each length that are timed without a cache
   rounds: Count = 3
 
   def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ def agreement(target: Bound, source: np.ndarray, text: Decoded, others: Sequence
   where they part.
 
   Raises:
-    UserError: rows part where there is no near tie.
+    UserError: rows part at a place that is not a near tie.
   """
   gaps = [find_gaps(tuple(target), source, other, text) for other in others]
   for some in gaps:
@@ -301,7 +301,7 @@ def step_by_step(target: Bound, strategy: Strategy, inputs: Any, max_len: int) -
 #
 # Its Decoder op is one step of all layers, the loop being TensorFlow's; its Decoding op is the
 # whole loop, beam search included. 8 heads of 64, 6 layers, 30,000 words; TensorFlow 1.x without
-# XLA; means of 50 iterations. There is no V100 table of the Decoder op.
+# XLA; means of 50 iterations. It has no V100 table of the Decoder op.
 
 # Sentences and tokens; then milliseconds of a whole output by TensorFlow and by the op, in FP32 and
 # in FP16, of each of `COLUMNS`. FP16 on V100 at 1, 128 is the figure of FP32 in the original too,
@@ -347,9 +347,9 @@ LAYOUT_NOTE = (
   ' program, as their Decoding op; whole outputs, encoder included, sources as long as the output.'
   ' Apart: sentences that the two write differently. Published, FasterTransformer 2.0: TensorFlow /'
   ' op = how many times faster (8 heads of 64, 6 layers, 30,000 words; the Decoder has no V100'
-  ' table). Their FP16 stands beside our bfloat16; V100 FP16 at 1, 128 repeats the figure of FP32'
-  ' there too. The ratios are of the times; two are printed otherwise (T4 Decoder: 3.41 in FP16 at'
-  ' 1, 128, and 2.01 in FP32 at 256, 32).'
+  ' table). Their FP16 is compared with our bfloat16; V100 FP16 at 1, 128 repeats the figure of'
+  ' FP32 there too. The ratios are of the times; two are printed otherwise (T4 Decoder: 3.41 in'
+  ' FP16 at 1, 128, and 2.01 in FP32 at 256, 32).'
 )
 
 
@@ -403,7 +403,7 @@ def growth_table(rows: Sequence[Row], batch: int) -> Drawn:
 
 
 def _theirs(heading: str) -> Column:
-  """A column that has only published figures: those beside our numbers, batch and length."""
+  """A column of published figures, for the type, batch and length of our row."""
 
   def theirs(row: Row) -> str:
     times = published().get((heading, row['dtype'], row['batch'], row['length']))

@@ -2,7 +2,7 @@
 
 `speculative` is the page: it trains a target and two draft models, measures the rows that are
 missing, and writes the tables. A row (`figures`) is one draft (a trained one, n-grams, or prompt
-lookup), measured in turn with plain decoding, and beside it what the paper's formulas predict.
+lookup), measured in turn with plain decoding, and the speed-up that the paper's formulas predict.
 Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png. The same command continues
 where it was stopped.
 """
@@ -185,8 +185,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   ours, theirs = comparison.counts
   agreement = {} if temperature else comparison.agreement(bench.dtype)
 
-  # Time whole texts, in turn with the parts that the formulas reckon with: each beside the number
-  # of them that a text takes.
+  # Time whole texts in turn with the parts in the formulas, each with its number in a text.
   target, before, after = bench.target, comparison.state(plain), comparison.state(strategy)
   calls = {
     'one call': (whole_calls(target, plain, before), theirs.steps),
@@ -388,7 +387,7 @@ SPEED_TABLE = Table(
     Column('Exp', 'predicted', '.2f', '×'),
     Column('Exp, width', 'predicted_width', '.2f', '×'),
     dataclasses.replace(report.SPEED_UP, heading='Emp'),
-    dataclasses.replace(report.CALLS_ALONE, heading='Emp, calls only'),
+    dataclasses.replace(report.CALLS_ONLY, heading='Emp, calls only'),
     report.SAME,
   ),
   SPEED_NOTES,

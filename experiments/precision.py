@@ -47,7 +47,7 @@ class Sample:
 
   split: str
   inputs: np.ndarray  # padded sources, prompts of one length, or pictures
-  before: np.ndarray  # what precedes `targets`: the inputs, or a text's first token alone
+  before: np.ndarray  # what precedes `targets`: the inputs, or only a text's first token
   targets: Int[np.ndarray, 'n t']  # text by people, padded; of pictures, their intensities
   lengths: Int[np.ndarray, ' n']  # of the targets
   max_len: int  # of an output

@@ -1,10 +1,9 @@
-"""Draws the tables of docs/results anew, from the JSON lines that lie beside the pages: `make
-results`.
+"""Draws the tables of docs/results again from the JSON lines in that folder: `make results`.
 
   python -m experiments.results [--folder=docs/results]
 
-A page names a table and its lines, and the table stands between two comments; all other text is
-written by hand:
+A page names a table and its lines in a comment; the table follows, up to the next comment. All
+other text is written by hand:
 
   <!-- table: stern2018.table1 from multi30k.jsonl -->
   ...
@@ -106,17 +105,17 @@ def main(_: list[str]) -> None:
     text = drawn(page)
     if text != page.read_text():
       write_text(page, text)
-      print(f'{page} is drawn anew')
+      print(f'{page} is drawn again')
 
 
 def pages_of(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The pages of docs/results, then those beside them that show the same figures."""
+  """Lists the pages of docs/results, then other pages that show the same figures."""
   others = sorted((folder / '../methods').glob('*.md'))
   return [*sorted(folder.glob('*.md')), *others, *folder.glob('../../README.md')]
 
 
 def drawn(page: pathlib.Path) -> str:
-  """The text of a page with each table as its lines have it.
+  """Draws each table of a page from its lines; returns the text of the page.
 
   Raises:
     UserError: a table, a file of lines or rows that are not there.
@@ -136,18 +135,20 @@ def drawn(page: pathlib.Path) -> str:
 
 
 def read_rows(page: pathlib.Path, source: str, where: str | None) -> list[Row]:
-  """The rows of files beside a page whose fields have the wanted values.
+  """Reads rows from files in the folder of a page; keeps those whose fields have the wanted values.
 
   Args:
     page: the page that shows them.
     source: names of files, with commas between them.
-    where: such as 'batch=1; tree=0|32', values as they stand in the lines; None for all rows.
+    where: such as 'batch=1; tree=0|32', values as in the lines; None for all rows.
   """
   chosen: list[Row] = []
   for name in source.split(','):
     lines = page.parent / name
     if not lines.exists():
-      raise UserError(f'{page} draws {name}, which is not beside it: copy it there from a workdir')
+      raise UserError(
+        f'{page} draws {name}, which is not in its folder: copy it there from a workdir'
+      )
     chosen += rows.read(lines)
   for condition in where.split('; ') if where else ():
     field, _, values = condition.partition('=')
@@ -159,10 +160,12 @@ def read_rows(page: pathlib.Path, source: str, where: str | None) -> list[Row]:
 
 
 def method_table(page: pathlib.Path, name: str, folder: str) -> str:
-  """A few rows of a method, of several files in a folder; links lead from the page."""
+  """Draws a few rows of a method, from several files in a folder. Its links work on the page."""
   method = name.removeprefix('methods.')
   if method not in figures.PICKS or not (page.parent / folder).is_dir():
-    raise UserError(f"{page} asks for '{name}' from '{folder}': there is no such method or folder")
+    raise UserError(
+      f"{page} asks for '{name}' from '{folder}': the method or the folder does not exist"
+    )
   return shown(figures.table(page.parent / folder, method)).replace('](', f']({folder}/')
 
 

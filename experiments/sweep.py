@@ -6,10 +6,10 @@
     --sweep='train.steps=100,200' --engine=slurm --slurm.partition=gpu --workdir=out/sweep
 
 A name is one of the paper's own (k, regime, rule, ...), or a setting of the config. All products
-are measured; those that the page leaves out are named. A list of the config that is not swept keeps
-its values: --sweep=regime=regular measures one of four regimes. Rows run here in order, by
---engine=processes --jobs=N, or by --engine=slurm. Rows that are there are not measured again: after
-a sweep is killed, the same command continues. sweep.md holds the rows so far.
+are measured, and the output names those that the page leaves out. A list of the config that is not
+swept keeps its values: --sweep=regime=regular measures one of four regimes. Rows run here in order,
+by --engine=processes --jobs=N, or by --engine=slurm. Existing rows are not measured again: after a
+sweep is killed, the same command continues. sweep.md holds the rows so far.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from fastdec.errors import UserError
 from fastdec.files import write_text
 
 Row = dict[str, Any]
-Point = dict[str, Any]  # values of settings that are no lists
+Point = dict[str, Any]  # values of settings that are not lists
 
 MOST = 10_000  # rows of a sweep, which take a day at nine seconds a row
 PAGE = cli.Page()
@@ -100,7 +100,7 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
   """The values that --sweep=NAME=A,B gives.
 
   Raises:
-    UserError: no such name, no values, a value of another type, or too many products.
+    UserError: an unknown name, no values, a value of the wrong type, or too many products.
   """
   swept: list[Swept] = []
   for word in words:
@@ -146,7 +146,7 @@ def kept(config: ConfigDict, paper: cli.Paper, lists: Sequence[Swept]) -> str:
     return ''
   values = ', '.join(f'{name}={",".join(map(str, of))}' for name, of in names.items())
   name, of = next(iter(names.items()))
-  return f'Not swept, so the config decides: {values} (--sweep={name}={of[0]} measures that alone)'
+  return f'Not swept, so the config decides: {values} (--sweep={name}={of[0]} measures only that)'
 
 
 class Sweep:

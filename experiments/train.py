@@ -52,7 +52,7 @@ def main(_: list[str]) -> None:
       if not is_new:
         outcome = f'{workdir} is finished: its {name} is in {workdir}/{name}'
     except stage.OutOfTime:
-      outcome = f'Out of budget: the same command goes on in {workdir}'
+      outcome = f'Out of budget: the same command continues in {workdir}'
   if is_first():
     print(outcome)
 

@@ -3,9 +3,9 @@
   python -m experiments.upscale --workdir=out/images/k4-finetune photo.png [--rule=distance-2] \\
     [--output=large.png]
 
-The workdir is that of a finished image run (experiments.table2). A base without heads guesses by
-its own forecast, or decodes greedily where it makes none. A picture whose sides are no multiples of
-8 is continued at its edges, and cut again. Tiles do not know of each other: seams may show.
+The workdir is that of a finished image run (experiments.table2). A base without heads drafts by its
+own forecast; without a forecast it decodes greedily. If a side is not a multiple of 8, its last
+pixels are repeated and later cut off. Tiles are enlarged independently, so seams may show.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ RULE = flags.DEFINE_string(
   'rule', 'distance-2', 'when a guess is accepted: exact, distance-N, window-N, min-N'
 )
 OUTPUT = flags.DEFINE_string(
-  'output', None, 'the PNG to write (default: <picture>-x4.png beside it, or x2, ...)'
+  'output', None, 'the PNG to write (default: <picture>-x4.png in its folder, or x2, ...)'
 )
 ROWS = flags.DEFINE_integer('rows', 16, 'tiles decoded at once', lower_bound=1)
 MOST = flags.DEFINE_integer(

@@ -1,7 +1,7 @@
-"""Spec-Bench (Xia et al. 2024), from the top: strategies beside one token a call, by category.
+"""Spec-Bench (Xia et al. 2024), from the top: strategies against one token a call, by category.
 
 `specbench` is the page. A row (`figures`) is one strategy at one temperature, with some questions
-answered at once. Of a question's turns the first is asked.
+answered at once. Only the first turn of a question is used.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class SpecBench:
 
 def specbench(c: SpecBench, work: Workdir) -> None:
   """Makes the page. Mistakes show before the model's weights are read."""
-  # Read the questions as the model is asked them.
+  # Read the questions, in the model's chat template.
   is_chat = opening.has_chat_template(c.model) if c.chat is None else c.chat
   categories, texts = zip(*prompts.read_questions(c.files, c.texts), strict=True)
   texts = [*prompts.wrap_in_chats(texts, is_chat, None, is_chat)]
@@ -142,7 +142,7 @@ def tables(rows: Sequence[Row]) -> list[Any]:
 
 
 def interval(figures: Sequence[Any]) -> str:
-  """Writes tokens a call, and behind them their interval."""
+  """Writes tokens a call, followed by their interval."""
   return f'{report.text(figures[0], ".2f")} {report.between(figures[1:])}'.strip()
 
 
@@ -164,7 +164,7 @@ SPEEDS = Table(
     *NAMES,
     Column('Tokens', lambda row: interval(row['interval'])),
     report.SPEED_UP,
-    report.CALLS_ALONE,
+    report.CALLS_ONLY,
     Column('ms a token', 'ms_per_token', '.2f'),
     Column('First token, ms', 'first_ms', '.1f'),
     Column('Accepted', lambda row: ' '.join(report.text(x, '.2f') for x in row['accepted'][:5])),

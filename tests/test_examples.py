@@ -18,9 +18,9 @@ WORDS = {
   'wheel_file': ['tiny-model', '{tmp}'],
 }
 SAID = {
-  'own_translator': 'calls in place of',
+  'own_translator': 'calls instead of',
   'tuned_folder': 'tokens a call)',
-  'own_drafter': 'calls in place of',
+  'own_drafter': 'calls instead of',
   'reading_acceptance': 'gamma 8: ',
   'questions_by_template': '{"category": "',
   'wheel_file': 'tiny_model/model.gguf',

@@ -1,5 +1,5 @@
-"""The bench of papers about text: a finished model, and prompts on which strategies are measured
-beside plain decoding: tokens a call, agreement, and wall clock in turn.
+"""The bench of papers about text: a finished model, and prompts on which strategies are compared
+with plain decoding: tokens a call, agreement, and wall clock in turn.
 
   bench = Bench(model, c.data, c.measure)
   bench.counted(fd.Jacobi(8))           # over all texts
@@ -27,7 +27,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 
 ROWS = 8  # texts at once, where nothing is timed
-FEW = 3  # texts of the shorter program that is timed: the first calls find cold caches
+FEW = 3  # texts of the shorter program that is timed: its first calls find cold caches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Bench:
   def comparison(
     self, strategy: Any, prompts: np.ndarray, batch: int, plain: Any = None, key: Any = None
   ) -> Comparison:
-    """The strategy beside plain decoding, by default greedy, over batches of prompts."""
+    """Compares a strategy with plain decoding, by default greedy, over batches of prompts."""
     batches = batches_of(prompts, batch, self.target.module.pad_id, key)
     return Comparison(self.target, strategy, plain or fd.Greedy(), batches, self.texts.max_len)
 

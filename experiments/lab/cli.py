@@ -4,10 +4,10 @@ Ctrl-C is one line. The command of a paper names its settings and its function:
   if __name__ == '__main__':
     cli.run_paper('lookahead', 'experiments.fu2024', 'Lookahead', 'lookahead')
 
-Exit codes: 0 done, or as much of it as the budget allowed, which the last line says then ('Out of
-budget: ...'); 1 some of it failed; 2 a mistake of the user (a sentence on stderr, no traceback);
-130 Ctrl-C; 141 when whoever reads the output has stopped (`| head`). A bug keeps its traceback. A
-`UserNote`, which is a warning, is a sentence on stderr too.
+Exit codes: 0 done, or the budget ended first, as the last line says ('Out of budget: ...'); 1 some
+of it failed; 2 a mistake of the user (a sentence on stderr, no traceback); 130 Ctrl-C; 141 the
+reader of the output has stopped (`| head`). A bug keeps its traceback. A `UserNote`, which is a
+warning, is a sentence on stderr too.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from fastdec.errors import UserError
 from fastdec.files import place, place_to_write, without_folders
 from fastdec.terminal import expand_home, leave, parse_seconds, run_command, walk_causes
 
-flags.disclaim_key_flags()  # `--help` of a launcher also lists the flags defined for it here
+flags.disclaim_key_flags()  # `--help` of a command lists the flags that are defined for it here
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -43,8 +43,8 @@ def config_flag(*pages: str) -> flags.FlagHolder:
   leaves.
 
   Args:
-    pages: those in configs/ that the launcher takes, such as 'wmt14'; none: all. Any page outside
-      configs/, a user's own, is taken too.
+    pages: those in configs/ that the command takes, such as 'wmt14'; none: all. It also takes any
+      page outside configs/, a user's own.
   """
   holder = config_flags.DEFINE_config_file(
     'config', None, 'config file; its choices follow after a colon'
@@ -100,9 +100,9 @@ def picture_path(name: str) -> Path:
   impossible."""
   path = Path(name)
   if path.suffix.lower() != '.png':
-    raise UserError(f'--out={name} is no name of a PNG: let it end in .png')
+    raise UserError(f'--out={name} must be a PNG: give a name that ends in .png')
   if path.is_dir() or not path.parent.is_dir():
-    reason = 'is a folder' if path.is_dir() else f'is in {path.parent}, which is no folder'
+    reason = 'is a folder' if path.is_dir() else f'needs the folder {path.parent}'
     raise UserError(f'--out={name} {reason}: name a file in a folder that exists')
   return place_to_write(path)
 
@@ -126,12 +126,11 @@ def config_string(overrides: Mapping[str, Any] | None = None) -> str:
 
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:
-  """Parses the command line, calls `main` with the words that are no flags, and ends the process.
+  """Parses the command line, calls `main` with the words besides the flags, and ends the process.
 
   Args:
-    main: what the launcher does.
-    words: whether the launcher takes words beside its flags; where it does not, a word is a
-      mistake.
+    main: what the command does.
+    words: whether the command takes words besides its flags; if not, a word is a mistake.
   """
 
   def work() -> None:
@@ -141,7 +140,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
     main(rest)
 
-  leave(run_command(work, 'Interrupted: the same command goes on'))
+  leave(run_command(work, 'Interrupted: the same command continues'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +152,7 @@ class Paper:
     make: the paper's function, of settings and a `Workdir`.
     axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
     figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
-    names: fields that name a row too, and are no setting: the method, say.
+    names: other fields that name a row and are not settings, such as the method.
   """
 
   settings: type
@@ -237,7 +236,7 @@ class Page:
       )
       sys.exit(1)
     if not all(work.is_complete for work in workdirs):
-      print(f'Out of budget: the same command goes on in {root}')
+      print(f'Out of budget: the same command continues in {root}')
 
 
 def run_paper(page: str, module: str, settings: str, function: str) -> None:
@@ -271,7 +270,7 @@ def _parse(argv: list[str]) -> list[str]:
   path = _config_argument(argv)
   if path is not None and not Path(path.split(':')[0]).is_file():
     raise UserError(
-      f"there is no config file '{path.split(':')[0]}': give one, such as configs/wmt14.py"
+      f"the config file '{path.split(':')[0]}' does not exist: give one, such as configs/wmt14.py"
     )
   app.define_help_flags()
   try:
@@ -316,7 +315,7 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
 
 def _check_page(pages: Sequence[str]) -> bool:
   """Returns True, which absl needs; raises UserError if the config is another page in configs/."""
-  # without an argument it is the current folder, which is no page
+  # without an argument it is the current folder, and passes
   path = Path((_config_argument(sys.argv) or '').split(':')[0])
   if path.resolve().parent == CONFIGS and path.stem not in pages:
     wanted = ' or '.join(f'configs/{page}.py' for page in pages)

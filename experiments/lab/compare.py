@@ -26,7 +26,7 @@ MORE = 3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """A strategy beside plain decoding, over the same prompts.
+  """A strategy and plain decoding, over the same prompts.
 
   Attributes:
     target: the model.
@@ -198,8 +198,8 @@ def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
 def cost(
   clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
-  """Cost of a call, or of one of its tokens, in units of another; None if the timer cannot resolve
-  the other.
+  """Returns what a call of the first kind, or one of its tokens, costs in calls of the second; None
+  if the timer cannot resolve the second.
 
   Args:
     clock: see `Comparison.clock`.

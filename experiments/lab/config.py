@@ -1,7 +1,7 @@
 """From the command line to frozen dataclasses: strict arguments, and leaves that are locked.
 
 The `get_config(arg)` of a page in configs/ reads its argument with `parse_arg`, dotted flags set
-the leaves, and the launcher makes a dataclass of the whole with `to_dataclass`. Papers see no
+the leaves, and the command makes a dataclass of the whole with `to_dataclass`. Papers see no
 ConfigDict.
 """
 
@@ -29,8 +29,8 @@ def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> Any:
   {'k': 8, 'scale': 'tiny', 'smoke': True}
 
   Raises:
-    UserError: a key that is not among the defaults or comes twice, or a value of another type than
-      its default.
+    UserError: a key that is not among the defaults or comes twice, or a value whose type is not
+      that of its default.
   """
   values = {
     key: default[0] if isinstance(default, tuple) else default for key, default in defaults.items()

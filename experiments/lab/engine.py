@@ -223,7 +223,7 @@ def by_slurm(folder: pathlib.Path, partition: str, gpus: int, minutes: int) -> E
     executor: Any = submitit.AutoExecutor(folder=folder, cluster='slurm')
   except (RuntimeError, OSError) as error:
     raise UserError(
-      f'there is no SLURM to submit to here ({error}): use another --engine'
+      f'this machine has no SLURM to submit to ({error}): use --engine=processes'
     ) from None
   sizes = {'timeout_min': minutes, 'gpus_per_node': gpus, 'slurm_partition': partition}
   executor.update_parameters(**{name: value for name, value in sizes.items() if value})

@@ -24,7 +24,7 @@ UNBROKEN = 14  # characters that a column of the terminal holds: figures, but no
 
 
 class Entry(NamedTuple):
-  """Our figure, and beside it in parentheses the paper's, a spread, or nothing ('')."""
+  """Our figure, followed in parentheses by the paper's, by a spread, or by nothing ('')."""
 
   ours: str
   beside: str = ''
@@ -41,7 +41,7 @@ class Column:
     form: the format of a number, such as '.2f'.
     unit: follows the number, such as '×'.
     scale: multiplies the number; 100 for per cent.
-    beside: a function of the row: the text beside the figure, even if there is no figure.
+    beside: a function of the row: the text that follows the figure, or its dash.
     cell: a function of the row that picks the cell, or None if there is none. By default the row is
       the cell.
     names_row: whether the column names the row; then it is shown even if the cell failed.
@@ -123,7 +123,7 @@ class Table:
 
   def _entries(self, row: Any) -> tuple[Entry, ...]:
     entries: list[Entry] = []
-    failed: list[Any] = []  # cells of this row whose reason already stands in it
+    failed: list[Any] = []  # cells of this row whose reason is already shown
     for column in self.columns:
       cell = column.cell(row)
       error = None if column.names_row else field(cell, 'error')
@@ -202,7 +202,7 @@ def markdown(table: Drawn) -> str:
 
 
 def terminal(table: Drawn) -> rich.console.Group:
-  """The table for `rich.print`, for 80 columns: text beside a figure is dim and stands below it."""
+  """The table for `rich.print`, for 80 columns: what follows a figure is dim and below it."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
   rows = [
     [(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows
@@ -228,7 +228,7 @@ def _two_lines(ours: str, beside: str) -> rich.text.Text:
 
 
 def between(ratios: Sequence[float] | None) -> str:
-  """The least and the largest ratio of the rounds, for beside their median; '' without rounds."""
+  """The least and the largest ratio of the rounds, in parentheses; '' without rounds."""
   return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
 
 
@@ -240,7 +240,7 @@ def text(value: Any, form: str, unit: str = '') -> str:
 SPEED_UP = Column(
   'Speed-up', 'speedup', '.2f', '×', beside=lambda cell: between(field(cell, 'spread'))
 )
-CALLS_ALONE = Column('Calls only', 'speedup_calls', '.2f', '×')
+CALLS_ONLY = Column('Calls only', 'speedup_calls', '.2f', '×')
 SAME = Column('Same %', 'same_as_plain', '.1f', scale=100)
 SAME_NOTE = (
   "Same: texts that equal greedy decoding's, token for token; the others differ at near ties"

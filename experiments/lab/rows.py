@@ -32,7 +32,7 @@ def find(rows: Sequence[Row], **key: Any) -> Row | None:
   """Returns the last finished row with these fields; None if there is none."""
   wanted = json_of(key)
   for row in reversed(rows):
-    # JSON has no tuples: () stands for a missing field, which equals no value
+    # JSON has no tuples, so () differs from every value: it marks a missing field
     if not is_failure(row) and all(row.get(name, ()) == value for name, value in wanted.items()):
       return row
   return None
@@ -52,7 +52,7 @@ def find_failure(rows: Sequence[Row], **key: Any) -> Row | None:
 
 
 def is_failure(row: Row) -> bool:
-  """Returns whether a row says why there are no figures."""
+  """Returns whether a row holds a failure, not figures."""
   return row.get('error') is not None
 
 
@@ -68,7 +68,7 @@ def latest(rows: Iterable[Row], *names: str) -> list[Row]:
 
 
 def read(path: pathlib.Path) -> list[Row]:
-  """Returns the rows of a file, in their order; none if there is no file.
+  """Returns the rows of a file, in their order; [] if the file does not exist.
 
   Raises:
     UserError: a line is JSON but not a row, or the file cannot be read.

@@ -66,7 +66,7 @@ class TextConfig:
 
   @property
   def key(self) -> str:
-    """A hash of the text to train on, wherever it lies, and of the sizes of its batches: all that a
+    """A hash of the text to train on, not of its place, and of the sizes of its batches: all that a
     stage depends on."""
     people, written = open_text(self.data, self.cache).key, []
     for folder in self.written:
@@ -179,7 +179,7 @@ class Text:
     """
     folder = self.config.written[0]
     if not (folder / f'dev.{self.config.source}').is_file():
-      remedy = 'let it be written anew, with distill.beam=1'
+      remedy = 'let it be written again, with distill.beam=1'
       raise UserError(f'{folder} has no text of the dev set: {remedy}')
     return self._written(folder, 'dev', None)
 
@@ -238,7 +238,7 @@ def check_written(folder: pathlib.Path, is_greedy: bool) -> None:
   greedy and was written by a search."""
   record = record_of(folder)
   if not {'teacher', 'beam'} <= set(record):
-    raise UserError(f'{folder} is no finished text of experiments.distill: {WRITE_OWN}')
+    raise UserError(f'{folder} is not a finished text of experiments.distill: {WRITE_OWN}')
   if is_greedy and record['beam'] != 1:
     raise UserError(
       f'the text in {folder} was written by a search with beam={record["beam"]}, not greedily:'

@@ -44,7 +44,7 @@ Counts = tuple[Count, ...]
 # Bounds of what a call, or a batch, can hold.
 WIDEST = 999  # tokens of a call
 Tokens = Annotated[int, Between(1, WIDEST)]
-Several = Annotated[int, Between(2, WIDEST)]  # tokens, one beside the first at least
+Several = Annotated[int, Between(2, WIDEST)]  # tokens, at least two
 Part = Annotated[float, Between(0, 0.999)]
 
 
@@ -57,7 +57,7 @@ class HeadsConfig:
   first: str = 'identity'  # or 'transformed': p1 goes through a head too
   p1_share: Part = 0.0  # of the loss in fine-tuning; 0: that of head 2. Short runs need more
   draw: Literal['one', 'all'] = 'one'  # heads that a minibatch trains; the paper draws one
-  decay: Annotated[float, Between(1e-6, 1)] = 1.0  # each later head's loss counts this many times
+  decay: Annotated[float, Between(1e-6, 1)] = 1.0  # multiplies the loss of each later head
   dropout: Part = 0.1  # on hidden units and outputs; short runs need none
   rooted: bool = False  # heads read the root's embedding too (Ankner et al. 2024)
   markov: Zero = 0  # rank of a bias from the token guessed before; 0: none
@@ -250,7 +250,7 @@ def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
   """Parameters of the heads in a folder, or of the first ones if it has more; None without heads.
 
   Raises:
-    UserError: they are heads of another kind.
+    UserError: they are not heads of the wanted kind.
   """
   opened = folders.open(folder)
   if not opened.has_heads:
@@ -307,4 +307,4 @@ def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
     raise UserError(f'{folder} holds a run for k={most}, and this config means k={k}: give that')
   order = None if (k, regime) == (1, 'regular') else seed_of(seed, f'k{most}-{regime}')
   if made and made.get('order') != order:
-    raise UserError(f'{folder} was trained with another regime or seed: give those of the run')
+    raise UserError(f'{folder} was trained with a different regime or seed: give those of the run')

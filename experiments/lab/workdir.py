@@ -192,7 +192,7 @@ class Workdir:
         self.fail(key, error)
 
   def _tell(self, every: Sequence[Row]) -> None:
-    """Shows the rows so far of these keys to whoever listens."""
+    """Shows the rows so far of these keys to `on_rows`."""
     if self.on_rows is not None:
       with self._telling:
         self.on_rows(self._found(every))
@@ -240,7 +240,7 @@ class Workdir:
     return line
 
   def fail(self, key: Row, error: Exception) -> None:
-    """Adds a row that says why there are no figures."""
+    """Adds a row that says why a key failed."""
     name = name_of(key)
     reason = ' '.join(reason_of(error).split())[:LONGEST_REASON]
     with self._lock:

@@ -58,7 +58,7 @@ def keeping(kept: list[Array]) -> Attend:
   """Argument `across` of a model's `apply`: `attention.attend` that also appends its weights [b,
   h, n, s] to a list.
 
-  Weights kept under jit are to be returned from the same jit.
+  Under jit the same jitted function must return the weights.
   """
 
   def attend(
@@ -89,8 +89,7 @@ def figure(
 ) -> Figure:
   """A panel for each matrix, in one scale of greys: source tokens across, written tokens down.
 
-  A line stands wherever a call of the model ended; a call has a colour, and its number at the
-  right.
+  A line marks the end of each call of the model; a call has a colour, and its number at the right.
 
   Args:
     weights: each row sums to 1.

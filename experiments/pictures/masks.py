@@ -29,8 +29,8 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 
 TREE = Topology.from_choices([[0], [1], [0, 0], [0, 1], [1, 0]]).nodes
 TREE_NAMES = ('root', 'a', 'b', 'aa', 'ab', 'ba')
-# behind the nodes of frontiers
-LAWS = (((0.7, 0.3), (0.9, 0.1)), ((0.5, 0.5), (0.6, 0.4)), ((0.5, 0.5), (0.5, 0.5)))
+# probabilities after the nodes of each frontier
+PROBABILITIES = (((0.7, 0.3), (0.9, 0.1)), ((0.5, 0.5), (0.6, 0.4)), ((0.5, 0.5), (0.5, 0.5)))
 # of local attention, of the sliding window, of the convolution's kernel
 BLOCK, WINDOW, WIDTH = 3, 4, 3
 
@@ -42,13 +42,13 @@ class Mask:
   title: str
   sees: Bool[np.ndarray, 'n s']
   rows: tuple[str, ...]
-  columns: tuple[str, ...]  # what stands in a slot: a committed position, a node; '': nothing yet
+  columns: tuple[str, ...]  # what a slot holds: a committed position, a node; '': nothing yet
   committed: Bool[np.ndarray, ' s']  # before the call
   edges: tuple[int, ...] = ()  # columns with which a block of positions begins
 
 
 def every_mask() -> list[Mask]:
-  """One of each kind; nodes stand in a cache behind some committed positions."""
+  """Makes a mask of each kind; in the cache, nodes follow some committed positions."""
   zero, two, three, four, five = (jnp.array([length]) for length in (0, 2, 3, 4, 5))
   causally = attention.node_mask(causal(6), zero, 8), attention.node_mask(causal(4), three, 8)
   tree, window = attention.node_mask(TREE, three, 9), attention.node_mask(TREE, five, 11)
@@ -76,7 +76,7 @@ def every_mask() -> list[Mask]:
 
 
 def _over_slots(title: str, sees: Array, rows: tuple[str, ...], length: int) -> Mask:
-  """The mask over a cache in which the nodes stand behind `length` committed positions."""
+  """Makes the mask over a cache in which nodes follow `length` committed positions."""
   slots = sees.shape[-1]
   columns = (*_positions(0, length), *rows, *[''] * (slots - length - len(rows)))
   return Mask(title, np.asarray(sees[0]), rows, columns, np.arange(slots) < length)
@@ -94,7 +94,7 @@ def _padding() -> Mask:
 
 
 def _local() -> Mask:
-  """The ring has 2 B + n - 1 slots, and position p of a chain stands in slot p mod their number."""
+  """A ring of 2 B + n - 1 slots: position p of a chain is in slot p modulo their number."""
   length, n = 7, 3
   slots = 2 * BLOCK + n - 1
   sees = np.asarray(attention.local_mask(causal(n), jnp.array([length]), slots, BLOCK)[0])
@@ -128,7 +128,7 @@ def _eagle_tree() -> Mask:
     before = [before[i] + 'ab'[rank] for i, rank in parents]
     names += before
     rows.append(frontier_mask(tree.sees, length, slots))
-    tree = growing.advance(tree, jnp.log(jnp.array([LAWS[level]])))
+    tree = growing.advance(tree, jnp.log(jnp.array([PROBABILITIES[level]])))
   sees = jnp.concatenate(rows, axis=1)
   return _over_slots('EAGLE: a tree that grows, after 4', sees, tuple(names), 4)
 

@@ -1,5 +1,5 @@
-"""Table 2 of Stern et al. 2018, super-resolution, from rows: its figures beside ours, likeness to
-the originals, distances, heads, and pictures."""
+"""Table 2 of Stern et al. 2018, super-resolution, from rows: our figures with the paper's, likeness
+to the originals, distances, heads, and pictures."""
 
 import collections
 import pathlib
@@ -42,7 +42,7 @@ COLUMNS = {  # of Table 2: (regime, rule) -> name
   ('finetune', 'exact'): 'Fine tuning',
   ('finetune', 'distance-2'): 'Both',
 }
-FORECASTS = {  # ours alone
+FORECASTS = {  # only ours
   (FORECAST, 'exact'): 'Forecast',
   (FORECAST, 'distance-2'): 'Forecast, within 2',
   (FITTED, 'exact'): 'Fitted',
@@ -122,7 +122,7 @@ def image_rows(rows: Sequence[Row]) -> Drawn:
 
 
 def _to_greedy(row: Row) -> float | str | None:
-  """PSNR against greedy. A file holds no infinity: the share of equal outputs stands for it."""
+  """PSNR against greedy. JSON has no infinity: where all outputs are equal, the file has None."""
   if row.get('psnr_to_greedy') is None and row.get('same_as_greedy') == 1:
     return '∞'
   return row.get('psnr_to_greedy')
@@ -150,7 +150,7 @@ TITLE = 19  # characters in a line of a sheet's title
 def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
   """Draws Table 2, ours and the paper's: mean accepted block size against k.
 
-  The last point of each line has its figure beside it. 1800 x 900 pixels.
+  The last point of each line is labelled with its figure. 1800 x 900 pixels.
   """
   ours: dict[Key, tuple[float, float]] = {}
   for row in finished(rows):
@@ -222,7 +222,7 @@ def samples(
     images: the folder with the images of each row.
     split: the split of the images.
     k: of the columns.
-    rows: the rows of the tables; images by other models, of another config, are left out.
+    rows: the rows of the tables; images by other models, of an earlier config, are left out.
     root: the folder for the picture.
   """
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}

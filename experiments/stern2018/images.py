@@ -92,9 +92,9 @@ class ImagesConfig:
   rows: Rows = 2  # of a batch
   max_train: Zero = 0  # 0: all
   side: int = SIDE  # pixels of the images that are written: 32, or 16, to which they are shrunk
-  mirrored: bool = False  # every other training image is, drawn anew each time
+  mirrored: bool = False  # every other training image is, drawn again each time
   black_corners: bool = True  # of kind npz; False leaves out images that have one, being turned
-  moved: Zero = 0  # intensities by which training images are moved at most, drawn anew each time
+  moved: Zero = 0  # the most intensities by which training images are moved, drawn again each time
   own: str = ''  # a folder of images that a base has written (`write_images`), for heads to learn
 
   @property
@@ -200,7 +200,7 @@ class Table2:
 
 
 def table2(c: Table2, work: Workdir) -> None:
-  """Makes Table 2, a sweep over distances, and blocks by a forecast, beside the base."""
+  """Makes Table 2, a sweep over distances, and blocks by a forecast, compared with the base."""
   extras.require('skimage')  # before the base is trained
   base = work.stage('base', train.base, **runs.base_inputs(c))
   data = c.data
@@ -254,7 +254,7 @@ def train_run(c: Table2, workdir: pathlib.Path) -> bool:
 
 
 def evaluate(c: Table2, work: Workdir) -> None:
-  """Measures the run in the workdir alone, by the rules of the table."""
+  """Measures only the run in the workdir, by the rules of the table."""
   runs.check_model(work.root, folders.model_of(c.model))
   rows = runs.evaluate_run(Split(c, c.data, work.root / 'images', work.root), work, COLUMNS)
   runs.show(work, [make(rows) for make in image_tables.TABLES])

@@ -1,5 +1,4 @@
-"""Tables 1 and 4 of Stern et al. 2018 and their pictures, from rows; the paper's figures beside
-ours."""
+"""Tables 1 and 4 of Stern et al. 2018 and their pictures, from rows, with the paper's figures."""
 
 import collections
 import dataclasses
@@ -43,7 +42,7 @@ OWN_NOTE = (
   ' training set; not in the paper.'
 )
 TREE_NOTE = (
-  f'{TREE}: exact acceptance on a tree of 32 nodes, grown on another split; not in the paper.'
+  f'{TREE}: exact acceptance on a tree of 32 nodes, grown on the other split; not in the paper.'
 )
 SPEED_NOTE = (
   'One output at a time (batch 1), in turn with greedy decoding by the same model:'
@@ -56,8 +55,8 @@ ROWS_NOTES = (
 )
 TEXT_NOTE = (
   'min-n: at least n tokens a call (section 5.3). tree-n: exact acceptance on the best tree of at'
-  ' most n nodes for these heads, as counted on what the model writes for sources of another split.'
-  ' The paper has no figures for either.'
+  ' most n nodes for these heads, as counted on what the model writes for sources of the other'
+  ' split. The paper has no figures for either.'
 )
 HEADS_NOTE = (
   "Top-1: how often each head names what comes next, in people's texts or images of the dev set,"
@@ -134,7 +133,7 @@ RIVALS = {
 }
 
 # Figure 4's points are not in the text, except the peaks: translation's (k = 8, block size 4.7,
-# speed-up 3.3) agrees with Table 4's speed-ups at Table 1's block sizes, which stand here. k ->
+# speed-up 3.3) agrees with Table 4's speed-ups at Table 1's block sizes, which are used here. k ->
 # mean accepted block size and speed-up.
 PAPERS_FIGURE4_IMAGES = {6: (5.3, 4.0)}
 PAPERS_FIGURE4 = {
@@ -198,7 +197,7 @@ def beside_the_papers(
     rows: by k, regime and rule.
     headings: of each column, by regime and rule.
     figure: the column to repeat: a figure and its format.
-    theirs: returns the paper's figure of a k, regime and rule, which stands beside ours.
+    theirs: returns the paper's figure of a k, regime and rule, which is shown with ours.
   """
 
   def column(regime: str, rule: str, heading: str) -> Column:
@@ -312,7 +311,7 @@ def _heading(regime: str, rule: str) -> str:
 
 
 def _is_footnoted(regime: str, rule: str) -> bool:
-  """Whether the paper's figures for this column are of another way of training."""
+  """Whether the paper's figures for this column come from a different training."""
   return regime == 'finetune' and rule.startswith('top-')
 
 
@@ -342,7 +341,7 @@ TABLES = table1, text_rows, heads_table
 
 
 def _published_at(place: int, form: str) -> Any:
-  """The published figure beside a row of Table 4: BLEU (0) or speed-up (1) of exact acceptance."""
+  """The published figure for a row of Table 4: BLEU (0) or speed-up (1) of exact acceptance."""
 
   def beside(row: Row) -> str:
     theirs = PAPERS_TABLE4.get(row['k']) if row['rule'] == 'exact' else None

@@ -67,9 +67,9 @@ from fastdec.training.run import RunConfig
 from fastdec.training.stage import in_place
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
-TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of this many nodes
+TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of N nodes
 BEAM = 'beam-4'  # Vaswani et al. 2017: 4 beams, alpha 0.6
-GROWN_ON = 400  # sentences of another split, at most, that trees are grown on
+GROWN_ON = 400  # the most sentences of the other split that trees are grown on
 TOYS = 'The text is a generated corpus of simple sentences: its BLEU compares with no other text.'
 
 
@@ -140,7 +140,7 @@ class Translation:
 
 
 def table1(c: Translation, work: Workdir) -> None:
-  """Makes Table 1: every k and regime with every rule, beside the base."""
+  """Makes Table 1: every k and regime with every rule, and the base."""
   cells: list[Cell] = []
   for regime in dict.fromkeys(('regular', *c.table.regimes)):
     if regime not in TUNED:

@@ -1,4 +1,4 @@
-"""A picture of any size through a model of tiles: read, cut, enlarged, joined, written."""
+"""Enlarges a picture of any size tile by tile: reads, cuts, decodes, joins and writes it."""
 
 import pathlib
 from typing import Any
@@ -30,7 +30,7 @@ def loaded(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
   """A model, its parameters and a strategy: its heads, or else its own forecast.
 
   Raises:
-    UserError: there is no such run, it is not about images, or the rule is unknown.
+    UserError: the run does not exist or is not about images, or the rule is unknown.
   """
   accepts = rule_of(rule)  # an unknown one shows before anything is loaded
   folder = folders.open(workdir)
@@ -65,7 +65,7 @@ def enlarged(
 
 
 def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
-  """Tiles in raster scan. The last pixels are repeated where a side is no multiple of 8."""
+  """Cuts a picture into tiles, in raster scan; repeats the last pixels up to a multiple of 8."""
   down, across = _counts(picture)
   beyond = (0, down * SIDE - picture.shape[0]), (0, across * SIDE - picture.shape[1]), (0, 0)
   whole = np.pad(picture, beyond, mode='edge')
@@ -118,7 +118,7 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
 def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
   """Raises UserError where the result could not be written."""
   if path.suffix.lower() != '.png':
-    raise UserError(f'--output={path} is no PNG: give a name that ends in .png')
+    raise UserError(f'--output={path} must be a PNG: give a name that ends in .png')
   if path.exists() and path.samefile(source):
     raise UserError(f'--output={path} is the picture itself: give another name')
   if not path.parent.is_dir():

@@ -83,8 +83,8 @@ class Study:
           self.inputs, self.base = inputs, base  # inputs: uint8[n, 8, 8, 3]
         if base != self.base or not np.array_equal(inputs, self.inputs):
           raise UserError(
-            f'{path} shows other pictures, or is of another base, than the files before it: move it'
-            ' away'
+            f'{path} shows other pictures than the files before it, or comes from a different base:'
+            ' move it away'
           )
         self.outputs[int(name[1]), name[2]] = output
         key.update(name[0].encode() + inputs.tobytes() + output.tobytes())
@@ -96,8 +96,8 @@ class Study:
   def pairs(self, rater: str) -> dict[str, tuple[int, str, int, str]]:
     """The pairs in a rater's order: name -> k, rule, image, the fine-tuned model's side.
 
-    Order, sides and names are hashes of the pictures and the rater's word. The page gets the names
-    alone, which do not reveal the sides.
+    Order, sides and names are hashes of the pictures and the rater's word. The page gets only the
+    names, which do not reveal the sides.
     """
     pairs = {}
     for (k, rule), image in itertools.product(self.outputs, range(len(self.inputs))):
@@ -109,11 +109,11 @@ class Study:
     """The vote of a rater for a side of a pair.
 
     Raises:
-      LookupError, TypeError, ValueError: there is no such rater, pair or side.
+      LookupError, TypeError, ValueError: the rater, the pair or the side does not exist.
     """
     k, rule, image, tuned = self.pairs(rater)[pair]
     if side not in SIDES:
-      raise ValueError(f'{side} is no side')
+      raise ValueError(f'{side} is not a side')
     vote = {'rater': rater, 'pair': pair, 'k': k, 'rule': rule, 'image': image}
     return read(Vote, {**vote, 'preferred': side == tuned, 'time': time.time()}, 'a vote')
 
@@ -170,7 +170,7 @@ class Handler(page.Handler):
   def do_GET(self) -> None:
     query = re.fullmatch(r'/(\?rater=([a-z0-9-]{0,40}))?', self.path)
     if not query:
-      return self.send_error(404, 'there is no such page or rater')
+      return self.send_error(404, 'this page or rater does not exist')
     study, rater = self.server.study, query[2] or ''
     pairs = study.pairs(rater) if rater else {}
     left = [name for name in pairs if name not in self.server.votes]
@@ -185,7 +185,7 @@ class Handler(page.Handler):
     try:
       vote = self.server.study.vote(**parse_json(sent))
     except (LookupError, TypeError, ValueError):
-      return self.send_error(400, 'there is no such vote: load the page again')
+      return self.send_error(400, 'this vote does not exist: load the page again')
     try:
       self.server.keep(vote)
     except (OSError, UserError) as error:
@@ -195,11 +195,11 @@ class Handler(page.Handler):
 
 
 def table3(study: Study, votes: dict[str, Vote]) -> str:
-  """The paper's Table 3 in Markdown, its figures beside ours."""
+  """Writes the paper's Table 3 in Markdown: our figures with the paper's."""
   names = set().union(*(study.pairs(rater) for rater in {vote.rater for vote in votes.values()}))
   counted = [vote for name, vote in votes.items() if name in names]
   if not counted:
-    raise UserError('there are no votes on these pictures yet: collect them with --serve')
+    raise UserError('these pictures have no votes yet: collect votes with --serve')
   lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
   for k, rule in sorted({(vote.k, vote.rule) for vote in counted}):
     of_pair = [vote for vote in counted if (vote.k, vote.rule) == (k, rule)]

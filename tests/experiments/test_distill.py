@@ -265,7 +265,7 @@ def test_a_budget_stops_between_parts_and_drawn_outputs_are_the_same_by_seed(
   whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
   assert launch('distill', *words('whole')).code == 0
   shown = stopping(2, *words('stopped')).out
-  assert shown.splitlines()[-1] == f'Out of budget: the same command goes on in {stopped}'
+  assert shown.splitlines()[-1] == f'Out of budget: the same command continues in {stopped}'
   assert is_stopped(stopped) and len(list((stopped / 'parts').glob('*.jsonl'))) == 2
   for name, seed in (('stopped', 0), ('other', 1)):
     assert launch('distill', *words(name, seed)).code == 0
@@ -341,7 +341,7 @@ def test_runs_train_on_it_where_it_is_theirs(table, whole, own, launch, tmp_path
   for choices, base, text, expected in (
     ('k=2', 'base', whole, 'was written by a search with beam=2, not greedily'),
     (tuned, 'k2-finetune', own, 'was written by another model than'),
-    ('k=2', 'base', table.folder / 'base', 'is no finished text of experiments.distill'),
+    ('k=2', 'base', table.folder / 'base', 'is not a finished text of experiments.distill'),
     ('', '', own, 'is for heads: leave out --config.data.own='),
   ):
     ended = train(choices, base, own=text)

@@ -197,7 +197,7 @@ def test_all_at_toy_size(task, tmp_path, launch):
   ]
   words += ['--config.data.max_train=200', f'--config.data.cache={tmp_path}/cache']
   stopped = launch('drafts', *words, '--budget=0')
-  assert stopped.code == 0 and 'Out of budget: the same command goes on' in stopped.out
+  assert stopped.code == 0 and 'Out of budget: the same command continues' in stopped.out
   ended = launch('drafts', *words)
   assert ended.code == 0, ended.out
   results = tmp_path / 'run' / 'results.jsonl'
@@ -299,7 +299,7 @@ def test_a_draft_continues_where_it_stopped(whole, words, launch, tmp_path, monk
   with monkeypatch.context() as patched:
     patched.setattr(training_run, 'seconds_left', lambda: 0.0)  # a step a call
     ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
-    assert 'Out of budget: the same command goes on' in ended.out
+    assert 'Out of budget: the same command continues' in ended.out
   other = launch('train', *words(**EAGLE | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')
   assert other.code == 2 and 'parts was made with another loss: choose another wor' in other.err
   ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')

@@ -153,7 +153,7 @@ def begun(table, launch, tmp_path, monkeypatch):
   with monkeypatch.context() as patched:
     patched.setattr(training_run, 'seconds_left', lambda: 0.0)
     ended = launch('train', *table.words(), f'--workdir={tmp_path}/begun')
-  assert ended.code == 0 and 'Out of budget: the same command goes on in ' in ended.out
+  assert ended.code == 0 and 'Out of budget: the same command continues in ' in ended.out
   return tmp_path / 'begun'
 
 
@@ -239,7 +239,7 @@ def test_ctrl_c_in_training_is_one_line_and_the_run_continues_later(table, launc
   assert process.stdout.readline().startswith('step 1/')
   process.send_signal(signal.SIGINT)
   assert (process.communicate(timeout=60)[1], process.returncode) == (
-    'Interrupted: the same command goes on\n',
+    'Interrupted: the same command continues\n',
     130,
   )
   assert launch('train', *words, '--budget=0').code == 0

@@ -136,7 +136,7 @@ def test_jobs_that_are_killed_start_again_and_those_that_fail_say_why(sweep, tmp
 @pytest.mark.parametrize(('number', 'code', 'said'), [
   pytest.param(signal.SIGKILL, -9, '', marks=pytest.mark.slow),
   pytest.param(signal.SIGTERM, 143, '', marks=pytest.mark.slow),
-  (signal.SIGINT, 130, 'Interrupted: the same command goes on\n'),
+  (signal.SIGINT, 130, 'Interrupted: the same command continues\n'),
 ])  # fmt: skip
 def test_jobs_end_with_their_launcher(sweep, tmp_path, number, code, said):
   """By a signal for all its processes, as a terminal sends Ctrl-C to them."""

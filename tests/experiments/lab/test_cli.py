@@ -171,7 +171,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(folder):
   assert process.stdout.readline() == 'asleep\n'
   process.send_signal(signal.SIGINT)
   assert (process.communicate(timeout=60)[1], process.returncode) == (
-    'Interrupted: the same command goes on\n',
+    'Interrupted: the same command continues\n',
     130,
   )
 

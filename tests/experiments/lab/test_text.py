@@ -182,7 +182,7 @@ def test_of_several_own_texts_the_first_is_written_without_a_search(text_of, dis
   with pytest.raises(UserError, match='other was written by a search with beam=4, not greedily'):
     text_of(own=f'{other},{distilled}')
   (other / 'config.json').unlink()
-  with pytest.raises(UserError, match=r'other is no finished text of experiments\.distill'):
+  with pytest.raises(UserError, match=r'other is not a finished text of experiments\.distill'):
     text_of(own=f'{distilled},{other}')
 
 

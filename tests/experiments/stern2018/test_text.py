@@ -243,7 +243,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_continues_to_the_same_rows(
   results.write_text(''.join(lines[:3]))
   stopped = launch('table1', *table.words(), f'--workdir={copy}', '--budget=0.001s')
   assert stopped.code == 0
-  assert stopped.out.splitlines()[-1] == f'Out of budget: the same command goes on in {copy}'
+  assert stopped.out.splitlines()[-1] == f'Out of budget: the same command continues in {copy}'
   assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
   assert launch('table1', *table.words(), f'--workdir={copy}').code == 0
   names = *tables.KEY, 'bleu', 'mean_block_size', 'same_as_greedy', 'head_accuracy'

@@ -87,7 +87,7 @@ def test_a_file_that_is_not_a_picture_is_refused(name, pixels, words, run, tmp_p
   ('--rule=near-2', 'the rule near-2 is unknown: give exact, distance-N'),
   ('--rule=distance--1', 'is unknown'),
   ('--output=photo.png', 'is the picture itself'),
-  ('--output=photo.jpg', 'is no PNG'),
+  ('--output=photo.jpg', 'must be a PNG'),
   ('--output=nowhere/photo.png', 'there is no folder nowhere'),
   ('--workdir=nowhere', 'nowhere is not a folder'),
 ])  # fmt: skip

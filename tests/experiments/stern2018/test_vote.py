@@ -252,7 +252,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   refused('--serve to vote, or --report')
   refused('lacks the baseline or fine-tuned models', '--serve')
   write(tmp_path)
-  refused('no votes on these pictures yet', '--report')
+  refused('these pictures have no votes yet', '--report')
   (tmp_path / 'votes.jsonl').write_text('{"rater": 1}\n')
   refused("votes.jsonl lacks the field 'pair'", '--report')
   (tmp_path / 'votes.jsonl').unlink()
