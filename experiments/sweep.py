@@ -20,7 +20,7 @@ import itertools
 import math
 import pathlib
 import runpy
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import rich.console
@@ -50,17 +50,24 @@ def main(_: list[str]) -> None:
   paper: Any = runpy.run_path(page).get('PAPER')
   if paper is None:
     raise UserError('this config names no PAPER to sweep: give a page of configs/, or define one')
+
+  # Each point has one value of every swept setting, but a list takes all its values at once.
   swept = parse(SWEEP.value, config, paper)
-  lists = [axis for axis in swept if axis.is_listed]
-  single = [axis for axis in swept if not axis.is_listed]
+  lists, single = {}, {}  # values by setting
+  for axis in swept:
+    if axis.is_listed:
+      lists[axis.setting] = axis.values
+    else:
+      single[axis.setting] = axis.values
   points: list[tuple[Point, dict[str, Any], Any]] = []
-  for values in itertools.product(*(axis.values for axis in single)):
-    point = dict(zip((axis.setting for axis in single), values, strict=True))
-    changed = point | {axis.setting: axis.values for axis in lists}
+  for point in products(single):
+    changed = point | lists
     config.update_from_flattened_dict(changed)
     points.append((point, changed, to_dataclass(paper.settings, config)))  # mistakes show first
-  if note := kept(config, paper, lists):
+  if note := describe_unswept(config, paper, lists):
     print(note)
+
+  # Measure point by point. One that is impossible becomes a failure, the others are measured.
   sweep = Sweep(root / 'sweep', swept, paper)
   workdirs = []
   with PAGE.budgeted():
@@ -111,15 +118,17 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
     leaves = _leaves(config)
     setting = paper.axes.get(name, name)
     if setting not in leaves:
-      near = difflib.get_close_matches(name, [*paper.axes, *leaves], 1)
-      advice = f'did you mean {near[0]}?' if near else f'known are {", ".join(paper.axes)}'
+      advice = f'known are {", ".join(paper.axes)}'
+      if near := difflib.get_close_matches(name, [*paper.axes, *leaves], 1):
+        advice = f'did you mean {near[0]}?'
       raise UserError(f"--sweep='{word}' is not possible: there is no setting '{name}', {advice}")
     if any(axis.setting == setting for axis in swept):
       raise UserError(f"--sweep='{word}' is not possible: {name} is swept already")
     default: Any = leaves[setting]
-    is_listed = isinstance(default, tuple)
-    like = next(iter(default), None) if is_listed else default
-    typed = tuple(_typed(like, value, word) for value in values)
+    is_listed, like = isinstance(default, tuple), default
+    if is_listed:
+      like = next(iter(default), None)
+    typed = tuple(parse_like(like, value, word) for value in values)
     swept.append(Swept(name, setting, typed, is_listed))
   check_size(swept)
   return swept
@@ -135,18 +144,23 @@ def check_size(swept: Sequence[Swept]) -> None:
     )
 
 
-def kept(config: ConfigDict, paper: cli.Paper, lists: Sequence[Swept]) -> str:
-  """Says which lists are not swept, and multiply the rows of those that are; '' if none does."""
-  leaves, swept = _leaves(config), {axis.setting for axis in lists}
-  names = {}
+def products(values: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+  """Returns every combination of values, by name."""
+  return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
+def describe_unswept(config: ConfigDict, paper: cli.Paper, swept: Container[str]) -> str:
+  """Says which of the paper's lists are not swept, and so multiply the rows; '' if none does."""
+  leaves, descriptions, example = _leaves(config), [], ''
   for name, setting in paper.axes.items():
-    if setting not in swept and len(leaves[setting]) > 1:
-      names[name] = leaves[setting]
-  if not names:
+    values = leaves[setting]
+    if setting not in swept and len(values) > 1:
+      descriptions.append(f'{name}={",".join(map(str, values))}')
+      example = example or f'--sweep={name}={values[0]}'
+  if not descriptions:
     return ''
-  values = ', '.join(f'{name}={",".join(map(str, of))}' for name, of in names.items())
-  name, of = next(iter(names.items()))
-  return f'Not swept, so the config decides: {values} (--sweep={name}={of[0]} measures only that)'
+  listed = ', '.join(descriptions)
+  return f'Not swept, so the config decides: {listed} ({example} measures only that)'
 
 
 class Sweep:
@@ -180,22 +194,19 @@ class Sweep:
     if not self.rows:
       console.print('No row is measured yet')
       return
-    lists = [axis for axis in self.swept if axis.is_listed]
-    for values in itertools.product(*(axis.values for axis in lists)):
-      wanted = {axis.name: value for axis, value in zip(lists, values, strict=True)}
-      if not any(
-        all(row.get(name) == value for name, value in wanted.items()) for row in self.rows
-      ):
-        console.print('No row has ' + ', '.join(f'{name}={wanted[name]}' for name in wanted))
+    for wanted in products({axis.name: axis.values for axis in self.swept if axis.is_listed}):
+      if not any(wanted.items() <= row.items() for row in self.rows):
+        missing = ', '.join(f'{name}={value}' for name, value in wanted.items())
+        console.print(f'No row has {missing}')
     swept = [axis.name for axis in self.swept]
     draw = functools.partial(_draw, self.rows, swept, self._names, self.paper.figures[0])
     report.write(self.path, console, [self._table(self.rows)], draw)
 
   def _wanted(self, point: Point, rows: Sequence[Row]) -> list[Row]:
     """The rows whose lists have the values that are swept, with the settings of their point."""
+    lists = [axis for axis in self.swept if axis.is_listed]
     wanted = []
     for row in rows:
-      lists = (axis for axis in self.swept if axis.is_listed)
       if all(row.get(axis.name, axis.values[0]) in axis.values for axis in lists):
         wanted.append({**row, **point})
     return wanted
@@ -208,7 +219,8 @@ class Sweep:
 
   def _table(self, rows: Sequence[Row]) -> report.Drawn:
     columns = [report.Column(name, name, names_row=True) for name in self._names]
-    columns += [report.Column(heading, field, form) for heading, field, form in self.paper.figures]
+    for heading, field, form in self.paper.figures:
+      columns.append(report.Column(heading, field, form))
     return report.Table('Sweep', columns).of(rows)
 
 
@@ -224,15 +236,23 @@ def _draw(
 
   heading, field, _ = figure
   measured = [row for row in rows if row.get(field) is not None]
-  numbers = [name for name in swept if all(type(row.get(name)) in (int, float) for row in measured)]
-  across = numbers[0] if numbers else 'row'
+
+  # The first swept name with only numbers runs across; without one, the rows are simply counted.
+  across = 'row'
+  for name in reversed(swept):
+    if all(type(row.get(name)) in (int, float) for row in measured):
+      across = name
+
+  # Rows that differ in no other name are one curve.
   curves: dict[str, list[tuple[float, float]]] = {}
   for i, row in enumerate(measured):
-    others = (
-      f'{name} {row[name]}' for name in names if name != across and row.get(name) is not None
-    )
-    point = float(row[across] if numbers else i), float(row[field])
-    curves.setdefault(', '.join(others) if numbers else '', []).append(point)
+    x, label = float(i), ''
+    if across != 'row':
+      x = float(row[across])
+      others = [name for name in names if name != across and row.get(name) is not None]
+      label = ', '.join(f'{name} {row[name]}' for name in others)
+    curves.setdefault(label, []).append((x, float(row[field])))
+
   picture, (panel,) = drawing.panels(1)
   drawing.dress(panel, 'Sweep', heading, across)
   for i, (label, points) in enumerate(curves.items()):
@@ -256,7 +276,7 @@ def _leaves(config: ConfigDict, path: str = '') -> dict[str, Any]:
   return leaves
 
 
-def _typed(like: Any, text: str, word: str) -> Any:
+def parse_like(like: Any, text: str, word: str) -> Any:
   """A value of the type that another has; like None, as an entry of an empty list is, a number or
   else text."""
   kind = type(like)

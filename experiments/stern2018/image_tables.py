@@ -26,11 +26,11 @@ from experiments.stern2018.tables import (
   beside_the_papers,
   by_key,
   curves,
-  finished,
   heads_notes,
   heads_table,
   own_note,
   rows_table,
+  select_finished,
 )
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import Style
@@ -56,9 +56,10 @@ _BY_COLUMN = {
   ('finetune', 'exact'): {2: 1.59, 4: 2.11, 6: 2.23, 8: 2.17, 10: 2.04},
   ('finetune', 'distance-2'): {2: 1.96, 4: 3.75, 6: 5.25, 8: 6.36, 10: 6.79},
 }
-PAPERS_TABLE2 = {
-  (k, *column): block for column, blocks in _BY_COLUMN.items() for k, block in blocks.items()
-}
+PAPERS_TABLE2: dict[Key, float] = {}
+for (_regime, _rule), _blocks in _BY_COLUMN.items():
+  for _k, _block in _blocks.items():
+    PAPERS_TABLE2[_k, _regime, _rule] = _block
 
 
 # --- notes
@@ -85,10 +86,11 @@ QUALITY_NOTE = (
 
 
 def bicubic_note(rows: Iterable[Row]) -> list[str]:
-  """A note with the PSNR of a bicubic enlargement of the same images."""
-  figures = sorted({row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None})
-  shown = ' or '.join(f'{figure:.2f}' for figure in figures)
-  return [f"A bicubic enlargement's PSNR: {shown}."] if figures else []
+  """Returns a note with the PSNR of a bicubic enlargement of the same images, if rows have it."""
+  figures = {row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None}
+  if not figures:
+    return []
+  return [f"A bicubic enlargement's PSNR: {' or '.join(f'{x:.2f}' for x in sorted(figures))}."]
 
 
 # --- tables
@@ -97,12 +99,23 @@ def bicubic_note(rows: Iterable[Row]) -> list[str]:
 def table2(rows: Iterable[Row]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
   cells = {key: row for key, row in by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
-  run, shown = {key[1:] for key in cells}, cells.values()
-  ours = {column: name for column, name in FORECASTS.items() if column in run}
-  columns = beside_the_papers(cells, COLUMNS | ours, BLOCK, _of_table2)
-  notes = (TABLE2_NOTE, *[FORECAST_NOTE] * bool(ours), *own_note(shown), *heads_notes(shown))
+  headings, notes = name_columns(cells), [TABLE2_NOTE]
+  if len(headings) > len(COLUMNS):
+    notes.append(FORECAST_NOTE)
+  notes += [*own_note(cells.values()), *heads_notes(cells.values())]
+  columns = beside_the_papers(cells, headings, BLOCK, _of_table2)
   table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
-  return table.of(sorted({k for k, _, _ in cells}), cells=shown)
+  return table.of(sorted({k for k, _, _ in cells}), cells=cells.values())
+
+
+def name_columns(keys: Iterable[Key]) -> dict[tuple[str, str], str]:
+  """Returns the names of the paper's columns, then of those of our forecasts that were run."""
+  run = {key[1:] for key in keys}
+  names = dict(COLUMNS)
+  for column, name in FORECASTS.items():
+    if column in run:
+      names[column] = name
+  return names
 
 
 def _of_table2(k: int, regime: str, rule: str) -> str:
@@ -137,7 +150,9 @@ def distance(row: Row) -> int | None:
   name, _, number = row['rule'].partition('-')
   if name == 'exact' and row['k'] > 1:
     return 0
-  return int(number) if name == 'distance' else None
+  if name == 'distance':
+    return int(number)
+  return None
 
 
 # --- charts
@@ -153,18 +168,16 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
   The last point of each line is labelled with its figure. 1800 x 900 pixels.
   """
   ours: dict[Key, tuple[float, float]] = {}
-  for row in finished(rows):
+  for row in select_finished(rows):
     key = row['k'], row['regime'], row['rule']
     if key[1:] in COLUMNS | FORECASTS and row.get('mean_block_size') is not None:
       ours[key] = row['k'], row['mean_block_size']
   theirs = {key: (key[0], block) for key, block in PAPERS_TABLE2.items()}
-  run = {key[1:] for key in ours}
-  names = COLUMNS | {column: name for column, name in FORECASTS.items() if column in run}
   figure, (left, right) = drawing.panels(2, sharex=True, sharey=True)
   drawing.dress(left, 'Ours', drawing.BLOCKS, 'k')
   drawing.dress(right, 'Stern et al. 2018, Table 2 (CelebA, dev)', drawing.BLOCKS, 'k')
   for axes, points in ((left, ours), (right, theirs)):
-    curves(axes, points, names)
+    curves(axes, points, name_columns(ours))
     axes.set_xticks(sorted({k for k, _, _ in (*ours, *theirs)}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
@@ -181,7 +194,7 @@ def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
   A line is a regime and k. It shows those with other distances than Table 2 has, or all if
   there are none.
   """
-  measured = [row for row in finished(rows) if distance(row) is not None]
+  measured = [row for row in select_finished(rows) if distance(row) is not None]
   counts = collections.Counter((row['regime'], row['k']) for row in measured)
   swept = [row for row in measured if counts[row['regime'], row['k']] > 2] or measured
   figure, (left, right) = drawing.panels(2)
@@ -228,16 +241,20 @@ def samples(
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
   models = {key: row.get('models') for key, row in by_key(rows).items()}
 
-  def images_of(*key: Any) -> Any:
+  def load_images(*key: Any) -> Any:
+    """The images of a row; None if a model of another content wrote the file, or none did."""
     path = images / f'{split}-k{"-".join(map(str, key))}.npz'
-    arrays = np.load(path) if path.is_file() else {}
-    is_of_row = 'models' in arrays and arrays['models'].tobytes().hex() == models.get(key)
-    return arrays if is_of_row else None
+    if not path.is_file():
+      return None
+    arrays = np.load(path)
+    if 'models' not in arrays or arrays['models'].tobytes().hex() != models.get(key):
+      return None
+    return arrays
 
-  plain, columns = images_of(1, 'regular', 'exact'), {}
+  plain, columns = load_images(1, 'regular', 'exact'), {}
   (root / 'samples.png').unlink(missing_ok=True)
   for regime, name in names.items():
-    tuned = images_of(k, regime, 'distance-2')
+    tuned = load_images(k, regime, 'distance-2')
     if tuned is not None and plain is not None and np.array_equal(tuned['input'], plain['input']):
       columns[f'k = {k}, {name}, within {TAU}'] = tuned['output']
   if plain is None or not columns:

@@ -100,9 +100,10 @@ class ImagesConfig:
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
-    written = f' own={record_of(self.own).content}' if self.own else ''
-    cut = f'rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
-    return f'{self.images.key[:16]} {cut}{written}'
+    key = f'{self.images.key[:16]} rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
+    if self.own:
+      key += f' own={read_record(self.own).content}'
+    return key
 
   @property
   def images(self) -> Images:
@@ -210,7 +211,7 @@ def table2(c: Table2, work: Workdir) -> None:
     data = dataclasses.replace(data, own=str(written))
 
   split = Split(c, data, work.root / 'images', base)
-  rows = runs.make_rows(split, work, cells_of(c))
+  rows = runs.make_rows(split, work, list_cells(c))
   if rows:
     image_tables.blocks(rows, work.root / 'table2.png')
     image_tables.tau_sweep(rows, work.root / 'tau.png')
@@ -219,29 +220,26 @@ def table2(c: Table2, work: Workdir) -> None:
     runs.write(work, 'table2', [make(rows) for make in image_tables.TABLES], 'table2.png')
 
 
-def cells_of(c: Table2) -> list[Cell]:
+def list_cells(c: Table2) -> list[Cell]:
   """Returns the cells: greedy; blocks by forecast; then each regime and k. The largest k, or every
   k, is also measured at the other distances."""
   table = c.table
-  swept_ks = table.ks if table.taus_of == 'all' else (max(table.ks),)
   swept = tuple(f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU))
+  swept_ks = (max(table.ks),)
+  if table.taus_of == 'all':
+    swept_ks = table.ks
   forecasts = [FORECAST]
   if table.own or c.data.own:
     forecasts.append(FITTED)
 
+  # A forecast has no likeliest window.
+  columns = [(regime, k, ('exact', WITHIN)) for regime in forecasts for k in table.forecast]
+  columns += [(regime, k, COLUMNS) for regime in table.regimes for k in table.ks]
   cells: list[Cell] = [(1, 'regular', ('exact',))]
-  for regime in forecasts:
-    for k in table.forecast:
-      rules = 'exact', WITHIN  # a forecast has no likeliest window
-      if k in swept_ks:
-        rules += swept
-      cells.append((k, regime, rules))
-  for regime in table.regimes:
-    for k in table.ks:
-      rules = COLUMNS
-      if k in swept_ks:
-        rules += swept
-      cells.append((k, regime, rules))
+  for regime, k, rules in columns:
+    if k in swept_ks:
+      rules += swept
+    cells.append((k, regime, rules))
   return cells
 
 
@@ -317,7 +315,7 @@ class Pictures:
         remedy = 'give a run of the same config, on the same images'
         raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
-      record, images = record_of(self.config.own), f'the images in {self.config.own} were written'
+      record, images = read_record(self.config.own), f'the images in {self.config.own} were written'
       if record.teacher != author_of(*without_heads(*folders.load(folder))):
         raise UserError(f'{images} by another model than {folder}: {HOW_TO_WRITE}')
       if (record.images, record.mirrored) != (self.images.key[:16], self.config.mirrored):
@@ -375,7 +373,7 @@ def write_images(
       inputs = source[first : first + PART]
       if not agreed(path.exists()):
         check_budget()
-        made = pictures_of(decoded(model, params, fd.Greedy(), inputs, PART).tokens)
+        made = to_images(decode_images(model, params, fd.Greedy(), inputs, PART).tokens)
         with whole_file(path) as file:
           np.save(file, made)
       progress.add(len(inputs))
@@ -394,7 +392,7 @@ def open_written(folder: pathlib.Path) -> WrittenImages:
   Raises:
     UserError: they are not there, not whole, or cannot be read.
   """
-  record_of(folder)  # the record is written last
+  read_record(folder)  # the record is written last
   shapes = {'source': (8, 8, 3), 'written': (-1, -1, 3)}
   return WrittenImages(**npz.read(folder / 'images.npz', shapes, 'images'))
 
@@ -409,7 +407,7 @@ class Record:
   mirrored: bool
 
 
-def record_of(folder: str | pathlib.Path) -> Record:
+def read_record(folder: str | pathlib.Path) -> Record:
   """Reads the record of images that a base has written."""
   file = pathlib.Path(folder) / 'images.json'
   if not file.is_file():
@@ -427,32 +425,33 @@ def _opened(data: ImageData) -> Images:
 
 
 @functools.cache
-def rule_of(name: str) -> fd.MinBlock:
+def parse_rule(name: str) -> fd.MinBlock:
   """Returns the rule of a name: 'exact', 'distance-2', 'window-2', 'min-3'. All are of one
   structure, so that a sweep over them is one compiled program."""
+  most = INTENSITIES // 2
+  allowed = f'exact, distance-N, min-N or window-N (N from 1, of a window below {most})'
   match = re.fullmatch(r'exact|(distance|min|window)-(\d{1,9})', name)
-  kind, number = (match[1], int(match[2] or 0)) if match else (None, 0)
-  is_wide = kind == 'window' and not 1 <= number < INTENSITIES // 2
-  if match is None or is_wide or (kind == 'min' and number == 0):
-    most = INTENSITIES // 2
-    allowed = f'exact, distance-N, min-N or window-N (N from 1, of a window below {most})'
+  if match is None:
+    raise UserError(f'the rule {name} is unknown: give {allowed}, such as {WITHIN}')
+  kind, number = match[1], int(match[2] or 0)
+  if (kind == 'min' and number == 0) or (kind == 'window' and not 1 <= number < most):
     raise UserError(f'the rule {name} is unknown: give {allowed}, such as {WITHIN}')
   if kind == 'min':
     return fd.MinBlock(fd.Distance(0), number)
   return fd.MinBlock(fd.Distance(number), 1)
 
 
-def strategy_of(heads: Any, k: int | None, name: str) -> fd.Blockwise:
+def make_strategy(heads: Any, k: int | None, name: str) -> fd.Blockwise:
   """Returns blockwise decoding by the rule of this name.
 
   'window-2' accepts as 'distance-2' does; its guesses are the middle of the five intensities that
   are likeliest together.
   """
   kind, _, number = name.partition('-')
-  return fd.Blockwise(heads, k, rule_of(name), int(number) if kind == 'window' else 0)
+  return fd.Blockwise(heads, k, parse_rule(name), int(number) if kind == 'window' else 0)
 
 
-def decoded(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: int) -> Decoded:
+def decode_images(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: int) -> Decoded:
   """Decodes small images, `rows` at once, in one program."""
   n = len(inputs)
   padded = np.concatenate([inputs, np.repeat(inputs[-1:], -n % rows, axis=0)])
@@ -462,7 +461,7 @@ def decoded(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: in
   return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
 
 
-def pictures_of(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
+def to_images(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:
   """Returns decoded intensities [n, h * h * 3] as images."""
   pixels = np.asarray(tokens, np.uint8)
   side = math.isqrt(pixels.shape[1] // CHANNELS)
@@ -539,7 +538,7 @@ class Split(Task):
       'timing_rounds': table.repeats,
     }
     if regime == FITTED:
-      key['own_images'] = record_of(self.data.own).content
+      key['own_images'] = read_record(self.data.own).content
     return key | {'dtype': c.model.dtype, 'seed': c.seed}
 
   def strategies(
@@ -550,20 +549,20 @@ class Split(Task):
       return {rule: fd.Greedy() for rule in rules}
     if regime in UNTRAINED:
       weights = self.fitted if regime == FITTED else None
-      return {rule: fd.LinearForecast(k, rule_of(rule), weights) for rule in rules}
+      return {rule: fd.LinearForecast(k, parse_rule(rule), weights) for rule in rules}
     heads = pack_if_faster(*folders.load_heads(folder))
-    return {rule: strategy_of(heads, k, rule) for rule in rules}
+    return {rule: make_strategy(heads, k, rule) for rule in rules}
 
   def timed_inputs(self) -> list[tuple[Any]]:
     return [(self.inputs[i][None],) for i in spaced(len(self.inputs), self.c.table.timed)]
 
   def decode(self, target: Bound, strategy: Any) -> Decoded:
     rows = min(self.c.table.rows, len(self.inputs))
-    return decoded(target.module, target.params, strategy, self.inputs, rows)
+    return decode_images(target.module, target.params, strategy, self.inputs, rows)
 
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
     few = min(DEV_IMAGES, len(self.inputs))
-    rows, made = min(self.c.data.rows, few), pictures_of(greedy.tokens)
+    rows, made = min(self.c.data.rows, few), to_images(greedy.tokens)
     written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
     return self.c.originals.open().dev_batches(), [written[i] for i in range(few // rows)]
 
@@ -585,7 +584,7 @@ class Split(Task):
     """Returns likeness and block sizes, and keeps the images."""
     if key['rule'] == 'exact':
       self.check_only_near_ties(target, out, greedy)
-    made, plain = pictures_of(out.tokens), pictures_of(greedy.tokens)
+    made, plain = to_images(out.tokens), to_images(greedy.tokens)
     self.keep(key, output=made, block_sizes=out.block_sizes)
     blocks = count_blocks(out.lengths, out.block_sizes)
     return {

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
-from experiments.lab.rows import Row, latest
+from experiments.lab.rows import Row, is_failure, latest
 from experiments.lab.train import TUNED
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Style
@@ -136,10 +136,9 @@ RIVALS = {
 # speed-up 3.3) agrees with Table 4's speed-ups at Table 1's block sizes, which are used here. k ->
 # mean accepted block size and speed-up.
 PAPERS_FIGURE4_IMAGES = {6: (5.3, 4.0)}
-PAPERS_FIGURE4 = {
-  k: (PAPERS_TABLE1[k, 'distil' if k == 1 else 'both', 'exact'][1], speedup)
-  for k, (_, speedup) in PAPERS_TABLE4.items()
-}
+PAPERS_FIGURE4 = {1: (PAPERS_TABLE1[1, 'distil', 'exact'][1], PAPERS_TABLE4[1][1])}
+for _k in (2, 4, 6, 8, 10):
+  PAPERS_FIGURE4[_k] = PAPERS_TABLE1[_k, 'both', 'exact'][1], PAPERS_TABLE4[_k][1]
 
 
 # --- columns and rows of several tables
@@ -160,18 +159,21 @@ SAME = Column('Same %', 'same_as_greedy', '.1f', scale=100)
 
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
-  """The newest row of each k, regime and rule, without beam search, which is Table 4's."""
-  newest = {(row['k'], row['regime'], row['rule']): row for row in latest(rows, *KEY)}
-  return {key: row for key, row in newest.items() if not key[2].startswith('beam-')}
+  """Returns the newest row of each k, regime and rule, without beam search, which is Table 4's."""
+  newest = {}
+  for row in latest(rows, *KEY):
+    if not row['rule'].startswith('beam-'):
+      newest[row['k'], row['regime'], row['rule']] = row
+  return newest
 
 
-def finished(rows: Iterable[Row]) -> list[Row]:
-  """The newest rows that have figures, by regime, k and rule."""
+def select_finished(rows: Iterable[Row]) -> list[Row]:
+  """Returns the newest rows that have figures, by regime, k and rule."""
 
   def place(row: Row) -> tuple[Any, ...]:
     return list(REGIMES).index(row['regime']), row['k'], rank(row['rule'])
 
-  return sorted((row for row in by_key(rows).values() if row.get('error') is None), key=place)
+  return sorted((row for row in by_key(rows).values() if not is_failure(row)), key=place)
 
 
 def rank(rule: str) -> tuple[bool, str, int]:
@@ -191,7 +193,7 @@ def beside_the_papers(
   figure: Column,
   theirs: Callable[..., str],
 ) -> list[Column]:
-  """Columns of a table whose lines are values of k.
+  """Makes the columns of a table whose lines are values of k.
 
   Args:
     rows: by k, regime and rule.
@@ -200,37 +202,42 @@ def beside_the_papers(
     theirs: returns the paper's figure of a k, regime and rule, which is shown with ours.
   """
 
-  def column(regime: str, rule: str, heading: str) -> Column:
-    def ours(k: int) -> Row | None:
-      return rows.get((k, regime, rule))
+  def find_row(k: int, regime: str, rule: str) -> Row | None:
+    return rows.get((k, regime, rule))
 
-    beside = functools.partial(theirs, regime=regime, rule=rule)
-    return dataclasses.replace(figure, heading=heading, beside=beside, cell=ours)
-
-  columns = [column(*key, heading) for key, heading in headings.items()]
-  return [Column('k', str, names_row=True), *columns]
+  columns = [Column('k', str, names_row=True)]
+  for (regime, rule), heading in headings.items():
+    ours = functools.partial(find_row, regime=regime, rule=rule)
+    papers = functools.partial(theirs, regime=regime, rule=rule)
+    columns.append(dataclasses.replace(figure, heading=heading, beside=papers, cell=ours))
+  return columns
 
 
 def rows_table(rows: Iterable[Row], quality: Sequence[Column], notes: Sequence[str]) -> Drawn:
   """Every finished row: its quality, blocks and speed."""
   columns = (K, TRAINING, RULE, *quality, BLOCK, SPEED_UP, SAME)
-  return Table('Quality and speed', columns, (*ROWS_NOTES, *notes)).of(finished(rows))
+  return Table('Quality and speed', columns, (*ROWS_NOTES, *notes)).of(select_finished(rows))
 
 
 def heads_table(rows: Iterable[Row]) -> Drawn:
   """Shares of right guesses of each head, for every finished model with heads."""
-  exact = (row for row in finished(rows) if row['rule'] == 'exact')
-  return HEADS.of(row for row in exact if row.get('head_accuracy'))
+  shown = []
+  for row in select_finished(rows):
+    if row['rule'] == 'exact' and row.get('head_accuracy'):
+      shown.append(row)
+  return HEADS.of(shown)
 
 
 def _top_1(heading: str, name: str) -> Column:
   """Accuracy of each head, per cent."""
 
-  def shares(row: Row) -> str:
-    accuracy = row.get(name) or ()
-    return ' '.join(text(None if one is None else 100 * one, '.0f') for one in accuracy)
+  def write_shares(row: Row) -> str:
+    shares = []
+    for share in row.get(name) or ():
+      shares.append(MISSING if share is None else f'{100 * share:.0f}')
+    return ' '.join(shares)
 
-  return Column(heading, shares)
+  return Column(heading, write_shares)
 
 
 HEADS = Table(
@@ -274,13 +281,15 @@ def own_note(rows: Iterable[Row]) -> list[str]:
 def table1(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   """BLEU / mean accepted block size, by k and by regime, in the paper's layout; see `columns`."""
   cells = by_key(rows)
-  headings = {column: _heading(*column) for column in columns(cells)}
-  below = [TABLE1_NOTE]
-  if any(_is_footnoted(*column) for column in headings):
-    below.append(TOP_N_NOTE)
-  if any(rule == TREE for _, rule in headings):
-    below.append(TREE_NOTE)
-  below += [*own_note(cells.values()), *heads_notes(cells.values()), *notes]
+  headings, below = {}, [TABLE1_NOTE]
+  for regime, rule in columns(cells):
+    headings[regime, rule] = _name_column(regime, rule)
+    if _is_footnoted(regime, rule):
+      headings[regime, rule] += ' †'
+      below.append(TOP_N_NOTE)
+    if rule == TREE:
+      below.append(TREE_NOTE)
+  below = [*dict.fromkeys(below), *own_note(cells.values()), *heads_notes(cells.values()), *notes]
   figures = beside_the_papers(cells, headings, Column('', bleu_and_block), _of_table1)
   table = Table('Blockwise parallel decoding, Table 1', figures, below, CONDITIONS)
   return table.of(sorted({k for k, _, _ in cells}), cells=cells.values())
@@ -292,22 +301,23 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   First the regimes that were run, with exact acceptance, in the paper's order. Then the last of
   them (Both in the paper) with top-n, and on the tree of 32 nodes, which the paper does not have.
   """
-  keys = list(keys)
-  measured = {regime for _, regime, _ in keys}
-  run = [regime for regime in REGIMES if regime in measured]
+  rules: dict[str, set[str]] = collections.defaultdict(set)  # by regime
+  for _, regime, rule in keys:
+    rules[regime].add(rule)
+  run = [regime for regime in REGIMES if regime in rules]
   columns = [(regime, 'exact') for regime in run]
-  more = {rule for _, regime, rule in keys if regime == run[-1]}
-  if run and run[-1] != 'regular':
-    top = [rule for rule in more if rule.startswith('top-')]
-    columns += [(run[-1], rule) for rule in sorted(top, key=rank)]
-  if TREE in more:
-    columns.append((run[-1], TREE))
+  if not run:
+    return columns
+
+  last = run[-1]
+  for rule in sorted(rules[last], key=rank):
+    if (rule.startswith('top-') and last != 'regular') or rule == TREE:
+      columns.append((last, rule))
   return columns
 
 
-def _heading(regime: str, rule: str) -> str:
-  name = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
-  return name + ' †' * _is_footnoted(regime, rule)
+def _name_column(regime: str, rule: str) -> str:
+  return REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
 
 
 def _is_footnoted(regime: str, rule: str) -> bool:
@@ -316,10 +326,13 @@ def _is_footnoted(regime: str, rule: str) -> bool:
 
 
 def _of_table1(k: int, regime: str, rule: str) -> str:
-  """The paper's figures for a cell of ours."""
-  key = k, 'both' if _is_footnoted(regime, rule) else regime, rule
-  figures = PAPERS_TABLE1.get(key)
-  return '' if figures is None else f'({figures[0]:.2f} / {figures[1]:.2f})'
+  """Writes the paper's figures for a cell of ours; '' if it has none."""
+  if _is_footnoted(regime, rule):
+    regime = 'both'
+  if (k, regime, rule) not in PAPERS_TABLE1:
+    return ''
+  bleu, block = PAPERS_TABLE1[k, regime, rule]
+  return f'({bleu:.2f} / {block:.2f})'
 
 
 TEXT_QUALITY = (
@@ -341,18 +354,20 @@ TABLES = table1, text_rows, heads_table
 
 
 def _published_at(place: int, form: str) -> Any:
-  """The published figure for a row of Table 4: BLEU (0) or speed-up (1) of exact acceptance."""
+  """Returns a function of a row of Table 4: its published BLEU (0) or speed-up (1), or ''."""
 
-  def beside(row: Row) -> str:
-    theirs = PAPERS_TABLE4.get(row['k']) if row['rule'] == 'exact' else None
-    return '' if theirs is None else form.format(theirs[place])
+  def write_published(row: Row) -> str:
+    if row['rule'] != 'exact' or row['k'] not in PAPERS_TABLE4:
+      return ''
+    return form.format(PAPERS_TABLE4[row['k']][place])
 
-  return beside
+  return write_published
 
 
 def _model(row: Row) -> str:
-  name = f'greedy, k = {row["k"]}' if row['rule'] == 'exact' else row['rule'].replace('-', ' ')
-  return f'Ours, {name}'
+  if row['rule'] == 'exact':
+    return f'Ours, greedy, k = {row["k"]}'
+  return f'Ours, {row["rule"].replace("-", " ")}'
 
 
 TABLE4 = Table(
@@ -434,7 +449,7 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
     series = {(rule, list(REGIMES).index(regime), regime) for _, regime, rule in points}
     names = {}
     for rule, _, regime in sorted(series):
-      names[regime, rule] = REGIMES[regime] if rule == 'exact' else f'{REGIMES[regime]}, {rule}'
+      names[regime, rule] = _name_column(regime, rule)
     curves(axes, points, names)
     if points:
       axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
@@ -479,7 +494,8 @@ def figure4(rows: Iterable[Row], path: pathlib.Path) -> None:
       ours[regime, rule][k] = block, speedup
   figure, (axes,) = drawing.panels(1, width=8.0)
   drawing.dress(axes, '', drawing.SPEED)
-  for points, name, look in (*((ours[one], *FIGURE4[one]) for one in FIGURE4), *THEIRS):
+  drawn = [(ours[series], *look) for series, look in FIGURE4.items()]
+  for points, name, look in (*drawn, *THEIRS):
     if points:
       drawing.curve(axes, points.values(), look, name)
     for k, point in points.items():
@@ -498,8 +514,10 @@ CHARACTER, ROW = 0.08, 0.27  # inches
 
 def example_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
   """A line for each call, with bars between tokens; the first line is the prompt's own token."""
-  lines = [f'{_name(i, block):{NAME}}{"|".join(block).lstrip()}' for i, block in enumerate(blocks)]
-  return '\n'.join([f'{"source":{NAME}}{source}', *lines]) + '\n'
+  lines = [f'{"source":{NAME}}{source}']
+  for i, block in enumerate(blocks):
+    lines.append(f'{_name_call(i, block):{NAME}}{"|".join(block).lstrip()}')
+  return '\n'.join(lines) + '\n'
 
 
 def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.Path) -> None:
@@ -515,7 +533,7 @@ def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.
     axes.text(NAME, y, line, color='#444444', **look)
   for i, block in enumerate(blocks):
     x, y, colour = float(NAME), len(lines) + i, drawing.COLOURS[i % len(drawing.COLOURS)]
-    axes.text(0, y, _name(i, block), color=colour, **look)
+    axes.text(0, y, _name_call(i, block), color=colour, **look)
     for token in block:
       box: Any = {'facecolor': colour, 'alpha': 0.25, 'edgecolor': colour}
       axes.add_patch(Rectangle((x, y - 0.4), len(token) + 1, 0.8, **box))
@@ -524,5 +542,5 @@ def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.
   drawing.save(figure, path)
 
 
-def _name(i: int, block: Sequence[str]) -> str:
+def _name_call(i: int, block: Sequence[str]) -> str:
   return f'call {i} ({len(block)})' if i else 'prompt'

@@ -95,7 +95,7 @@ class TableConfig:
     each_once('table', ks=self.ks, regimes=self.regimes, rules=self.rules)
     for rule in self.rules:
       if tree_nodes(rule) is None:
-        rule_of(rule)
+        parse_rule(rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,12 +299,14 @@ class Sentences(Task):
   def strategies(
     self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]
   ) -> dict[str, Any]:
-    """Returns the strategy of each rule, in order. Rules of `rule_of` share one compiled program.
+    """Returns the strategy of each rule, in order. Those of `parse_rule` share one program.
     Each tree is the best of its size for the first k heads, on what the model itself writes for
     sources of the other split."""
     if k == 1:
-      search = fd.Beam(size=4, length_penalty=0.6)
-      return {rule: search if rule == BEAM else fd.Greedy() for rule in rules}
+      plain: dict[str, Any] = dict.fromkeys(rules, fd.Greedy())
+      if BEAM in plain:
+        plain[BEAM] = fd.Beam(size=4, length_penalty=0.6)
+      return plain
     heads, table = Bound(*pack_if_faster(*folders.load_heads(folder))), self.c.table
     if any(map(tree_nodes, rules)):
       drafting = Bound(*heads.module.drafting(heads.params, k - 1))
@@ -315,7 +317,7 @@ class Sentences(Task):
         # If no text was written, there are no ranks: fall back to a tree of one guess.
         by_rule[rule] = fd.Medusa(heads, grow(ranks, nodes).choices or ((0,),))
       else:
-        by_rule[rule] = fd.Blockwise(heads, k=k, rule=rule_of(rule))
+        by_rule[rule] = fd.Blockwise(heads, k=k, rule=parse_rule(rule))
     return by_rule
 
   def timed_inputs(self) -> list[tuple[Any]]:
@@ -415,7 +417,7 @@ def evaluate(c: Translation, work: Workdir) -> None:
 # --- rules of acceptance, by name
 
 
-def rule_of(name: str) -> fd.MinBlock:
+def parse_rule(name: str) -> fd.MinBlock:
   """Returns the rule of a name: 'exact', 'top-2', 'min-3'. All are of one structure, so that a
   sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
@@ -430,7 +432,7 @@ def rule_of(name: str) -> fd.MinBlock:
 
 
 def check_rule(name: str, words: int) -> None:
-  """Raises UserError where a rule of `rule_of` asks for more than a vocabulary of `words`, or a
+  """Raises UserError where a rule of `parse_rule` asks for more than a vocabulary of `words`, or a
   call, has."""
   kind, _, n = name.partition('-')
   most = {'top': words, 'min': WIDEST}.get(kind)
@@ -440,7 +442,7 @@ def check_rule(name: str, words: int) -> None:
 
 def tree_nodes(name: str) -> int | None:
   """Returns the nodes of the tree that a rule such as 'tree-32' names, the root included; None for
-  the rules of `rule_of`."""
+  the rules of `parse_rule`."""
   if not name.startswith('tree'):
     return None
   match = re.fullmatch(r'tree-([1-9]\d{0,2})', name)
@@ -464,7 +466,7 @@ def fastest(rows: Sequence[Row]) -> str | None:
   """Says which exact decoding was the fastest in its slowest round, and what all its rounds say;
   None where none was timed, or nothing was written."""
   timed = []
-  for row in tables.finished(rows):
+  for row in tables.select_finished(rows):
     is_exact = row['k'] > 1 and (row['rule'] == 'exact' or tree_nodes(row['rule']))
     if is_exact and row.get('speedup') and row.get('mean_block_size'):
       least, most = row.get('spread') or (row['speedup'],) * 2

@@ -9,7 +9,7 @@ import rich.progress as bars
 from jaxtyping import UInt8
 
 import fastdec as fd
-from experiments.stern2018.images import decoded, pictures_of, rule_of, strategy_of
+from experiments.stern2018.images import decode_images, make_strategy, parse_rule, to_images
 from fastdec import extras, folders
 from fastdec.errors import UserError
 from fastdec.evaluation.blocks import count_blocks
@@ -26,36 +26,38 @@ FORECAST = 16  # intensities of a block that a base without heads guesses, if it
 Picture = UInt8[np.ndarray, 'height width 3']
 
 
-def loaded(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
-  """A model, its parameters and a strategy: its heads, or else its own forecast.
+def load(workdir: pathlib.Path, rule: str) -> tuple[Any, Any, Any]:
+  """Loads a model, its parameters and a strategy: by its heads, or else by its own forecast.
 
   Raises:
     UserError: the run does not exist or is not about images, or the rule is unknown.
   """
-  accepts = rule_of(rule)  # an unknown one shows before anything is loaded
+  accepts = parse_rule(rule)  # an unknown one shows before anything is loaded
   folder = folders.open(workdir)
   if not isinstance(folder.model, ImageTransformer):
     raise UserError(
       f'{workdir} holds a {type(folder.model).__name__}: give the workdir of an image run'
     )
   if folder.has_heads:
-    strategy: Any = strategy_of((folder.heads, folder.head_params()), None, rule)
+    strategy: Any = make_strategy((folder.heads, folder.head_params()), None, rule)
+  elif folder.model.forecasts:
+    strategy = fd.LinearForecast(FORECAST, accepts)
   else:
-    strategy = fd.LinearForecast(FORECAST, accepts) if folder.model.forecasts else fd.Greedy()
+    strategy = fd.Greedy()
   return folder.model, folder.params(), strategy
 
 
-def enlarged(
+def enlarge(
   picture: Picture, model: Any, params: Any, strategy: Any, rows: int
 ) -> tuple[Picture, str]:
-  """The picture, enlarged tile by tile, and a sentence about the calls that it took."""
+  """Enlarges a picture tile by tile. Returns it with a sentence about the calls that it took."""
   tiles, parts = cut(picture), []
   rows = min(rows, len(tiles))
   for first in bars.track(range(0, len(tiles), rows), 'Upscaling', transient=True):
-    parts.append(decoded(model, params, strategy, tiles[first : first + rows], rows))
+    parts.append(decode_images(model, params, strategy, tiles[first : first + rows], rows))
   out = jax.tree.map(lambda *each: np.concatenate(each), *parts)
   blocks, large = count_blocks(out.lengths, out.block_sizes), model.config.size
-  return joined(pictures_of(out.tokens), picture), (
+  return join(to_images(out.tokens), picture), (
     f'{blocks.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
     f' {blocks.calls_per_output:.0f} calls a tile, mean block {blocks.mean_block_size:.2f}'
   )
@@ -66,22 +68,22 @@ def enlarged(
 
 def cut(picture: Picture) -> UInt8[np.ndarray, 'n 8 8 3']:
   """Cuts a picture into tiles, in raster scan; repeats the last pixels up to a multiple of 8."""
-  down, across = _counts(picture)
+  down, across = _count_tiles(picture)
   beyond = (0, down * SIDE - picture.shape[0]), (0, across * SIDE - picture.shape[1]), (0, 0)
   whole = np.pad(picture, beyond, mode='edge')
   return whole.reshape(down, SIDE, across, SIDE, 3).swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)
 
 
-def joined(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
-  """The large tiles of a picture side by side, cropped to its sides."""
-  (down, across), large = _counts(picture), tiles.shape[1]
+def join(tiles: UInt8[np.ndarray, 'n h h 3'], picture: Picture) -> Picture:
+  """Joins the large tiles of a picture, and crops them to its sides."""
+  (down, across), large = _count_tiles(picture), tiles.shape[1]
   grid = tiles.reshape(down, across, large, large, 3).swapaxes(1, 2)
   whole, factor = grid.reshape(down * large, across * large, 3), large // SIDE
   return whole[: picture.shape[0] * factor, : picture.shape[1] * factor]
 
 
-def _counts(picture: Picture) -> tuple[int, int]:
-  """Tiles down and across."""
+def _count_tiles(picture: Picture) -> tuple[int, int]:
+  """Counts the tiles down and across."""
   return -(-picture.shape[0] // SIDE), -(-picture.shape[1] // SIDE)
 
 
@@ -89,7 +91,7 @@ def _counts(picture: Picture) -> tuple[int, int]:
 
 
 def read(path: pathlib.Path, most_tiles: int) -> Picture:
-  """The picture in a file, turned as its EXIF data say.
+  """Reads the picture in a file, turned as its EXIF data say.
 
   Raises:
     UserError: there is none, it has other channels than red, green and blue, or more tiles than

@@ -122,14 +122,13 @@ class Study:
     baseline = self.baseline[image]
     pixels = {'input': self.inputs[image], 'left': baseline, 'right': baseline}
     pixels[side] = self.outputs[k, rule][image]
-    return {name: _address(one) for name, one in pixels.items()}
-
-
-def _address(pixels: np.ndarray) -> str:
-  """A picture as a data URL. It is a bitmap, because the length of a bitmap reveals nothing."""
-  bitmap = io.BytesIO()
-  PIL.Image.fromarray(pixels).save(bitmap, 'bmp')
-  return f'data:image/bmp;base64,{base64.b64encode(bitmap.getvalue()).decode()}'
+    addresses = {}
+    for name, array in pixels.items():
+      bitmap = io.BytesIO()  # its length, unlike a PNG's, reveals nothing
+      PIL.Image.fromarray(array).save(bitmap, 'bmp')
+      encoded = base64.b64encode(bitmap.getvalue()).decode()
+      addresses[name] = f'data:image/bmp;base64,{encoded}'
+    return addresses
 
 
 def read_votes(path: Path) -> dict[str, Vote]:
@@ -172,9 +171,11 @@ class Handler(page.Handler):
     if not query:
       return self.send_error(404, 'this page or rater does not exist')
     study, rater = self.server.study, query[2] or ''
-    pairs = study.pairs(rater) if rater else {}
+    pairs = {}
+    if rater:
+      pairs = study.pairs(rater)
     left = [name for name in pairs if name not in self.server.votes]
-    shown = [{'pair': name} | study.pictures(*pairs[name]) for name in left[:PAGE_PAIRS]]
+    shown = [{'pair': name, **study.pictures(*pairs[name])} for name in left[:PAGE_PAIRS]]
     state = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
     self.show(Path(__file__).with_name('vote.html'), state)
 
@@ -196,25 +197,31 @@ class Handler(page.Handler):
 
 def table3(study: Study, votes: dict[str, Vote]) -> str:
   """Writes the paper's Table 3 in Markdown: our figures with the paper's."""
-  names = set().union(*(study.pairs(rater) for rater in {vote.rater for vote in votes.values()}))
-  counted = [vote for name, vote in votes.items() if name in names]
-  if not counted:
+  names: set[str] = set()  # of the pairs of these pictures
+  for rater in {vote.rater for vote in votes.values()}:
+    names.update(study.pairs(rater))
+  groups: dict[tuple[int, str], list[Vote]] = {}  # by k and rule
+  for name, vote in votes.items():
+    if name in names:
+      groups.setdefault((vote.k, vote.rule), []).append(vote)
+  if not groups:
     raise UserError('these pictures have no votes yet: collect votes with --serve')
   lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
-  for k, rule in sorted({(vote.k, vote.rule) for vote in counted}):
-    of_pair = [vote for vote in counted if (vote.k, vote.rule) == (k, rule)]
-    ours = FIGURES.format(*preference([vote.preferred for vote in of_pair]))
-    paper = PAPERS_TABLE3.get((k, rule))
-    theirs = FIGURES.format(*paper) if paper else '–'
+  others = len(votes)
+  for (k, rule), group in sorted(groups.items()):
+    ours = FIGURES.format(*measure_preference([vote.preferred for vote in group]))
+    theirs = '–'
+    if (k, rule) in PAPERS_TABLE3:
+      theirs = FIGURES.format(*PAPERS_TABLE3[k, rule])
     methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
-    raters = {vote.rater for vote in of_pair}
-    lines.append(f'| {methods} | {ours} | {theirs} | {len(of_pair)} | {len(raters)} |')
-  others = len(votes) - len(counted)
+    raters = {vote.rater for vote in group}
+    lines.append(f'| {methods} | {ours} | {theirs} | {len(group)} | {len(raters)} |')
+    others -= len(group)
   note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'
   return '\n'.join([*lines, '', f'{note} Votes on other pictures, not counted: {others}.', ''])
 
 
-def preference(chosen: list[bool]) -> tuple[float, float, float]:
+def measure_preference(chosen: list[bool]) -> tuple[float, float, float]:
   """Returns votes for method 1 in per cent, and percentiles 5 and 95 of 10,000 resamples."""
   n, share = len(chosen), float(np.mean(chosen))
   # n votes drawn with replacement contain a binomial number of votes for method 1

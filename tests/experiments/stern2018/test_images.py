@@ -90,7 +90,7 @@ def test_tolerances_can_be_swept():
 
 
 def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
-  cells = {(regime, k): rules for k, regime, rules in images.cells_of(settings('faces32'))}
+  cells = {(regime, k): rules for k, regime, rules in images.list_cells(settings('faces32'))}
   swept = [f'distance-{tau}' for tau in (1, 4, 6, 8)]
   for (regime, k), rules in cells.items():
     centred = ['window-2'] if regime in ('regular', 'finetune') else []
@@ -98,7 +98,7 @@ def test_the_sweep_is_of_the_largest_k_and_a_forecast_has_no_likeliest_window():
     assert list(rules) == columns + swept * (k == 10)
   assert [k for regime, k in cells if regime == 'forecast'] == [2, 4, 6, 8, 10, 16, 24]
   assert not any(regime == 'fitted' for regime, _ in cells)
-  own = images.cells_of(settings('faces32', **{'table.own': True}))
+  own = images.list_cells(settings('faces32', **{'table.own': True}))
   assert sum(len(rules) for _, regime, rules in own if regime == 'fitted') == 7 * 2 + 4
 
 
@@ -138,19 +138,19 @@ def test_frozen_heads_for_the_largest_k_serve_smaller_ones(tmp_path, monkeypatch
 
 
 def test_all_rules_are_one_program():
-  rules = [images.rule_of(name) for name in ('exact', 'distance-2', 'distance-8', 'min-3')]
+  rules = [images.parse_rule(name) for name in ('exact', 'distance-2', 'distance-8', 'min-3')]
   assert len({jax.tree.structure(rule) for rule in rules}) == 1
   assert [int(rule.rule.tau) for rule in rules] == [0, 2, 8, 0]
   assert [int(rule.size) for rule in rules] == [1, 1, 1, 3]
   for name in ('min-0', 'window-0', 'window-128', 'centre-2'):
     with pytest.raises(fd.UserError, match=f'{name} is unknown'):
-      images.rule_of(name)
+      images.parse_rule(name)
 
 
 def test_a_window_is_a_distance_with_other_guesses():
   heads = BlockwiseHeads(4, 8, 8)
   bound = heads, heads.init(jax.random.key(0))
-  centred, plain = (images.strategy_of(bound, 3, f'{name}-2') for name in ('window', 'distance'))
+  centred, plain = (images.make_strategy(bound, 3, f'{name}-2') for name in ('window', 'distance'))
   assert (centred.window, plain.window) == (2, 0) and centred.k == plain.k == 3
   assert int(centred.rule.rule.tau) == 2 == int(plain.rule.rule.tau)
 

@@ -25,7 +25,7 @@ def test_tiles_come_back_in_their_places(height, width, count):
   small = picture(height, width)
   cut = tiles.cut(small)
   assert cut.shape == (count, 8, 8, 3)
-  large = tiles.joined(cut.repeat(4, axis=1).repeat(4, axis=2), small)
+  large = tiles.join(cut.repeat(4, axis=1).repeat(4, axis=2), small)
   np.testing.assert_array_equal(large, small.repeat(4, axis=0).repeat(4, axis=1))
 
 

@@ -287,6 +287,6 @@ def test_the_interval_is_that_of_resampled_votes():
   chosen = np.arange(200) < 110
   rng = np.random.default_rng(1)
   means = 100 * np.array([rng.choice(chosen, len(chosen)).mean() for _ in range(4000)])
-  percent, *interval = vote.preference(list(chosen))
+  percent, *interval = vote.measure_preference(list(chosen))
   assert percent == pytest.approx(55)
   assert interval == pytest.approx(np.percentile(means, (5, 95)), abs=0.6)
