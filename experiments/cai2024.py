@@ -9,6 +9,7 @@ medusa-2-tree.json and .png. The same command continues where it was stopped.
 
 import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.bench import Bench, Texts
-from experiments.lab.compare import joined
+from experiments.lab.compare import join_texts
 from experiments.lab.own import continuations
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
@@ -258,11 +259,11 @@ def heads_of(folder: pathlib.Path) -> Bound:
 def plans(measure: Measure) -> list[Row]:
   """What is measured: every tree at every batch size, and typical acceptance at the first."""
   plans = []
-  for stage in measure.stages:
-    for tree in measure.trees:
-      batches = measure.batches[:1] if tree == 'typical' else measure.batches
-      plans += [(stage, tree, batch) for batch in batches]
-  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
+  for stage, tree in itertools.product(measure.stages, measure.trees):
+    for batch in measure.batches:
+      if tree != 'typical' or batch == measure.batches[0]:
+        plans.append({'stage': stage, 'tree': tree, 'batch': batch})
+  return plans
 
 
 def keys(c: Medusa, benches: Mapping[str, Bench], trees: Mapping[str, Calibration]) -> list[Row]:
@@ -295,7 +296,7 @@ def figures(
     agreement = comparison.agreement(bench.dtype)
 
   # Count tokens a call once more, over prompts that begin no text of the training.
-  out, seen = joined(comparison.ours), train_prompts(bench)
+  out, seen = join_texts(comparison.ours), train_prompts(bench)
   is_new = [tuple(row) not in seen for batch, _ in comparison.batches for row in batch.tolist()]
   calls = out.calls[is_new].sum()
   return {
@@ -304,7 +305,7 @@ def figures(
     **comparison.speed(comparison.clock(bench.texts.repeats, {})),
     **agreement,
     'dtype': bench.dtype,
-    'repeated_4grams': repeated_share(joined(comparison.theirs)),
+    'repeated_4grams': repeated_share(join_texts(comparison.theirs)),
   }
 
 
@@ -314,8 +315,9 @@ def topology(c: Medusa, tree: str, calibration: Calibration) -> Topology:
     return Topology.chain(c.heads.depth + 1)
   if tree == 'published':
     return Topology.from_choices(medusa_choices(c.measure.published))
-  best = calibration.chosen if tree == 'fastest' else calibration.tree.cut(c.measure.nodes)
-  return Topology.from_choices(best.choices)
+  if tree == 'fastest':
+    return Topology.from_choices(calibration.chosen.choices)
+  return Topology.from_choices(calibration.tree.cut(c.measure.nodes).choices)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ import numpy as np
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.bench import FEW, Bench, Texts
-from experiments.lab.compare import counted, joined, lengths_of
+from experiments.lab.compare import count_all, count_tokens, join_texts
 from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
@@ -278,10 +278,10 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
   nodes = strategy.drafter.nodes
   same: Row = {'parameters': 0} if draft is None else training_cost(draft)
   same = same | {'nodes': nodes, 'accepted': None, 'dtype': bench.dtype}
-  same |= counted(whole, None if temperature else bench.dtype)
-  same['repeated_4grams'] = repeated_share(joined(whole.theirs))
+  same |= count_all(whole, None if temperature else bench.dtype)
+  same['repeated_4grams'] = repeated_share(join_texts(whole.theirs))
   if not first['tree']:
-    same['accepted'] = accepted_by_place(joined(whole.ours), nodes - 1)
+    same['accepted'] = accepted_by_place(join_texts(whole.ours), nodes - 1)
 
   # Time whole texts, and the target's calls alone, in turn with plain decoding.
   for key in missing:
@@ -362,7 +362,7 @@ def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
   model = bench.target.module
   prompts = inputs_of(bench.text, model, 'dev', bench.texts.prompt)
   prompts = prompts[train.spaced(len(prompts), texts)]
-  lengths = lengths_of(prompts, model.pad_id)
+  lengths = count_tokens(prompts, model.pad_id)
   rows = [row[:length].tolist() for row, length in zip(prompts, lengths, strict=True)]
   return rank_written_texts(bench.target, loaded(draft), rows, bench.texts.max_len, ROWS)
 
@@ -386,7 +386,7 @@ NOTES = (
 )
 ACCEPTED_NOTE = (
   'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
-  ' The guess at which a text ends is not counted.'
+  ' The guess at which a text ends is not count_all.'
 )
 CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *report.MACHINE)
 
@@ -398,7 +398,7 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 def acceptance(rows: Sequence[Row]) -> Drawn:
   """The chains, place by place."""
-  once, places = {}, 0  # batch sizes are counted together
+  once, places = {}, 0  # batch sizes are count_all together
   for row in rows:
     if row.get('accepted'):
       shares = {str(place): share for place, share in enumerate(row['accepted'], start=1)}

@@ -142,11 +142,17 @@ def plans(measure: Measure) -> list[Row]:
     entries.append(('lookahead', *usual, 'all', size))
     entries.append(('jacobi', 0, JACOBI, 0, 'all', size))
     entries.append(('lookup', 0, *LOOKUP, 'all', size))
-  entries += [('lookahead', *usual, pool, batch) for pool in POOLS if pool != 'all']
-  entries += [('lookup', 0, *LOOKUP, pool, batch) for pool in OF_TEXTS]
-  entries += [('lookahead', other, ngram, guesses, 'all', batch) for other in measure.windows[1:]]
-  entries += [('lookahead', window, other, guesses, 'all', batch) for other in measure.ngrams[1:]]
-  entries += [('lookahead', window, ngram, other, 'all', batch) for other in measure.guesses[1:]]
+  for pool in POOLS:
+    if pool != 'all':
+      entries.append(('lookahead', *usual, pool, batch))
+    if pool in OF_TEXTS:
+      entries.append(('lookup', 0, *LOOKUP, pool, batch))
+  for other in measure.windows[1:]:
+    entries.append(('lookahead', other, ngram, guesses, 'all', batch))
+  for other in measure.ngrams[1:]:
+    entries.append(('lookahead', window, other, guesses, 'all', batch))
+  for other in measure.guesses[1:]:
+    entries.append(('lookahead', window, ngram, other, 'all', batch))
   return [dict(zip(PLAN, entry, strict=True)) for entry in entries]
 
 
@@ -169,18 +175,20 @@ def figures(bench: Bench, key: Row) -> Row:
   """Measures a row: tokens a call and agreement over all texts; times, in turn with greedy
   decoding, over some of them."""
   plan = {name: key[name] for name in PLAN if name != 'batch'}
-  return counted(bench, **plan) | bench.clocked(strategy_of(bench, **plan), key['batch'])
+  return count_texts(bench, **plan) | bench.clock(make_strategy(bench, **plan), key['batch'])
 
 
 @functools.cache
-def counted(bench: Bench, **plan: Any) -> Row:
+def count_texts(bench: Bench, **plan: Any) -> Row:
   """Counts the figures that are the same at every batch size: once for all rows of a plan."""
-  return bench.counted(strategy_of(bench, **plan))
+  return bench.count(make_strategy(bench, **plan))
 
 
-def strategy_of(bench: Bench, method: str, window: int, ngram: int, guesses: int, pool: str) -> Any:
+def make_strategy(
+  bench: Bench, method: str, window: int, ngram: int, guesses: int, pool: str
+) -> Any:
   """Returns the strategy of a row."""
-  ngrams = pool_of(bench, pool) if pool in OF_TEXTS else None
+  ngrams = build_pool(bench, pool) if pool in OF_TEXTS else None
   if method == 'jacobi':
     return fd.Jacobi(ngram)
   if method == 'lookup':
@@ -192,14 +200,14 @@ def strategy_of(bench: Bench, method: str, window: int, ngram: int, guesses: int
 
 
 @functools.cache
-def pool_of(bench: Bench, name: str) -> fd.NGramPool:
+def build_pool(bench: Bench, name: str) -> fd.NGramPool:
   """Builds the pool of n-grams of the training text, or of what the model itself writes for prompts
   of the dev set: once, because building it takes long."""
   if name == 'corpus':
     words = bench.text.tokens('train').target
     texts = [words[i] for i in range(len(words))]
   else:
-    texts = bench.written('dev')
+    texts = bench.write_texts('dev')
   measure = bench.texts
   assert isinstance(measure, Measure)
   return fd.build_pool(texts, bench.target.module, *measure.pool_sizes)
@@ -237,7 +245,9 @@ HELD_OUT = {'dev': (4,), 'test': (9,), 'train': (0, 1, 2, 3, 5, 6, 7, 8)}  # fil
 
 def write_passages(folder: pathlib.Path) -> None:
   """Writes train.code, dev.code and test.code, a passage on each line."""
-  files = [file for name in SOURCES for file in sorted((HERE / name).rglob('*.py'))]
+  files: list[pathlib.Path] = []
+  for name in SOURCES:
+    files += sorted((HERE / name).rglob('*.py'))
   if len(files) < 10:
     raise UserError(f'{HERE} has {len(files)} source files, too few: use the whole repository')
   for name, places in HELD_OUT.items():

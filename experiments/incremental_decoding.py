@@ -2,8 +2,8 @@
 
 fairseq and FasterTransformer claim it; models here have random weights and never end a text, so
 nothing is trained. `incremental` is the page: it measures the rows that are missing and writes the
-tables. Rows of 'growth' are time a token against length (`grown`), those of 'layout' are
-FasterTransformer's tables (`searched`). Results: results.jsonl, incremental.md, incremental.png.
+tables. Rows of 'growth' are time a token against length (`measure_growth`), those of 'layout' are
+FasterTransformer's tables (`measure_search`). Results: results.jsonl, incremental.md and .png.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ class Growth:
   rounds: Count = 3
 
   def __post_init__(self) -> None:
-    each_once('growth', **{name: getattr(self, name) for name in ('models', 'lengths', 'batches')})
+    each_once('growth', models=self.models, lengths=self.lengths, batches=self.batches)
 
 
 Sizes = tuple[tuple[Rows, Count], ...]  # sentences, and tokens of each
@@ -132,10 +132,11 @@ def keys(c: Incremental) -> list[Any]:
     for batch, tokens in getattr(layout, dtype):
       plan = {'part': 'layout', 'model': 'transformer', 'dtype': dtype, 'batch': batch}
       plans.append({**plan, 'lengths': (tokens,), **settings})
+
+  # Sizes and the seed are all that random weights depend on.
   groups = []
   for plan in plans:
-    # random weights are nothing but sizes and seed
-    models = digest({'model': model_of(c, plan).config, 'seed': c.seed})
+    models = digest({'model': make_model(c, plan).config, 'seed': c.seed})
     same = {**plan, 'seed': c.seed, 'models': models}
     groups.append([{'length': length, **same} for length in plan['lengths']])
   return groups
@@ -154,7 +155,7 @@ def figures(c: Incremental, missing: list[Row]) -> Iterator[Row]:
     steps: tokens that were timed without a cache.
     parted: rows that the ways do not write alike; largest_gap: of logits where such a row parts.
   """
-  measure = grown if missing[0]['part'] == 'growth' else searched
+  measure = measure_growth if missing[0]['part'] == 'growth' else measure_search
   rows = dict(zip(missing[0]['lengths'], measure(c, missing[0]), strict=True))
   for key in missing:
     yield rows[key['length']]
@@ -167,24 +168,25 @@ def summary(row: Row) -> str:
   return f'{name}, {row["length"]} tokens: {times}'
 
 
-def grown(c: Incremental, key: Row) -> list[Row]:
+def measure_growth(c: Incremental, key: Row) -> list[Row]:
   """Times a token against length: three ways, all lengths in turn.
 
   Raises:
     UserError: the ways write different texts, and rounding does not explain it.
   """
-  target, source = target_of(c, key, key['source'])
+  target, source = make_target(c, key, key['source'])
   functions, tokens, agreed = {}, {}, {}
   for length in key['lengths']:
     steps = min(key['steps_at_most'], length)
     whole = functools.partial(fd.decode, *target, source, fd.Greedy(), max_len=length)
     by_host = functools.partial(step_by_step, target, fd.Greedy(), source, length)
     text = whole().checked()
-    anew = functools.partial(rewritten, target, source, text.tokens, steps)
-    others = [dataclasses.replace(text, tokens=anew()), by_host()]
-    agreed[length] = {'steps': steps, **agreement(target, source, text, others)}
-    functions |= {('uncached', length): anew, ('host', length): by_host, ('device', length): whole}
-    tokens |= {('uncached', length): steps, ('host', length): length, ('device', length): length}
+    uncached = functools.partial(rewrite, target, source, text.tokens, steps)
+    others = [dataclasses.replace(text, tokens=uncached()), by_host()]
+    agreed[length] = {'steps': steps, **compare_texts(target, source, text, others)}
+    ways = {'uncached': (uncached, steps), 'host': (by_host, length), 'device': (whole, length)}
+    for way, (function, count) in ways.items():
+      functions[way, length], tokens[way, length] = function, count
 
   a_token = {}
   for name, timing in wallclock.measure(functions, key['rounds']).items():
@@ -192,41 +194,45 @@ def grown(c: Incremental, key: Row) -> list[Row]:
     a_token[name] = Timing(seconds, timing.compile_seconds)
   rows, shortest = [], min(key['lengths'])
   for length in key['lengths']:
-    times = {way: a_token[way, length] for way in WAYS}
-    growth = {way: 1 / time.speedup_over(a_token[way, shortest]) for way, time in times.items()}
-    rows.append({**compared(times), 'to_shortest': growth, **agreed[length]})
+    times, growth = {}, {}
+    for way in WAYS:
+      times[way] = a_token[way, length]
+      growth[way] = 1 / times[way].speedup_over(a_token[way, shortest])
+    rows.append({**compare_ways(times), 'to_shortest': growth, **agreed[length]})
   return rows
 
 
-def searched(c: Incremental, key: Row) -> list[Row]:
+def measure_search(c: Incremental, key: Row) -> list[Row]:
   """Times a row of FasterTransformer's tables: whole outputs of beam search, from the host and on
   the device."""
   (length,), search = key['lengths'], fd.Beam(key['beams'])
-  target, source = target_of(c, key, length)
+  target, source = make_target(c, key, length)
   functions = {
     'host': functools.partial(step_by_step, target, search, source, length),
     'device': functools.partial(fd.decode, *target, source, search, max_len=length),
   }
-  by_host, whole = (function().checked().tokens for function in functions.values())
-  times = compared(wallclock.measure(functions, key['rounds']))
-  return [{**times, 'parted': int((by_host != whole).any(1).sum())}]
+  by_host, whole = functions['host']().checked(), functions['device']().checked()
+  times = compare_ways(wallclock.measure(functions, key['rounds']))
+  return [{**times, 'parted': int((by_host.tokens != whole.tokens).any(1).sum())}]
 
 
-def model_of(c: Incremental, key: Row) -> Any:
-  """The model of a row, which never ends a text."""
+def make_model(c: Incremental, key: Row) -> Any:
+  """Makes the model of a row, which never ends a text."""
   config = c.layout.model if key['part'] == 'layout' else getattr(c.models, key['model'])
   return folders.model_of(dataclasses.replace(config, dtype=key['dtype'], eos_ids=()))
 
 
-def target_of(c: Incremental, key: Row, tokens: int) -> tuple[Bound, Int[np.ndarray, 'b s']]:
-  """The model of a row with random weights, and random words of this length as its source."""
-  model = model_of(c, key)
+def make_target(c: Incremental, key: Row, tokens: int) -> tuple[Bound, Int[np.ndarray, 'b s']]:
+  """Makes the model of a row with random weights, and random words of this length as its source."""
+  model = make_model(c, key)
   generator, shape = np.random.default_rng(c.seed), (key['batch'], tokens)
   source = generator.integers(2, model.vocab_size, shape, np.int32)
   return Bound(model, random_params(model, c.seed, key['dtype'])), source
 
 
-def agreement(target: Bound, source: np.ndarray, text: Decoded, others: Sequence[Decoded]) -> Row:
+def compare_texts(
+  target: Bound, source: np.ndarray, text: Decoded, others: Sequence[Decoded]
+) -> Row:
   """Counts rows of the others that are not the text's, and finds the largest difference of logits
   where they part.
 
@@ -240,11 +246,11 @@ def agreement(target: Bound, source: np.ndarray, text: Decoded, others: Sequence
   return {'parted': max(map(len, gaps)), 'largest_gap': largest}
 
 
-def compared(timings: Mapping[str, Timing]) -> Row:
+def compare_ways(timings: Mapping[str, Timing]) -> Row:
   """Milliseconds by way, and how many times as long the others take as the whole loop."""
-  times = {way: time.milliseconds for way, time in timings.items()}
-  ratios, spread = {}, {}
+  times, ratios, spread = {}, {}, {}
   for way, time in timings.items():
+    times[way] = time.milliseconds
     if way != 'device':
       ratios[way] = timings['device'].speedup_over(time)
       spread[way] = timings['device'].speedups_over(time)
@@ -255,7 +261,7 @@ def compared(timings: Mapping[str, Timing]) -> Row:
 
 
 @jax.jit
-def rewritten(
+def rewrite(
   target: Bound, source: Int[Array, 'b s'], tokens: Int[Array, 'b t'], steps: int | Array
 ) -> Int[Array, 'b t']:
   """Greedy decoding without a cache: for each token all t positions run again, as in training, and
@@ -318,7 +324,7 @@ PUBLISHED = """
 """
 
 
-def published() -> dict[tuple[str, str, int, int], tuple[float, float]]:
+def read_published() -> dict[tuple[str, str, int, int], tuple[float, float]]:
   """Times of TensorFlow and of the op, by column, type of numbers, sentences and tokens."""
   figures = {}
   for line in PUBLISHED.strip().splitlines():
@@ -355,14 +361,17 @@ LAYOUT_NOTE = (
 
 def tables(rows: Sequence[Row]) -> list[Drawn]:
   """A table of 'growth' for each batch, and that of 'layout'; those that there are rows of."""
-  rows = latest(rows, *KEY)
-  layout = [row for row in rows if row['part'] == 'layout']
+  layout: list[Row] = []
   growth: dict[int, list[Row]] = {}
-  for row in rows:
+  for row in latest(rows, *KEY):
     if row['part'] == 'growth':
       growth.setdefault(row['batch'], []).append(row)
+    else:
+      layout.append(row)
   drawn = [growth_table(growth[batch], batch) for batch in sorted(growth)]
-  return [*drawn, LAYOUT.of(layout)] if layout else drawn
+  if layout:
+    drawn.append(LAYOUT.of(layout))
+  return drawn
 
 
 def _time(heading: str, way: str, cell: Any = lambda row: row) -> Column:
@@ -406,7 +415,7 @@ def _theirs(heading: str) -> Column:
   """A column of published figures, for the type, batch and length of our row."""
 
   def theirs(row: Row) -> str:
-    times = published().get((heading, row['dtype'], row['batch'], row['length']))
+    times = read_published().get((heading, row['dtype'], row['batch'], row['length']))
     if times is None:
       return MISSING
     framework, op = times
@@ -447,12 +456,14 @@ def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
       panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
     )
     for model, title in TITLES.items():
-      cells = sorted((row for row in at_batch if row['model'] == model), key=lambda r: r['length'])
       for way, line in LINES.items():
-        points = [(row['length'], row['milliseconds'][way]) for row in cells]
+        points = []
+        for row in at_batch:
+          if row['model'] == model:
+            points.append((row['length'], row['milliseconds'][way]))
         if points:
           style = drawing.Style(COLOURS[model], *line)
-          drawing.curve(panel, points, style, f'{title}, {WAYS[way]}')
+          drawing.curve(panel, sorted(points), style, f'{title}, {WAYS[way]}')
     panel.set_xscale('log')
     panel.set_yscale('log')
     lengths = sorted({row['length'] for row in at_batch})

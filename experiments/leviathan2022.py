@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.bench import FEW, Bench, Texts
-from experiments.lab.compare import cost, joined
+from experiments.lab.compare import cost, join_texts
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
@@ -144,13 +144,15 @@ def plans(measure: Measure) -> list[Row]:
   plans = []
   for temperature in measure.temperatures:
     for draft in DRAFTS:
-      plans.append((draft, temperature, gamma, batch))
+      sizes = [(gamma, batch)]
       if draft not in COUNTED:
-        plans += [(draft, temperature, other, batch) for other in longer]
-        plans += [(draft, temperature, gamma, other) for other in larger]
+        sizes += [(other, batch) for other in longer]
+        sizes += [(gamma, other) for other in larger]
       if draft in TRAINED:
-        plans.append((draft, temperature, 'adaptive', batch))
-  return [dict(zip(PLAN, plan, strict=True)) for plan in plans]
+        sizes.append(('adaptive', batch))
+      for plan, rows in sizes:
+        plans.append({'draft': draft, 'temperature': temperature, 'plan': plan, 'batch': rows})
+  return plans
 
 
 def keys(c: Speculative, bench: Bench, models: Models) -> list[Row]:
@@ -160,8 +162,9 @@ def keys(c: Speculative, bench: Bench, models: Models) -> list[Row]:
     name = plan['draft']
     if name in TRAINED and name not in models:
       continue
-    is_adaptive = plan['plan'] == 'adaptive'
-    gamma = max(c.measure.gammas) if is_adaptive else int(plan['plan'])
+    gamma = max(c.measure.gammas)
+    if plan['plan'] != 'adaptive':
+      gamma = int(plan['plan'])
     drafts = [models[name]] if name in models else []
     same = {'task': c.task, 'seed': c.seed, **bench.key(models=drafts)}
     keys.append({**plan, 'gamma': gamma, **same})
@@ -183,7 +186,9 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   plain, draws = bench.plain(temperature, key['seed'])
   comparison = bench.comparison(strategy, bench.timed, key['batch'], plain, draws)
   ours, theirs = comparison.counts
-  agreement = {} if temperature else comparison.agreement(bench.dtype)
+  agreement = {}
+  if not temperature:
+    agreement = comparison.agreement(bench.dtype)
 
   # Time whole texts in turn with the parts in the formulas, each with its number in a text.
   target, before, after = bench.target, comparison.state(plain), comparison.state(strategy)
@@ -205,7 +210,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
     alpha = alpha_of(bench, name, models.get(name), temperature, key['seed'])
     drafts = ours.drafts_per_call
     if not is_adaptive:
-      accepted = accepted_share(joined(comparison.ours), gamma)
+      accepted = accepted_share(join_texts(comparison.ours), gamma)
       predicted = None if c is None else theory.speedup(alpha, gamma, c)
   if c is not None and v is not None and v + drafts * c > 0:
     width = speed['tokens_per_call'] / (v + drafts * c)
@@ -221,7 +226,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
     **speed,
     **agreement,
     'dtype': bench.dtype,
-    'repeated_4grams': repeated_share(joined(comparison.theirs)),
+    'repeated_4grams': repeated_share(join_texts(comparison.theirs)),
   }
 
 
@@ -231,11 +236,15 @@ def draft_of(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
   if folder is not None:
     return Bound(*pack_if_faster(*folders.load(folder)))
   target, words = bench.target.module, bench.text.tokens('train').target
-  successors = min(SUCCESSORS, target.vocab_size) if name == 'bigram' else 0
+  successors = 0
+  if name == 'bigram':
+    successors = min(SUCCESSORS, target.vocab_size)
   ngrams = NGram(
     target.vocab_size, successors, target.eos_ids, target.pad_id, target.suppressed_ids
   )
-  first = target.config.bos_id if target.start_id is None else target.start_id
+  first = target.start_id
+  if first is None:
+    first = target.config.bos_id
   return Bound(ngrams, ngrams.count([words[i] for i in range(len(words))], first))
 
 
@@ -254,8 +263,9 @@ def alpha_of(
 
 def summary(row: Row) -> str:
   """A row in one line."""
-  width = row['predicted_width']
-  predicted = 'nothing predicted' if width is None else f'predicted {width:.2f}x'
+  predicted = 'nothing predicted'
+  if row['predicted_width'] is not None:
+    predicted = f'predicted {row["predicted_width"]:.2f}x'
   return (
     f'{DRAFTS[row["draft"]]}, temperature {row["temperature"]:g}, gamma {_gamma(row)}, batch'
     f' {row["batch"]}: {row["tokens_per_call"]:.2f} tokens a call, {predicted}, measured'

@@ -98,23 +98,23 @@ Draw = Callable[[list[Row]], str]  # makes Markdown of rows
 
 
 def main(_: list[str]) -> None:
-  pages = pages_of(pathlib.Path(FOLDER.value))
+  pages = list_pages(pathlib.Path(FOLDER.value))
   if not pages:
     raise UserError(f'--folder={FOLDER.value} has no pages: give a folder such as docs/results')
   for page in pages:
-    text = drawn(page)
+    text = draw_page(page)
     if text != page.read_text():
       write_text(page, text)
       print(f'{page} is drawn again')
 
 
-def pages_of(folder: pathlib.Path) -> list[pathlib.Path]:
+def list_pages(folder: pathlib.Path) -> list[pathlib.Path]:
   """Lists the pages of docs/results, then other pages that show the same figures."""
   others = sorted((folder / '../methods').glob('*.md'))
   return [*sorted(folder.glob('*.md')), *others, *folder.glob('../../README.md')]
 
 
-def drawn(page: pathlib.Path) -> str:
+def draw_page(page: pathlib.Path) -> str:
   """Draws each table of a page from its lines; returns the text of the page.
 
   Raises:
@@ -166,52 +166,56 @@ def method_table(page: pathlib.Path, name: str, folder: str) -> str:
     raise UserError(
       f"{page} asks for '{name}' from '{folder}': the method or the folder does not exist"
     )
-  return shown(figures.table(page.parent / folder, method)).replace('](', f']({folder}/')
+  return write_table(figures.table(page.parent / folder, method)).replace('](', f']({folder}/')
 
 
-def of_lines(make: Callable[..., Any], key: Sequence[str]) -> Draw:
+def draw_latest(make: Callable[..., Any], key: Sequence[str]) -> Draw:
   """Draws a table, or several, of the latest row of each key."""
 
   def draw(chosen: list[Row]) -> str:
     made = make(rows.latest(chosen, *key))
-    return '\n\n'.join(map(shown, made if isinstance(made, list) else [made]))
+    if isinstance(made, list):
+      return '\n\n'.join(map(write_table, made))
+    return write_table(made)
 
   return draw
 
 
-def of_benchmark(columns: Sequence[Column]) -> Draw:
+def draw_used(columns: Sequence[Column]) -> Draw:
   """Draws rows of a benchmark, without columns that none of them has."""
 
   def draw(chosen: list[Row]) -> str:
-    names = {name for row in chosen for name, value in row.items() if value is not None}
-    used = [column for column in columns if column.field in names]
-    return shown(Table('', used, conditions=CONDITIONS).of(chosen))
+    used = []
+    for column in columns:
+      if any(row.get(str(column.field)) is not None for row in chosen):
+        used.append(column)
+    return write_table(Table('', used, conditions=CONDITIONS).of(chosen))
 
   return draw
 
 
-def shown(table: Any) -> str:
-  """A table as Markdown, one level below the page's sections, its conditions folded."""
+def write_table(table: Any) -> str:
+  """Writes a table in Markdown, one level below the page's sections, its conditions folded."""
   text = re.sub('^## ', '### ', markdown(table).strip())
   folded = r'<details><summary>Conditions</summary>\n\n\1\n\n</details>'
   return re.sub('^Conditions: (.*)$', folded, text, flags=re.MULTILINE)
 
 
 TABLES: dict[str, Draw] = {  # by the names that pages have for them
-  'stern2018.table1': of_lines(stern2018.table1, stern2018.KEY),
-  'stern2018.table2': of_lines(image_tables.table2, stern2018.KEY),
-  'leviathan2022.speeds': of_lines(leviathan2022.speeds, leviathan2022.PLAN),
-  'cai2024.speeds': of_lines(cai2024.speeds, cai2024.PLAN),
-  'drafts.speeds': of_lines(drafters.speeds, drafters.PLAN),
-  'drafts.by_loss': of_lines(drafters.by_loss, drafters.PLAN),
-  'fu2024.speeds': of_lines(fu2024.speeds, fu2024.PLAN),
-  'xia2024.tables': of_lines(xia2024.tables, ('strategy', 'temperature', 'batch')),
-  'incremental': of_lines(incremental_decoding.tables, incremental_decoding.KEY),
-  'precision': of_lines(precision.table, precision.KEY),
-  'benchmarks.calls': of_benchmark(CALLS),
-  'benchmarks.memory': of_benchmark(MEMORY),
-  'benchmarks.peers': of_benchmark(PEERS),
-  'benchmarks.program': of_benchmark(PROGRAMS),
+  'stern2018.table1': draw_latest(stern2018.table1, stern2018.KEY),
+  'stern2018.table2': draw_latest(image_tables.table2, stern2018.KEY),
+  'leviathan2022.speeds': draw_latest(leviathan2022.speeds, leviathan2022.PLAN),
+  'cai2024.speeds': draw_latest(cai2024.speeds, cai2024.PLAN),
+  'drafts.speeds': draw_latest(drafters.speeds, drafters.PLAN),
+  'drafts.by_loss': draw_latest(drafters.by_loss, drafters.PLAN),
+  'fu2024.speeds': draw_latest(fu2024.speeds, fu2024.PLAN),
+  'xia2024.tables': draw_latest(xia2024.tables, ('strategy', 'temperature', 'batch')),
+  'incremental': draw_latest(incremental_decoding.tables, incremental_decoding.KEY),
+  'precision': draw_latest(precision.table, precision.KEY),
+  'benchmarks.calls': draw_used(CALLS),
+  'benchmarks.memory': draw_used(MEMORY),
+  'benchmarks.peers': draw_used(PEERS),
+  'benchmarks.program': draw_used(PROGRAMS),
 }
 
 

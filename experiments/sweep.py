@@ -70,10 +70,10 @@ def main(_: list[str]) -> None:
   # Measure point by point. One that is impossible becomes a failure, the others are measured.
   sweep = Sweep(root / 'sweep', swept, paper)
   workdirs = []
-  with PAGE.budgeted():
+  with PAGE.limit_time():
     for point, changed, c in points:
       try:
-        work = PAGE.made(c, paper.make, changed, functools.partial(sweep.so_far, point))
+        work = PAGE.make_all(c, paper.make, changed, functools.partial(sweep.so_far, point))
       except UserError as error:  # this point is not possible; the others may be
         if not point:
           raise

@@ -14,7 +14,7 @@ import numpy as np
 
 import fastdec as fd
 from experiments.lab import report
-from experiments.lab.compare import Comparison, counted, joined
+from experiments.lab.compare import Comparison, count_all, join_texts
 from experiments.lab.report import Column, Table
 from experiments.lab.rows import Row
 from experiments.lab.workdir import Workdir
@@ -109,8 +109,8 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
   # Count the tokens of calls, the accepted drafts, and the answers that are greedy decoding's.
   comparison = Comparison(Bound(model, params), strategy, plain, batches, c.max_len)
   is_exact = promise_of(strategy.effective_rule) == 'exact'
-  row = counted(comparison, key['dtype'] if is_exact else None)
-  written, places = joined(comparison.ours), np.array([questions[i][0] for i in order])
+  row = count_all(comparison, key['dtype'] if is_exact else None)
+  written, places = join_texts(comparison.ours), np.array([questions[i][0] for i in order])
   row['accepted'] = accepted_by_place(written, strategy.most_accepted)
   row['interval'], row['categories'] = tokens_per_call(written), {}
   for name, _ in questions:

@@ -2,8 +2,8 @@
 with plain decoding: tokens a call, agreement, and wall clock in turn.
 
   bench = Bench(model, c.data, c.measure)
-  bench.counted(fd.Jacobi(8))           # over all texts
-  bench.clocked(fd.Jacobi(8), batch=1)  # over some of them
+  bench.count(fd.Jacobi(8))           # over all texts
+  bench.clock(fd.Jacobi(8), batch=1)  # over some of them
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.compare import Comparison, batches_of, counted, joined
+from experiments.lab.compare import Comparison, count_all, join_texts, make_batches
 from experiments.lab.rows import Row
 from experiments.lab.text import Text, TextConfig, inputs_of
 from experiments.lab.train import Count, Zero, spaced
@@ -122,10 +122,10 @@ class Bench:
     self, strategy: Any, prompts: np.ndarray, batch: int, plain: Any = None, key: Any = None
   ) -> Comparison:
     """Compares a strategy with plain decoding, by default greedy, over batches of prompts."""
-    batches = batches_of(prompts, batch, self.target.module.pad_id, key)
+    batches = make_batches(prompts, batch, self.target.module.pad_id, key)
     return Comparison(self.target, strategy, plain or fd.Greedy(), batches, self.texts.max_len)
 
-  def counted(self, strategy: Any) -> Row:
+  def count(self, strategy: Any) -> Row:
     """Tokens a call of a greedy strategy over all texts, and agreement with greedy decoding: the
     same at every batch size.
 
@@ -133,22 +133,22 @@ class Bench:
       UserError: nothing is drafted, or a text differs first at a place that is not a near tie.
     """
     whole = self.comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
-    repeated = repeated_share(joined(whole.theirs))  # of greedy texts
+    repeated = repeated_share(join_texts(whole.theirs))  # of greedy texts
     figures = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
-    return figures | counted(whole, self.dtype)
+    return figures | count_all(whole, self.dtype)
 
-  def clocked(self, strategy: Any, batch: int) -> Row:
+  def clock(self, strategy: Any, batch: int) -> Row:
     """Times of a greedy strategy in turn with greedy decoding, over the texts that are timed; {}
     where none are (`repeats` 0)."""
     if not self.texts.repeats:
       return {}
     comparison = self.comparison(strategy, self.timed, batch)
-    clock = comparison.clock(self.texts.repeats, calls={}, few=max(FEW // batch, 1))
-    return comparison.speed(clock)
+    timings = comparison.clock(self.texts.repeats, calls={}, few=max(FEW // batch, 1))
+    return comparison.speed(timings)
 
-  def written(self, split: str) -> list[np.ndarray]:
-    """The texts that the model writes greedily for the prompts of a split."""
+  def write_texts(self, split: str) -> list[np.ndarray]:
+    """Writes texts greedily for the prompts of a split."""
     prompts = self.prompts_of(split)
     batches = self.comparison(fd.Greedy(), prompts, min(ROWS, len(prompts))).ours
-    out = joined(batches)
+    out = join_texts(batches)
     return [row[:length] for row, length in zip(out.tokens, out.lengths, strict=True)]

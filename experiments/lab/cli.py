@@ -89,8 +89,10 @@ def process_flags() -> Callable[[], None]:
 
 def seconds(text: str | None) -> float | None:
   """A time such as 540s, 9m, 1.5h or plain seconds, in seconds; None for None."""
+  if text is None:
+    return None
   try:
-    return None if text is None else parse_seconds(text)
+    return parse_seconds(text)
   except argparse.ArgumentTypeError as error:
     raise UserError(f'--budget{error}') from None
 
@@ -101,9 +103,12 @@ def picture_path(name: str) -> Path:
   path = Path(name)
   if path.suffix.lower() != '.png':
     raise UserError(f'--out={name} must be a PNG: give a name that ends in .png')
-  if path.is_dir() or not path.parent.is_dir():
-    reason = 'is a folder' if path.is_dir() else f'needs the folder {path.parent}'
-    raise UserError(f'--out={name} {reason}: name a file in a folder that exists')
+  if path.is_dir():
+    raise UserError(f'--out={name} is a folder: name a file in a folder that exists')
+  if not path.parent.is_dir():
+    raise UserError(
+      f'--out={name} needs the folder {path.parent}: name a file in a folder that exists'
+    )
   return place_to_write(path)
 
 
@@ -114,9 +119,10 @@ def config_words(overrides: Mapping[str, Any] | None = None) -> list[str]:
     overrides: values that replace those of the command line, by leaf.
   """
   flag: Any = flags.FLAGS['config']  # ml_collections keeps its class private
-  values = {**flag.override_values, **(overrides or {})}
-  leaves = (f'--config.{key}={value}' for key, value in values.items())
-  return [f'--config={flag.config_filename}', *leaves]
+  words = [f'--config={flag.config_filename}']
+  for key, value in {**flag.override_values, **(overrides or {})}.items():
+    words.append(f'--config.{key}={value}')
+  return words
 
 
 def config_string(overrides: Mapping[str, Any] | None = None) -> str:
@@ -179,17 +185,17 @@ class Page:
 
   def run(self, settings: type, make: Make) -> None:
     """Makes the page and ends the process: by 1 if a row failed, else by 0."""
-    with self.budgeted():
-      work = self.made(to_dataclass(settings, self.config.value), make)
+    with self.limit_time():
+      work = self.make_all(to_dataclass(settings, self.config.value), make)
     self.end([work])
 
-  def budgeted(self) -> contextlib.AbstractContextManager[None]:
+  def limit_time(self) -> contextlib.AbstractContextManager[None]:
     """Limits the time of the block to the budget."""
     from fastdec.training import stage
 
     return stage.budget(seconds(self.budget.value))
 
-  def made(
+  def make_all(
     self,
     c: Any,
     make: Make,
@@ -276,9 +282,10 @@ def _parse(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
-    near = difflib.get_close_matches(error.flagname, list(flags.FLAGS), 1)
-    advice = f'did you mean --{near[0]}? ' if near else ''
-    raise UserError(f'there is no flag --{error.flagname}: {advice}{_known_flags()}') from None
+    advice = _known_flags()
+    if near := difflib.get_close_matches(error.flagname, list(flags.FLAGS), 1):
+      advice = f'did you mean --{near[0]}? {advice}'
+    raise UserError(f'there is no flag --{error.flagname}: {advice}') from None
   except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as error:
     raise _mistake(error, argv) or error from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure
@@ -337,11 +344,10 @@ def _unknown_key(argv: list[str]) -> UserError | None:
           f'--config.{key} is not possible: {path} is the value {part!r} and has no parts'
         )
       if name not in part:
-        near = difflib.get_close_matches(name, list(part), 1)
-        advice = f'did you mean {near[0]}? ' if near else ''
-        return UserError(
-          f"--config.{key} is not possible: {path} has no key '{name}', {advice}{known(part)}"
-        )
+        advice = known(part)
+        if near := difflib.get_close_matches(name, list(part), 1):
+          advice = f'did you mean {near[0]}? {advice}'
+        return UserError(f"--config.{key} is not possible: {path} has no key '{name}', {advice}")
       part, path = part[name], f'{path}.{name}'
   return None
 
@@ -350,8 +356,10 @@ def _config_argument(argv: list[str]) -> str | None:
   """The value of `--config` in the command line, if it is there."""
   for word, following in zip(argv, [*argv[1:], ''], strict=True):
     match = re.fullmatch(r'--?config(=.*)?', word)
+    if match and match[1] is None:
+      return following
     if match:
-      return following if match[1] is None else match[1][1:]
+      return match[1].removeprefix('=')
   return None
 
 

@@ -179,7 +179,7 @@ class Counts:
     return cls(count, tokens, later, of_batch, later / max(steps, 1), drafts / max(calls, 1))
 
 
-def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
+def count_all(whole: Comparison, dtype: str | None) -> dict[str, Any]:
   """The fields of a row about all texts: tokens a call and, at temperature 0, agreement with greedy
   decoding.
 
@@ -190,7 +190,7 @@ def counted(whole: Comparison, dtype: str | None) -> dict[str, Any]:
   Raises:
     UserError: the model drafts nothing, or a text differs first at a place that is not a near tie.
   """
-  counts, tokens = whole.counts[0], joined(whole.ours).mean_block_size
+  counts, tokens = whole.counts[0], join_texts(whole.ours).mean_block_size
   agreement = {} if dtype is None else whole.agreement(dtype)
   return {'tokens': tokens, 'all_texts': counts.texts, **agreement}
 
@@ -211,13 +211,13 @@ def cost(
   return max(clock[other].speedup_over(clock[name]) * others / count, 0.0)
 
 
-def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
+def make_batches(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batches:
   """Batches of `batch` prompts in order of length, each with a key; prompts that do not fill a
   batch are left out.
 
   A batch is as wide as its own prompts need: a translator's encoder would work on padding too.
   """
-  lengths = lengths_of(prompts, pad_id)
+  lengths = count_tokens(prompts, pad_id)
   order = np.argsort(lengths, kind='stable')
   count = max(len(order) // batch, 1)
   chosen = np.resize(order, count * batch)
@@ -229,12 +229,12 @@ def batches_of(prompts: np.ndarray, batch: int, pad_id: int, key: Any) -> Batche
   return batches
 
 
-def lengths_of(prompts: np.ndarray, pad_id: int) -> np.ndarray:
+def count_tokens(prompts: np.ndarray, pad_id: int) -> np.ndarray:
   """Tokens of each prompt [n, s] before its padding. A prompt may begin with the id that pads, as
   captions do."""
   return prompts.shape[1] - (prompts[:, ::-1] != pad_id).argmax(1)
 
 
-def joined(texts: list[Decoded]) -> Decoded:
+def join_texts(texts: list[Decoded]) -> Decoded:
   """All batches' texts as one."""
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)

@@ -31,9 +31,9 @@ from experiments.lab.text import (
   Text,
   TextConfig,
   ids_of,
-  listed,
   prompts_of,
   record_of,
+  split_names,
 )
 from experiments.lab.train import WIDEST, Count, Seed, Tokens, author_of, seed_of
 from fastdec import folders
@@ -97,7 +97,7 @@ class DistillConfig:
   def key(self) -> dict[str, Any]:
     """All that decides the text, files of sources by their content."""
     settings = dataclasses.asdict(self)
-    for path in listed(self.sources):
+    for path in split_names(self.sources):
       if pathlib.Path(path).is_file():
         settings[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
     return settings
@@ -144,7 +144,7 @@ def translations(
 
 def _sources(text: Text, distill: DistillConfig) -> Iterator[tuple[Split, Iterable[Source], int]]:
   """The splits that are translated, each with its sources and their number."""
-  files = [TextData('files', train=(path, path)) for path in listed(distill.sources)]
+  files = [TextData('files', train=(path, path)) for path in split_names(distill.sources)]
   others = [open_text(file, text.config.cache) for file in files]  # a mistake shows before any work
   if distill.beam == 1 and 'dev' in text.people.counts:
     dev = [(source, None) for source, _ in text.pairs('dev') if source.strip()]

@@ -17,6 +17,7 @@ import rich.console
 import rich.table
 import rich.text
 
+from experiments.lab.rows import is_failure
 from fastdec.files import write_text
 
 MISSING = '–'
@@ -112,34 +113,35 @@ class Table:
       above, below: published rows, as text by heading; a heading that is left out is missing.
       notes: more of them, after the table's own.
     """
-    shown = list(rows)
-    noted = shown if cells is None else list(cells)
+    measured = list(rows)
+    conditions = conditions_note(measured if cells is None else cells, self.conditions)
     if self.sort is not None:
-      shown = sorted(shown, key=self.sort)
-    texts = [*map(self._published, above), *map(self._entries, shown), *map(self._published, below)]
-    conditions = conditions_note(noted, self.conditions) if self.conditions else ()
+      measured.sort(key=self.sort)
+    lines = [*map(self._published, above), *map(self._entries, measured)]
+    lines += map(self._published, below)
     header = tuple(column.heading for column in self.columns)
-    return Drawn(self.title, header, tuple(texts), (*self.notes, *notes, *conditions))
+    return Drawn(self.title, header, tuple(lines), (*self.notes, *notes, *conditions))
 
   def _entries(self, row: Any) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     failed: list[Any] = []  # cells of this row whose reason is already shown
     for column in self.columns:
-      cell = column.cell(row)
+      cell, ours = column.cell(row), column.missing
       error = None if column.names_row else field(cell, 'error')
       if cell is not None and error is None:
         ours = column.text(cell)
       elif error is not None and not any(cell is one for one in failed):
         ours = f'failed: {" ".join(error.split())}'
         failed.append(cell)
-      else:
-        ours = column.missing
       entries.append(Entry(ours, column.beside(row)))
     return tuple(entries)
 
   def _published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
-    texts = [row.get(column.heading, column.missing) for column in self.columns]
-    return tuple(Entry(text) if isinstance(text, str) else text for text in texts)
+    entries = []
+    for column in self.columns:
+      entry = row.get(column.heading, column.missing)
+      entries.append(Entry(entry) if isinstance(entry, str) else entry)
+    return tuple(entries)
 
 
 def field(row: Any, name: str) -> Any:
@@ -148,23 +150,28 @@ def field(row: Any, name: str) -> Any:
 
 
 def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-  """One note with the conditions of these names, all values where rows differ; [] without rows."""
-  values_of: dict[str, dict[str, None]] = {name: {} for name in names}
-  for row in rows:
-    for name in names if row.get('error') is None else ():
-      if row.get(name) is not None:
-        values_of[name][str(row[name])] = None
-  note = '; '.join(f'{name} {", ".join(values)}' for name, values in values_of.items() if values)
-  return [f'Conditions: {note}.'] if note else []
+  """Writes one note with the conditions of these names, all values where rows differ; [] if rows
+  have none of them."""
+  measured = [row for row in rows if not is_failure(row)]
+  conditions = []
+  for name in names:
+    values = dict.fromkeys(str(row[name]) for row in measured if row.get(name) is not None)
+    if values:
+      conditions.append(f'{name} {", ".join(values)}')
+  return [f'Conditions: {"; ".join(conditions)}.'] if conditions else []
 
 
 def repetition_note(rows: Iterable[Mapping[str, Any]]) -> list[str]:
   """One note on how much greedy texts repeat, from the lowest share to the highest."""
-  compared = (row for row in rows if row.get('same_as_plain') is not None)
-  shares = [row['repeated_4grams'] for row in compared if row.get('repeated_4grams') is not None]
+  shares = []
+  for row in rows:
+    if row.get('same_as_plain') is not None and row.get('repeated_4grams') is not None:
+      shares.append(row['repeated_4grams'])
   if not shares:
     return []
-  known = ' to '.join(dict.fromkeys(f'{100 * share:.1f}' for share in (min(shares), max(shares))))
+  known, highest = f'{100 * min(shares):.1f}', f'{100 * max(shares):.1f}'
+  if highest != known:
+    known += f' to {highest}'
   return [f'In greedy texts, {known} % of the 4-grams had occurred before in the same text.']
 
 
@@ -193,43 +200,49 @@ def markdown(table: Drawn) -> str:
   def line(texts: Iterable[str]) -> str:
     return '| ' + ' | '.join(text.replace('|', r'\|') for text in texts) + ' |'
 
-  title = [f'## {table.title}\n'] if table.title else []
-  body = [line(' '.join(filter(None, entry)) for entry in row) for row in table.rows]
-  notes = [f'{note}\n' for note in table.notes]
-  return '\n'.join(
-    [*title, line(table.header), line(['---'] * len(table.header)), *body, '', *notes]
-  )
+  lines = [line(table.header), line(['---'] * len(table.header))]
+  if table.title:
+    lines.insert(0, f'## {table.title}\n')
+  for row in table.rows:
+    lines.append(line(' '.join(filter(None, entry)) for entry in row))
+  return '\n'.join([*lines, '', *(f'{note}\n' for note in table.notes)])
 
 
 def terminal(table: Drawn) -> rich.console.Group:
   """The table for `rich.print`, for 80 columns: what follows a figure is dim and below it."""
   drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
-  rows = [
-    [(_tight(ours), _tight(beside).strip('()')) for ours, beside in row] for row in table.rows
-  ]
+  widths = [0] * len(table.header)  # so that no word of a heading and no figure is broken
   for index, heading in enumerate(table.header):
-    texts = [*heading.split(), *(text for row in rows for text in row[index])]
-    drawn.add_column(heading, min_width=max(len(text) for text in texts if len(text) <= UNBROKEN))
-  for row in rows:
-    drawn.add_row(*(_two_lines(ours, beside) for ours, beside in row))
-  return rich.console.Group(
-    f'\n{table.title}', drawn, rich.text.Text('\n'.join(table.notes), 'dim')
-  )
+    for word in heading.split():
+      if len(word) <= UNBROKEN:
+        widths[index] = max(widths[index], len(word))
+  lines = []
+  for row in table.rows:
+    cells = []
+    for index, entry in enumerate(row):
+      # The terminal breaks lines at spaces: figures such as 'a / b' stay together without.
+      ours, beside = (figures.replace(' / ', '/') for figures in entry)
+      beside = beside.strip('()')
+      for text in (ours, beside):
+        if len(text) <= UNBROKEN:
+          widths[index] = max(widths[index], len(text))
+      cell = rich.text.Text(ours)
+      if ours and beside:
+        cell.append('\n')
+      cells.append(cell.append(beside, 'dim'))
+    lines.append(cells)
 
-
-def _tight(figures: str) -> str:
-  """Joins several figures, so that the terminal keeps them on one line."""
-  return figures.replace(' / ', '/')
-
-
-def _two_lines(ours: str, beside: str) -> rich.text.Text:
-  between = rich.text.Text('\n' if ours and beside else '')
-  return between.join([rich.text.Text(ours), rich.text.Text(beside, 'dim')])
+  for heading, width in zip(table.header, widths, strict=True):
+    drawn.add_column(heading, min_width=width)
+  for cells in lines:
+    drawn.add_row(*cells)
+  notes = rich.text.Text('\n'.join(table.notes), 'dim')
+  return rich.console.Group(f'\n{table.title}', drawn, notes)
 
 
 def between(ratios: Sequence[float] | None) -> str:
   """The least and the largest ratio of the rounds, in parentheses; '' without rounds."""
-  return '' if not ratios else f'({ratios[0]:.2f} .. {ratios[1]:.2f})'
+  return f'({ratios[0]:.2f} .. {ratios[1]:.2f})' if ratios else ''
 
 
 def text(value: Any, form: str, unit: str = '') -> str:

@@ -51,7 +51,7 @@ def find_failure(rows: Sequence[Row], **key: Any) -> Row | None:
   return None
 
 
-def is_failure(row: Row) -> bool:
+def is_failure(row: Mapping[str, Any]) -> bool:
   """Returns whether a row holds a failure, not figures."""
   return row.get('error') is not None
 

@@ -1,6 +1,6 @@
 """Parallel text of an experiment, by people or by a model: its files, tokenizer, batches, prompts.
 
-A folder that `lab/own.py` has written holds lines to read, and beside them the ids:
+A folder that `lab/own.py` has written holds lines to read, and their ids:
   train.<source>, train.<target>   lines that translate each other
   train-<digest>.npy               their ids (see `TokenPairs`), named by lines and tokenizer
   dev.<source> and so on           the same for the dev sources, if the model wrote greedily;
@@ -68,13 +68,14 @@ class TextConfig:
   def key(self) -> str:
     """A hash of the text to train on, not of its place, and of the sizes of its batches: all that a
     stage depends on."""
-    people, written = open_text(self.data, self.cache).key, []
+    people, decisive = open_text(self.data, self.cache).key, []
     for folder in self.written:
-      ids = sorted(file.name for file in folder.glob('train-*.npy'))
-      written.append(' '.join([open_text(self.lines_of(folder, 'train'), self.cache).key, *ids]))
-    decisive = ' '.join([*written, *['mixed'] * (self.mixed and bool(written))])
+      decisive.append(open_text(self.lines_of(folder, 'train'), self.cache).key)
+      decisive += sorted(file.name for file in folder.glob('train-*.npy'))
+    if self.mixed and self.written:
+      decisive.append('mixed')
     sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
-    return _sha256(repr((people, decisive, sizes)).encode())
+    return _sha256(repr((people, ' '.join(decisive), sizes)).encode())
 
   def open(self) -> 'Text':
     """Opens the text and its tokenizer, which are prepared the first time."""
@@ -82,7 +83,7 @@ class TextConfig:
     for i, folder in enumerate(self.written):  # a mistake shows before the tokenizer is learnt
       lines = self.lines_of(folder, 'train')
       if self.own:
-        check_written(folder, is_greedy=not i)
+        check_written(folder, is_greedy=i == 0)
       open_text(lines, self.cache)
     return Text(self, people, *make_tokenizer(people, self.vocab_size, self.cache))
 
@@ -106,7 +107,7 @@ class TextConfig:
   @property
   def written(self) -> tuple[pathlib.Path, ...]:
     """The folders of text by the base or a teacher; none if people's text is trained on."""
-    return tuple(map(pathlib.Path, listed(self.own or self.distilled)))
+    return tuple(map(pathlib.Path, split_names(self.own or self.distilled)))
 
   def lines_of(self, folder: pathlib.Path, split: Split) -> TextData:
     """Files of a split that a model wrote."""
@@ -204,20 +205,21 @@ class Text:
       UserError: all are too long.
     """
     rows, length = self.config.rows, self.config.row_length
-    pairs = (self.tokens('dev') if pairs is None else pairs).at_most(length)
+    if pairs is None:
+      pairs = self.tokens('dev')
+    pairs = pairs.at_most(length)
     full = int(pairs.lengths.max(1, initial=0).sum()) // (rows * length)
     packed = packed_batches(pairs, rows, length, 0)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
 
 
-def listed(names: str) -> list[str]:
-  """The names in a list with commas.
+def split_names(names: str) -> list[str]:
+  """Splits a list of names with commas.
 
-  >>> listed('one, other')
+  >>> split_names('one, other')
   ['one', 'other']
   """
-  stripped = (name.strip() for name in names.split(','))
-  return [name for name in stripped if name]
+  return [name.strip() for name in names.split(',') if name.strip()]
 
 
 # --- text by a model
@@ -225,7 +227,8 @@ def listed(names: str) -> list[str]:
 
 def record_of(folder: pathlib.Path) -> dict[str, Any]:
   """Reads config.json; {} where there is none."""
-  return read_json(folder / RECORD) if (folder / RECORD).exists() else {}
+  file = folder / RECORD
+  return read_json(file) if file.exists() else {}
 
 
 def ids_of(folder: pathlib.Path, split: Split, lines: str, tokenizer: Tokenizer) -> pathlib.Path:
@@ -299,7 +302,9 @@ def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n
   """The `first` id, BOS, and the first n tokens of every caption with more than n, counting its
   end."""
   tokens = text.tokens(split).target
-  prompts = [[first, *tokens[i][:n]] for i in range(len(tokens)) if tokens.lengths[i] > n]
+  prompts = []
+  for i in np.flatnonzero(tokens.lengths > n):
+    prompts.append([first, *tokens[i][:n]])
   if not prompts:
     raise UserError(
       f'config.measure.prompt={n} tokens are too long, no sentence of the {split} set has more:'

@@ -76,13 +76,18 @@ class HeadsConfig:
     Raises:
       UserError: they are impossible, or too large for the memory.
     """
-    numbers = k * self.d_ff * model.d_model * (k if self.layout == 'paper' else 1)
+    numbers = k * self.d_ff * model.d_model
+    if self.layout == 'paper':
+      numbers *= k
     check_memory(f'config.heads.d_ff={self.d_ff} with k={k}', numbers)
-    names = 'd_ff', 'layout', 'first', 'dropout', 'rooted', 'markov'
-    d_embed = getattr(model.config, 'd_embed', None) if self.rooted else None
-    words = model.vocab_size if self.markov else None
-    same = {name: getattr(self, name) for name in names}
-    return BlockwiseHeads(k=k, d_model=model.d_model, d_embed=d_embed, words=words, **same)
+    extra: dict[str, Any] = {}
+    if self.rooted:
+      extra['d_embed'] = getattr(model.config, 'd_embed', None)
+    if self.markov:
+      extra['words'] = model.vocab_size
+    for name in ('d_ff', 'layout', 'first', 'dropout', 'rooted', 'markov'):
+      extra[name] = getattr(self, name)
+    return BlockwiseHeads(k=k, d_model=model.d_model, **extra)
 
   def fresh(self, module: Any, model: Any, trunk: Params) -> Params | None:
     """Parameters that new heads begin with; None: those that their `init` draws."""
@@ -239,8 +244,9 @@ def without_heads(model: Model, params: Params) -> tuple[Model, Params]:
 def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
   """A hash of all that decides what a model writes: its settings, its parameters, and its pieces
   (None: it writes images)."""
-  pieces = b'' if tokenizer is None else tokenizer.model_proto
-  digest = hashlib.sha256(repr(model).encode() + pieces)
+  digest = hashlib.sha256(repr(model).encode())
+  if tokenizer is not None:
+    digest.update(tokenizer.model_proto)
   for path, leaf in jax.tree.leaves_with_path(params):
     digest.update(repr((path, leaf.dtype)).encode() + np.asarray(leaf).tobytes())
   return digest.hexdigest()[:16]
@@ -267,7 +273,9 @@ def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
 def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:
   """Raises UserError, before any work, where a run (config.<name>) is impossible."""
   layers = getattr(model, 'decoder_layers', getattr(model, 'layers', 1))
-  numbers = model.d_model * getattr(model, 'd_ff', 1) * (layers if type(layers) is int else 1)
+  numbers = model.d_model * getattr(model, 'd_ff', 1)
+  if type(layers) is int:
+    numbers *= layers
   check_memory(f'config.{name}: a model of d_model={model.d_model}', numbers // mesh.model)
   try:
     check_rows(run.rows or rows, mesh.data, run.accumulate)
@@ -305,6 +313,8 @@ def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
   most = opened.heads.k if opened.has_heads else 1
   if not (k == most or (1 < k < most and opened.heads.are_nested)):
     raise UserError(f'{folder} holds a run for k={most}, and this config means k={k}: give that')
-  order = None if (k, regime) == (1, 'regular') else seed_of(seed, f'k{most}-{regime}')
+  order = None
+  if (k, regime) != (1, 'regular'):
+    order = seed_of(seed, f'k{most}-{regime}')
   if made and made.get('order') != order:
     raise UserError(f'{folder} was trained with a different regime or seed: give those of the run')

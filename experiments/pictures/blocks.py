@@ -1,6 +1,8 @@
 """The picture of how a sentence is written: a lane a decode, a column a call, against the clock."""
 
 import dataclasses
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 REPEATS = 30  # rounds of timing
@@ -20,13 +22,14 @@ def lanes_of(g: Any, sentence: str) -> tuple[list[Lane], str]:
   from fastdec.evaluation.wallclock import measure
 
   every = {'greedy decoding': dataclasses.replace(g, strategy=fd.Greedy()), 'blocks': g}
-  written = {name: one(sentence) for name, one in every.items()}
-  runs = {name: lambda one=one: one(sentence).tokens for name, one in every.items()}
-  timed = measure(runs, REPEATS)
+  timed = measure({name: functools.partial(one, sentence) for name, one in every.items()}, REPEATS)
   lanes = []
-  for name, one in written.items():
-    pieces = iter(dataclasses.replace(one, blocks=[[token] for token in one.tokens]).pieces)
-    blocks = [[next(pieces) for _ in block] for block in one.blocks]
+  for name, one in every.items():
+    # With a block for each token, the pieces are those of the tokens.
+    written = one(sentence)
+    singles = dataclasses.replace(written, blocks=[[token] for token in written.tokens])
+    pieces = iter(singles.pieces)
+    blocks = [list(itertools.islice(pieces, len(block))) for block in written.blocks]
     lanes.append(Lane(name, blocks, timed[name].milliseconds))
   plain, quick = timed.values()
   least, most = quick.speedups_over(plain)

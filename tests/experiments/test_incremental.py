@@ -11,7 +11,7 @@ import pytest
 import fastdec as fd
 from configs import incremental
 from experiments import incremental_decoding as page
-from experiments.incremental_decoding import Incremental, agreement, rewritten, step_by_step
+from experiments.incremental_decoding import Incremental, compare_texts, rewrite, step_by_step
 from experiments.lab import rows
 from experiments.lab.config import to_dataclass
 from experiments.lab.report import markdown
@@ -73,7 +73,7 @@ def in_float64():
 
 
 def target_of(name):
-  model = page.model_of(settings(), {'part': 'growth', 'model': name, 'dtype': 'float64'})
+  model = page.make_model(settings(), {'part': 'growth', 'model': name, 'dtype': 'float64'})
   # larger: it repeats itself less
   return Bound(
     model, jax.tree.map(lambda x: 4 * x.astype('float64'), model.init(jax.random.key(1)))
@@ -88,12 +88,12 @@ def test_all_three_ways_write_the_same(in_float64, name):
   assert (text.lengths == 7).all() and len(set(np.asarray(text.tokens).ravel().tolist())) > 3
   by_host = step_by_step(target, fd.Greedy(), SOURCE, 7)
   jax.tree.map(np.testing.assert_array_equal, by_host, text)
-  from_nothing = rewritten(target, SOURCE, jnp.zeros_like(text.tokens), 7)
+  from_nothing = rewrite(target, SOURCE, jnp.zeros_like(text.tokens), 7)
   np.testing.assert_array_equal(from_nothing, text.tokens)
-  assert agreement(target, SOURCE, text, [text, by_host]) == {'parted': 0, 'largest_gap': None}
+  assert compare_texts(target, SOURCE, text, [text, by_host]) == {'parted': 0, 'largest_gap': None}
   worse = dataclasses.replace(text, tokens=text.tokens.at[0, 3].add(1))
   with pytest.raises(fd.UserError, match='1 of 3 outputs part'):
-    agreement(target, SOURCE, text, [text, worse])
+    compare_texts(target, SOURCE, text, [text, worse])
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_fewer_steps_write_fewer_tokens_evenly_spread(in_float64):
   target = target_of('transformer')
   text = fd.decode(*target, SOURCE, fd.Greedy(), max_len=7).tokens
   wrong = text.at[:, 2:].set(0)  # 0 is never written
-  mended = np.asarray(rewritten(target, SOURCE, wrong, 3))  # at 0, 2 and 4
+  mended = np.asarray(rewrite(target, SOURCE, wrong, 3))  # at 0, 2 and 4
   np.testing.assert_array_equal(mended[:, :3], text[:, :3])
   assert (mended[:, [3, 5, 6]] == 0).all() and (mended[:, 4] != 0).all()
 
@@ -184,7 +184,7 @@ def test_the_layout_of_faster_transformers_tables():
   assert '| 802.18 / 439.33 = 1.83× |' in lines[1]
   theirs = '| 2082.92 / 661.00 = 3.15× | 2145.74 / 240.85 = 8.91× | 2076.63 / 293.21 = 7.08× |'
   assert lines[2].endswith(theirs)
-  published = list(page.published())
+  published = list(page.read_published())
   for column in page.COLUMNS:
     sizes = [size for name, _, *size in published if name == column]
     assert len(sizes) == 14 and len(set(map(tuple, sizes))) == 7
@@ -211,15 +211,15 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(launch, tmp_path, mon
   words = [CONFIG, *(f'--config.{name}={value}' for name, value in QUICK.items())]
   words.append(f'--workdir={tmp_path}')
   results = tmp_path / 'results.jsonl'
-  monkeypatch.setattr(page, 'grown', lambda c, key: [GROWN for _ in key['lengths']])
-  monkeypatch.setattr(page, 'searched', no_memory)
+  monkeypatch.setattr(page, 'measure_growth', lambda c, key: [GROWN for _ in key['lengths']])
+  monkeypatch.setattr(page, 'measure_search', no_memory)
   assert launch('incremental', *words).code == 1
   assert 'failed: no memory is left' in (tmp_path / 'incremental.md').read_text()
   lines = rows.latest(rows.read(results), *page.KEY)
   assert [row['part'] for row in lines] == ['growth', 'growth', 'layout']
   assert {'commit', 'device', 'config', 'processor', 'source', 'rounds'} <= lines[0].keys()
   before = results.read_text()
-  monkeypatch.setattr(page, 'searched', lambda c, key: [SEARCHED])
+  monkeypatch.setattr(page, 'measure_search', lambda c, key: [SEARCHED])
   ended = launch('incremental', *words)
   assert ended.code == 0 and '| bfloat16 | 1, 4 | 20.00 | 10.00 | 2.00× | 0 |' in ended.out
   after = results.read_text()

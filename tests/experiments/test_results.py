@@ -11,13 +11,13 @@ from fastdec.errors import UserError
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'docs' / 'results'
 PAGES = sorted(FOLDER.glob('*.md'))
-EVERY = results.pages_of(FOLDER)
+EVERY = results.list_pages(FOLDER)
 FIGURE = re.compile(r'\d+\.\d+')
 
 
 @pytest.mark.parametrize('page', EVERY, ids=lambda page: f'{page.parent.name}/{page.stem}')
 def test_tables_are_what_the_lines_say(page: pathlib.Path) -> None:
-  assert results.drawn(page) == page.read_text()
+  assert results.draw_page(page) == page.read_text()
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
@@ -49,7 +49,7 @@ def test_a_line_that_changes_changes_the_table(tmp_path: pathlib.Path) -> None:
   page.write_text(
     'before\n<!-- table: stern2018.table2 from faces32.jsonl -->\nold\n<!-- end -->\nafter\n'
   )
-  text = results.drawn(page)
+  text = results.draw_page(page)
   assert '| 9.87 (1.40) |' in text and 'old' not in text
   assert text.startswith('before\n') and text.endswith('\nafter\n')
 
@@ -65,7 +65,7 @@ def test_a_page_may_show_a_part_of_the_rows_of_several_files(tmp_path: pathlib.P
     'benchmarks.calls from one.jsonl,two.jsonl where dtype=int8; variant=width 2, packed|greedy'
   )
   page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
-  assert [line for line in results.drawn(page).splitlines() if line.startswith('|')][2:] == [
+  assert [line for line in results.draw_page(page).splitlines() if line.startswith('|')][2:] == [
     '| small | int8 | width 2, packed | 1.25 |',
     '| other | int8 | greedy | 1.25 |',
   ]
@@ -86,4 +86,4 @@ def test_a_missing_table_file_or_row_is_a_mistake(tmp_path: pathlib.Path, mark: 
   page = tmp_path / 'page.md'
   page.write_text(f'<!-- table: {mark} -->\n<!-- end -->\n')
   with pytest.raises(UserError, match='nothing'):
-    results.drawn(page)
+    results.draw_page(page)

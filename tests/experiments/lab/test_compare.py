@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.lab.compare import batches_of, lengths_of
+from experiments.lab.compare import count_tokens, make_batches
 
 PAD = 0
 
@@ -16,10 +16,10 @@ def prompts_of(*lengths, width=64):
 
 def test_each_batch_is_as_wide_as_its_longest_prompt_asks_for():
   prompts = prompts_of(40, 3, 17, 16)
-  (short, _), (long, _) = batches_of(prompts, 2, PAD, None)
+  (short, _), (long, _) = make_batches(prompts, 2, PAD, None)
   assert short.shape == (2, 16) and (short == prompts[[1, 3], :16]).all()
   assert long.shape == (2, 64) and (long == prompts[[0, 2]]).all()
-  assert [one.shape for one, _ in batches_of(prompts[:, :48], 1, PAD, None)] == [
+  assert [one.shape for one, _ in make_batches(prompts[:, :48], 1, PAD, None)] == [
     (1, 16),
     (1, 16),
     (1, 32),
@@ -28,13 +28,17 @@ def test_each_batch_is_as_wide_as_its_longest_prompt_asks_for():
 
 
 def test_prompts_that_fill_no_batch_are_left_out_and_few_are_repeated():
-  batches = batches_of(prompts_of(5, 4, 3, 2, 1), 2, PAD, None)
+  batches = make_batches(prompts_of(5, 4, 3, 2, 1), 2, PAD, None)
   assert [(one != PAD).sum(1).tolist() for one, _ in batches] == [[2, 1], [4, 3]]
-  ((filled, _),) = batches_of(prompts_of(4, 3), 4, PAD, None)
+  ((filled, _),) = make_batches(prompts_of(4, 3), 4, PAD, None)
   assert sorted((filled != PAD).sum(1).tolist()) == [3, 3, 4, 4]
 
 
 def test_a_prompt_may_begin_with_the_id_that_pads():
   prompts = np.concatenate([np.full((3, 1), PAD, np.int32), prompts_of(16, 3, 1)], axis=1)
-  assert lengths_of(prompts, PAD).tolist() == [17, 4, 2]
-  assert [one.shape for one, _ in batches_of(prompts, 1, PAD, None)] == [(1, 16), (1, 16), (1, 32)]
+  assert count_tokens(prompts, PAD).tolist() == [17, 4, 2]
+  assert [one.shape for one, _ in make_batches(prompts, 1, PAD, None)] == [
+    (1, 16),
+    (1, 16),
+    (1, 32),
+  ]
