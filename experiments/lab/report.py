@@ -114,7 +114,9 @@ class Table:
       notes: more of them, after the table's own.
     """
     measured = list(rows)
-    conditions = conditions_note(measured if cells is None else cells, self.conditions)
+    conditions: list[str] = []
+    if self.conditions:
+      conditions = conditions_note(measured if cells is None else cells, self.conditions)
     if self.sort is not None:
       measured.sort(key=self.sort)
     lines = [*map(self._published, above), *map(self._entries, measured)]
