@@ -115,8 +115,9 @@ class ImagesConfig:
 
   def open(self) -> 'Pictures':
     """Reads the images to train on."""
-    written = open_written(pathlib.Path(self.own)) if self.own else None
-    return Pictures(self, self.images, written)
+    if not self.own:
+      return Pictures(self, self.images)
+    return Pictures(self, self.images, open_written(pathlib.Path(self.own)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,8 +311,7 @@ class Pictures:
     ones."""
     if made := inputs_of(folder):
       data = made.get('data')
-      key = data.get('key') if isinstance(data, dict) else ''
-      if str(key).split(' ')[0] != self.images.key[:16]:
+      if not isinstance(data, dict) or str(data.get('key')).split(' ')[0] != self.images.key[:16]:
         remedy = 'give a run of the same config, on the same images'
         raise UserError(f'{folder} was trained on other images than this config means: {remedy}')
     if self.config.own:
@@ -448,7 +448,9 @@ def make_strategy(heads: Any, k: int | None, name: str) -> fd.Blockwise:
   are likeliest together.
   """
   kind, _, number = name.partition('-')
-  return fd.Blockwise(heads, k, parse_rule(name), int(number) if kind == 'window' else 0)
+  if kind == 'window':
+    return fd.Blockwise(heads, k, parse_rule(name), int(number))
+  return fd.Blockwise(heads, k, parse_rule(name))
 
 
 def decode_images(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: int) -> Decoded:

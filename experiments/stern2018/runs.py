@@ -258,7 +258,8 @@ def show(work: Workdir, tables: Sequence[Drawn]) -> None:
 
 def base_inputs(c: Any, seed: int | None = None) -> dict[str, Any]:
   """Returns the inputs of `train.base`: a base, on what people made. None: the seed of `c`."""
-  seed = c.seed if seed is None else seed
+  if seed is None:
+    seed = c.seed
   return {'model': c.model, 'run': c.train, 'data': c.originals, 'seed': seed, 'mesh': c.mesh}
 
 

@@ -179,12 +179,16 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
   """Makes the worked example (section 7.4): what each call accepted, of a sentence or of the one in
   the test set that takes the fewest calls for its length."""
   ks, regimes = c.table.ks, c.table.regimes
-  k, regime = (c.k, c.regime) if c.k > 1 else (max(ks), regimes[-1])
+  k, regime = max(ks), regimes[-1]
+  if c.k > 1:
+    k, regime = c.k, c.regime
   if k not in ks or regime not in regimes:
     raise UserError(
       f'the table has no cell k={k}, regime={regime}: give k in {ks} and regime in {regimes}, or'
       ' change the table by --config.table'
     )
+
+  # Decode the sentence, or all of the test set.
   sentences = Sentences(c, 'test')
   sentences.check()
   tokenizer, tokens = sentences.text.tokenizer, sentences.tokens
@@ -195,17 +199,21 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
   strategy = sentences.strategies(target, folder, k, regime, ['exact'])['exact']
   out = sentences.decode(target, strategy, tokens)
 
+  # Among the longer half, choose the one with the most tokens a call.
   calls = np.maximum((out.block_sizes > 0).sum(axis=1), 1)
   is_long = out.lengths >= np.median(out.lengths)
   chosen = int(np.where(is_long, out.lengths / calls, 0).argmax())
-  source = tokenizer.decode(tokens.source[chosen].tolist()) if sentence is None else sentence
+  if sentence is None:
+    sentence = tokenizer.decode(tokens.source[chosen].tolist())
+
+  # The first token comes with the prompt; then each call writes a block.
   ids, sizes = out.tokens[chosen][: out.lengths[chosen]].tolist(), out.block_sizes[chosen]
-  pieces = iter([piece.replace('▁', ' ') for piece in tokenizer.pieces(ids)])
-  # the first token comes with the prompt
-  blocks = [list(itertools.islice(pieces, size)) for size in (1, *sizes[sizes > 0].tolist())]
-  drawn = tables.example_text(source, blocks)
+  pieces, blocks = iter(tokenizer.pieces(ids)), []
+  for size in (1, *sizes[sizes > 0].tolist()):
+    blocks.append([piece.replace('▁', ' ') for piece in itertools.islice(pieces, size)])
+  drawn = tables.example_text(sentence, blocks)
   write_text(work.root / 'example.txt', drawn)
-  tables.example_picture(source, blocks, work.root / 'example.png')
+  tables.example_picture(sentence, blocks, work.root / 'example.png')
   work.console.print(
     f'{drawn}\nIt is in {work.root}/example.txt, as a picture in {work.root}/example.png'
   )
@@ -325,18 +333,22 @@ class Sentences(Task):
 
   def decode(self, target: Bound, strategy: Any, tokens: TokenPairs | None = None) -> Decoded:
     """Translates every sentence of the split, or `tokens`."""
-    table, tokens = self.c.table, self.tokens if tokens is None else tokens
-    model, params = target
+    table, (model, params) = self.c.table, target
+    if tokens is None:
+      tokens = self.tokens
     check_sources(tokens, model.max_positions)
     sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
-    lines = zip(greedy.tokens, greedy.lengths, strict=True)
-    written = Ragged.of([tokens[:length].tolist() for tokens, length in lines])
-    pairs = TokenPairs(self.tokens.source, written).at_most(self.c.data.row_length)
-    own_batches = self.text.dev_batches(pairs) if len(pairs) else []
-    return self.text.dev_batches(), own_batches
+    written = []
+    for tokens, length in zip(greedy.tokens, greedy.lengths, strict=True):
+      written.append(tokens[:length].tolist())
+    pairs = TokenPairs(self.tokens.source, Ragged.of(written)).at_most(self.c.data.row_length)
+    dev, own_batches = self.text.dev_batches(), []
+    if len(pairs):
+      own_batches = self.text.dev_batches(pairs)
+    return dev, own_batches
 
   def model_figures(self, target: Bound) -> Row:
     return {}
@@ -392,9 +404,11 @@ def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a teacher translate the training text; returns a sentence about the finished folder."""
   in_place(workdir, own.translations, model=teacher, data=c.originals, distill=c.distill)
   counts = record_of(workdir)['counts']
-  kept = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long'
-  kept += ' are left out' if c.distill.sources else ' keep their translation'
-  return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({kept})'
+  outcome = 'keep their translation'
+  if c.distill.sources:
+    outcome = 'are left out'
+  others = f'{counts["empty"]:,} without an output and {counts["long"]:,} too long {outcome}'
+  return f'{workdir} holds {counts["lines"]:,} lines for {counts["sources"]:,} sources ({others})'
 
 
 def evaluate(c: Translation, work: Workdir) -> None:
