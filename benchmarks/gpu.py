@@ -128,15 +128,15 @@ def parity(kind: str, width: int) -> Iterator[Row]:
   length = model.fixed_length or width
   targets = np.random.default_rng(1).integers(2, 256, (4, length), np.int32)
 
-  def written(place: Any, precision: str) -> tuple[Any, np.ndarray]:
+  def write_greedily(place: Any, precision: str) -> tuple[Any, np.ndarray]:
     with jax.default_device(place), jax.default_matmul_precision(precision):
       placed = jax.device_put(params, place)
       text = fd.decode(model, placed, inputs, fd.Greedy(), max_len=length).checked()
       logprobs = fd.score(model, placed, inputs, targets).tokens
       return jax.device_get(text), np.asarray(logprobs)
 
-  expected, expected_logprobs = written(cpu, 'highest')
-  text, logprobs = written(device, precision)
+  expected, expected_logprobs = write_greedily(cpu, 'highest')
+  text, logprobs = write_greedily(device, precision)
   with jax.default_device(cpu), jax.default_matmul_precision('highest'):
     gaps = agreement.find_gaps((model, params), inputs, text, expected)
   yield {
@@ -277,7 +277,7 @@ def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) ->
     }  # fmt: skip
 
 
-def rows_of(work: Iterator[Row], seconds: float, end: float) -> Iterator[Row]:
+def run_piece(work: Iterator[Row], seconds: float, end: float) -> Iterator[Row]:
   """Yields the rows of a piece, each with the seconds that it took.
 
   A failure is a row too, with its error, and the last one of its piece. It is a TimeoutError if
@@ -326,7 +326,7 @@ def main() -> None:
   for part, name, seconds, work in pieces(args.out, args.text, args.smoke):
     if part not in args.parts.split(','):
       continue
-    for row in rows_of(work, 0 if args.smoke else seconds, end):
+    for row in run_piece(work, 0 if args.smoke else seconds, end):
       row = {'part': part, 'piece': name, **row, **conditions}
       results.append(row)
       rows.append(args.out / 'results.jsonl', row)

@@ -173,7 +173,9 @@ def opened_file(args: argparse.Namespace) -> tuple[Any, Any, Ways]:
   tokenizer, ways = fd.load_tokenizer(args.model), {}
 
   def answer(generator: fd.Generator, prompts: Any, _: int) -> list[list[int]]:
-    answers = [generator(asked(tokenizer, one), max_new_tokens=args.tokens) for one in prompts]
+    answers = [
+      generator(render_question(tokenizer, one), max_new_tokens=args.tokens) for one in prompts
+    ]
     return [without_end(generator.model.eos_ids, one.tokens) for one in answers]
 
   for asked_for in args.dtypes:
@@ -200,7 +202,7 @@ def without_end(ends: Any, tokens: Any) -> list[int]:
   return [int(token) for token in tokens if int(token) not in ends]
 
 
-def asked(tokenizer: Any, question: str) -> Any:
+def render_question(tokenizer: Any, question: str) -> Any:
   """Returns a question as a chat, if the tokenizer has a chat template."""
   return [{'role': 'user', 'content': question}] if tokenizer.templates() else question
 
@@ -223,15 +225,15 @@ def llama_cpp(tokenizer: Any, args: argparse.Namespace) -> Ways:
         settings.speculative.types = [kind]
         name = f'llama.cpp, n-grams, threads: {threads}'
       server = xllamacpp.Server(settings)
-      ways[name] = functools.partial(_completed, server, tokenizer, args.tokens)
+      ways[name] = functools.partial(_complete, server, tokenizer, args.tokens)
   return ways
 
 
-def _completed(server: Any, tokenizer: Any, tokens: int, prompts: Any, _: int) -> list[list[int]]:
+def _complete(server: Any, tokenizer: Any, tokens: int, prompts: Any, _: int) -> list[list[int]]:
   """Returns the answers of a server of llama.cpp; the texts that it returns become ids again."""
   texts = []
   for question in prompts:
-    prompt = asked(tokenizer, question)
+    prompt = render_question(tokenizer, question)
     text = prompt if isinstance(prompt, str) else tokenizer.render(prompt)
     answer = server.handle_completions(
       {'prompt': text, 'n_predict': tokens, 'temperature': 0, 'cache_prompt': False}
@@ -255,7 +257,7 @@ def transformers_file(tokenizer: Any, args: argparse.Namespace) -> Ways:
   def decode(prompts: Any, _: int) -> list[list[int]]:
     texts = []
     for question in prompts:
-      prompt = asked(tokenizer, question)
+      prompt = render_question(tokenizer, question)
       is_text = isinstance(prompt, str)
       ids = tokenizer.encode(prompt) if is_text else tokenizer.encode_chat(prompt)
       with torch.inference_mode():
@@ -268,7 +270,7 @@ def transformers_file(tokenizer: Any, args: argparse.Namespace) -> Ways:
   return {f'transformers, float32, threads: {torch.get_num_threads()}': decode}
 
 
-def opened(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
+def open_model(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
   """Opens the model, its parameters, sources, and our own ways to decode with it."""
 
   def ready(module: Any, params: Any) -> tuple[Any, Any]:
@@ -371,7 +373,7 @@ def main() -> None:
     peers = [functools.partial(peer, tokenizer, args) for peer in (llama_cpp, transformers_file)]
     args.beams, args.batches = [1], [1]
   else:
-    model, params, sources, ways = opened(args)
+    model, params, sources, ways = open_model(args)
     both = (ctranslate2, transformers)
     peers = [functools.partial(peer, model, params, args.tokens) for peer in both]
   for peer in peers:

@@ -97,14 +97,14 @@ class Kernel:
   bytes: int  # read and written
 
 
-def kernels_of(text: str) -> list[Kernel]:
+def find_kernels(text: str) -> list[Kernel]:
   """Returns the kernels of a call: of the body of an HLO text's largest loop."""
-  computations = dict(computations_of(text))
+  computations = dict(split_computations(text))
   loops = set(re.findall(r'while\(.*?body=%?([\w.\-]+)', text))
   return list(kernels_in(computations, max(loops, key=lambda name: len(computations[name]))))
 
 
-def computations_of(text: str) -> Iterator[tuple[str, list[str]]]:
+def split_computations(text: str) -> Iterator[tuple[str, list[str]]]:
   """Yields the name and the lines of each computation of an HLO text."""
   name, lines = '', []
   for line in text.split('\n'):
@@ -150,13 +150,13 @@ def _kernel(
   # If a tensor is only cut, or overwritten in part, only that part is moved.
   cuts = r' (gather|scatter|dynamic-slice|dynamic-update-slice)\('
   is_partial = any(re.search(cuts, step) for step in inner)
-  moved = sorted(bytes_of(shape) for shape in [*inputs.split(), output])
+  moved = sorted(count_bytes(shape) for shape in [*inputs.split(), output])
   total = sum(size for size in moved if not (is_partial and size == moved[-1]))
   computes = any(re.search(r' (dot|add|multiply|exponential|reduce)\(', step) for step in inner)
   return Kernel(operation, name, output, inputs, source[1] if source else '', computes, total)
 
 
-def bytes_of(text: str) -> int:
+def count_bytes(text: str) -> int:
   """Returns the bytes of the shapes in a piece of HLO text."""
   total = 0
   for kind, dims in re.findall(r'\b(\w+)\[([\d,]*)\]', text):
@@ -203,7 +203,7 @@ def drafters(model: Any, dtype: str, args: argparse.Namespace) -> Iterator[tuple
     yield 'Medusa, 64 nodes', fd.Medusa(heads, fd.medusa_choices('mc_sim_7b_63')).drafter
 
 
-def compiled(
+def compile_program(
   model: Any, dtype: str, batch: int, drafter: Any, topology: Any, dump: str, args: Any
 ) -> tuple[dict[str, Any], list[Kernel]]:
   """Compiles CALLS calls in a loop; returns their figures, and the kernels of one."""
@@ -235,14 +235,14 @@ def compiled(
   program: Any = jax.jit(calls, donate_argnums=2).lower(*arguments).compile()
   seconds = time.monotonic() - began
 
-  kernels = kernels_of(program.as_text())
+  kernels = find_kernels(program.as_text())
   # XLA writes next to the program how it is launched.
   metadata = glob.glob(f'{dump}/*calls*thunk_metadata*')
   newest = max(metadata, key=os.path.getmtime, default=None)
   graphs = pathlib.Path(newest).read_text().count('kCommandBuffer') if newest else None
   read = [x.size * x.dtype.itemsize for x in jax.tree.leaves((params, strategy, state.cache))]
   weights = [x.size * x.dtype.itemsize for x in jax.tree.leaves(params) if x.size > 2**16]
-  copies = [k for k in kernels if not k.computes and bytes_of(k.output) >= min(weights)]
+  copies = [k for k in kernels if not k.computes and count_bytes(k.output) >= min(weights)]
   return {
     'kernels': len(kernels),
     'sorts': sum(kernel.operation in ('sort', 'custom-call') for kernel in kernels),
@@ -290,7 +290,7 @@ def main() -> None:
       for batch in args.batches:
         greedy = 0.0
         for name, drafter in drafters(model, dtype, args):
-          figures, kernels = compiled(model, dtype, batch, drafter, topology, dump, args)
+          figures, kernels = compile_program(model, dtype, batch, drafter, topology, dump, args)
           greedy = greedy or figures['on paper ms']
           row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name, **figures}
           row['of greedy'] = figures['on paper ms'] / greedy

@@ -25,11 +25,11 @@ def main(words: list[str]) -> None:
   out = cli.picture_path(OUT.value)
   cores.restrict(MODEL.value, rows=1)  # as `fastdec tune` did, before JAX looks for them
   import fastdec as fd
-  from experiments.pictures.blocks import figure, lanes_of
+  from experiments.pictures.blocks import figure
   from fastdec.evaluation import drawing
 
   g = fd.Generator.load(MODEL.value, strategy=STRATEGY.value)
-  lanes, speed = lanes_of(g, words[0])
+  lanes, speed = measure_lanes(g, words[0])
   drawing.save(figure(words[0], lanes, speed), out)
   print(f'{speed} as greedy decoding. The picture is in {out}')
 

@@ -242,7 +242,7 @@ def calibrate(
   repeats: int,
 ) -> None:
   """Grows the tree of some heads on the dev set, and times its calls; see `Measure`."""
-  target, drafting = Bound(*pack_if_faster(*folders.load(heads))), heads_of(heads)
+  target, drafting = Bound(*pack_if_faster(*folders.load(heads))), open_heads(heads)
   prompts = prompts_of(data.open(), 'dev', prompt, target.module.config.bos_id)
   some = prompts[spaced(len(prompts), calibrated)].tolist()
   calibration = tree_calibration.calibrate(target, drafting, some, most, max_len, ROWS)
@@ -251,7 +251,7 @@ def calibrate(
 
 
 @functools.cache
-def heads_of(folder: pathlib.Path) -> Bound:
+def open_heads(folder: pathlib.Path) -> Bound:
   """The heads in a folder, packed where that makes a call faster."""
   return Bound(*pack_if_faster(*folders.load_heads(folder)))
 
@@ -289,7 +289,7 @@ def figures(
   epsilon = c.measure.typical
   rule = fd.Typical(epsilon, epsilon**0.5) if is_typical else fd.Exact()
   nodes = topology(c, key['tree'], trees[key['stage']])
-  strategy = fd.Medusa(heads_of(bench.folder), nodes, rule)
+  strategy = fd.Medusa(open_heads(bench.folder), nodes, rule)
   comparison = bench.comparison(strategy, bench.timed, key['batch'])
   agreement = {'same_as_plain': comparison.same}
   if not is_typical:

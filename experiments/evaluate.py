@@ -42,7 +42,7 @@ def main(_: list[str]) -> None:
   config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
   if DTYPE.value is not None:
     precision.check_types(DTYPE.value)
-    sample = precision.sample_of(config, workdir)
+    sample = precision.open_sample(config, workdir)
     work = Workdir(workdir, cli.conditions(), file='types.jsonl')
     rows = precision.measure(workdir, sample, DTYPE.value, work)
     rich.print(report.terminal(precision.table(rows)))

@@ -279,14 +279,14 @@ def rewrite(
 
   def one_more(i: Array, tokens: Int[Array, 'b t']) -> Int[Array, 'b t']:
     place = i * t // steps
-    hidden = model.hidden(params, _packed('source', source) | _packed('target', tokens))
+    hidden = model.hidden(params, _pack('source', source) | _pack('target', tokens))
     logits = suppress(model.unembed(params, hidden[:, place]), model.suppressed_ids)
     return tokens.at[:, place].set(argmax(logits))
 
   return jax.lax.fori_loop(0, steps, one_more, tokens)
 
 
-def _packed(side: str, tokens: Int[Array, 'b t']) -> dict[str, Int[Array, 'b t']]:
+def _pack(side: str, tokens: Int[Array, 'b t']) -> dict[str, Int[Array, 'b t']]:
   """Rows of one sentence each, without padding, as `EncoderDecoder.hidden` takes them."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   return {side: tokens, f'{side}_segment': jnp.ones_like(tokens), f'{side}_position': positions}

@@ -181,7 +181,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   if name == 'lookup':
     strategy = fd.PromptLookup(LOOKUP, gamma + 1, sampling=sampling)
   else:
-    draft = tuple(draft_of(bench, name, models.get(name)))
+    draft = tuple(open_draft(bench, name, models.get(name)))
     strategy = fd.Speculative(draft, gamma, sampling=sampling, adaptive=is_adaptive)
   plain, draws = bench.plain(temperature, key['seed'])
   comparison = bench.comparison(strategy, bench.timed, key['batch'], plain, draws)
@@ -207,7 +207,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   alpha = accepted = predicted = width = None
   drafts = float(gamma)
   if name != 'lookup':  # it drafts without probabilities
-    alpha = alpha_of(bench, name, models.get(name), temperature, key['seed'])
+    alpha = estimate_alpha(bench, name, models.get(name), temperature, key['seed'])
     drafts = ours.drafts_per_call
     if not is_adaptive:
       accepted = accepted_share(join_texts(comparison.ours), gamma)
@@ -231,7 +231,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
 
 
 @functools.cache
-def draft_of(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
+def open_draft(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
   """A draft model: the trained one in the folder, or n-grams counted on the training text."""
   if folder is not None:
     return Bound(*pack_if_faster(*folders.load(folder)))
@@ -249,12 +249,12 @@ def draft_of(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
 
 
 @functools.cache
-def alpha_of(
+def estimate_alpha(
   bench: Bench, name: str, folder: pathlib.Path | None, temperature: float, seed: int
 ) -> float:
   """Alpha of a draft, by beta, over the texts that the target writes for all prompts: the same for
   every gamma and batch size."""
-  (module, params), draft = bench.target, draft_of(bench, name, folder)
+  (module, params), draft = bench.target, open_draft(bench, name, folder)
   plain, key = bench.plain(temperature, seed)
   texts = fd.decode(module, params, bench.prompts, plain, max_len=bench.texts.max_len, key=key)
   shares = betas((module, params), tuple(draft), bench.prompts, texts.checked(), temperature)

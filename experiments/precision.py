@@ -124,7 +124,7 @@ def in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
   return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
 
 
-def padded(targets: Ragged) -> Int[np.ndarray, 'n t']:
+def pad_targets(targets: Ragged) -> Int[np.ndarray, 'n t']:
   """Targets as one array."""
   array = np.zeros((len(targets), int(targets.lengths.max())), np.int32)
   for i, length in enumerate(targets.lengths):
@@ -135,7 +135,7 @@ def padded(targets: Ragged) -> Int[np.ndarray, 'n t']:
 # --- samples of a config
 
 
-def sample_of(config: Any, folder: pathlib.Path) -> Sample:
+def open_sample(config: Any, folder: pathlib.Path) -> Sample:
   """The sample of a locked ConfigDict, for the run in a folder.
 
   Raises:
@@ -167,7 +167,7 @@ def _translations(c: Translation, folder: pathlib.Path) -> Sample:
     return {'bleu': score.score, 'bleu_signature': score.signature}
 
   sources = padded_sources(tokens, text.model_of(c.model), f'of the {table.split} set')
-  targets = padded(tokens.target), tokens.target.lengths
+  targets = pad_targets(tokens.target), tokens.target.lengths
   rows = table.rows
   return Sample(table.split, sources, sources, *targets, table.max_len, rows, rows, bleu)
 
@@ -188,7 +188,7 @@ def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
   prompts = prompts[spaced(len(prompts), measure.sentences)]
   tokens = text.tokens(measure.split).target
   first = np.full((len(tokens), 1), model.config.bos_id, np.int32)
-  targets = padded(tokens), tokens.lengths
+  targets = pad_targets(tokens), tokens.lengths
   return Sample(measure.split, prompts, first, *targets, measure.max_len, CAPTIONS, CAPTIONS)
 
 

@@ -179,12 +179,12 @@ class Sweep:
 
   def add(self, point: Point, rows: Sequence[Row]) -> None:
     """Adds the rows of a point that is done."""
-    self.rows += self._wanted(point, rows)
+    self.rows += self._select(point, rows)
 
   def so_far(self, point: Point, rows: Sequence[Row]) -> None:
     """Writes the table of the rows so far, to which those of an unfinished point belong: after
     each row, and less often where there are hundreds."""
-    rows = [*self.rows, *self._wanted(point, rows)]
+    rows = [*self.rows, *self._select(point, rows)]
     if len(rows) % (1 + len(rows) // 100) == 0:
       text = report.markdown(self._table(rows))
       write_text(self.path.with_suffix('.md'), f'{text}\nNot finished: other rows are measured.\n')
@@ -202,7 +202,7 @@ class Sweep:
     draw = functools.partial(_draw, self.rows, swept, self._names, self.paper.figures[0])
     report.write(self.path, console, [self._table(self.rows)], draw)
 
-  def _wanted(self, point: Point, rows: Sequence[Row]) -> list[Row]:
+  def _select(self, point: Point, rows: Sequence[Row]) -> list[Row]:
     """The rows whose lists have the values that are swept, with the settings of their point."""
     lists = [axis for axis in self.swept if axis.is_listed]
     wanted = []

@@ -119,12 +119,12 @@ class Table:
       conditions = conditions_note(measured if cells is None else cells, self.conditions)
     if self.sort is not None:
       measured.sort(key=self.sort)
-    lines = [*map(self._published, above), *map(self._entries, measured)]
-    lines += map(self._published, below)
+    lines = [*map(self._write_published, above), *map(self._write_cells, measured)]
+    lines += map(self._write_published, below)
     header = tuple(column.heading for column in self.columns)
     return Drawn(self.title, header, tuple(lines), (*self.notes, *notes, *conditions))
 
-  def _entries(self, row: Any) -> tuple[Entry, ...]:
+  def _write_cells(self, row: Any) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     failed: list[Any] = []  # cells of this row whose reason is already shown
     for column in self.columns:
@@ -138,7 +138,7 @@ class Table:
       entries.append(Entry(ours, column.beside(row)))
     return tuple(entries)
 
-  def _published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
+  def _write_published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
     entries = []
     for column in self.columns:
       entry = row.get(column.heading, column.missing)

@@ -16,7 +16,7 @@ class Lane(NamedTuple):
   ms: float
 
 
-def lanes_of(g: Any, sentence: str) -> tuple[list[Lane], str]:
+def measure_lanes(g: Any, sentence: str) -> tuple[list[Lane], str]:
   """Decodes a sentence greedily and by the generator's strategy, and times both."""
   import fastdec as fd
   from fastdec.evaluation.wallclock import measure
