@@ -25,7 +25,7 @@ def main(words: list[str]) -> None:
   out = cli.picture_path(OUT.value)
   cores.restrict(MODEL.value, rows=1)  # as `fastdec tune` did, before JAX looks for them
   import fastdec as fd
-  from experiments.pictures.blocks import figure
+  from experiments.pictures.blocks import figure, measure_lanes
   from fastdec.evaluation import drawing
 
   g = fd.Generator.load(MODEL.value, strategy=STRATEGY.value)
