@@ -246,7 +246,9 @@ def calibrate(
   prompts = prompts_of(data.open(), 'dev', prompt, target.module.config.bos_id)
   some = prompts[spaced(len(prompts), calibrated)].tolist()
   calibration = tree_calibration.calibrate(target, drafting, some, most, max_len, ROWS)
-  calibration = tree_calibration.timed(calibration, target, drafting, some[0], max_len, repeats)
+  calibration = tree_calibration.time_sizes(
+    calibration, target, drafting, some[0], max_len, repeats
+  )
   calibration.save(folder / TREE_FILE)
 
 

@@ -366,7 +366,7 @@ def tables(rows: Sequence[Row]) -> list[Drawn]:
   for row in latest(rows, *KEY):
     if row['part'] == 'growth':
       growth.setdefault(row['batch'], []).append(row)
-    else:
+    elif row['part'] == 'layout':
       layout.append(row)
   drawn = [growth_table(growth[batch], batch) for batch in sorted(growth)]
   if layout:
