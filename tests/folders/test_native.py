@@ -207,7 +207,7 @@ def test_what_is_in_int8_is_not_saved(parts, tmp_path):
   with pytest.raises(
     fd.UserError,
     match=r'parameters in int8 are not written .* save the ones that'
-    r' they were made of',
+    r' they were made from',
   ):
     folders.save(model, fd.quantize(model, params), tmp_path / 'model', tokenizer=tokenizer)
   assert not (tmp_path / 'model').exists()
