@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.inputs import ids_of
+from fastdec.decoding.inputs import pad_ids
 from fastdec.evaluation import rows, wallclock
 from fastdec.evaluation.calls import random_params
 from fastdec.models.layers import sinusoids
@@ -296,7 +296,7 @@ def open_model(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
     sys.exit(f'{args.model} must be a pre-norm Transformer: only that runs in the peers')
   tokenizer = load_tokenizer(folder)
   ids = tokenizer.encode_lines(lines)
-  sources, _ = ids_of('prompts', ids, model.vocab_size, model.pad_id)
+  sources, _ = pad_ids('prompts', ids, model.vocab_size, model.pad_id)
   generator = fd.Generator(*ready(model, params), tokenizer, rows=max(args.batches))
   line_of = dict(zip(map(tuple, sources.tolist()), lines, strict=True))
 

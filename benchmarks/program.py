@@ -41,7 +41,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import fastdec as fd
 from fastdec import folders
 from fastdec.cache.loops import fori_loop
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.sizes import Sizes, exact_widths
 from fastdec.decoding.strategy import nodes_of
@@ -214,7 +214,7 @@ def compile_program(
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
   params, strategy = abstract(model, dtype), Drafted(drafter)
-  _, prompt, _ = checked(
+  _, prompt, _ = check_inputs(
     model, np.zeros((batch, args.prompt), np.int32), None, None, args.max_len, None
   )
   sizes = Sizes.choose(

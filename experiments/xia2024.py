@@ -21,7 +21,7 @@ from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.cli import opening, prompts
 from fastdec.decoding.description import describe
-from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.inputs import make_row_keys
 from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.strategy import with_settings
 from fastdec.evaluation.acceptance import accepted_by_place, tokens_per_call
@@ -101,7 +101,7 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
   model, params = load(c.model, c.dtype, pack='auto')
 
   # Batches of questions, shortest first; the last may be smaller.
-  keys, batches = row_keys(jax.random.key(0), len(questions)), []
+  keys, batches = make_row_keys(jax.random.key(0), len(questions)), []
   order = np.argsort([len(ids) for _, ids in questions], kind='stable')
   for rows in np.split(order, range(key['batch'], len(order), key['batch'])):
     batches.append(([questions[i][1] for i in rows], keys[rows] if strategy.sampling else None))

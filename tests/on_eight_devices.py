@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.pool import decode_all
 from fastdec.decoding.run import begin
 from fastdec.heads.block import BlockNetwork
@@ -105,7 +105,7 @@ def compiled(params, cases):
   for name, kind, strategy in cases:
     mesh = make_mesh(MESHES[name])
     placed = place(params, mesh, TABLE)
-    max_len, *prompt = checked(MODEL, SOURCES, None, None, 10, None)
+    max_len, *prompt = check_inputs(MODEL, SOURCES, None, None, 10, None)
     with using(mesh):
       target = Bound(MODEL, placed)
       state = begin(target, strategy, *place_rows(tuple(prompt), mesh), max_len)

@@ -25,7 +25,7 @@ from fastdec.cli.opening import PROCESSORS, pick_flags, read_form, tuned_file
 from fastdec.cli.prompts import Prompt, hash_prompts
 from fastdec.cli.show import describe_blocks
 from fastdec.decoding.description import describe
-from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.inputs import make_row_keys
 from fastdec.decoding.pool import decode_list
 from fastdec.decoding.protocol import finish_reason
 from fastdec.decoding.request import Settings
@@ -213,7 +213,7 @@ def write(
     sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = key_of(generator.strategy, seed)
     if todo and keys is not None:
-      keys = row_keys(keys, len(prompts))[np.array(todo, int)]
+      keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
     # Decode them. Each exchange of the pool adds its lines to the file.
     started = logged = time.monotonic()
     tokens = 0

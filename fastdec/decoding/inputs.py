@@ -25,22 +25,23 @@ IDS, PICTURES = (
 LEAST_SHARED = 32  # tokens
 
 
-def checked(
+def check_inputs(
   model: Model, inputs: Any, lengths: Any, prefix: Any, max_len: Any, key: Any
 ) -> tuple[int, Prompt, Array | None]:
   """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors.
 
   If rows have their own max_len, the largest is returned."""
-  limit = limit_of(model, max_len)
-  prompt = prompt_of(model, inputs, lengths, prefix)
+  limit = check_limit(model, max_len)
+  prompt = make_prompt(model, inputs, lengths, prefix)
   rows = prompt.tokens.shape[0]
   check_one_per_row('max_len', limit, rows)
   prompt = dataclasses.replace(prompt, limit=np.full(rows, limit, np.int32))
   check_prompt_positions(model, prompt, int(limit.max()))
-  return int(limit.max()), prompt, None if key is None else row_keys(key, rows)
+  keys = None if key is None else make_row_keys(key, rows)
+  return int(limit.max()), prompt, keys
 
 
-def limit_of(model: Model, max_len: Any) -> Int[np.ndarray, '*r']:
+def check_limit(model: Model, max_len: Any) -> Int[np.ndarray, '*r']:
   """Returns the most tokens that all rows, or each row, may emit."""
   if max_len is None:
     max_len = model.fixed_length or DEFAULT_MAX_LEN
@@ -50,87 +51,92 @@ def limit_of(model: Model, max_len: Any) -> Int[np.ndarray, '*r']:
   return np.array([size('max_len', one, 1, allowed, MOST_TOKENS) for one in max_len])
 
 
-def prompt_of(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
+def make_prompt(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
   """Returns the encoder's inputs and the decoder's first tokens; see `decode` for the arguments.
 
-  Calls of NumPy are few on purpose: between two texts of a few milliseconds, all their data leaves
+  It calls NumPy as rarely as it can: between two texts of a few milliseconds, all its data leaves
   the processor's caches.
   """
-  forced = model.start_id is not None
-  is_text = not forced or model.fixed_length is None  # pictures have a shape of their own
+  has_source = model.start_id is not None
+  is_text = not has_source or model.fixed_length is None  # pictures have another shape
   own_lengths = None
+
+  # Read the source, or the prompt of a decoder-only model.
   if is_text:
-    inputs, own_lengths = ids_of('inputs', inputs, source_words(model), source_pad(model))
-    if forced:
-      inputs, _ = _right_padded(model, 'source', inputs, own_lengths)
-      inputs = _ended_once(model, inputs)
+    inputs, own_lengths = pad_ids('inputs', inputs, source_words(model), source_pad(model))
+    if has_source:
+      inputs, _ = _move_left_pads(model, 'source', inputs, own_lengths)
+      inputs = _mark_padding(model, inputs)
     elif lengths is None:
-      inputs, own_lengths = _right_padded(model, 'prompt', inputs, own_lengths)
+      inputs, own_lengths = _move_left_pads(model, 'prompt', inputs, own_lengths)
     else:
       _check_pads(model, inputs, lengths)
   else:
-    inputs = numbers_of('inputs', inputs, PICTURES)
+    inputs = read_numbers('inputs', inputs, PICTURES)
   if not inputs.ndim or not inputs.size:
     raise UserError(
       f'inputs of shape {list(inputs.shape)} hold nothing to decode: give at least'
       ' one row and column'
     )
-  b, tokens = inputs.shape[0], inputs
-  if not forced and prefix is not None:
+
+  # After a source the decoder begins with its start token, and perhaps with a prefix.
+  b, source, tokens = inputs.shape[0], None, inputs
+  if not has_source and prefix is not None:
     raise UserError('a decoder-only model takes no prefix: put it at the end of the prompt')
-  if forced:
+  if has_source:
+    source, own_lengths = inputs, None
     tokens = np.full((b, 1), model.start_id, np.int32)
-    own_lengths = None
   if prefix is not None:
-    prefix, own_lengths = ids_of('prefix', prefix, model.vocab_size, model.pad_id)
+    prefix, own_lengths = pad_ids('prefix', prefix, model.vocab_size, model.pad_id)
     if lengths is None:
-      prefix, own_lengths = _right_padded(model, 'prefix', prefix, own_lengths)
+      prefix, own_lengths = _move_left_pads(model, 'prefix', prefix, own_lengths)
     if len(prefix) != b:
       raise UserError(f'prefix has {len(prefix)} rows, and inputs have {b}: give one for each')
     tokens = np.concatenate([tokens, prefix], axis=1)
-  empty, nothing = np.zeros(b, bool), (model.pad_id, source_pad(model), *model.eos_ids)
-  if forced and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
-    empty = np.isin(inputs, nothing).all(1)
-  if forced and prefix is None and lengths is not None:
+  elif has_source and lengths is not None:
     raise UserError(
-      'prompt_lengths are of prefixes, and there are none: pad sources with the pad'
+      'prompt_lengths count the tokens of prefixes, and there are none: pad sources with the pad'
       ' id, or give lists'
     )
-  source = inputs if forced else None
-  length = _lengths_of(lengths, own_lengths, b, tokens.shape[1] - forced, least=1 - forced) + forced
+
+  # A source of padding and ends only has nothing to decode.
+  empty, nothing = np.zeros(b, bool), (model.pad_id, source_pad(model), *model.eos_ids)
+  if has_source and is_text and any(first in nothing for first in inputs[:, 0].tolist()):
+    empty = np.isin(inputs, nothing).all(1)
+  width, least = tokens.shape[1] - has_source, 1 - has_source
+  length = _check_lengths(lengths, own_lengths, b, width, least) + has_source
   return Prompt(source, tokens.astype(np.int32, copy=False), length, empty)
 
 
-def ids_of(
+def pad_ids(
   name: str, values: Any, words: int, pad_id: int
 ) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
   """Returns ids as one array, shorter rows padded, and the lengths if rows have different ones.
 
   Raises:
-    UserError: something else than rows of ids, or ids outside the vocabulary.
+    UserError: values that are not rows of ids, or ids outside the vocabulary.
   """
-  rows = []
+  rows, lengths = [], None
   if isinstance(values, list | tuple):
-    rows = [numbers_of(name, row, IDS) for row in values]
-  lengths = None
+    rows = [read_numbers(name, row, IDS) for row in values]
   if all(row.ndim == 1 for row in rows) and len({len(row) for row in rows}) > 1:
     check_ids(name, np.concatenate(rows)[None], words)
     lengths = np.array([len(row) for row in rows], int)
     values = np.full((len(rows), lengths.max()), pad_id, np.int32)
     for row, own in zip(values, rows, strict=True):
       row[: len(own)] = own
-  ids = numbers_of(name, values, IDS)
+  ids = read_numbers(name, values, IDS)
   check_ids(name, ids, words, min(pad_id, 0))
   return ids.astype(np.int32, copy=False), lengths
 
 
-def without_left_pads(
+def drop_left_pads(
   model: Model, name: str, i: int, row: Int[np.ndarray, ' t']
 ) -> Int[np.ndarray, ' t']:
   """Returns a source, prompt or prefix without the pads before it, as other tools write them.
 
-  A pad may begin a text where it is an end or a start too, or where the model does not say what
-  its start is. There one pad is text.
+  A pad may begin a text if the model also uses it as an end or a start, or if its start is unknown.
+  Then one pad is text.
 
   Raises:
     UserError: several may be text or padding.
@@ -155,29 +161,30 @@ def _pad_may_begin(model: Model, name: str) -> bool:
   return model.pad_id in (*model.eos_ids, first)
 
 
-def _right_padded(
+def _move_left_pads(
   model: Model, name: str, ids: Int[np.ndarray, 'b t'], lengths: Int[np.ndarray, ' b'] | None
 ) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
   """Moves rows that are padded on the left; returns the ids and the rows' lengths."""
   if not ids.size or not (ids[:, 0] == model.pad_id).any():
     return ids, lengths
   own = np.full(len(ids), ids.shape[1]) if lengths is None else lengths
-  rows = [
-    without_left_pads(model, name, i, row[:n])
-    for i, (row, n) in enumerate(zip(ids, own, strict=True))
-  ]
-  if all(len(row) == n for row, n in zip(rows, own, strict=True)):
+  rows, is_moved = [], False
+  for i, (row, n) in enumerate(zip(ids, own, strict=True)):
+    rows.append(drop_left_pads(model, name, i, row[:n]))
+    is_moved |= len(rows[i]) < n
+  if not is_moved:
     return ids, lengths
   words = source_words(model) if name == 'source' else model.vocab_size
-  return ids_of(name, rows, words, model.pad_id)
+  return pad_ids(name, rows, words, model.pad_id)
 
 
 def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None:
-  """Raises UserError for prompts whose `prompt_lengths` leave out just the pads on their left."""
+  """Raises UserError for prompts whose `prompt_lengths` leave out only the pads on their left."""
   leading = (ids != model.pad_id).argmax(1)
   is_left = (leading > _pad_may_begin(model, 'prompt')) & (ids[:, -1] != model.pad_id)
-  counted = np.asarray(lengths) if np.shape(lengths) == leading.shape else leading
-  wrong = np.flatnonzero(is_left & (leading + counted == ids.shape[1]))
+  if np.shape(lengths) != leading.shape:
+    lengths = leading
+  wrong = np.flatnonzero(is_left & (leading + np.asarray(lengths) == ids.shape[1]))
   if wrong.size:
     i = wrong[0]
     raise UserError(
@@ -186,8 +193,8 @@ def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None
     )
 
 
-def _ended_once(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray, 'b s']:
-  """Marks padding where the pad id is an end too: the first one behind a row's text is its end."""
+def _mark_padding(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray, 'b s']:
+  """Marks padding if the pad id is also an end: the first one after a row's text is its end."""
   if source_pad(model) == model.pad_id:
     return inputs
   places = np.arange(inputs.shape[1])[None]
@@ -195,48 +202,46 @@ def _ended_once(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarray,
   return np.where(places <= last, inputs, NO_TOKEN)
 
 
-def unpadded_rows(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
-  """Returns rows of ids, unpadded. Errors are those of `ids_of`."""
+def split_rows(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
+  """Returns rows of ids, unpadded. Errors are those of `pad_ids`."""
   if not isinstance(values, list | tuple):
-    values = np.atleast_1d(numbers_of(name, values, IDS))
-  rows = [numbers_of(name, row, IDS) for row in values]
+    values = np.atleast_1d(read_numbers(name, values, IDS))
+  rows = []
+  for row in values:
+    rows.append(read_numbers(name, row, IDS))
+    if rows[-1].ndim != 1:
+      check_ids(name, np.atleast_1d(rows[-1]), words)  # refuses it
   if rows:
-    one = next((row for row in rows if row.ndim != 1), None)
-    # a single id is of a row that stands alone
-    check_ids(name, np.concatenate(rows)[None] if one is None else np.atleast_1d(one), words)
+    check_ids(name, np.concatenate(rows)[None], words)
   return rows
 
 
-def numbers_of(name: str, values: Any, wanted: str) -> np.ndarray:
+def read_numbers(name: str, values: Any, wanted: str) -> np.ndarray:
   """Returns the argument as an array; an empty one is of integers."""
   try:
     array = np.asarray(values)
   except (TypeError, ValueError):  # rows within rows, or no array at all
     array = np.asarray(None)
   if array.dtype.kind not in 'biuf':
-    kind = type(values).__name__
-    raise UserError(
-      f'{name} must be {wanted}, not {kind}' + (': use the tokenizer' if wanted == IDS else '')
-    )
+    advice = ': use the tokenizer' if wanted == IDS else ''
+    raise UserError(f'{name} must be {wanted}, not {type(values).__name__}{advice}')
   return array if array.size else array.astype(np.int32)
 
 
-def _lengths_of(
+def _check_lengths(
   values: Any, own: Int[np.ndarray, ' b'] | None, rows: int, width: int, least: int
 ) -> Int[np.ndarray, ' b']:
   """Returns the number of tokens in each row: the caller's, else the row's own length."""
-  if values is None and own is None and width >= least:
-    return np.full(rows, width, np.int32)
-  own = np.full(rows, width) if own is None else own
-  lengths = own if values is None else numbers_of('prompt_lengths', values, f'{rows} numbers')
-  if (
-    lengths.shape != (rows,)
-    or lengths.dtype.kind not in 'iu'
-    or (lengths < least).any()
-    or (lengths > own).any()
-  ):
-    if values is None:
+  if own is None:
+    own = np.full(rows, width, np.int32)
+  if values is None:
+    if (own < least).any():
       raise UserError(f'prompt {int(own.argmin())} is empty: give at least one token')
+    return own.astype(np.int32)
+
+  lengths = read_numbers('prompt_lengths', values, f'{rows} numbers')
+  is_one_each = lengths.shape == (rows,) and lengths.dtype.kind in 'iu'
+  if not is_one_each or (lengths < least).any() or (lengths > own).any():
     most = width if (own == width).all() else "their prompt's own length"
     raise UserError(
       f'prompt_lengths must be {rows} numbers from {least} to {most}, not {lengths.tolist()}'
@@ -260,13 +265,13 @@ def check_ids(name: str, ids: np.ndarray, words: int, least: int = 0) -> None:
 
 def check_prompt_positions(model: Model, prompt: Prompt, max_len: int) -> None:
   """Raises UserError if the source, or prompt and output, exceed the model's positions."""
-  limit = model.max_positions
+  limit, inputs = model.max_positions, prompt.inputs
   if limit is None:
     return
-  s = 0 if prompt.inputs is None or prompt.inputs.ndim != 2 else prompt.inputs.shape[1]
-  if s > limit:
+  if inputs is not None and inputs.ndim == 2 and inputs.shape[1] > limit:
     raise UserError(
-      f"a source of {s} tokens exceeds the model's {limit} positions: shorten or split it"
+      f"a source of {inputs.shape[1]} tokens exceeds the model's {limit} positions: shorten or"
+      ' split it'
     )
   own = np.full(prompt.length.shape, max_len) if prompt.limit is None else prompt.limit
   longest = (prompt.length + own).argmax()
@@ -290,13 +295,13 @@ def check_positions(
   most = limit - tokens + 1  # the last token is never fed back
   if max_len > most:
     excess = f'{setting}={max_len} exceeds'
-    if tokens > 1:  # not a start token alone
+    if tokens > 1:  # more than a start token
       excess = f'{name} of {tokens} tokens and {setting}={max_len} exceed'
     raise UserError(f'{excess} {whose} {limit} positions: lower {setting} to {most} or less{other}')
 
 
-def row_keys(key: Any, rows: int) -> Array:
-  """Returns one key a row, so that rows draw the same alone, with the same row keys, or batched."""
+def make_row_keys(key: Any, rows: int) -> Array:
+  """Returns one key a row, so that a row draws the same in any batch if its key is the same."""
   try:
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
       key = jax.random.wrap_key_data(key)
@@ -307,26 +312,28 @@ def row_keys(key: Any, rows: int) -> Array:
     raise UserError(
       f'key has shape {list(key.shape)}: give one key, or one for each of the {rows} rows'
     )
-  return key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
+  if key.ndim:
+    return key
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
 
 
 def _threefry(key: Array) -> Array:
-  """Returns keys of JAX's default kind, made of all words of others.
+  """Converts keys to JAX's default kind, by all words of each.
 
-  Under `vmap` others, such as 'rbg', draw for all rows by the first key."""
+  Under `vmap` other kinds, such as 'rbg', draw for all rows by the first key."""
   plain = jax.random.key(0, impl='threefry2x32')
   if key.dtype == plain.dtype:
     return key
   words = jax.random.key_data(key).reshape(*key.shape, -1)
 
-  def made(words: UInt[Array, ' n']) -> Array:
+  def fold_words(words: UInt[Array, ' n']) -> Array:
     return functools.reduce(jax.random.fold_in, words, plain)
 
-  return jax.vmap(made)(words) if key.ndim else made(words)
+  return jax.vmap(fold_words)(words) if key.ndim else fold_words(words)
 
 
-def shared(model: Model, prompt: Prompt) -> Prompt:
-  """Finds what is the same in all rows: the beginning of prompts (`begun_alike`), or the source."""
+def find_shared(model: Model, prompt: Prompt) -> Prompt:
+  """Finds what all rows share: the beginning of prompts (`count_shared`), or the source."""
   tokens, inputs = prompt.tokens, prompt.inputs
   if len(tokens) == 1:
     return prompt
@@ -335,20 +342,22 @@ def shared(model: Model, prompt: Prompt) -> Prompt:
   if inputs is not None:
     return dataclasses.replace(prompt, one_source=bool((inputs == inputs[:1]).all()))
   rows = [row[:n] for row, n in zip(tokens, prompt.length.tolist(), strict=True)]
-  return dataclasses.replace(prompt, shared=begun_alike(model, rows))
+  return dataclasses.replace(prompt, shared=count_shared(model, rows))
 
 
-def begun_alike(model: Model, rows: Sequence[Int[np.ndarray, ' _']]) -> int:
-  """Returns the tokens that all rows begin with, fewer than any has: its last one is its own.
+def count_shared(model: Model, rows: Sequence[Int[np.ndarray, ' _']]) -> int:
+  """Counts the tokens that all rows begin with, without any row's last one.
 
-  The number is cut to one of few: 32, 48, 64, 96, 128, 192, ..., or to 0."""
+  The number is rounded down to 32, 48, 64, 96, 128, 192, ..., or to 0."""
   if getattr(model, 'reads_length', True) and len({len(row) for row in rows}) > 1:
     return 0
   same = len(rows[0]) - 1
   for row in rows:
     same = min(same, len(row) - 1)
     differs = row[:same] != rows[0][:same]
-    same = int(differs.argmax()) if differs.any() else same
-  octave = 2 ** (max(same, 1).bit_length() - 1)
-  length = octave * 3 // 2 if same >= octave * 3 // 2 else octave
-  return length if length >= LEAST_SHARED else 0
+    if differs.any():
+      same = int(differs.argmax())
+  if same < LEAST_SHARED:
+    return 0
+  octave = 2 ** (same.bit_length() - 1)
+  return octave * 3 // 2 if same >= octave * 3 // 2 else octave

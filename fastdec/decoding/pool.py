@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from fastdec.decoding.inputs import begun_alike, prompt_of
+from fastdec.decoding.inputs import count_shared, make_prompt
 from fastdec.decoding.law import LawMaker
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.request import Request, Settings, prepare_each
@@ -150,7 +150,7 @@ def decode_list(
   sizes = request.choose_sizes(ladders, int(lengths.max()))
   if sizes.ladders.joint:
     is_long = len(sources) >= LEAST_POOLFULS * rows
-    if is_long or begun_alike(module, sources) >= LONG_SHARED:
+    if is_long or count_shared(module, sources) >= LONG_SHARED:
       own = dataclasses.replace(BATCH, outputs=ladders.outputs)
       sizes = request.choose_sizes(own, int(lengths.max()))
 
@@ -185,7 +185,7 @@ class _Pool:
     sizes = self.sizes.bound(width)
     alike = 0  # tokens that all prompts of the group begin with
     if model.start_id is None and request.mesh is None and not is_joint:
-      alike = begun_alike(model, [self.sources[i] for i in group])
+      alike = count_shared(model, [self.sources[i] for i in group])
     filler = self.sources[group[0]][: alike + 1]
 
     # Fillers take all places of a small pool that are left: one program runs in any case.
@@ -255,7 +255,7 @@ class _Pool:
       source = filler if index == NOBODY else self.sources[index]
       lengths[row] = len(source)
       inputs[row, : lengths[row]] = source
-    prompt = prompt_of(model, inputs, lengths if model.start_id is None else None, None)
+    prompt = make_prompt(model, inputs, lengths if model.start_id is None else None, None)
     limit = request.limit[indices.clip(0)].astype(np.int32)
     prompt = dataclasses.replace(prompt, limit=limit, empty=prompt.empty | is_filler)
     if self.sizes.ladders.joint:  # whose fillers take no time to read

@@ -53,7 +53,7 @@ class Prompt:
   limit: Int[HostArray, ' b'] | None = None
   # tokens after the widest prompt that caches have slots for (`sizes`); None: for all
   slots: int | None = struct.static(default=None)
-  # tokens that all rows begin with, fewer than any row has (`inputs.shared`)
+  # tokens that all rows begin with, fewer than any row has (`inputs.find_shared`)
   shared: int = struct.static(default=0)
   one_source: bool = struct.static(default=False)  # all rows have the same inputs
   chunk: int = struct.static(default=256)  # tokens read at once, at most

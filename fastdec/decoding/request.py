@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from fastdec.decoding.inputs import (
+  check_limit,
   check_prompt_positions,
-  limit_of,
-  prompt_of,
-  row_keys,
-  unpadded_rows,
-  without_left_pads,
+  drop_left_pads,
+  make_prompt,
+  make_row_keys,
+  split_rows,
 )
 from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.protocol import Prompt
@@ -96,7 +96,7 @@ def prepare(
   """Returns the request, and the prompt of its rows, whose arrays are NumPy's; see `decode`."""
   check_model(model, params)
   check_strategy(strategy)
-  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
+  prompt = make_prompt(model, inputs, prompt_lengths, prefix)
   request = _check_settings(model, params, strategy, len(prompt.tokens), settings)
   prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
   check_prompt_positions(model, prompt, request.max_len)
@@ -112,8 +112,8 @@ def prepare_each(
   check_strategy(strategy)
   name = 'prompt' if model.start_id is None else 'source'
   sources = []
-  for i, row in enumerate(unpadded_rows('inputs', inputs, source_words(model))):
-    sources.append(without_left_pads(model, name, i, row))
+  for i, row in enumerate(split_rows('inputs', inputs, source_words(model))):
+    sources.append(drop_left_pads(model, name, i, row))
     if name == 'prompt' and not len(sources[i]):
       raise UserError(f'prompt {i} is empty: give at least one token')
   request = _check_settings(model, params, strategy, len(sources), settings)
@@ -129,7 +129,7 @@ def prepare_each(
     longest_text = int((lengths + request.limit).argmax())
     pairs = {(longest, longest), (longest_text, longest_text)}
   for source, row in pairs:
-    prompt = prompt_of(model, sources[source][None], None, None)
+    prompt = make_prompt(model, sources[source][None], None, None)
     prompt = dataclasses.replace(prompt, limit=request.limit[row : row + 1].astype(np.int32))
     check_prompt_positions(model, prompt, int(request.limit[row]))
     strategy.check(model, prompt, int(request.limit[row]))
@@ -149,20 +149,20 @@ def _check_settings(
     if max_len is not None:
       raise UserError('max_len and max_new_tokens are two names of one number: give one of them')
     max_len = settings.max_new_tokens
-  limit = limit_of(model, max_len)
+  limit = check_limit(model, max_len)
   check_one_per_row('max_len', limit, rows)
   sampling = getattr(strategy, 'sampling', None)
   if isinstance(sampling, Sampling):
     sampling.check_rows(rows)
   processors, constraint = settings.processors, settings.constraint
-  ended = ended_by(model, processors)
-  laws = laws_of(ended, strategy, rows, processors, constraint, settings.logprobs)
+  ended = with_ends(model, processors)
+  laws = make_laws(ended, strategy, rows, processors, constraint, settings.logprobs)
   return Request(
     model=model,
     target=Bound(ended, params, laws),
     strategy=strategy,
     limit=np.full(rows, limit),
-    keys=None if settings.key is None else row_keys(settings.key, rows),
+    keys=None if settings.key is None else make_row_keys(settings.key, rows),
     logprobs=int(settings.logprobs),
     ruled_by=ruled_by(strategy, constraint, processors),
     # A look at every leaf takes a noticeable part of a short text's time.
@@ -181,7 +181,7 @@ def ruled_by(strategy: Any, *makers: Any) -> tuple[str, ...]:
   return (*names, *getattr(strategy, 'rules_out', ()))
 
 
-def ended_by(model: Model, processors: Any) -> Model:
+def with_ends(model: Model, processors: Any) -> Model:
   """Returns the model with the processors' ends in place of its own, if they have other ones.
 
   Raises:
@@ -202,7 +202,7 @@ def ended_by(model: Model, processors: Any) -> Model:
   return dataclasses.replace(whole, config=config, **own)
 
 
-def laws_of(
+def make_laws(
   model: Model, strategy: Any, rows: int, processors: Any, constraint: Any, logprobs: Any
 ) -> tuple[Law, ...]:
   """Returns the changes of a model's law that a caller wants, in the order in which they apply.

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.inputs import shared
+from fastdec.decoding.inputs import find_shared
 from fastdec.decoding.protocol import LOGPROB_FIELDS, Decoded, Prompt, check_finite, listed
 from fastdec.decoding.request import Request, Settings, prepare
 from fastdec.decoding.score import add_logprobs
@@ -160,7 +160,7 @@ class Run:
     run.owners, run._lengths = np.arange(rows), np.asarray(prompt.length)
     prompt = run.sizes.begin(prompt)
     if request.mesh is None and not run.sizes.ladders.joint:
-      prompt = shared(request.target.module, prompt)
+      prompt = find_shared(request.target.module, prompt)
     run.prompt, keys = place_rows((prompt, request.keys), request.mesh)
     run._coming = Coming(run.prompt, keys)
     return run

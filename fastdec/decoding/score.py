@@ -10,7 +10,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
-from fastdec.decoding.inputs import check_prompt_positions, ids_of, numbers_of, prompt_of, shared
+from fastdec.decoding.inputs import (
+  check_prompt_positions,
+  find_shared,
+  make_prompt,
+  pad_ids,
+  read_numbers,
+)
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import LOGPROB_FIELDS, Decoded, Draft, Prompt
@@ -67,8 +73,8 @@ def score(
   """
   check_model(model, params)
   top = check_logprobs(model, logprobs)
-  targets, own_lengths = ids_of('targets', targets, model.vocab_size, model.pad_id)
-  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
+  targets, own_lengths = pad_ids('targets', targets, model.vocab_size, model.pad_id)
+  prompt = make_prompt(model, inputs, prompt_lengths, prefix)
   b, t = targets.shape
   if len(prompt.tokens) != b or t < 1:
     rows = len(prompt.tokens)
@@ -83,14 +89,14 @@ def score(
     is_end = np.isin(targets, model.eos_ids)
     lengths = np.minimum(np.where(is_end.any(1), is_end.argmax(1) + 1, t), whole)
   else:
-    lengths = numbers_of('target_lengths', target_lengths, f'{b} numbers')
+    lengths = read_numbers('target_lengths', target_lengths, f'{b} numbers')
   fits = lengths.shape == (b,) and lengths.dtype.kind in 'iu'
   if not fits or (lengths < 0).any() or (lengths > whole).any():
     most = t if (whole == t).all() else "their target's own length"
     raise UserError(f'target_lengths must be {b} numbers from 0 to {most}, not {lengths.tolist()}')
 
   mesh = mesh_of(params)
-  prompt = prompt if mesh else shared(model, prompt)
+  prompt = prompt if mesh else find_shared(model, prompt)
   rows = (prompt, jnp.asarray(targets, jnp.int32), jnp.asarray(lengths, jnp.int32))
   with using(mesh):
     return _score(model, params, *place_rows(rows, mesh), top)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.inputs import make_prompt
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.sampling import Sampling, argmax
 from fastdec.decoding.score import POSITIONS, read_targets
@@ -39,7 +39,7 @@ def betas(
     texts: the target's output.
     temperature: of both laws; 0 compares their most likely words.
   """
-  prompt = prompt_of(target[0], inputs, None, None)
+  prompt = make_prompt(target[0], inputs, None, None)
   betas_bt = _betas(
     Bound(*target),
     Bound(*draft),

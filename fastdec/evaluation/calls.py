@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop, while_loop
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.loop import DecodeState
 from fastdec.decoding.protocol import Draft
 from fastdec.decoding.rules.matching import Exact
@@ -94,7 +94,7 @@ class Calls:
 
     Caches have the slots that `fd.decode` starts with, and nothing is padded."""
     strategy = Drafted(drafter)
-    _, prompt, _ = checked(target.module, inputs, None, None, max_len, None)
+    _, prompt, _ = check_inputs(target.module, inputs, None, None, max_len, None)
     ladders = exact_widths(prompt, max_len)
     prompt = Sizes.choose(ladders, target.module, strategy, max_len, max_len).begin(prompt)
     state = begin(target, strategy, prompt, None, max_len)
@@ -221,7 +221,7 @@ def decode_repeatedly(
     UserError: as `fd.decode`.
   """
   model = target.module
-  max_len, prompt, keys = checked(model, inputs, None, None, max_len, key)
+  max_len, prompt, keys = check_inputs(model, inputs, None, None, max_len, key)
   strategy.check(model, prompt, max_len)
   sizes = Sizes.choose(BATCH, model, strategy, max_len, max_len)
   prompt = dataclasses.replace(sizes.begin(prompt), slots=None)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec.decoding.decode import decode
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.errors import UserNote
 from fastdec.heads.block import BlockNetwork
@@ -55,7 +55,7 @@ def check_draft(
     UserError: the draft's sizes do not fit the target, or the inputs cannot be decoded.
   """
   check_target(Bound(*draft), model)
-  max_len, prompt, _ = checked(model, inputs, prompt_lengths, None, tokens, None)
+  max_len, prompt, _ = check_inputs(model, inputs, prompt_lengths, None, tokens, None)
   out = decode(model, params, inputs, Greedy(), prompt_lengths, max_len=max_len)
   before, written = np.asarray(prompt.length), np.asarray(out.lengths)
   text = np.full((len(before), prompt.tokens.shape[1] + max_len), model.pad_id, np.int32)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.decode import decode
-from fastdec.decoding.inputs import ids_of, prompt_of
+from fastdec.decoding.inputs import make_prompt, pad_ids
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
@@ -72,8 +72,8 @@ def replay(
     strategy = strategy.with_sampling(None)
   if isinstance(texts, Decoded):
     texts = [texts.written(row) for row in range(len(texts.lengths))]
-  prompt = prompt_of(model, inputs, prompt_lengths, prefix)
-  tokens, _ = ids_of('texts', texts, model.vocab_size, model.pad_id)
+  prompt = make_prompt(model, inputs, prompt_lengths, prefix)
+  tokens, _ = pad_ids('texts', texts, model.vocab_size, model.pad_id)
   if len(prompt.tokens) != len(tokens):
     raise UserError(f'{len(tokens)} texts for {len(prompt.tokens)} inputs: give one for each')
 

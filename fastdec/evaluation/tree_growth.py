@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.inputs import make_prompt
 from fastdec.decoding.methods.heads import head_logits
 from fastdec.decoding.protocol import Decoded, Prompt
 from fastdec.decoding.score import POSITIONS, read_targets
@@ -64,7 +64,7 @@ def rank_guesses(
     inputs, prompt_lengths: as in `decode`.
     texts: the target's output; greedy output shows what exact acceptance would take.
   """
-  prompt = prompt_of(target[0], inputs, prompt_lengths, None)
+  prompt = make_prompt(target[0], inputs, prompt_lengths, None)
   ranks = np.asarray(_ranks(Bound(*target), Bound(*heads), prompt, jnp.asarray(texts.tokens)))
   lengths = np.asarray(texts.lengths)
   place = np.arange(ranks.shape[1])[:, None]

@@ -24,7 +24,7 @@ from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.pool import Finished, decode_list
 from fastdec.decoding.protocol import finish_reason, promise_of
-from fastdec.decoding.request import Settings, ended_by
+from fastdec.decoding.request import Settings, with_ends
 from fastdec.decoding.run import start
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
@@ -227,7 +227,7 @@ class Generator:
       text.seconds = time.perf_counter() - started
       if by_call and text.is_stopped:
         break
-    model = ended_by(self.model, decoding.processors)
+    model = with_ends(self.model, decoding.processors)
     outputs = [text.finish(model, bool(logprobs)) for text in texts]
     return outputs[0] if is_one else outputs
 

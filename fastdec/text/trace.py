@@ -30,7 +30,7 @@ from safetensors.numpy import save_file
 
 from fastdec import folders, struct
 from fastdec.decoding.description import describe
-from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.inputs import make_row_keys
 from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
 from fastdec.decoding.request import Settings
 from fastdec.decoding.run import start
@@ -251,7 +251,7 @@ def trace(
   texts, calls, call_ends = [], [], []
   keys, own_key = None, None
   if key is not None:
-    keys = row_keys(key, len(prompts))
+    keys = make_row_keys(key, len(prompts))
   for i, ids in enumerate(prompts):
     if keys is not None:
       own_key = keys[i : i + 1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdec.decoding.inputs import row_keys, unpadded_rows
+from fastdec.decoding.inputs import make_row_keys, split_rows
 from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
@@ -44,7 +44,7 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   count = max(len(order) // rows, 1)
   all_keys: Any = None
   if key is not None:
-    all_keys = row_keys(key, len(prompts))
+    all_keys = make_row_keys(key, len(prompts))
   batches = []
   for chosen in np.resize(order, (count, rows))[:MOST]:
     # Pad texts to the common width; pictures have one shape already.
@@ -64,7 +64,7 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
 
 def _read_texts(model: Model, inputs: Any) -> list[np.ndarray]:
   """Returns the different texts, except the few long ones that would widen all the padding."""
-  prompts = _leave_out_repeats(unpadded_rows('inputs', inputs, source_words(model)))
+  prompts = _leave_out_repeats(split_rows('inputs', inputs, source_words(model)))
   lengths = np.array([len(prompt) for prompt in prompts])
   if not lengths.all():
     raise UserError('a prompt is empty: give at least one token')

@@ -18,7 +18,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.inputs import make_prompt
 from fastdec.decoding.protocol import Accepted
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.score import read_targets
@@ -160,7 +160,9 @@ def exact_law() -> dict[tuple[int, ...], float]:
   """{text: probability} of TOKENS tokens, or fewer where they end, by one call on each text."""
   model, params = target()
   most = LAW['top_k'] ** (TOKENS - 1)
-  prompt = jax.tree.map(jnp.asarray, prompt_of(model, np.repeat(BEHIND, most, axis=0), None, None))
+  prompt = jax.tree.map(
+    jnp.asarray, make_prompt(model, np.repeat(BEHIND, most, axis=0), None, None)
+  )
   scores = jax.jit(lambda texts: model.unembed(params, read_targets(model, params, prompt, texts)))
   law, texts = {}, {(): 1.0}
   for length in range(TOKENS):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.inputs import prompt_of
+from fastdec.decoding.inputs import make_prompt
 from fastdec.decoding.pool import decode_each
-from fastdec.decoding.request import prepare
+from fastdec.decoding.request import Settings, prepare
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -45,22 +45,22 @@ def lists(prompt):
 ], ids=['lists', 'tuples', 'arrays'])  # fmt: skip
 def test_rows_of_several_lengths_are_padded(rows):
   tokens, lengths = [[3, 4, 0], [5, 0, 0], [6, 7, 8]], [2, 1, 3]
-  assert lists(prompt_of(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
-  assert lists(prompt_of(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
+  assert lists(make_prompt(MODEL, rows, None, None)) == (None, tokens, lengths, [False] * 3)
+  assert lists(make_prompt(MODEL, rows, [1, 1, 2], None)) == (None, tokens, [1, 1, 2], [False] * 3)
   sources = [[3, 4, 2], [5, 2, 2], [6, 7, 8]]  # with the model's own pad id
-  assert lists(prompt_of(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
+  assert lists(make_prompt(ENDLESS, rows, None, None)) == (sources, [[0]] * 3, [1] * 3, [False] * 3)
 
 
 def test_prefixes_of_several_lengths_are_padded():
   """They follow the start token, 0. A prefix may be empty, and so may a source."""
-  prompt = prompt_of(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
+  prompt = make_prompt(ENDLESS, [[3, 4], [5, 6], []], None, [[7], [], [8, 9]])
   assert lists(prompt) == (
     [[3, 4], [5, 6], [2, 2]],
     [[0, 7, 2], [0, 2, 2], [0, 8, 9]],
     [2, 1, 3],
     [False, False, True],
   )
-  cut = prompt_of(ENDLESS, [[3, 4], [5, 6]], [0, 1], [[7, 8], [9]])
+  cut = make_prompt(ENDLESS, [[3, 4], [5, 6]], [0, 1], [[7, 8], [9]])
   assert cut.length.tolist() == [1, 2]
 
 
@@ -93,7 +93,7 @@ SAME = Transformer(TransformerConfig(vocab_size=13, eos_ids=(2,), pad_id=2, **SI
 )
 def test_a_pad_that_ends_texts_too_is_an_end_once(sources, read):
   """In a list all ids of a row count. In an array the ids after a row's end are padding."""
-  prompt = prompt_of(SAME, sources, None, None)
+  prompt = make_prompt(SAME, sources, None, None)
   assert prompt.inputs.tolist() == read
   assert prompt.empty.tolist() == [max(row) <= 2 for row in read]
   assert prompt.source_length(SAME).tolist() == [sum(id >= 0 for id in row) for row in read]
@@ -131,7 +131,7 @@ def test_sources_whose_pad_is_their_end_decode_as_alone(strategy):
 def test_a_pad_within_a_source_is_a_token_like_others():
   model = Transformer(TransformerConfig(vocab_size=13, eos_ids=(1,), pad_id=0, **SIZES))
   source = [7, 9, 0, 12, 0, 0, 3, 1]
-  prompt = prompt_of(model, [source, [5, 1]], None, None)
+  prompt = make_prompt(model, [source, [5, 1]], None, None)
   _, mask = model.unpadded(jnp.asarray(prompt.inputs))
   assert mask.tolist() == [[True] * 8, [True] * 2 + [False] * 6]
   assert prompt.source_length(model).tolist() == [8, 2]
@@ -145,9 +145,7 @@ def test_a_pad_within_a_source_is_read_as_by_transformers(shared):
 
 
 def prepared(model, inputs, strategy, processors):
-  nothing = dict.fromkeys(('prompt_lengths', 'prefix', 'key', 'constraint'))
-  how = nothing | {'max_len': 4, 'processors': processors, 'logprobs': 0}
-  return prepare(model, {}, inputs, strategy, **how)
+  return prepare(model, {}, inputs, strategy, Settings(max_len=4, processors=processors))
 
 
 def test_other_ends_change_when_a_text_ends_and_not_how_inputs_are_read():
@@ -179,28 +177,28 @@ LEFT = [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 4]]
 @pytest.mark.parametrize('kind', [list, np.array])
 def test_rows_padded_on_the_left_are_read_without_padding(kind):
   rows = ([[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 4, 0]], [4, 2, 3])
-  assert lists(prompt_of(LM_WITH_BOS, kind(LEFT), None, None))[1:3] == rows
-  assert lists(prompt_of(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
+  assert lists(make_prompt(LM_WITH_BOS, kind(LEFT), None, None))[1:3] == rows
+  assert lists(make_prompt(ENDLESS, np.where(np.array(LEFT) == 0, 2, LEFT), None, None))[0] == [
     [5, 6, 7, 8], [9, 10, 2, 2], [11, 12, 4, 2],
   ]  # fmt: skip
-  _, tokens, lengths, _ = lists(prompt_of(ENDLESS, [[3]] * 2, None, kind([[5, 6], [2, 7]])))
+  _, tokens, lengths, _ = lists(make_prompt(ENDLESS, [[3]] * 2, None, kind([[5, 6], [2, 7]])))
   assert (tokens, lengths) == ([[0, 5, 6], [0, 7, 2]], [3, 2])
   # where prompt_lengths are passed, zeros are text
   rows = [[5, 6, 7, 8], [0, 0, 9, 0], [0, 11, 12, 4]]
-  assert lists(prompt_of(LM_WITH_BOS, kind(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
+  assert lists(make_prompt(LM_WITH_BOS, kind(rows), [4, 3, 4], None))[1:3] == (rows, [4, 3, 4])
 
 
 def test_a_pad_that_may_be_text_is_read_where_it_is_one_and_refused_where_it_is_many():
-  assert lists(prompt_of(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
+  assert lists(make_prompt(MODEL, [[5, 6], [0, 7]], None, None))[1:3] == ([[5, 6], [0, 7]], [2, 2])
   for model, pad in ((MODEL, 0), (SAME, 2)):
     for rows in ([[5, 6, 7], [pad, pad, 7]], [[5, 6], [pad, pad, 7]]):
       with pytest.raises(fd.UserError, match=f'1 begins with 2 pad ids .{pad}., which may be text'):
-        prompt_of(model, rows, None, None)
+        make_prompt(model, rows, None, None)
       with pytest.raises(fd.UserError, match='1 begins with 2 pad ids'):
         decode_each(model, {}, rows, fd.Greedy(), 4)
   with pytest.raises(fd.UserError, match='prompt 1 is padded on the left by 2 ids'):
-    prompt_of(LM_WITH_BOS, LEFT, [4, 2, 3], None)
-  assert prompt_of(MODEL, [[5, 6], [0, 7]], [2, 1], None).length.tolist() == [2, 1]
+    make_prompt(LM_WITH_BOS, LEFT, [4, 2, 3], None)
+  assert make_prompt(MODEL, [[5, 6], [0, 7]], [2, 1], None).length.tolist() == [2, 1]
 
 
 def test_a_pool_reads_rows_padded_on_the_left_as_a_batch_does():

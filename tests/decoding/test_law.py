@@ -14,7 +14,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding import request
-from fastdec.decoding.request import laws_of
+from fastdec.decoding.request import make_laws
 from fastdec.evaluation.calls import Drafted
 from tests.decoding.fakes import EOS, HashHeads, Imitation, Scripted
 from tests.decoding.methods_table import LOSSLESS, METHODS, NETWORKS, VARIANTS
@@ -39,9 +39,9 @@ def of_the_root(monkeypatch):
   """A function that makes all laws wrong."""
 
   def wrong(*args):
-    return tuple(map(OfTheRoot, laws_of(*args)))
+    return tuple(map(OfTheRoot, make_laws(*args)))
 
-  return lambda: monkeypatch.setattr(request, 'laws_of', wrong)
+  return lambda: monkeypatch.setattr(request, 'make_laws', wrong)
 
 
 # Texts on trained models -----------------------------------------------------------------------

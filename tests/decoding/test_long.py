@@ -263,7 +263,7 @@ def test_beginnings_are_cut_to_few_lengths(lengths, same, shared):
   tokens = np.zeros((2, max(lengths)), np.int32)
   tokens[1, same:] = 1
   prompt = Prompt(None, tokens, np.array(lengths, np.int32), np.zeros(2, bool))
-  assert inputs.shared(HashLM(), prompt).shared == shared
+  assert inputs.find_shared(HashLM(), prompt).shared == shared
 
 
 @pytest.mark.usefixtures('in_float64')
@@ -272,7 +272,7 @@ def test_samples_of_one_source_encode_it_once():
   case = made('transformer')
   row, other = case.rows()['inputs'][:1], case.rows()['inputs'][1:2]
   same, mixed = np.repeat(row, 3, axis=0), np.concatenate([row, row, other])
-  of = lambda rows: inputs.shared(case.model, inputs.prompt_of(case.model, rows, None, None))
+  of = lambda rows: inputs.find_shared(case.model, inputs.make_prompt(case.model, rows, None, None))
   assert of(same).one_source and not of(mixed).one_source
   decode = lambda rows: fd.decode(case.model, case.params, rows, fd.Greedy(), max_len=9).tokens
   np.testing.assert_array_equal(decode(same)[:2], decode(mixed)[:2])

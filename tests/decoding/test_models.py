@@ -17,7 +17,7 @@ import pytest
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding import loop
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.models.t5 import T5
 from fastdec.struct import Bound
@@ -34,7 +34,7 @@ def programs(case):
   """Two compiled functions: the first begins to decode with a draft of some parameters, the second
   makes a step."""
   rows, target = case.rows(), Bound(case.model, case.params)
-  _, prompt, _ = checked(
+  _, prompt, _ = check_inputs(
     case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None
   )
   prompt = jax.device_put(prompt)  # for what is not compiled

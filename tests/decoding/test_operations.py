@@ -16,7 +16,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import fastdec as fd
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.prefill import SUMMED
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
@@ -100,7 +100,7 @@ def counts_of(name):
   """
   model, make = PROGRAMS[name]
   strategy, target = make(), Bound(*zeros(model))
-  _, prompt, _ = checked(model, np.full((ROWS, PROMPT), 2), None, None, MAX_LEN, None)
+  _, prompt, _ = check_inputs(model, np.full((ROWS, PROMPT), 2), None, None, MAX_LEN, None)
   # the strategy is an argument, as in `decode`, so that its parameters are not constants
   begin = lambda strategy, target, prompt: strategy.init(target, prompt, MAX_LEN, None)
   step = lambda strategy, target, state: strategy.step(target, state)

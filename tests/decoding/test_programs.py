@@ -8,7 +8,7 @@ import pytest
 import fastdec as fd
 from fastdec.decoding import pool
 from fastdec.decoding.decode import stream_blocks
-from fastdec.decoding.inputs import checked, prompt_of
+from fastdec.decoding.inputs import check_inputs, make_prompt
 from fastdec.decoding.request import Settings
 from fastdec.decoding.run import Coming, Limits, make_calls, start
 from fastdec.decoding.sizes import (
@@ -62,7 +62,7 @@ def prompts():
 def lowered(tokens):
   """The program for a prompt of `tokens` tokens."""
   params = jax.eval_shape(TINY.init, jax.random.key(0))
-  max_len, prompt, _ = checked(TINY, np.full((1, tokens), 2), None, None, 4, None)
+  max_len, prompt, _ = check_inputs(TINY, np.full((1, tokens), 2), None, None, 4, None)
   target, coming = Bound(TINY, params), Coming(prompt, None)
   return make_calls.lower(target, fd.Greedy(), None, coming, Limits(), max_len)
 
@@ -329,15 +329,15 @@ def begun(model, prompt):
 
 
 def test_padding_stays_within_the_model_s_positions():
-  wide = begun(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 33), 3), None, np.full((1, 20), 3)))
+  wide = begun(TRANSLATOR, make_prompt(TRANSLATOR, np.full((1, 33), 3), None, np.full((1, 20), 3)))
   assert wide.inputs.shape == (1, 40) and wide.tokens.shape == (1, 32)
   assert (wide.inputs[0, 33:] == 0).all() and wide.length.tolist() == [21]
-  start_alone = begun(TRANSLATOR, prompt_of(TRANSLATOR, np.full((1, 3), 3), None, None))
+  start_alone = begun(TRANSLATOR, make_prompt(TRANSLATOR, np.full((1, 3), 3), None, None))
   assert start_alone.tokens.shape == (1, 1)
 
 
 def test_pictures_keep_their_shape_and_length():
-  prompt = prompt_of(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
+  prompt = make_prompt(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
   assert begun(IMAGES, prompt) is prompt and IMAGES.fixed_length == 48
   for max_len in (48, 17):
     assert Sizes.choose(BATCH, IMAGES, fd.Greedy(), max_len, 1).most_tokens(prompt) == max_len

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.run import Coming, Limits, make_calls
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -118,7 +118,7 @@ def step_named(name):
 
 def step_of(model, strategy):
   """The instructions of the compiled loop."""
-  max_len, prompt, _ = checked(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
+  max_len, prompt, _ = check_inputs(model, np.full((1, SOURCE), 2), None, None, MAX_LEN, None)
   params = jax.eval_shape(model.init, jax.random.key(0))
   step = of_loop(
     make_calls.lower(Bound(model, params), strategy, None, Coming(prompt, None), Limits(), max_len)

@@ -14,7 +14,7 @@ from flax.traverse_util import unflatten_dict
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.run import Coming, Limits, make_calls
 from fastdec.folders import stored
 from fastdec.folders.stored import Stored
@@ -89,7 +89,7 @@ def test_no_program_casts_the_weights_of_a_model_in_half_precision(parts, tmp_pa
     there = folders.open(tmp_path / 'model')
     strategy = fd.Blockwise((there.heads, there.head_params(as_stored=as_stored)))
     loaded = there.params(as_stored=as_stored)
-    max_len, prompt, _ = checked(there.model, [[3, 4, 1]], None, None, 4, None)
+    max_len, prompt, _ = check_inputs(there.model, [[3, 4, 1]], None, None, 4, None)
     coming = Coming(prompt, None)
     target = Bound(there.model, loaded)
     text = make_calls.lower(target, strategy, None, coming, Limits(), max_len).as_text()

@@ -14,7 +14,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.request import laws_of
+from fastdec.decoding.request import make_laws
 from fastdec.laws.automaton import END, NOWHERE, make_automaton
 from fastdec.laws.json_schema import write_expression
 from fastdec.laws.syntax import remove_anchors
@@ -391,7 +391,7 @@ def test_a_constraint_for_a_different_vocabulary_is_refused():
   with pytest.raises(fd.UserError, match='needs an end token'):
     decoded(fd.Greedy(), model=dataclasses.replace(MODEL, eos_ids=()))
   with pytest.raises(fd.UserError, match="constraint='a' is none"):
-    laws_of(MODEL, fd.Greedy(), 3, None, 'a', 0)
+    make_laws(MODEL, fd.Greedy(), 3, None, 'a', 0)
   with pytest.raises(fd.UserError, match='needs the bytes of all tokens'):
     fd.Constraint.regex('a', object())
 

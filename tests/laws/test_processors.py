@@ -13,7 +13,7 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.law import Emitted, begin, change, observe
 from fastdec.decoding.protocol import Draft, Prompt
-from fastdec.decoding.request import ended_by
+from fastdec.decoding.request import with_ends
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation.calls import Drafted
@@ -246,7 +246,7 @@ def test_scores_of_the_first_steps_are_those_of_transformers(shared):
     expected = np.load(shared / f'reference/generation/llama_tiny/expected_{name}.npz')
     if 'scores' not in expected:
       continue
-    ended, tokens = ended_by(model, fd.Processors.of(settings)), expected['greedy'][:, :4]
+    ended, tokens = with_ends(model, fd.Processors.of(settings)), expected['greedy'][:, :4]
     text = np.concatenate([expected['prompt'], tokens], axis=1)
     scores = scores_of(ended, params, text, settings)
     ends = np.isin(tokens, ended.eos_ids).cumsum(1) - np.isin(tokens, ended.eos_ids)

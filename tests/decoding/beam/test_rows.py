@@ -71,7 +71,7 @@ def test_a_prefix_is_followed_and_not_repeated(made):
 
 
 def search_state(target, strategy, steps):
-  prompt = fd.decoding.inputs.checked(target.module, SOURCES, None, None, 9, None)[1]
+  prompt = fd.decoding.inputs.check_inputs(target.module, SOURCES, None, None, 9, None)[1]
   state = jax.jit(lambda prompt: strategy.init(target, prompt, 9, None))(prompt)
   step = jax.jit(lambda state: strategy.step(target, state))
   for _ in range(steps):
@@ -118,7 +118,7 @@ def test_memory_is_not_copied_for_each_beam(made):
   model, params = made
   strategy, target, width = Beam(5), Bound(model, params), 13
   source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))
-  prompt = fd.decoding.inputs.checked(model, source, None, None, 9, None)[1]
+  prompt = fd.decoding.inputs.check_inputs(model, source, None, None, 9, None)[1]
   state = jax.eval_shape(lambda prompt: strategy.init(target, prompt, 9, None), prompt)
   assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.memory))
   assert all(leaf.shape[0] == 5 * len(SOURCES) for leaf in jax.tree.leaves(state.cache.own))

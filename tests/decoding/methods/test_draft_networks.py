@@ -16,7 +16,7 @@ import pytest
 
 import fastdec as fd
 from fastdec import struct
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -85,7 +85,7 @@ def test_a_drafter_remembers_what_one_would_that_begins_behind_the_text_so_far(n
   of, make = REMEMBERING[name]
   case, strategy = made(of), make(of)
   target, rows = Bound(case.model, case.params), case.rows()
-  _, prompt, _ = checked(
+  _, prompt, _ = check_inputs(
     case.model, rows['inputs'], rows.get('prompt_lengths'), None, MAX_LEN, None
   )
   prompt = dataclasses.replace(
@@ -124,7 +124,9 @@ def test_a_static_tree_has_the_same_guesses_at_any_temperature():
     block('lm with windows', markov=0, candidates=None),
   )
   rows = case.rows()
-  _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
+  _, prompt, _ = check_inputs(
+    case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None
+  )
   guesses = []
   for temperature in (0.0, 1.0):
     strategy = fd.BlockDraft(draft, choices=tree, sampling=fd.Sampling(temperature))
@@ -143,7 +145,9 @@ def test_a_block_is_the_best_path_over_all_of_its_words(words):
     }
   target, strategy = Bound(case.model, case.params), fd.BlockDraft((module, params))
   rows = case.rows()
-  _, prompt, _ = checked(case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None)
+  _, prompt, _ = check_inputs(
+    case.model, rows['inputs'], rows['prompt_lengths'], None, MAX_LEN, None
+  )
   root = jnp.array([4, 2, 5], jnp.int32)
 
   @jax.jit

@@ -6,7 +6,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding import loop
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.methods.jacobi import JacobiDrafter
 from fastdec.decoding.rules.matching import Exact
 from fastdec.struct import Bound
@@ -31,7 +31,7 @@ def test_guesses_are_the_model_s_choices_in_the_call_before():
       out = fd.decode(case.model, case.params, texts, fd.Greedy(), max_len=1)
       return np.asarray(out.tokens)[:, 0].tolist()
 
-    _, begun, _ = checked(case.model, [prompt], None, None, MAX_LEN, None)
+    _, begun, _ = check_inputs(case.model, [prompt], None, None, MAX_LEN, None)
     begun = jax.device_put(begun)  # for what is not compiled
     state = jax.jit(lambda: loop.init(target, drafter, Exact(), begun, MAX_LEN, None))()
     step = jax.jit(lambda state: loop.step(target, drafter, Exact(), state))

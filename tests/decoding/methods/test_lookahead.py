@@ -17,7 +17,7 @@ from scipy.stats import chisquare
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding import loop
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.methods import lookahead
 from fastdec.decoding.methods.lookahead import Ahead, LookaheadDrafter
 from fastdec.decoding.methods.ngrams import NONE, Log, cut_ngrams, merge
@@ -256,7 +256,7 @@ def test_calls_are_those_of_the_paper(sizes, learns_text):
   reference = Reference(predict, prompt, **settings, learns_text=learns_text)
   drafter = filled(reference, **settings, reads_prompt=learns_text, reads_text=learns_text)
   target, rule = Bound(model, params), NoBonus(ngram - 1)
-  _, begun, _ = checked(model, [reference.text[:-1]], None, None, max_len, None)
+  _, begun, _ = check_inputs(model, [reference.text[:-1]], None, None, max_len, None)
   begun = jax.device_put(begun)  # for what is not compiled
   state = jax.jit(lambda: loop.init(target, drafter, rule, begun, max_len, None))()
   step = jax.jit(lambda state: loop.step(target, drafter, rule, state))

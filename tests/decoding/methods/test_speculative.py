@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.inputs import checked
+from fastdec.decoding.inputs import check_inputs
 from fastdec.struct import Bound
 from tests.decoding.fakes import NEVER, HashLM, Imitation, truths
 
@@ -80,7 +80,7 @@ def test_a_draft_of_another_vocabulary_size(words):
   np.testing.assert_array_equal(out.tokens, EXPECTED)
   assert out.mean_block_size > (3 if words == 15 else 1.3)
   target = Bound(HashLM(suppressed_ids=(0, 5)), {})
-  _, prompt, keys = checked(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
+  _, prompt, keys = check_inputs(target.module, PROMPTS, LENGTHS, None, 4, jax.random.key(0))
   sampling = dataclasses.replace(strategy, sampling=fd.Sampling(30.0))
 
   @jax.jit
@@ -96,7 +96,7 @@ def test_a_draft_of_another_vocabulary_size(words):
 
 def test_the_draft_begins_with_its_own_start_token():
   target = Bound(HashLM(start_id=5), {})
-  _, prompt, _ = checked(target.module, PROMPTS[:1], None, None, 4, None)
+  _, prompt, _ = check_inputs(target.module, PROMPTS[:1], None, None, 4, None)
   strategy = fd.Speculative((HashLM(start_id=3), {}))
   state = jax.jit(lambda prompt: strategy.init(target, prompt, 4, None))(prompt)
   assert state.drafter.cache.layers[0].v[0, 0, 0, 0] == (3 + 7) * 5 * 13
