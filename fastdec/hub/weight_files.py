@@ -164,7 +164,7 @@ def check_place(folder: pathlib.Path) -> None:
   weights = sorted(file.name for file in folder.glob('*.safetensors'))
   if weights:
     raise UserError(
-      f'{folder} has {list_names(weights)}, but no config.json: copy it there from where the model'
+      f'{folder} has no config.json for {list_names(weights)}: copy it there from where the model'
       ' came'
     )
 

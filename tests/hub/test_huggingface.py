@@ -291,7 +291,7 @@ LAYOUTS = [  # files of a folder without config.json, and words of the sentence
    r"in its authors' own layout \(consolidated\.safetensors, params\.json\), which"),
   (['models--a--b/snapshots/1/config.json'], r"the cache of Hugging Face's hub, with a/b: give"),
   (['1/config.json', '2/config.json'], r'but \S*/1, \S*/2 have: give one of these folders'),
-  (['model.safetensors'], r'has model\.safetensors, but no config\.json: copy it there'),
+  (['model.safetensors'], r'has no config\.json for model\.safetensors: copy it there'),
   (['a.txt'], r'has no config\.json: give the workdir of a run, or a Hugging Face folder'),
 ]  # fmt: skip
 
