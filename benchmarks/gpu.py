@@ -246,7 +246,7 @@ def translator(out: pathlib.Path, text: str, batches: list[int], smoke: bool) ->
   texts = [tokens[:length] for tokens, length in zip(own.tokens, own.lengths, strict=True)]
   sizes = {'vocab_size': model.vocab_size, 'd_target': d, 'k': 8, 'markov': 64}
   network = block.BlockNetwork(layers=start.layers_like(model, 1), **sizes)
-  fresh = start.begin(network, base, jax.random.key(1), 'target', None)
+  fresh = start.start_params(network, base, jax.random.key(1), 'target', None)
   task = tasks.frozen_draft_task(base, Bound(network, fresh), losses.DraftLoss(anchors=16))
   written = tokens.TokenPairs(pairs.source, tokens.Ragged.of(texts))
   learnt, row = train('block draft', task, written, 60)

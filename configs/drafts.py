@@ -43,10 +43,11 @@ from configs import presets
 from experiments.drafters import LOSSES, Drafters, TableConfig, drafters
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
-from experiments.lab.networks import BlockConfig, EagleConfig, HeadsOnBase, NetworkOnBase
+from experiments.lab.networks import HeadsOnBase, NetworkOnBase
 from experiments.lab.own import DistillConfig
 from experiments.lab.text import TextConfig
 from experiments.lab.train import HeadsConfig
+from fastdec.training.drafts.settings import BlockConfig, EagleConfig
 from fastdec.training.run import RunConfig
 
 PAPER = Paper(

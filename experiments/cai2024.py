@@ -38,6 +38,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
 from fastdec.struct import Bound
+from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import dev_loss
 from fastdec.training.run import RunConfig
 
@@ -70,7 +71,7 @@ class Heads:
   decay: Annotated[float, Between(1e-6, 1)] = 0.8  # by which each later head's loss is multiplied
   # of the loss, the model's share where it learns too: 1 to 0.2 (1 + 0.8 + ...)
   p1_share: Annotated[float, Between(1e-6, 1 - 1e-6)] = 0.6
-  # settings of `train.heads`, the same for every run: a minibatch trains all heads, at all places
+  # settings of `train_heads`, the same for every run: a minibatch trains all heads, at all places
   draw: ClassVar[str] = 'all'
   anchors: ClassVar[int] = 0
 
@@ -195,7 +196,7 @@ def heads(
     data = dataclasses.replace(data, mixed=c.text == 'mixed')
   return work.stage(
     stage,
-    train.heads,
+    train_heads,
     base=base,
     heads=c.heads,
     k=c.heads.depth + 1,

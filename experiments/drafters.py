@@ -23,7 +23,7 @@ import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.bench import FEW, Bench, Texts
 from experiments.lab.compare import count_all, count_tokens, join_texts
-from experiments.lab.networks import SAMPLE, BlockConfig, EagleConfig, check_kind, network
+from experiments.lab.networks import check_kind
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row
@@ -47,6 +47,8 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
+from fastdec.training.drafts.settings import BlockConfig, EagleConfig
+from fastdec.training.drafts.trainer import SAMPLE, train_heads, train_network
 from fastdec.training.log import read_metrics
 from fastdec.training.run import RunConfig
 
@@ -242,12 +244,12 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
   same |= {'base': base, 'run': c.train, 'data': data, 'order': train.seed_of(c.seed, 'order')}
   if name in HEADS:
     heads, k = dataclasses.replace(c.table.heads, **HEADS[name]), c.table.gamma + 1
-    folder = work.stage(name, train.heads, heads=heads, k=k, together=False, **same)
+    folder = work.stage(name, train_heads, heads=heads, k=k, **same)
   else:
     settings = c.table.eagle if name.startswith('eagle') else c.table.block
     draft = dataclasses.replace(settings, **NETWORKS[name])
     loss = dataclasses.replace(c.loss, **LOSSES.get(name, {}))
-    folder = work.stage(name, network, draft=draft, loss=loss, **same)
+    folder = work.stage(name, train_network, draft=draft, loss=loss, **same)
   return Trained(name, folder, c.train, data)
 
 

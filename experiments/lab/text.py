@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Array, Int
 
-from experiments.lab.train import Count, Rows, Zero, author_of, without_heads
+from experiments.lab.train import Count, Rows, Zero, author_of
 from fastdec import folders
 from fastdec.data.text.caching import make_tokenizer, make_tokens, make_union
 from fastdec.data.text.corpus import Corpus, TextData, open_text
@@ -30,7 +30,11 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import read_json
+from fastdec.heads.transformed import without_heads
 from fastdec.models.api import Model, Params, source_pad
+from fastdec.models.taps import Taps
+from fastdec.struct import Bound
+from fastdec.training.drafts.trainer import read_trunk
 
 Split = Literal['train', 'dev']  # of a model's text
 RECORD = 'config.json'
@@ -148,6 +152,12 @@ class Text:
     """Parameters to begin with."""
     return model.init(key)
 
+  def read_base(self, folder: pathlib.Path) -> Bound:
+    """Returns the base of a run, without heads; see `check_base`."""
+    base = read_trunk(folder)
+    self.check_base(folder)
+    return base
+
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where the model of a run has other pieces than this text: then it was
     trained on other text."""
@@ -171,6 +181,23 @@ class Text:
       return parts[0]
     pieces = _sha256(self.tokenizer.model_proto)
     return make_union(parts, config.key, pieces, max_length, cache_dir=config.cache)
+
+  def save(self, folder: pathlib.Path, base: Bound, heads: Any = None) -> None:
+    """Writes a model, perhaps with heads, as the result of a training."""
+    path = self.tokenizer_path
+    folders.save(base.module, base.params, folder / 'model', heads, tokenizer=path)
+
+  def written_words(self) -> Int[np.ndarray, ' n']:
+    """All tokens of the training text that a draft would guess."""
+    return self.tokens('train', self.config.row_length).target.tokens
+
+  def draft_batches(self) -> list[Any]:
+    """Batches on which drafts are evaluated: what the base writes, if it has written some."""
+    return self.dev_batches(self.own_dev() if self.config.own else None)
+
+  def with_states(self, folder: pathlib.Path, target: Bound, taps: Taps) -> 'Text':
+    """Returns itself: a base reads its text again in each step."""
+    return self
 
   def own_dev(self) -> TokenPairs:
     """Ids that the model itself writes for the dev sources, from the first folder of `own`.

@@ -1,5 +1,5 @@
-"""Trainings as stages, and their settings: a base model, and heads on it. The base stays as it is,
-or learns along with the heads.
+"""The training of a base as a stage, and settings that trainings share. Drafters on a finished base
+are trained by fastdec/training/drafts/trainer.py.
 
   base = stage(root, 'base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
 
@@ -26,14 +26,14 @@ from fastdec.fields import Count as Count
 from fastdec.fields import Seed as Seed
 from fastdec.fields import Zero as Zero
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.heads.transformed import Transformed
 from fastdec.kernels.sharding import MeshConfig, check_rows
 from fastdec.models.api import Model, Params
-from fastdec.training.losses import dev_loss, head_accuracy
+from fastdec.struct import Bound
+from fastdec.training.losses import dev_loss
 from fastdec.training.run import Rows as Rows
-from fastdec.training.run import RunConfig, carry_out
+from fastdec.training.run import RunConfig, Training, carry_out
 from fastdec.training.stage import inputs_of
-from fastdec.training.state import base_task, finetuned_heads_task, frozen_heads_task
+from fastdec.training.state import base_task
 
 Regime = Literal['regular', 'distil', 'finetune', 'both']
 DISTILLED = ('distil', 'both')  # regimes that train on a teacher's translations
@@ -153,92 +153,20 @@ def base(
     task = base_task(module, run.label_smoothing)
     task = dataclasses.replace(task, init=functools.partial(material.fresh, module))
   else:
-    trunk, params = trunk_of(start, material)
+    trunk, params = material.read_base(start)
     if trunk != module:
       raise UserError(f'{start} holds another model than this config means: give one of its sizes')
     task = base_task(module, run.label_smoothing, params)
   batches = material.train_batches(run.rows, seed if order is None else order)
 
   def save(params: Params) -> None:
-    folders.save(module, params, folder / 'model', tokenizer=material.tokenizer_path)
+    material.save(folder, Bound(module, params))
 
   def evaluate(params: Params) -> dict[str, float]:
     return dev_loss(module, params, dev)
 
-  carry_out(folder, task, batches, run, [module], evaluate, save, seed, mesh)
-
-
-def heads(
-  folder: pathlib.Path,
-  *,
-  base: pathlib.Path,
-  heads: Any,
-  k: int,
-  together: bool,
-  run: RunConfig,
-  data: Any,
-  seed: int,
-  order: int,
-  mesh: MeshConfig = MeshConfig(),
-) -> None:
-  """Trains heads on a finished base, which stays as it is or learns along with them.
-
-  Args:
-    folder: of the stage.
-    base: of a finished base. If it has heads of the same kind, for this k or (nested ones) more,
-      training together begins with those.
-    heads: settings, such as a `HeadsConfig`: `module(model, k)`, `fresh(module, model, trunk)`
-      (parameters to begin with, or None), draw, decay, anchors, p1_share.
-    k: tokens of a block.
-    together: whether the base learns too.
-    run, data, seed, mesh: see `base`.
-    order: draws the order of the batches.
-  """
-  material = data.open()
-  model, trunk = trunk_of(base, material)
-  module = heads.module(model, k)
-  dev = material.dev_batches()
-  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
-  settings['smoothing'] = run.label_smoothing
-  start = heads.fresh(module, model, trunk)
-  if together:
-    start = heads_of(base, module) or start
-    task = finetuned_heads_task(model, module, trunk, start, heads.p1_share, **settings)
-  else:
-    task = frozen_heads_task(model, module, trunk, start=start, **settings)
-
-  def parts(params: Params) -> tuple[Params, Params]:
-    """The base's and the heads' parameters, of what is trained."""
-    return (params['model'], params['heads']) if together else (trunk, params)
-
-  def evaluate(params: Params) -> dict[str, float]:
-    accuracy = head_accuracy(model, module, *parts(params), dev)
-    return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
-
-  def save(params: Params) -> None:
-    of_model, of_heads = parts(params)
-    path = material.tokenizer_path
-    folders.save(model, of_model, folder / 'model', (module, of_heads), tokenizer=path)
-
-  batches = material.train_batches(run.rows, order)
-  carry_out(folder, task, batches, run, [model, module], evaluate, save, seed, mesh)
-
-
-def trunk_of(folder: pathlib.Path, material: Any) -> tuple[Any, Params]:
-  """The base in a folder, see `without_heads`.
-
-  Raises:
-    UserError: it was trained on other data.
-  """
-  opened = folders.open(folder)
-  material.check_base(folder)
-  return without_heads(opened.model, opened.params(as_stored=True))
-
-
-def without_heads(model: Model, params: Params) -> tuple[Model, Params]:
-  """The model that heads were trained on: a `Transformed` without the head of p1, others as they
-  are."""
-  return (model.model, params['model']) if isinstance(model, Transformed) else (model, params)
+  training = Training(task, batches, [module], save, evaluate)
+  carry_out(folder, training, run, seed, mesh)
 
 
 def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) -> str:
@@ -250,24 +178,6 @@ def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) 
   for path, leaf in jax.tree.leaves_with_path(params):
     digest.update(repr((path, leaf.dtype)).encode() + np.asarray(leaf).tobytes())
   return digest.hexdigest()[:16]
-
-
-def heads_of(folder: pathlib.Path, wanted: Any) -> Params | None:
-  """Parameters of the heads in a folder, or of the first ones if it has more; None without heads.
-
-  Raises:
-    UserError: they are not heads of the wanted kind.
-  """
-  opened = folders.open(folder)
-  if not opened.has_heads:
-    return None
-  module, params = opened.heads, opened.head_params(as_stored=True)
-  if module == wanted:
-    return params
-  is_longer = module.are_nested and module.k > wanted.k
-  if not (is_longer and dataclasses.replace(module, k=wanted.k) == wanted):
-    raise UserError(f'{folder} has {module}, and this config means {wanted}: give the base run')
-  return module.drafting(params, wanted.depth)[1]
 
 
 def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:

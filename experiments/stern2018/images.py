@@ -37,7 +37,6 @@ from experiments.lab.train import (
   author_of,
   each_once,
   spaced,
-  without_heads,
 )
 from experiments.lab.workdir import Workdir
 from experiments.stern2018 import image_tables, runs, tables
@@ -61,15 +60,17 @@ from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
+from fastdec.heads.transformed import without_heads
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig, partition_of, place
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.drafts.trainer import read_trunk
 from fastdec.training.losses import dev_loss
 from fastdec.training.processes import agreed
 from fastdec.training.progress import Progress
-from fastdec.training.run import RunConfig, devices_of
+from fastdec.training.run import RunConfig, choose_devices
 from fastdec.training.stage import check_budget, in_place, inputs_of
 
 DEV_IMAGES = 32  # of an evaluation during training, at most
@@ -278,7 +279,9 @@ class Pictures:
   images: Images
   written: 'WrittenImages | None' = None  # heads learn from these
 
-  tokenizer_path = None
+  def save(self, folder: pathlib.Path, base: Bound, heads: Any = None) -> None:
+    """Writes a model, perhaps with heads, as the result of a training."""
+    folders.save(base.module, base.params, folder / 'model', heads)
 
   def model_of(self, config: ImageTransformerConfig) -> Model:
     """Returns the model of these sizes."""
@@ -305,6 +308,12 @@ class Pictures:
     rows = min(self.config.rows, self.images.counts['dev'])
     batches = image_batches(self.images, 'dev', rows, seed=0)
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
+
+  def read_base(self, folder: pathlib.Path) -> Bound:
+    """Returns the base of a run, without heads; see `check_base`."""
+    base = read_trunk(folder)
+    self.check_base(folder)
+    return base
 
   def check_base(self, folder: pathlib.Path) -> None:
     """Raises UserError where a run was trained on other images, or another base wrote the own
@@ -364,7 +373,7 @@ def write_images(
   if data.mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
   source = source[spaced(len(source), images)]
-  devices = devices_of(mesh)
+  devices = choose_devices(mesh)
   if devices is not None:
     params = place(params, devices, partition_of(model, mesh.model))
   parts = [folder / 'parts' / f'{first:06}.npy' for first in range(0, len(source), PART)]

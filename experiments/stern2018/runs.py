@@ -21,7 +21,7 @@ import fastdec as fd
 from experiments.lab import train
 from experiments.lab.report import Drawn, markdown, terminal
 from experiments.lab.rows import Row
-from experiments.lab.train import DISTILLED, TUNED, seed_of, without_heads
+from experiments.lab.train import DISTILLED, TUNED, seed_of
 from experiments.lab.workdir import Workdir
 from experiments.stern2018.tables import UNTRAINED
 from fastdec import folders
@@ -29,8 +29,10 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import measure
 from fastdec.files import write_text
+from fastdec.heads.transformed import without_heads
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
+from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import head_accuracy
 from fastdec.training.stage import in_place
 
@@ -145,14 +147,14 @@ def train_model(task: Task, work: Workdir, k: int, regime: str) -> pathlib.Path:
   are_nested = c.heads.module(folders.model_of(c.model), 2).are_nested
   k_frozen = largest if c.table.one_run or are_nested else k
   inputs = heads_inputs(c, base.folder, k_frozen, base.frozen, base.data)
-  heads = work.stage(f'k{k_frozen}-{base.frozen}', train.heads, **inputs)
+  heads = work.stage(f'k{k_frozen}-{base.frozen}', train_heads, **inputs)
   if regime not in TUNED:
     return heads
 
   # Train heads and base together, beginning at those heads.
   k_tuned = largest if c.table.one_run else k
   inputs = heads_inputs(c, heads, k_tuned, regime, base.data)
-  return work.stage(f'k{k_tuned}-{regime}', train.heads, **inputs)
+  return work.stage(f'k{k_tuned}-{regime}', train_heads, **inputs)
 
 
 def measure_rows(task: Task, work: Workdir, cells: Sequence[Cell], models: Models) -> list[Row]:
@@ -271,7 +273,7 @@ def retraining_inputs(c: Any, base: pathlib.Path, data: Any) -> dict[str, Any]:
 
 
 def heads_inputs(c: Any, base: pathlib.Path, k: int, regime: str, data: Any) -> dict[str, Any]:
-  """Returns the inputs of `train.heads`: heads on a base, which learns too in the tuned regimes."""
+  """Returns the inputs of `train_heads`: heads on a base, which learns too in the tuned regimes."""
   is_tuned = regime in TUNED
   return {
     'base': base,
@@ -321,7 +323,7 @@ def train_run(c: Any, workdir: pathlib.Path) -> bool:
   check_model(base, material.model_of(c.model))
   if c.k == 1:
     return in_place(workdir, train.base, **retraining_inputs(c, base, c.data))
-  return in_place(workdir, train.heads, **heads_inputs(c, base, c.k, c.regime, c.data))
+  return in_place(workdir, train_heads, **heads_inputs(c, base, c.k, c.regime, c.data))
 
 
 def evaluate_run(task: Task, work: Workdir, rules: Sequence[str]) -> list[Row]:

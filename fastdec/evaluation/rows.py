@@ -55,15 +55,16 @@ def commit() -> str:
     return 'unknown'
 
 
-def append(file: pathlib.Path, row: Row) -> None:
-  """Appends a whole line to a file, and waits until it is on the disk."""
+def append(file: pathlib.Path, *rows: Row) -> None:
+  """Appends a whole line for each row to a file, and waits until they are on the disk."""
   file.parent.mkdir(parents=True, exist_ok=True)
   # Machines that share a file system append one after the other.
   with locked(file.parent / 'locks' / file.name), open(file, 'a+b', buffering=0) as out:
     out.seek(max(0, out.seek(0, os.SEEK_END) - 1))
     is_cut = out.read(1) not in (b'', b'\n')  # the last line, by a killed write
-    line = ('\n' * is_cut + json.dumps(row, ensure_ascii=False) + '\n').encode()
-    if out.write(line) < len(line):
+    lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    data = ('\n' * is_cut + lines).encode()
+    if out.write(data) < len(data):
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
     os.fsync(out.fileno())
 

@@ -102,3 +102,10 @@ class Transformed:
   def project(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Applies only the vocabulary projection, which all heads share."""
     return self.model.unembed(params['model'], hidden)
+
+
+def without_heads(model: Any, params: Params) -> tuple[Any, Params]:
+  """Returns the model that heads were trained on: a `Transformed` without its head of p1."""
+  if isinstance(model, Transformed):
+    return model.model, params['model']
+  return model, params

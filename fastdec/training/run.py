@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -10,14 +11,15 @@ from jax.sharding import Mesh
 
 from fastdec.fields import Between, Count, Positive, Share
 from fastdec.files import write_text
+from fastdec.kernels import sharding
 from fastdec.kernels.sharding import MeshConfig, make_mesh, partition_of
 from fastdec.models.api import Params
 from fastdec.training.checkpoint import average_checkpoints, drop_checkpoints
-from fastdec.training.loop import LoopConfig, train
+from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.processes import agreed, is_first, wait
 from fastdec.training.stage import OutOfTime, seconds_left
-from fastdec.training.state import Task
+from fastdec.training.state import Task, TrainState
 
 Rows = Annotated[int, Between(1, 2**16)]  # at once
 Factor = Annotated[float, Between(0, 1e30)]
@@ -68,25 +70,36 @@ class RunConfig:
     return OptimizerConfig(d_model=d_model, **settings)
 
 
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """What one training consists of, apart from its length and its rate (`RunConfig`).
+
+  Attributes:
+    task: what is trained, and by which loss.
+    batches: endless batches, by index.
+    modules: the base, and the heads or the draft on it, whose weights the mesh shards.
+    save: writes parameters as the result.
+    evaluate: returns figures for the log, from parameters; None: nothing is evaluated.
+  """
+
+  task: Task
+  batches: Any
+  modules: Sequence[Any]
+  save: Callable[[Params], None]
+  evaluate: Callable[[Params], dict[str, float]] | None = None
+
+
 def carry_out(
-  folder: pathlib.Path,
-  task: Task,
-  batches: Any,
-  run: RunConfig,
-  modules: Sequence[Any],
-  evaluate: Callable[[Params], dict[str, float]],
-  save: Callable[[Params], None],
-  seed: int,
-  mesh: MeshConfig,
+  folder: pathlib.Path, training: Training, run: RunConfig, seed: int, mesh: MeshConfig
 ) -> None:
   """Trains in a folder, or continues; at the end saves the mean of the last checkpoints.
 
   Args:
     folder: of the stage.
-    task, batches, run, seed, mesh: see `base`.
-    modules: the base, and the heads or draft on it, whose weights the mesh shards.
-    evaluate: figures for the log, from parameters.
-    save: writes parameters as the result.
+    training: what is trained.
+    run: steps, rate and so on.
+    seed: draws the first parameters and the dropout.
+    mesh: the devices; they change nothing but rounding.
 
   Raises:
     OutOfTime: the budget ended first; there is a checkpoint.
@@ -98,24 +111,40 @@ def carry_out(
     return
 
   # Train, within the budget.
-  loop, devices = run.loop(), devices_of(mesh)
+  loop, modules = run.loop(), training.modules
   partition = tuple(rule for module in modules for rule in partition_of(module, mesh.model))
   optimizer, key = run.optimizer(modules[0].d_model), jax.random.key(seed)
   trained = train(
-    task, batches, optimizer, loop, folder, key, evaluate, seconds_left(), devices, partition
-  )
+    training.task, training.batches, optimizer, loop, folder, key, training.evaluate,
+    seconds_left(), choose_devices(mesh), partition,
+  )  # fmt: skip
   if not trained.is_finished:
     raise OutOfTime
 
   # Save the mean of the last checkpoints, and remove them.
   params = average_checkpoints(folder, loop.kept)
   if is_first():
-    save(params)
+    training.save(params)
     write_text(folder / 'TRAINED', '')
     drop_checkpoints(folder)
   wait('saved')
 
 
-def devices_of(mesh: MeshConfig) -> Mesh | None:
+def choose_devices(mesh: MeshConfig) -> Mesh | None:
   """Returns the mesh; None where it is one device, which needs none."""
   return None if mesh == MeshConfig() else make_mesh(mesh)
+
+
+def count_steps(seconds: float, training: Training, run: RunConfig, mesh: MeshConfig) -> int:
+  """Returns how many steps of a training fit into a time, by the clock of three."""
+  optimizer, devices = run.optimizer(training.modules[0].d_model), make_mesh(mesh)
+  task, transform, begin = training.task, optimizer.build(), 0.0
+  state = TrainState.create(task, transform, jax.random.key(0))
+  state = sharding.place(state, devices, sharding.REPLICATED)
+  frozen = sharding.place(task.frozen, devices, sharding.REPLICATED)
+  step = make_step(task, transform, optimizer.learning_rate)
+  for index in range(4):  # the first one compiles
+    batch = sharding.place_rows(training.batches[index], devices)
+    state = jax.block_until_ready(step(state, frozen, batch)[0])
+    begin = begin or time.monotonic()
+  return max(int(seconds / ((time.monotonic() - begin) / 3)), 2)

@@ -28,6 +28,7 @@ from fastdec.files import locked, read_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
+ANOTHER = 'choose another workdir'
 POLL_SECONDS = 0.5  # between two looks at a lock that another process holds
 
 
@@ -130,13 +131,16 @@ def _fill(
   return True
 
 
-def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
+def in_place(
+  folder: pathlib.Path, make: Callable[..., object], *, remedy: str = ANOTHER, **inputs: Any
+) -> bool:
   """Makes a stage in a folder that the user names, or continues it. Returns False if it was
   finished before.
 
   Args:
     folder: holds this stage alone; settings.json in it records the inputs.
     make, inputs: see `stage`.
+    remedy: what to do if the folder holds something else.
 
   Raises:
     OutOfTime: the budget ended first.
@@ -144,9 +148,9 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   """
   check_folder(folder)
   record = folder / 'settings.json'
-  wanted = json.loads(json.dumps(plain(inputs)))  # before the lock, which would create the folder
+  plain(inputs)  # raises before the lock would create the folder
   with exclusive(folder / 'lock'):
-    _check_same_inputs(record, wanted)
+    check_inputs(folder, inputs, remedy)
     try:
       is_new = _fill(folder, record.name, make, inputs)
     except UserError:
@@ -156,18 +160,20 @@ def in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -
   return is_new
 
 
-def _check_same_inputs(record: pathlib.Path, wanted: Mapping[str, Any]) -> None:
-  """Raises UserError where the record's folder holds files that were made from other inputs."""
-  folder = record.parent
-  files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
+def check_inputs(folder: pathlib.Path, inputs: Mapping[str, Any], remedy: str = ANOTHER) -> None:
+  """Raises UserError if a folder of `in_place` holds what was made from other inputs."""
+  record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
+  files = set()
+  if folder.is_dir():
+    files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
   has_results = is_first() and bool(files - {'lock', record.name})
   settings = read_json(record) if record.is_file() else {}
   if agreed(has_results and settings != wanted):
-    made = 'by an earlier version, or by hand, or by another experiment'
+    how = 'by an earlier version, or by hand, or by another experiment'
     if settings:
-      names = [name for name, value in wanted.items() if settings.get(name) != value]
-      made = f'with another {", ".join(names)}'
-    raise UserError(f'{folder} was made {made}: choose another workdir')
+      names = [name for name in {**wanted, **settings} if settings.get(name) != wanted.get(name)]
+      how = f'with other settings ({", ".join(names)})'
+    raise UserError(f'{folder} was made {how}: {remedy}')
 
 
 def _remove_if_empty(folder: pathlib.Path, record: pathlib.Path) -> None:

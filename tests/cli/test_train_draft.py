@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.cli import own_texts, prompt_file, train_draft
+from fastdec.cli import own_texts, train_draft
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.struct import Bound
 
 
@@ -20,22 +21,23 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8', '--no-tune')
   stopped = lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
   with monkeypatch.context() as patch:  # after some texts
-    append = prompt_file._append
-    patch.setattr(prompt_file, '_append', lambda *args: stopped(append(*args)))
+    append = own_texts.append
+    patch.setattr(own_texts, 'append', lambda *args: stopped(append(*args)))
     assert fastdec(*words).code == 130
   with monkeypatch.context() as patch:  # before the training
-    patch.setattr(train_draft, 'train', stopped)
-    ended = fastdec(*words)
-    assert ended.code == 130 and not out.exists()
-  assert '6 of them new' not in ended.out  # they were kept
-  monkeypatch.setattr(prompt_file, 'decode_list', lambda *args, **kw: pytest.fail('written again'))
+    patch.setattr(train_draft, 'carry_out', stopped)
+    assert fastdec(*words).code == 130 and not out.exists()
+  (texts,) = tmp_path.glob('train-draft-text-*/texts.jsonl')
+  indices = [json.loads(line)['index'] for line in texts.read_text().splitlines()]
+  assert sorted(indices) == list(range(6))  # none was written twice
+  monkeypatch.setattr(own_texts, 'decode_list', lambda *args, **kw: pytest.fail('written again'))
   changed = fastdec(*words, '--seed=1', '--steps=3').mistake
   assert 'was made with other settings (steps, seed): give another --out' in changed
   ended = fastdec(*words)
   assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
   before = [(file, file.read_bytes()) for file in sorted(out.iterdir())]
   with monkeypatch.context() as patch:
-    patch.setattr(train_draft, 'train', stopped)
+    patch.setattr(train_draft, 'carry_out', stopped)
     assert fastdec(*words).out == f'{out} is done already: use it by {ended.out.split()[-1]}\n'
     assert fastdec(*words, '--steps=3', f'--out={tmp_path}/other').code == 130
   assert before == [(file, file.read_bytes()) for file in sorted(out.iterdir())]
@@ -74,8 +76,8 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   records = {'messages': chat}, {'prompt': 'A man'}
   (tmp_path / 'texts').write_text('\n'.join(map(json.dumps, records)))
   seen = []
-  read = own_texts.as_is
-  monkeypatch.setattr(own_texts, 'as_is', lambda *args: seen.append(read(*args)) or stop())
+  read = own_texts.read_as_is
+  monkeypatch.setattr(own_texts, 'read_as_is', lambda *args: seen.append(read(*args)) or stop())
 
   def stop():
     raise fd.UserError('that is enough')
@@ -98,7 +100,7 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   flags += ('--rows=2', '--loss=ce', '--temperature=1', f'--kind={kind}')
   monkeypatch.setattr(own_texts, 'FIRST', 1)
   monkeypatch.setattr(train_draft, 'WRITTEN', 4)
-  monkeypatch.setattr(train_draft, 'HELD_OUT', 2)
+  monkeypatch.setattr(own_texts, 'HELD_OUT', 2)
   monkeypatch.setattr(train_draft, 'FOR_TEXT', 0)  # no time but for the first poolful
   monkeypatch.setattr(train_draft, 'FOR_STEPS', 0)
   asked = []
@@ -113,18 +115,22 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   monkeypatch.setattr(train_draft.os, 'execv', lambda program, words: tuning.extend(words[3:]))
   with monkeypatch.context() as patch:  # it goes on with the texts that were planned
     patch.setattr(
-      train_draft, 'train', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
+      train_draft, 'carry_out', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     assert fastdec(*words).code == 130
-  monkeypatch.setattr(prompt_file, 'write', lambda *args, **kw: pytest.fail('written again'))
+  monkeypatch.setattr(own_texts, '_write_part', lambda *args: pytest.fail('written again'))
   ended = fastdec(*words)
   assert ended.code == 0, ended.err
-  plan = json.loads((tmp_path / 'draft.training' / 'plan.json').read_text())
-  assert plan == {'texts': 4, 'steps': 2}
+  work = tmp_path / 'draft.training'
+  assert json.loads((work / 'steps' / 'steps.json').read_text()) == {'steps': 2}
+  learnt, held_out = (
+    TokenPairs.load(work / 'texts' / f'{part}.npy') for part in ('learnt', 'held-out')
+  )
+  assert (len(learnt), len(held_out)) == (2, 2)  # the first poolful
   assert 'step 1: ' in ended.out and ended.out.count('1.50') == len(asked) >= 4
   assert {is_tree for is_tree, *_ in asked} == {True, False} and len(asked[0][2]) == 2
   assert {category for category, _ in asked[0][2]} <= {'man', 'dog'}
-  assert not list((tmp_path / 'draft.training').glob('states*'))
+  assert not list(work.glob('states*'))
   module, params = fd.load_draft(tmp_path / 'draft')
   assert module.words == (None if kind == 'dflash' else 12)
   assert f'{tmp_path}/draft' in ended.out and tuning[0] == 'tune'
@@ -143,6 +149,8 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   # A training goes on with that draft, whose words stay.
   target = Bound(*fd.load(talker))
   args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
-  assert (train_draft._fresh(args, target, []).params['ids'] == params['ids']).all()
+  started = train_draft._choose_draft(args, target.module).begin(target, None, None)
+  assert (started.params['ids'] == params['ids']).all()
+  args.kind = 'block'
   with pytest.raises(fd.UserError, match='is no draft of --kind=block'):
-    train_draft._fresh(argparse.Namespace(kind='block', start=args.start), target, [])
+    train_draft._check_start(args, target.module)

@@ -296,10 +296,10 @@ def test_a_finished_workdir_does_not_change_and_serves_no_other_settings(
   ended = launch('distill', *words())
   assert (ended.code, made(ended.out)) == (0, []) and '200 lines for 200 sources' in ended.out
   other = launch('distill', *words(**{'distill.length_penalty': 1.0}))
-  assert other.code == 2 and 'out was made with another distill: choose another' in other.err
+  assert other.code == 2 and 'was made with other settings (distill): choose' in other.err
   teacher = f'--teacher={table.folder}/k2-finetune', f'--workdir={copy}'
   other = launch('distill', *words()[:-2], *teacher)
-  assert other.code == 2 and 'out was made with another model: choose another' in other.err
+  assert other.code == 2 and 'out was made with other settings (model): choose another' in other.err
   assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

@@ -18,7 +18,6 @@ from experiments import drafters
 from experiments.drafters import Drafters, plans, speeds
 from experiments.lab import networks, report, rows, train
 from experiments.lab.config import to_dataclass
-from experiments.lab.networks import BlockConfig
 from experiments.lab.own import DistillConfig, translations
 from experiments.lab.text import TextConfig
 from experiments.lab.workdir import Workdir
@@ -30,6 +29,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.training import run as training_run
 from fastdec.training import stage
+from fastdec.training.drafts.settings import BlockConfig
 from fastdec.training.run import RunConfig
 from tests.experiments.conftest import ROOT, run, with_settings
 
@@ -54,7 +54,7 @@ def test_every_choice_is_the_table_or_a_training(scale, task):
     c = to_dataclass(networks.settings_of(kind), config)
     assert (c.task, c.kind, c.regime) == (task, kind, regime)
     if kind != 'heads':
-      module = networks.network_of(c.draft, BASES[task])
+      module = c.draft.network(BASES[task])
       assert c.draft.depth == 7 and module.reads_source == (task == 'translation')
 
 
@@ -301,7 +301,7 @@ def test_a_draft_continues_where_it_stopped(whole, words, launch, tmp_path, monk
     ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
     assert 'Out of budget: the same command continues' in ended.out
   other = launch('train', *words(**EAGLE | {'loss.kl': 0.5}), f'--workdir={tmp_path}/parts')
-  assert other.code == 2 and 'parts was made with another loss: choose another wor' in other.err
+  assert other.code == 2 and 'parts was made with other settings (loss): choose' in other.err
   ended = launch('train', *words(**EAGLE), f'--workdir={tmp_path}/parts')
   assert ended.code == 0 and f'The draft is in {tmp_path}/parts/draft' in ended.out, ended.err
   assert 'dev tokens a call' in ended.out and 'training accuracy 3' in ended.out

@@ -158,7 +158,7 @@ def begun(table, launch, tmp_path, monkeypatch):
 
 
 def test_a_run_does_not_serve_other_settings(table, refused, begun):
-  words = ['begun was made with another run: choose another workdir']
+  words = ['begun was made with other settings (run): choose another workdir']
   refused(words, 'train', *table.words(**{'train.steps': 9}), f'--workdir={begun}')
 
 

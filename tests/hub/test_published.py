@@ -11,7 +11,7 @@ import pytest
 import fastdec as fd
 from fastdec.hub.published import publish_draft
 from fastdec.models.lm import LMConfig
-from fastdec.training.drafts.start import begin
+from fastdec.training.drafts.start import start_params
 from tests.training.drafts.small import MODELS, D, bound, network
 from tests.training.fakes import VOCAB
 
@@ -72,7 +72,9 @@ def test_it_begins_as_the_last_layer_that_reads_the_feature():
   layers = dataclasses.replace(MODELS['lm'].config, layers=1, dropout=0.0)
   draft = network('eagle', 'lm', **EAGLE3 | {'layers': layers})
   ids = np.arange(6)
-  params = begin(draft, target, jax.random.key(0), 'target', ids)['network']['tower']['layer_0']
+  params = start_params(draft, target, jax.random.key(0), 'target', ids)['network']['tower'][
+    'layer_0'
+  ]
   kernel = target.params['layer_2']['q']['kernel']
   np.testing.assert_array_equal(params['q']['kernel'][..., D:], kernel)
   assert not params['q']['kernel'][..., :D].any()

@@ -63,7 +63,8 @@ def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
   assert not (tmp_path / 'run').exists()
   with pytest.raises(OutOfTime):  # what had made nothing is forgotten
     stage.in_place(tmp_path / 'run', stopped, steps=1)
-  with pytest.raises(fd.UserError, match='run was made with another steps: choose another workdir'):
+  message = r'run was made with other settings \(steps\): choose another workdir'
+  with pytest.raises(fd.UserError, match=message):
     stage.in_place(tmp_path / 'run', writing([]), steps=2)
   assert stage.in_place(tmp_path / 'run', writing([]), steps=1)
   assert not stage.in_place(tmp_path / 'run', refused, steps=1)

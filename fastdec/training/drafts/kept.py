@@ -1,18 +1,18 @@
-"""Features of a frozen target, computed once for all texts and kept in a file.
+"""States of a frozen target, computed once for all texts and kept in a stage's folder.
 
 A draft reads its texts several times, and the target says the same each time: computing that again
 would cost more than the draft's own training.
 
-  numbers = numbers_of(tokens)
-  kept = keep(target, taps, PackedSource(tokens, rows, length, 0, numbers), numbers, folder)
+  numbers = number_tokens(tokens)
+  make = functools.partial(keep_states, target=target, numbers=numbers,
+                           batches=PackedSource(tokens, rows, length, 0, numbers))
+  kept = open_states(stage(root, 'states', make, taps=taps))
   batches = PackedSource(tokens, rows, length, seed, kept)
-  lesson = read_batch(batch, target, taps)     # with a step's features
+  lesson = read_batch(batch, target, taps)     # with a step's states
 
-A file has a row for each token: the hidden state and the taps, in bfloat16. What is computed is
-counted beside it, so it is not computed again after a stop.
+A file has a row for each token: the hidden state and the taps, in bfloat16.
 """
 
-import json
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fastdec.files import parse_json, write_json
+from fastdec.files import read_json, write_json
 from fastdec.heads.anchors import anchors_of
 from fastdec.heads.lesson import Lesson
 from fastdec.models.taps import Features, Taps
@@ -33,62 +33,75 @@ from fastdec.training.losses import Batch
 Kept = Mapping[str, np.ndarray]  # by side, of each of its tokens
 SIDES = 'target', 'source'
 MOST = 0.5  # of the free disk
+RECORD = 'progress.json'  # sizes of the files, and the number of batches that they have
 
 
-def numbers_of(tokens: Any) -> Kept:
+def number_tokens(tokens: Any) -> Kept:
   """Returns the number of each token of a side of `TokenPairs`, by which batches name it."""
   return {side: np.arange(len(getattr(tokens, side).tokens)) for side in SIDES}
 
 
-def keep(
-  target: Bound, taps: Taps, batches: Any, numbers: Kept, folder: pathlib.Path
-) -> Kept | None:
-  """Computes the features of all texts, or goes on with it, and returns them by side.
+def keep_states(
+  folder: pathlib.Path, *, target: Bound, taps: Taps, batches: Any, numbers: Kept
+) -> None:
+  """Makes the stage of a target's states, or continues it.
+
+  If they would take more than half of the free disk, the folder gets none.
 
   Args:
+    folder: of the stage.
     target: the model and its parameters.
-    taps: the layers whose states are kept, beside the hidden state.
+    taps: the layers whose states are kept, besides the hidden state.
     batches: all texts, `PackedSource` with `numbers`.
-    numbers: of their tokens (`numbers_of`).
-    folder: gets the files.
-
-  Returns:
-    Arrays mapped from the files, for `PackedSource`; None: they would take more than half of the
-    free disk.
+    numbers: of their tokens (`number_tokens`).
   """
 
   @jax.jit
-  def features(params: Any, batch: Batch) -> dict[str, Array]:
+  def read(params: Any, batch: Batch) -> dict[str, Array]:
     seen = target.module.features(params, batch, taps)
     states = {'target': jnp.concatenate([seen.hidden, *seen.taps], axis=-1)}
     if seen.source is not None:
       states['source'] = seen.source
     return jax.tree.map(lambda x: x.astype(jnp.bfloat16), states)
 
-  # Map the files, as long as they will be.
-  folder.mkdir(parents=True, exist_ok=True)
-  shapes = jax.eval_shape(features, target.params, batches[0])
-  sizes = {side: (len(numbers[side]), shape.shape[-1]) for side, shape in shapes.items()}
-  progress, record = folder / 'done.json', {'sizes': json.loads(json.dumps(sizes)), 'batches': 0}
-  if progress.is_file():
-    record = parse_json(progress.read_text())
-  elif sum(2 * n * d for n, d in sizes.values()) > MOST * shutil.disk_usage(folder).free:
-    return None
-  mode: Any = 'r+' if progress.is_file() else 'w+'
-  files = {}
-  for side, size in sizes.items():
-    files[side] = np.memmap(folder / f'{side}.bfloat16', jnp.bfloat16, mode, shape=size)
-  write_json(progress, record)
+  # Make the files, as long as they will be.
+  record = folder / RECORD
+  if not record.is_file():
+    shapes = jax.eval_shape(read, target.params, batches[0])
+    sizes = {side: (len(numbers[side]), shape.shape[-1]) for side, shape in shapes.items()}
+    size = sum(2 * tokens * width for tokens, width in sizes.values())
+    if size > MOST * shutil.disk_usage(folder).free:
+      sizes = {}
+    for side, shape in sizes.items():
+      np.memmap(folder / f'{side}.bfloat16', jnp.bfloat16, 'w+', shape=shape).flush()
+    write_json(record, {'sizes': sizes, 'batches': 0})
 
   # Compute batch after batch; each place of a batch knows its token's number.
-  for index in range(record['batches'], batches.batches_per_epoch):
+  files, progress = _map_files(folder, 'r+'), read_json(record)
+  if not files:
+    return
+  for index in range(progress['batches'], batches.batches_per_epoch):
     batch = batches[index]
-    states = features(target.params, {k: v for k, v in batch.items() if not k.endswith('_kept')})
+    plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}
+    states = read(target.params, plain)
     for side, file in files.items():
       is_real = batch[f'{side}_segment'] != 0
       file[batch[f'{side}_kept'][is_real]] = np.asarray(states[side])[is_real]
       file.flush()
-    write_json(progress, record | {'batches': index + 1})
+    write_json(record, progress | {'batches': index + 1})
+
+
+def open_states(folder: pathlib.Path) -> Kept | None:
+  """Returns the states in a stage's folder, mapped from its files; None if they were too large."""
+  return _map_files(folder, 'r') or None
+
+
+def _map_files(folder: pathlib.Path, mode: Any) -> dict[str, np.memmap]:
+  """Maps the files of all sides."""
+  files = {}
+  for side, shape in read_json(folder / RECORD)['sizes'].items():
+    file = folder / f'{side}.bfloat16'
+    files[side] = np.memmap(file, jnp.bfloat16, mode, shape=tuple(shape))
   return files
 
 

@@ -56,7 +56,7 @@ def layers_like(model: Model, layers: int) -> LayersConfig:
   return StackConfig(**settings)
 
 
-def begin(
+def start_params(
   draft: DraftNetwork, target: Bound, key: Array, init: str, ids: Int[np.ndarray, ' w'] | None
 ) -> Params:
   """Makes the parameters to begin with.

@@ -211,7 +211,7 @@ def test_what_is_cut_off_continues_and_may_be_of_some_images_evenly_spaced(
   some, every = images.open_written(own), images.open_written(made / 'own')
   np.testing.assert_array_equal(some.source, every.source[[0, 2, 5]])
   np.testing.assert_array_equal(some.written, every.written[[0, 2, 5]])
-  with pytest.raises(fd.UserError, match='was made with another images'):
+  with pytest.raises(fd.UserError, match=r'was made with other settings \(images\)'):
     write(settings(**OWN), made / 'base', own)
 
 

@@ -38,12 +38,14 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
       raise KeyboardInterrupt
 
   monkeypatch.setattr(kept, 'write_json', stopped)
-  numbers = kept.numbers_of(tokens)
+  numbers = kept.number_tokens(tokens)
   batches = PackedSource(tokens, 1, 8, 0, numbers)
+  same = {'target': target, 'taps': TAPS, 'batches': batches, 'numbers': numbers}
   with pytest.raises(KeyboardInterrupt):
-    kept.keep(target, TAPS, batches, numbers, tmp_path)
-  stored = kept.keep(target, TAPS, batches, numbers, tmp_path)
-  assert calls[:4] == [0, 1, 1, 2]  # it continues
+    kept.keep_states(tmp_path, **same)
+  kept.keep_states(tmp_path, **same)
+  stored = kept.open_states(tmp_path)
+  assert calls[:3] == [0, 1, 2]  # it continues
   batch = jax.tree.map(jnp.asarray, PackedSource(tokens, 2, 12, 3, stored)[1])
   seen = kept.read_batch(batch, target, TAPS).features
   plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}
@@ -58,6 +60,8 @@ def test_kept_features_are_those_of_a_batch(task, tokens, tmp_path, monkeypatch)
 
 def test_what_takes_too_much_of_the_disk_is_not_kept(tokens, tmp_path, monkeypatch):
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(9, 9, 9))
-  numbers = kept.numbers_of(tokens)
+  numbers = kept.number_tokens(tokens)
   batches = PackedSource(tokens, 1, 8, 0, numbers)
-  assert kept.keep(bound(MODELS['lm']), TAPS, batches, numbers, tmp_path) is None
+  target = bound(MODELS['lm'])
+  kept.keep_states(tmp_path, target=target, taps=TAPS, batches=batches, numbers=numbers)
+  assert kept.open_states(tmp_path) is None

@@ -19,7 +19,7 @@ from fastdec.models.t5 import T5, T5Config
 from fastdec.struct import Bound
 from fastdec.training.drafts import losses
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, make_guesses
-from fastdec.training.drafts.start import begin, layers_like
+from fastdec.training.drafts.start import layers_like, start_params
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
 from fastdec.training.loop import make_step
 from fastdec.training.optimizer import OptimizerConfig
@@ -71,7 +71,8 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   before, batch = jax.device_get(target.params), batch_of('translation')
   module = network(kind, 'translation', words=7)
   draft = Bound(
-    module, begin(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10]))
+    module,
+    start_params(module, target, jax.random.key(2), 'fresh', np.array([0, 1, 2, 4, 5, 8, 10])),
   )
   task = frozen_draft_task(target, draft, LOSSES[loss])
   state, history = run(task, batch)
@@ -214,7 +215,7 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
   layers = layers_like(target.module, 2)
   module = network('eagle', 'translation', layers=layers, words=4)
   ids = np.array([1, 3, 5, 7], np.int32)
-  params = begin(module, target, jax.random.key(0), 'target', ids)
+  params = start_params(module, target, jax.random.key(0), 'target', ids)
   for i in range(2):
     assert all(same(params['network']['tower'][f'layer_{i}'], target.params[f'decoder_{i + 1}']))
   hidden = jax.random.normal(jax.random.key(1), (1, 1, D))
@@ -223,7 +224,7 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
     module.project_states(params, target, hidden), expected, rtol=1e-5, atol=1e-6
   )
   with pytest.raises(UserError, match='init=target with 4 layers, and the target has 3'):
-    begin(
+    start_params(
       dataclasses.replace(module, layers=layers_like(target.module, 4)),
       target,
       jax.random.key(0),
@@ -232,7 +233,7 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
     )
   wide = dataclasses.replace(module, layers=dataclasses.replace(layers, d_ff=16))
   with pytest.raises(UserError, match="draft's layers have other sizes"):
-    begin(wide, target, jax.random.key(0), 'target', ids)
+    start_params(wide, target, jax.random.key(0), 'target', ids)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
@@ -246,7 +247,7 @@ def test_a_draft_of_a_model_in_half_precision_learns_in_float32(target, dtype):
   layers = layers_like(half.module, 1)
   assert layers.dtype == ('bfloat16' if dtype == 'bfloat16' else 'float32')  # it computes in
   module = network('eagle', 'translation', layers=layers, words=4)
-  params = begin(module, half, jax.random.key(0), 'target', np.array([1, 3, 5, 7], np.int32))
+  params = start_params(module, half, jax.random.key(0), 'target', np.array([1, 3, 5, 7], np.int32))
   kinds = {x.dtype.name for x in jax.tree.leaves(params)}
   assert kinds == {'float32', 'int32'}  # the words are integers
 

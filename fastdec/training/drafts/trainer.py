@@ -1,0 +1,204 @@
+"""Trains a drafter on a finished model: a draft network, or prediction heads.
+
+`fastdec train-draft` and the experiments are two doors to this trainer. Both give a folder, which
+is a stage (`training.stage`): a killed training resumes exactly. They differ in their text and in
+how they read the base, so they hand over `data`, whose `open()` returns the material:
+
+  read_base(base)                  the model that drafts are trained on, and its parameters
+  written_words()                  all tokens of the training text
+  train_batches(rows, order)       endless packed batches
+  draft_batches(), dev_batches()   held-out batches, on which networks and heads are evaluated
+  with_states(folder, base, taps)  the material, perhaps with the base's states kept in the folder
+  save(folder, base, heads)        writes the base, with heads on it
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastdec import folders
+from fastdec.errors import UserError
+from fastdec.folders.drafts import save_draft
+from fastdec.heads.transformed import without_heads
+from fastdec.kernels.sharding import MeshConfig
+from fastdec.models.api import Params
+from fastdec.struct import Bound
+from fastdec.training.drafts.calibration import warmth_of
+from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
+from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
+from fastdec.training.losses import head_accuracy
+from fastdec.training.run import RunConfig, Training, carry_out
+from fastdec.training.state import finetuned_heads_task, frozen_heads_task
+
+SAMPLE = 16  # batches of the training text, on which a network is evaluated too
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnBase:
+  """A training on a finished base.
+
+  Attributes:
+    base: names the finished base, for the data to read.
+    data: the text or images to train on; see the top of this file.
+    run: steps, rate and so on.
+    seed: draws the first parameters and the dropout.
+    order: draws the order of the batches.
+    mesh: the devices; they change nothing but rounding.
+  """
+
+  base: Any
+  data: Any
+  run: RunConfig
+  seed: int
+  order: int
+  mesh: MeshConfig = MeshConfig()
+
+
+def train_network(
+  folder: pathlib.Path, *, draft: Any, loss: DraftLoss, p1_share: float = 0.0, **on_base: Any
+) -> None:
+  """Trains a draft network on a finished base, and calibrates it.
+
+  Args:
+    folder: of the stage. It gets draft/, and model/ if the base learns too.
+    draft: settings of the network (`drafts.settings`).
+    loss: of a place in the text.
+    p1_share: share of the loss that is the base's own; 0: the base stays as it is.
+    on_base: the fields of `OnBase`.
+  """
+  on = OnBase(**on_base)
+  carry_out(folder, plan_network(folder, draft, loss, on, p1_share), on.run, on.seed, on.mesh)
+
+
+def plan_network(
+  folder: pathlib.Path,
+  draft: Any,
+  loss: DraftLoss,
+  on: OnBase,
+  p1_share: float = 0.0,
+  sample: int = SAMPLE,
+) -> Training:
+  """Returns the training of `train_network`.
+
+  Args:
+    folder, draft, loss, p1_share: see there.
+    on: base, data and settings.
+    sample: batches of the training text on which the network is evaluated too.
+  """
+  # Read the base, and make the network that training begins with.
+  material = on.data.open()
+  target = material.read_base(on.base)
+  key = jax.random.fold_in(jax.random.key(on.seed), 1)
+  start = draft.begin(target, key, material.written_words())
+  module, fixed = start.module, split(start.params)[1]
+  material = material.with_states(folder, target, module.taps)
+  batches = material.train_batches(on.run.rows, on.order)
+  samples = {'dev': material.draft_batches()}
+  if sample:
+    samples['training'] = [batches[i] for i in range(sample)]
+  if p1_share:
+    task = finetuned_draft_task(target, start, loss, p1_share, on.run.label_smoothing)
+  else:
+    task = frozen_draft_task(target, start, loss)
+
+  def separate(params: Params) -> tuple[Bound, Bound]:
+    """Returns the network and the base, of what is trained."""
+    if p1_share:
+      return Bound(module, params['heads'] | fixed), Bound(target.module, params['model'])
+    return Bound(module, params | fixed), target
+
+  def evaluate(params: Params) -> dict[str, float]:
+    figures = {}
+    for name, sample in samples.items():
+      accuracy = draft_accuracy(*separate(params), sample, draft.depth, loss.anchors)
+      figures |= {f'{name} {figure}': value for figure, value in accuracy.items()}
+    return figures
+
+  def save(params: Params) -> None:
+    learnt, base = separate(params)
+    if p1_share:
+      material.save(folder, base)
+    warmth = warmth_of(learnt, base, samples['dev'], draft.depth, loss.anchors)
+    save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
+
+  return Training(task, batches, [target.module, module], save, evaluate)
+
+
+def train_heads(
+  folder: pathlib.Path, *, heads: Any, k: int, together: bool = False, **on_base: Any
+) -> None:
+  """Trains heads on a finished base, which stays as it is or learns along with them.
+
+  If the base has heads of the same kind, for this k or (nested ones) more, training together begins
+  with those.
+
+  Args:
+    folder: of the stage.
+    heads: settings: `module(model, k)`, `fresh(module, model, trunk)` (parameters to begin with, or
+      None), draw, decay, anchors, p1_share.
+    k: tokens of a block.
+    together: whether the base learns too.
+    on_base: the fields of `OnBase`.
+  """
+  on = OnBase(**on_base)
+  carry_out(folder, plan_heads(folder, heads, k, on, together), on.run, on.seed, on.mesh)
+
+
+def plan_heads(
+  folder: pathlib.Path, heads: Any, k: int, on: OnBase, together: bool = False
+) -> Training:
+  """Returns the training of `train_heads`, whose arguments these are."""
+  material = on.data.open()
+  model, trunk = material.read_base(on.base)
+  module = heads.module(model, k)
+  dev = material.dev_batches()
+  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
+  settings['smoothing'] = on.run.label_smoothing
+  start = heads.fresh(module, model, trunk)
+  if together:
+    start = read_heads(on.base, module) or start
+    task = finetuned_heads_task(model, module, trunk, start, heads.p1_share, **settings)
+  else:
+    task = frozen_heads_task(model, module, trunk, start=start, **settings)
+
+  def separate(params: Params) -> tuple[Params, Params]:
+    """Returns the base's and the heads' parameters, of what is trained."""
+    return (params['model'], params['heads']) if together else (trunk, params)
+
+  def evaluate(params: Params) -> dict[str, float]:
+    accuracy = head_accuracy(model, module, *separate(params), dev)
+    return {f'accuracy of head {i}': value for i, value in enumerate(accuracy, start=1)}
+
+  def save(params: Params) -> None:
+    of_model, of_heads = separate(params)
+    material.save(folder, Bound(model, of_model), (module, of_heads))
+
+  batches = material.train_batches(on.run.rows, on.order)
+  return Training(task, batches, [model, module], save, evaluate if dev else None)
+
+
+def read_trunk(folder: pathlib.Path) -> Bound:
+  """Reads the model of a finished run, without heads that change its p1."""
+  opened = folders.open(folder)
+  return Bound(*without_heads(opened.model, opened.params(as_stored=True)))
+
+
+def read_heads(folder: pathlib.Path, wanted: Any) -> Params | None:
+  """Reads the heads in a folder, or the first ones if it has more; None without heads.
+
+  Raises:
+    UserError: they are not heads of the wanted kind.
+  """
+  opened = folders.open(folder)
+  if not opened.has_heads:
+    return None
+  module, params = opened.heads, opened.head_params(as_stored=True)
+  if module == wanted:
+    return params
+  is_longer = module.are_nested and module.k > wanted.k
+  if not (is_longer and dataclasses.replace(module, k=wanted.k) == wanted):
+    raise UserError(f'{folder} has {module}, and this config means {wanted}: give the base run')
+  return module.drafting(params, wanted.depth)[1]
