@@ -188,8 +188,6 @@ def write(
   seed: int = 0,
   logprobs: int = 0,
   stops: Sequence[str] = (),
-  ids: bool = False,
-  places: Sequence[int] | None = None,
 ) -> None:
   """Generates the missing lines, longest prompts first, and prints what they were worth.
 
@@ -199,16 +197,13 @@ def write(
     prompts: as the file has them, for the lines.
     asked: as the model is asked them.
     max_len, seed, logprobs, stops: as of a call of the generator.
-    ids: lines have the ids of the text too, as with `logprobs`.
-    places: the prompts whose lines are generated (None: all).
   """
   console = plain_console()
-  wanted = range(len(prompts)) if places is None else places
-  with output.open() as file, Progress(len(wanted), 'prompt') as progress:
+  with output.open() as file, Progress(len(prompts), 'prompt') as progress:
     # Find the missing lines, and read their prompts.
     done = output.done()
-    todo = [index for index in wanted if index not in done]
-    progress.reset(len(wanted) - len(todo))
+    todo = [index for index in range(len(prompts)) if index not in done]
+    progress.reset(len(prompts) - len(todo))
     read = [generator.read(asked[index]) for index in todo]
     sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = key_of(generator.strategy, seed)
@@ -232,7 +227,7 @@ def write(
           Reader(generator.tokenizer, read[int(place)][1]), stops, with_special=True
         )
         index = todo[int(place)]
-        lines.append(_line(generator, index, prompts[index], decoded, row, reader, ids))
+        lines.append(_line(generator, index, prompts[index], decoded, row, reader))
       _append(output, file, b''.join(lines))
       progress.add(len(lines))
       tokens += int(decoded.lengths.sum())
@@ -264,13 +259,7 @@ def hashed(data: bytes) -> str:
 
 
 def _line(
-  generator: fd.Generator,
-  index: int,
-  prompt: Prompt,
-  decoded: Any,
-  row: int,
-  reader: StopReader,
-  has_ids: bool,
+  generator: fd.Generator, index: int, prompt: Prompt, decoded: Any, row: int, reader: StopReader
 ) -> bytes:
   """Writes the JSON line of a decoded row."""
   ids: list[Any] = decoded.written(row)
@@ -285,8 +274,6 @@ def _line(
     'blocks': np.bincount([len(block) for block in blocks[1:]], minlength=1)[1:].tolist(),
     'finish_reason': 'stop' if reader.stop is not None else finish_reason(generator.model, ids),
   }
-  if has_ids:
-    record['ids'] = [int(token) for token in ids]
   if decoded.logprobs is not None:
     logprobs, top_logprobs = [], []
     for token in ids:
