@@ -69,7 +69,7 @@ from fastdec.models.t5 import T5
 from fastdec.models.taps import RULE, number_taps
 from fastdec.struct import Bound
 from fastdec.text import programs
-from fastdec.text.load import open_fast, open_folder, choose_draft_type
+from fastdec.text.load import choose_draft_type, open_fast, open_folder
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.settings import BlockConfig, EagleConfig, TrainedDraft
 from fastdec.training.drafts.start import layers_like
