@@ -149,7 +149,9 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   # A training goes on with that draft, whose words stay.
   target = Bound(*fd.load(talker))
   args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
-  started = train_draft._choose_draft(args, target.module).begin(target, None, None)
+  started = train_draft._choose_draft(args, target.module).begin(
+    target, jax.random.key(0), np.zeros(0, np.int32)
+  )
   assert (started.params['ids'] == params['ids']).all()
   args.kind = 'block'
   with pytest.raises(fd.UserError, match='is no draft of --kind=block'):
