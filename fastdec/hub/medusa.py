@@ -171,7 +171,7 @@ def save_heads(
     )
   folder = place(folder)
   if folder.exists():
-    raise UserError(f'{folder} exists already: give a new folder for the heads')
+    raise UserError(f'{folder} is there already: give a new folder for the heads')
   config = {
     'medusa_num_heads': module.depth,
     'medusa_num_layers': module.layers,
