@@ -155,11 +155,13 @@ class Parts:
     for step in urllib.parse.unquote(fragment).split('/')[1:]:
       step, base = step.replace('~1', '/').replace('~0', '~'), base_of(part, base)
       if isinstance(part, list) and re.fullmatch('0|[1-9][0-9]{0,8}', step):
-        step = int(step)
-      elif not isinstance(part, dict):
+        key: Any = int(step)
+      elif isinstance(part, dict):
+        key = step
+      else:
         raise missing
       try:
-        part = part[step]
+        part = part[key]
       except LookupError:
         raise missing from None
     return part, base

@@ -59,7 +59,7 @@ class Ragged:
   @classmethod
   def join(cls, parts: Sequence['Ragged']) -> 'Ragged':
     """Joins the sequences of all parts, one after the other."""
-    tokens, lengths = [np.zeros(0, np.int32)], [[0]]
+    tokens, lengths = [np.zeros(0, np.int32)], [np.zeros(1, int)]
     for part in parts:
       tokens.append(part.tokens)
       lengths.append(part.lengths)
