@@ -4,7 +4,7 @@
 networks are trained on, trains each drafter, and measures it as a chain and as trees (`figures`),
 in turn with plain decoding. Results: results.jsonl, drafts.md, drafts.png. The same command
 continues where it was stopped: models and text are stages, and a row that is in results.jsonl is
-not measured again. One drafter alone is experiments.train's (lab/networks.py).
+not measured again. experiments.train trains a single drafter (lab/networks.py).
 """
 
 import dataclasses
@@ -70,11 +70,11 @@ DRAFTERS = {  # names in tables; some losses are only in published rows, and the
   'eagle-pace': 'EAGLE, CE, weights of D-PACE',
   'eagle-flat': 'EAGLE, CE, equal weights',
 }
-# heads and networks: what they change of the settings of their kind
+# heads and networks: their changes to the settings of their kind
 HEADS: dict[str, Any]
 HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
 NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
-# the same network by another loss: what it changes of `Drafters.loss`
+# networks with a different loss: their changes to `Drafters.loss`
 LOSSES: dict[str, Any] = {'eagle-kl': {'ce': 0.0, 'kl': 1.0}}
 NETWORKS |= {name: {} for name in LOSSES}
 CHAINS = 'model', 'lookup'  # that draft no trees
@@ -88,7 +88,7 @@ WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level th
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableConfig(Texts):
-  """The base, the drafters beside the networks, and what is measured on which texts."""
+  """The base, the other drafters, and what is measured on which texts."""
 
   base: LMConfig | TransformerConfig  # where `base` names none; without its vocabulary
   base_run: RunConfig
@@ -285,7 +285,7 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
   if not first['tree']:
     same['accepted'] = accepted_by_place(join_texts(whole.ours), nodes - 1)
 
-  # Time whole texts, and the target's calls alone, in turn with plain decoding.
+  # Time whole texts, and only the target's calls, in turn with plain decoding.
   for key in missing:
     batch = key['batch']
     timed = bench.comparison(strategy, bench.timed, batch, *plain)
@@ -388,7 +388,7 @@ NOTES = (
 )
 ACCEPTED_NOTE = (
   'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
-  ' The guess at which a text ends is not count_all.'
+  ' The guess at which a text ends is not counted.'
 )
 CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *report.MACHINE)
 
@@ -400,7 +400,7 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 def acceptance(rows: Sequence[Row]) -> Drawn:
   """The chains, place by place."""
-  once, places = {}, 0  # batch sizes are count_all together
+  once, places = {}, 0  # all batch sizes are counted together
   for row in rows:
     if row.get('accepted'):
       shares = {str(place): share for place, share in enumerate(row['accepted'], start=1)}

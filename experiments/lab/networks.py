@@ -106,7 +106,7 @@ def check_kind(base: pathlib.Path, task: str) -> Any:
   """The model of a base.
 
   Raises:
-    UserError: there is none, or it is of another kind than the task needs.
+    UserError: the folder has no model, or not the kind that the task needs.
   """
   model = folders.open(base).model
   model = model.model if isinstance(model, Transformed) else model

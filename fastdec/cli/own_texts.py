@@ -17,7 +17,7 @@ from fastdec.cli import opening
 from fastdec.cli.prompts import Prompt
 from fastdec.data.text.packing import PackedSource, packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
-from fastdec.decoding.inputs import row_keys
+from fastdec.decoding.inputs import make_row_keys
 from fastdec.decoding.pool import decode_list
 from fastdec.decoding.request import Settings
 from fastdec.decoding.sizes import LISTED
@@ -71,7 +71,7 @@ def write_texts(
   Args:
     root: gets the stage's folder.
     generator: the model.
-    prompts: categories, and the prompts as the model is asked them.
+    prompts: categories, and the prompts with the chat template applied.
     inputs: all that the texts depend on, `max_len` among it.
     seconds: the time for writing: as many texts as fit; None: all.
   """
@@ -139,7 +139,7 @@ def _write_part(
   """Writes the texts of some prompts, each of which draws random numbers by its place."""
   keys = key_of(generator.strategy, 0)
   if keys is not None:
-    keys = row_keys(keys, len(sources))[np.array(part, int)]
+    keys = make_row_keys(keys, len(sources))[np.array(part, int)]
   settings = Settings(max_len, key=keys, processors=generator.processors)
   finished = decode_list(
     generator.model, generator.params, [np.array(sources[index], np.int32) for index in part],

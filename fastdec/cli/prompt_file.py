@@ -39,14 +39,14 @@ from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader, StopReader
 from fastdec.training.progress import Progress
 
-LOGGED = 30  # seconds between lines, where there is no progress bar
+LOGGED = 30  # seconds between printed lines, if stdout is not a terminal
 
 
 def settings(
   args: argparse.Namespace, generator: fd.Generator, prompts: Sequence[Prompt]
 ) -> dict[str, Any]:
   """Returns all that the lines depend on: settings, and hashes of folders' contents."""
-  # A pool has no words: the hash of its file stands for it.
+  # A pool cannot be described in words, so the hash of its file is recorded.
   strategy, pool = generator.strategy, None
   if getattr(strategy, 'pool', None) is not None:
     strategy = dataclasses.replace(strategy, pool=None)
@@ -78,22 +78,22 @@ def settings(
 
 
 def chat_settings(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the settings of how prompts are asked."""
+  """Returns the settings that turn prompts into the model's input."""
   return {'chat': args.chat, 'system': args.system, 'template': opening.read_template(args)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """A file of JSON lines that grows by whole lines, and its settings beside it.
+  """A file of JSON lines that grows by whole lines, and a file with its settings.
 
   Attributes:
     path: the file.
     record: the settings (`settings`).
     total: the number of lines when all are done.
-    remedy: what else to do than to write there.
+    remedy: what the user can do instead of writing there.
 
   Raises:
-    UserError: the file is there, with other settings beside it or with none.
+    UserError: the file exists, and its settings are different or missing.
   """
 
   path: pathlib.Path
@@ -110,9 +110,9 @@ class Output:
 
   @contextlib.contextmanager
   def open(self) -> Iterator[IO[bytes]]:
-    """Opens the file to add lines, for this process alone.
+    """Opens the file to add lines, and locks it for this process.
 
-    It writes the settings beside it, and drops a last line that was cut short.
+    It also writes the settings file, and drops a last line that was cut short.
     """
     try:
       self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Output:
         index = None
       if type(index) is not int or not 0 <= index < self.total or index in lines:
         raise UserError(
-          f'line {i + 1} of {self.path} is damaged: take it out to have it made again'
+          f'line {i + 1} of {self.path} is damaged: remove it, and it will be generated again'
         )
       lines[index] = line
     return lines
@@ -166,7 +166,9 @@ class Output:
     except (OSError, ValueError):
       before = None
     if not isinstance(before, dict):
-      raise UserError(f'{self.path} is there, without its settings beside it: {self.remedy}')
+      raise UserError(
+        f'{self.path} is there, but {self.settings_path.name} is missing or damaged: {self.remedy}'
+      )
     check_same(before, self.record, self.path, self.remedy)
 
 
@@ -189,13 +191,13 @@ def write(
   logprobs: int = 0,
   stops: Sequence[str] = (),
 ) -> None:
-  """Generates the missing lines, longest prompts first, and prints what they were worth.
+  """Generates the missing lines, longest prompts first, and prints a summary.
 
   A prompt draws by its place, so that a run that was stopped writes what it would have written.
 
   Args:
-    prompts: as the file has them, for the lines.
-    asked: as the model is asked them.
+    prompts: as in the file, for the lines.
+    asked: with the chat template applied.
     max_len, seed, logprobs, stops: as of a call of the generator.
   """
   console = plain_console()
@@ -284,7 +286,7 @@ def _line(
 
 
 def _finite(logprob: float) -> float | None:
-  """Rounds a log-probability; None in place of minus infinity, which JSON lacks."""
+  """Rounds a log-probability; returns None for minus infinity, which JSON lacks."""
   return round(logprob, 6) if math.isfinite(logprob) else None
 
 

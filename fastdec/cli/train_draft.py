@@ -19,16 +19,17 @@ of all texts; with --loss=ce they learn only the token that the model wrote. The
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, of which the last may then be missing, and as
-many steps as fit into the rest. --start=DRAFT goes on with a trained draft, with more steps or
-other texts; it has the words of that draft.
+many steps as fit into the rest. --start=DRAFT trains an existing draft further, for more steps or
+on other texts; its words stay those of that draft.
 
 A twentieth of the texts is held out. On these the draft is evaluated as it learns, and its
 confidences are fitted, by which trees grow. At the end it decodes them: tokens a call, by category
 of prompts (those of JSON lines), and what more steps would bring.
 
 The work is done in stages, folders that are named by what went into them, so the same command
-resumes exactly where it was stopped. The model's texts are in train-draft-text-..., beside OUT, and
-serve all kinds and steps. All else is in OUT.training. Needs the extra fastdec[train].
+resumes exactly where it was stopped. The model's texts are in train-draft-text-..., next to OUT,
+and all kinds and steps use them. Everything else is in OUT.training. Needs the extra
+fastdec[train].
 
 Its last act is `fastdec tune`, of three minutes, which finds out whether the draft pays on this
 machine, and writes OUT.tuned.json: fastdec generate --strategy=OUT.tuned.json --draft=OUT.
@@ -101,7 +102,7 @@ DEEP = 8  # layers of a model from which a draft reads three
 WRITTEN = 32  # texts written at once
 SAMPLING = ('temperature',)
 TUNING = '3m'
-REMEDY = 'give another --out, beside which the same text serves, or remove it'
+REMEDY = 'give another --out in the same folder, which uses the same texts, or remove it'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Medusa:
 
   draw: str = 'all'
   decay: float = 0.8
-  anchors: int = 16  # places of each row, drawn anew in each step
+  anchors: int = 16  # places of each row, drawn again in each step
   p1_share: float = 0.0
 
   def module(self, model: Any, k: int) -> MedusaHeads:
@@ -148,7 +149,7 @@ def main(words: Sequence[str]) -> None:
     if args.kind == 'heads':
       is_free = not out.exists()
     if not is_free and not (work / 'TRAINED').is_file():
-      raise UserError(f'--out={out} is there already, and is no draft alone: give a new folder')
+      raise UserError(f'--out={out} is there already, and is not just a draft: give a new folder')
     place_for_folder(out)
     if args.kind in PUBLISHED and published.exists() and not work.exists():
       raise UserError(f'{published} is there already: give another --out, or remove it')
@@ -194,7 +195,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--as-is', action='store_true', help='trains on the lines themselves')
   parser.add_argument('--temperature', type=number, help='of the texts, which are sampled, if > 0')
   opening.add_dtype(parser)
-  parser.add_argument('--start', help='trained draft of this kind and model to go on with')
+  parser.add_argument('--start', help='trained draft of this kind and model, to train further')
   parser.add_argument('--words', type=whole(0), default=8192, help='of a draft (8192); 0: all')
   parser.add_argument('--loss', type=_loss, default='kl', help=f'{", ".join(LOSSES)} (kl)')
   parser.add_argument('--steps', type=whole(2), help=f'of training ({STEPS}, or by --budget)')
@@ -355,11 +356,11 @@ def _open_model(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Gener
 
 
 def _check_start(args: argparse.Namespace, model: Any) -> None:
-  """Raises UserError if --start is a draft of another kind, or of another model."""
+  """Raises UserError if the draft of --start has a different kind or model."""
   draft = Bound(*fd.load_draft(args.start))
   kind = 'EagleNetwork' if args.kind.startswith('eagle') else 'BlockNetwork'
   if args.kind == 'heads' or type(draft.module).__name__ != kind:
-    raise UserError(f'--start={args.start} is no draft of --kind={args.kind}')
+    raise UserError(f'--start={args.start} is not a draft of --kind={args.kind}')
   check_target(draft, model)
 
 
@@ -385,7 +386,7 @@ def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockCo
 
 
 def _plan_run(args: argparse.Namespace, rows: int, steps: int) -> RunConfig:
-  """Returns the settings of a training of so many steps."""
+  """Returns the settings of a training of `steps` steps."""
   every = max(steps // 20, 1)
   muon = 0.0 if args.kind == 'heads' else MUON
   return RunConfig(
@@ -410,7 +411,7 @@ def _show_account(
   print('  '.join(f'step {step}: {value:.2f}' for step, value in curve.items()))
   more = forecast(list(curve), list(curve.values()), 2 * steps)
   if more is not None:
-    print(f'As the curve goes on, twice the steps would bring {more[0]:.2f} +- {more[1]:.2f}')
+    print(f'If the curve continues, twice the steps would bring {more[0]:.2f} +- {more[1]:.2f}')
 
   # Decode by a chain and by a tree, greedily and by sampling.
   asked = sorted(own_texts.read_held_out(text.folder)[:MEASURED])

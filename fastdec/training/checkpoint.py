@@ -45,7 +45,7 @@ class Checkpoints:
 
   Args:
     workdir: the folder of the run.
-    kept: the steps that are averaged in the end. Their checkpoints stay, and so do the newest two:
+    kept: the steps that are averaged at the end. Their checkpoints stay, and so do the newest two:
       if the newest is damaged, a run continues from the second newest.
   """
 
@@ -56,7 +56,7 @@ class Checkpoints:
     """Writes the state after step `state.step`; returns when it is on disk.
 
     Raises:
-      UserError: it cannot be written; nothing is left of it.
+      UserError: the checkpoint cannot be written. No part of it remains.
     """
     step = int(state.step)
     path = self.folder / str(step)
@@ -74,14 +74,15 @@ class Checkpoints:
     wait(f'{path} is there')
 
   def restore(self, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
-    """Reads the newest undamaged state and sets `data` to its position; `fresh` without any.
+    """Reads the newest undamaged state, and sets `data` to its position.
 
-    Prints a line for each newer, damaged checkpoint. These stay until the run saves.
+    Returns `fresh` if there is no checkpoint. Prints a line for each newer, damaged checkpoint;
+    these stay until the run saves again.
 
     Raises:
-      UserError: a checkpoint of parameters with other names or shapes, or none that can be read.
+      UserError: the parameters have other names or shapes, or every checkpoint is damaged.
     """
-    # Several processes read the one checkpoint that the first of them has checked.
+    # Only the first process checks a checkpoint; all processes then read that one.
     damages = {}
     for step in reversed(_steps(self.folder)):
       folder = self.folder / str(step)
@@ -127,7 +128,7 @@ def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
   averaged = [step for step in _steps(folder) if step in steps]
   if not averaged:
     raise UserError(
-      f'there is no checkpoint in {folder} of the steps {", ".join(map(str, steps))}: train first'
+      f'{folder} has no checkpoint after any of the steps {", ".join(map(str, steps))}: train first'
     )
   total = None
   for step in averaged:
@@ -167,8 +168,8 @@ def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> Train
   except Exception as error:  # Orbax, TensorStore and Grain have their own kinds
     words = ' '.join(str(error).split())[:120]
     raise UserError(
-      f'{folder} is whole, but of another optimizer, text or version ({words}): choose another'
-      ' workdir, or what it was made with'
+      f'{folder} is undamaged, but was written with a different optimizer, text or version'
+      f' ({words}): choose another workdir, or restore those settings'
     ) from error
   return TrainState(params=params, **rest)
 
@@ -226,14 +227,14 @@ def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
   for name in {**here, **there}:
     if there.get(name) != here.get(name):
       raise UserError(
-        f'{folder} is of another model: parameter {name} has'
+        f'{folder} belongs to a different model: parameter {name} has'
         f' {there.get(name, "no counterpart")} there and {here.get(name, "no counterpart")} here;'
         ' choose another workdir, or the config of that run'
       )
 
 
 def _rest(state: TrainState) -> dict[str, Any]:
-  """Returns all but the parameters, which averaging reads alone."""
+  """Returns everything except the parameters. Averaging reads only the parameters."""
   fields = (field.name for field in dataclasses.fields(state) if field.name != 'params')
   return {name: getattr(state, name) for name in fields}
 

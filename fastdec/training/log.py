@@ -69,7 +69,7 @@ class TrainingLog:
     """Logs the means since the last call.
 
     Raises:
-      UserError: a loss or a gradient was no finite number, or the disk is full.
+      UserError: a loss or a gradient was not finite, or the disk is full.
     """
     if not self._window:
       return

@@ -1,7 +1,7 @@
 """The training loop: one compiled step, a progress bar, metrics, evaluations and checkpoints.
 
-A run continues exactly where its last checkpoint stands, however often it was killed: same batches,
-same dropout, same parameters bit for bit.
+A run that was killed continues exactly from its last checkpoint: same batches, same dropout, same
+parameters bit for bit.
 
 It runs on a mesh of devices (`kernels.sharding`), of one process or several, which all call `train`
 with the same arguments. Each makes the whole batch, and uploads the rows of its own devices. So the
@@ -118,11 +118,11 @@ def train(
     budget: seconds after which to stop, with a checkpoint, at the end of a step (the first at the
       earliest; several processes look at the clock when they log).
     mesh: the devices (None: one).
-    table: how parameters lie on them, those of the task and its frozen ones.
+    table: how the mesh shards the task's parameters and its frozen ones.
 
   Raises:
-    UserError: the loss is no finite number, the workdir's checkpoints are unreadable or of another
-      model, or batches or parameters cannot be divided over the mesh.
+    UserError: the loss is not finite, the workdir's checkpoints are unreadable or belong to a
+      different model, or batches or parameters cannot be divided over the mesh.
   """
   start = time.monotonic()
   mesh = mesh or make_mesh(MeshConfig())
@@ -134,7 +134,7 @@ def train(
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = make_step(task, transform, optimizer.learning_rate, config.accumulate, shardings)
 
-  # Continue where the newest checkpoint stands, in the text too.
+  # Continue from the newest checkpoint, at its position in the text.
   iterator = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
   checkpoints = Checkpoints(workdir, config.kept)
   state = checkpoints.restore(state, iterator)
@@ -217,7 +217,7 @@ def _check_finite(state: TrainState) -> None:
   """Raises UserError for parameters that are not finite; losses show only those before the step."""
   if not _all_finite(state.params):
     raise UserError(
-      f'a parameter is no finite number after step {int(state.step)}: the last good checkpoint is'
+      f'a parameter is not finite after step {int(state.step)}: the last good checkpoint is'
       ' kept; lower the learning rate in another workdir'
     )
 

@@ -233,7 +233,7 @@ def head_accuracy(
   Entry i is about the token i positions after p1's; nan where no sentence is that long.
 
   Raises:
-    UserError: there are no tokens at all.
+    UserError: the batches contain no tokens.
   """
   by_batch = jax.device_get(
     [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
@@ -272,5 +272,5 @@ def _over_tokens(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     nll += float(metrics['nll']) * count
     accuracy += float(metrics['accuracy']) * count
   if not tokens:
-    raise UserError('there are no sentences to evaluate on: give a dev set that is not empty')
+    raise UserError('the dev set is empty: give one with at least one sentence')
   return {'nll': nll / tokens, 'accuracy': accuracy / tokens}

@@ -41,10 +41,10 @@ class OptimizerConfig:
     warmup: number of steps in which the rate rises.
     steps: length of the whole run; only 'linear' and 'cosine' read it.
     b1, b2, epsilon: Adam's.
-    muon: kernels of layers learn by Muon, at this many times the rate, and all else by Adam with
-      Nesterov's momentum; 0: all by Adam.
+    muon: factor on the rate with which Muon trains the kernels of layers; Adam with Nesterov's
+      momentum trains the rest. 0: Adam trains everything.
     clip: longest gradient (norm over all parameters), to which longer ones are shortened; 0: any.
-    heads_rate: heads that train together with the model learn at this many times its rate.
+    heads_rate: factor on the rate for heads that train together with the model.
     weight_norm: trains the model's kernels, except those of heads, as directions and lengths.
   """
 
@@ -105,7 +105,7 @@ class OptimizerConfig:
     parts = [adam]
     if self.clip:
       parts.insert(0, optax.clip_by_global_norm(self.clip))
-    if self.heads_rate != 1:  # behind Adam, whose updates do not depend on a gradient's scale
+    if self.heads_rate != 1:  # after Adam, whose updates do not depend on a gradient's scale
 
       def of_heads(params):
         return {name: name == 'heads' for name in params}

@@ -21,7 +21,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     process: number of this one, from 0.
 
   Raises:
-    UserError: a number out of range, or not all processes came.
+    UserError: a number is out of range, or some process did not connect.
   """
   if not 0 <= process < processes:
     raise UserError(
@@ -30,7 +30,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal():
     raise UserError(
-      f'coordinator={coordinator!r} is no address: give host:port of process 0, such'
+      f'coordinator={coordinator!r} is not an address: give host:port of process 0, such'
       ' as localhost:7001'
     )
   try:
@@ -49,7 +49,7 @@ def connect_by_cluster() -> None:
   JAX finds their number and the first one's address by itself.
 
   Raises:
-    UserError: no cluster has started it, or not all processes came.
+    UserError: no cluster has started it, or some process did not connect.
   """
   try:
     jax.distributed.initialize()

@@ -1,4 +1,4 @@
-"""Progress of work on many items: a bar, or plain lines where stdout is no terminal."""
+"""Progress of work on many items: a bar, or plain lines if stdout is not a terminal."""
 
 import datetime
 import time
@@ -61,7 +61,7 @@ class Progress:
     self._bar.update(self._task, completed=done)
 
   def show(self, text: str) -> None:
-    """Puts a text and the time left beside the bar, or prints them in a line."""
+    """Shows a text and the time left next to the bar, or prints them as a line."""
     self._text = text
     if self._console.is_terminal:
       self._bar.update(self._task, description=self._words())

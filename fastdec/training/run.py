@@ -36,12 +36,12 @@ class RunConfig:
   constant: Positive = 2.0  # with a short warm-up the paper's 2.0 would peak too high
   label_smoothing: Share = 0.1
   average: Count = 2  # checkpoints whose mean is the result
-  span: Share = 0.0  # share of the run over which they stand; 0: they stand `every` apart
+  span: Share = 0.0  # share of the run that they span; 0: they are `every` steps apart
   # Rows of a batch; 0: the data's. All heads at once train faster on small batches.
   rows: Annotated[int, Between(0, 2**16)] = 0
   accumulate: Count = 1  # parts of a batch computed one after the other, to save memory
   b2: float = 0.997  # Adam's, as in T2T v3
-  muon: Factor = 0.0  # kernels of layers learn by Muon, at this many times the rate; 0: by Adam
+  muon: Factor = 0.0  # factor on the rate with which Muon trains kernels of layers; 0: Adam does
   clip: Factor = 0.0  # longer gradients are shortened to this norm; 0: none is
   heads_rate: Factor = 1.0  # rate of heads that are trained together with the base, in its units
   weight_norm: bool = False  # kernels as directions and lengths (Salimans and Kingma 2016)

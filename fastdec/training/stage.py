@@ -50,10 +50,10 @@ def budget(seconds: float | None) -> Iterator[None]:
 
 
 def check_budget() -> None:
-  """Raises OutOfTime where the budget is over.
+  """Raises OutOfTime if the budget is over.
 
-  Of several processes that compute together the first one's clock counts, so that all continue, or
-  none.
+  If several processes compute together, only the first one's clock counts, so that all of them
+  continue or all stop.
   """
   end = _end.get()
   if end is not None and agreed(time.monotonic() >= end):
@@ -138,7 +138,7 @@ def in_place(
   finished before.
 
   Args:
-    folder: holds this stage alone; settings.json in it records the inputs.
+    folder: holds only this stage; settings.json in it records the inputs.
     make, inputs: see `stage`.
     remedy: what to do if the folder holds something else.
 
@@ -169,7 +169,7 @@ def check_inputs(folder: pathlib.Path, inputs: Mapping[str, Any], remedy: str = 
   has_results = is_first() and bool(files - {'lock', record.name})
   settings = read_json(record) if record.is_file() else {}
   if agreed(has_results and settings != wanted):
-    how = 'by an earlier version, or by hand, or by another experiment'
+    how = 'by an earlier version, by hand, or by a different experiment'
     if settings:
       names = [name for name in {**wanted, **settings} if settings.get(name) != wanted.get(name)]
       how = f'with other settings ({", ".join(names)})'
@@ -192,8 +192,8 @@ def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def exclusive(file: pathlib.Path) -> Iterator[None]:
-  """Holds a file's lock during the block; waits for it within the budget. Of several processes that
-  compute together the first one holds it.
+  """Holds a file's lock during the block; waits for it within the budget. If several processes
+  compute together, only the first one takes the lock.
 
   Raises:
     OutOfTime: the budget ended first.
@@ -245,14 +245,14 @@ def plain(value: Any) -> Any:
 
 
 def check_folder(path: pathlib.Path) -> None:
-  """Raises UserError where a folder, or one that it lies in, is a file."""
+  """Raises UserError if a folder, or one of its parents, is a file."""
   for folder in (path, *path.parents):
     if folder.exists() and not folder.is_dir():
       raise UserError(f'{folder} is a file, where a folder is needed: choose another workdir')
 
 
 def _link(link: pathlib.Path, target: str) -> None:
-  """Points a plain name at a folder beside it, in one step."""
+  """Points a plain name at a folder next to it, in one step."""
   if link.is_symlink() and os.readlink(link) == target:
     return
   partial = link.with_name(f'{link.name}.{os.getpid()}.partial')

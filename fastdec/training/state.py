@@ -94,7 +94,7 @@ def frozen_heads_task(
       the heads' losses, for the cost of one), or 'all' (the mean itself; the trunk runs once).
     decay: weight of each head relative to the one before (1: all equal, as in the paper).
     start: parameters that the heads begin with (None: fresh ones).
-    anchors: number of places in each row at which all heads learn together, drawn anew in each
+    anchors: number of places in each row at which all heads learn together, drawn again in each
       step: an unbiased estimate for a part of the cost (0: all places). p1 learns at all places
       even so.
   """

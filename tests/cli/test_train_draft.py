@@ -53,7 +53,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   (['--kind=tree'], '--kind=tree is not possible: give one of eagle, eagle3, block, dflash, heads'),
   (['--loss=tv'], '--loss=tv is no longer supported, since it was measured as no better than kl'),
   (['--as-is'], '--as-is is for a model that continues a text'),
-  (['--out={}'], 'is there already, and is no draft alone'),
+  (['--out={}'], 'is there already, and is not just a draft'),
   (['--max-len=40'], "exceeds the model's 32 positions"),
   (['--prompts={}/../one'], 'has 1 prompt, which is held out: give more'),
   (['--max-len=8', '--start={}/../nowhere'], 'nowhere is not a folder'),
@@ -113,7 +113,7 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   words = ('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
   tuning = []
   monkeypatch.setattr(train_draft.os, 'execv', lambda program, words: tuning.extend(words[3:]))
-  with monkeypatch.context() as patch:  # it goes on with the texts that were planned
+  with monkeypatch.context() as patch:  # it continues with the texts that were planned
     patch.setattr(
       train_draft, 'carry_out', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
     )
@@ -146,7 +146,7 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   assert ended.code == 0 and 'Eagle(' in ended.out, ended.err
   assert (tmp_path / 'draft.tuned.json').is_file()
 
-  # A training goes on with that draft, whose words stay.
+  # A training continues with that draft, whose words stay.
   target = Bound(*fd.load(talker))
   args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
   started = train_draft._choose_draft(args, target.module).begin(
@@ -154,5 +154,5 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   )
   assert (started.params['ids'] == params['ids']).all()
   args.kind = 'block'
-  with pytest.raises(fd.UserError, match='is no draft of --kind=block'):
+  with pytest.raises(fd.UserError, match='is not a draft of --kind=block'):
     train_draft._check_start(args, target.module)

@@ -167,7 +167,7 @@ def test_checkpoints_that_are_a_file_are_a_sentence(tmp_path):
 
 def test_another_optimizer_is_a_sentence(saved):
   fresh = dataclasses.replace(state_at(0), opt_state={'other': jax.numpy.zeros((2, 3))})
-  with pytest.raises(UserError, match=r'6 is whole, but of another optimizer'):
+  with pytest.raises(UserError, match=r'6 is undamaged, but was written with a different'):
     Checkpoints(saved, ()).restore(fresh, position())
 
 

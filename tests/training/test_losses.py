@@ -173,5 +173,5 @@ def test_head_accuracy_of_heads_that_count():
 
 
 def test_an_empty_dev_set_is_the_users_mistake():
-  with pytest.raises(UserError, match='no sentences'):
+  with pytest.raises(UserError, match='the dev set is empty'):
     losses.dev_loss(MODEL, PARAMS, [])

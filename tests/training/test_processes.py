@@ -86,7 +86,7 @@ def test_one_process_is_the_first_and_agrees_with_itself():
 
 @pytest.mark.parametrize(('coordinator', 'process', 'words'), [
   ('localhost:7001', 2, 'process=2 of processes=2'),
-  ('localhost', 0, 'is no address'), (':70', 0, 'is no address'),
+  ('localhost', 0, 'is not an address'), (':70', 0, 'is not an address'),
 ])  # fmt: skip
 def test_mistakes_are_named(coordinator, process, words):
   with pytest.raises(UserError, match=words):

@@ -35,7 +35,7 @@ class DraftLoss:
 
   Attributes:
     passes: number of guesses that training unrolls for an autoregressive draft; a block has k - 1.
-    anchors: number of places in each row at which the draft learns, drawn anew in each step; 0:
+    anchors: number of places in each row at which the draft learns, drawn again in each step; 0:
       all.
     ce, kl: weights of the two losses.
     decay: weight of each guess relative to the one before.

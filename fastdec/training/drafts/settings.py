@@ -45,7 +45,7 @@ class NetworkConfig:
   def __post_init__(self) -> None:
     if self.begins_trained and not (self.init and pathlib.Path(self.init).is_dir()):
       raise UserError(
-        f'config.draft.init={self.init!r} is no folder: give one with a trained draft, or'
+        f'config.draft.init={self.init!r} is not a folder: give one with a trained draft, or'
         f' {" or ".join(INITS)}'
       )
 
@@ -97,11 +97,11 @@ class NetworkConfig:
     changed = ', '.join(name for name in now if before.get(name) != now[name])
     if before != now:
       raise UserError(
-        f'{self.init} holds another draft than config.draft means ({changed}): give its settings'
+        f'config.draft differs from the draft in {self.init} ({changed}): give the same settings'
       )
     if ids is not None and not np.array_equal(params['ids'], ids):
       raise UserError(
-        f'{self.init} drafts other words than those that are frequent in this text: give the text'
+        f'{self.init} drafts words that are not the most frequent ones of this text: give the text'
         ' that it was trained on'
       )
     return Bound(module, params)
@@ -172,7 +172,7 @@ class BlockConfig(NetworkConfig):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedDraft:
-  """A finished draft to go on with: the network is the stored one, with its words."""
+  """A finished draft that is trained further: same network, same words."""
 
   folder: str
   depth: Count  # guesses for which it is evaluated and calibrated

@@ -45,7 +45,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
 
   frozen = {'model': target.params, 'fixed': fixed}
   if settings.kl and 'ids' in fixed:
-    with contextlib.suppress(UserError):  # of a target whose logits are no product with a matrix
+    with contextlib.suppress(UserError):  # not every target computes its logits with a matrix
       frozen['projection'] = find_output(model, target.params, model.d_model)[fixed['ids']]
   return Task(lambda key: copied(learned), loss, frozen)
 
