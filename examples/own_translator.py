@@ -14,6 +14,7 @@ from configs import presets
 from experiments.lab import train
 from experiments.lab.text import TextConfig
 from experiments.lab.train import HeadsConfig
+from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.run import RunConfig
 from fastdec.training.stage import stage
 
@@ -26,7 +27,7 @@ base = stage(root, 'base', train.base, model=sizes, run=run, data=data, seed=0)
 # four heads, each a token further ahead, trained together with the base
 settings = HeadsConfig(d_ff=256, dropout=0.0, rooted=True, markov=64)
 how = dict(run=run, data=data, seed=0, order=1, together=True)
-model = stage(root, 'k4', train.heads, base=base, heads=settings, k=4, **how)
+model = stage(root, 'k4', train_heads, base=base, heads=settings, k=4, **how)
 
 plain, blocks = (fd.Generator.load(model, strategy=name) for name in ('greedy', 'blockwise'))
 sentence = 'We have booked four rooms in Oslo for ninety guests from Finland.'

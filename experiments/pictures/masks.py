@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fastdec.decoding.methods import growing
-from fastdec.decoding.methods.eagle import frontier_mask, row_mask
+from fastdec.decoding.methods.eagle import frontier_mask
 from fastdec.decoding.methods.lookahead import LookaheadDrafter
 from fastdec.decoding.methods.ngrams import merge
 from fastdec.decoding.topology import Topology
@@ -58,7 +58,7 @@ def every_mask() -> list[Mask]:
   ahead = LookaheadDrafter(window=3, ngram=3, guesses=2).tree_of(pool).nodes
   ahead_names = ('root', '0,1', '0,2', '1,0', '1,1', '1,2', 'b', 'bc', '(b)', 'bd')
   # EAGLE reads one row after another: each call has its own mask
-  rows = jnp.stack([row_mask(jnp.array([place]), 9)[:, 0] for place in (4, 5, 6)], axis=1)
+  rows = attention.node_mask(causal(3), jnp.array([4]), 9)
   block, block_names = block_mask(four, 4, 10), ('root', '?', '?', '?')
   return [
     _over_slots('causal: a prompt of 6', causally[0], _positions(0, 6), 0),

@@ -36,7 +36,8 @@ def kept(monkeypatch):
     for name, d in ((NARROW, 256), (WIDE, 512))
   }
   monkeypatch.setattr(cores, 'open_folder', lambda folder: model[folder])
-  monkeypatch.setattr(cores, '_core', lambda: 2)
+  stat = ' '.join(['1 (a name)', *['0'] * 36, '2'])  # proc(5): the core is field 39
+  monkeypatch.setattr(cores, 'Path', lambda name: types.SimpleNamespace(read_text=lambda: stat))
   monkeypatch.setattr(cores, '_has_accelerator', lambda: False)
 
   def kept(*args):
@@ -69,8 +70,16 @@ def test_more_cores_than_there_are_are_refused(kept):
     kept(WIDE, 1, 5)
 
 
-def test_the_core_is_one_that_this_process_may_use():
-  assert cores._core() in os.sched_getaffinity(0)
+def test_the_core_that_this_process_runs_on_is_kept(monkeypatch):
+  allowed, set_affinity, left = os.sched_getaffinity(0), os.sched_setaffinity, []
+  set_affinity(0, {max(allowed)})
+  try:
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda process: allowed)
+    monkeypatch.setattr(os, 'sched_setaffinity', lambda process, chosen: left.append(chosen))
+    cores.restrict(NARROW, 1, 1)
+  finally:
+    set_affinity(0, allowed)
+  assert left == [[max(allowed)]]
 
 
 def test_settling_comes_before_the_backend_whose_threads_are_then_made(translator):

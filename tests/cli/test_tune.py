@@ -43,7 +43,7 @@ def test_a_draft_network_is_also_tried_together_with_prompt_lookup():
   def names(*words):
     args = tune._read(['--model=m', '--prompts=p', '--no-lookahead', '--gammas=2', *words])
     network = hash_kit().network('eagle')
-    tried = tune._candidates(args, {}, [], [(network, 'eagle')], Bound(HashLM(), {}), [], {})
+    tried = tune._list_candidates(args, {}, [], [(network, 'eagle')], Bound(HashLM(), {}), [], {})
     return [(label(one.strategy), one.folder) for one in tried]
 
   both = ('Union(PromptLookup(k=6), Eagle(nodes=8))', 'eagle')
@@ -133,7 +133,7 @@ def candidates(translator, *words):
   """Returns the labels of the trees and relaxed strategies that are tried for two heads."""
   args = tune._read(['--model=m', '--prompts=p', *words])
   heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
-  families = tune._head_families(args, {}, heads, 'h', tree)
+  families = tune._list_head_families(args, {}, heads, 'h', tree)
   assert all(path == 'h' for family in families for _, path in family)
   return [[label(strategy) for strategy, _ in family] for family in families]
 
