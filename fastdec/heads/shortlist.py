@@ -154,9 +154,11 @@ def _check(model: Model, module: Any, params: Params, words: int) -> None:
     raise UserError(
       f'these heads are for hidden states of {module.d_model}, and this model has {d}: give its own'
     )
-  own = None if 'ids' in params or isinstance(module, BlockwiseHeads) else module.vocab_size
-  for words in (module.words, own):
-    if words not in (None, model.vocab_size):
+  own: Any = None
+  if 'ids' not in params and not isinstance(module, BlockwiseHeads):
+    own = module.vocab_size
+  for wanted in (module.words, own):
+    if wanted not in (None, model.vocab_size):
       raise UserError(
-        f'these heads are for {words} words, and this model has {model.vocab_size}: give its own'
+        f'these heads are for {wanted} words, and this model has {model.vocab_size}: give its own'
       )
