@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
-import numpy as np
 
 import fastdec as fd
 from experiments.lab import report, train
@@ -48,6 +47,7 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.settings import BlockConfig, EagleConfig
+from fastdec.training.drafts.tasks import FIXED
 from fastdec.training.drafts.trainer import SAMPLE, train_heads, train_network
 from fastdec.training.log import read_metrics
 from fastdec.training.run import RunConfig
@@ -73,10 +73,10 @@ DRAFTERS = {  # names in tables; some losses are only in published rows, and the
 # heads and networks: their changes to the settings of their kind
 HEADS: dict[str, Any]
 HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
-NETWORKS: dict[str, Any] = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}}
+NETWORKS: dict[str, Any]
+NETWORKS = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}, 'eagle-kl': {}}
 # networks with a different loss: their changes to `Drafters.loss`
 LOSSES: dict[str, Any] = {'eagle-kl': {'ce': 0.0, 'kl': 1.0}}
-NETWORKS |= {name: {} for name in LOSSES}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 ROWS = 50  # texts at once, where nothing is timed
@@ -109,8 +109,10 @@ class TableConfig(Texts):
   repeats: Count = 5
 
   def __post_init__(self) -> None:
-    names = 'rows', 'nodes', 'batches', 'temperatures'
-    each_once('table', **{name: getattr(self, name) for name in names})
+    each_once(
+      'table', rows=self.rows, nodes=self.nodes, batches=self.batches,
+      temperatures=self.temperatures,
+    )  # fmt: skip
     for i, count in enumerate(self.nodes):
       if count <= self.gamma:
         raise UserError(
@@ -122,8 +124,11 @@ class TableConfig(Texts):
         'config.table.distill writes what the base itself does: give beam=1, and samples=0'
       )
     for row in self.rows:
+      if row not in NETWORKS:
+        continue
       part = row.split('-')[0]
-      if row in NETWORKS and self.gamma > (depth := getattr(self, part).depth):
+      depth = getattr(self, part).depth
+      if self.gamma > depth:
         raise UserError(
           f'config.table.gamma={self.gamma} is not possible: config.table.{part} makes {depth}'
           ' guesses, so give as many or fewer'
@@ -177,7 +182,10 @@ def drafters(c: Drafters, work: Workdir) -> None:
   # Train the drafters that are missing. A training that fails is a row that says why.
   names: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
   drafts = work.each(names, lambda key: train_drafter(c, work, base, key['drafter']))
-  trained = {draft.name: draft for draft in drafts if draft is not None}
+  trained: dict[str, Trained] = {}
+  for draft in drafts:
+    if draft is not None:
+      trained[draft.name] = draft
 
   # Measure the rows that are missing.
   bench = Bench(base, c.people, c.table)
@@ -197,10 +205,14 @@ def plans(table: TableConfig) -> list[list[Row]]:
   their texts are the same."""
   groups = []
   for drafter in table.rows:
-    trees = (0,) if drafter in CHAINS else (0, *table.nodes)
+    trees = [0]
+    if drafter not in CHAINS:
+      trees += table.nodes
     for tree, temperature in itertools.product(trees, table.temperatures):
-      rows = [(drafter, tree, temperature, batch) for batch in table.batches]
-      groups.append([dict(zip(PLAN, row, strict=True)) for row in rows])
+      group: list[Row] = []
+      for batch in table.batches:
+        group.append(dict(zip(PLAN, (drafter, tree, temperature, batch), strict=True)))
+      groups.append(group)
   return groups
 
 
@@ -210,11 +222,12 @@ def keys(c: Drafters, bench: Bench, trained: 'Mapping[str, Trained]') -> list[An
   groups = []
   for group in plans(c.table):
     name, models = group[0]['drafter'], same['models']
-    if name in trained:
-      content = draft_content if name in NETWORKS else folders.content
-      models += f' {content(trained[name].folder)}'
-    elif name != 'lookup':
+    if name not in trained and name != 'lookup':
       continue  # its training failed
+    if name in NETWORKS:
+      models += f' {draft_content(trained[name].folder)}'
+    elif name in trained:
+      models += f' {folders.content(trained[name].folder)}'
     groups.append([{**plan, **same, 'models': models} for plan in group])
   return groups
 
@@ -246,7 +259,9 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
     heads, k = dataclasses.replace(c.table.heads, **HEADS[name]), c.table.gamma + 1
     folder = work.stage(name, train_heads, heads=heads, k=k, **same)
   else:
-    settings = c.table.eagle if name.startswith('eagle') else c.table.block
+    settings: EagleConfig | BlockConfig = c.table.block
+    if name.startswith('eagle'):
+      settings = c.table.eagle
     draft = dataclasses.replace(settings, **NETWORKS[name])
     loss = dataclasses.replace(c.loss, **LOSSES.get(name, {}))
     folder = work.stage(name, train_network, draft=draft, loss=loss, **same)
@@ -278,7 +293,9 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
   # Count tokens over all texts.
   whole = bench.comparison(strategy, bench.prompts, min(ROWS, len(bench.prompts)), *plain)
   nodes = strategy.drafter.nodes
-  same: Row = {'parameters': 0} if draft is None else training_cost(draft)
+  same: Row = {'parameters': 0}  # prompt lookup has none
+  if draft is not None:
+    same = training_cost(draft)
   same = same | {'nodes': nodes, 'accepted': None, 'dtype': bench.dtype}
   same |= count_all(whole, None if temperature else bench.dtype)
   same['repeated_4grams'] = repeated_share(join_texts(whole.theirs))
@@ -294,9 +311,10 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
     clock = timed.clock(bench.texts.repeats, {'alone': alone}, max(FEW // batch, 1))
     call = milliseconds(clock['ours calls'], ours.steps)
     target = milliseconds(clock['alone'], ours.steps)
-    drafting = None if call is None or target is None else max(call - target, 0.0)
-    plain_ms = milliseconds(clock['plain calls'], theirs.steps)
-    times = {'call_ms': call, 'draft_ms': drafting, 'plain_ms': plain_ms}
+    times = {'call_ms': call, 'draft_ms': None}
+    if call is not None and target is not None:
+      times['draft_ms'] = max(call - target, 0.0)
+    times['plain_ms'] = milliseconds(clock['plain calls'], theirs.steps)
     yield {**same, **times, **timed.speed(clock)}
 
 
@@ -308,14 +326,22 @@ def milliseconds(calls: Timing, steps: int) -> float | None:
 @functools.cache
 def training_cost(draft: Trained) -> Row:
   """The size of a drafter, and the cost of its training."""
-  metrics = [line.get('train', {}) for line in read_metrics(draft.folder)]
-  seconds = [line['seconds_per_step'] for line in metrics if 'seconds_per_step' in line]
-  params = loaded(draft).params
-  learnt = {name: value for name, value in params.items() if name not in ('ids', 'warmth')}
+  # The log has the time of a step, except for the first ones, which compile.
+  by_step, seconds = [], None
+  for line in read_metrics(draft.folder):
+    if 'seconds_per_step' in line.get('train', {}):
+      by_step.append(line['train']['seconds_per_step'])
+  if by_step:
+    seconds = draft.run.steps * statistics.median(by_step)
+
+  # Count what was trained, not the draft's words and temperatures.
+  learnt = dict(loaded(draft).params)
+  for name in FIXED:
+    learnt.pop(name, None)
   return {
     'parameters': sum(leaf.size for leaf in jax.tree.leaves(drop_panels(learnt))),
     'training_tokens': round(draft.run.steps * tokens_per_step(draft)),
-    'training_seconds': draft.run.steps * statistics.median(seconds) if seconds else None,
+    'training_seconds': seconds,
   }
 
 
@@ -323,7 +349,10 @@ def training_cost(draft: Trained) -> Row:
 def tokens_per_step(draft: Trained) -> float:
   """Tokens of the target's side in a step of its training, on average."""
   batches = draft.data.open().train_batches(draft.run.rows)
-  return float(np.mean([(batches[i]['target_segment'] > 0).sum() for i in range(SAMPLE)]))
+  tokens = 0
+  for index in range(SAMPLE):
+    tokens += int((batches[index]['target_segment'] > 0).sum())
+  return tokens / SAMPLE
 
 
 def strategy_of(bench: Bench, draft: Trained | None, key: Row) -> Any:
@@ -335,8 +364,9 @@ def strategy_of(bench: Bench, draft: Trained | None, key: Row) -> Any:
   if draft.name == 'model':
     return fd.Speculative(tuple(module), gamma, sampling=sampling)
   if draft.name.startswith('eagle'):
-    width, nodes = (WIDTH, tree) if tree else (1, None)
-    return fd.Eagle(module, gamma, width, nodes, sampling=sampling)
+    if not tree:
+      return fd.Eagle(module, gamma, 1, None, sampling=sampling)
+    return fd.Eagle(module, gamma, WIDTH, tree, sampling=sampling)
   if draft.name in NETWORKS:
     return fd.BlockDraft(module, gamma + 1, tree or None, sampling=sampling)
   if not tree:
@@ -364,8 +394,9 @@ def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
   model = bench.target.module
   prompts = inputs_of(bench.text, model, 'dev', bench.texts.prompt)
   prompts = prompts[train.spaced(len(prompts), texts)]
-  lengths = count_tokens(prompts, model.pad_id)
-  rows = [row[:length].tolist() for row, length in zip(prompts, lengths, strict=True)]
+  rows = []
+  for row, length in zip(prompts, count_tokens(prompts, model.pad_id), strict=True):
+    rows.append(row[:length].tolist())
   return rank_written_texts(bench.target, loaded(draft), rows, bench.texts.max_len, ROWS)
 
 
@@ -403,15 +434,18 @@ def acceptance(rows: Sequence[Row]) -> Drawn:
   once, places = {}, 0  # all batch sizes are counted together
   for row in rows:
     if row.get('accepted'):
-      shares = {str(place): share for place, share in enumerate(row['accepted'], start=1)}
-      once[row['drafter'], row['temperature']] = row | shares
-      places = max(places, len(shares))
+      line = dict(row)
+      for place, share in enumerate(row['accepted'], start=1):
+        line[str(place)] = share
+      once[row['drafter'], row['temperature']] = line
+      places = max(places, len(row['accepted']))
   columns = [
     Column('Drafter', lambda row: DRAFTERS[row['drafter']]),
     Column('T', 'temperature', 'g'),
     Column('Tokens', 'tokens', '.2f'),
   ]
-  columns += [Column(str(i), str(i), '.1f', scale=100) for i in range(1, places + 1)]
+  for place in range(1, places + 1):
+    columns.append(Column(str(place), str(place), '.1f', scale=100))
   table = Table('Acceptance by position', columns, (ACCEPTED_NOTE,), sort=_order)
   return table.of(once.values())
 
@@ -429,14 +463,17 @@ def by_loss(rows: Sequence[Row]) -> Drawn:
     Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
     Column('Training tokens', 'training_tokens', ','),
   ]
-  columns += [Column(name, name, '.2f') for name in names]
+  for name in names:
+    columns.append(Column(name, name, '.2f'))
   return Table('Tokens a call by loss', columns, conditions=CONDITIONS).of(lines.values())
 
 
 def _shape(row: Row) -> str:
   if row.get('tree'):
     return f'tree of {row["tree"]}'
-  return f'chain of {row["nodes"] - 1}' if row.get('nodes') else 'chain'
+  if row.get('nodes'):
+    return f'chain of {row["nodes"] - 1}'
+  return 'chain'
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -491,12 +528,15 @@ def learning_curves(trained: Mapping[str, Trained]) -> dict[str, Any]:
   a call."""
   curves: dict[str, Any] = {}
   for name, draft in trained.items():
-    if name in NETWORKS:
-      curves[name] = {where: [] for where in PANELS}
-      evaluations = [line for line in read_metrics(draft.folder) if 'eval' in line]
-      for line, where in itertools.product(evaluations, PANELS):
-        tokens = line['step'] * tokens_per_step(draft)
-        curves[name][where].append((tokens, line['eval'][f'{where} tokens a call']))
+    if name not in NETWORKS:
+      continue
+    curves[name] = {'dev': [], 'training': []}
+    for line in read_metrics(draft.folder):
+      if 'eval' not in line:
+        continue
+      tokens = line['step'] * tokens_per_step(draft)
+      for where, points in curves[name].items():
+        points.append((tokens, line['eval'][f'{where} tokens a call']))
   return curves
 
 
@@ -518,9 +558,12 @@ def learning(
     if row.get('error') is None and not row['tree'] and row['temperature'] == 0:
       reached[row['drafter']] = row
   for drafter, row in reached.items():
-    if drafter not in CHAINS:
-      name = None if drafter in curves else DRAFTERS[drafter]
-      point = row['training_tokens'], row['tokens']
-      drawing.curve(panels[0], [point], STYLES[drafter], name, markerfacecolor='none')
+    if drafter in CHAINS:
+      continue
+    name = DRAFTERS[drafter]
+    if drafter in curves:
+      name = None  # its curve is in the legend
+    point = row['training_tokens'], row['tokens']
+    drawing.curve(panels[0], [point], STYLES[drafter], name, markerfacecolor='none')
   drawing.legend(figure, 4)
   drawing.save(figure, path)
