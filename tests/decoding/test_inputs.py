@@ -298,7 +298,7 @@ BOUND = (MODEL, {})
 
 @pytest.mark.parametrize(('make', 'words'), [
   (lambda: fd.Sample(temperature=0), 'decode by Greedy'),
-  (lambda: fd.Sample(0.5, sampling=fd.Sampling(0.8)), 'give one of them'),
+  (lambda: fd.Sample(0.5, sampling=fd.Sampling(0.8)), 'both are given: give one'),
   (lambda: fd.Greedy().with_sampling(0.8).sampling, 'sampling=0.8 is not possible'),
   (lambda: fd.Sample(temperature=1e-50), '1e-6 to 1e6'),
   (lambda: fd.Sample(temperature=float('inf')), '1e-6 to 1e6'),

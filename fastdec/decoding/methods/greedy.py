@@ -64,7 +64,7 @@ class Sample(OneTokenACall):
     if sampling is None:
       sampling = Sampling(*values, **settings)
     elif values or settings:
-      raise UserError('Sample needs sampling= or the settings, but both are given: leave one out')
+      raise UserError('Sample needs sampling= or the settings, but both are given: give one')
     drawn = check_sampling(sampling)
     if drawn is None:
       raise UserError('temperature=0 is not possible: give 1e-6 to 1e6, or decode by Greedy()')
