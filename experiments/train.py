@@ -38,7 +38,7 @@ def main(_: list[str]) -> None:
   from fastdec.training.processes import is_first
 
   if 'kind' in CONFIG.value:
-    settings, make = networks.settings_of(CONFIG.value.kind), networks.alone
+    settings, make = networks.settings_of(CONFIG.value.kind), networks.train_one
   else:
     paper, settings = stern2018.half(CONFIG.value)
     make = paper.train_run

@@ -67,10 +67,12 @@ def settings_of(kind: str) -> type:
       'kind=all is the table of experiments.drafts, and kind=losses another: give kind=eagle, block'
       ' or heads'
     )
-  return HeadsOnBase if kind == 'heads' else NetworkOnBase
+  if kind == 'heads':
+    return HeadsOnBase
+  return NetworkOnBase
 
 
-def alone(c: Any, workdir: pathlib.Path) -> bool:
+def train_one(c: Any, workdir: pathlib.Path) -> bool:
   """Trains one drafter in a folder that the user names, or continues; False if it was finished.
 
   Args:
@@ -90,15 +92,18 @@ def alone(c: Any, workdir: pathlib.Path) -> bool:
     )
   base = pathlib.Path(c.base)
   model = check_kind(base, c.task)
-  run = c.finetune if together else c.train
-  train.check(run, model, c.data.rows, c.mesh, 'finetune' if together else 'train')
+  run, name = c.train, 'train'
+  if together:
+    run, name = c.finetune, 'finetune'
+  train.check(run, model, c.data.rows, c.mesh, name)
   same = {'base': base, 'run': run, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
   if isinstance(c, HeadsOnBase):
     same |= {'heads': c.heads, 'k': c.k, 'together': together}
     return in_place(workdir, train_heads, order=seed_of(c.seed, f'k{c.k}-{c.regime}'), **same)
   c.draft.network(model)  # a mistake shows before the workdir is made
-  order, p1_share = seed_of(c.seed, f'{c.kind}-{c.regime}'), c.p1_share if together else 0.0
-  same |= {'draft': c.draft, 'loss': c.loss, 'p1_share': p1_share, 'order': order}
+  p1_share = c.p1_share if together else 0.0
+  same |= {'draft': c.draft, 'loss': c.loss, 'p1_share': p1_share}
+  same['order'] = seed_of(c.seed, f'{c.kind}-{c.regime}')
   return in_place(workdir, train_network, **same)
 
 
@@ -109,7 +114,8 @@ def check_kind(base: pathlib.Path, task: str) -> Any:
     UserError: the folder has no model, or not the kind that the task needs.
   """
   model = folders.open(base).model
-  model = model.model if isinstance(model, Transformed) else model
+  if isinstance(model, Transformed):
+    model = model.model
   wanted = MODELS[task]
   if not isinstance(model, wanted):
     raise UserError(

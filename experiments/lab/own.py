@@ -134,29 +134,39 @@ def translations(
     text, (module, params) = data.open(), folders.load(model)
     text.check_base(model)
     record = {'teacher': author_of(module, params, text.tokenizer), 'beam': distill.beam}
-    for split, sources, total in _sources(text, distill):
-      make = functools.partial(_translated, module, params, text, distill, split)
-      outputs = _made(folder, split, sources, distill.shard_size, total, 'sentence', make)
+    for split, sources, total in _open_sources(text, distill):
+      make = functools.partial(_translate, module, params, text, distill, split)
+      outputs = _write_parts(folder, split, sources, distill.shard_size, total, 'sentence', make)
       record['counts'] = _save(folder, text, split, outputs)
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
-def _sources(text: Text, distill: DistillConfig) -> Iterator[tuple[Split, Iterable[Source], int]]:
+def _open_sources(
+  text: Text, distill: DistillConfig
+) -> Iterator[tuple[Split, Iterable[Source], int]]:
   """The splits that are translated, each with its sources and their number."""
-  files = [TextData('files', train=(path, path)) for path in split_names(distill.sources)]
-  others = [open_text(file, text.config.cache) for file in files]  # a mistake shows before any work
+  # Open the files of other sources first: a mistake shows before any work.
+  others = []
+  for path in split_names(distill.sources):
+    others.append(open_text(TextData('files', train=(path, path)), text.config.cache))
+
+  # A greedy base's own dev text is what a draft guesses.
   if distill.beam == 1 and 'dev' in text.people.counts:
-    dev = [(source, None) for source, _ in text.pairs('dev') if source.strip()]
+    dev: list[Source] = []
+    for source, _ in text.pairs('dev'):
+      if source.strip():
+        dev.append((source, None))
     yield 'dev', dev, len(dev)
-  if others:
-    lines = ((line, None) for other in others for line, _ in other.pairs('train'))
-    yield 'train', lines, sum(other.counts['train'] for other in others)
-  else:
+
+  if not others:
     yield 'train', text.people.pairs('train'), text.people.counts['train']
+    return
+  lines = ((line, None) for other in others for line, _ in other.pairs('train'))
+  yield 'train', lines, sum(other.counts['train'] for other in others)
 
 
-def _translated(
+def _translate(
   model: Any,
   params: Any,
   text: Text,
@@ -183,46 +193,64 @@ def _translated(
   ids = tokenizer.encode_lines(line for line, _ in sources)
 
   # Translate the sources that are short enough, several times if outputs are drawn.
-  short = [i for i, source in enumerate(ids) if len(source) <= longest]
-  written: dict[int, list[list[int]]] = {i: [] for i in short}
+  short, inputs = [], []
+  written: dict[int, list[list[int]]] = {}
+  for i, source in enumerate(ids):
+    if len(source) <= longest:
+      short.append(i)
+      inputs.append(np.array(source, np.int32))
+      written[i] = []
+  strategy, key = distill.strategy, None
   for draw in range(max(distill.samples, 1)):
-    key = None
     if distill.samples:
       key = jax.random.key(seed_of(distill.seed, split))
       key = jax.random.fold_in(jax.random.fold_in(key, first), draw)
-    inputs, strategy = [np.array(ids[i], np.int32) for i in short], distill.strategy
     for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
-      for i, ranked in zip(finished.indices, _ranked(finished.decoded.checked()), strict=True):
-        written[short[i]] += ranked
+      ranked = _rank_outputs(finished.decoded.checked())
+      for i, hypotheses in zip(finished.indices, ranked, strict=True):
+        written[short[i]] += hypotheses
 
   # Pair each source with its outputs, or else with its translation by people.
   outputs = []
   for i, (source, translation) in enumerate(sources):
-    why = '' if i in written else 'long'
     lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best output
     for hypothesis in written.get(i, ()):
-      if line := tokenizer.decode(hypothesis):
-        lines.setdefault(line, _ended(hypothesis))
+      line = tokenizer.decode(hypothesis)
+      if line:
+        lines.setdefault(line, _cut_at_end(hypothesis))
+
+    # The model wrote nothing here: say why.
+    why = ''
     if not lines:
-      why = why or 'empty'
-      kept = None if translation is None else normalise(translation)
-      lines[kept] = [] if kept is None else [*tokenizer.encode(kept), EOS_ID]
+      why = 'empty' if i in written else 'long'
+      if translation is None:
+        lines[None] = []
+      else:
+        kept = normalise(translation)
+        lines[kept] = [*tokenizer.encode(kept), EOS_ID]
     outputs.append([(normalise(source), ids[i], *line, why) for line in lines.items()])
   return outputs
 
 
-def _ranked(decoded: Decoded) -> list[list[list[int]]]:
+def _rank_outputs(decoded: Decoded) -> list[list[list[int]]]:
   """The outputs of each row, best first: one, or the n best of a search."""
   if decoded.nbest_tokens is None or decoded.nbest_scores is None:
     return [[row] for row in decoded.tokens.tolist()]
-  rows = zip(decoded.nbest_tokens, decoded.nbest_scores, strict=True)
-  return [tokens[scores > -np.inf].tolist() for tokens, scores in rows]
+  ranked = []
+  for tokens, scores in zip(decoded.nbest_tokens, decoded.nbest_scores, strict=True):
+    ranked.append(tokens[scores > -np.inf].tolist())  # a search may have fewer outputs
+  return ranked
 
 
-def _ended(ids: list[int]) -> list[int]:
+def _cut_at_end(ids: list[int]) -> list[int]:
   """The ids of an output without padding, up to its end, which is added if the output was cut."""
-  written = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
-  return [*(token for token in written if token != PAD_ID), EOS_ID]
+  written = []
+  for token in ids:
+    if token == EOS_ID:
+      break
+    if token != PAD_ID:
+      written.append(token)
+  return [*written, EOS_ID]
 
 
 # --- a language model
@@ -244,20 +272,20 @@ def continuations(
     text, (module, params) = data.open(), folders.load(model)
     text.check_base(model)
     record = {'teacher': author_of(module, params, text.tokenizer), 'beam': 1}
-    make = functools.partial(_continued, module, params, text, max_len)
+    make = functools.partial(_continue, module, params, text, max_len)
     splits: tuple[Split, ...] = 'dev', 'train'
     for split in splits:
       beginnings = prompts_of(text, split, prompt, module.config.bos_id).tolist()
       once = list(dict.fromkeys(map(tuple, beginnings)))  # many lines begin alike
-      outputs = _made(folder, split, once, PART, len(once), 'beginning', make)
+      outputs = _write_parts(folder, split, once, PART, len(once), 'beginning', make)
       written = dict(zip(once, outputs, strict=True))
-      in_order = (written[tuple(beginning)] for beginning in beginnings)
+      in_order = [written[tuple(beginning)] for beginning in beginnings]
       record['counts'] = _save(folder, text, split, in_order)
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
-def _continued(
+def _continue(
   model: Any, params: Any, text: Text, max_len: int, prompts: Sequence[tuple[int, ...]], _: int
 ) -> list[list[Output]]:
   """Each beginning with its continuation, which is both source and line."""
@@ -265,8 +293,11 @@ def _continued(
   for finished in decode_each(model, params, list(map(list, prompts)), fd.Greedy(), max_len, ROWS):
     decoded = finished.decoded.checked()
     for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
-      written = [token for token in tokens[: int(length)].tolist() if token not in model.eos_ids]
-      ids = _ended([*prompts[i][1:], *written])
+      ids = list(prompts[i][1:])
+      for token in tokens[: int(length)].tolist():
+        if token not in model.eos_ids:
+          ids.append(token)
+      ids = _cut_at_end(ids)
       line = text.tokenizer.decode(ids)
       outputs[i] = [(line, ids, line, ids, '')]
   return outputs
@@ -275,7 +306,7 @@ def _continued(
 # --- parts and files
 
 
-def _made(
+def _write_parts(
   folder: pathlib.Path,
   split: str,
   inputs: Iterable[Any],
@@ -299,7 +330,8 @@ def _made(
   rest = iter(inputs)
   with Progress(total, noun) as progress:
     for number in itertools.count():
-      if not (part := list(itertools.islice(rest, size))):
+      part = list(itertools.islice(rest, size))
+      if not part:
         return
       file = folder / 'parts' / f'{split}-{number:05}.jsonl'
       if not file.is_file():

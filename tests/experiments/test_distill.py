@@ -201,7 +201,7 @@ def test_what_the_teacher_cannot_translate_keeps_its_translation(
     ({'distill.sources': 'nowhere.txt'}, ['cannot read nowhere.txt (No such file or directory)']),
     ({'data.vocab_size': 290}, ['base was trained on other text', 'the same config']),
     ({'teacher': '{table}'}, ['holds the runs base, k2']),
-    ({'workdir': '{table}/base'}, ['base was made by an earlier version, or by hand']),
+    ({'workdir': '{table}/base'}, ['base was made by an earlier version, by hand']),
   ],
   ids=lambda value: ' '.join(map(str, value.items())) if isinstance(value, dict) else '',
 )

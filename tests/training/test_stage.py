@@ -69,7 +69,7 @@ def test_a_folder_that_the_user_names_is_made_by_one_stage(tmp_path):
   assert stage.in_place(tmp_path / 'run', writing([]), steps=1)
   assert not stage.in_place(tmp_path / 'run', refused, steps=1)
   (tmp_path / 'run' / 'settings.json').unlink()
-  with pytest.raises(fd.UserError, match='run was made by an earlier version, or by hand'):
+  with pytest.raises(fd.UserError, match='run was made by an earlier version, by hand'):
     stage.in_place(tmp_path / 'run', refused, steps=1)
 
 
