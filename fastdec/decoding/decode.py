@@ -35,7 +35,7 @@ def decode(
     inputs: encoder-decoder: source ids int[b, s], padded with the pad id. A row of padding and end
       tokens only is empty, and decodes to an end token. Decoder-only: prompt ids int[b, t],
       right-padded. Unpadded lists of rows of different lengths are allowed too. Where the pad id
-      ends texts too, a row's pads count as one end. Pads before a text are no part of it, unless
+      ends texts too, a row's pads count as one end. Pads before a text do not belong to it, unless
       `prompt_lengths` are given; if they may be text (the pad is an end or a start), one of them
       is, and more are refused.
     strategy: `Greedy()`, `Blockwise(heads)`, ...
@@ -55,8 +55,8 @@ def decode(
       The text of a beam search is read again for them.
 
   Raises:
-    UserError: inputs of another shape, prompts beyond the model's positions, max_len < 1, rows that
-      cannot be divided over the mesh.
+    UserError: inputs of the wrong shape, prompts beyond the model's positions, max_len < 1, rows
+      that cannot be divided over the mesh.
   """
   settings = Settings(max_len, max_new_tokens, key, processors, constraint, logprobs)
   run = start(model, params, inputs, strategy, settings, prompt_lengths, prefix)

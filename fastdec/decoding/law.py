@@ -3,7 +3,7 @@
 A law applies at every node of a draft, to the text that ends there: prompt, emitted tokens, and the
 node's ancestors in the tree. So each token is chosen by the law that plain decoding would have
 at its place, and lossless methods stay lossless. `fd.Processors` and `fd.Constraint` make such
-laws. A target has any number of them, one after the other; without any it is the model alone.
+laws. A target has any number of them, one after the other; without any it is only the model.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Law(Protocol):
   """
 
   def init(self, model: Model, prompt: Prompt, max_len: int) -> Any:
-    """Returns the state behind the prompt, before the first token.
+    """Returns the state after the prompt, before the first token.
 
     Settings of rows go into the state. `prompt.limit` has the most tokens that each row may emit
     (None: max_len).
@@ -45,9 +45,9 @@ class Law(Protocol):
   def __call__(self, state: Any, draft: Draft, logits: Float[Array, 'b n v']) -> Array:
     """Returns the logits of the token that follows each node, changed.
 
-    The state knows the text up to node 0, the root. The text of another node continues with its
-    ancestors below the root and itself (`draft.topology.mask`). Behind a prompt the draft is its
-    last token alone. Minus infinity rules a token out.
+    The state knows the text up to node 0, the root. The text of any other node continues with its
+    ancestors below the root and itself (`draft.topology.mask`). After the prompt, the draft
+    consists only of its last token. Minus infinity rules a token out.
     """
     ...
 
@@ -64,7 +64,7 @@ class Law(Protocol):
 class LawMaker(Protocol):
   """Settings that make laws for a model, such as `fd.Processors` and `fd.Constraint`.
 
-  It may have `ends`, ids that end a text in place of the model's own; `forced_begin`, the first
+  It may have `ends`, ids that end a text instead of the model's own; `forced_begin`, the first
   token of a text; and `rules_out`, the names of the settings that rule out tokens, for a message.
   """
 
@@ -90,18 +90,18 @@ class ForcingLaw(Law, Protocol):
     ...
 
   def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
-    """Returns the state behind one more token."""
+    """Returns the state after one more token."""
     ...
 
   def follow(
     self, state: Int[Array, ' b'], tokens: Int[Array, 'b m'], count: Int[Array, ' b']
   ) -> Int[Array, ' b']:
-    """Returns the state behind the first `count` tokens of each row."""
+    """Returns the state after the first `count` tokens of each row."""
     ...
 
 
 def begin(target: Bound, prompt: Prompt, max_len: int) -> tuple[Any, ...]:
-  """Returns the states of the target's laws behind the prompt."""
+  """Returns the states of the target's laws after the prompt."""
   return tuple(law.init(target.module, prompt, max_len) for law in target.laws)
 
 
@@ -123,5 +123,5 @@ def read_logprobs(states: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def observe(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:
-  """Returns the states of the target's laws behind these tokens."""
+  """Returns the states of the target's laws after these tokens."""
   return tuple(law.observe(state, emitted) for law, state in zip(target.laws, states, strict=True))

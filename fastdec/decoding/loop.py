@@ -2,8 +2,8 @@
 
 `init` runs the prompt, `step` is one call of the target; `decode` wraps them in `lax.while_loop`
 until all rows are done. Rows are independent: each has its own lengths, and a finished one freezes.
-The drafter alone decides on guesses, the rule on acceptance, and laws change what the target says
-(`law`): there is no `if` for them here.
+Only the drafter decides on guesses, only the rule on acceptance, and laws change what the target
+says (`law`): the loop has no `if` for them.
 """
 
 import dataclasses
@@ -81,8 +81,8 @@ def init(
 
   Args:
     target: the model, its parameters, and the changes of its law.
-    drafter: guesses tokens. Of it, `nodes`, `taps` and `init` are used here.
-    rule: chooses the first token, as the bonus of a draft that is the root alone.
+    drafter: guesses tokens. This function uses its `nodes`, `taps` and `init`.
+    rule: chooses the first token, as the bonus of a draft that is only the root.
     prompt: b rows of t tokens, right-padded, of at least one token each.
     max_len: most tokens that a row may emit, its end included; a static int of at least 1. A row
       may have a lower limit of its own, as data: `prompt.limit`. The cache has slots for

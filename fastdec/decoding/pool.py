@@ -96,7 +96,7 @@ def in_order(parts: Iterable[Finished]) -> Decoded:
   """Joins the parts that `decode_each` yields, in the order of the inputs, as NumPy arrays.
 
   Raises:
-    UserError: there are no parts.
+    UserError: nothing was decoded.
   """
   parts = list(parts)
   if not parts:

@@ -71,7 +71,7 @@ def in_chunks(
     read: (state, the chunk of each array, tokens of each row in it) -> (state, arrays [b, n, ...]).
     state: before the first chunk.
     texts: arrays [b, t, ...].
-    length: tokens of each row; padding stands behind them.
+    length: tokens of each row; padding follows them.
     most: entries of a chunk, at most.
 
   Returns:
@@ -114,7 +114,7 @@ def read_text(
 ) -> tuple[Float[Array, 'b t d'], tuple[Float[Array, 'b t _'], ...], Any]:
   """Reads the prompt's tokens into an empty cache. The beginning that all rows share is read once.
 
-  The compiler drops states that nobody reads.
+  The compiler drops states that are not read.
 
   Args:
     target: the model and its parameters.

@@ -3,7 +3,7 @@
 target    the model whose output is wanted
 drafter   guesses tokens: the draft, a tree whose node 0, the root, is the newest emitted token
 call      one run of the target over all nodes, in the loop (encoder and prefill are not counted)
-rule      keeps the longest acceptable path from the root (accepted), and names the token behind it
+rule      keeps the longest acceptable path from the root (accepted), and names the token after it
           (bonus)
 block     the tokens emitted by one call: the accepted drafts and the bonus
 row       one sequence of the batch
@@ -88,7 +88,7 @@ class Decoded:
   """The result of a decode.
 
   lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls`
-  is the number of block sizes above 0. A beam search may go on after its best hypothesis has ended.
+  is the number of block sizes above 0. A beam search may continue after its best hypothesis has ended.
   There `calls` is the number of steps, and block_sizes are the ones of that hypothesis, perhaps
   fewer.
   """
@@ -106,7 +106,7 @@ class Decoded:
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
   # With `logprobs`: of each token by the model's own law (`score`), and the n likeliest tokens
-  # of its place; 0 behind the end
+  # of its place; 0 after the end
   logprobs: Float[Array | np.ndarray, 'b t'] | None = None
   top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
   top_ids: Int[Array | np.ndarray, 'b t n'] | None = None
@@ -314,7 +314,7 @@ class Drafter(Protocol):
       The state for the first `propose`.
 
     Raises:
-      UserError: this drafter cannot draft for this target, say for hidden states of another width.
+      UserError: this drafter cannot draft for this target, such as hidden states of a different width.
     """
     ...
 
@@ -411,7 +411,7 @@ class Rule(Protocol):
     logits: Float[Array, 'b n v'],
     acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
-    """Chooses a path from the root, and the token behind it.
+    """Chooses a path from the root, and the token after it.
 
     Args:
       keys: one random key a row for this call, [b]; None if the decode has none.
@@ -423,9 +423,9 @@ class Rule(Protocol):
         an id that is never emitted, or drafted only to be scored. The root is always acceptable.
 
     Returns:
-      node: int32[b], the last node of the kept path, 0 for the root alone. It and all its ancestors
+      node: int32[b], the last node of the kept path, 0 for only the root. It and all its ancestors
         must be acceptable.
-      bonus: int32[b], the token to emit behind it. The loop drops it if the path ends the row.
+      bonus: int32[b], the token to emit after it. The loop drops it if the path ends the row.
 
     Raises:
       UserError: while the program is traced, if the rule lacks the keys, chain or laws it needs.
@@ -441,6 +441,6 @@ def promise_of(rule: Any) -> Promise:
     relaxed   nothing
 
   A rule's own property `promise` gives it. It is not inherited: a subclass that accepts otherwise
-  must state its promise anew, and promises nothing until it does.
+  must state its promise again, and promises nothing until it does.
   """
   return rule.promise if 'promise' in vars(type(rule)) else 'relaxed'

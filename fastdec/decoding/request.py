@@ -52,7 +52,7 @@ class Request:
   """Settings of a decode of n rows, checked.
 
   Attributes:
-    model: as the caller has it; it reads the inputs.
+    model: the caller's own; it reads the inputs.
     target: the model, its parameters, and the laws that change its logits and its ends.
     strategy: how to decode.
     limit: most tokens that each row may emit, its end included.
@@ -182,7 +182,7 @@ def ruled_by(strategy: Any, *makers: Any) -> tuple[str, ...]:
 
 
 def with_ends(model: Model, processors: Any) -> Model:
-  """Returns the model with the processors' ends in place of its own, if they have other ones.
+  """Returns the model with the processors' ends instead of its own, if these differ.
 
   Raises:
     UserError: the model's ends cannot be exchanged.
@@ -221,15 +221,15 @@ def make_laws(
   if constraint is not None:
     if not isinstance(constraint, LawMaker):
       raise UserError(
-        f'constraint={shown(constraint)} is none: give fd.Constraint.regex(pattern, tokenizer), for'
-        ' example'
+        f'constraint={shown(constraint)} must be an fd.Constraint: give'
+        ' fd.Constraint.regex(pattern, tokenizer), for example'
       )
     laws += constraint.laws(model, rows, waits)
   # Processors come last, so that a token that they force is written whatever the constraint is.
   if processors is not None:
     if not isinstance(processors, LawMaker):
       raise UserError(
-        f'processors={shown(processors)} are no processors: give'
+        f'processors={shown(processors)} must be fd.Processors: give'
         ' fd.Processors(repetition_penalty=1.2), for example'
       )
     laws += processors.laws(model, rows, waits)

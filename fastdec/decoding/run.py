@@ -50,7 +50,9 @@ class Limits:
 
   most_running: Any = 0  # stops when no more rows than these run
   calls: Any = None  # most calls to make; None: any number, uncounted
-  room: Any = None  # int32[b]: stops when a running row has emitted this many tokens; None: never
+  room: Any = (
+    None  # int32[b]: stops when a running row has emitted its number of tokens; None: never
+  )
 
 
 @struct.pytree
@@ -133,7 +135,7 @@ class Run:
     owners: int[b], the row of the request in each place, or `NOBODY`.
     prompt: of the newest rows, in the size that the state has.
     state: the strategy's; each `advance` overwrites it.
-    calls: calls of the target that the last `advance` made; 0 if nobody counted them.
+    calls: calls of the target that the last `advance` made; 0 if they were not counted.
   """
 
   def __init__(self, request: Request, sizes: Sizes, rows: int) -> None:
@@ -284,7 +286,7 @@ class Run:
 
     Args:
       decoded: of the rows of `prompt`.
-      prompt: in any size; None if nothing is to be scored.
+      prompt: in any size; None if nothing needs scores.
     """
     request = self.request
     max_len, pad_id = request.max_len, request.target.module.pad_id

@@ -122,7 +122,7 @@ class Generator:
     already (`fastdec.text.programs`).
 
     Raises:
-      UserError: a folder that is no model or has no tokenizer; a draft or heads of another model;
+      UserError: a folder without a model or a tokenizer; a draft or heads of a different model;
         a strategy that does not take them; languages that the tokenizer lacks.
     """
     _check_one_way(draft, heads, strategy)
@@ -182,14 +182,14 @@ class Generator:
 
     Args:
       prompt: a text; or messages of a chat, {'role': 'user', 'content': 'Hello'}; or a list of
-        such. Of an encoder-decoder it is the source.
+        such. An encoder-decoder reads it as its source.
       max_new_tokens: the most tokens, the end included; `fd.decode` calls it `max_len`.
       stop: strings that end the text where they begin.
       seed: of strategies that draw tokens. A prompt of a list draws by its place.
       logprobs: n for each token's log-probability and the n likeliest tokens of its place.
-      processors, constraint: in place of the generator's own.
-      **settings: temperature, top_k, ... in place of the strategy's own, as in `fd.Sampling`; and
-        repetition_penalty, ... in place of the processors' own, as in `fd.Processors`. For a list,
+      processors, constraint: instead of the generator's own.
+      **settings: temperature, top_k, ... instead of the strategy's own, as in `fd.Sampling`; and
+        repetition_penalty, ... instead of the processors' own, as in `fd.Processors`. For a list,
         each of these numbers, max_new_tokens and seed may be a list too, one for each prompt.
         Other names are variables of the chat template, such as tools or enable_thinking.
 
@@ -311,7 +311,7 @@ class Generator:
 
     Args:
       prompt: a text, or the messages of a chat.
-      **variables: of the chat template, beside the generator's own.
+      **variables: of the chat template, besides the generator's own.
     """
     is_source = self.model.start_id is not None
     try:
@@ -396,7 +396,7 @@ class Generator:
       constraint = self.constraint
     if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
       raise UserError(
-        'the constraint was made with another tokenizer, whose tokens spell other texts: make it'
+        'the constraint was made with a different tokenizer, whose tokens spell other texts: make it'
         " with the generator's own"
       )
     processors = self.processors if processors is None else self._with_language(processors)
@@ -455,7 +455,7 @@ def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
   if end is not None and end[0] not in model.eos_ids:
     warnings.warn(
       f'{path}: the chat template ends turns by {shown(end[1])}, the eos_token of the tokenizer,'
-      f' which does not end texts by config.json and generation_config.json. Chats go on behind it:'
+      f' which does not end texts by config.json and generation_config.json. Chats continue after it:'
       f' give stop={shown(end[1])}',
       UserNote,
       stacklevel=3,
@@ -465,7 +465,7 @@ def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
 def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
   """Raises UserError unless one argument decides how to draft.
 
-  A strategy in words may stand beside a folder that it drafts with; an object may not.
+  A strategy in words may come with a folder that it drafts with; an object may not.
   """
   deciding = []
   if draft is not None:
@@ -548,7 +548,7 @@ def blocks_by_calls(tokens: list[Any], sizes: Sequence[int]) -> list[list[Any]]:
 
 
 def _with_start(model: Any, start: int) -> Any:
-  """Returns a model whose decoder starts with another id."""
+  """Returns a model whose decoder starts with this id."""
   return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
@@ -564,7 +564,7 @@ def key_of(strategy: Any, seed: Any) -> Any:
   keys = [jax.random.key(one) for one in seeds]
   if not is_list:
     return keys[0]
-  # `fd.decode` gives row 0 this key, so each prompt draws as it would alone.
+  # `fd.decode` gives row 0 this key, so each prompt draws as it would in its own call.
   return jnp.stack([jax.random.fold_in(key, 0) for key in keys])
 
 

@@ -481,7 +481,7 @@ def test_a_constraint_holds_the_text_to_a_form(g, place):
   )
   words = g.tokenizer.token_bytes()  # as many others
   other = types.SimpleNamespace(token_bytes=lambda: words[::-1], decode=g.tokenizer.decode)
-  with pytest.raises(fd.UserError, match='was made with another tokenizer'):
+  with pytest.raises(fd.UserError, match='was made with a different tokenizer'):
     g('the', constraint=fd.Constraint.regex(form, other))
   translator = fd.Generator.load(place / 'translator')
   of_source = fd.Constraint.regex(form[1:], translator.tokenizer)  # the first space does not count
