@@ -88,9 +88,9 @@ class Decoded:
   """The result of a decode.
 
   lengths == 1 + block_sizes.sum(1): the first token comes from the prompt, not from a call. `calls`
-  is the number of block sizes above 0. A beam search may continue after its best hypothesis has ended.
-  There `calls` is the number of steps, and block_sizes are the ones of that hypothesis, perhaps
-  fewer.
+  is the number of block sizes above 0. A beam search may continue after its best hypothesis has
+  ended. There `calls` is the number of steps, and block_sizes are the ones of that hypothesis,
+  perhaps fewer.
   """
 
   # end token included, pad id after; neither prompt nor start token
@@ -314,7 +314,7 @@ class Drafter(Protocol):
       The state for the first `propose`.
 
     Raises:
-      UserError: this drafter cannot draft for this target, such as hidden states of a different width.
+      UserError: this drafter cannot draft for this target, whose states may have another width.
     """
     ...
 

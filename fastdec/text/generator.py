@@ -396,8 +396,8 @@ class Generator:
       constraint = self.constraint
     if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
       raise UserError(
-        'the constraint was made with a different tokenizer, whose tokens spell other texts: make it'
-        " with the generator's own"
+        'the constraint was made with a different tokenizer, whose tokens spell other texts: make'
+        " it with the generator's own"
       )
     processors = self.processors if processors is None else self._with_language(processors)
     changes, sampling = {}, {}
@@ -455,8 +455,8 @@ def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
   if end is not None and end[0] not in model.eos_ids:
     warnings.warn(
       f'{path}: the chat template ends turns by {shown(end[1])}, the eos_token of the tokenizer,'
-      f' which does not end texts by config.json and generation_config.json. Chats continue after it:'
-      f' give stop={shown(end[1])}',
+      f' which does not end texts by config.json and generation_config.json. Chats continue after'
+      f' it: give stop={shown(end[1])}',
       UserNote,
       stacklevel=3,
     )

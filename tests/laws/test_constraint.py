@@ -390,7 +390,7 @@ def test_a_constraint_for_a_different_vocabulary_is_refused():
     decoded(fd.Greedy(), model=HashLM(80))
   with pytest.raises(fd.UserError, match='needs an end token'):
     decoded(fd.Greedy(), model=dataclasses.replace(MODEL, eos_ids=()))
-  with pytest.raises(fd.UserError, match="constraint='a' is none"):
+  with pytest.raises(fd.UserError, match="constraint='a' must be an"):
     make_laws(MODEL, fd.Greedy(), 3, None, 'a', 0)
   with pytest.raises(fd.UserError, match='needs the bytes of all tokens'):
     fd.Constraint.regex('a', object())
