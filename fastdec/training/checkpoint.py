@@ -111,8 +111,10 @@ class Checkpoints:
     steps = _steps(self.folder)
     newest = [other for other in steps if other <= step][-2:]
     stay = {*newest, *(other for other in self._kept if other <= step)}
-    gone = [self.folder / str(other) for other in steps if other not in stay]
-    for folder in (*gone, *self.folder.glob('*.partial')):
+    for other in steps:
+      if other not in stay:
+        shutil.rmtree(self.folder / str(other), ignore_errors=True)
+    for folder in self.folder.glob('*.partial'):
       shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -130,10 +132,9 @@ def average_checkpoints(workdir: PathLike, steps: Sequence[int]) -> Params:
     raise UserError(
       f'{folder} has no checkpoint after any of the steps {", ".join(map(str, steps))}: train first'
     )
-  total = None
-  for step in averaged:
-    params = _read_params(folder / str(step))
-    total = params if total is None else jax.tree.map(np.add, total, params)
+  total = _read_params(folder / str(averaged[0]))
+  for step in averaged[1:]:
+    total = jax.tree.map(np.add, total, _read_params(folder / str(step)))
   return jax.tree.map(lambda x: (x / len(averaged)).astype(np.float32), total)
 
 
@@ -195,8 +196,10 @@ def _damage(folder: Path) -> str | None:
   except OSError as error:
     return str(error)
   for name, value in expected.items():
-    if actual.get(name) != value:
-      return f'{name} is damaged' if name in actual else f'{name} is missing'
+    if name not in actual:
+      return f'{name} is missing'
+    if actual[name] != value:
+      return f'{name} is damaged'
   return None
 
 
@@ -235,8 +238,11 @@ def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
 
 def _rest(state: TrainState) -> dict[str, Any]:
   """Returns everything except the parameters. Averaging reads only the parameters."""
-  fields = (field.name for field in dataclasses.fields(state) if field.name != 'params')
-  return {name: getattr(state, name) for name in fields}
+  rest = {}
+  for field in dataclasses.fields(state):
+    if field.name != 'params':
+      rest[field.name] = getattr(state, field.name)
+  return rest
 
 
 def _save_arrays(folder: Path, tree: PyTree) -> None:

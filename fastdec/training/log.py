@@ -44,8 +44,12 @@ class TrainingLog:
     )
     self._path = _path(workdir)
     if is_first():
-      before = [row for row in read_metrics(workdir) if row['step'] <= step]
-      write_text(self._path, ''.join(json.dumps(row) + '\n' for row in before))
+      # Steps after the checkpoint will be done again, so their lines go.
+      text = ''
+      for row in read_metrics(workdir):
+        if row['step'] <= step:
+          text += json.dumps(row) + '\n'
+      write_text(self._path, text)
 
   def __enter__(self) -> 'TrainingLog':
     self._progress.__enter__()
@@ -123,8 +127,11 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
   A line that a killed process has cut short is left out.
   """
-  rows = (row for _, row in json_lines(_path(workdir)))
-  return [row for row in rows if isinstance(row, dict) and isinstance(row.get('step'), int)]
+  rows = []
+  for _, row in json_lines(_path(workdir)):
+    if isinstance(row, dict) and isinstance(row.get('step'), int):
+      rows.append(row)
+  return rows
 
 
 def _path(workdir: str | os.PathLike[str]) -> Path:

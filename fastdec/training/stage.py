@@ -42,7 +42,10 @@ _end: contextvars.ContextVar[float | None] = contextvars.ContextVar('end', defau
 @contextlib.contextmanager
 def budget(seconds: float | None) -> Iterator[None]:
   """Limits the time of the block; None: no limit."""
-  token = _end.set(None if seconds is None else time.monotonic() + seconds)
+  end = None
+  if seconds is not None:
+    end = time.monotonic() + seconds
+  token = _end.set(end)
   try:
     yield
   finally:
@@ -68,7 +71,9 @@ def seconds_left() -> float | None:
   """
   check_budget()
   end = _end.get()
-  return None if end is None else max(end - time.monotonic(), 0.0)
+  if end is None:
+    return None
+  return max(end - time.monotonic(), 0.0)
 
 
 def stage(
@@ -154,7 +159,9 @@ def in_place(
     try:
       is_new = _fill(folder, record.name, make, inputs)
     except UserError:
-      _remove_if_empty(folder, record)  # a mistake that showed before any work leaves nothing
+      # A mistake that showed before any work leaves no folder.
+      if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
+        shutil.rmtree(folder)
       raise
   wait(f'filled {folder.name}')
   return is_new
@@ -163,23 +170,28 @@ def in_place(
 def check_inputs(folder: pathlib.Path, inputs: Mapping[str, Any], remedy: str = ANOTHER) -> None:
   """Raises UserError if a folder of `in_place` holds what was made from other inputs."""
   record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
-  files = set()
-  if folder.is_dir():
-    files = {file.name for file in folder.iterdir() if file.suffix != '.partial'}
-  has_results = is_first() and bool(files - {'lock', record.name})
-  settings = read_json(record) if record.is_file() else {}
-  if agreed(has_results and settings != wanted):
+  settings = {}
+  if record.is_file():
+    settings = read_json(record)
+
+  # A folder without results may change its settings.
+  has_results = False
+  if is_first() and folder.is_dir():
+    for file in folder.iterdir():
+      if file.suffix != '.partial' and file.name not in ('lock', record.name):
+        has_results = True
+  if not agreed(has_results and settings != wanted):
+    return
+
+  # Name the settings that differ.
+  if not settings:
     how = 'by an earlier version, by hand, or by a different experiment'
-    if settings:
-      names = [name for name in {**wanted, **settings} if settings.get(name) != wanted.get(name)]
-      how = f'with other settings ({", ".join(names)})'
     raise UserError(f'{folder} was made {how}: {remedy}')
-
-
-def _remove_if_empty(folder: pathlib.Path, record: pathlib.Path) -> None:
-  """Removes a folder that holds nothing but its lock and its record."""
-  if is_first() and {file.name for file in folder.iterdir()} <= {'lock', record.name}:
-    shutil.rmtree(folder)
+  names = []
+  for name in {**wanted, **settings}:
+    if settings.get(name) != wanted.get(name):
+      names.append(name)
+  raise UserError(f'{folder} was made with other settings ({", ".join(names)}): {remedy}')
 
 
 def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
@@ -199,7 +211,9 @@ def exclusive(file: pathlib.Path) -> Iterator[None]:
     OutOfTime: the budget ended first.
   """
   while True:
-    lock = locked(file, wait=False) if is_first() else contextlib.nullcontext(False)
+    lock: Any = contextlib.nullcontext(False)
+    if is_first():
+      lock = locked(file, wait=False)
     with lock as is_mine:
       if agreed(is_mine):
         yield
@@ -233,8 +247,10 @@ def plain(value: Any) -> Any:
   if hasattr(value, 'key'):
     return {'key': value.key}
   if dataclasses.is_dataclass(value):
-    fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return {'is': type(value).__name__, **fields}
+    settings = {'is': type(value).__name__}
+    for field in dataclasses.fields(value):
+      settings[field.name] = plain(getattr(value, field.name))
+    return settings
   if isinstance(value, Mapping):
     return {name: plain(entry) for name, entry in value.items() if name != 'mesh'}
   if isinstance(value, tuple | list):

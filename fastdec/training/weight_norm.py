@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from fastdec import extras
 
@@ -48,27 +48,34 @@ def weight_normalised(
 
   def init(params: Any) -> WeightNormState:
     flat = _flat(params)
-    direction = {name: jnp.array(value) for name, value in flat.items() if is_normalised(name)}
-    length = {
-      f'{name}/length': jnp.linalg.norm(value, axis=-1) for name, value in direction.items()
-    }
+    direction, length = {}, {}
+    for name, value in flat.items():
+      if is_normalised(name):
+        direction[name] = jnp.array(value)
+        length[f'{name}/length'] = jnp.linalg.norm(direction[name], axis=-1)
     return WeightNormState(direction, length, inner.init(parts_of(flat, direction, length)))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WeightNormState]:
     # The gradients of directions and lengths, by the chain rule.
     flat, gradients = _flat(params), _flat(updates)
-    kernels, back = jax.vjp(_kernels, state.direction, state.length)
-    of_parts = parts_of(gradients, *back({name: gradients[name] for name in kernels}))
+    _, back = jax.vjp(_kernels, state.direction, state.length)
+    of_kernels = {name: gradients[name] for name in state.direction}
+    of_parts = parts_of(gradients, *back(of_kernels))
+
     # The inner optimizer moves directions and lengths; the model's kernels move with them.
     parts: Any = parts_of(flat, state.direction, state.length)
     steps: Any
     steps, inner_state = inner.update(of_parts, state.inner, parts)
     parts = optax.apply_updates(parts, steps)
-    steps = dict(steps['plain'])
-    for name, kernel in _kernels(parts['direction'], parts['length']).items():
-      steps[name] = kernel - flat[name]
+    kernels = _kernels(parts['direction'], parts['length'])
+    moves = []
+    for name, before in flat.items():
+      if name in kernels:
+        moves.append(kernels[name] - before)
+      else:
+        moves.append(steps['plain'][name])
     return (
-      jax.tree.unflatten(jax.tree.structure(params), [steps[name] for name in flat]),
+      jax.tree.unflatten(jax.tree.structure(params), moves),
       WeightNormState(parts['direction'], parts['length'], inner_state),
     )
 
@@ -76,12 +83,12 @@ def weight_normalised(
 
 
 def _kernels(direction: Flat, length: Flat) -> Flat:
-  return {name: _kernel(v, length[f'{name}/length']) for name, v in direction.items()}
-
-
-def _kernel(v: Float[Array, '*f d'], g: Float[Array, '*f']) -> Float[Array, '*f d']:
-  """Computes g v / |v|; a row of zeros, which has no direction, stays one."""
-  return (g * jax.lax.rsqrt((v**2).sum(-1) + TINY))[..., None] * v
+  """Computes g v / |v| for each kernel; a row of zeros, which has no direction, stays one."""
+  kernels = {}
+  for name, v in direction.items():
+    g = length[f'{name}/length']
+    kernels[name] = (g * jax.lax.rsqrt((v**2).sum(-1) + TINY))[..., None] * v
+  return kernels
 
 
 def _flat(tree: Any) -> Flat:

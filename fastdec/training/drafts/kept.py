@@ -68,8 +68,11 @@ def keep_states(
   record = folder / RECORD
   if not record.is_file():
     shapes = jax.eval_shape(read, target.params, batches[0])
-    sizes = {side: (len(numbers[side]), shape.shape[-1]) for side, shape in shapes.items()}
-    size = sum(2 * tokens * width for tokens, width in sizes.values())
+    sizes, size = {}, 0
+    for side, shape in shapes.items():
+      tokens, width = len(numbers[side]), shape.shape[-1]
+      sizes[side] = tokens, width
+      size += 2 * tokens * width  # of bfloat16
     if size > MOST * shutil.disk_usage(folder).free:
       sizes = {}
     for side, shape in sizes.items():
@@ -117,7 +120,9 @@ def read_batch(
     anchors: number of places in each row after which it guesses; 0: all.
     key: draws them (None: always the same ones).
   """
-  chosen = anchors_of(batch, anchors, jax.random.key(0) if key is None else key)
+  if key is None:
+    key = jax.random.key(0)
+  chosen = anchors_of(batch, anchors, key)
   if 'target_kept' not in batch:
     return Lesson(target, batch, target.module.features(target.params, batch, taps), chosen)
   states = jnp.asarray(batch['target_kept']).astype(jnp.float32)

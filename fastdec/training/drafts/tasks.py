@@ -94,5 +94,10 @@ def finetuned_draft_task(
 
 def split(params: Params) -> tuple[Params, Params]:
   """Splits a draft's parameters into those that are trained and those that are `FIXED`."""
-  learned = {name: value for name, value in params.items() if name not in FIXED}
-  return learned, {name: value for name, value in params.items() if name in FIXED}
+  learned, fixed = {}, {}
+  for name, value in params.items():
+    if name in FIXED:
+      fixed[name] = value
+    else:
+      learned[name] = value
+  return learned, fixed

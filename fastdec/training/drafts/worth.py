@@ -32,7 +32,9 @@ def tokens_a_call(
   tokens, calls = np.asarray(decoded.block_sizes).sum(1), np.asarray(decoded.calls)
   worth = {}
   for category in [*dict.fromkeys(categories), 'all']:
-    chosen = np.array([category in (own, 'all') for own in categories])
+    chosen = np.array(categories) == category
+    if category == 'all':
+      chosen = np.ones(len(categories), bool)
     worth[category] = float(tokens[chosen].sum() / max(calls[chosen].sum(), 1))
   return worth
 
