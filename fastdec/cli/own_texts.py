@@ -75,7 +75,10 @@ def write_texts(
     inputs: all that the texts depend on, `max_len` among it.
     seconds: the time for writing: as many texts as fit; None: all.
   """
-  sources = [generator.read(prompt)[0] for _, prompt in prompts]
+  sources = []
+  for _, prompt in prompts:
+    ids, _ = generator.read(prompt)
+    sources.append(ids)
   order = np.random.default_rng(0).permutation(len(prompts)).tolist()
   folder = folder_of(root, NAME, inputs)
 
@@ -141,13 +144,15 @@ def _write_part(
   if keys is not None:
     keys = make_row_keys(keys, len(sources))[np.array(part, int)]
   settings = Settings(max_len, key=keys, processors=generator.processors)
-  finished = decode_list(
-    generator.model, generator.params, [np.array(sources[index], np.int32) for index in part],
-    generator.strategy, generator.rows, settings, LISTED,
-  )  # fmt: skip
-  for some in finished:
-    decoded, rows = some.decoded.checked(), []
-    for row, place in enumerate(some.indices):
+  inputs = []
+  for index in part:
+    inputs.append(np.array(sources[index], np.int32))
+  batches = decode_list(
+    generator.model, generator.params, inputs, generator.strategy, generator.rows, settings, LISTED
+  )
+  for finished in batches:
+    decoded, rows = finished.decoded.checked(), []
+    for row, place in enumerate(finished.indices):
       ids = [int(token) for token in decoded.written(row)]
       rows.append({'index': part[int(place)], 'text': generator.tokenizer.decode(ids), 'ids': ids})
     append(folder / 'texts.jsonl', *rows)
@@ -164,7 +169,9 @@ def _read_written(folder: pathlib.Path) -> dict[int, list[int]]:
 
 def _drop_start(generator: fd.Generator, ids: list[int]) -> list[int]:
   """Returns the ids of a text without its first token if the model itself puts it there."""
-  return ids[1:] if ids[:1] == [generator.model.config.bos_id] else ids
+  if ids[:1] == [generator.model.config.bos_id]:
+    return ids[1:]
+  return ids
 
 
 # --- the data of a training
@@ -173,11 +180,18 @@ def _drop_start(generator: fd.Generator, ids: list[int]) -> list[int]:
 def save_texts(folder: pathlib.Path, texts: Sequence[Text]) -> None:
   """Divides texts into those that a draft learns and those that are held out, and writes them."""
   count = max(len(texts) // HELD_OUT, 1)
-  for part, some in zip(PARTS, (texts[count:], texts[:count]), strict=True):
-    sources = Ragged.of([text.source for text in some])
-    targets = Ragged.of([text.target for text in some])
-    TokenPairs(sources, targets).save(folder / f'{part}.npy')
-  prompts = [[text.category, text.prompt] for text in texts[:count]]
+  parts = {'learnt': texts[count:], 'held-out': texts[:count]}
+  for part, texts_of_part in parts.items():
+    sources, targets = [], []
+    for text in texts_of_part:
+      sources.append(text.source)
+      targets.append(text.target)
+    TokenPairs(Ragged.of(sources), Ragged.of(targets)).save(folder / f'{part}.npy')
+
+  # The held-out prompts are decoded at the end of the training.
+  prompts = []
+  for text in parts['held-out']:
+    prompts.append([text.category, text.prompt])
   write_json(folder / 'asked.json', {'held-out': prompts})
 
 

@@ -12,7 +12,7 @@ import operator
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import jax
@@ -38,6 +38,7 @@ from fastdec.text.generator import blocks_by_calls, key_of
 from fastdec.text.load import is_draft, is_tuned, open_folder
 from fastdec.text.reader import Reader, StopReader
 from fastdec.training.progress import Progress
+from fastdec.training.stage import check_same
 
 LOGGED = 30  # seconds between printed lines, if stdout is not a terminal
 
@@ -52,6 +53,8 @@ def settings(
     strategy = dataclasses.replace(strategy, pool=None)
   if args.pool is not None:
     pool = hashed(pathlib.Path(args.pool).read_bytes())
+
+  # The draft or the heads count by their content, and a tuned strategy by its dtype too.
   part = None
   if args.draft and is_draft(args.draft):
     part = draft_content(args.draft)
@@ -172,15 +175,6 @@ class Output:
     check_same(before, self.record, self.path, self.remedy)
 
 
-def check_same(
-  before: Mapping[str, Any], record: Mapping[str, Any], path: pathlib.Path, remedy: str
-) -> None:
-  """Raises UserError with the names of settings that are not what they were."""
-  changed = [name for name in {**record, **before} if before.get(name) != record.get(name)]
-  if changed:
-    raise UserError(f'{path} was made with other settings ({", ".join(changed)}): {remedy}')
-
-
 def write(
   output: Output,
   generator: fd.Generator,
@@ -204,13 +198,18 @@ def write(
   with output.open() as file, Progress(len(prompts), 'prompt') as progress:
     # Find the missing lines, and read their prompts.
     done = output.done()
-    todo = [index for index in range(len(prompts)) if index not in done]
+    todo, sources, contexts = [], [], []
+    for index, prompt in enumerate(asked):
+      if index not in done:
+        ids, context = generator.read(prompt)
+        todo.append(index)
+        sources.append(np.array(ids, np.int32))
+        contexts.append(context)
     progress.reset(len(prompts) - len(todo))
-    read = [generator.read(asked[index]) for index in todo]
-    sources = [np.array(ids, np.int32) for ids, _ in read]
     keys = key_of(generator.strategy, seed)
     if todo and keys is not None:
       keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
+
     # Decode them. Each exchange of the pool adds its lines to the file.
     started = logged = time.monotonic()
     tokens = 0
@@ -225,10 +224,8 @@ def write(
     for finished in parts:
       decoded, lines = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
-        reader = StopReader(
-          Reader(generator.tokenizer, read[int(place)][1]), stops, with_special=True
-        )
-        index = todo[int(place)]
+        index, context = todo[int(place)], contexts[int(place)]
+        reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
         lines.append(_line(generator, index, prompts[index], decoded, row, reader))
       _append(output, file, b''.join(lines))
       progress.add(len(lines))
@@ -237,11 +234,13 @@ def write(
         progress.show(str(output.path))
         logged = time.monotonic()
     output.sort()
+
     # Sum up all lines, those of earlier runs too.
     histogram, cut = collections.Counter(), 0
     for line in output.done().values():
       histogram.update(dict(enumerate(blocks_of(line))))
       cut += parse_json(line).get('finish_reason') == 'length'
+
   held = len(done) + len(todo)
   console.print(f'{output.path} holds {held:,} outputs, {len(todo):,} of them new')
   blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
@@ -280,14 +279,19 @@ def _line(
     logprobs, top_logprobs = [], []
     for token in ids:
       logprobs.append(_finite(token.logprob))
-      top_logprobs.append({other: _finite(x) for other, x in token.top_logprobs.items()})
+      top = {}
+      for other, logprob in token.top_logprobs.items():
+        top[other] = _finite(logprob)
+      top_logprobs.append(top)
     record |= {'ids': ids, 'logprobs': logprobs, 'top_logprobs': top_logprobs}
   return json.dumps(record, ensure_ascii=False).encode() + b'\n'
 
 
 def _finite(logprob: float) -> float | None:
   """Rounds a log-probability; returns None for minus infinity, which JSON lacks."""
-  return round(logprob, 6) if math.isfinite(logprob) else None
+  if not math.isfinite(logprob):
+    return None
+  return round(logprob, 6)
 
 
 def blocks_of(line: bytes) -> list[int]:

@@ -183,15 +183,22 @@ def check_inputs(folder: pathlib.Path, inputs: Mapping[str, Any], remedy: str = 
   if not agreed(has_results and settings != wanted):
     return
 
-  # Name the settings that differ.
   if not settings:
     how = 'by an earlier version, by hand, or by a different experiment'
     raise UserError(f'{folder} was made {how}: {remedy}')
-  names = []
-  for name in {**wanted, **settings}:
-    if settings.get(name) != wanted.get(name):
-      names.append(name)
-  raise UserError(f'{folder} was made with other settings ({", ".join(names)}): {remedy}')
+  check_same(settings, wanted, folder, remedy)
+
+
+def check_same(
+  before: Mapping[str, Any], wanted: Mapping[str, Any], path: pathlib.Path, remedy: str
+) -> None:
+  """Raises UserError with the names of settings that have changed since a path was made."""
+  changed = []
+  for name in {**wanted, **before}:
+    if before.get(name) != wanted.get(name):
+      changed.append(name)
+  if changed:
+    raise UserError(f'{path} was made with other settings ({", ".join(changed)}): {remedy}')
 
 
 def inputs_of(folder: pathlib.Path) -> dict[str, Any]:
