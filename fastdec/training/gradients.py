@@ -14,7 +14,7 @@ from fastdec.training.losses import Batch, Metrics
 from fastdec.training.state import Task
 
 
-def gradients_of(
+def compute_gradients(
   task: Task, params: Params, frozen: Params, batch: Batch, key: Array, parts: int = 1
 ) -> tuple[Params, Metrics]:
   """Computes gradients and metrics of a batch: means over its tokens, however many parts it has.

@@ -91,7 +91,7 @@ class TrainingLog:
     self._progress.show(f'loss {means["loss"]:.3f}{words}')
     self._window, self._since = [], time.monotonic()
 
-  def evaluated(self, values: dict[str, float]) -> None:
+  def log_evaluation(self, values: dict[str, float]) -> None:
     """Logs the numbers of an evaluation, whose time does not count as training."""
     self._write('eval', values)
     words = '  '.join(f'{name} {value:.4g}' for name, value in values.items())

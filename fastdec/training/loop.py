@@ -32,7 +32,7 @@ from fastdec.kernels.sharding import (
 )
 from fastdec.models.api import Params
 from fastdec.training.checkpoint import Checkpoints
-from fastdec.training.gradients import gradients_of
+from fastdec.training.gradients import compute_gradients
 from fastdec.training.log import TrainingLog
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.optimizer import OptimizerConfig
@@ -78,10 +78,6 @@ class LoopConfig:
       last_multiple = (self.steps - 1) // self.checkpoint_every * self.checkpoint_every
       steps = [self.steps, *range(last_multiple, 0, -self.checkpoint_every)]
     return tuple(sorted(steps[: self.keep]))
-
-  def saves_after(self, step: int) -> bool:
-    """True if a checkpoint is due after this step, at whatever time."""
-    return step % self.checkpoint_every == 0 or step in self.kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,17 +149,14 @@ def train(
       done += 1
       progress.add(metrics, AHEAD)
       log = done % config.log_every == 0 or done == first + 1  # the first step apart: it compiles
-
-      def passed(since, limit, log=log):
-        return _passed(since, limit, log)
-
-      over = done == config.steps or passed(start, budget)
-      save = over or config.saves_after(done) or passed(saved_at, config.checkpoint_seconds)
+      over = done == config.steps or _has_passed(start, budget, log)
+      save = over or done % config.checkpoint_every == 0 or done in config.kept
+      save = save or _has_passed(saved_at, config.checkpoint_seconds, log)
       look = evaluate is not None and (done % config.eval_every == 0 or done == config.steps)
       if save or log or look:
         progress.log()
       if evaluate is not None and look:
-        progress.evaluated(evaluate(state.params))
+        progress.log_evaluation(evaluate(state.params))
       if save:
         _check_finite(state)
         checkpoints.save(state, iterator)
@@ -171,7 +164,7 @@ def train(
   return Trained(state.params, done, done == config.steps)
 
 
-def _passed(since: float, limit: float | None, may_ask: bool) -> bool:
+def _has_passed(since: float, limit: float | None, may_ask: bool) -> bool:
   """True if more than `limit` seconds have passed, by the first process's clock.
 
   Several processes wait for its answer, so they ask only where `may_ask` is true.
@@ -194,14 +187,14 @@ def make_step(
     task: the task to train.
     transform: the optimizer.
     learning_rate: its schedule, to report the rate.
-    accumulate: parts of a batch; see `gradients.gradients_of`.
+    accumulate: parts of a batch; see `gradients.compute_gradients`.
     shardings: the new state's shardings, a tree like the state (None: the compiler chooses).
   """
 
   @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, None))
   def step(state: TrainState, frozen: Params, batch: Batch) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(state.key, state.step)
-    gradients, metrics = gradients_of(task, state.params, frozen, batch, key, accumulate)
+    gradients, metrics = compute_gradients(task, state.params, frozen, batch, key, accumulate)
     updates, opt_state = transform.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     rate, norm = learning_rate(state.step), optax.tree.norm(gradients)

@@ -65,11 +65,13 @@ def _means(
   Returns the mean loss, and all means with that number.
   """
 
-  def mean(x_bt):
-    weighed_bt = x_bt if weight is None else x_bt * weight.astype(x_bt.dtype)
-    return jnp.where(mask, weighed_bt, 0).sum() / jnp.maximum(tokens, 1).astype(x_bt.dtype)
-
-  metrics = {name: mean(x_bt) for name, x_bt in each.items()}
+  metrics = {}
+  for name, x_bt in each.items():
+    weighed_bt = x_bt
+    if weight is not None:
+      weighed_bt = x_bt * weight.astype(x_bt.dtype)
+    total = jnp.where(mask, weighed_bt, 0).sum()
+    metrics[name] = total / jnp.maximum(tokens, 1).astype(x_bt.dtype)
   return metrics['loss'], metrics | {'tokens': tokens}
 
 
@@ -145,21 +147,24 @@ def all_heads_loss(
     )[1]
 
   offsets, weights = jnp.array(list(shares), jnp.int32), jnp.array(list(shares.values()))
-  places = batch['target'] if anchors is None else anchors.place
-  small = places.size * len(shares) * model.vocab_size <= KEPT
-  # p1 learns at other places than the rest, so it is computed apart.
-  first = 1 if anchors is not None and 0 in shares else 0
-  by_head = jax.lax.map(
-    one_head if small else jax.checkpoint(one_head), (offsets[first:], each_key[first:])
-  )
+  places, first = batch['target'], 0
+  if anchors is not None:
+    places = anchors.place
+    # p1 learns at all places, not only at the anchors, so it is computed separately.
+    first = int(0 in shares)
+  compute: Any = one_head
+  if places.size * len(shares) * model.vocab_size > KEPT:
+    compute = jax.checkpoint(one_head)
+  by_head = jax.lax.map(compute, (offsets[first:], each_key[first:]))
   if first:
     p1 = one_head((offsets[0], each_key[0]), None)
     by_head = jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), p1, by_head)
   metrics = {}
   for name in ('loss', 'nll', 'accuracy'):
     metrics[name] = (by_head[name] * weights.astype(by_head[name].dtype)).sum()
-  each = {f'loss_head_{offset + 1}': by_head['loss'][i] for i, offset in enumerate(shares)}
-  return metrics['loss'], metrics | each | {'tokens': by_head['tokens'][0]}
+  for i, offset in enumerate(shares):
+    metrics[f'loss_head_{offset + 1}'] = by_head['loss'][i]
+  return metrics['loss'], metrics | {'tokens': by_head['tokens'][0]}
 
 
 def _on_hidden(
@@ -178,24 +183,26 @@ def _on_hidden(
   longest = heads.offsets[-1]
   # At position t p1 predicts target t, which then is the root of the other heads.
   root_bt = jnp.asarray(batch['target'])
-  before_bt = shifted(
+  before_bt = shift_left(
     batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest
   )[0]
-  targets_bt, mask_bt = shifted(batch['target'], batch['target_segment'], offset, longest)
+  targets_bt, mask_bt = shift_left(batch['target'], batch['target_segment'], offset, longest)
   tokens, weight = mask_bt.sum(), None
   if anchors is not None:
     seen = hidden, root_bt, before_bt, targets_bt, mask_bt
     hidden, root_bt, before_bt, targets_bt, mask_bt = jax.tree.map(anchors.take, seen)
     mask_bt, weight = mask_bt & anchors.is_real, anchors.weight[:, None]
-  root = embedding_of(model)(params, root_bt) if heads.rooted else None
+  root = before = None
+  if heads.rooted:
+    root = embedding_of(model)(params, root_bt)
+  if heads.markov:
+    before = before_bt
   project = functools.partial(model.unembed, params)
-  logits_btv = heads.logits_at(
-    head_params, hidden, offset, project, key, root, before_bt if heads.markov else None
-  )
+  logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before)
   return _means(_each(logits_btv, targets_bt, smoothing), mask_bt, tokens, weight)
 
 
-def shifted(
+def shift_left(
   targets: Ids, segments: Ids, offset: Int[Array, ''], longest: int
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
   """Moves targets left by `offset` (at most `longest`), and masks those of the same sentence.
@@ -235,9 +242,12 @@ def head_accuracy(
   Raises:
     UserError: the batches contain no tokens.
   """
-  by_batch = jax.device_get(
-    [_heads_batch(model, heads, params, head_params, batch) for batch in batches]
-  )
+  by_batch = []
+  for batch in batches:
+    by_batch.append(_heads_batch(model, heads, params, head_params, batch))
+  by_batch = jax.device_get(by_batch)
+
+  # A sentence has no place for heads beyond its end.
   accuracies = []
   for offset in range(heads.offsets[-1] + 1):
     rows = []

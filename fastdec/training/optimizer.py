@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.models.api import Params
-from fastdec.training.weight_norm import weight_normalised
+from fastdec.training.weight_norm import normalise_weights
 
 with extras.explained():
   import optax
@@ -101,7 +101,7 @@ class OptimizerConfig:
         consistent_rms=MUON_RMS, muon_weight_dimension_numbers=_of_kernels,
       )  # fmt: skip
     if self.weight_norm:
-      adam = weight_normalised(adam, lambda name: bool(NORMALISED.search(name)))
+      adam = normalise_weights(adam, lambda name: bool(NORMALISED.search(name)))
     parts = [adam]
     if self.clip:
       parts.insert(0, optax.clip_by_global_norm(self.clip))

@@ -66,7 +66,7 @@ def base_task(model: Any, smoothing: float = SMOOTHING, start: Params | None = N
 
   Parameters: the model's.
   """
-  init = model.init if start is None else lambda key: copied(start)
+  init = model.init if start is None else lambda key: copy_params(start)
   return Task(init, lambda params, _, batch, key: model_loss(model, params, batch, smoothing, key))
 
 
@@ -108,7 +108,7 @@ def frozen_heads_task(
     draw_key, key = jax.random.split(key)
     return heads_loss(frozen, params, batch, draw_key, (None, key))
 
-  return Task(heads.init if start is None else lambda key: copied(start), loss, trunk)
+  return Task(heads.init if start is None else lambda key: copy_params(start), loss, trunk)
 
 
 def finetuned_heads_task(
@@ -138,8 +138,8 @@ def finetuned_heads_task(
     return heads_loss(params['model'], params['heads'], batch, draw_key, tuple(keys))
 
   def init(key: Array) -> Params:
-    head_params = heads.init(key) if start is None else copied(start)
-    return {'model': copied(trunk), 'heads': head_params}
+    head_params = heads.init(key) if start is None else copy_params(start)
+    return {'model': copy_params(trunk), 'heads': head_params}
 
   return Task(init, loss)
 
@@ -150,10 +150,14 @@ def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, 
   With a `p1_share` the other heads have the rest; with 0, p1 counts as head 2.
   """
   shares = {offset: decay ** max(offset - 1, 0) for offset in offsets}
-  fixed = {0: p1_share} if p1_share and 0 in shares else {}
-  rest = sum(share for offset, share in shares.items() if offset not in fixed)
-  left = 1 - sum(fixed.values())
-  return {offset: left * share / rest for offset, share in shares.items()} | fixed
+  others, left = dict(shares), 1.0
+  if p1_share and 0 in shares:
+    del others[0]
+    shares[0], left = p1_share, 1 - p1_share
+  rest = sum(others.values())
+  for offset, share in others.items():
+    shares[offset] = left * share / rest
+  return shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +189,9 @@ class _HeadsLoss:
     """Computes the loss; `keys` are for the dropout of the trunk and of the heads."""
     bound = self.model, self.heads, params, head_params, batch
     if self.draw == 'all':
-      anchors = anchors_of(batch, self.anchors, draw_key) if self.anchors else None
+      anchors = None
+      if self.anchors:
+        anchors = anchors_of(batch, self.anchors, draw_key)
       return all_heads_loss(*bound, self.shares, self.smoothing, keys, anchors)
     # A head is drawn with the probability of its share.
     offsets, shares = list(self.shares), list(self.shares.values())
@@ -194,6 +200,6 @@ class _HeadsLoss:
     return loss, metrics | {'head': offset + 1}  # numbered as in the paper: head 1 is p1
 
 
-def copied(tree: Params) -> Params:
+def copy_params(tree: Params) -> Params:
   """Copies parameters to start from, because a step reuses the memory of its arguments."""
   return jax.tree.map(jnp.array, tree)

@@ -30,7 +30,7 @@ class WeightNormState(NamedTuple):
   inner: Any
 
 
-def weight_normalised(
+def normalise_weights(
   inner: optax.GradientTransformation, is_normalised: Callable[[str], bool]
 ) -> optax.GradientTransformation:
   """Runs `inner` over the directions and lengths of kernels [*outputs, inputs].

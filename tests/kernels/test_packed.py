@@ -22,7 +22,7 @@ from fastdec.kernels.sharding import MeshConfig, make_mesh, place
 from fastdec.models.layers import look_up, product, project, project_each
 from fastdec.models.stacks import StackConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.training.gradients import gradients_of
+from fastdec.training.gradients import compute_gradients
 from fastdec.training.state import base_task
 from tests.decoding import models_table
 
@@ -227,4 +227,4 @@ def test_what_is_refused(made, tmp_path):
   with pytest.raises(fd.UserError, match='packed parameters cannot be placed on a mesh: place the'):
     place(params, make_mesh(MeshConfig()), ())
   with pytest.raises(fd.UserError, match='packed parameters are not trained, nor trained on'):
-    gradients_of(base_task(MODEL, start=params), params, {}, {}, jax.random.key(0))
+    compute_gradients(base_task(MODEL, start=params), params, {}, {}, jax.random.key(0))

@@ -14,7 +14,7 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
-from fastdec.training.gradients import gradients_of
+from fastdec.training.gradients import compute_gradients
 from fastdec.training.loop import make_step
 from fastdec.training.losses import model_loss
 from fastdec.training.optimizer import OptimizerConfig
@@ -48,10 +48,10 @@ def close(a, b, rtol=1e-5):
 @pytest.mark.wide('2')
 def test_parts_have_the_gradient_of_the_whole_batch(parts):
   params, key = MODEL.init(jax.random.key(0)), jax.random.key(1)
-  of_all = jax.jit(lambda params, batch: gradients_of(SURE, params, {}, batch, key))
+  of_all = jax.jit(lambda params, batch: compute_gradients(SURE, params, {}, batch, key))
   whole, metrics = of_all(params, ragged())
   gradients, of_parts = jax.jit(
-    lambda params: gradients_of(SURE, params, {}, ragged(), key, parts)
+    lambda params: compute_gradients(SURE, params, {}, ragged(), key, parts)
   )(params)
   close(gradients, whole)
   close(of_parts, metrics)
@@ -75,9 +75,9 @@ def test_parts_of_a_batch_of_images_have_the_gradient_of_the_whole():
   }
   batch = jax.tree.map(jnp.asarray, batch)
   whole, parts = (
-    jax.jit(lambda params, n=n: gradients_of(task, params, {}, batch, jax.random.key(1), n)[0])(
-      params
-    )
+    jax.jit(
+      lambda params, n=n: compute_gradients(task, params, {}, batch, jax.random.key(1), n)[0]
+    )(params)
     for n in (1, 2)
   )
   close(parts, whole, rtol=1e-3)
@@ -85,7 +85,7 @@ def test_parts_of_a_batch_of_images_have_the_gradient_of_the_whole():
 
 def test_a_batch_of_padding_has_no_gradient():
   empty = jax.tree.map(jnp.zeros_like, ragged())
-  gradients, metrics = gradients_of(
+  gradients, metrics = compute_gradients(
     SURE, MODEL.init(jax.random.key(0)), {}, empty, jax.random.key(1), 2
   )
   assert metrics['tokens'] == 0 and not any(leaf.any() for leaf in jax.tree.leaves(gradients))
@@ -96,7 +96,7 @@ def test_all_parts_train_the_head_that_was_drawn():
   params = task.init(jax.random.key(2))
   both = jax.jit(
     lambda key: [
-      gradients_of(task, params, {}, ragged(), key, parts)[1]['head'] for parts in (1, 3)
+      compute_gradients(task, params, {}, ragged(), key, parts)[1]['head'] for parts in (1, 3)
     ]
   )
   heads = [tuple(map(int, both(jax.random.key(i)))) for i in range(12)]
@@ -182,4 +182,4 @@ def test_parameters_in_int8_are_neither_trained_nor_trained_on():
     (frozen_heads_task(model, heads, in_int8), heads.init(key)),
   ):
     with pytest.raises(fd.UserError, match='parameters in int8 cannot be trained, nor trained on'):
-      gradients_of(task, trained, task.frozen, pairs(0, rows=2), key)
+      compute_gradients(task, trained, task.frozen, pairs(0, rows=2), key)

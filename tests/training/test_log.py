@@ -14,7 +14,7 @@ def trained(workdir, first, last, evaluated):
     for _ in range(first, last):
       log.add({name: jnp.float32(value) for name, value in STEP.items()}, 2)
       log.log()
-    log.evaluated({'dev tokens a call': evaluated})
+    log.log_evaluation({'dev tokens a call': evaluated})
 
 
 def evaluations(workdir):

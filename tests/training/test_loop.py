@@ -19,7 +19,7 @@ from fastdec.training.loop import LoopConfig, train
 from fastdec.training.losses import dev_loss
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import base_task
-from fastdec.training.weight_norm import weight_normalised
+from fastdec.training.weight_norm import normalise_weights
 from tests.training.fakes import Bigram, batches, packed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -89,7 +89,7 @@ def test_a_run_killed_twice_at_any_moment_ends_the_same(uninterrupted, tmp_path)
 def test_a_run_with_weight_normalisation_continues_as_if_it_had_not_stopped(tmp_path):
   class Normalised(OptimizerConfig):
     def build(self):
-      return weight_normalised(super().build(), lambda name: True)
+      return normalise_weights(super().build(), lambda name: True)
 
   optimizer = Normalised(**vars(OPTIMIZER))
   whole = run(tmp_path / 'whole', 20, optimizer)

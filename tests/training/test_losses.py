@@ -59,10 +59,10 @@ def test_padding_does_not_count():
 
 def test_shifted_docstring_example():
   targets, segments = jnp.array([[1, 2, 3, 4, 5, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
-  moved, mask = losses.shifted(targets, segments, jnp.int32(1), longest=3)
+  moved, mask = losses.shift_left(targets, segments, jnp.int32(1), longest=3)
   assert moved.tolist() == [[2, 3, 4, 5, 0, 0]]
   assert mask.astype(int).tolist() == [[1, 1, 0, 1, 0, 0]]
-  assert losses.shifted(targets, segments, jnp.int32(3), longest=3)[1].sum() == 0
+  assert losses.shift_left(targets, segments, jnp.int32(3), longest=3)[1].sum() == 0
 
 
 @pytest.mark.parametrize('heads', [IDENTITY, TRANSFORMED], ids=['identity', 'transformed'])

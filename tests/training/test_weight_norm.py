@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.weight_norm import weight_normalised
+from fastdec.training.weight_norm import normalise_weights
 
 X = jax.random.normal(jax.random.key(0), (6, 3))
 Y = jax.random.normal(jax.random.key(1), (6, 2, 2))
@@ -29,7 +29,7 @@ def test_it_is_the_optimizer_of_directions_and_lengths():
   inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
   kernel = jax.random.normal(jax.random.key(2), (2, 2, 3))
   params = {'layer': {'kernel': kernel}, 'bias': jnp.zeros((2, 2))}
-  outer = weight_normalised(inner, lambda name: name == 'layer/kernel')
+  outer = normalise_weights(inner, lambda name: name == 'layer/kernel')
   state = outer.init(params)
 
   parts = {'v': kernel, 'g': jnp.sqrt((kernel**2).sum(-1)), 'bias': params['bias']}
@@ -74,7 +74,7 @@ def test_a_config_asks_for_it_and_spares_heads():
 
 def test_a_row_of_zeros_stays_and_is_finite():
   params = {'kernel': jnp.array([[3.0, 4.0], [0.0, 0.0]])}
-  optimizer = weight_normalised(optax.sgd(0.1), lambda name: True)
+  optimizer = normalise_weights(optax.sgd(0.1), lambda name: True)
   updates, _ = optimizer.update({'kernel': jnp.ones((2, 2))}, optimizer.init(params), params)
   assert np.isfinite(updates['kernel']).all() and abs(updates['kernel'][0]).min() > 0
   np.testing.assert_array_equal(updates['kernel'][1], 0)

@@ -22,7 +22,7 @@ from fastdec.training.losses import Batch
 GRID = np.geomspace(0.25, 4, 33).astype(np.float32)  # neighbours are 9 per cent apart
 
 
-def warmth_of(
+def fit_temperatures(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> Float[np.ndarray, ' n']:
   """Fits a temperature for each guess of a draft.
@@ -38,14 +38,14 @@ def warmth_of(
   """
   parts = []
   for batch in batches:
-    parts.append(jax.device_get(_guessed(draft, target, batch, passes, anchors)))
+    parts.append(jax.device_get(_judge_own_guesses(draft, target, batch, passes, anchors)))
   if not parts:
     raise UserError('a draft is calibrated on held-out text, and there is none: give some')
   joined = [np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True)]
-  return fitted(*joined)
+  return pick_temperatures(*joined)
 
 
-def fitted(
+def pick_temperatures(
   confidence: Float[np.ndarray, 'g n m'],
   is_right: Bool[np.ndarray, 'n m'],
   is_real: Bool[np.ndarray, 'n m'],
@@ -74,7 +74,7 @@ def fitted(
 
 
 @functools.partial(jax.jit, static_argnames=('passes', 'anchors'))
-def _guessed(
+def _judge_own_guesses(
   draft: Bound, target: Bound, batch: Batch, passes: int, anchors: int
 ) -> tuple[Float[Array, 'g n m'], Bool[Array, 'n m'], Bool[Array, 'n m']]:
   """Lets a draft guess after its own guesses.

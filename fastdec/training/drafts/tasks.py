@@ -17,7 +17,7 @@ from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import Batch, Metrics, cross_entropy
-from fastdec.training.state import Task, copied
+from fastdec.training.state import Task, copy_params
 
 FIXED = ('ids', 'warmth')  # parameters of a draft that are not trained
 
@@ -47,7 +47,7 @@ def frozen_draft_task(target: Bound, draft: Bound, settings: DraftLoss) -> Task:
   if settings.kl and 'ids' in fixed:
     with contextlib.suppress(UserError):  # not every target computes its logits with a matrix
       frozen['projection'] = find_output(model, target.params, model.d_model)[fixed['ids']]
-  return Task(lambda key: copied(learned), loss, frozen)
+  return Task(lambda key: copy_params(learned), loss, frozen)
 
 
 def finetuned_draft_task(
@@ -87,7 +87,7 @@ def finetuned_draft_task(
     }
 
   def init(key: Array) -> Params:
-    return {'model': copied(target.params), 'heads': copied(learned)}
+    return {'model': copy_params(target.params), 'heads': copy_params(learned)}
 
   return Task(init, loss, {'fixed': fixed})
 

@@ -26,7 +26,7 @@ from fastdec.heads.transformed import without_heads
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.api import Params
 from fastdec.struct import Bound
-from fastdec.training.drafts.calibration import warmth_of
+from fastdec.training.drafts.calibration import fit_temperatures
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 from fastdec.training.losses import head_accuracy
@@ -114,14 +114,15 @@ def plan_network(
     figures = {}
     for name, sample in samples.items():
       accuracy = draft_accuracy(*separate(params), sample, draft.depth, loss.anchors)
-      figures |= {f'{name} {figure}': value for figure, value in accuracy.items()}
+      for figure, value in accuracy.items():
+        figures[f'{name} {figure}'] = value
     return figures
 
   def save(params: Params) -> None:
     learnt, base = separate(params)
     if p1_share:
       material.save(folder, base)
-    warmth = warmth_of(learnt, base, samples['dev'], draft.depth, loss.anchors)
+    warmth = fit_temperatures(learnt, base, samples['dev'], draft.depth, loss.anchors)
     save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
 
   return Training(task, batches, [target.module, module], save, evaluate)
@@ -166,7 +167,9 @@ def plan_heads(
 
   def separate(params: Params) -> tuple[Params, Params]:
     """Returns the base's and the heads' parameters, of what is trained."""
-    return (params['model'], params['heads']) if together else (trunk, params)
+    if together:
+      return params['model'], params['heads']
+    return trunk, params
 
   def evaluate(params: Params) -> dict[str, float]:
     accuracy = head_accuracy(model, module, *separate(params), dev)

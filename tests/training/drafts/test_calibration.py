@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastdec.errors import UserError
-from fastdec.training.drafts.calibration import GRID, fitted, warmth_of
+from fastdec.training.drafts.calibration import GRID, fit_temperatures, pick_temperatures
 from tests.training.drafts.small import MODELS, batch_of, bound, network
 
 
@@ -19,15 +19,16 @@ def test_each_temperature_is_fitted_after_those_before():
   )
   is_real = np.ones((3, 40_000), bool)
   is_real[2] = False
-  warmth = fitted(np.stack([odds(x, warmth) for warmth in GRID]), is_right, is_real)
+  warmth = pick_temperatures(np.stack([odds(x, warmth) for warmth in GRID]), is_right, is_real)
   np.testing.assert_allclose(warmth, [*true, 1.0], rtol=0.1)
 
 
 def test_places_without_a_token_to_guess_do_not_count():
   confidence = np.stack([np.full((1, 4), 1 / (1 + np.exp(-1 / warmth))) for warmth in GRID])
   is_right, is_real = np.array([[True, True, False, False]]), np.array([[True, True, False, False]])
-  assert fitted(confidence, is_right, is_real) == GRID[0]  # always right: as sure as can be
-  assert fitted(confidence, is_right, np.ones((1, 4), bool)) == GRID[-1]  # right half of the time
+  # Always right: as sure as can be. Right half of the time: the least sure.
+  assert pick_temperatures(confidence, is_right, is_real) == GRID[0]
+  assert pick_temperatures(confidence, is_right, np.ones((1, 4), bool)) == GRID[-1]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_places_without_a_token_to_guess_do_not_count():
 @pytest.mark.wide('block-settings1')
 def test_a_draft_has_a_temperature_for_each_guess(kind, settings):
   target, draft = bound(MODELS['lm']), bound(network(kind, 'lm', **settings), 3)
-  warmth = warmth_of(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)
+  warmth = fit_temperatures(draft, target, [batch_of('lm'), batch_of('lm', 1)], passes=3)
   assert warmth.shape == (3,) and np.isin(warmth, GRID).all()
   with pytest.raises(UserError, match='calibrated on held-out text, and there is none'):
-    warmth_of(draft, target, [], passes=3)
+    fit_temperatures(draft, target, [], passes=3)
