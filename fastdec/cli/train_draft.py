@@ -61,7 +61,9 @@ from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
 from fastdec.files import place, place_for_folder, read_json, whole_folder, write_json
 from fastdec.folders.drafts import is_replaceable
+from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target
+from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.published import publish_draft
 from fastdec.kernels.sharding import MeshConfig
@@ -141,8 +143,10 @@ def main(words: Sequence[str]) -> None:
 
   # Refuse another training, and what may not be replaced, before any work.
   out = place(args.out)
-  work, published = (out.with_name(f'{out.name}.{name}') for name in ('training', 'published'))
-  inputs = _make_inputs(args, [prompt for _, prompt in prompts])
+  work, published = out.with_name(f'{out.name}.training'), out.with_name(f'{out.name}.published')
+  inputs = {'format': 'stage', **vars(args)}
+  inputs |= _text_inputs(args, [prompt for _, prompt in prompts])
+  del inputs['out'], inputs['no_tune']
   check_inputs(work, inputs, REMEDY)
   if not is_made(work):
     is_free = is_replaceable(out)
@@ -215,14 +219,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 def _flag(args: argparse.Namespace) -> str:
   """Returns the flag by which other commands take the draft."""
-  return f'--{"heads" if args.kind == "heads" else "draft"}={args.out}'
-
-
-def _make_inputs(args: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
-  """Returns all settings of a training, which are the inputs of its stage."""
-  inputs = {'format': 'stage', **vars(args), **_text_inputs(args, prompts)}
-  del inputs['out'], inputs['no_tune']
-  return inputs
+  if args.kind == 'heads':
+    return f'--heads={args.out}'
+  return f'--draft={args.out}'
 
 
 def _text_inputs(args: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, Any]:
@@ -265,9 +264,12 @@ def _make(
     if args.as_is:
       texts = own_texts.read_as_is(args, generator, asked)
     else:
-      seconds = None if args.budget is None else FOR_TEXT * args.budget
-      categories = [category for category, _ in prompts]
-      by_category = list(zip(categories, asked, strict=True))
+      seconds = None
+      if args.budget is not None:
+        seconds = FOR_TEXT * args.budget
+      by_category = []
+      for (category, _), prompt in zip(prompts, asked, strict=True):
+        by_category.append((category, prompt))
       inputs = _text_inputs(args, plain)
       texts = own_texts.write_texts(out.parent, generator, by_category, inputs, seconds)
     own_texts.save_texts(folder, texts)
@@ -276,8 +278,10 @@ def _make(
   target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
   text = OwnText(texts, target, args.model, is_watched=args.kind != 'heads')
   rows = args.rows
-  if rows is None:
-    rows = args.devices * (HEADS_ROWS if args.kind == 'heads' else max(TOKENS // text.longest, 1))
+  if rows is None and args.kind == 'heads':
+    rows = args.devices * HEADS_ROWS
+  elif rows is None:
+    rows = args.devices * max(TOKENS // text.longest, 1)
   text = dataclasses.replace(text, rows=rows)
 
   # Plan the training, and the number of its steps.
@@ -287,8 +291,10 @@ def _make(
   if args.kind == 'heads':
     training = plan_heads(work, Medusa(), HEADS + 1, on)
   else:
-    places = 2 * TOKENS * args.devices  # that a batch learns at
-    anchors = 0 if rows * text.longest <= places else max(places // rows, 1)
+    # A batch with too many places learns at a sample of them.
+    places, anchors = 2 * TOKENS * args.devices, 0
+    if rows * text.longest > places:
+      anchors = max(places // rows, 1)
     loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
     training = plan_network(work, _choose_draft(args, generator.model), loss, on, sample=0)
   steps = args.steps or STEPS
@@ -327,7 +333,9 @@ def _copy_result(work: pathlib.Path, out: pathlib.Path) -> None:
 
 def _open_model(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Generator:
   """Reads the model in the type in which it writes; by default that in which it is stored."""
-  max_len = 1 if args.as_is else args.max_len
+  max_len = args.max_len
+  if args.as_is:
+    max_len = 1  # nothing is written
   generator = opening.open_without_weights(
     args.model, args.dtype, prompts, max_len, template=opening.read_template(args)
   )
@@ -358,8 +366,10 @@ def _open_model(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Gener
 def _check_start(args: argparse.Namespace, model: Any) -> None:
   """Raises UserError if the draft of --start has a different kind or model."""
   draft = Bound(*fd.load_draft(args.start))
-  kind = 'EagleNetwork' if args.kind.startswith('eagle') else 'BlockNetwork'
-  if args.kind == 'heads' or type(draft.module).__name__ != kind:
+  wanted = BlockNetwork
+  if args.kind.startswith('eagle'):
+    wanted = EagleNetwork
+  if args.kind == 'heads' or type(draft.module) is not wanted:
     raise UserError(f'--start={args.start} is not a draft of --kind={args.kind}')
   check_target(draft, model)
 
@@ -369,7 +379,9 @@ def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockCo
   if args.start is not None:
     return TrainedDraft(args.start, GUESSES)
   settings: dict[str, Any] = {'published': args.kind in PUBLISHED}
-  settings['init'] = 'fresh' if isinstance(model, T5) else 'target'
+  settings['init'] = 'target'
+  if isinstance(model, T5):
+    settings['init'] = 'fresh'
   if 0 < args.words < model.vocab_size and args.kind != 'dflash':
     settings['words'] = args.words
   if isinstance(model, LM) and model.layers >= DEEP:
@@ -387,12 +399,13 @@ def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockCo
 
 def _plan_run(args: argparse.Namespace, rows: int, steps: int) -> RunConfig:
   """Returns the settings of a training of `steps` steps."""
-  every = max(steps // 20, 1)
-  muon = 0.0 if args.kind == 'heads' else MUON
+  warmup, every = max(min(200, steps // 10), 1), max(steps // 20, 1)
+  muon = MUON
+  if args.kind == 'heads':
+    muon = 0.0
   return RunConfig(
-    steps, max(min(200, steps // 10), 1), every, schedule='linear', constant=RATE, rows=rows,
-    b2=0.98, muon=muon, clip=CLIP,
-  )  # fmt: skip
+    steps, warmup, every, schedule='linear', constant=RATE, rows=rows, b2=0.98, muon=muon, clip=CLIP
+  )
 
 
 def _show_account(
@@ -418,8 +431,10 @@ def _show_account(
   lines, categories = [], []
   for strategy in usual_for(draft).sizes([5], [16])[:2]:
     for temperature in (0, 1):
-      sampling = {'temperature': 1.0} if temperature else {}
-      worth = tokens_a_call(target, with_settings(strategy, sampling), asked, MOST)
+      chosen = strategy
+      if temperature:
+        chosen = with_settings(strategy, {'temperature': 1.0})
+      worth = tokens_a_call(target, chosen, asked, MOST)
       categories = list(worth)
       lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
   print('\nTokens a call as it decodes them, by category:')

@@ -65,9 +65,18 @@ class RunConfig:
 
   def optimizer(self, d_model: int) -> OptimizerConfig:
     """Returns the rate for a model of this width."""
-    names = 'schedule', 'constant', 'warmup', 'steps', 'b2', 'muon', 'clip', 'heads_rate'
-    settings = {name: getattr(self, name) for name in (*names, 'weight_norm')}
-    return OptimizerConfig(d_model=d_model, **settings)
+    return OptimizerConfig(
+      d_model,
+      self.schedule,
+      constant=self.constant,
+      warmup=self.warmup,
+      steps=self.steps,
+      b2=self.b2,
+      muon=self.muon,
+      clip=self.clip,
+      heads_rate=self.heads_rate,
+      weight_norm=self.weight_norm,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
