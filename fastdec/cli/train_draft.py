@@ -314,7 +314,8 @@ def _make(
     print(f'{published} holds it as {args.kind} is published')
   if args.kind != 'heads':
     trained = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
-    _show_account(trained, Bound(generator.model, generator.params), work, steps, text)
+    most = min(MOST, args.max_len, text.longest)  # which the model's positions allow
+    _show_account(trained, Bound(generator.model, generator.params), work, steps, text, most)
   for folder in sorted(work.glob('states-*')):
     if folder.is_symlink():
       folder.unlink()
@@ -409,9 +410,10 @@ def _plan_run(args: argparse.Namespace, rows: int, steps: int) -> RunConfig:
 
 
 def _show_account(
-  draft: tuple[Any, Any], target: Bound, work: pathlib.Path, steps: int, text: OwnText
+  draft: tuple[Any, Any], target: Bound, work: pathlib.Path, steps: int, text: OwnText, most: int
 ) -> None:
-  """Prints how a draft learnt, what more steps would bring, and how it decodes held-out prompts."""
+  """Prints how a draft learnt, what more steps would bring, and how it decodes held-out prompts,
+  with at most `most` tokens after each."""
   if 'ids' in draft[1]:
     words = np.asarray(draft[1]['ids'])
     share = np.isin(text.written_words(), words).mean()
@@ -434,7 +436,7 @@ def _show_account(
       chosen = strategy
       if temperature:
         chosen = with_settings(strategy, {'temperature': 1.0})
-      worth = tokens_a_call(target, chosen, asked, MOST)
+      worth = tokens_a_call(target, chosen, asked, most)
       categories = list(worth)
       lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
   print('\nTokens a call as it decodes them, by category:')
