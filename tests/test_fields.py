@@ -64,7 +64,7 @@ for _ in range(10**5):
       "ends='2' is not possible: give a whole number from 0 to 2147483647 or a list or None",
     ),
     ('ends', [2, '3'], r"ends\[1\]='3'"),
-    ('ends', DEEP, r'ends\[0\]=what is nested too deep'),
+    ('ends', DEEP, r'ends\[0\]=a value that is nested too deep'),
     ('pairs', [[1, 2, 3]], r'pairs\[0\]=\[1, 2, 3\] is not possible: give 2 values'),
     ('side', 'x' * 500, r"side='x{79}\.\.\. is not possible"),
   ],

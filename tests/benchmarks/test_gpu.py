@@ -84,7 +84,7 @@ def test_parts_may_be_chosen(monkeypatch, tmp_path):
 
 def test_real_sizes_are_not_for_a_cpu(script, tmp_path):
   process = script('gpu.py', f'--out={tmp_path}')
-  assert process.returncode == 2 and 'JAX sees the CPU alone' in process.stderr
+  assert process.returncode == 2 and 'JAX sees only the CPU' in process.stderr
 
 
 def test_real_sizes_have_all_pieces_in_their_order(tmp_path):

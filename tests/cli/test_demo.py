@@ -73,7 +73,8 @@ def facts_of(html):
 
 
 @pytest.mark.parametrize('body, message', [
-  ('""', 'no text'), ('" "', 'no text'), ('5', 'no text'), ('{', 'UTF-8'), ('"\\ud800"', 'UTF-8'),
+  ('""', 'not a text'), ('" "', 'not a text'), ('5', 'not a text'), ('{', 'UTF-8'),
+  ('"\\ud800"', 'UTF-8'),
   ('"' + 'a dog ' * 200 + '"', 'positions'),
 ])  # fmt: skip
 def test_text_that_the_model_cannot_read_is_a_sentence(server, body, message):

@@ -53,7 +53,9 @@ def test_figures_are_those_of_the_texts_one_by_one(translator, tmp_path, monkeyp
   sources, targets = (rng.integers(3, 30, (5, width)).astype(np.int32) for width in (4, 3))
   lengths = np.array([3, 2, 3, 1, 3])
   (model, params), (_, others) = load(translator), load(translator.parent / 'smaller')
-  monkeypatch.setattr(fd, 'load', lambda _, dtype: (model, others if dtype == 'int8' else params))
+  monkeypatch.setattr(
+    precision.folders, 'load', lambda _, dtype: (model, others if dtype == 'int8' else params)
+  )
   sample = precision.Sample('dev', sources, sources, targets, lengths, most, rows=4, scored=4)
   results = Workdir(tmp_path, file='types.jsonl')
   plain, other = precision.measure(translator, sample, ['int8'], results)

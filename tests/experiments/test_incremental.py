@@ -92,7 +92,7 @@ def test_all_three_ways_write_the_same(in_float64, name):
   np.testing.assert_array_equal(from_nothing, text.tokens)
   assert compare_texts(target, SOURCE, text, [text, by_host]) == {'parted': 0, 'largest_gap': None}
   worse = dataclasses.replace(text, tokens=text.tokens.at[0, 3].add(1))
-  with pytest.raises(fd.UserError, match='1 of 3 outputs part'):
+  with pytest.raises(fd.UserError, match='1 of 3 outputs differ'):
     compare_texts(target, SOURCE, text, [text, worse])
 
 

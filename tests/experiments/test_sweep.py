@@ -103,7 +103,7 @@ def test_the_table_has_the_rows_so_far_while_others_are_measured(sweep, tmp_path
 def test_a_list_of_the_config_multiplies_rows_and_is_named(sweep, tmp_path):
   words = ["--config.rules=('exact', 'top-2')", 'k=2,4']
   ended = sweep(*words)
-  said = 'the config decides: rule=exact,top-2 (--sweep=rule=exact measures that alone)'
+  said = 'the config decides: rule=exact,top-2 (--sweep=rule=exact measures only that)'
   assert ended.code == 0 and said in ended.out, ended
   assert len(measured(tmp_path)) == 4
   assert 'the config decides' not in sweep(*words, 'rule=exact').out
@@ -115,7 +115,7 @@ def test_a_swept_list_replaces_the_one_of_the_command_line(sweep, tmp_path):
   assert [(row['k'], row['rule']) for row in lines] == [
     (k, rule) for k in (2, 4) for rule in ('exact', 'top-2')
   ]
-  config = f"{tmp_path}/page.py --config.rules=('exact', 'top-2') --config.ks=(2, 4)"
+  config = "page.py --config.rules=('exact', 'top-2') --config.ks=(2, 4)"
   assert {row['config'] for row in lines} == {config}
 
 

@@ -108,7 +108,7 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(quickly):
   (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
   (['--config=page.py', '--config.name.dd=3'],
     ['--config.name.dd', "config.name is the value 'x'"]),
-  (['--config=nothing.py', '--config.name=y'], ["no config file 'nothing.py'"]),
+  (['--config=nothing.py', '--config.name=y'], ["the config file 'nothing.py' does not exist"]),
   ([f'--config={ROOT}/configs/celeba.py'],
     ['celeba.py is a page of another command: give configs/wmt14.py']),
   (['--config=empty.py'], ["'empty.py'", 'get_config']),

@@ -263,7 +263,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   write(tmp_path, seed=1, split='test')
   refused('shows other pictures', '--serve')
   write(tmp_path, split='test', base=1)
-  refused('is of another base', '--serve')
+  refused('comes from a different base', '--serve')
   for path in (tmp_path / 'images').iterdir():
     os.truncate(path, 1000)
   refused('cannot be read', '--serve')
