@@ -33,6 +33,6 @@ def test_only_near_ties_pass_and_half_precision_is_not_judged():
   check_gaps(np.array([2e-5, 9e-5]), 8, 'float32')
   with pytest.raises(fd.UserError, match=r'1 of 8 outputs differ .* leads by up to 0.25 in logits'):
     check_gaps(np.array([2e-5, 0.25]), 8, 'float32')
-  with pytest.raises(fd.UserError, match='1 of 8 outputs part'):
+  with pytest.raises(fd.UserError, match='1 of 8 outputs differ'):
     check_gaps(np.array([np.nan]), 8, 'float64')
   check_gaps(np.array([0.25, np.inf]), 8, 'bfloat16')

@@ -113,5 +113,5 @@ def test_mistakes_are_one_sentence(recorded, tmp_path):
     fails('wrong is damaged', lambda: fd.Trace.load(tmp_path / 'wrong'))
   fails('this trace names no model', lambda: fd.replay(recorded, fd.PromptLookup()))
   model = test_deep.target()
-  fails('Beam knows its tokens', lambda: fd.trace(*model, PROMPTS, fd.Beam(2), 4))
+  fails('Beam cannot stream', lambda: fd.trace(*model, PROMPTS, fd.Beam(2), 4))
   fails('top=0 is not possible', lambda: fd.trace(*model, PROMPTS, fd.Greedy(), 4, top=0))
