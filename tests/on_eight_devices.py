@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+from unittest import mock
 
 from tests.compiling import xla_flags
 
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 
 import fastdec as fd
+from fastdec.decoding import sizes
 from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.pool import decode_all
 from fastdec.decoding.run import begin
@@ -67,7 +69,10 @@ def decoding(params, head_params, cases):
 
 
 def translated(kind, params, head_params):
-  """The tokens of each row, or the scores of given ones."""
+  """The tokens of each row, or the scores of given ones; 'grown ...': by caches that grow."""
+  if kind.startswith('grown '):
+    with mock.patch.object(sizes, 'FIRST', 3):
+      return translated(kind.removeprefix('grown '), params, head_params)
   if kind == 'score':
     return fd.score(MODEL, params, SOURCES, SOURCES).total
   if kind == 'data set':
@@ -161,7 +166,9 @@ def packing(params):
 
 
 def rest(params, head_params):
-  others = [('4 x 2', kind) for kind in ('beam', 'blockwise', 'sample', 'score', 'data set')]
+  kinds = ['beam', 'blockwise', 'sample', 'score', 'data set']
+  kinds += ['grown greedy', 'grown beam', 'grown data set']
+  others = [('4 x 2', kind) for kind in kinds]
   heads = finetuned_heads_task(MODEL, HEADS3, params, draw='all')
   sure = base_task(
     Transformer(
