@@ -127,7 +127,7 @@ class DraftNetwork:
     """Returns the draft's features of the target: of `taps` if it has any, else of `hidden`.
 
     Raises:
-      UserError: the draft was made for states of another width.
+      UserError: the draft was made for states of a different width.
     """
     states = list(taps) if self.taps else [hidden]
     for x in states:
@@ -144,7 +144,7 @@ class DraftNetwork:
     """Returns embeddings of tokens, the draft's own or the target's, in the draft's compute type.
 
     Raises:
-      UserError: there are none, or the draft was made for embeddings of another width.
+      UserError: there are none, or the draft was made for embeddings of a different width.
     """
     if 'embedding' in params:
       rows = look_up(params['embedding'], tokens)
@@ -237,7 +237,7 @@ class DraftNetwork:
     """Returns an empty cache, with the draft's own keys and values of the source if it reads one.
 
     Raises:
-      UserError: the draft was made for source states of another width.
+      UserError: the draft was made for source states of a different width.
     """
     memory = None
     if self.reads_source:
