@@ -150,11 +150,11 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   rows = opening.restrict_cores(args)
   asked = opening.apply_chat_flags(args, prompts)
   generator = dataclasses.replace(_load(args, asked), rows=rows)
-  settings = prompt_file.settings(args, generator, prompts)
-  output = prompt_file.Output(path, settings, len(prompts))
+  record = prompt_file.settings(args, generator, prompts)
+  prompt_file.check_settings(path, record)
   show_draft_check(console, generator, asked[0])
   prompt_file.write(
-    output, generator, prompts, asked, args.max_len, args.seed, args.logprobs, args.stop
+    path, record, generator, prompts, asked, args.max_len, args.seed, args.logprobs, args.stop
   )
   _trace(console, args, generator, asked)
   _warn(console, generator)

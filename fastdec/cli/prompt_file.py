@@ -2,18 +2,14 @@
 
 import argparse
 import collections
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
-import json
 import math
 import operator
-import os
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +27,17 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.decoding.request import Settings
 from fastdec.decoding.sizes import LISTED
 from fastdec.errors import UserError
-from fastdec.files import parse_json, read_bytes, read_json, whole_file, write_json
+from fastdec.evaluation.rows import add
+from fastdec.files import (
+  explained,
+  locked,
+  open_file,
+  parse_json,
+  read_bytes,
+  read_json,
+  whole_file,
+  write_json,
+)
 from fastdec.folders import draft_content
 from fastdec.terminal import plain_console
 from fastdec.text.generator import blocks_by_calls, key_of
@@ -52,7 +58,7 @@ def settings(
   if getattr(strategy, 'pool', None) is not None:
     strategy = dataclasses.replace(strategy, pool=None)
   if args.pool is not None:
-    pool = hashed(pathlib.Path(args.pool).read_bytes())
+    pool = hashlib.sha256(pathlib.Path(args.pool).read_bytes()).hexdigest()[:16]
 
   # The draft or the heads count by their content, and a tuned strategy by its dtype too.
   part = None
@@ -85,98 +91,45 @@ def chat_settings(args: argparse.Namespace) -> dict[str, Any]:
   return {'chat': args.chat, 'system': args.system, 'template': opening.read_template(args)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Output:
-  """A file of JSON lines that grows by whole lines, and a file with its settings.
+def check_settings(path: pathlib.Path, record: dict[str, Any]) -> None:
+  """Raises UserError if an output has lines that other settings than `settings` wrote."""
+  if not path.exists() or not path.stat().st_size:
+    return
+  file, remedy = _settings_file(path), 'give another --output'
+  try:
+    before = parse_json(read_bytes(file))
+  except (OSError, ValueError):
+    before = None
+  if not isinstance(before, dict):
+    raise UserError(f'{path} is there, but {file.name} is missing or damaged: {remedy}')
+  check_same(before, record, path, remedy)
 
-  Attributes:
-    path: the file.
-    record: the settings (`settings`).
-    total: the number of lines when all are done.
-    remedy: what the user can do instead of writing there.
 
-  Raises:
-    UserError: the file exists, and its settings are different or missing.
+def _settings_file(path: pathlib.Path) -> pathlib.Path:
+  return path.with_name(f'{path.name}.settings.json')
+
+
+def read_lines(path: pathlib.Path, total: int) -> dict[int, bytes]:
+  """Returns the lines of an output by the index of their prompt, of which there are `total`.
+
+  Lines that are damaged, or that a killed process cut short, are left out.
   """
-
-  path: pathlib.Path
-  record: dict[str, Any]
-  total: int
-  remedy: str = 'give another --output'
-
-  def __post_init__(self) -> None:
-    self._check()
-
-  @property
-  def settings_path(self) -> pathlib.Path:
-    return self.path.with_name(f'{self.path.name}.settings.json')
-
-  @contextlib.contextmanager
-  def open(self) -> Iterator[IO[bytes]]:
-    """Opens the file to add lines, and locks it for this process.
-
-    It also writes the settings file, and drops a last line that was cut short.
-    """
-    try:
-      self.path.parent.mkdir(parents=True, exist_ok=True)
-      file = open(self.path, 'a+b', buffering=0)  # noqa: SIM115
-    except OSError as error:
-      raise UserError(f'cannot write {self.path} ({error.strerror}): {self.remedy}') from None
-    with file:
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        raise UserError(
-          f'another process writes {self.path}: wait for it, or {self.remedy}'
-        ) from None
-      self._check()  # again: another process may have been here
-      write_json(self.settings_path, self.record)
-      file.truncate(len(self._whole_lines()))
-      yield file
-
-  def done(self) -> dict[int, bytes]:
-    """Returns the lines of the file, by the index of their prompt."""
-    lines = {}
-    for i, line in enumerate(self._whole_lines().splitlines(keepends=True)):
+  lines = {}
+  with open_file(path) as file:
+    for line in file:
       try:
         index = parse_json(line)['index']
         blocks_of(line)
       except (ValueError, KeyError, TypeError):
-        index = None
-      if type(index) is not int or not 0 <= index < self.total or index in lines:
-        raise UserError(
-          f'line {i + 1} of {self.path} is damaged: remove it, and it will be generated again'
-        )
-      lines[index] = line
-    return lines
-
-  def sort(self) -> None:
-    """Puts the lines in the order of the prompts."""
-    lines = self.done()
-    if list(lines) != sorted(lines):
-      with whole_file(self.path) as file:
-        file.writelines(lines[index] for index in sorted(lines))
-
-  def _whole_lines(self) -> bytes:
-    data = self.path.read_bytes() if self.path.exists() else b''
-    return data[: data.rfind(b'\n') + 1]
-
-  def _check(self) -> None:
-    if not self.path.exists() or not self.path.stat().st_size:
-      return
-    try:
-      before = parse_json(read_bytes(self.settings_path))
-    except (OSError, ValueError):
-      before = None
-    if not isinstance(before, dict):
-      raise UserError(
-        f'{self.path} is there, but {self.settings_path.name} is missing or damaged: {self.remedy}'
-      )
-    check_same(before, self.record, self.path, self.remedy)
+        continue
+      if type(index) is int and 0 <= index < total:
+        lines[index] = line.rstrip() + b'\n'
+  return lines
 
 
 def write(
-  output: Output,
+  path: pathlib.Path,
+  record: dict[str, Any],
   generator: fd.Generator,
   prompts: Sequence[Prompt],
   asked: Sequence[Prompt],
@@ -185,19 +138,29 @@ def write(
   logprobs: int = 0,
   stops: Sequence[str] = (),
 ) -> None:
-  """Generates the missing lines, longest prompts first, and prints a summary.
+  """Generates the missing lines of an output, longest prompts first, and prints a summary.
 
   A prompt draws by its place, so that a run that was stopped writes what it would have written.
 
   Args:
+    path: of the output, of which this process holds the lock.
+    record: `settings`, which are kept next to it.
     prompts: as in the file, for the lines.
     asked: with the chat template applied.
     max_len, seed, logprobs, stops: as of a call of the generator.
+
+  Raises:
+    UserError: another process writes the output, or other settings wrote it.
   """
   console = plain_console()
-  with output.open() as file, Progress(len(prompts), 'prompt') as progress:
+  with locked(path, wait=False) as is_mine, Progress(len(prompts), 'prompt') as progress:
+    if not is_mine:
+      raise UserError(f'another process writes {path}: wait for it, or give another --output')
+    check_settings(path, record)  # again: another process may have been here
+    write_json(_settings_file(path), record)
+
     # Find the missing lines, and read their prompts.
-    done = output.done()
+    done = read_lines(path, len(prompts))
     todo, sources, contexts = [], [], []
     for index, prompt in enumerate(asked):
       if index not in done:
@@ -205,7 +168,7 @@ def write(
         todo.append(index)
         sources.append(np.array(ids, np.int32))
         contexts.append(context)
-    progress.reset(len(prompts) - len(todo))
+    progress.reset(len(done))
     keys = key_of(generator.strategy, seed)
     if todo and keys is not None:
       keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
@@ -222,27 +185,32 @@ def write(
       LISTED,
     )  # fmt: skip
     for finished in parts:
-      decoded, lines = jax.device_get(finished.decoded.checked()), []
+      decoded, rows = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
         index, context = todo[int(place)], contexts[int(place)]
         reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
-        lines.append(_line(generator, index, prompts[index], decoded, row, reader))
-      _append(output, file, b''.join(lines))
-      progress.add(len(lines))
+        rows.append(_describe(generator, index, prompts[index], decoded, row, reader))
+      with explained('write', path, 'make room, and give the same command'):
+        add(path, *rows)
+      progress.add(len(rows))
       tokens += int(decoded.lengths.sum())
       if time.monotonic() - logged > LOGGED:
-        progress.show(str(output.path))
+        progress.show(str(path))
         logged = time.monotonic()
-    output.sort()
 
-    # Sum up all lines, those of earlier runs too.
-    histogram, cut = collections.Counter(), 0
-    for line in output.done().values():
-      histogram.update(dict(enumerate(blocks_of(line))))
-      cut += parse_json(line).get('finish_reason') == 'length'
+    # Put the lines into the order of the prompts, without those that were cut short.
+    lines = read_lines(path, len(prompts))
+    ordered = b''.join(lines[index] for index in sorted(lines))
+    if ordered != path.read_bytes():
+      with whole_file(path) as file:
+        file.write(ordered)
 
-  held = len(done) + len(todo)
-  console.print(f'{output.path} holds {held:,} outputs, {len(todo):,} of them new')
+  # Sum up all lines, those of earlier runs too.
+  histogram, cut = collections.Counter(), 0
+  for line in lines.values():
+    histogram.update(dict(enumerate(blocks_of(line))))
+    cut += parse_json(line).get('finish_reason') == 'length'
+  console.print(f'{path} holds {len(lines):,} outputs, {len(todo):,} of them new')
   blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
   count = describe_blocks(blocks, generator.strategy.most_accepted)
   if count:
@@ -254,15 +222,10 @@ def write(
     console.print(f'{speed:,.1f} tokens per second with compilation')
 
 
-def hashed(data: bytes) -> str:
-  """Returns a hash of 16 hexadecimal digits."""
-  return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _line(
+def _describe(
   generator: fd.Generator, index: int, prompt: Prompt, decoded: Any, row: int, reader: StopReader
-) -> bytes:
-  """Writes the JSON line of a decoded row."""
+) -> dict[str, Any]:
+  """Returns what the JSON line of a decoded row holds."""
   ids: list[Any] = decoded.written(row)
   text = reader.add(ids) + reader.finish()
   ids = ids[: reader.count]
@@ -284,7 +247,7 @@ def _line(
         top[other] = _finite(logprob)
       top_logprobs.append(top)
     record |= {'ids': ids, 'logprobs': logprobs, 'top_logprobs': top_logprobs}
-  return json.dumps(record, ensure_ascii=False).encode() + b'\n'
+  return record
 
 
 def _finite(logprob: float) -> float | None:
@@ -304,15 +267,3 @@ def blocks_of(line: bytes) -> list[int]:
   if counts and not 0 <= min(counts) <= max(counts) < 2**31:
     raise ValueError('a count is out of range')
   return counts
-
-
-def _append(output: Output, file: IO[bytes], lines: bytes) -> None:
-  """Adds whole lines, and waits until they are on the disk."""
-  try:
-    while lines:
-      lines = lines[file.write(lines) :]
-    os.fsync(file.fileno())
-  except OSError as error:
-    raise UserError(
-      f'cannot write {output.path} ({error.strerror}): make room, and give the same command'
-    ) from None

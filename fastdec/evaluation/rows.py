@@ -57,11 +57,20 @@ def commit() -> str:
 
 def append(file: pathlib.Path, *rows: Row) -> None:
   """Appends a whole line for each row to a file, and waits until they are on the disk."""
-  file.parent.mkdir(parents=True, exist_ok=True)
   # Machines that share a file system append one after the other.
-  with locked(file.parent / 'locks' / file.name), open(file, 'a+b', buffering=0) as out:
+  with locked(file.parent / 'locks' / file.name):
+    add(file, *rows)
+
+
+def add(file: pathlib.Path, *rows: Row) -> None:
+  """Appends as `append`, if only this process writes the file.
+
+  A last line that a killed process cut short is ended, so that readers skip only that line.
+  """
+  file.parent.mkdir(parents=True, exist_ok=True)
+  with open(file, 'a+b', buffering=0) as out:
     out.seek(max(0, out.seek(0, os.SEEK_END) - 1))
-    is_cut = out.read(1) not in (b'', b'\n')  # the last line, by a killed write
+    is_cut = out.read(1) not in (b'', b'\n')
     lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
     data = ('\n' * is_cut + lines).encode()
     if out.write(data) < len(data):

@@ -13,6 +13,7 @@ import rich.console
 import fastdec as fd
 from fastdec.cli import generate, opening, prompt_file
 from fastdec.cli.show import accepted_shares, columns, describe_blocks
+from fastdec.files import locked
 from tests.cli.conftest import PROMPTS
 from tests.decoding.fakes import HashLM
 
@@ -196,27 +197,28 @@ def test_a_file_of_prompts_yields_a_line_each_in_their_order(
 
 
 def test_a_run_that_was_stopped_continues(translator, fastdec, prompts, tmp_path, monkeypatch):
-  """Ctrl-C comes after two exchanges. Finished lines are kept, a torn line is made again, and all
+  """Ctrl-C comes after two exchanges. Finished lines are kept, damaged ones are made again, and all
   samples are the same as without Ctrl-C."""
   words = ('generate', '--model', translator, '--prompts', prompts, '--max-len=9', '--rows=4')
   words += ('--temperature=1',)
   whole, stopped = tmp_path / 'whole.jsonl', tmp_path / 'stopped.jsonl'
   assert fastdec(*words, f'--output={whole}').code == 0
   with monkeypatch.context() as patch:
-    append, calls = prompt_file._append, []
+    add, calls = prompt_file.add, []
 
     def interrupted(*args):
       calls.append(args)
       if len(calls) > 2:
         raise KeyboardInterrupt
-      append(*args)
+      add(*args)
 
-    patch.setattr(prompt_file, '_append', interrupted)
+    patch.setattr(prompt_file, 'add', interrupted)
     ended = fastdec(*words, f'--output={stopped}')
   assert ended.code == 130 and ended.err.strip() == 'Interrupted: the same command resumes'
   kept = stopped.read_bytes()
   assert kept.count(b'\n') == 2 and kept.endswith(b'\n')
-  stopped.write_bytes(kept + b'{"index": 3, "prom')
+  damaged = b'{"index": 9, "blocks": []}', b'{"index": 1}', b'{"index": 1, "blocks": [""]}', b'[1]'
+  stopped.write_bytes(kept + b'\n'.join(damaged) + b'\n{"index": 3, "prom')
   ended = fastdec(*words, f'--output={stopped}')
   assert ended.code == 0 and '4 of them new' in ended.out
   assert stopped.read_bytes() == whole.read_bytes()
@@ -338,19 +340,11 @@ def test_every_command_uses_the_template_alike(
   ]
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
-  output = prompt_file.Output(tmp_path / 'out.jsonl', {}, 1)
-  with output.open(), pytest.raises(fd.UserError, match='another process'), output.open():
-    pass
-
-
-def test_a_damaged_line_is_named(tmp_path):
-  output, first = prompt_file.Output(tmp_path / 'out.jsonl', {}, 3), b'{"index": 0, "blocks": [1]}'
-  no_blocks = b'{"index": 1}', b'{"index": 1, "blocks": [""]}'
-  for second in (b'nonsense', first, b'{"index": 3, "blocks": []}', *no_blocks, b'[1]'):
-    output.path.write_bytes(first + b'\n' + second + b'\n')
-    with pytest.raises(fd.UserError, match=r'line 2 of .* is damaged'):
-      output.done()
+def test_two_processes_do_not_write_one_file(translator, fastdec, prompts, tmp_path):
+  out = tmp_path / 'out.jsonl'
+  with locked(out):
+    words = ('generate', '--model', translator, '--prompts', prompts, '--output', out)
+    assert 'another process writes' in fastdec(*words, '--max-len=9').mistake
 
 
 def test_shares_of_calls_that_accept_each_place():
