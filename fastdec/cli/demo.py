@@ -58,8 +58,6 @@ def main(words: Sequence[str]) -> None:
 class Server(page.Server):
   """The server of the page; its address is taken before a model is read."""
 
-  seconds = 600  # a large model writes slowly
-
   def __init__(self, host: str, port: int) -> None:
     super().__init__(host, port, Handler)
     self._lock = threading.Lock()

@@ -4,10 +4,10 @@ References work as in JSON Schema 2020-12 and draft 7: by pointer (#/$defs/name)
 or "$id": "#name"), and by the address that $id gives a part. Nothing is fetched.
 """
 
-import math
+import io
+import json
 import re
 import urllib.parse
-from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError
@@ -15,8 +15,6 @@ from fastdec.fields import shown
 from fastdec.files import parse_json
 
 MOST_CHARACTERS = 2**22
-MOST_VALUES, MOST_NESTED = 100_000, 150
-MOST_BITS = 4096  # of a whole number
 OF_NAMES = {  # keywords with parts by name
   'properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas',
 }  # fmt: skip
@@ -39,65 +37,23 @@ def read(schema: Any) -> Any:
   Raises:
     UserError: it is not JSON, or too large.
   """
-  if isinstance(schema, str):
-    if len(schema) > MOST_CHARACTERS:
-      raise too_large()
-    try:
+  try:
+    if isinstance(schema, str):
       schema = parse_json(schema)
-    except ValueError as error:
-      raise _not_json(str(error).split(';')[0]) from None
-  return _copy(schema, {}, 0)[0]
-
-
-def _copy(value: Any, copies: dict[int, tuple[Any, int]], depth: int) -> tuple[Any, int]:
-  """Returns a copy of JSON, and the number of its values.
-
-  Args:
-    value: a part of the JSON.
-    copies: of other lists and objects, by identity; the values of one at two places count twice.
-    depth: number of lists and objects around it.
-  """
-  if not isinstance(value, Mapping | list | tuple):
-    _check(value)
-    return value, 1
-  if depth > MOST_NESTED:
-    raise too_large()
-  if id(value) not in copies:
-    # Copy the parts, then put the names of an object in front of them.
-    copy, size = [], 1
-    for part in value.values() if isinstance(value, Mapping) else value:
-      inner, count = _copy(part, copies, depth + 1)
-      copy.append(inner)
-      size += count
-    if size > MOST_VALUES:
-      raise too_large()
-    if isinstance(value, Mapping):
-      for name in value:
-        if not isinstance(name, str):
-          raise _not_json(f'the name {shown(name)} is not a string')
-        _check(name)
-      copy = dict(zip(map(str, value), copy, strict=True))
-    copies[id(value)] = copy, size
-  return copies[id(value)]
-
-
-def _check(value: Any) -> None:
-  """Raises UserError unless a value is a string, a number, true, false or null."""
-  if isinstance(value, str):
-    try:
-      value.encode()
-    except UnicodeEncodeError:
-      raise _not_json(f'{shown(value)} has half a character') from None
-  elif isinstance(value, int) and value.bit_length() > MOST_BITS:
-    raise _not_json(f'a number has {value.bit_length():,} bits, at most {MOST_BITS:,} are allowed')
-  elif isinstance(value, float) and not math.isfinite(value):
-    raise _not_json(f'{value} is not a JSON number')
-  elif value is not None and not isinstance(value, int | float):
-    raise _not_json(f'it has {shown(value)}')
-
-
-def _not_json(reason: str) -> UserError:
-  return UserError(f'the JSON schema is not JSON ({reason}): give its text, or a dict')
+    # Writing raises for what is not JSON, and parsing again makes copies of what two parts share.
+    text = io.StringIO()
+    for piece in json.JSONEncoder(allow_nan=False).iterencode(schema):
+      text.write(piece)
+      if text.tell() > MOST_CHARACTERS:
+        raise too_large()
+    return parse_json(text.getvalue())
+  except UserError:
+    raise
+  except RecursionError:
+    raise too_large() from None
+  except (TypeError, ValueError) as error:
+    reason = str(error).split(';')[0]
+    raise UserError(f'the JSON schema is not JSON ({reason}): give its text, or a dict') from None
 
 
 class Parts:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -57,9 +58,6 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(
   assert ended.code == 0, ended.err
   text, length = greedy_text(translator, 'a dog sits', 12)
   lines = ended.out.splitlines()
-  if '..' in ''.join(words):  # a draft network is looked at first
-    assert lines.pop(0).endswith(' of its first guesses are what the model writes')
-    assert 'this draft guesses' in ended.err and 'rope_theta' in ended.err
   assert lines[0] == text and lines[1].startswith(f'{length} tokens, ')
   assert 'tokens per call' in lines[1] and 'tokens per second' in lines[-1]
   assert ('times greedy decoding' in lines[-1]) == bool(words)
@@ -70,23 +68,14 @@ def test_one_prompt_is_what_greedy_writes_and_is_counted(
   assert (plain.code, plain.out) == (0, f'{text}\n')
 
 
-@pytest.mark.parametrize(
-  'share, message', [(0.8, '80% of its first guesses'), (float('nan'), 'is too short to judge')]
-)
-def test_a_draft_is_checked_on_as_many_tokens_as_the_model_has_room_for(
-  networks, monkeypatch, share, message
-):
-  sizes = []
-  check = lambda *args, tokens: sizes.append(tokens) or share
-  monkeypatch.setattr(generate, 'check_draft', check)
+def test_a_draft_that_is_hardly_ever_right_is_warned_of(networks):
   strategy = fd.Eagle(fd.load_draft(networks['eagle']))
-  for positions, tokens in ((32, 31), (None, 64)):
-    console = rich.console.Console(file=io.StringIO(), soft_wrap=True)
-    model = HashLM(vocab_size=30, max_positions=positions)
-    generate.show_draft_check(console, fd.Generator(model, {}, Bytes(), strategy), ' a|b')
-    assert sizes[-1] == tokens and message in console.file.getvalue()
-  generate.show_draft_check(console, fd.Generator(model, {}, Bytes()), ' a|b')
-  assert len(sizes) == 2
+  with pytest.warns(fd.UserNote, match='only 20% of 10 calls .*rope_theta'):
+    generate.warn_of_wrong_draft(strategy, [1] * 8 + [2] * 2)
+  with warnings.catch_warnings(action='error'):
+    generate.warn_of_wrong_draft(strategy, [1] * 7 + [2] * 3)
+    generate.warn_of_wrong_draft(strategy, [1] * 9)
+    generate.warn_of_wrong_draft(fd.PromptLookup(), [1] * 10)
 
 
 class Bytes:

@@ -255,10 +255,9 @@ def test_whole_numbers_between_bounds(low, high):
   (functools.reduce(lambda inner, _: {'anyOf': [inner]}, range(2000), True), 'too large'),
   (functools.reduce(lambda inner, _: {'properties': {'a': inner, 'b': inner}}, range(50), True),
     'too large'),
-  (around_itself(), 'too large'), ({'maxLength': 4097}, 'up to 4,096'),
-  ({'enum': [float('nan')]}, 'nan is not a JSON number'),
-  ('{"const": 1e400}', 'inf is not a JSON number'),
-  ({'const': '\ud83d'}, 'half a character'), ({1: 2}, 'the name 1 is not a string'),
+  (around_itself(), 'is not JSON .Circular'), ({'maxLength': 4097}, 'up to 4,096'),
+  ({'enum': [float('nan')]}, 'is not JSON .* nan'), ('{"const": 1e400}', 'is not JSON .* inf'),
+  ({'const': '\ud83d'}, 'half a character'), ({(1,): 2}, 'is not JSON .keys'),
   # Parts have a wrong type.
   ({'$defs': {'a': {'$anchor': 'a'}, 'b': {'$anchor': 'a'}}}, 'two parts'),
   # Keywords that are not supported, next to some that are.
