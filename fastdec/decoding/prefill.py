@@ -40,13 +40,14 @@ def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
   lengths = (prompt.shared, prompt.tokens.shape[1] - prompt.shared)
   parts = [chunks_of(n, prompt.chunk) for n in lengths]
   widest = max(nodes, *(width for _, width in parts))
-  total = sum(chunks * width for chunks, width in parts) + max_len + nodes
-  more = 0 if prompt.slots is None else max(max_len - prompt.slots, 0)
-  total = -(-(total - more) // SUMMED) * SUMMED
+  text = sum(chunks * width for chunks, width in parts)
+  slots = max_len if prompt.slots is None else min(prompt.slots, max_len)
+  total = -(-(text + slots + nodes) // SUMMED) * SUMMED
+
+  # A cache of any size continues as one of the next: nothing but `total` may differ between them.
   if prompt.most is None:
-    return Capacity(total, nodes=widest, more=more)
-  # A cache of any size continues as one of the next: a ring has the same size in all of them.
-  return Capacity(total, nodes=max(widest, CHUNK), more=max(prompt.most - total, 0))
+    return Capacity(total, nodes=widest, most=text + max_len + nodes)
+  return Capacity(total, nodes=max(widest, CHUNK), most=prompt.most)
 
 
 def memory_of(target: Bound, prompt: Prompt) -> Any:

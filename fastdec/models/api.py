@@ -143,10 +143,17 @@ class Capacity:
   nodes: int  # tokens of the widest call: the prompt, or a draft
   # committed tokens that may be taken back, by draft models that have read their own guesses
   back: int = 0
-  more: int = 0  # slots that may be added to `total` later
+  # `total` of the last size to which the cache may grow; None: it does not grow. What kinds of
+  # layers a cache has may depend on `most`, `nodes` and `back`, which do not change as it grows.
+  most: int | None = None
 
   def __index__(self) -> int:
     return self.total
+
+  @property
+  def last_total(self) -> int:
+    """Returns `most`, or `total` if the cache does not grow."""
+    return self.total if self.most is None else self.most
 
 
 @runtime_checkable

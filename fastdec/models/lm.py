@@ -6,7 +6,6 @@ modules serves training on packed rows (`LM.hidden`) and decoding over a cache (
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -297,9 +296,8 @@ class LM(LinenModel):
     If the slots allow such a text, the cache has each layer twice: once for texts up to that length
     and once for longer ones.
     """
-    c, most = self.config, operator.index(slots)
-    if isinstance(slots, Capacity):
-      most += slots.more
+    c = self.config
+    most = slots.last_total if isinstance(slots, Capacity) else slots
     both = c.rope == 'longrope' and most > c.rope_original
     return c.empty_cache(rows, slots, copies=1 + both)
 

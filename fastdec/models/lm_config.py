@@ -181,7 +181,7 @@ class LMConfig:
       kind, size = LayerKV, total
       if window and isinstance(slots, Capacity):
         ring = window - 1 + slots.nodes + slots.back
-        if ring < total + slots.more:
+        if ring < slots.last_total:
           kind, size = LayerRing, min(ring, total)
       layers.append(kind.empty(rows, self.kv_heads, size, self.width, self.dtype))
     return KVCache.of(tuple(layers), rows)

@@ -139,12 +139,13 @@ def made(name: str) -> Case:
   """A case of the table. Call it in float64."""
   model = MODELS[name]
   members = model.models if isinstance(model, fd.Ensemble) else (model,)
-  params = tuple(_random(member, seed) for seed, member in enumerate(members))
+  params = tuple(random_params(member, seed) for seed, member in enumerate(members))
   params = params if isinstance(model, fd.Ensemble) else params[0]
   return Case(model, params, _noisy(params, NOISE.get(name, 0.07)))
 
 
-def _random(model: Any, seed: int) -> Any:
+def random_params(model: Any, seed: int) -> Any:
+  """Parameters far from neutral values. Call it in float64."""
   rng = np.random.default_rng(seed)
   fresh = model.init(jax.random.key(seed))
   # in NumPy, as each operation of JAX would be compiled for each shape

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding import inputs, prefill, sizes
+from fastdec.decoding import inputs, pool, prefill, sizes
 from fastdec.decoding.protocol import Prompt
-from fastdec.decoding.run import make_calls
-from fastdec.decoding.sizes import BATCH, Sizes
+from fastdec.decoding.request import Settings
+from fastdec.decoding.run import make_calls, start
+from fastdec.decoding.sizes import BATCH, LISTED, SINGLE, Ladders, Sizes, make_ladder
 from fastdec.models.api import Nodes
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM, oracle
-from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
-from tests.decoding.models_table import DYNAMIC, MODELS, SMALL, TEXT, made
+from tests.decoding.methods_table import LOSSLESS, OTHERS, fresh_kit, hash_kit
+from tests.decoding.models_table import DYNAMIC, MODELS, SMALL, TEXT, made, random_params
 
 T = 11  # tokens of prompts
 SEES = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)
@@ -123,17 +124,77 @@ def test_caches_that_grow_hold_what_full_ones_hold(name, monkeypatch):
   assert make_calls._cache_size() == programs + (2 if name == 'beam' else 3)
 
 
-def test_caches_grow_in_streams_and_pools(monkeypatch):
-  """Three texts in a pool of two rows, so that one enters when the caches have grown."""
-  prompts = long_prompts()
-  expected = [oracle(HashLM(), row, 48) for row in prompts]
-  monkeypatch.setattr(sizes, 'FIRST', 4)
-  pooled = fd.decode_all(HashLM(), {}, prompts, fd.Greedy(), 48, rows=2)
-  assert [
-    row[:n].tolist() for row, n in zip(pooled.tokens, pooled.lengths, strict=True)
-  ] == expected
-  blocks = fd.stream(HashLM(), {}, prompts, fd.Greedy(), max_len=48)
-  assert [list(itertools.chain(*row)) for row in zip(*blocks, strict=True)] == expected
+@pytest.mark.parametrize('ladders', [BATCH, SINGLE, LISTED], ids=['batch', 'single', 'listed'])
+@pytest.mark.parametrize('windows', [(0, 3, 128), (255, 256, 257), (1024, 4096, 4200)])
+def test_no_size_of_a_cache_changes_what_its_layers_are(ladders, windows):
+  """Layers of a larger size are those of the first one with more slots."""
+  config = LMConfig(**SMALL | {'layers': 3}, windows=windows, max_positions=9001)
+  lengths, limits, widths = (1, 5, 250, 1000), (65, 70, 195, 900, 3500, 8000), (2, 17, 60)
+  for length, max_len, nodes in itertools.product(lengths, limits, widths):
+    run = Sizes.choose(ladders, LM(config), fd.PromptLookup(k=nodes), max_len, length + max_len)
+    rows, starts = np.ones((1, length), np.int32), np.array([length], np.int32)
+    prompt, kinds, slots = run.begin(Prompt(None, rows, starts, starts < 1)), set(), []
+    while True:
+      capacity = prefill.capacity_of(prompt, run.most_tokens(prompt), nodes)
+      for back in (0, 5):
+        made_for = dataclasses.replace(capacity, back=back)
+        layers = jax.eval_shape(lambda of=made_for: config.empty_cache(1, of)).layers
+        kinds.add((back, *map(type, layers)))
+        slots.append([layer.slots for layer in layers])
+      room = run.count_room(prompt, starts)
+      if room is None or room[0] >= max_len:
+        break
+      prompt = run.grow(prompt, length + int(room[0]))
+    assert len(kinds) == 2, (length, max_len, nodes)
+    assert (np.diff(slots[::2], axis=0) >= 0).all() and (np.diff(slots[1::2], axis=0) >= 0).all()
+
+
+WINDOWED = LM(LMConfig(
+  **TEXT, d_model=8, d_ff=8, layers=4, heads=1, sinks=True, windows=(0, 12, 34, 60),
+))  # fmt: skip
+JOINT = Ladders(make_ladder(8, 16), make_ladder(8, 16), joint=True)
+
+
+def decode_joint(model, params, inputs, strategy, **settings):
+  """Decodes with prompt and output in one width, as `Generator` and traces do."""
+  run = start(model, params, inputs, strategy, Settings(**settings), ladders=JOINT)
+  run.advance()
+  return run.finish(run.decoded, run.prompt)
+
+
+def list_joint(model, params, inputs, strategy, **settings):
+  settings = Settings(**settings)
+  return pool.in_order(pool.decode_list(model, params, inputs, strategy, 2, settings, JOINT))
+
+
+def join_stream(*args, **settings):
+  blocks = fd.stream(*args, **settings)
+  return np.array([[*itertools.chain(*row)] for row in zip(*blocks, strict=True)])
+
+
+WAYS = {
+  'decode': fd.decode, 'stream': join_stream, 'pool': functools.partial(fd.decode_all, rows=2),
+  'joint': decode_joint, 'list': list_joint,
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures('in_float64')
+@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('method', ['greedy', 'speculative', 'eagle', 'beam', 'lookup'])
+@pytest.mark.wide('greedy-pool', 'greedy-joint')
+def test_windows_of_caches_that_grow_are_those_of_full_ones(method, way, monkeypatch):
+  """Layers have windows below, at and above the sizes that the caches grow through. The target is
+  its own draft model."""
+  params = random_params(WINDOWED, 0)
+  strategy = (LOSSLESS | OTHERS)[method](fresh_kit(WINDOWED, params))
+  rows, settings = [[1, 2, 3, 4, 5], [3], [5, 4, 1]], {'max_len': 48}
+  full = fd.decode(WINDOWED, params, rows, strategy, **settings)
+  for module, name, value in (
+    (sizes, 'FIRST', 4), (sizes, 'SHORT_CHUNK', 4), (sizes, 'LONG_CHUNK', 8), (prefill, 'CHUNK', 8),
+  ):  # fmt: skip
+    monkeypatch.setattr(module, name, value)
+  grown = WAYS[way](WINDOWED, params, rows, strategy, **settings)
+  np.testing.assert_array_equal(getattr(grown, 'tokens', grown), full.tokens)
 
 
 @pytest.mark.parametrize('name', MODELS)
