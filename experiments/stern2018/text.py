@@ -53,7 +53,6 @@ from fastdec.decoding.pool import decode_each, in_order
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
-from fastdec.evaluation.blocks import count_blocks
 from fastdec.evaluation.languages import check_language, code_of
 from fastdec.evaluation.tree_calibration import rank_written_texts
 from fastdec.evaluation.tree_growth import grow
@@ -363,9 +362,8 @@ class Sentences(Task):
     if code_of(language) == 'de':  # Tensor2Tensor's script is about German
       score, signature = split_compound_bleu(lines, references)
       row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
-    blocks = count_blocks(out.lengths, out.block_sizes)
-    row['mean_block_size'] = blocks.mean_block_size
-    row['calls_per_output'] = blocks.calls_per_output
+    row['mean_block_size'] = out.mean_block_size
+    row['calls_per_output'] = float(np.mean(out.calls))
     row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())
     if tree_nodes(key['rule']):
       row['tree_nodes'] = strategy.drafter.nodes

@@ -12,7 +12,6 @@ import fastdec as fd
 from experiments.stern2018.images import decode_images, make_strategy, parse_rule, to_images
 from fastdec import extras, folders
 from fastdec.errors import UserError
-from fastdec.evaluation.blocks import count_blocks
 from fastdec.files import open_file, whole_file
 from fastdec.models.image_transformer import ImageTransformer
 
@@ -56,10 +55,10 @@ def enlarge(
   for first in bars.track(range(0, len(tiles), rows), 'Upscaling', transient=True):
     parts.append(decode_images(model, params, strategy, tiles[first : first + rows], rows))
   out = jax.tree.map(lambda *each: np.concatenate(each), *parts)
-  blocks, large = count_blocks(out.lengths, out.block_sizes), model.config.size
+  large = model.config.size
   return join(to_images(out.tokens), picture), (
-    f'{blocks.outputs} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
-    f' {blocks.calls_per_output:.0f} calls a tile, mean block {blocks.mean_block_size:.2f}'
+    f'{len(out.lengths)} tiles of {SIDE} x {SIDE} -> {large} x {large}, each on its own,'
+    f' {np.mean(out.calls):.0f} calls a tile, mean block {out.mean_block_size:.2f}'
   )
 
 

@@ -13,6 +13,23 @@ from fastdec.evaluation.bleu import corpus_bleu, split_compound_bleu
 from fastdec.evaluation.languages import code_of
 
 
+def test_a_perfect_corpus_has_bleu_100_and_the_signature_names_the_tokeniser():
+  lines = ['The cat sat on the mat.', 'It was the best of times.']
+  bleu = corpus_bleu(lines, lines)
+  assert (
+    bleu.score == pytest.approx(100)
+    and 'tok:13a' in bleu.signature
+    and 'version:' in bleu.signature
+  )
+
+
+def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
+  # 'a b c d e f g h' right, 'a b c d' wrong: 8 of 12 words, 7 of 10 pairs, 6 of 8 triples, 5 of 6
+  # quadruples
+  score = corpus_bleu(['a b c d e f g h', 'w x y z'], ['a b c d e f g h', 'a b c d']).score
+  assert score == pytest.approx(100 * (8 / 12 * 7 / 10 * 6 / 8 * 5 / 6) ** 0.25)
+
+
 def test_split_compounds_are_three_words():
   # das ist ein Text ##AT##-##AT## Datei hier, against ... Format hier: 6 of 7, 4 of 6, 3 of 5, 2 of
   # 4 n-grams

@@ -3,14 +3,7 @@
 The arrays are train, dev and test, each uint8[n, 32, 32, 3].
 """
 
-import contextlib
-import math
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import UInt8
@@ -20,18 +13,12 @@ from fastdec.files import PathLike, open_file
 
 SPLITS = ('train', 'dev', 'test')
 SHAPE = (32, 32, 3)
-MOST = 2**32  # bytes of an array
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-WRONG = (
-  *(OSError, EOFError, LookupError, ValueError, TypeError, OverflowError, MemoryError),
-  *(SyntaxError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
-)
 
 
 def read(
   path: PathLike, shapes: Mapping[str, tuple[int, ...]], entry: str, is_whole: bool = True
 ) -> dict[str, UInt8[np.ndarray, 'n ...']]:
-  """Reads arrays of bytes from an npz, each checked by its header before it takes memory.
+  """Reads arrays of bytes from an npz.
 
   Args:
     path: the file.
@@ -43,18 +30,28 @@ def read(
     UserError: the file is not an npz, is damaged, or lacks the arrays; an array is empty, or has a
       wrong type or shape.
   """
-  # not np.load, which would open other kinds of files too
-  with reading(path), open_file(path) as opened, np.lib.npyio.NpzFile(opened) as file:
-    names = [name for name in shapes if name in file.files]
-    some = '' if is_whole else '; some may be missing'
-    if not names or (is_whole and len(names) < len(shapes)):
-      raise UserError(
-        f'{path} has arrays {", ".join(file.files) or "of no name"}: name them'
-        f' {", ".join(shapes)}{some}'
-      )
-    for name in names:
-      _check(file.zip, name, shapes[name], f"array '{name}' of {path}", entry)
-    return {name: file[name] for name in names}
+  some = '' if is_whole else '; some may be missing'
+  arrays = {}
+  try:
+    # not np.load, which would open other kinds of files too
+    with open_file(path) as opened, np.lib.npyio.NpzFile(opened) as file:
+      names = [name for name in shapes if name in file.files]
+      if not names or (is_whole and len(names) < len(shapes)):
+        raise UserError(
+          f'{path} has arrays {", ".join(file.files) or "of no name"}: name them'
+          f' {", ".join(shapes)}{some}'
+        )
+      for name in names:
+        arrays[name] = np.asarray(file[name])
+        _check(arrays[name], shapes[name], f"array '{name}' of {path}", entry)
+  except UserError:
+    raise
+  except Exception as error:  # zipfile, zlib and NumPy raise a dozen kinds for damaged files
+    reason = getattr(error, 'strerror', None) or error
+    raise UserError(
+      f'cannot read {path} ({reason}): give a whole .npz file, as numpy.savez writes it'
+    ) from error
+  return arrays
 
 
 def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32 3']]:
@@ -85,23 +82,10 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
   return arrays
 
 
-def _check(archive: Any, name: str, axes: tuple[int, ...], array: str, entry: str) -> None:
-  """Checks the header of an array in a zip file; `array` and `entry` describe it in messages.
-
-  Raises:
-    UserError: it has a wrong type or shape, or no images.
-    ValueError: it is not an array, or its header does not fit its number of bytes.
-  """
-  member = f'{name}.npy'
-  if member not in archive.namelist():
-    raise ValueError(f"its member '{name}' is not an array")
-  with archive.open(member) as opened:
-    version = np.lib.format.read_magic(opened)
-    if version not in HEADERS:
-      raise ValueError(f"the header of its array '{name}' is of version {version}")
-    shape, _, dtype = HEADERS[version](opened)
-    size = opened.tell() + math.prod(shape)
+def _check(values: np.ndarray, axes: tuple[int, ...], array: str, entry: str) -> None:
+  """Raises UserError unless an array has bytes, these axes after the first, and an entry."""
   # Compare the axes after the first with those that are wanted; -1 allows any length.
+  shape, dtype = values.shape, values.dtype
   wanted, fits = ['n'], dtype == np.uint8 and len(shape) == 1 + len(axes)
   for i, allowed in enumerate(axes, start=1):
     wanted.append(str(allowed).replace('-1', 'h'))
@@ -110,22 +94,3 @@ def _check(archive: Any, name: str, axes: tuple[int, ...], array: str, entry: st
     raise UserError(f'{array} is {dtype}{list(shape)}: give uint8[{", ".join(wanted)}], n {entry}')
   if 0 in shape:
     raise UserError(f'{array} holds no images: give at least one, or leave the array out')
-  actual = archive.getinfo(member).file_size
-  if size != actual:
-    raise ValueError(f"its array '{name}' has {size} bytes by its header, and {actual} are there")
-  if size > MOST:
-    raise ValueError(f"its array '{name}' has {size:,} bytes, but at most {MOST:,} are allowed")
-
-
-@contextlib.contextmanager
-def reading(path: PathLike) -> Iterator[None]:
-  """Turns the errors of Python and NumPy for damaged or other files into a UserError."""
-  try:
-    yield
-  except UserError:
-    raise
-  except WRONG as error:
-    reason = getattr(error, 'strerror', None) or error
-    raise UserError(
-      f'cannot read {path} ({reason}): give a whole .npz file, as numpy.savez writes it'
-    ) from error

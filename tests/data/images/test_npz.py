@@ -1,8 +1,6 @@
 """Images in a file of arrays; other files and arrays are refused."""
 
 import dataclasses
-import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -56,35 +54,12 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
   ({'dev': np.concatenate([IMAGES, IMAGES[..., :1]], -1)},
     r'is uint8\[6, 32, 32, 4\]: .* without alpha'),
   ({'test': IMAGES / 255}, r'is float64\[6, 32, 32, 3\]'),
-  ({'test': np.array([{'a': 1}])}, r'is object\[1\]'),
+  ({'test': np.array([{'a': 1}])}, 'cannot read .*Object arrays'),
   ({'train': IMAGES[:0], 'dev': IMAGES}, r"array 'train' of .* holds no images"),
 ])  # fmt: skip
 def test_other_arrays_are_refused(tmp_path: Path, arrays, message):
   with pytest.raises(UserError, match=message):
     open_images(write(tmp_path / 'a.npz', **arrays))
-
-
-def test_a_header_is_checked_against_the_bytes(tmp_path: Path):
-  """Tries an array of three petabytes, an array without data, and members that are not arrays."""
-  header = io.BytesIO()
-  shape = {'descr': '|u1', 'fortran_order': False, 'shape': (2**40, 32, 32, 3)}
-  np.lib.format.write_array_header_1_0(header, shape)
-  for name, content, reason in (
-    ('train.npy', header.getvalue(), r"'train' has 33\d+ bytes by its header, and 128 are there"),
-    ('train.npy', b'no array', 'magic string'),
-    ('train.npy', np.lib.format.magic(3, 0) + b'12', r'of version \(3, 0\)'),
-    ('train', npy(), "'train' is not an array"),
-  ):
-    with zipfile.ZipFile(tmp_path / 'a.npz', 'w') as file:
-      file.writestr(name, content)
-    with pytest.raises(UserError, match=rf'cannot read .*a.npz \(.*{reason}.*give a whole .npz'):
-      open_images(ImageData('npz', path=str(tmp_path / 'a.npz')))
-
-
-def npy() -> bytes:
-  file = io.BytesIO()
-  np.save(file, IMAGES)
-  return file.getvalue()
 
 
 def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path):

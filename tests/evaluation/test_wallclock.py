@@ -1,72 +1,13 @@
-"""BLEU has its signature, blocks are counted as in the paper, and timings are those of a clock."""
+"""Timings are those of a clock."""
 
 import contextlib
 import itertools
-import math
 import subprocess
 import sys
 import textwrap
 import time
 
-import jax.numpy as jnp
-import numpy as np
-import pytest
-
-from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
-from fastdec.evaluation.bleu import corpus_bleu
-from fastdec.evaluation.blocks import count_blocks
-
-LINES = ['The cat sat on the mat.', 'It was the best of times.']
-
-
-def test_a_perfect_corpus_has_bleu_100_and_the_signature_names_the_tokeniser():
-  bleu = corpus_bleu(LINES, LINES)
-  assert (
-    bleu.score == pytest.approx(100)
-    and 'tok:13a' in bleu.signature
-    and 'version:' in bleu.signature
-  )
-
-
-def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
-  # 'a b c d e f g h' right, 'a b c d' wrong: 8 of 12 words, 7 of 10 pairs, 6 of 8 triples, 5 of 6
-  # quadruples
-  score = corpus_bleu(['a b c d e f g h', 'w x y z'], ['a b c d e f g h', 'a b c d']).score
-  assert score == pytest.approx(100 * (8 / 12 * 7 / 10 * 6 / 8 * 5 / 6) ** 0.25)
-
-
-@pytest.mark.parametrize(('hypotheses', 'references'), [(LINES, LINES[:1]), ([], [])])
-def test_bleu_needs_a_hypothesis_for_each_reference(hypotheses, references):
-  with pytest.raises(
-    UserError, match=f'{len(hypotheses)} hypotheses and {len(references)} references'
-  ):
-    corpus_bleu(hypotheses, references)
-
-
-def test_blocks_of_the_worked_example():
-  """Stern et al. 2018, section 7.4: blocks of 10, 5, 4, 10, 2, 3; and "Once | upon a | time ,
-  in"."""
-  sizes = np.array([[10, 5, 4, 10, 2, 3], [2, 3, 0, 0, 0, 0]])
-  blocks = count_blocks(np.array([35, 6]), sizes)
-  assert blocks.outputs == 2 and blocks.calls == 8
-  assert blocks.mean_block_size == pytest.approx((34 + 5) / 8)
-  assert blocks.calls_per_output == 4
-  assert blocks.histogram == (0, 2, 2, 1, 1, 0, 0, 0, 0, 2)
-
-
-def test_greedy_has_blocks_of_one():
-  blocks = count_blocks(jnp.array([3, 1]), jnp.array([[1, 1, 0], [0, 0, 0]]))
-  assert (blocks.mean_block_size, blocks.calls_per_output, blocks.histogram) == (1.0, 1.0, (2,))
-
-
-def test_sentences_that_need_no_call_have_no_mean():
-  assert math.isnan(count_blocks(np.array([1]), np.zeros((1, 4), int)).mean_block_size)
-
-
-def test_lengths_that_disagree_with_the_blocks_are_refused():
-  with pytest.raises(ValueError, match=r'row 1 has length 5, but 1 \+ 3'):
-    count_blocks(np.array([4, 5]), np.array([[3], [3]]))
 
 
 class Clock:
