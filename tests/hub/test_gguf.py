@@ -31,7 +31,7 @@ needs_reference = pytest.mark.skipif(
 
 FOLDERS = {  # folders, and changes of config.json where GGUF cannot say what it says
   'llama_gqa_tiny': {}, 'llama_yarn_tiny': {}, 'llama_linear_tiny': {'eos_token_id': 2},
-  'mistral_window_tiny': {'sliding_window': None}, 'mixtral_tiny': {}, 'qwen3_moe_tiny': {},
+  'mistral_window_tiny': {}, 'mixtral_tiny': {}, 'qwen3_moe_tiny': {},
   'granite_tiny': {}, 'smollm3_tiny': {}, 'olmo2_tiny': {}, 'phi3_longrope_tiny': {},
   'gemma2_tiny': {'query_pre_attn_scalar': 16}, 'gemma3_tiny': {'query_pre_attn_scalar': 16},
   'gpt_oss_tiny': {'swiglu_limit': 7.0},

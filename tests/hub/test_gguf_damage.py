@@ -209,3 +209,37 @@ def test_tensors_of_other_models_are_refused_by_their_names(tmp_path):
   file = write_model(tmp_path / 'model.gguf', CONFIG, fewer, vocabulary=vocabulary)
   with pytest.raises(fd.UserError, match=r'has no token_embd\.weight: give a file of a whole'):
     fd.load(file)
+
+
+OVERLAPS = {  # places of two tensors of 64 bytes
+  'the same': (0, 0), 'half': (0, 32), 'reversed': (32, 0), 'off the alignment': (0, 72),
+  'first off the alignment': (8, 96),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', OVERLAPS)
+def test_tensors_at_wrong_places_are_refused(name, tmp_path):
+  file, (first, second) = tmp_path / 'model.gguf', OVERLAPS[name]
+  tensors = tensor('a', (16,), offset=first) + tensor('b', (16,), offset=second)
+  file.write_bytes(file_of(b'', tensors, (2, 0), tail=b'\0' * 400))
+  with pytest.raises(fd.UserError, match=r"'[ab]' would begin at byte .*: inside another"):
+    read_header(file)
+
+
+@pytest.mark.parametrize('places', [(0, 64), (64, 0), (0, 96)])
+def test_tensors_in_any_order_and_with_gaps_are_read(places, tmp_path):
+  file = tmp_path / 'model.gguf'
+  both = b''.join(
+    tensor(name, (16,), offset=place) for name, place in zip('ab', places, strict=True)
+  )
+  file.write_bytes(file_of(b'', both, (2, 0), tail=b'\0' * 400))
+  assert set(read_header(file).tensors) == {'a', 'b'}
+
+
+@pytest.mark.parametrize('shape', [(1, 1, 10**5), (8, 12, 3)])
+def test_experts_that_the_metadata_lack_stay_one_tensor(shape, tmp_path):
+  extra = tensors() | {'blk.0.ffn_gate_exps.weight': np.zeros(shape[::-1], np.float32)}
+  file = write_model(tmp_path / 'model.gguf', CONFIG, extra, vocabulary=vocabulary)
+  assert len(open_folder(file).tensors()) == len(extra)
+  with pytest.raises(fd.UserError, match=r'has unknown blk\.0\.ffn_gate_exps\.weight'):
+    fd.load(file)

@@ -84,6 +84,11 @@ def _ends(header: Header) -> list[int]:
 def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str, Any]:
   """Returns the fields of config.json that only some families have."""
   config: dict[str, Any] = {}
+  if bool(fields.expert_count) != bool(fields.expert_used_count):
+    raise UserError(
+      f'{header.path} has expert_count={fields.expert_count} and'
+      f' expert_used_count={fields.expert_used_count}, of which both or neither must be 0'
+    )
   if fields.expert_count:
     config['num_local_experts'] = fields.expert_count
     config['num_experts_per_tok'] = fields.expert_used_count
@@ -109,8 +114,10 @@ def _of_family(header: Header, row: Architecture, fields: Metadata) -> dict[str,
     }
   if row.model_type == 'phi3':
     config['original_max_position_embeddings'] = fields.rope_scaling_original_context_length
-  if row.model_type != 'llama' and 'attention_sliding_window' in row.reads:
+  if 'attention_sliding_window' in row.reads:
     config['sliding_window'] = fields.attention_sliding_window
+  if row.model_type == 'llama' and fields.attention_sliding_window:
+    config.setdefault('model_type', 'mistral')
   if row.adds_one:
     scalar = fields.width
     if OF_27B[header.architecture] == fields.block_count:

@@ -17,9 +17,9 @@ class GgufFile(HuggingFaceFolder):
   header: Header
 
   def tensors(self) -> GgufTensors:
-    return GgufTensors(
-      self.header, find_architecture(self.header), read_metadata(self.header).width
-    )
+    fields = read_metadata(self.header)
+    row = find_architecture(self.header)
+    return GgufTensors(self.header, row, fields.width, fields.expert_count)
 
 
 def open_file(path: pathlib.Path, dtype: str | None = None, kernels: str | None = None) -> GgufFile:

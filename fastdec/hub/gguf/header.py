@@ -52,6 +52,11 @@ class GgufTensor:
     """The number of vectors along the last axis."""
     return math.prod(self.shape[:-1])
 
+  @property
+  def end(self) -> int:
+    """The byte of the file after the last one."""
+    return self.offset + self.rows * self.row_bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class Header:
@@ -175,16 +180,24 @@ class _Reader:
     begin = -(-self._place // alignment) * alignment
 
     tensors: dict[str, GgufTensor] = {}
-    total = 0
     for name, shape, number, offset in described:
       kind, row_bytes = _layout(name, shape, number, file)
-      wide = math.prod(shape[:-1]) * row_bytes
-      total += wide
-      if begin + offset + wide > self._size or total > self._size:
+      tensor = GgufTensor(name, file, begin + offset, kind, shape, row_bytes)
+      if tensor.end > self._size:
         raise _Damage(f'it has {self._size:,} bytes, and ends before {shown(name)} does')
       if name in tensors:
         raise _Damage(f'it has {shown(name)} twice')
-      tensors[name] = GgufTensor(name, file, begin + offset, kind, shape, row_bytes)
+      tensors[name] = tensor
+
+    # As in llama.cpp, tensors begin at multiples of the alignment, and none inside another one.
+    end = begin
+    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
+      if tensor.offset < end or tensor.offset % alignment:
+        raise _Damage(
+          f'{shown(tensor.name)} would begin at byte {tensor.offset:,}: inside another tensor, or'
+          f' at no multiple of {alignment}'
+        )
+      end = tensor.end
     return metadata, tensors
 
   def _take(self, count: int) -> bytes:

@@ -11,6 +11,8 @@ from fastdec.hub.gguf.header import GgufTensor, Header
 from fastdec.hub.gguf.metadata import Metadata
 from fastdec.models.rotary import Rope
 
+TENSORS = ('rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight')
+
 
 def make_rope(header: Header, fields: Metadata) -> dict[str, Any]:
   """Returns what config.json calls rope_parameters.
@@ -19,25 +21,43 @@ def make_rope(header: Header, fields: Metadata) -> dict[str, Any]:
     UserError: a scaling that is not known.
   """
   rope: dict[str, Any] = {'rope_theta': fields.rope_freq_base}
-  if fields.rope_dimension_count not in (None, fields.width):
-    rope['partial_rotary_factor'] = fields.rope_dimension_count / fields.width
-  kind, factor = fields.rope_scaling_type, fields.rope_scaling_factor
-  if kind == 'none' and fields.rope_scale_linear:
-    kind, factor = 'linear', fields.rope_scale_linear
+  dimensions = fields.rope_dimension_count or fields.width
+  if dimensions != fields.width:
+    rope['partial_rotary_factor'] = dimensions / fields.width
+  kind, factor = fields.rope_scaling_type, fields.rope_scaling_factor or fields.rope_scale_linear
   original = fields.rope_scaling_original_context_length
-  long, short = (header.tensors.get(f'rope_factors_{name}.weight') for name in ('long', 'short'))
-  if 'rope_freqs.weight' in header.tensors:
-    return rope | _of_factors(_numbers(header.tensors['rope_freqs.weight']), fields)
-  if long is not None and short is not None:
-    rope |= {'rope_type': 'longrope', 'short_factor': _numbers(short)}
+  if kind not in ('none', 'linear', 'yarn', 'longrope'):
+    raise UserError(
+      f'rope.scaling.type={shown(kind)} of {header.path} is not supported: known are none, linear,'
+      ' yarn, longrope'
+    )
+  is_scaled = factor not in (None, 1) and kind != 'none'
+
+  # Factors of each frequency are tensors. They take the place of all other scaling.
+  factors = {}
+  for name in TENSORS:
+    if name in header.tensors:
+      factors[name] = _numbers(header.tensors[name], dimensions // 2)
+  is_long = [*factors] == [*TENSORS[1:]]
+  needs_long = kind == 'longrope' or fields.rope_scaling_attn_factor not in (None, 1)
+  is_known = is_long or [*factors] in ([], [TENSORS[0]])
+  if not is_known or (needs_long and not is_long) or (factors and is_scaled):
+    raise UserError(
+      f'{header.path} has rope.scaling.type={kind}, factor={factor},'
+      f' attn_factor={fields.rope_scaling_attn_factor} and {", ".join(factors) or "no tensors"} of'
+      ' factors, which do not belong together: convert it again'
+    )
+  if is_long:
     return rope | {
-      'long_factor': _numbers(long),
+      'rope_type': 'longrope',
+      'long_factor': factors[TENSORS[1]],
+      'short_factor': factors[TENSORS[2]],
       'attention_factor': fields.rope_scaling_attn_factor or 1.0,
       'original_max_position_embeddings': original,
     }
-  if kind == 'linear':
-    return rope | {'rope_type': 'linear', 'factor': factor}
-  if kind == 'yarn':
+  if factors:
+    return rope | _of_factors(factors[TENSORS[0]], fields)
+  if is_scaled and kind == 'yarn':
     return rope | {
       'rope_type': 'yarn',
       'factor': factor,
@@ -47,11 +67,8 @@ def make_rope(header: Header, fields: Metadata) -> dict[str, Any]:
       'beta_slow': fields.rope_scaling_yarn_beta_slow,
       'truncate': header.architecture != 'gpt-oss',
     }
-  if kind not in ('none', 'longrope'):
-    raise UserError(
-      f'rope.scaling.type={shown(kind)} of {header.path} is not supported: known are none, linear,'
-      ' yarn, longrope'
-    )
+  if is_scaled:
+    return rope | {'rope_type': 'linear', 'factor': factor}
   return rope
 
 
@@ -80,10 +97,11 @@ def _of_factors(factors: list[float], fields: Metadata) -> dict[str, Any]:
   }
 
 
-def _numbers(tensor: GgufTensor) -> list[float]:
+def _numbers(tensor: GgufTensor, count: int) -> list[float]:
   """Reads a short tensor of floats."""
-  if tensor.kind.name != 'F32' or len(tensor.shape) != 1:
+  if tensor.kind.name != 'F32' or tensor.shape != (count,):
     raise UserError(
-      f'{tensor.name} of {tensor.file} is not a list of floats: convert the model again'
+      f'{tensor.name} of {tensor.file} must be a list of {count} floats, and is'
+      f' {tensor.kind.name}{list(tensor.shape)}: convert the model again'
     )
   return Stored(tensor.file, tensor.offset, np.dtype('<f4'), tensor.shape)[:].tolist()

@@ -12,6 +12,7 @@ from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.folders.stored import Mapped, Stored
 from fastdec.hub.dequantized import Dequantized
+from fastdec.hub.gguf import ropes
 from fastdec.hub.gguf.header import GgufTensor, Header
 from fastdec.hub.gguf.metadata import Architecture
 from fastdec.hub.tensors import Tensors
@@ -34,7 +35,6 @@ LAYER = re.compile(r'blk\.(\d+)\.(\w+)\.(weight|bias)')
 EXPERTS = re.compile(r'ffn_(gate|up|down)_exps')  # all of a layer in one tensor
 EXPERT = re.compile(r'blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight')  # one tensor each (old files)
 SINKS = 'attn_sinks'
-IN_CONFIG = {'rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'}
 Order = Callable[[Int[np.ndarray, ' n']], Int[np.ndarray, ' n']]
 
 
@@ -43,18 +43,19 @@ class GgufTensors(Tensors):
 
   advice = 'its tensors and its metadata do not belong together, so copy or convert it again'
 
-  def __init__(self, header: Header, row: Architecture, width: int):
+  def __init__(self, header: Header, row: Architecture, width: int, experts: int | None = None):
     """Translates names.
 
     Args:
       header: of the files.
       row: their architecture.
       width: of a head.
+      experts: number of experts; tensors of another number keep their names.
     """
     self._tensors: dict[str, Any] = {}
     for tensor in header.tensors.values():
-      if tensor.name not in IN_CONFIG:
-        self._tensors |= _translate(tensor, row, width)
+      if tensor.name not in ropes.TENSORS:  # which are in the config
+        self._tensors |= _translate(tensor, row, width, experts)
     self.origin = f'the metadata of {header.path}'
     super().__init__(header.path, dict.fromkeys(self._tensors, header.path.name))
 
@@ -65,7 +66,9 @@ class GgufTensors(Tensors):
     """A file names each tensor once."""
 
 
-def _translate(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, Any]:
+def _translate(
+  tensor: GgufTensor, row: Architecture, width: int, count: int | None
+) -> dict[str, Any]:
   """Returns a tensor, or its experts, by Hugging Face's names; an unknown name does not change."""
   stem, _, end = tensor.name.rpartition('.')
   if stem in NAMES:
@@ -79,7 +82,7 @@ def _translate(tensor: GgufTensor, row: Architecture, width: int) -> dict[str, A
     return {tensor.name: _read(tensor, row, None)}
   prefix, kind, outputs = f'model.layers.{match[1]}.', match[2], tensor.shape[0]
   experts = EXPERTS.fullmatch(kind)
-  if experts is not None and len(tensor.shape) > 1:
+  if experts is not None and len(tensor.shape) > 1 and outputs == count:
     whole, named = _read(tensor, row, None), {}
     for i in range(outputs):
       part = whole.rows(i, i + 1).reshape(*tensor.shape[1:])
