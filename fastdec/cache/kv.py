@@ -63,11 +63,6 @@ class RowsFirst:
     """Returns the cache whose row i is row rows[i] of this one; beam search reorders with it."""
     return jax.tree.map(lambda x: x[rows], self)
 
-  def take(self: T, rows: Int[Array, ' r'], beams: int) -> T:
-    """Returns the cache of only these sources; each has `beams` adjacent rows here."""
-    beam = jnp.arange(beams, dtype=rows.dtype)[None]
-    return self.gather((rows[:, None] * beams + beam).reshape(-1))
-
 
 @struct.pytree
 class KVCache(RowsFirst):

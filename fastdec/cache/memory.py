@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
@@ -39,8 +38,3 @@ class WithMemory:
   def gather(self, rows: Int[Array, ' w']) -> 'WithMemory':
     """Reorders or copies rows, which stay with their sources."""
     return WithMemory(self.own.gather(rows), self.memory)
-
-  def take(self, rows: Int[Array, ' r'], beams: int) -> 'WithMemory':
-    """See `KVCache.take`."""
-    memory = jax.tree.map(lambda x: x[rows], self.memory)
-    return WithMemory(self.own.take(rows, beams), memory)

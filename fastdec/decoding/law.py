@@ -84,10 +84,7 @@ class ForcingLaw(Law, Protocol):
   Its state is a number for each row, int32[b], below 0 where nothing is forced.
   """
 
-  @property
-  def forced(self) -> Int[Array, ' states']:
-    """The token that must follow in each state, or -1."""
-    ...
+  forced: Int[Array, ' states']  # the token that must follow in each state, or -1
 
   def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
     """Returns the state after one more token."""
@@ -112,14 +109,6 @@ def change(
   for law, state in zip(target.laws, states, strict=True):
     logits = law(state, draft, logits)
   return logits
-
-
-def read_logprobs(states: tuple[Any, ...]) -> dict[str, Any]:
-  """Returns the log-probabilities that laws have noted, by their names in `Decoded`."""
-  results: dict[str, Any] = {}
-  for state in states:
-    results |= getattr(state, 'result', {})
-  return results
 
 
 def observe(target: Bound, states: tuple[Any, ...], emitted: Emitted) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fastdec import struct
@@ -19,7 +18,6 @@ from fastdec.decoding import law
 from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import (
   FINE,
-  STUCK,
   Accepted,
   Draft,
   Drafter,
@@ -58,16 +56,6 @@ class DecodeState:
   drafter: Any  # the drafter's own state
   laws: Any  # the states of the target's laws, which know the text up to the root
   keys: Array | None  # one a row
-
-  @property
-  def finite(self) -> Bool[Array | np.ndarray, ' b']:
-    """True if all tokens were chosen by logits that have a best one."""
-    return self.fault == FINE
-
-  @property
-  def stuck(self) -> Bool[Array | np.ndarray, ' b']:
-    """True if the laws left no token to choose."""
-    return self.fault == STUCK
 
 
 def init(
@@ -183,7 +171,7 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
   # do not matter.
   is_read = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < block.count[:, None]
   faults = jnp.take_along_axis(find_fault(allowed_logits, logits), path, axis=1)
-  fault = jnp.where(state.finite, jnp.where(is_read, faults, FINE).max(axis=1), state.fault)
+  fault = jnp.where(state.fault == FINE, jnp.where(is_read, faults, FINE).max(axis=1), state.fault)
 
   # Commit: the cache keeps the root and the accepted path. The nodes of a chain are in order
   # already, so without a path nothing is copied.

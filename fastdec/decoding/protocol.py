@@ -358,25 +358,10 @@ class Drafter(Protocol):
 class Heads(Protocol):
   """Prediction heads, as `HeadsDrafter` and the strategies need them: a frozen, hashable value."""
 
-  @property
-  def d_model(self) -> int:
-    """Width of the hidden states that they read."""
-    ...
-
-  @property
-  def depth(self) -> int:
-    """Number of tokens that they draft below the root."""
-    ...
-
-  @property
-  def rooted(self) -> bool:
-    """True if `logits` reads the root's embedding."""
-    ...
-
-  @property
-  def markov(self) -> int:
-    """Rank of a bias from the token guessed before, by a method `bias` (`heads.context`); or 0."""
-    ...
+  d_model: int  # width of the hidden states that they read
+  depth: int  # tokens that they draft below the root
+  rooted: bool  # true if `logits` reads the root's embedding
+  markov: int  # rank of a bias from the token before, by a method `bias` (`heads.context`); or 0
 
   def drafting(self, params: Any, depth: int) -> tuple['Heads', Any]:
     """Returns heads and parameters for the first `depth` tokens below the root only."""

@@ -105,11 +105,11 @@ def make_calls(
     room, most_calls = limits.room, limits.calls
 
     def is_full_now(state: Any) -> Bool[Array, '']:
-      return (~strategy.done(state) & (strategy.emitted(state) >= room)).any()
+      return (~state.done & (state.length >= room)).any()
 
     def continues(carry: tuple[Any, Array | None]) -> Bool[Array, '']:
       state, calls = carry
-      wanted = (~strategy.done(state)).sum(dtype=jnp.int32) > limits.most_running
+      wanted = (~state.done).sum(dtype=jnp.int32) > limits.most_running
       if calls is not None:
         wanted &= calls < most_calls
       return wanted if room is None else wanted & ~is_full_now(state)
@@ -122,8 +122,7 @@ def make_calls(
       calls = jnp.zeros((), jnp.int32)
     state, calls = while_loop(continues, make_call, (state, calls), nodes_of(strategy))
     is_full = is_full if room is None else is_full_now(state)
-  done = strategy.done(state)
-  return state, Progress(strategy.result(state), done, done.all(), is_full, calls)
+  return state, Progress(strategy.result(state), state.done, state.done.all(), is_full, calls)
 
 
 class Run:
@@ -242,8 +241,7 @@ class Run:
     request, places = self.request, np.full(len(self.prompt.length), len(self.owners))
     longest = 0
     if self.sizes.ladders.joint:
-      emitted = np.asarray(self._strategy.emitted(self.state))
-      longest = int((self._lengths + emitted).max())
+      longest = int((self._lengths + np.asarray(self.state.length)).max())
     self.prompt = self.sizes.grow(self.prompt, longest)
     keys = None
     if request.keys is not None:

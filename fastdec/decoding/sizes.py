@@ -128,11 +128,9 @@ class Sizes:
   ) -> 'Sizes':
     """Returns the sizes of a request by the policy, or by `BATCH` if a joint width is impossible.
 
-    A source has a width of its own, pictures have one shape, and a state can grow only if its
-    strategy tells how many tokens are emitted."""
-    grows = hasattr(strategy, 'emitted')
-    if ladders.joint and not (grows and model.start_id is None and model.fixed_length is None):
-      ladders = Ladders(PROMPTS, ladders.outputs if grows else OUTPUTS)
+    A source has a width of its own, and pictures have one shape."""
+    if ladders.joint and (model.start_id is not None or model.fixed_length is not None):
+      ladders = Ladders(PROMPTS, ladders.outputs)
     return cls(ladders, model, strategy, max_len, longest)
 
   def begin(self, prompt: Prompt) -> Prompt:
@@ -150,8 +148,7 @@ class Sizes:
     prompt = dataclasses.replace(prompt, inputs=inputs, tokens=tokens)
     if self.ladders.joint:
       return self._share_width(prompt)
-    slots = max(FIRST, tokens.shape[1] // SHARE)
-    return self._with_slots(prompt, slots if hasattr(self.strategy, 'emitted') else LONGEST)
+    return self._with_slots(prompt, max(FIRST, tokens.shape[1] // SHARE))
 
   def bound(self, length: int) -> 'Sizes':
     """Returns the sizes for sources or prompts of up to `length` tokens: they may bound outputs."""

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array
 
-from fastdec.decoding import law, loop
-from fastdec.decoding.protocol import Decoded, Drafter, Prompt, Rule
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding import loop
+from fastdec.decoding.protocol import FINE, STUCK, Decoded, Drafter, Prompt, Rule
+from fastdec.decoding.rules.matching import Drawn, Exact
 from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.errors import UserError
 from fastdec.fields import known
@@ -28,15 +27,15 @@ T = TypeVar('T')
 class Strategy(Protocol):
   """A frozen pytree with functions that run inside jit and pass on a state, another pytree.
 
-  Decoding is `init`, then `step` until all rows are `done`, then `result`. Rows are independent:
-  some may leave (`take`), and others may replace them, and the rest does not change. So every array
-  of a state has the rows as its first axis, and the entries of one row (its beams) are next to each
-  other.
+  Decoding is `init`, then `step` until all rows are done, then `result`. A state has `done`,
+  bool[b], true for rows that have reached an end token or their limit, and `length`, int32[b], the
+  tokens that each row has emitted. Rows are independent: some may leave, others may replace them,
+  and the rest does not change. So every array of a state has the rows as its first axis, and the
+  entries of one row (its beams) are next to each other. A state begins with fewer slots than
+  max_len needs (`Prompt.slots`), and may get more at the end of its axes (`run.Run.grow`).
 
-  Three more members are optional: `nodes`, the tokens of a row in one call (1 without it);
-  `rules_out`, the names of settings that rule out tokens; and `emitted(state)`, the number of
-  tokens that each row has emitted, int32[b]. A strategy with `emitted` can begin with fewer slots
-  than max_len needs (`Prompt.slots`) and get more later (`run.Run.grow`).
+  Two more members are optional: `nodes`, the tokens of a row in one call (1 without it), and
+  `rules_out`, the names of settings that rule out tokens.
   """
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
@@ -57,14 +56,6 @@ class Strategy(Protocol):
 
   def step(self, target: Bound, state: Any) -> Any:
     """Makes one call of the target. Rows that are done do not change."""
-    ...
-
-  def done(self, state: Any) -> Bool[Array, ' b']:
-    """True for rows that have reached an end token or their limit."""
-    ...
-
-  def take(self, state: Any, rows: Int[Array, ' r']) -> Any:
-    """Returns the state of these rows, in this order."""
     ...
 
   def result(self, state: Any) -> Decoded:
@@ -155,19 +146,14 @@ class LoopStrategy:
   def step(self, target: Bound, state: loop.DecodeState) -> loop.DecodeState:
     return loop.step(target, self.drafter, self.effective_rule, state)
 
-  def done(self, state: loop.DecodeState) -> Bool[Array, ' b']:
-    return state.done
-
-  def emitted(self, state: loop.DecodeState) -> Int[Array, ' b']:
-    return state.length
-
-  def take(self, state: loop.DecodeState, rows: Int[Array, ' r']) -> loop.DecodeState:
-    return jax.tree.map(lambda x: x[rows], state)
-
   def result(self, state: loop.DecodeState) -> Decoded:
-    counts = (state.block_sizes, state.calls, state.draft_calls)
-    decoded = Decoded(state.tokens, state.length, *counts, state.finite, stuck=state.stuck)
-    return dataclasses.replace(decoded, **law.read_logprobs(state.laws))
+    logprobs = {}
+    for one in state.laws:
+      logprobs |= getattr(one, 'result', {})
+    return Decoded(
+      state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls,
+      finite=state.fault == FINE, stuck=state.fault == STUCK, **logprobs,
+    )  # fmt: skip
 
 
 def select_rows(strategy: T, rows: Any) -> T:

@@ -237,9 +237,7 @@ def _decode_repeatedly(
   def decode_again(_: Array, last: DecodeState) -> DecodeState:
     # No length is below 0. XLA does not know that, so it really decodes the text each time.
     first = dataclasses.replace(state, root=state.root + (last.length < 0))
-    return while_loop(
-      lambda s: ~strategy.done(s).all(), lambda s: strategy.step(target, s), first, nodes
-    )
+    return while_loop(lambda s: ~s.done.all(), lambda s: strategy.step(target, s), first, nodes)
 
   return jax.lax.fori_loop(0, times, decode_again, state)
 

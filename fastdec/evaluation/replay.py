@@ -24,7 +24,7 @@ from fastdec.decoding.law import Emitted
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
-from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.rules.matching import Drawn
 from fastdec.decoding.score import read_again
 from fastdec.decoding.strategy import check_streams
 from fastdec.decoding.topology import with_rows

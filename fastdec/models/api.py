@@ -197,18 +197,6 @@ class Cache(Protocol):
     """
     ...
 
-  def take(self, rows: Int[Array, ' r'], beams: int) -> 'Cache':
-    """Returns the cache of only these sources.
-
-    Args:
-      rows: indices of sources, in the wanted order.
-      beams: adjacent rows of this cache that belong to each source; 1 outside beam search.
-
-    Returns:
-      The cache with r * beams rows, and with the memory of these r sources.
-    """
-    ...
-
 
 @runtime_checkable
 class Model(Protocol):

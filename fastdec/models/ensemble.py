@@ -42,9 +42,6 @@ class Caches:
   def gather(self, rows: Int[Array, ' w']) -> 'Caches':
     return Caches(tuple(cache.gather(rows) for cache in self.members))
 
-  def take(self, rows: Int[Array, ' r'], beams: int) -> 'Caches':
-    return Caches(tuple(cache.take(rows, beams) for cache in self.members))
-
 
 def _shared(name: str) -> Any:
   """Returns a property that reads `name` from the first member; all members agree on it."""

@@ -88,14 +88,12 @@ def test_the_state_does_not_grow():
     assert [leaf.shape for leaf in jax.tree.leaves(cache)] == sizes
 
 
-def test_gather_and_take_move_whole_rows():
+def test_gather_moves_whole_rows():
   cache = write(an_empty_cache(), [[1, 2, 3], [101, 102, 103]]).commit(None, jnp.array([3, 1]))
   gathered = cache.gather(jnp.array([1, 0, 1]))
   assert past(gathered) == expected_past(
     [[101], [1, 2, 3], [101]]
   ) and gathered.length.tolist() == [1, 3, 1]
-  doubled = cache.gather(jnp.array([0, 0, 1, 1])).take(jnp.array([1]), 2)
-  assert past(doubled) == expected_past([[101], [101]])
 
 
 @pytest.mark.parametrize('back', [0, 2])

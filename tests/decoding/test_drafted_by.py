@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.rules.matching import Drawn
 from tests.decoding.fakes import HashHeads, HashLM
 
 PARTS = """

@@ -77,7 +77,7 @@ def test_methods_write_the_same_in_as_many_calls(name):
     def decoded():
       target = Bound(HashLM(), {})
       state = strategy.init(target, dataclasses.replace(prompt, chunk=width), 12, keys)
-      go_on = lambda state: ~strategy.done(state).all()
+      go_on = lambda state: ~state.done.all()
       return strategy.result(
         jax.lax.while_loop(go_on, functools.partial(strategy.step, target), state)
       )

@@ -43,10 +43,14 @@ class BeamState:
   beams: Beams
   length: Int[Array, ' b']  # tokens of each running beam = 1 + calls
   limit: Int[Array, ' b']  # most tokens that a beam may have
-  done: Bool[Array, 'b g']
+  ended: Bool[Array, 'b g']  # groups whose search has ended
   finite: Bool[Array, ' b']  # true if all running beams were ranked by logits with a best token
   cache: Any  # rows of b x g x w beams
   laws: Any  # the states of the target's laws, their arrays [b, g x w, ...]
+
+  @property
+  def done(self) -> Bool[Array, ' b']:
+    return self.ended.all(axis=1)
 
 
 @struct.pytree
@@ -178,32 +182,21 @@ class Beam:
 
     shape = (b, self.groups, self.size // self.groups)
     beams = Beams.empty(shape, max_len, model.pad_id, logits.dtype)
-    zeros, done = jnp.zeros(b, jnp.int32), jnp.zeros(shape[:2], bool)
-    state = BeamState(beams, zeros, limit, done, jnp.ones(b, bool), cache, laws)
+    zeros, ended = jnp.zeros(b, jnp.int32), jnp.zeros(shape[:2], bool)
+    state = BeamState(beams, zeros, limit, ended, jnp.ones(b, bool), cache, laws)
     state = self._advance(target, state, self._spread(last), logits)
     beams = state.beams.end_at_once(prompt.empty, (*model.eos_ids, model.pad_id)[0])
-    done, finite = state.done | prompt.empty[:, None], state.finite | prompt.empty
-    return dataclasses.replace(state, beams=beams, done=done, finite=finite)
+    ended, finite = state.ended | prompt.empty[:, None], state.finite | prompt.empty
+    return dataclasses.replace(state, beams=beams, ended=ended, finite=finite)
 
   def step(self, target: Bound, state: BeamState) -> BeamState:
     """See `Strategy.step`."""
     model, params = target
     newest = self._newest(state)
     hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
-    cache = cache.commit(None, self._spread(~state.done.all(1)).astype(jnp.int32))
+    cache = cache.commit(None, self._spread(~state.done).astype(jnp.int32))
     logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
     return self._advance(target, dataclasses.replace(state, cache=cache), newest, logits)
-
-  def done(self, state: BeamState) -> Bool[Array, ' b']:
-    return state.done.all(axis=1)
-
-  def emitted(self, state: BeamState) -> Int[Array, ' b']:
-    return state.length
-
-  def take(self, state: BeamState, rows: Int[Array, ' r']) -> BeamState:
-    cache = state.cache.take(rows, self.size)
-    rest = jax.tree.map(lambda x: x[rows], dataclasses.replace(state, cache=None))
-    return dataclasses.replace(rest, cache=cache)
 
   def result(self, state: BeamState) -> Decoded:
     """Returns the best hypotheses over all groups.
@@ -263,7 +256,7 @@ class Beam:
   ) -> BeamState:
     """Adds one more token to every running beam; rows that are done stay as they are."""
     b, g, w = state.beams.scores.shape
-    runs = (state.beams.scores > NEVER) & ~state.done[..., None]
+    runs = (state.beams.scores > NEVER) & ~state.ended[..., None]
     finite = (is_finite.reshape(b, g, w) | ~runs).all((1, 2))
     logprobs = self._constrain(model, state, logprobs).reshape(b, g, w, -1)
     v, dtype = logprobs.shape[-1], logprobs.dtype
@@ -283,7 +276,7 @@ class Beam:
       over = beams.is_over(state.length + 1, state.limit, self.length_penalty, self.early_stopping)
       if i + 1 < g:
         newest = jnp.take_along_axis(beams.tokens, state.length[:, None, None], axis=2)[..., 0]
-        counts = (beams.scores > NEVER) & ~state.done[:, i, None]
+        counts = (beams.scores > NEVER) & ~state.ended[:, i, None]
         one_hot = jax.nn.one_hot(newest, v, dtype=dtype)
         chosen = chosen + jnp.where(counts[..., None], one_hot, 0).sum(1)
       parts.append((beams, origin + i * w, over))
@@ -291,16 +284,15 @@ class Beam:
 
     # Caches and laws follow the beams to their new places.
     def keep(old: Array, new: Array) -> Array:
-      return jnp.where(state.done.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
+      return jnp.where(state.ended.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
 
-    running = ~state.done.all(1)
     origin = origin.reshape(b, -1)
     order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin
     return BeamState(
       beams=jax.tree.map(keep, state.beams, beams),
-      length=state.length + running.astype(jnp.int32),
+      length=state.length + (~state.done).astype(jnp.int32),
       limit=state.limit,
-      done=state.done | over,
+      ended=state.ended | over,
       finite=state.finite & finite,
       cache=state.cache.gather(order.reshape(-1)),
       laws=jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, origin), state.laws),

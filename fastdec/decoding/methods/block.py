@@ -7,7 +7,6 @@ cache, for its next pass.
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,11 +58,9 @@ class BlockDraft(DraftsWithProbs):
     UserError: another kind of draft, or impossible sizes of a block or tree.
   """
 
-  draft: Bound | tuple[Any, Any]
-  k: Whole | None = struct.static(default=None)
-  choices: Topology | Whole | Sequence[Sequence[int]] | str | os.PathLike[str] | None = (
-    struct.static(default=None)
-  )
+  draft: Any
+  k: Whole = struct.static(default=None)
+  choices: Any = struct.static(default=None)
   rule: Rule | None = None
   sampling: Sampling | None = None
   part = 'draft'
@@ -85,7 +82,7 @@ class BlockDraft(DraftsWithProbs):
     self.settle()
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
-    draft = Bound(*self.draft).module
+    draft = self.draft.module
     most, width = draft.k - 1, min(WIDTH, draft.choices)
     chains, trees = [], []
     for n in choose_lengths(drafted, most):
@@ -101,21 +98,18 @@ class BlockDraft(DraftsWithProbs):
 
   @property
   def drafter(self) -> Drafter:
-    # by __post_init__
-    assert self.k is not None and isinstance(self.choices, Topology | int | None)
     # Trees are guessed, not drawn.
     sampling = None if self.drafts_trees else self.sampling
-    return BlockDrafter(Bound(*self.draft), self.k, self.choices, sampling)
+    return BlockDrafter(self.draft, self.k, self.choices, sampling)
 
   @property
   def most_accepted(self) -> int:
     if isinstance(self.choices, Topology):
       return self.choices.max_depth
-    assert self.k is not None  # by __post_init__
-    return int(self.k) - 1
+    return self.k - 1
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    check_target(Bound(*self.draft), model)
+    check_target(self.draft, model)
 
 
 def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:

@@ -3,9 +3,8 @@
 from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule
 from fastdec.decoding.protocol import Rule
-from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.matching import Drawn, Exact
 from fastdec.decoding.rules.rejection import ComparingRule, Rejection, Warped
-from fastdec.decoding.rules.sampling import Drawn
 from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.errors import UserError

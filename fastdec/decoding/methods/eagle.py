@@ -63,10 +63,10 @@ class Eagle(DraftsWithProbs):
     UserError: another kind of draft, or impossible sizes of a tree.
   """
 
-  draft: Bound | tuple[Any, Any]
+  draft: Any
   depth: Whole = struct.static(default=7)
   width: Whole = struct.static(default=1)
-  nodes: Whole | None = struct.static(default=None)
+  nodes: Whole = struct.static(default=None)
   rule: Rule | None = None
   sampling: Sampling | None = None
   part = 'draft'
@@ -98,18 +98,16 @@ class Eagle(DraftsWithProbs):
 
   @property
   def drafter(self) -> Drafter:
-    draft = Bound(*self.draft)
     if self.drafts_trees:
-      assert self.nodes is not None  # by __post_init__
-      return TreeDrafter(draft, self.depth, self.width, self.nodes)
-    return ChainDrafter(draft, self.depth, self.sampling)
+      return TreeDrafter(self.draft, self.depth, self.width, self.nodes)
+    return ChainDrafter(self.draft, self.depth, self.sampling)
 
   @property
   def most_accepted(self) -> int:
-    return int(self.depth)
+    return self.depth
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    check_target(Bound(*self.draft), model)
+    check_target(self.draft, model)
 
 
 @struct.pytree

@@ -92,7 +92,7 @@ class LinearForecast(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    return ForecastDrafter(int(self.k), self.weights)
+    return ForecastDrafter(self.k, self.weights)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     check_forecasts(model)

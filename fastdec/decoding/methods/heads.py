@@ -5,7 +5,6 @@ already, so drafting needs no further call (Stern's combined scoring and proposa
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,8 +129,8 @@ class Blockwise(LoopStrategy):
     sampling: how tokens are drawn, with the rule `Exact()`; None: the most likely token.
   """
 
-  heads: Bound | tuple[Any, Any]
-  k: Whole | None = struct.static(default=None)
+  heads: Any
+  k: Whole = struct.static(default=None)
   rule: Rule = Exact()
   window: Whole = struct.static(default=0)
   sampling: Sampling | None = None
@@ -157,15 +156,14 @@ class Blockwise(LoopStrategy):
     struct.assign(self, heads=heads, k=int(k), window=window, sampling=sampling)
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
-    most = Bound(*self.heads).module.depth
+    most = self.heads.module.depth
     return [dataclasses.replace(self, k=n + 1) for n in choose_lengths(drafted, most)]
 
   @property
   def drafter(self) -> Drafter:
-    assert self.k is not None  # by __post_init__
     if self.k == 1:
       return NoDraft()
-    return HeadsDrafter(Bound(*self.heads), Topology.chain(self.k), int(self.window))
+    return HeadsDrafter(self.heads, Topology.chain(self.k), self.window)
 
 
 @struct.pytree
@@ -183,8 +181,8 @@ class Medusa(LoopStrategy):
     UserError: choices that do not make a tree, an unknown name, choices deeper than the heads.
   """
 
-  heads: Bound | tuple[Any, Any]
-  choices: Topology | Sequence[Sequence[int]] | str | os.PathLike[str] = struct.static()
+  heads: Any
+  choices: Any = struct.static()
   rule: Rule = Exact()
   sampling: Sampling | None = None
   part = 'heads'
@@ -211,14 +209,12 @@ class Medusa(LoopStrategy):
 
   @property
   def drafter(self) -> Drafter:
-    assert isinstance(self.choices, Topology)  # by __post_init__
     if self.choices.n == 1:
       return NoDraft()
-    return HeadsDrafter(Bound(*self.heads), self.choices)
+    return HeadsDrafter(self.heads, self.choices)
 
   @property
   def most_accepted(self) -> int:
-    assert isinstance(self.choices, Topology)  # by __post_init__
     return self.choices.max_depth
 
 

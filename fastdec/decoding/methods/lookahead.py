@@ -118,7 +118,7 @@ class Lookahead(LoopStrategy):
 
   @property
   def most_accepted(self) -> int:
-    return int(self.ngram) - 1
+    return self.ngram - 1
 
 
 @struct.pytree

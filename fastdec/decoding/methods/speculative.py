@@ -54,7 +54,7 @@ class Speculative(DraftsWithProbs):
       beginning of the other. The draft's ids beyond the target's are not drafted.
   """
 
-  draft: Bound | tuple[Any, Any]
+  draft: Any
   gamma: Whole = struct.static(default=4)
   sampling: Sampling | None = None
   rule: Rule | None = None
@@ -79,7 +79,7 @@ class Speculative(DraftsWithProbs):
 
   @property
   def drafter(self) -> Drafter:
-    return ModelDrafter(Bound(*self.draft), self.sampling, self.gamma, self.adaptive)
+    return ModelDrafter(self.draft, self.sampling, self.gamma, self.adaptive)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
     draft, _ = self.draft

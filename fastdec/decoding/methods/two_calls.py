@@ -75,7 +75,6 @@ class BlockwiseTwoCalls(Blockwise):
 
   @property
   def drafter(self) -> Drafter:
-    assert self.k is not None  # by __post_init__
     if self.k == 1:
       return NoDraft()
-    return TwoCallDrafter(Bound(*self.heads), self.k, int(self.window))
+    return TwoCallDrafter(self.heads, self.k, self.window)

@@ -2,11 +2,11 @@
 
 See Stern et al. 2018, sections 3 and 5. Each rule says which nodes match if their parents do, and
 `find_longest` finds the longest path of matching nodes. The bonus is the target's choice after that
-path: its argmax, or a draw (`rules.sampling.Drawn`). `Exact` and `Drawn` are lossless; the others
+path: its argmax, or a draw (`Drawn`). `Exact` and `Drawn` are lossless; the others
 trade fidelity for longer blocks.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise, promise_of
-from fastdec.decoding.sampling import argmax
+from fastdec.decoding.sampling import Sampling, argmax, draw
 from fastdec.decoding.settings import whole
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.errors import UserError
 
 
-class _Matching:
+class Matching:
   """A rule made of `matches`, a mask of nodes that agree with the target's prediction."""
 
   # True if the rule accepts one token after each node, so that all deepest paths are the same text.
@@ -50,14 +50,11 @@ class _Matching:
 
 
 @struct.pytree
-class Exact(_Matching):
+class Exact(Matching):
   """Accepts a draft if it is the target's argmax. Lossless: the target's greedy output."""
 
   names_one = True
-
-  @property
-  def promise(self) -> Promise:
-    return 'exact'
+  promise: ClassVar[Promise] = 'exact'
 
   def matches(
     self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
@@ -66,7 +63,22 @@ class Exact(_Matching):
 
 
 @struct.pytree
-class TopN(_Matching):
+class Drawn(Exact):
+  """Draws a token from the target's distribution p, and accepts a draft that equals it.
+
+  Lossless in distribution for drafts that were guessed, not drawn: a draft x is accepted with
+  probability p(x). If it is not, the token that replaces it is drawn from p given that it is not x.
+  """
+
+  sampling: Sampling
+  promise: ClassVar[Promise] = 'law'
+
+  def choose(self, keys: Array | None, logits: Float[Array, 'b n v']) -> Int[Array, 'b n']:
+    return draw(keys, self.sampling.log_probs(logits))
+
+
+@struct.pytree
+class TopN(Matching):
   """Accepts a draft among the target's n most likely tokens (section 5.1). Not lossless."""
 
   n: Any  # int32 scalar
@@ -90,7 +102,7 @@ class TopN(_Matching):
 
 
 @struct.pytree
-class Distance(_Matching):
+class Distance(Matching):
   """Accepts a draft whose id is within tau of the target's argmax (section 5.2). Not lossless.
 
   It is for ordered ids, such as intensities.
@@ -112,7 +124,7 @@ class Distance(_Matching):
 
 
 @struct.pytree
-class MinBlock(_Matching):
+class MinBlock(Matching):
   """Keeps at least `size` tokens per call, the root included (section 5.3).
 
   So it keeps the first size - 1 drafts without a test, or all of a shorter block. It needs a chain.
@@ -123,7 +135,7 @@ class MinBlock(_Matching):
   size: Any  # int32 scalar
 
   def __post_init__(self) -> None:
-    if not isinstance(self.rule, _Matching):
+    if not isinstance(self.rule, Matching):
       raise UserError(
         f'MinBlock needs a rule that matches drafts, not {self.rule!r}: give Exact() or TopN(2),'
         ' for example'

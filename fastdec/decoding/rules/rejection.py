@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise, Rule, promise_of
-from fastdec.decoding.rules.matching import Exact, at_parent
+from fastdec.decoding.rules.matching import Exact, Matching, at_parent
 from fastdec.decoding.sampling import Sampling, draw, fold_keys
 from fastdec.decoding.settings import SMALLEST, real
 from fastdec.decoding.topology import take_node
@@ -149,7 +149,7 @@ class BlockVerification:
 
 
 @struct.pytree
-class NearlyBest(Exact):
+class NearlyBest(Matching):
   """Accepts a draft if it is the target's argmax, or p(x) >= lenience max p (A.5).
 
   At lenience 1 it is `Exact`: among equally likely tokens only the lowest id is accepted.
@@ -167,7 +167,8 @@ class NearlyBest(Exact):
     predicted = at_parent(logits, draft.topology)
     own = jnp.take_along_axis(predicted, draft.tokens[..., None], axis=-1)[..., 0]
     near = own >= predicted.max(axis=-1) + jnp.log(self.lenience).astype(own.dtype)
-    return super().matches(draft, logits, choice) | (near & (self.lenience < 1))
+    best = draft.tokens == at_parent(choice, draft.topology)
+    return best | (near & (self.lenience < 1))
 
 
 def distributions(

@@ -13,14 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise
-from fastdec.decoding.rules.matching import Exact, at_parent, find_longest
+from fastdec.decoding.rules.matching import Matching, at_parent, find_longest
 from fastdec.decoding.sampling import argmax
 from fastdec.decoding.settings import is_zero, real, temperature
 from fastdec.decoding.topology import take_node
 
 
 @struct.pytree
-class Typical(Exact):
+class Typical(Matching):
   """Accepts a draft x if p(x) > min(epsilon, delta exp(-H(p))). Not lossless.
 
   p is the target's distribution at `temperature`, and H its entropy in nats: an unsure target
@@ -55,7 +55,6 @@ class Typical(Exact):
     return 'relaxed' if self.temperature > 0 else 'exact'
 
   def scale(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
-    """Returns the logits at the rule's temperature."""
     return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
 
   def matches(
@@ -72,7 +71,8 @@ class Typical(Exact):
     log_p = at_parent(log_p, draft.topology)
     own = jnp.take_along_axis(log_p, draft.tokens[..., None], axis=-1)[..., 0]
     typical = jnp.exp(own) > at_parent(threshold, draft.topology)
-    return jnp.where(self.temperature > 0, typical, super().matches(draft, logits, choice))
+    exact = draft.tokens == at_parent(choice, draft.topology)
+    return jnp.where(self.temperature > 0, typical, exact)
 
   def __call__(
     self,

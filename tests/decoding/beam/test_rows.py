@@ -70,15 +70,6 @@ def test_a_prefix_is_followed_and_not_repeated(made):
   np.testing.assert_allclose(out.scores[:3], scores[:3], rtol=1e-6)
 
 
-def search_state(target, strategy, steps):
-  prompt = fd.decoding.inputs.check_inputs(target.module, SOURCES, None, None, 9, None)[1]
-  state = jax.jit(lambda prompt: strategy.init(target, prompt, 9, None))(prompt)
-  step = jax.jit(lambda state: strategy.step(target, state))
-  for _ in range(steps):
-    state = step(state)
-  return step, state
-
-
 def test_caches_follow_their_beams(made):
   """Against the search written with lists, where the model reads every prefix without a cache."""
   model, params = made
@@ -134,17 +125,3 @@ def shapes_of(jaxpr):
     yield from (out.aval.shape for out in equation.outvars)
     for inner in jaxprs_in_params(equation.params):
       yield from shapes_of(inner)
-
-
-@pytest.mark.slow  # pools take them too
-def test_rows_taken_in_the_middle_become_what_they_would_have(made):
-  model, params = made
-  strategy = Beam(3, n_best=3)
-  whole = fd.decode(model, params, SOURCES, strategy, max_len=9)
-  step, state = search_state(Bound(model, params), strategy, 2)
-  state = strategy.take(state, jnp.array([2, 0, 0, 1]))
-  while not strategy.done(state).all():
-    state = step(state)
-  out = strategy.result(state)
-  np.testing.assert_array_equal(out.nbest_tokens, np.asarray(whole.nbest_tokens)[[2, 0, 0, 1]])
-  np.testing.assert_array_equal(out.calls, np.asarray(whole.calls)[[2, 0, 0, 1]])

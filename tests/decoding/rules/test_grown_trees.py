@@ -12,7 +12,7 @@ import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.methods.growing import advance, finish, start
 from fastdec.decoding.protocol import Draft
-from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.rules.matching import Drawn
 from fastdec.decoding.strategy import LoopStrategy
 from tests.decoding.fakes import HashLM, oracle
 from tests.decoding.rules.test_rejection import (

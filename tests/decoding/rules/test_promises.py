@@ -5,9 +5,8 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.protocol import promise_of
-from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.rules.matching import Drawn, Exact
 from fastdec.decoding.rules.rejection import Warped
-from fastdec.decoding.rules.sampling import Drawn
 from tests.decoding.methods_table import LOSSLESS, OTHERS, hash_kit
 
 PROMISES = [

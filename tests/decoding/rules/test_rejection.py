@@ -18,7 +18,7 @@ from scipy.stats import chisquare
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft
-from fastdec.decoding.rules.sampling import Drawn
+from fastdec.decoding.rules.matching import Drawn
 from fastdec.decoding.sampling import draw
 from fastdec.decoding.topology import Topology, take_node
 from tests.decoding.fakes import EOS, NEVER, HashHeads, HashLM, Imitation, logits_by_hand
