@@ -35,7 +35,7 @@ from typing import Any
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.train import HeadsConfig
-from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, table2
+from experiments.stern2018.images import ImagesConfig, Measure, OwnConfig, Table2, plans, table2
 from fastdec.models.image_transformer import ImageTransformerConfig
 from fastdec.training.run import RunConfig
 
@@ -58,6 +58,8 @@ PAPER = Paper(
     ('PSNR', 'psnr', '.2f'),
     ('Rule', 'rule', ''),  # window-2 has no tolerance
   ),
+  plans=plans,
+  partial='--config.table.taus_of=all measures all tolerances at every k, not only at the largest',
 )
 
 

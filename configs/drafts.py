@@ -37,10 +37,11 @@ regime
 """
 
 import dataclasses
+import itertools
 from typing import Any
 
 from configs import presets
-from experiments.drafters import LOSSES, Drafters, TableConfig, drafters
+from experiments.drafters import LOSSES, Drafters, TableConfig, drafters, plans
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.networks import HeadsOnBase, NetworkOnBase
@@ -60,6 +61,7 @@ PAPER = Paper(
     'batch': 'table.batches',
   },
   figures=(('Tokens a call', 'tokens', '.2f'), ('Speed-up', 'speedup', '.2f')),
+  plans=lambda c: itertools.chain(*plans(c.table)),
 )
 
 

@@ -23,7 +23,7 @@ on a CPU it does.
 from typing import Any
 
 from configs import presets
-from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead
+from experiments.fu2024 import LANGUAGE, Lookahead, Measure, lookahead, plans
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
@@ -43,6 +43,7 @@ PAPER = Paper(
   },
   figures=(('Tokens a call', 'tokens', '.2f'), ('Speed-up', 'speedup', '.2f')),
   names=('method', 'pool'),
+  plans=lambda c: plans(c.measure),
 )
 
 

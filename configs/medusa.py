@@ -22,7 +22,7 @@ text
 from typing import Any
 
 from configs import presets
-from experiments.cai2024 import Measure, Medusa, medusa
+from experiments.cai2024 import Measure, Medusa, medusa, plans
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.text import TextConfig
@@ -33,6 +33,7 @@ PAPER = Paper(
   medusa,
   axes={'stage': 'measure.stages', 'tree': 'measure.trees', 'batch': 'measure.batches'},
   figures=(('Tokens a call', 'tokens_per_call', '.2f'), ('Speed-up', 'speedup', '.2f')),
+  plans=lambda c: plans(c.measure),
 )
 
 

@@ -12,23 +12,20 @@ by --engine=processes --jobs=N, or by --engine=slurm. Existing rows are not meas
 sweep is killed, the same command continues. sweep.md holds the rows so far.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import functools
 import itertools
 import math
 import pathlib
-import runpy
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.console
 from absl import flags
-from ml_collections import ConfigDict
 
 from experiments.lab import cli, report
-from experiments.lab.config import to_dataclass
+from experiments.lab.config import Config, leaves_of, read_text, split_values, to_dataclass
 from fastdec import extras
 from fastdec.errors import UserError
 from fastdec.files import write_text
@@ -46,8 +43,8 @@ def main(_: list[str]) -> None:
 
   extras.require('matplotlib')  # draws the picture, when all is measured
   config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
-  page = cli.config_words()[0].removeprefix('--config=').split(':')[0]
-  paper: Any = runpy.run_path(page).get('PAPER')
+  flag: Any = flags.FLAGS['config']
+  paper: Any = flag.page.get('PAPER')
   if paper is None:
     raise UserError('this config names no PAPER to sweep: give a page of configs/, or define one')
 
@@ -62,10 +59,12 @@ def main(_: list[str]) -> None:
   points: list[tuple[Point, dict[str, Any], Any]] = []
   for point in products(single):
     changed = point | lists
-    config.update_from_flattened_dict(changed)
+    config.set(changed)
     points.append((point, changed, to_dataclass(paper.settings, config)))  # mistakes show first
   if note := describe_unswept(config, paper, lists):
     print(note)
+  for sentence in describe_missing(swept, paper, [c for _, _, c in points]):
+    print(sentence)
 
   # Measure point by point. One that is impossible becomes a failure, the others are measured.
   sweep = Sweep(root / 'sweep', swept, paper)
@@ -103,8 +102,9 @@ class Swept:
   is_listed: bool
 
 
-def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Swept]:
-  """The values that --sweep=NAME=A,B gives.
+def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]:
+  """Reads the values that --sweep=NAME=A,B gives, as `read_text` does; values are compared as the
+  setting has them, so 2 and 02 are the same.
 
   Raises:
     UserError: an unknown name, no values, a value of the wrong type, or too many products.
@@ -112,25 +112,33 @@ def parse(words: Sequence[str], config: ConfigDict, paper: cli.Paper) -> list[Sw
   swept: list[Swept] = []
   for word in words:
     name, equals, text = word.partition('=')
-    values = [value.strip() for value in text.split(',') if value.strip()]
-    if not equals or not values or len(set(values)) < len(values):
-      raise UserError(f"--sweep='{word}' is not possible: give NAME=A,B, each value once")
-    leaves = _leaves(config)
+    where = f"--sweep='{word}' is not possible"
+    if not equals:
+      raise UserError(f'{where}: give NAME=A,B, each value once')
     setting = paper.axes.get(name, name)
-    if setting not in leaves:
+    if setting not in config.hints:
       advice = f'known are {", ".join(paper.axes)}'
-      if near := difflib.get_close_matches(name, [*paper.axes, *leaves], 1):
+      if near := difflib.get_close_matches(name, [*paper.axes, *config.hints], 1):
         advice = f'did you mean {near[0]}?'
-      raise UserError(f"--sweep='{word}' is not possible: there is no setting '{name}', {advice}")
+      raise UserError(f"{where}: there is no setting '{name}', {advice}")
     if any(axis.setting == setting for axis in swept):
-      raise UserError(f"--sweep='{word}' is not possible: {name} is swept already")
-    default: Any = leaves[setting]
-    is_listed, like = isinstance(default, tuple), default
+      raise UserError(f'{where}: {name} is swept already')
+
+    hint, is_listed = config.hints[setting], isinstance(leaves_of(config)[setting], tuple)
     if is_listed:
-      like = next(iter(default), None)
-    typed = tuple(parse_like(like, value, word) for value in values)
-    swept.append(Swept(name, setting, typed, is_listed))
+      values = read_text(hint, text, f'--sweep={name}')
+    else:
+      values = tuple(read_text(hint, one, f'--sweep={name}') for one in split_values(text))
+    if not values or len(set(values)) < len(values):
+      raise UserError(f'{where}: give NAME=A,B, each value once')
+    swept.append(Swept(name, setting, values, is_listed))
   check_size(swept)
+
+  # A list that multiplies the rows must have entries.
+  lists = {axis.setting for axis in swept}
+  for setting in paper.axes.values():
+    if setting not in lists and not leaves_of(config)[setting]:
+      raise UserError(f'config.{setting}=() is not possible: give one or more values')
   return swept
 
 
@@ -149,9 +157,26 @@ def products(values: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
   return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-def describe_unswept(config: ConfigDict, paper: cli.Paper, swept: Container[str]) -> str:
+def describe_missing(
+  swept: Sequence[Swept], paper: cli.Paper, settings: Iterable[Any]
+) -> list[str]:
+  """Says, before anything is measured, which products of the swept lists no page has."""
+  if paper.plans is None:
+    return []
+  planned: list[Mapping[str, Any]] = []
+  for c in settings:
+    planned += paper.plans(c)
+  sentences = []
+  for wanted in products({axis.name: axis.values for axis in swept if axis.is_listed}):
+    if not any(wanted.items() <= row.items() for row in planned):
+      missing = ', '.join(f'{name}={value}' for name, value in wanted.items())
+      sentences.append(f'No row has {missing}: {paper.partial}')
+  return sentences
+
+
+def describe_unswept(config: Config, paper: cli.Paper, swept: Container[str]) -> str:
   """Says which of the paper's lists are not swept, and so multiply the rows; '' if none does."""
-  leaves, descriptions, example = _leaves(config), [], ''
+  leaves, descriptions, example = leaves_of(config), [], ''
   for name, setting in paper.axes.items():
     values = leaves[setting]
     if setting not in swept and len(values) > 1:
@@ -190,14 +215,10 @@ class Sweep:
       write_text(self.path.with_suffix('.md'), f'{text}\nNot finished: other rows are measured.\n')
 
   def write(self, console: rich.console.Console) -> None:
-    """Writes <path>.md and <path>.png, prints the table, and names products without a row."""
+    """Writes <path>.md and <path>.png, and prints the table."""
     if not self.rows:
       console.print('No row is measured yet')
       return
-    for wanted in products({axis.name: axis.values for axis in self.swept if axis.is_listed}):
-      if not any(wanted.items() <= row.items() for row in self.rows):
-        missing = ', '.join(f'{name}={value}' for name, value in wanted.items())
-        console.print(f'No row has {missing}')
     swept = [axis.name for axis in self.swept]
     draw = functools.partial(_draw, self.rows, swept, self._names, self.paper.figures[0])
     report.write(self.path, console, [self._table(self.rows)], draw)
@@ -218,7 +239,10 @@ class Sweep:
     return [*self.paper.names, *self.paper.axes, *settings]
 
   def _table(self, rows: Sequence[Row]) -> report.Drawn:
-    columns = [report.Column(name, name, names_row=True) for name in self._names]
+    columns = []
+    for name in self._names:
+      missing = report.MISSING if name in self.paper.axes else str(None)
+      columns.append(report.Column(name, name, names_row=True, missing=missing))
     for heading, field, form in self.paper.figures:
       columns.append(report.Column(heading, field, form))
     return report.Table('Sweep', columns).of(rows)
@@ -263,30 +287,6 @@ def _draw(
     drawing.mark_empty(panel)
   drawing.legend(picture, 2)
   drawing.save(picture, path)
-
-
-def _leaves(config: ConfigDict, path: str = '') -> dict[str, Any]:
-  """The settings of a config by their dotted names."""
-  leaves: dict[str, Any] = {}
-  for name, value in config.items():
-    if isinstance(value, ConfigDict):
-      leaves |= _leaves(value, f'{path}{name}.')
-    else:
-      leaves[path + name] = value
-  return leaves
-
-
-def parse_like(like: Any, text: str, word: str) -> Any:
-  """A value of the type that another has; like None, as an entry of an empty list is, a number or
-  else text."""
-  kind = type(like)
-  if kind is bool and text.lower() in ('true', 'false'):
-    return text.lower() == 'true'
-  kinds = (int, float, str) if like is None else [kind] * (kind is not bool)
-  for one in kinds:
-    with contextlib.suppress(ValueError):
-      return one(text)
-  raise UserError(f"--sweep='{word}' is not possible: {text} is not of type {kind.__name__}")
 
 
 if __name__ == '__main__':

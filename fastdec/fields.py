@@ -165,7 +165,7 @@ def describe_type(hint: Any) -> str:
   if _is_union(kind):
     return ' or '.join(map(describe_type, typing.get_args(kind)))
   if typing.get_origin(kind) is tuple:
-    return 'a list'
+    return f'a list, each {describe_type(typing.get_args(kind)[0])}'
   if dataclasses.is_dataclass(kind):
     return 'an object'
   words = {

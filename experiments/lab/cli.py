@@ -16,42 +16,110 @@ import dataclasses
 import difflib
 import importlib
 import re
+import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from experiments.lab.config import known, to_dataclass
+from experiments.lab.config import Config, leaves_of, locked, read_text, to_dataclass
 from fastdec.errors import UserError
+from fastdec.fields import describe_type, known
 from fastdec.files import place, place_to_write, without_folders
-from fastdec.terminal import expand_home, leave, parse_seconds, run_command, walk_causes
+from fastdec.terminal import expand_home, leave, parse_seconds, run_command
 
 flags.disclaim_key_flags()  # `--help` of a command lists the flags that are defined for it here
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 PATHS = ('workdir', 'teacher', 'model', 'out', 'output', 'folder')  # flags with one path
+SETTING = re.compile(r'--?(no)?config\.([^=]+)(?:=(.*))?', re.DOTALL)  # a word that gives one
 ENGINES = ('local', 'processes', 'slurm')
 Make = Callable[[Any, Any], None]  # of settings and a Workdir, which gets the rows
 
 
-def config_flag(*pages: str) -> flags.FlagHolder:
-  """Defines `--config=page.py:choices`, a locked ConfigDict; `--config.part.leaf=value` sets its
-  leaves.
+class ConfigFlag(flags.Flag):
+  """`--config=page.py:choices`, whose value is the config once all flags are read, with the
+  settings that `--config.part.name=value` gives.
 
-  Args:
-    pages: those in configs/ that the command takes, such as 'wmt14'; none: all. It also takes any
+  Attributes:
+    pages: names in configs/ that the command takes, such as 'wmt14'; none: all. It also takes any
       page outside configs/, a user's own.
+    argument: page.py:choices.
+    page: what the page defines.
+    settings: values of the command line, by the settings' dotted names.
   """
-  holder = config_flags.DEFINE_config_file(
-    'config', None, 'config file; its choices follow after a colon'
-  )
+
+  def __init__(self, *pages: str) -> None:
+    self.pages, self.argument = pages, ''
+    self.page: Mapping[str, Any] = {}
+    self.settings: dict[str, Any] = {}
+    about = 'config file; its choices follow after a colon, --config.NAME=VALUE sets a setting'
+    super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), 'config', None, about)
+
+  def open(self, argument: str) -> Config:
+    """Reads a page, and returns its config.
+
+    Raises:
+      UserError: it is no page, or one of a different command; or as its `get_config`.
+    """
+    name, _, choices = argument.partition(':')
+    path = Path(name)
+    if not path.is_file():
+      raise UserError(f"the config file '{name}' does not exist: give one, such as {self.example}")
+    if self.pages and path.resolve().parent == CONFIGS and path.stem not in self.pages:
+      wanted = ' or '.join(f'configs/{page}.py' for page in self.pages)
+      raise UserError(f'{path} is a page of another command: give {wanted}')
+    self.argument, self.page = argument, runpy.run_path(name)
+    if 'get_config' not in self.page:
+      raise UserError(f"'{argument}' is not a config: it has no function get_config")
+    config = self.page['get_config'](choices)
+    if not isinstance(config, ConfigDict):
+      kind = type(config).__name__
+      raise UserError(f'get_config of {name} must return a config, not {kind}: use config_of')
+    return config if isinstance(config, Config) else locked(**config.to_dict())
+
+  @property
+  def example(self) -> str:
+    """A page that the command takes."""
+    return f'configs/{(*self.pages, "wmt14")[0]}.py'
+
+  def set(self, config: Config, words: Sequence[str]) -> list[str]:
+    """Sets what words of the command line give, such as --config.k=2; returns the other words.
+
+    A list that is given several times has all entries.
+    """
+    rest, following = [], iter(words)
+    for word in following:
+      match = SETTING.fullmatch(word)
+      if match is None:
+        rest.append(word)
+        if word == '--':
+          break
+        continue
+      no, name, text = match.groups()
+      hint = config.hint_of(name, f'--{no or ""}config.{name}')
+      if no and (hint is not bool or text is not None):
+        raise UserError(f'{word} is not possible: give --config.{name}=...')
+      if text is None and hint is bool:
+        text = 'false' if no else 'true'
+      elif text is None:
+        text = next(following, '')
+      value = read_text(hint, text, f'config.{name}')
+      if isinstance(value, tuple):
+        value = self.settings.pop(name, ()) + value
+      self.settings[name] = value
+    config.set(self.settings)
+    return [*rest, *following]
+
+
+def config_flag(*pages: str) -> flags.FlagHolder:
+  """Defines `--config`, see `ConfigFlag`."""
+  holder = flags.DEFINE_flag(ConfigFlag(*pages))
   flags.mark_flag_as_required('config')
-  if pages:
-    flags.register_validator('config', lambda _: _check_page(pages))
   return holder
 
 
@@ -112,23 +180,18 @@ def picture_path(name: str) -> Path:
   return place_to_write(path)
 
 
-def config_words(overrides: Mapping[str, Any] | None = None) -> list[str]:
-  """The words of the command line that gave the config: --config=... and its leaves.
-
-  Args:
-    overrides: values that replace those of the command line, by leaf.
-  """
-  flag: Any = flags.FLAGS['config']  # ml_collections keeps its class private
-  words = [f'--config={flag.config_filename}']
-  for key, value in {**flag.override_values, **(overrides or {})}.items():
-    words.append(f'--config.{key}={value}')
-  return words
-
-
 def config_string(overrides: Mapping[str, Any] | None = None) -> str:
   """The config as rows name it, such as 'configs/wmt14.py:k=8 --config.steps=10': the words of the
-  command line, without the folders of absolute paths."""
-  return without_folders(' '.join(config_words(overrides)).removeprefix('--config='))
+  command line, without the folders of absolute paths.
+
+  Args:
+    overrides: values that replace those of the command line, by setting.
+  """
+  flag: Any = flags.FLAGS['config']
+  words = [flag.argument]
+  for name, value in {**flag.settings, **(overrides or {})}.items():
+    words.append(f'--config.{name}={value}')
+  return without_folders(' '.join(words))
 
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:
@@ -159,6 +222,9 @@ class Paper:
     axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
     figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
     names: other fields that name a row and are not settings, such as the method.
+    plans: a function of settings: the fields that name each row of the page, for a page that has
+      not every product of its lists; None: it has.
+    partial: says what to do about a product that the page has not.
   """
 
   settings: type
@@ -166,6 +232,8 @@ class Paper:
   axes: Mapping[str, str]
   figures: Sequence[tuple[str, str, str]]
   names: Sequence[str] = ()
+  plans: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None
+  partial: str = 'sweep values that it has, or leave these out'
 
 
 class Page:
@@ -273,23 +341,32 @@ def conditions() -> dict[str, Any]:
 
 def _parse(argv: list[str]) -> list[str]:
   """`flags.FLAGS(argv)`, with every mistake of the user as a UserError."""
-  path = _config_argument(argv)
-  if path is not None and not Path(path.split(':')[0]).is_file():
-    raise UserError(
-      f"the config file '{path.split(':')[0]}' does not exist: give one, such as configs/wmt14.py"
-    )
+  words = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+  flag: Any = None
+  if 'config' in flags.FLAGS:
+    flag = flags.FLAGS['config']
+  argument, config = _config_argument(words), None
+  if flag is not None and argument is not None:
+    config = flag.open(argument)
+    words = flag.set(config, words)
+  elif flag is not None:  # what is missing is the page, not its settings
+    words = [word for word in words if not SETTING.fullmatch(word)]
   app.define_help_flags()
   try:
-    rest = flags.FLAGS(argv)
+    rest = flags.FLAGS(words)
   except flags.UnrecognizedFlagError as error:
     advice = _known_flags()
     if near := difflib.get_close_matches(error.flagname, list(flags.FLAGS), 1):
       advice = f'did you mean --{near[0]}? {advice}'
     raise UserError(f'there is no flag --{error.flagname}: {advice}') from None
-  except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as error:
-    raise _mistake(error, argv) or error from None
+  except flags.Error as error:
+    raise _mistake(error) from None
   except SystemExit:  # absl ends --help with 1, as if it were a failure
+    if flag is not None:
+      print(f'\n{_settings_help(flag, config)}')
     sys.exit(0)
+  if flag is not None and config is not None:
+    flag.value = config
   for name in PATHS:
     if name in flags.FLAGS and flags.FLAGS[name].value is not None:
       place(flags.FLAGS[name].value)  # refuses a name that no file can have
@@ -299,17 +376,8 @@ def _parse(argv: list[str]) -> list[str]:
   return rest
 
 
-def _mistake(error: Exception, argv: list[str]) -> UserError | None:
-  """The mistake of the user as a sentence; None for a bug in the config file."""
-  mistakes = [cause for cause in walk_causes(error) if isinstance(cause, UserError)]
-  if mistakes:  # raised by get_config; ml_collections wraps it with its traceback as the message
-    return mistakes[-1]
-  if 'Error whilst parsing config file' in str(error):
-    return None
-  if isinstance(error, AttributeError) and error.name == 'get_config':
-    return UserError(f"'{_config_argument(argv)}' is not a config: it has no function get_config")
-  if not isinstance(error, flags.Error):
-    return _unknown_key(argv)
+def _mistake(error: flags.Error) -> UserError:
+  """A wrong flag as a sentence."""
   illegal = re.match(r'flag --([^=]+)=(.*?): (.*)', str(error), re.DOTALL)
   if illegal is None:
     return UserError(str(error))
@@ -320,36 +388,19 @@ def _mistake(error: Exception, argv: list[str]) -> UserError | None:
   return UserError(f'--{name}={value} is not possible: {reason}')
 
 
-def _check_page(pages: Sequence[str]) -> bool:
-  """Returns True, which absl needs; raises UserError if the config is another page in configs/."""
-  # without an argument it is the current folder, and passes
-  path = Path((_config_argument(sys.argv) or '').split(':')[0])
-  if path.resolve().parent == CONFIGS and path.stem not in pages:
-    wanted = ' or '.join(f'configs/{page}.py' for page in pages)
-    raise UserError(f'{path} is a page of another command: give {wanted}')
-  return True
-
-
-def _unknown_key(argv: list[str]) -> UserError | None:
-  """Finds the first `--config.a.b` that the config does not have."""
-  argument = _config_argument(argv)
-  if argument is None:
-    return None
-  config = flags.FLAGS['config'].parser.parse(argument)
-  for key in re.findall(r'^--?(?:no)?config\.([^=\n]*)', '\n'.join(argv), re.MULTILINE):
-    part, path = config, 'config'
-    for name in key.split('.'):
-      if not isinstance(part, ConfigDict):
-        return UserError(
-          f'--config.{key} is not possible: {path} is the value {part!r} and has no parts'
-        )
-      if name not in part:
-        advice = known(part)
-        if near := difflib.get_close_matches(name, list(part), 1):
-          advice = f'did you mean {near[0]}? {advice}'
-        return UserError(f"--config.{key} is not possible: {path} has no key '{name}', {advice}")
-      part, path = part[name], f'{path}.{name}'
-  return None
+def _settings_help(flag: ConfigFlag, config: Config | None) -> str:
+  """Describes a page of a command: its choices, as the page says, and its settings. Without
+  `--config` it is the command's own page, if there is one."""
+  if config is None and len(flag.pages) != 1:
+    pages = map('configs/{}.py'.format, flag.pages or ('wmt14',))
+    return f'With --config=PAGE too, --help lists its settings: PAGE may be {", ".join(pages)}'
+  if config is None:
+    config = flag.open(str(CONFIGS / f'{flag.pages[0]}.py'))
+  lines = [str(flag.page.get('__doc__') or '').strip(), '', 'Settings, as --config.NAME=VALUE:']
+  values = leaves_of(config)
+  for name, hint in config.hints.items():
+    lines.append(f'  {name}={values[name]}: {describe_type(hint)}')
+  return '\n'.join(lines)
 
 
 def _config_argument(argv: list[str]) -> str | None:

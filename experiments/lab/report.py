@@ -64,7 +64,7 @@ class Column:
     value = self.field(cell) if callable(self.field) else field(cell, self.field)
     if value is None:
       return self.missing
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
       return str(value)
     return text(self.scale * value, self.form, self.unit)
 

@@ -244,6 +244,16 @@ def list_cells(c: Table2) -> list[Cell]:
   return cells
 
 
+def plans(c: Table2) -> list[Row]:
+  """Returns the names of the rows of the page."""
+  rows: list[Row] = []
+  for k, regime, rules in list_cells(c):
+    for rule in rules:
+      row: Row = {'k': k, 'regime': regime, 'rule': rule}
+      rows.append({**row, 'tolerance': image_tables.distance(row)})
+  return rows
+
+
 # --- one run: experiments.train, experiments.distill and experiments.evaluate
 
 

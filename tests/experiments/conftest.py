@@ -51,7 +51,6 @@ def run(name, *words):
     return end.code or 0
   finally:
     sys.argv = argv
-    sys.modules.pop('config_config', None)  # ml_collections would read the next page into it
     os.sched_setaffinity(0, cores)
     own = {flag.name for flag in flags.FLAGS.flags_by_module_dict().get(file, ())}
     for flag in own | {flag for flag in flags.FLAGS if flag.startswith('config.')}:

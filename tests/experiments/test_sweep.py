@@ -25,6 +25,9 @@ class Toy:
   ks: tuple[int, ...] = (2,)
   rules: tuple[str, ...] = ('exact',)
   rate: float = 1.0
+  limit: int | None = 2
+  shared: bool = False
+  suffix: str = ''
 
 def train(folder, rate):
   with open(folder.parent / 'trained', 'a') as log:
@@ -43,12 +46,16 @@ def figures(c, root, key):
     (root / f'seen-{c.rate}').write_text((root / 'sweep.md').read_text())
   return {'tokens': key['k'] * c.rate, 'process': os.getpid()}
 
+def plans(c):
+  return [{'k': k, 'rule': rule} for k in c.ks for rule in c.rules if (k, rule) != (2, 'top-8')]
+
 def make(c, work):
   base = work.stage('base', train, rate=c.rate)
-  keys = [{'k': k, 'rule': rule, 'models': base.name} for k in c.ks for rule in c.rules]
+  settings = {'limit': c.limit, 'shared': c.shared, 'suffix': c.suffix}
+  keys = [{**plan, **settings, 'models': base.name} for plan in plans(c)]
   work.fill(keys, functools.partial(figures, c, work.root))
 
-PAPER = Paper(Toy, make, {'k': 'ks', 'rule': 'rules'}, (('Tokens', 'tokens', '.2f'),))
+PAPER = Paper(Toy, make, {'k': 'ks', 'rule': 'rules'}, (('Tokens', 'tokens', '.2f'),), plans=plans)
 
 def get_config(arg=''):
   return config_of(Toy())
@@ -117,6 +124,28 @@ def test_a_swept_list_replaces_the_one_of_the_command_line(sweep, tmp_path):
   ]
   config = "page.py --config.rules=('exact', 'top-2') --config.ks=(2, 4)"
   assert {row['config'] for row in lines} == {config}
+
+
+@pytest.mark.parametrize('word, values', [
+  ('limit=3,None,1', [3, None, 1]), ('shared=true,0', [True, False]), ('suffix=,.gz', ['', '.gz']),
+  ('suffix=', ['']),
+])  # fmt: skip
+def test_every_value_of_a_setting_is_a_row(sweep, tmp_path, word, values):
+  ended = sweep(word)
+  assert ended.code == 0, ended
+  name = word.partition('=')[0]
+  lines = rows.read(tmp_path / 'run' / 'results.jsonl')
+  assert [row[name] for row in lines] == values
+  assert f' --config.{name}={values[-1]}' in lines[-1]['config']
+  table = (tmp_path / 'run' / 'sweep.md').read_text()
+  assert all(f'| exact | {value} | 2.00 |' in table for value in values)
+
+
+def test_a_product_that_the_page_has_not_is_named_before_anything_is_measured(sweep, tmp_path):
+  ended = sweep('k=2,4', 'rule=exact,top-8', 'rate=1,2')
+  said = 'No row has k=2, rule=top-8: sweep values that it has, or leave these out\n'
+  assert ended.code == 0 and ended.out.count('No row') == 1, ended
+  assert ended.out.index(said) < ended.out.index('Tokens')
 
 
 @pytest.mark.slow
@@ -210,9 +239,16 @@ def test_jobs_know_nothing_of_the_allocation_that_submits_them(tmp_path, monkeyp
 
 @pytest.mark.parametrize('word, message', [
   ('kk=2', "there is no setting 'kk', did you mean k?"),
-  ('rate=fast', 'fast is not of type float'),
+  ('rate=fast', "--sweep=rate='fast' is not possible: give a number"),
   ('k=', 'give NAME=A,B'),
-  ('k=2,2', 'each value once'),
+  ('k=2,2', 'each value once'), ('k=2,02', 'each value once'), ('rate=0.001,1e-3', 'value once'),
+  ('limit=None,1,None', 'each value once'), ('shared=true,1', 'each value once'),
+  ('rule=exact,"exact"', 'each value once'), ('suffix=,.gz,', 'each value once'),
+  ('limit=none', "--sweep=limit='none' is not possible: give a whole number or None"),
+  ('shared=off', 'give true or false'), ('rate=', "rate='' is not possible: give a number"),
+  ('k=2,x', "--sweep=k[1]='x' is not possible"), ('k', 'give NAME=A,B'),
+  ('--config.ks=()', 'config.ks=() is not possible: give one or more'),
+  ('--config.rules=', 'config.rules=() is not possible: give one or more'),
   ('k=' + ','.join(map(str, range(2, 10_003))), '10,001 products (10,001 of k), and 10,000 are'),
 ], ids=lambda text: text[:9])  # fmt: skip
 def test_what_cannot_be_swept_is_one_sentence(sweep, tmp_path, word, message):

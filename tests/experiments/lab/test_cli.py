@@ -44,6 +44,8 @@ def main(words):
     print('asleep', flush=True)
     time.sleep(60)
   print(cli.config_string(), '|', CONFIG.value.model.d, CONFIG.value.model.sizes)
+  if CONFIG.value.model.tied:
+    print('tied')
 
 if __name__ == '__main__':
   cli.run(main)
@@ -56,7 +58,7 @@ def get_config(arg=''):
   args = parse_arg(arg, d=4, bug=False)
   if args.bug:
     int('a bug')
-  return locked(model={'d': args.d, 'sizes': (1, 2)}, name='x')
+  return locked(model={'d': args.d, 'sizes': (1, 2), 'tied': False}, name='x')
 """
 
 
@@ -103,9 +105,30 @@ def test_leaves_are_set_by_dotted_flags_and_kept_in_the_config_string(quickly):
   assert (code, out, err) == (0, 'page.py:d=8 --config.model.sizes=(3, 4) | 8 (3, 4)\n', '')
 
 
+@pytest.mark.parametrize('words, seen', [
+  (['--config.model.sizes', '3,4', '--config.model.d', '7'], '| 7 (3, 4)\n'),
+  (['--config.model.sizes=3', '--config.model.sizes=4'], '| 4 (3, 4)\n'),
+  (['--config.model.d=5', '--config.model.d=06'], '--config.model.d=6 | 6 (1, 2)\n'),
+  (['--config.model.tied'], '--config.model.tied=True | 4 (1, 2)\ntied\n'),
+  (['--config.model.tied', '--noconfig.model.tied'], '--config.model.tied=False | 4 (1, 2)\n'),
+])  # fmt: skip
+def test_settings_are_given_as_flags_are(quickly, words, seen):
+  """Before or after --config: a value after a space, a list in parts, the last of several."""
+  for args in ([*words, '--config=page.py'], ['--config=page.py', *words]):
+    code, out, err = quickly(*args, '--workdir=w')
+    assert (code, err) == (0, '') and out.endswith(seen), out
+
+
 @pytest.mark.parametrize(('args', 'words'), [
+  (['--config=page.py', '--config.model.tied=off'],
+    ["config.model.tied='off' is not possible: give true or false"]),
+  (['--config=page.py', '--config.model.sizes=3,x'], ["config.model.sizes[1]='x'", 'a whole']),
+  (['--config=page.py', '--config.model=3'], ['config.model has parts', 'model.d']),
+  (['--config=page.py', '--config.d=3'], ["no key 'd'", 'did you mean model.d?']),
+  (['--config=page.py', '--noconfig.name'], ['--noconfig.name', 'give --config.name=']),
   (['--config=page.py:dd=3'], ["'dd'", 'known are d, bug']),
-  (['--config=page.py', '--config.model.dd=3'], ['config.model', "'dd'", 'known are d, sizes']),
+  (['--config=page.py', '--config.model.dd=3'],
+    ['config.model', "'dd'", 'did you mean d?', 'known are d, sizes, tied']),
   (['--config=page.py', '--config.name.dd=3'],
     ['--config.name.dd', "config.name is the value 'x'"]),
   (['--config=nothing.py', '--config.name=y'], ["the config file 'nothing.py' does not exist"]),
@@ -156,14 +179,20 @@ def test_a_bug_keeps_its_traceback(folder, args, word):
   assert code == 1 and 'Traceback' in err and word in err
 
 
-def test_help_lists_the_launchers_flags_and_is_not_a_failure(quickly):
+def test_help_lists_flags_choices_and_settings_and_is_not_a_failure(quickly):
+  """Those of the command's own page, or of the one that is given."""
   code, out, _ = quickly('--help')
-  assert (
-    code == 0
-    and out.startswith('Does nothing, well.')
-    and '--config:' in out
-    and '--workdir:' in out
-  )
+  assert code == 0 and out.startswith('Does nothing, well.')
+  for words in (
+    '--config:',
+    '--workdir:',
+    '\nregime (',
+    '\n  finetune ',
+    '\n  table.ks=(2, 4, 8): a',
+  ):
+    assert words in out
+  _, out, _ = quickly('--config=page.py:d=8', '--help')
+  assert '\n  model.d=8: a whole number\n  model.sizes=(1, 2): a list, each a whole number\n' in out
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(folder):
