@@ -7,7 +7,7 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,6 +59,11 @@ class Folder(abc.ABC):
   @abc.abstractmethod
   def model(self) -> Any:
     """The model, a frozen value (`models/api.py`); its parameters are unread."""
+
+  @property
+  def ends(self) -> Iterable[int]:
+    """The ids that end a text."""
+    return self.model.eos_ids
 
   @property
   def generation(self) -> Mapping[str, Any]:

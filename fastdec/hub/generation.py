@@ -68,15 +68,21 @@ def generation_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   Raises:
     UserError: an id has a wrong type, or an end or start id is outside the vocabulary.
   """
+  ids = merge_ids(config, generation)
+  for token in ids.ends:
+    _check_id('eos_token_id', token, config)
+  if ids.decoder_start_token_id is not None:
+    _check_id('decoder_start_token_id', ids.decoder_start_token_id, config)
+  return ids
+
+
+def merge_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> GenerationIds:
+  """Reads the ids of both files without comparing them with the vocabulary."""
   ids = read_fields(GenerationIds, config, OLDER)
   newer = read_fields(GenerationIds, generation, NEWER)
   for name, value in vars(newer).items():
     if value is not None:
       ids = dataclasses.replace(ids, **{name: value})
-  for token in ids.ends:
-    _check_id('eos_token_id', token, config)
-  if ids.decoder_start_token_id is not None:
-    _check_id('decoder_start_token_id', ids.decoder_start_token_id, config)
   return ids
 
 

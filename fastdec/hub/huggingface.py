@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from fastdec.files import read_json
 from fastdec.folders.folder import DTYPES, Folder
 from fastdec.folders.stored import put
 from fastdec.hub.families import families
-from fastdec.hub.generation import processors_in, warn_of_defaults
+from fastdec.hub.generation import merge_ids, processors_in, warn_of_defaults
 from fastdec.hub.quantized import open_tensors, read_quantization
 from fastdec.hub.tensors import MTP, Tensors, fit
 from fastdec.hub.weight_files import find_files
@@ -53,6 +53,10 @@ class HuggingFaceFolder(Folder):
   def _generation_file(self) -> Mapping[str, Any]:
     file = self.path / 'generation_config.json'
     return read_json(file) if file.is_file() else {}
+
+  @property
+  def ends(self) -> Iterable[int]:
+    return merge_ids(self.config, self._generation_file).ends
 
   @property
   def generation(self) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Reads models, heads, drafts and tokenizers from folders and files, our own and published ones."""
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
@@ -183,10 +184,15 @@ def load_tokenizer(path: PathLike | Folder) -> Any:
       return tokenizers.load(place)
     path = open_folder(place)
   if isinstance(path, native.NativeFolder):
-    return tokenizers.load_ours(path.path)
-  if isinstance(path, gguf.GgufFile):
-    return tokenizers.load_gguf(path.header)
-  return tokenizers.load(path.path, path.config.get('model_type'))
+    tokenizer = tokenizers.load_ours(path.path)
+  elif isinstance(path, gguf.GgufFile):
+    tokenizer = tokenizers.load_gguf(path.header)
+  else:
+    tokenizer = tokenizers.load(path.path, path.config.get('model_type'))
+  if hasattr(tokenizer, 'hide'):
+    with contextlib.suppress(UserError):  # a damaged config.json; its model will say so
+      tokenizer.hide(path.ends)
+  return tokenizer
 
 
 def load_draft(

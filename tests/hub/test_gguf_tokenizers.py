@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import fastdec as fd
 from fastdec.hub.gguf.header import read_header
-from fastdec.hub.tokenizers import gguf, load, load_gguf
+from fastdec.hub.tokenizers import load, load_gguf
 
 CORPUS = [
   'the man in the boat  rows 1234 and 56',
@@ -245,24 +245,12 @@ MISTAKES = {  # settings of a tokenizer, and words of the sentence
   'pre': ({'pre': 'falcon9'}, "unknown pre-tokenizer 'falcon9': known are gpt-2"),
   'no id': ({'add_bos_token': True}, r'puts a token around texts, and lacks .*bos_token_id'),
   'kind of id': ({'eos_token_id': 'two'}, r"eos_token_id='two', which must be int"),
-  'merge': ({'merges': ['zz yy']}, r'x\.gguf cannot be read \(.*zz'),
+  'merge': ({'merges': ['zz yy'] * 30}, r'x\.gguf cannot be read \(.*zz'),
+  'no merges': ({'merges': None}, r'x\.gguf has 0 merges for 41 pieces of several letters'),
+  'few merges': ({'merges': ['t h'] * 20}, 'has 20 merges for 41 pieces'),
   'kind': ({'model': 'rwkv'}, "a tokenizer of the kind 'rwkv', which is not supported"),
   'none': ({'tokens': []}, 'has no tokenizer'),
 }  # fmt: skip
-
-
-def test_pieces_that_would_take_long_to_cut_are_refused(monkeypatch, tmp_path):
-  def loaded(tokens):
-    types, scores = [NORMAL] * len(tokens), [0.0] * len(tokens)
-    file = write_tokenizer(tmp_path / 'x.gguf', 'llama', tokens, types, scores=scores)
-    return load_gguf(read_header(file))
-
-  monkeypatch.setattr(gguf, 'MOST_LETTERS', 600)
-  for tokens in (['a' * 512], ['a' * 300, 'b' * 300]):
-    assert loaded(tokens).vocab_size == len(tokens)
-  for tokens in (['a' * 513], ['a' * 300, 'b' * 301]):
-    with pytest.raises(fd.UserError, match='has tokens of more than 512 or 600 letters'):
-      loaded(tokens)
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)

@@ -25,7 +25,7 @@ def make_config(header: Header) -> dict[str, Any]:
   if 'token_embd.weight' not in tensors:
     raise UserError(f'{header.path} has no token_embd.weight: give a file of a whole model')
   _check_width(header, row, fields)
-  bos, eos = header.number('tokenizer.ggml.bos_token_id'), _ends(header)
+  bos, eos = header.number('tokenizer.ggml.bos_token_id'), find_ends(header)
   kinds = {tensor.kind.name for tensor in tensors.values() if len(tensor.shape) > 1}
   config = {
     'model_type': row.model_type,
@@ -68,7 +68,7 @@ def _check_width(header: Header, row: Architecture, fields: Metadata) -> None:
       )
 
 
-def _ends(header: Header) -> list[int]:
+def find_ends(header: Header) -> list[int]:
   """Returns the ids that end a text: those that the file names, and ends of its chat's turns."""
   ends = [header.number(f'tokenizer.ggml.{name}_token_id') for name in ('eos', 'eot', 'eom')]
   template = header.text('tokenizer.chat_template') or ''

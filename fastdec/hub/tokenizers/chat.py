@@ -28,6 +28,14 @@ from fastdec.folders.folder import TEMPLATES
 TEMPLATE = 'chat_template.jinja'
 SETTINGS = 'tokenizer_config.json'
 SPECIAL = 'special_tokens_map.json'
+_TEXT_END = '<|endoftext|>'
+_OF_LLAMA = {'bos_token': '<s>', 'eos_token': '</s>', 'unk_token': '<unk>'}
+OF_CLASSES = {  # the tokens of classes in `transformers` whose files may name none
+  'LlamaTokenizer': _OF_LLAMA, 'CodeLlamaTokenizer': _OF_LLAMA,
+  'GemmaTokenizer': {'bos_token': '<bos>', 'eos_token': '<eos>', 'unk_token': '<unk>'},
+  'GPT2Tokenizer': dict.fromkeys(_OF_LLAMA, _TEXT_END),
+  'Qwen2Tokenizer': {'eos_token': _TEXT_END, 'unk_token': _TEXT_END, 'pad_token': _TEXT_END},
+}  # fmt: skip
 GENERATION = 'add_generation_prompt', 'continue_final_message'  # every template has these
 # Names that `render` itself gives to a template, or that change how it is rendered.
 RESERVED = ('messages', 'conversations', 'chat_template', 'return_assistant_tokens_mask')
@@ -180,16 +188,16 @@ def copy_templates(folder: pathlib.Path, to: pathlib.Path) -> None:
     shutil.copy(file, to / TEMPLATES / file.name)
 
 
-def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
+def named_tokens(folder: pathlib.Path, kind: str = '') -> dict[str, str | dict[str, Any]]:
   """Returns the tokens that a folder names, such as bos_token, as its files have them.
 
   As in `transformers`, special_tokens_map.json wins over tokenizer_config.json, but is ignored if
-  that has an added_tokens_decoder.
+  that has an added_tokens_decoder. Tokens that no file names are those of the class `kind`.
   """
   files = [read_if_there(folder / SETTINGS)]
-  if 'added_tokens_decoder' not in files[0]:
+  if files[0].get('added_tokens_decoder') is None:
     files.append(read_if_there(folder / SPECIAL))
-  tokens = {}
+  tokens: dict[str, Any] = dict(OF_CLASSES.get(kind.removesuffix('Fast'), {}))
   for content in files:
     extra = content.get('extra_special_tokens')
     named = {name: value for name, value in content.items() if name.endswith('_token')}
@@ -199,13 +207,17 @@ def named_tokens(folder: pathlib.Path) -> dict[str, str | dict[str, Any]]:
       text = value.get('content') if isinstance(value, dict) else value
       if isinstance(text, str):
         tokens[name] = value
+      elif value is None:
+        tokens.pop(name, None)
+      elif isinstance(value, dict):
+        raise UserError(f'{folder} has {name}={shown(value)}, which needs a text as "content"')
   return tokens
 
 
-def special_tokens(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the special tokens that a folder names, as templates see them: bos_token, ..."""
+def special_tokens(folder: pathlib.Path, kind: str = '') -> dict[str, str]:
+  """Returns the tokens of `named_tokens` as templates see them: bos_token, ..."""
   tokens = {}
-  for name, value in named_tokens(folder).items():
+  for name, value in named_tokens(folder, kind).items():
     if isinstance(value, dict):
       value = value['content']
     tokens[name] = value

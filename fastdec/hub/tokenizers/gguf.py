@@ -12,15 +12,22 @@ import numpy as np
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import damaged, write_json
+from fastdec.hub.gguf.config import find_ends
 from fastdec.hub.gguf.header import Header
 from fastdec.hub.tokenizers.chat import SETTINGS, name_templates
+from fastdec.hub.tokenizers.growth import check_vocabulary, find_joins
 from fastdec.hub.tokenizers.huggingface import JSON, JsonTokenizer, explain_errors
 
 KEY = 'tokenizer.ggml.'
-CONTROL, OF_USERS = 3, 4  # types of tokens
+NORMAL, CONTROL, OF_USERS = 1, 3, 4  # types of tokens
 SPECIAL = {'bos': 'bos', 'eos': 'eos', 'unk': 'unknown', 'pad': 'padding'}  # names in the file
+NAMED = tuple(  # all tokens with a role
+  f'{KEY}{role}_token_id'
+  for role in (*SPECIAL.values(), 'eot', 'eom', 'seperator', 'mask', 'cls', 'prefix', 'suffix',
+  'middle', 'fim_pre', 'fim_suf', 'fim_mid', 'fim_pad', 'fim_rep', 'fim_sep')
+)  # fmt: skip
 SPACE = '▁'
-LONGEST, MOST_LETTERS = 2**9, 2**24  # letters of a SentencePiece piece, and of all
+BYTE = '<0x00>'  # the first of SentencePiece's bytes
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE = r'[^\r\n\p{L}\p{N}]?'
 _SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -101,10 +108,16 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
     if is_wanted:
       ids_there.append(special[name])
 
+  # Tokens that the file names are control tokens, whatever their types are.
+  types = list(_read_array(header, 'token_type', len(pieces)) or [NORMAL] * len(pieces))
+  for token in (*find_ends(header), *map(header.number, NAMED)):
+    if token is not None and 0 <= token < len(pieces):
+      types[token] = CONTROL
+  added = {piece for piece, type_ in zip(pieces, types, strict=True) if type_ != NORMAL}
+
   # Build the tokenizer, and add the tokens that are found in a text before it is cut.
-  types = _read_array(header, 'token_type', len(pieces)) or [1] * len(pieces)
   with explain_errors(header.path):
-    tokenizer = builders[kind](header, ids, special.get('unk'))
+    tokenizer = builders[kind](header, ids, special.get('unk'), added)
     _add_tokens(tokenizer, pieces, types, header.architecture)
   return GgufTokenizer(tokenizer, header.path, (before, after), settings)
 
@@ -133,7 +146,7 @@ def _read_template(header: Header) -> str | list[dict[str, str]] | None:
   return named
 
 
-def _byte_level(header: Header, ids: dict[str, int], unknown: int | None) -> Any:
+def _byte_level(header: Header, ids: dict[str, int], unknown: int | None, added: set[str]) -> Any:
   """Builds a byte-level tokenizer, as in GPT-2."""
   from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -146,6 +159,7 @@ def _byte_level(header: Header, ids: dict[str, int], unknown: int | None) -> Any
   for merge in header.entries(f'{KEY}merges') or []:
     left, _, right = str(merge).partition(' ')
     merges.append((left, right))
+  check_vocabulary({'vocab': ids, 'merges': merges}, added, header.path)
   cut = CUTS[pre]
   tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in WHOLE_CUTS))
   if pre in COMPOSED:
@@ -164,29 +178,29 @@ def _byte_level(header: Header, ids: dict[str, int], unknown: int | None) -> Any
   return tokenizer
 
 
-def _sentencepiece(header: Header, ids: dict[str, int], unknown: int | None) -> Any:
+def _sentencepiece(
+  header: Header, ids: dict[str, int], unknown: int | None, added: set[str]
+) -> Any:
   """Builds a tokenizer of SentencePiece's BPE."""
   from tokenizers import Tokenizer, decoders, models, normalizers
 
-  if max(map(len, ids)) > LONGEST or sum(map(len, ids)) > MOST_LETTERS:
-    raise damaged(header.path, f'has tokens of more than {LONGEST} or {MOST_LETTERS:,} letters')
   scores = _read_array(header, 'scores', len(ids))
-  if scores is None or header.architecture.startswith('gemma'):
+  if header.architecture.startswith('gemma'):
     scores = [-i for i in range(len(ids))]  # Gemma's scores are not in the order of its merges
+  if scores is None or (len(ids) > 1 and len({*scores}) == 1):
+    raise damaged(header.path, 'has a tokenizer without scores, or all alike', 'convert it again')
+  if unknown is None and BYTE not in ids:
+    raise damaged(header.path, f'has a tokenizer without bytes and {KEY}unknown_token_id')
   unknown_piece = None
   if unknown is not None:
     unknown_piece = list(ids)[unknown]
 
   # Find the pairs of pieces that make a piece, the best first, and for a piece the longest first.
-  merges, keys = [], []
-  for piece, i in ids.items():
-    for cut in range(1, len(piece)):
-      left = piece[:cut]
-      if left in ids and piece[cut:] in ids:
-        merges.append((left, piece[cut:]))
-        keys.append((cut - len(piece), -cut, -scores[i]))  # the last one decides first
-  order = np.lexsort(np.array(keys, np.float64).reshape(-1, 3).T)
-  merges = [merges[i] for i in order]
+  pieces = list(ids)
+  joins, lengths = find_joins(pieces, header.path), np.array(list(map(len, pieces)))
+  first, second, whole = joins.T
+  order = np.lexsort((-lengths[second], -lengths[first], -np.array(scores, np.float64)[whole]))
+  merges = [(pieces[left], pieces[right]) for left, right, _ in joins[order].tolist()]
   tokenizer = Tokenizer(
     models.BPE(ids, merges, unk_token=unknown_piece, fuse_unk=True, byte_fallback=True)
   )

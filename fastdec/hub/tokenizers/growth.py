@@ -1,4 +1,4 @@
-"""Limits on how much longer a published tokenizer.json may make a text.
+"""Limits on what a published tokenizer may take: time and memory to build it, and longer texts.
 
 The library `tokenizers` runs its parts in this process. If it runs out of memory, it ends the
 process, without an exception. So the parts are checked before the library sees them.
@@ -7,13 +7,21 @@ process, without an exception. So the parts are checked before the library sees 
 import base64
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from fastdec.errors import UserError
+from fastdec.fields import shown
+from fastdec.files import damaged
+from fastdec.hub.tokenizers.spelling import BYTE
 
 MOST = 256  # times; published files reach about 200, by SentencePiece's table of characters
 MOST_AROUND = 2**16  # special ids that a template puts around a text
+MOST_CUTS = 64  # of a piece, for each of its letters, on average
+MOST_JOINS = 4  # pairs that make a piece, on average; published files have about 2
 PARTS = ('normalizers', 'pretokenizers', 'processors', 'decoders')  # of sequences
 
 
@@ -83,3 +91,44 @@ def _find_growth(part: Mapping[str, Any]) -> int:
 def _size(text: Any) -> int:
   """Returns the bytes of a text, which replaces at least one byte."""
   return max(len(text.encode()), 1) if isinstance(text, str) else 1
+
+
+def find_joins(pieces: Sequence[str], file: pathlib.Path) -> Int[np.ndarray, 'n 3']:
+  """Returns the pairs of pieces that make a piece, for SentencePiece's BPE, which has no merges.
+
+  Each row has the ids of the first, of the second and of the whole piece.
+
+  Raises:
+    UserError: there are so many that reading them would take much longer than reading the file.
+  """
+  ids, joins = {piece: i for i, piece in enumerate(pieces)}, []
+  if sum(len(piece) ** 2 for piece in ids) > MOST_CUTS * sum(map(len, ids)) + 2**20:
+    raise damaged(file, f'has pieces that are too long, such as {shown(max(ids, key=len))}')
+  for piece, whole in ids.items():
+    for cut in range(1, len(piece)):
+      first = ids.get(piece[:cut])
+      if first is not None and piece[cut:] in ids:
+        joins.append((first, ids[piece[cut:]], whole))
+    if len(joins) > MOST_JOINS * len(ids) + 2**16:
+      raise damaged(file, f'has too many pairs of pieces that make a piece, such as {shown(piece)}')
+  return np.array(joins, np.int64).reshape(-1, 3)
+
+
+def check_vocabulary(model: Mapping[str, Any], added: Container[str], file: pathlib.Path) -> None:
+  """Raises UserError if a tokenizer has no pieces, or lacks most of the merges that make them.
+
+  Args:
+    model: "model" of a tokenizer.json.
+    added: tokens that are found in a text before it is cut.
+    file: the file, or the folder.
+  """
+  pieces, merges = model.get('vocab'), model.get('merges')
+  if not pieces:
+    raise damaged(file, 'has no pieces')
+  if not isinstance(pieces, Mapping) or not isinstance(merges, list):
+    return
+  joined = 0
+  for piece in pieces:
+    joined += len(piece) > 1 and piece not in added and not BYTE.fullmatch(piece)
+  if 2 * len(merges) < joined:
+    raise damaged(file, f'has {len(merges):,} merges for {joined:,} pieces of several letters')

@@ -27,8 +27,14 @@ from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
-from fastdec.hub.tokenizers.chat import SETTINGS, Chats, copy_templates, read_if_there
-from fastdec.hub.tokenizers.growth import check_growth
+from fastdec.hub.tokenizers.chat import (
+  SETTINGS,
+  Chats,
+  copy_templates,
+  read_if_there,
+  special_tokens,
+)
+from fastdec.hub.tokenizers.growth import check_growth, check_vocabulary, find_joins
 from fastdec.hub.tokenizers.settings import (
   LLAMAS,
   OF_LANGUAGES,
@@ -88,8 +94,10 @@ def _from_json(folder: pathlib.Path, model_type: str | None) -> 'JsonTokenizer':
   file = folder / JSON
   with explain_errors(file):
     content = read_bytes(file).removeprefix(MARK)
-    check_growth(parse_json(content), file)
+    parsed = parse_json(content)
+    check_growth(parsed, file)
     tokenizer = tokenizers.Tokenizer.from_buffer(content)
+  check_vocabulary(parsed['model'], _texts_of_added(tokenizer), file)
   kind = ''
   if (folder / SETTINGS).is_file():
     kind = find_class(folder, model_type)
@@ -121,6 +129,7 @@ def _by_transformers(folder: pathlib.Path, model_type: str | None, default_class
   if not isinstance(made, transformers.PreTrainedTokenizerFast):
     return PythonTokenizer(made, folder, kind)
   tokenizer = made.backend_tokenizer
+  check_vocabulary(json.loads(tokenizer.to_str())['model'], _texts_of_added(tokenizer), folder)
   around = None
   if kind not in OF_LANGUAGES:  # the library's own template has the language
     around = around_text(folder, kind, tokenizer)
@@ -141,10 +150,10 @@ def _check_files(folder: pathlib.Path) -> None:
             ' 0: copy it again'
           )
     if name.endswith(('.model', '.spm')):
-      with extras.explained():
-        from sentencepiece import SentencePieceProcessor
+      from fastdec.data.text.sentencepiece import make_processor  # of an extra
+
       try:
-        SentencePieceProcessor(model_proto=read_bytes(file))
+        processor = make_processor(read_bytes(file))
       except (OSError, ValueError, RuntimeError):
         with contextlib.suppress(OSError):
           if OF_TIKTOKEN.match(read_bytes(file)):
@@ -152,6 +161,13 @@ def _check_files(folder: pathlib.Path) -> None:
               f"{file} is tiktoken's, which is not supported: add the {JSON} of the same model"
             ) from None
         raise damaged(file, 'is not a SentencePiece model') from None
+      if name == 'tokenizer.model':  # `transformers` finds the pairs of its pieces
+        find_joins(processor.id_to_piece(list(range(processor.vocab_size()))), file)
+
+
+def _texts_of_added(tokenizer: Any) -> set[str]:
+  """Returns the tokens that are found in a text before it is cut."""
+  return {token.content for token in tokenizer.get_added_tokens_decoder().values()}
 
 
 @contextlib.contextmanager
@@ -190,7 +206,20 @@ class _Tokenizer(Chats, abc.ABC):
   @property
   @abc.abstractmethod
   def special(self) -> dict[int, str]:
-    """The tokens that texts do not show, by their ids."""
+    """The tokens that texts do not show, by their ids; it may be changed."""
+
+  def hide(self, ids: Iterable[int]) -> None:
+    """Counts ids that end texts as special, even if the tokenizer's own files do not."""
+    for token in ids:
+      if token >= 0:
+        self.special.setdefault(token, *self.pieces([token]))
+
+  def special_names(self) -> dict[str, str]:
+    return special_tokens(self.folder, self._kind) if self.folder else {}
+
+  @abc.abstractmethod
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """Returns the piece of each id; '<unk>' for ids without one."""
 
   @abc.abstractmethod
   def encode(self, text: str, special: bool = True) -> list[int]:
@@ -252,7 +281,8 @@ class JsonTokenizer(_Tokenizer):
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of ids, special ones left out."""
-    text = self._tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)
+    shown_ids = [int(token) for token in ids if int(token) not in self.special]
+    text = self._tokenizer.decode(shown_ids, skip_special_tokens=True)
     return clean_up(text) if self.cleans else text
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -277,7 +307,9 @@ class JsonTokenizer(_Tokenizer):
     for piece, token in ids.items():
       words[token] = spell(piece)
     for token, added in self._tokenizer.get_added_tokens_decoder().items():
-      words[token] = b'' if added.special else added.content.encode()
+      words[token] = added.content.encode()
+    for token in self.special.keys() & ids.values():
+      words[token] = b''
     unknown = getattr(self._tokenizer.model, 'unk_token', None)
     if unknown in ids:
       words[ids[unknown]] = b''

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, read, shown
-from fastdec.hub.tokenizers.chat import SETTINGS, named_tokens, read_if_there, special_tokens
+from fastdec.hub.tokenizers.chat import (
+  OF_CLASSES,
+  SETTINGS,
+  named_tokens,
+  read_if_there,
+  special_tokens,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +39,8 @@ class TokenizerConfig:
 
 
 # Classes for which `transformers` 4 puts start and end around a text by the two flags of
-# tokenizer_config.json, not by tokenizer.json: the start by default, the end on request. These
-# tokens are the defaults.
-AROUND = {
-  'LlamaTokenizer': ('<s>', '</s>'),
-  'CodeLlamaTokenizer': ('<s>', '</s>'),
-  'GemmaTokenizer': ('<bos>', '<eos>'),
-}
+# tokenizer_config.json, not by tokenizer.json: the start by default, the end on request.
+AROUND = ('LlamaTokenizer', 'CodeLlamaTokenizer', 'GemmaTokenizer')
 LLAMAS = ('llama', 'mistral')  # their folders have Llama's tokenizer if they name no class
 OF_MODELS = {**dict.fromkeys(LLAMAS, 'LlamaTokenizer'), 'mbart': 'MBartTokenizer'}
 # Classes that add the source's language to a text, and the language without src_lang.
@@ -78,18 +79,15 @@ def around_text(
     return None
 
   # Other texts have a start and an end, if the settings want them.
-  start, end = AROUND[kind]
+  tokens = OF_CLASSES[kind] | special_tokens(folder, kind)
   before, after, wanted = [], [], []
   if config.add_bos_token is not False:
-    wanted.append((before, config.bos_token, start))
+    wanted.append((before, tokens['bos_token']))
   if config.add_eos_token:
-    wanted.append((after, config.eos_token, end))
-  for ids, token, default in wanted:
-    text: Any = token or default
-    if isinstance(token, dict):
-      text = token.get('content')
-    number = isinstance(text, str) and tokenizer.token_to_id(text)
-    if type(number) is not int:
+    wanted.append((after, tokens['eos_token']))
+  for ids, text in wanted:
+    number = tokenizer.token_to_id(text)
+    if number is None:
       raise UserError(
         f'{folder / SETTINGS} puts {shown(text)} around texts, which the tokenizer does not have:'
         ' fix bos_token, eos_token, add_bos_token or add_eos_token'
@@ -131,7 +129,11 @@ def apply_settings(tokenizer: Any, folder: pathlib.Path, kind: str) -> None:
   known = {
     token.content: token for token in (*tokenizer.get_added_tokens_decoder().values(), *tokens)
   }
-  for token in map(_make_token, named_tokens(folder).values()):
+  named = named_tokens(folder)
+  for name, named_token in named_tokens(folder, kind).items():
+    token = _make_token(named_token)
+    if name not in named and tokenizer.token_to_id(token.content) is None:
+      continue  # a class's own token, which the tokenizer lacks
     token = known.get(token.content, token)
     token.special = True
     tokens.append(token)

@@ -403,7 +403,7 @@ def test_only_tokenizer_json_counts_without_a_class_unless_the_model_is_a_llama(
       {'bos_token': '<start>'},
       "puts '<start>' around texts, which the tokenizer does not have: fix bos_token",
     ),
-    ({'bos_token': {'text': '<s>'}}, 'puts None around texts'),
+    ({'bos_token': {'text': '<s>'}}, 'which needs a text as "content"'),
     ({'bos_token': []}, r'bos_token=\[\] is not possible'),
   ],
 )
