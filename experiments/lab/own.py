@@ -4,21 +4,22 @@
 or the base itself does, greedily. `continuations`: a language model continues the beginnings of
 text (self-distillation, Cai et al. 2024, section 2.3.2).
 
-  folder/parts/train-00012.jsonl   outputs of part 12, while the text is being written
-  folder/                          the text and its ids, see `lab/text.py`
+  folder/parts/    the outputs so far, while the text is being written (training/written.py)
+  folder/          the text and its ids, see `lab/text.py`
+
+Heads and drafts are evaluated on what a model writes for the dev set, without the sources that the
+training text has too.
 """
 
 import array
 import collections
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
-import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Annotated, Any
 
 import jax
@@ -40,13 +41,12 @@ from fastdec import folders
 from fastdec.data.text.corpus import TextData, open_text
 from fastdec.data.text.sentencepiece import EOS_ID, PAD_ID, normalise
 from fastdec.data.text.tokens import Ragged, TokenPairs
-from fastdec.decoding.pool import decode_each
-from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.fields import Between
-from fastdec.files import parse_json, whole_file, write_json
+from fastdec.files import whole_file, write_json
+from fastdec.struct import Bound
 from fastdec.training.progress import Progress
-from fastdec.training.stage import seconds_left
+from fastdec.training.written import Writing, read_content, write_part
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
@@ -131,12 +131,12 @@ def translations(
     distill: how the model translates it.
   """
   if not record_of(folder):
-    text, (module, params) = data.open(), folders.load(model)
+    text, target = data.open(), Bound(*folders.load(model))
     text.check_base(model)
-    record = {'teacher': author_of(module, params, text.tokenizer), 'beam': distill.beam}
+    author = author_of(target.module, target.params, text.tokenizer)
+    record = {'teacher': author, 'beam': distill.beam}
     for split, sources, total in _open_sources(text, distill):
-      make = functools.partial(_translate, module, params, text, distill, split)
-      outputs = _write_parts(folder, split, sources, distill.shard_size, total, 'sentence', make)
+      outputs = _translate(folder / 'parts' / split, target, text, distill, split, sources, total)
       record['counts'] = _save(folder, text, split, outputs)
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
@@ -151,95 +151,77 @@ def _open_sources(
   for path in split_names(distill.sources):
     others.append(open_text(TextData('files', train=(path, path)), text.config.cache))
 
+  def read_train() -> Iterator[Source]:
+    for other in others:
+      for line, _ in other.pairs('train'):
+        yield line, None
+    if not others:
+      yield from text.people.pairs('train')
+
   # A greedy base's own dev text is what a draft guesses.
   if distill.beam == 1 and 'dev' in text.people.counts:
     dev: list[Source] = []
-    for source, _ in text.pairs('dev'):
-      if source.strip():
-        dev.append((source, None))
+    lines = [source for source, _ in text.pairs('dev') if source.strip()]
+    for line in _hold_out(lines, (source for source, _ in read_train()), read_content):
+      dev.append((line, None))
     yield 'dev', dev, len(dev)
-
-  if not others:
-    yield 'train', text.people.pairs('train'), text.people.counts['train']
-    return
-  lines = ((line, None) for other in others for line, _ in other.pairs('train'))
-  yield 'train', lines, sum(other.counts['train'] for other in others)
+  total = sum(other.counts['train'] for other in others) or text.people.counts['train']
+  yield 'train', read_train(), total
 
 
 def _translate(
-  model: Any,
-  params: Any,
+  folder: pathlib.Path,
+  target: Bound,
   text: Text,
   distill: DistillConfig,
   split: str,
-  sources: Sequence[Source],
-  first: int,
-) -> list[list[Output]]:
+  sources: Iterable[Source],
+  total: int,
+) -> Iterator[list[Output]]:
   """Each source's outputs, best first, or else the translation that it keeps.
 
   Args:
-    model, params: the translator.
+    folder: for the parts.
+    target: the translator and its parameters.
     text: gives the tokenizer and the length of rows.
     distill: how the model translates.
     split: 'train' or 'dev'.
     sources: lines to translate.
-    first: the place of the first line in its split. Random keys depend on it, so each part draws
-      other numbers.
+    total: their number.
   """
-  tokenizer, positions = text.tokenizer, model.max_positions or np.inf
+  tokenizer, positions = text.tokenizer, target.module.max_positions or np.inf
   longest = min(text.config.row_length, positions)  # longer pairs are left out of training
   a, b = distill.max_len
-  max_len = max(int(min(a * longest + b, positions)), 1)
-  ids = tokenizer.encode_lines(line for line, _ in sources)
+  max_len, key = max(int(min(a * longest + b, positions)), 1), None
+  if distill.samples:
+    key = jax.random.key(seed_of(distill.seed, split))
+  draws = max(distill.samples, 1)
+  writing = Writing(target, distill.strategy, max_len, distill.rows, key, draws)
+  for first, part in _in_parts(sources, distill.shard_size, total, split, 'sentence'):
+    # Translate the sources that are short enough.
+    ids = tokenizer.encode_lines(line for line, _ in part)
+    short = [i for i, source in enumerate(ids) if len(source) <= longest]
+    written = write_part(folder, writing, [ids[i] for i in short], first)
+    by_source = dict(zip(short, written, strict=True))
 
-  # Translate the sources that are short enough, several times if outputs are drawn.
-  short, inputs = [], []
-  written: dict[int, list[list[int]]] = {}
-  for i, source in enumerate(ids):
-    if len(source) <= longest:
-      short.append(i)
-      inputs.append(np.array(source, np.int32))
-      written[i] = []
-  strategy, key = distill.strategy, None
-  for draw in range(max(distill.samples, 1)):
-    if distill.samples:
-      key = jax.random.key(seed_of(distill.seed, split))
-      key = jax.random.fold_in(jax.random.fold_in(key, first), draw)
-    for finished in decode_each(model, params, inputs, strategy, max_len, distill.rows, key):
-      ranked = _rank_outputs(finished.decoded.checked())
-      for i, hypotheses in zip(finished.indices, ranked, strict=True):
-        written[short[i]] += hypotheses
+    # Pair each source with its outputs, or else with its translation by people.
+    for i, (source, translation) in enumerate(part):
+      lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best output
+      for hypothesis in by_source.get(i, ()):
+        line = tokenizer.decode(hypothesis)
+        if line:
+          lines.setdefault(line, _cut_at_end(hypothesis))
 
-  # Pair each source with its outputs, or else with its translation by people.
-  outputs = []
-  for i, (source, translation) in enumerate(sources):
-    lines: dict[str | None, list[int]] = {}  # each once, with the ids of the best output
-    for hypothesis in written.get(i, ()):
-      line = tokenizer.decode(hypothesis)
-      if line:
-        lines.setdefault(line, _cut_at_end(hypothesis))
-
-    # The model wrote nothing here: say why.
-    why = ''
-    if not lines:
-      why = 'empty' if i in written else 'long'
-      if translation is None:
-        lines[None] = []
-      else:
-        kept = normalise(translation)
-        lines[kept] = [*tokenizer.encode(kept), EOS_ID]
-    outputs.append([(normalise(source), ids[i], *line, why) for line in lines.items()])
-  return outputs
-
-
-def _rank_outputs(decoded: Decoded) -> list[list[list[int]]]:
-  """The outputs of each row, best first: one, or the n best of a search."""
-  if decoded.nbest_tokens is None or decoded.nbest_scores is None:
-    return [[row] for row in decoded.tokens.tolist()]
-  ranked = []
-  for tokens, scores in zip(decoded.nbest_tokens, decoded.nbest_scores, strict=True):
-    ranked.append(tokens[scores > -np.inf].tolist())  # a search may have fewer outputs
-  return ranked
+      # The model wrote nothing here: say why.
+      why = ''
+      if not lines:
+        why = 'empty' if i in by_source else 'long'
+        if translation is None:
+          lines[None] = []
+        else:
+          kept = normalise(translation)
+          lines[kept] = [*tokenizer.encode(kept), EOS_ID]
+      yield [(normalise(source), ids[i], *line, why) for line in lines.items()]
 
 
 def _cut_at_end(ids: list[int]) -> list[int]:
@@ -269,80 +251,56 @@ def continuations(
     max_len: tokens that the model writes at most.
   """
   if not record_of(folder):
-    text, (module, params) = data.open(), folders.load(model)
+    text, target = data.open(), Bound(*folders.load(model))
     text.check_base(model)
-    record = {'teacher': author_of(module, params, text.tokenizer), 'beam': 1}
-    make = functools.partial(_continue, module, params, text, max_len)
-    splits: tuple[Split, ...] = 'dev', 'train'
-    for split in splits:
-      beginnings = prompts_of(text, split, prompt, module.config.bos_id).tolist()
-      once = list(dict.fromkeys(map(tuple, beginnings)))  # many lines begin alike
-      outputs = _write_parts(folder, split, once, PART, len(once), 'beginning', make)
-      written = dict(zip(once, outputs, strict=True))
-      in_order = [written[tuple(beginning)] for beginning in beginnings]
-      record['counts'] = _save(folder, text, split, in_order)
+    author = author_of(target.module, target.params, text.tokenizer)
+    record = {'teacher': author, 'beam': 1}
+    writing = Writing(target, fd.Greedy(), max_len, ROWS)
+    by_split = {}
+    for split in ('dev', 'train'):
+      prompts = prompts_of(text, split, prompt, target.module.config.bos_id)
+      by_split[split] = list(map(tuple, prompts.tolist()))
+    by_split['dev'] = _hold_out(by_split['dev'], by_split['train'])
+    for split, beginnings in by_split.items():
+      once, written = list(dict.fromkeys(beginnings)), {}  # many lines begin alike
+      for first, part in _in_parts(once, PART, len(once), split, 'beginning'):
+        outputs = write_part(folder / 'parts' / split, writing, part, first)
+        for ids, (tokens,) in zip(part, outputs, strict=True):
+          own = [token for token in tokens if token not in target.module.eos_ids]
+          whole = _cut_at_end([*ids[1:], *own])
+          line = text.tokenizer.decode(whole)
+          written[ids] = [(line, whole, line, whole, '')]
+      record['counts'] = _save(folder, text, split, (written[ids] for ids in beginnings))
     write_json(folder / RECORD, record)
   shutil.rmtree(folder / 'parts', ignore_errors=True)
-
-
-def _continue(
-  model: Any, params: Any, text: Text, max_len: int, prompts: Sequence[tuple[int, ...]], _: int
-) -> list[list[Output]]:
-  """Each beginning with its continuation, which is both source and line."""
-  outputs: list[list[Output]] = [[] for _ in prompts]
-  for finished in decode_each(model, params, list(map(list, prompts)), fd.Greedy(), max_len, ROWS):
-    decoded = finished.decoded.checked()
-    for i, tokens, length in zip(finished.indices, decoded.tokens, decoded.lengths, strict=True):
-      ids = list(prompts[i][1:])
-      for token in tokens[: int(length)].tolist():
-        if token not in model.eos_ids:
-          ids.append(token)
-      ids = _cut_at_end(ids)
-      line = text.tokenizer.decode(ids)
-      outputs[i] = [(line, ids, line, ids, '')]
-  return outputs
 
 
 # --- parts and files
 
 
-def _write_parts(
-  folder: pathlib.Path,
-  split: str,
-  inputs: Iterable[Any],
-  size: int,
-  total: int,
-  noun: str,
-  make: Callable[[list[Any], int], list[list[Output]]],
-) -> Iterator[list[Output]]:
-  """Yields the outputs of each input, from the file of its part. A part without a file is made
-  first, within the budget.
+def _hold_out(
+  dev: list[Any], train: Iterable[Any], read: Callable[[Any], Hashable] = lambda source: source
+) -> list[Any]:
+  """Returns the sources of the dev set whose content training lacks, and says how many it has."""
+  contents = {read(source) for source in dev}
+  learnt = {content for content in map(read, train) if content in contents}
+  kept = [source for source in dev if read(source) not in learnt]
+  if len(kept) < len(dev):
+    print(f'{len(dev) - len(kept):,} of {len(dev):,} dev sources are left out: training has them')
+  return kept
 
-  Args:
-    folder: of the stage.
-    split: whose inputs they are.
-    inputs: what the model reads, in order.
-    size: of a part.
-    total: the number of inputs.
-    noun: what the progress bar counts.
-    make: returns the outputs of a part, from its inputs and the place of the first one.
-  """
-  rest = iter(inputs)
+
+def _in_parts(
+  inputs: Iterable[Any], size: int, total: int, split: str, noun: str
+) -> Iterator[tuple[int, list[Any]]]:
+  """Yields inputs in parts, each with the place of its first one, and shows how many are done."""
+  rest, first = iter(inputs), 0
   with Progress(total, noun) as progress:
-    for number in itertools.count():
-      part = list(itertools.islice(rest, size))
-      if not part:
-        return
-      file = folder / 'parts' / f'{split}-{number:05}.jsonl'
-      if not file.is_file():
-        seconds_left()
-        made = make(part, number * size)
-        with whole_file(file) as out:
-          for outputs in made:
-            out.write(json.dumps(outputs, ensure_ascii=False).encode() + b'\n')
-      yield from map(parse_json, file.read_bytes().splitlines())
+    while part := list(itertools.islice(rest, size)):
+      yield first, part
+      first += len(part)
       progress.add(len(part))
-      progress.show(f'{split}, part {number + 1}')
+      progress.show(f'{split}, part {-(-first // size)}')
 
 
 def _save(

@@ -70,12 +70,13 @@ class TextConfig:
 
   @property
   def key(self) -> str:
-    """A hash of the text to train on, not of its place, and of the sizes of its batches: all that a
-    stage depends on."""
+    """A hash of the text to train on and to evaluate on, not of its place, and of the sizes of its
+    batches: all that a stage depends on."""
     people, decisive = open_text(self.data, self.cache).key, []
     for folder in self.written:
       decisive.append(open_text(self.lines_of(folder, 'train'), self.cache).key)
-      decisive += sorted(file.name for file in folder.glob('train-*.npy'))
+      for file in sorted(folder.glob('*.npy')):
+        decisive.append(_sha256(file.read_bytes()))
     if self.mixed and self.written:
       decisive.append('mixed')
     sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
@@ -195,7 +196,7 @@ class Text:
     """Batches on which drafts are evaluated: what the base writes, if it has written some."""
     return self.dev_batches(self.own_dev() if self.config.own else None)
 
-  def with_states(self, folder: pathlib.Path, target: Bound, taps: Taps) -> 'Text':
+  def with_states(self, target: Bound, taps: Taps) -> 'Text':
     """Returns itself: a base reads its text again in each step."""
     return self
 

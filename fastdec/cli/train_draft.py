@@ -19,31 +19,36 @@ of all texts; with --loss=ce they learn only the token that the model wrote. The
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, of which the last may then be missing, and as
-many steps as fit into the rest. --start=DRAFT trains an existing draft further, for more steps or
-on other texts; its words stay those of that draft.
+many steps as fit into the rest. A line says at once if these will be few. --start=DRAFT trains an
+existing draft further, for more steps or on other texts; its words stay those of that draft.
 
-A twentieth of the texts is held out. On these the draft is evaluated as it learns, and its
-confidences are fitted, by which trees grow. At the end it decodes them: tokens a call, by category
-of prompts (those of JSON lines), and what more steps would bring.
+A twentieth of the texts is held out, with all texts whose prompt is the same, or a chat that begins
+with the same question. On these the draft is evaluated as it learns, and its confidences are
+fitted, by which trees grow. At the end it decodes them: tokens a call, by category of prompts
+(those of JSON lines), and what more steps would bring.
 
 The work is done in stages, folders that are named by what went into them, so the same command
 resumes exactly where it was stopped. The model's texts are in train-draft-text-..., next to OUT,
 and all kinds and steps use them. Everything else is in OUT.training. Needs the extra
 fastdec[train].
 
-Its last act is `fastdec tune`, of three minutes, which finds out whether the draft pays on this
-machine, and writes OUT.tuned.json: fastdec generate --strategy=OUT.tuned.json --draft=OUT.
+Its last act is `fastdec tune`, of three minutes, on the prompts that are held out. It finds out
+whether the draft pays on this machine, and writes OUT.tuned.json:
+fastdec generate --strategy=OUT.tuned.json --draft=OUT. A draft that brings nothing is not tuned.
 """
 
 import argparse
 import dataclasses
+import json
+import math
 import os
 import pathlib
 import shlex
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,16 +56,24 @@ import numpy as np
 
 import fastdec as fd
 from fastdec import extras, folders
-from fastdec.cli import opening, own_texts, prompt_file
+from fastdec.cli import opening, prompt_file
 from fastdec.cli.flags import Parser, duration, number, one_of, whole
-from fastdec.cli.own_texts import OwnText
-from fastdec.cli.prompts import Prompt, hash_prompts, read_by_category, read_texts
+from fastdec.cli.own_text import OwnText, save_texts
+from fastdec.cli.prompts import Prompt, Question, hash_prompts, read_by_category, read_texts
 from fastdec.cli.show import columns
 from fastdec.decoding.description import label, usual_for
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
-from fastdec.files import place, place_for_folder, read_json, whole_folder, write_json
-from fastdec.folders.drafts import is_replaceable
+from fastdec.files import (
+  json_lines,
+  place,
+  place_for_folder,
+  read_json,
+  whole_folder,
+  write_json,
+  write_text,
+)
+from fastdec.folders.drafts import draft_content, is_replaceable
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
@@ -72,17 +85,34 @@ from fastdec.models.t5 import T5
 from fastdec.models.taps import RULE, number_taps
 from fastdec.struct import Bound
 from fastdec.text import programs
+from fastdec.text.generator import key_of
 from fastdec.text.load import choose_draft_type, open_fast, open_folder
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.settings import BlockConfig, EagleConfig, TrainedDraft
 from fastdec.training.drafts.start import layers_like
-from fastdec.training.drafts.trainer import OnBase, plan_heads, plan_network
+from fastdec.training.drafts.trainer import (
+  OnBase,
+  plan_heads,
+  plan_network,
+  train_heads,
+  train_network,
+)
 from fastdec.training.drafts.worth import forecast, tokens_a_call
 from fastdec.training.log import read_metrics
-from fastdec.training.stage import check_inputs, in_place, is_made, stage
+from fastdec.training.progress import Progress
+from fastdec.training.stage import (
+  check_inputs,
+  exclusive,
+  folder_of,
+  in_place,
+  is_made,
+  plain,
+  stage,
+)
+from fastdec.training.written import Writing, choose_held_out, read_content, write_part
 
 with extras.explained():
-  from fastdec.training.run import RunConfig, carry_out, count_steps
+  from fastdec.training.run import RunConfig, time_step
 
 GUESSES = 7  # of a draft
 HEADS = 4  # Medusa's
@@ -99,9 +129,14 @@ LOSSES = {'kl': {'ce': 0.0, 'kl': 1.0}, 'ce': {}}  # --loss: its weights
 DROPPED = 'tv', 'nla', 'hybrid'  # values that --loss took before
 MEASURED = 40  # held-out prompts, at most, that are decoded at the end
 FOR_TEXT, FOR_STEPS = 0.6, 0.85  # of a budget; of what is left of it then
+FEW = 200  # steps: fewer teach a draft little
+LEAST = 1.05  # tokens a call of a draft that may be worth using
+HELD_OUT = 20  # one of 20 texts is held out
 MOST = 64  # tokens of each
 DEEP = 8  # layers of a model from which a draft reads three
 WRITTEN = 32  # texts written at once
+PART = 64  # texts between two points to resume from
+TEXTS = 'train-draft-text'  # the folder of a model's texts
 SAMPLING = ('temperature',)
 TUNING = '3m'
 REMEDY = 'give another --out in the same folder, which uses the same texts, or remove it'
@@ -138,7 +173,7 @@ def main(words: Sequence[str]) -> None:
     prompts = [('text', text) for text in read_texts(pathlib.Path(args.prompts))]
   else:
     prompts = read_by_category(pathlib.Path(args.prompts))
-  if len(prompts) < 2:
+  if len({read_content(prompt) for _, prompt in prompts}) < 2:
     raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
 
   # Refuse another training, and what may not be replaced, before any work.
@@ -146,13 +181,15 @@ def main(words: Sequence[str]) -> None:
   work, published = out.with_name(f'{out.name}.training'), out.with_name(f'{out.name}.published')
   inputs = {'format': 'stage', **vars(args)}
   inputs |= _text_inputs(args, [prompt for _, prompt in prompts])
+  if args.start is not None:
+    inputs['start'] = draft_content(args.start)
   del inputs['out'], inputs['no_tune']
   check_inputs(work, inputs, REMEDY)
   if not is_made(work):
     is_free = is_replaceable(out)
     if args.kind == 'heads':
       is_free = not out.exists()
-    if not is_free and not (work / 'TRAINED').is_file():
+    if not is_free and not (work / 'draft' / 'TRAINED').is_file():
       raise UserError(f'--out={out} is there already, and is not just a draft: give a new folder')
     place_for_folder(out)
     if args.kind in PUBLISHED and published.exists() and not work.exists():
@@ -168,13 +205,25 @@ def main(words: Sequence[str]) -> None:
       _copy_result(work, out)
     print(f'{out} is done already: use it by {_flag(args)}')
     return
+  tokens = read_json(work / 'account.json')['tokens']
+  if tokens is not None and tokens < LEAST:
+    print(
+      f'{out} is not worth using yet, with {tokens:.2f} tokens a call on held-out prompts: train it'
+      ' longer, by more --steps or a longer --budget'
+    )
+    return
   print(f'{out} is a draft for {args.model}: use it by {_flag(args)}', flush=True)
 
   # Find out whether it pays here: the command takes the place of this process, and of its memory.
   if not (args.no_tune or args.as_is):
-    tuning = ['tune', f'--model={args.model}', _flag(args), f'--prompts={args.prompts}']
+    tuning = ['tune', f'--model={args.model}', _flag(args)]
+    tuning += [f'--prompts={work}/texts/held-out.jsonl', f'--max-len={args.max_len}']
     tuning += [f'--budget={TUNING}', f'--output={out}.tuned.json']
     tuning += ['--chat'] * args.chat
+    if args.system is not None:
+      tuning.append(f'--system={args.system}')
+    for name, value in args.template or ():
+      tuning.append(f'--template={name}={json.dumps(value)}')
     if args.dtype is not None:
       tuning.append(f'--dtypes={args.dtype}')
     print(f'\nfastdec {shlex.join(tuning)}', flush=True)
@@ -255,79 +304,247 @@ def _make(
     out, published: folders for the draft.
     work: the stage's folder.
   """
-  # Let the model write its texts, and hold some of them out.
-  plain = [prompt for _, prompt in prompts]
-  asked = opening.apply_chat_flags(args, plain, are_texts=args.as_is)
+  # Read the model and the prompts.
+  asked = opening.apply_chat_flags(args, [prompt for _, prompt in prompts], are_texts=args.as_is)
   generator = _open_model(args, asked)
-
-  def choose(folder: pathlib.Path) -> None:
-    if args.as_is:
-      texts = own_texts.read_as_is(args, generator, asked)
-    else:
-      seconds = None
-      if args.budget is not None:
-        seconds = FOR_TEXT * args.budget
-      by_category = []
-      for (category, _), prompt in zip(prompts, asked, strict=True):
-        by_category.append((category, prompt))
-      inputs = _text_inputs(args, plain)
-      texts = own_texts.write_texts(out.parent, generator, by_category, inputs, seconds)
-    own_texts.save_texts(folder, texts)
-
-  texts = stage(work, 'texts', choose)
   target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
-  text = OwnText(texts, target, args.model, is_watched=args.kind != 'heads')
-  rows = args.rows
-  if rows is None and args.kind == 'heads':
-    rows = args.devices * HEADS_ROWS
-  elif rows is None:
-    rows = args.devices * max(TOKENS // text.longest, 1)
-  text = dataclasses.replace(text, rows=rows)
-
-  # Plan the training, and the number of its steps.
-  mesh = MeshConfig(data=args.devices)
-  run = _plan_run(args, rows, STEPS)
-  on = OnBase(base=args.model, data=text, run=run, seed=args.seed, order=args.seed, mesh=mesh)
-  if args.kind == 'heads':
-    training = plan_heads(work, Medusa(), HEADS + 1, on)
+  model, sources = generator.model, []
+  if args.as_is:
+    for ids in opening.encode_texts(args, generator.tokenizer, asked):
+      sources.append([*_drop_start(model, ids), *model.eos_ids[:1]])
   else:
-    # A batch with too many places learns at a sample of them.
-    places, anchors = 2 * TOKENS * args.devices, 0
-    if rows * text.longest > places:
-      anchors = max(places // rows, 1)
+    sources = [generator.read(prompt)[0] for prompt in asked]
+
+  # Plan the training. All texts fit into rows of this length.
+  length = max(map(len, sources))
+  if model.start_id is not None:
+    length = max(length, args.max_len)
+  elif not args.as_is:
+    length = min(length + args.max_len, model.max_positions or math.inf)
+  rows, places, anchors = args.rows, 2 * TOKENS * args.devices, 0
+  if rows is None:
+    rows = args.devices * max(TOKENS // length, 1)
+    if args.kind == 'heads':
+      rows = args.devices * HEADS_ROWS
+  if rows * length > places:
+    anchors = max(places // rows, 1)  # a batch with too many places learns at a sample of them
+  plan: Any = plan_network
+  train: Any = train_network
+  if args.kind == 'heads':
+    plan, train, settings = plan_heads, train_heads, {'heads': Medusa(), 'k': HEADS + 1}
+  else:
     loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
-    training = plan_network(work, _choose_draft(args, generator.model), loss, on, sample=0)
+    settings = {'draft': _choose_draft(args, model), 'loss': loss, 'sample': 0}
+
+  def on_text(folder: pathlib.Path, steps: int) -> dict[str, Any]:
+    """Returns the fields of `OnBase` for the texts in a folder."""
+    return {
+      'base': folders.content(args.model),
+      'data': OwnText(folder, target, args.model, rows, length, is_watched=args.kind != 'heads'),
+      'run': _plan_run(args, rows, steps),
+      'seed': args.seed,
+      'order': args.seed,
+      'mesh': MeshConfig(data=args.devices),
+    }
+
+  def clock(folder: pathlib.Path) -> float:
+    """Returns the seconds of a step on the texts in a folder."""
+    on = OnBase(**on_text(folder, STEPS))
+    return time_step(plan(work, on=on, **settings), on.run, on.mesh)
+
+  # Say so if the budget is too short, before any text is written.
+  is_planned = args.budget is not None and args.steps is None
+  if is_planned and not (work / 'texts').exists():
+    with tempfile.TemporaryDirectory() as folder:
+      stand_in = pathlib.Path(folder) / 'texts'
+      _save_stand_in(stand_in, model, rows, length)
+      print('a step is timed on texts of random words', flush=True)
+      seconds = clock(stand_in)
+      _check_budget(args, time.monotonic() - begin, seconds)
+
+  # Let the model write its texts, and hold some of them out.
+  inputs = _text_inputs(args, [prompt for _, prompt in prompts])
+
+  def choose(folder: pathlib.Path, **_: Any) -> None:
+    order = np.random.default_rng(0).permutation(len(sources)).tolist()
+    if args.as_is:
+      written = {index: sources[index] for index in order}
+    else:
+      written = _write_texts(args, generator, sources, order, inputs, out.parent, begin)
+    _save_texts(folder, model, prompts, sources, written, length)
+
+  texts = stage(work, 'texts', choose, **inputs)
+  print(f'{len(read_held_out(texts)):,} of the texts are held out', flush=True)
+
+  # Choose the number of steps, and train.
   steps = args.steps or STEPS
-  if args.budget is not None and args.steps is None:
+  if is_planned:
 
-    def count(folder: pathlib.Path) -> None:
+    def count(folder: pathlib.Path, **_: Any) -> None:
+      seconds = clock(texts)
       left = FOR_STEPS * (args.budget - (time.monotonic() - begin))
-      write_json(folder / 'steps.json', {'steps': count_steps(left, training, run, mesh)})
+      write_json(folder / 'steps.json', {'steps': max(int(left / seconds), 2)})
 
-    steps = read_json(stage(work, 'steps', count) / 'steps.json')['steps']
-  carry_out(work, training, _plan_run(args, rows, steps), args.seed, mesh)
+    folder = stage(work, 'steps', count, data=on_text(texts, STEPS)['data'])
+    steps = read_json(folder / 'steps.json')['steps']
+  trained = stage(work, 'draft', train, **settings, **on_text(texts, steps))
 
   # Write the draft, give an account of it, and remove what took much room.
   _copy_result(work, out)
   if args.kind in PUBLISHED and not published.exists():
-    publish_draft(published, fd.load_draft(out), generator.model.layers)
+    publish_draft(published, fd.load_draft(out), model.layers)
     print(f'{published} holds it as {args.kind} is published')
+  tokens = None
   if args.kind != 'heads':
-    trained = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
-    most = min(MOST, args.max_len, text.longest)  # which the model's positions allow
-    _show_account(trained, Bound(generator.model, generator.params), work, steps, text, most)
-  for folder in sorted(work.glob('states-*')):
+    draft = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
+    words = on_text(texts, steps)['data'].written_words()
+    _show_curve(draft, words, trained, steps)
+    most = min(MOST, args.max_len, length)  # which the model's positions allow
+    tokens = _show_worth(draft, Bound(model, generator.params), read_held_out(texts), most)
+  write_json(work / 'account.json', {'tokens': tokens})
+  for folder in work.glob('states-*'):
     if folder.is_symlink():
       folder.unlink()
     else:
       shutil.rmtree(folder, ignore_errors=True)
 
 
+def _save_stand_in(folder: pathlib.Path, model: Any, rows: int, length: int) -> None:
+  """Writes texts of random words. A step with them takes as long as with texts by the model."""
+  texts = []
+  for ids in np.random.default_rng(0).integers(model.vocab_size, size=(4 * rows, length)).tolist():
+    texts.append((ids, ids))
+  folder.mkdir()
+  save_texts(folder, texts, texts[:rows])
+
+
+def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> None:
+  """Prints a line if --budget leaves few steps, each of so many seconds."""
+  share = FOR_STEPS * (1 - FOR_TEXT)
+  steps = max(int(share * (args.budget - spent) / seconds), 2)
+  if steps < FEW:
+    wanted = math.ceil((spent + FEW * seconds / share) / 60)
+    print(
+      f'--budget={args.budget:g}s leaves about {steps} steps of {seconds:.2g} s after the texts, a'
+      f' draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer prompts',
+      flush=True,
+    )
+
+
+def _write_texts(
+  args: argparse.Namespace,
+  generator: fd.Generator,
+  sources: Sequence[list[int]],
+  order: Sequence[int],
+  inputs: Mapping[str, Any],
+  root: pathlib.Path,
+  begin: float,
+) -> dict[int, list[int]]:
+  """Returns what the model writes after each prompt, or has written before.
+
+  The texts are in a folder in `root`, which all trainings on them share. A budget has time for as
+  many parts as fit, and at least for one.
+
+  Args:
+    args: the flags.
+    generator: the model.
+    sources: the ids of the prompts.
+    order: of the prompts.
+    inputs: all that the texts depend on.
+    root: gets the folder.
+    begin: the time at which the command was given.
+  """
+  target = Bound(generator.model, generator.params)
+  key = key_of(generator.strategy, 0)
+  writing = Writing(
+    target, generator.strategy, args.max_len, WRITTEN, key, processors=generator.processors
+  )
+  folder, written, cut = folder_of(root, TEXTS, inputs), {}, 0
+  with exclusive(folder / 'lock'), Progress(len(order), 'text') as progress:
+    progress.note(f'texts of {len(order):,} prompts are kept in {folder}')
+    write_json(folder / 'inputs.json', plain(inputs))
+    for first in range(0, len(order), PART):
+      part, started = order[first : first + PART], time.monotonic()
+      outputs = write_part(folder, writing, [sources[index] for index in part], first)
+      for index, (ids,) in zip(part, outputs, strict=True):
+        written[index] = ids
+        cut += len(ids) == args.max_len and ids[-1] not in generator.model.eos_ids
+      progress.add(len(part))
+      progress.show(f'{cut:,} of them were cut at --max-len={args.max_len}')
+
+      # Stop if another part would take too long.
+      now = time.monotonic()
+      if args.budget is not None:
+        left = FOR_TEXT * args.budget - (now - begin)
+        if left < now - started:
+          break
+  return written
+
+
+def _save_texts(
+  folder: pathlib.Path,
+  model: Any,
+  prompts: Sequence[tuple[str, Prompt]],
+  sources: Sequence[list[int]],
+  written: Mapping[int, list[int]],
+  length: int,
+) -> None:
+  """Divides texts into those that a draft learns and those that are held out, and writes them.
+
+  Args:
+    folder: of the stage.
+    model: the model.
+    prompts: categories and prompts, as in the file.
+    sources: their ids.
+    written: what the model wrote after some of them, in a mixed order.
+    length: the most tokens of a text.
+  """
+  contents = {index: read_content(prompts[index][1]) for index in written}
+  held_out = choose_held_out(list(contents.values()), HELD_OUT)
+  learnt, watched, lines = [], [], []
+  for index, ids in written.items():
+    pair = sources[index], ids
+    if model.start_id is None:
+      text = ids
+      if ids is not sources[index]:  # a text that is taken as it is has no prompt
+        text = (_drop_start(model, sources[index]) + ids)[:length]
+      pair = text, text
+    if contents[index] not in held_out:
+      learnt.append(pair)
+      continue
+    watched.append(pair)
+    category, prompt = prompts[index]
+    kind = 'messages'
+    if isinstance(prompt, str):
+      kind = 'question' if isinstance(prompt, Question) else 'prompt'
+    record = {'category': category, kind: prompt, 'ids': sources[index]}
+    lines.append(json.dumps(record, ensure_ascii=False) + '\n')
+  if not learnt:
+    raise UserError('all texts begin alike, and are held out: give more different prompts')
+  save_texts(folder, learnt, watched)
+  write_text(folder / 'held-out.jsonl', ''.join(lines))
+
+
+def read_held_out(folder: pathlib.Path) -> list[tuple[str, list[int]]]:
+  """Returns the categories and the ids of the held-out prompts of a stage of texts."""
+  prompts = []
+  for _, record in json_lines(folder / 'held-out.jsonl'):
+    prompts.append((record['category'], record['ids']))
+  return prompts
+
+
+def _drop_start(model: Any, ids: list[int]) -> list[int]:
+  """Returns the ids of a text without its first token if the model itself puts it there."""
+  if ids[:1] == [model.config.bos_id]:
+    return ids[1:]
+  return ids
+
+
 def _copy_result(work: pathlib.Path, out: pathlib.Path) -> None:
   """Copies the draft or the heads of a finished training to their place."""
-  result = work / 'draft'
+  result = work / 'draft' / 'draft'
   if not result.is_dir():
-    result = work / 'heads'
+    result = work / 'draft' / 'heads'
   with whole_folder(out) as partial:
     shutil.copytree(result, partial, dirs_exist_ok=True)
 
@@ -359,7 +576,6 @@ def _open_model(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Gener
   return dataclasses.replace(
     generator,
     params=folder.params(as_stored=folder.dtype is None and args.dtype is None),
-    rows=WRITTEN,
     strategy=with_settings(generator.strategy, opening.pick_flags(args, SAMPLING)),
   )
 
@@ -409,17 +625,21 @@ def _plan_run(args: argparse.Namespace, rows: int, steps: int) -> RunConfig:
   )
 
 
-def _show_account(
-  draft: tuple[Any, Any], target: Bound, work: pathlib.Path, steps: int, text: OwnText, most: int
-) -> None:
-  """Prints how a draft learnt, what more steps would bring, and how it decodes held-out prompts,
-  with at most `most` tokens after each."""
+def _show_curve(draft: Any, written: np.ndarray, folder: pathlib.Path, steps: int) -> None:
+  """Prints how a draft learnt, and what more steps would bring.
+
+  Args:
+    draft: the network and its parameters.
+    written: the tokens that it was trained on.
+    folder: of the training.
+    steps: that it took.
+  """
   if 'ids' in draft[1]:
     words = np.asarray(draft[1]['ids'])
-    share = np.isin(text.written_words(), words).mean()
+    share = np.isin(written, words).mean()
     print(f'the draft guesses among {len(words):,} words, which are {share:.1%} of the texts')
   curve = {}
-  for row in read_metrics(work):
+  for row in read_metrics(folder):
     if 'eval' in row:
       curve[row['step']] = row['eval']['dev tokens a call']
   print(f'\nTokens a call on held-out texts, as a chain of {GUESSES}:')
@@ -428,16 +648,38 @@ def _show_account(
   if more is not None:
     print(f'If the curve continues, twice the steps would bring {more[0]:.2f} +- {more[1]:.2f}')
 
-  # Decode by a chain and by a tree, greedily and by sampling.
-  asked = sorted(own_texts.read_held_out(text.folder)[:MEASURED])
-  lines, categories = [], []
-  for strategy in usual_for(draft).sizes([5], [16])[:2]:
-    for temperature in (0, 1):
-      chosen = strategy
-      if temperature:
-        chosen = with_settings(strategy, {'temperature': 1.0})
-      worth = tokens_a_call(target, chosen, asked, most)
-      categories = list(worth)
-      lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
+
+def _show_worth(
+  draft: Any, target: Bound, held_out: Sequence[tuple[str, list[int]]], most: int
+) -> float:
+  """Prints how a draft decodes held-out prompts, and returns the tokens a call of a greedy chain.
+
+  If these are few, the draft is tried in no other way.
+
+  Args:
+    draft: the network and its parameters.
+    target: the model and its parameters.
+    held_out: categories and ids of prompts.
+    most: tokens after each.
+  """
+  asked = sorted(held_out[:MEASURED])
+  lines, categories, first = [], [], None
+  shapes = usual_for(draft).sizes([5], [16])[:2]
+  with Progress(2 * len(shapes) * len(asked), 'held-out prompt') as progress:
+    for strategy in shapes:
+      for temperature in (0, 1):
+        chosen = strategy
+        if temperature:
+          chosen = with_settings(strategy, {'temperature': 1.0})
+        worth = tokens_a_call(target, chosen, asked, most)
+        progress.add(len(asked))
+        progress.show(f'{label(strategy)}, temperature {temperature}')
+        categories = list(worth)
+        lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
+        if first is None:
+          first = worth['all']
+        if first < LEAST:
+          return first
   print('\nTokens a call as it decodes them, by category:')
   print(columns([['', 'temperature', *categories], *lines]))
+  return first or 0.0

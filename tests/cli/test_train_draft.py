@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.cli import own_texts, train_draft
+from fastdec.cli import opening, train_draft
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.struct import Bound
+from fastdec.training import run, written
+from fastdec.training.drafts import kept, trainer
 
 
 @pytest.mark.wide('heads')
@@ -19,34 +21,87 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   out = tmp_path / 'draft'
   words = ('train-draft', '--model', translator, '--prompts', prompts, '--out', out)
   words += (f'--kind={kind}', '--steps=2', '--rows=2', '--max-len=8', '--no-tune')
+  monkeypatch.setattr(train_draft, 'PART', 4)
+  monkeypatch.setattr(train_draft, 'LEAST', 0)
   stopped = lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
   with monkeypatch.context() as patch:  # after some texts
-    append = own_texts.append
-    patch.setattr(own_texts, 'append', lambda *args: stopped(append(*args)))
+    write_part, parts = written.write_part, []
+    patch.setattr(
+      train_draft,
+      'write_part',
+      lambda *args: parts.append(args) or (write_part if len(parts) < 2 else stopped)(*args),
+    )
     assert fastdec(*words).code == 130
   with monkeypatch.context() as patch:  # before the training
-    patch.setattr(train_draft, 'carry_out', stopped)
+    patch.setattr(trainer, 'carry_out', stopped)
     assert fastdec(*words).code == 130 and not out.exists()
-  (texts,) = tmp_path.glob('train-draft-text-*/texts.jsonl')
-  indices = [json.loads(line)['index'] for line in texts.read_text().splitlines()]
-  assert sorted(indices) == list(range(6))  # none was written twice
-  monkeypatch.setattr(own_texts, 'decode_list', lambda *args, **kw: pytest.fail('written again'))
+  files = sorted(tmp_path.glob('train-draft-text-*/*.jsonl'))
+  assert [len(file.read_text().splitlines()) for file in files] == [4, 2]  # of 6 prompts
+  monkeypatch.setattr(written, 'decode_list', lambda *args, **kw: pytest.fail('written again'))
   changed = fastdec(*words, '--seed=1', '--steps=3').mistake
   assert 'was made with other settings (steps, seed): give another --out' in changed
   ended = fastdec(*words)
   assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
   before = [(file, file.read_bytes()) for file in sorted(out.iterdir())]
   with monkeypatch.context() as patch:
-    patch.setattr(train_draft, 'carry_out', stopped)
+    patch.setattr(trainer, 'carry_out', stopped)
     assert fastdec(*words).out == f'{out} is done already: use it by {ended.out.split()[-1]}\n'
     assert fastdec(*words, '--steps=3', f'--out={tmp_path}/other').code == 130
   assert before == [(file, file.read_bytes()) for file in sorted(out.iterdir())]
   flag = 'heads' if kind == 'heads' else 'draft'
-  written = fastdec(
+  drafted = fastdec(
     'generate', '--model', translator, f'--{flag}', out, '--prompt=a dog', '--max-len=8', '--plain'
   )
   greedy = fastdec('generate', '--model', translator, '--prompt=a dog', '--max-len=8', '--plain')
-  assert written.code == 0 and written.out == greedy.out, written.err
+  assert drafted.code == 0 and drafted.out == greedy.out, drafted.err
+
+
+def stop_at(patch, module, name, number):
+  """Interrupts a command before the call of this number to a function."""
+  calls, function = [], getattr(module, name)
+
+  def call(*args, **settings):
+    calls.append(args)
+    if len(calls) == number:
+      raise KeyboardInterrupt
+    return function(*args, **settings)
+
+  patch.setattr(module, name, call)
+
+
+def test_stopped_anywhere_next_to_other_commands_a_training_ends_alike(
+  talker, fastdec, tmp_path, monkeypatch
+):
+  """All commands in a folder share the model's texts. Those with a budget take only some, and the
+  states of other texts are others."""
+  prompts = tmp_path / 'prompts.txt'
+  prompts.write_text(''.join(f'A {one} {other}\n' for one in ('man', 'dog') for other in 'abcde'))
+  for name, number in {'PART': 4, 'FOR_TEXT': 0, 'FOR_STEPS': 1e-9}.items():
+    monkeypatch.setattr(train_draft, name, number)
+
+  def train(folder, out, *words, stop=None):
+    with monkeypatch.context() as patch:
+      if stop is not None:
+        stop_at(patch, *stop)
+      flags = ('--model', talker, '--prompts', prompts, f'--out={tmp_path}/{folder}/{out}')
+      flags += ('--max-len=6', '--rows=2', '--words=12', '--no-tune', *words)
+      ended = fastdec('train-draft', *flags)
+      assert ended.code == (0 if stop is None else 130), ended.err
+
+  def read(folder):
+    files = sorted((tmp_path / folder).glob('*.safetensors'))
+    assert files
+    return [file.read_bytes() for file in files]
+
+  train('whole', 'all', '--steps=2')
+  train('whole', 'few', '--budget=9m')
+  train('stopped', 'all', '--steps=2', stop=(train_draft, 'write_part', 3))
+  train('stopped', 'few', '--budget=9m', stop=(trainer, 'carry_out', 1))
+  train('stopped', 'all', '--steps=2', stop=(kept, 'write_json', 3))
+  train('stopped', 'few', '--budget=9m')
+  train('stopped', 'all', '--steps=2', stop=(run, 'average_checkpoints', 1))
+  train('stopped', 'all', '--steps=2')
+  assert read('stopped/all') == read('whole/all') != read('stopped/few') == read('whole/few')
 
 
 @pytest.mark.parametrize('words, message', [
@@ -76,17 +131,19 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
   records = {'messages': chat}, {'prompt': 'A man'}
   (tmp_path / 'texts').write_text('\n'.join(map(json.dumps, records)))
   seen = []
-  read = own_texts.read_as_is
-  monkeypatch.setattr(own_texts, 'read_as_is', lambda *args: seen.append(read(*args)) or stop())
 
-  def stop():
+  def stop(folder, *texts):
+    for part in texts:
+      seen.extend(part)
     raise fd.UserError('that is enough')
+
+  monkeypatch.setattr(train_draft, 'save_texts', stop)
 
   words = ('--model', talker, '--prompts', tmp_path / 'texts', f'--out={tmp_path}/draft', '--as-is')
   assert fastdec('train-draft', *words).mistake == 'that is enough\n'
   tokenizer, (end, *_) = fd.load_tokenizer(talker), fd.load(talker)[0].eos_ids
   ids = [*tokenizer.encode_chat(chat, add_generation_prompt=False), end]
-  assert seen[0][0][:2] == (ids, ids)
+  assert (ids, ids) in seen and len(seen) == 2
 
 
 @pytest.mark.wide('eagle')
@@ -98,16 +155,15 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   (tmp_path / 'asked.jsonl').write_text('\n'.join(map(json.dumps, questions)))
   flags = ('--model', talker, '--prompts', tmp_path / 'asked.jsonl', '--max-len=6', '--words=12')
   flags += ('--rows=2', '--loss=ce', '--temperature=1', f'--kind={kind}')
-  monkeypatch.setattr(own_texts, 'FIRST', 1)
-  monkeypatch.setattr(train_draft, 'WRITTEN', 4)
-  monkeypatch.setattr(own_texts, 'HELD_OUT', 2)
-  monkeypatch.setattr(train_draft, 'FOR_TEXT', 0)  # no time but for the first poolful
-  monkeypatch.setattr(train_draft, 'FOR_STEPS', 0)
+  monkeypatch.setattr(train_draft, 'PART', 4)
+  monkeypatch.setattr(train_draft, 'HELD_OUT', 2)
+  monkeypatch.setattr(train_draft, 'FOR_TEXT', 0)  # no time but for the first part
+  monkeypatch.setattr(train_draft, 'FOR_STEPS', 1e-9)
   asked = []
 
   def worth(target, strategy, prompts, most):
     asked.append((strategy.drafts_trees, getattr(strategy.sampling, 'temperature', None), prompts))
-    return {'all': 1.5}
+    return {'all': 1.04 if kind == 'dflash' else 1.5}
 
   monkeypatch.setattr(train_draft, 'tokens_a_call', worth)
   words = ('train-draft', *flags, f'--out={tmp_path}/draft', '--budget=9m')
@@ -115,36 +171,53 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   monkeypatch.setattr(train_draft.os, 'execv', lambda program, words: tuning.extend(words[3:]))
   with monkeypatch.context() as patch:  # it continues with the texts that were planned
     patch.setattr(
-      train_draft, 'carry_out', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
+      trainer, 'carry_out', lambda *args, **kw: (_ for _ in ()).throw(KeyboardInterrupt)
     )
-    assert fastdec(*words).code == 130
-  monkeypatch.setattr(own_texts, '_write_part', lambda *args: pytest.fail('written again'))
+    begun = fastdec(*words)
+    assert begun.code == 130 and '540s leaves about 2 steps of ' in begun.out
+    assert begun.out.index('leaves about 2') < begun.out.index('texts of 8 prompts are kept in')
+  monkeypatch.setattr(train_draft, 'write_part', lambda *args: pytest.fail('written again'))
   ended = fastdec(*words)
   assert ended.code == 0, ended.err
   work = tmp_path / 'draft.training'
   assert json.loads((work / 'steps' / 'steps.json').read_text()) == {'steps': 2}
+  lines = (work / 'texts' / 'held-out.jsonl').read_text().splitlines()
+  (prompt,) = {json.loads(line)['prompt'] for line in lines}  # wherever it is
+  ids = fd.load_tokenizer(talker).encode(prompt)
   learnt, held_out = (
     TokenPairs.load(work / 'texts' / f'{part}.npy') for part in ('learnt', 'held-out')
   )
-  assert (len(learnt), len(held_out)) == (2, 2)  # the first poolful
-  assert 'step 1: ' in ended.out and ended.out.count('1.50') == len(asked) >= 4
-  assert {is_tree for is_tree, *_ in asked} == {True, False} and len(asked[0][2]) == 2
-  assert {category for category, _ in asked[0][2]} <= {'man', 'dog'}
-  assert not list(work.glob('states*'))
+  assert len(learnt) + len(held_out) == 4 and len(held_out) == len(lines)  # the first part
+  begins = lambda pairs: {tuple(pairs.target[i][: len(ids)].tolist()) for i in range(len(pairs))}
+  assert begins(held_out) == {tuple(ids)} and tuple(ids) not in begins(learnt)
   module, params = fd.load_draft(tmp_path / 'draft')
-  assert module.words == (None if kind == 'dflash' else 12)
+  assert module.words == (None if kind == 'dflash' else 12) and not list(work.glob('states*'))
+  assert 'step 1: ' in ended.out
+  if kind == 'dflash':  # it brings too little to be tried in other ways
+    end = f'{tmp_path}/draft is not worth using yet, with 1.04 tokens a call on held-out prompts: '
+    assert ended.out.splitlines()[-1].startswith(end) and (len(asked), tuning) == (1, [])
+    return
+  assert ended.out.count('1.50') == len(asked) >= 4
+  assert {is_tree for is_tree, *_ in asked} == {True, False} and len(asked[0][2]) == len(held_out)
+  assert {category for category, _ in asked[0][2]} <= {'man', 'dog'}
   assert f'{tmp_path}/draft' in ended.out and tuning[0] == 'tune'
+  assert f'--prompts={work}/texts/held-out.jsonl' in tuning and '--max-len=6' in tuning
   if kind != 'eagle':
     again = fd.load_draft(tmp_path / 'draft.published')[1]
     del params['warmth']
     jax.tree.map(np.testing.assert_array_equal, again, params)
     return
 
-  # Its last act is a command that finds out whether the draft pays.
+  # Its last act is a command that finds out whether the draft pays on the prompts held out.
   monkeypatch.undo()
-  ended = fastdec(*tuning, '--budget=9s', '--max-len=6')
-  assert ended.code == 0 and 'Eagle(' in ended.out, ended.err
-  assert (tmp_path / 'draft.tuned.json').is_file()
+  tuned = []
+
+  def opened(model, dtype, prompts, *_, template):
+    tuned.extend(prompts)
+    raise fd.UserError('that is enough')
+
+  monkeypatch.setattr(opening, 'open_without_weights', opened)
+  assert fastdec(*tuning).err.endswith('that is enough\n') and set(tuned) == {prompt}
 
   # A training continues with that draft, whose words stay.
   target = Bound(*fd.load(talker))

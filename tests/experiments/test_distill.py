@@ -14,13 +14,12 @@ import pytest
 
 import fastdec as fd
 from configs import wmt14
-from experiments.lab import own as own_text
 from experiments.lab.config import to_dataclass
 from experiments.stern2018.text import Translation
 from fastdec import files, folders
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.training import run as training
-from fastdec.training import stage
+from fastdec.training import stage, written
 from tests.experiments.conftest import run, with_settings
 from tests.experiments.test_mistakes import start
 
@@ -232,7 +231,7 @@ def stopping(launch, monkeypatch):
         raise stage.OutOfTime
 
     with monkeypatch.context() as patched:
-      patched.setattr(own_text, 'seconds_left', seconds_left)
+      patched.setattr(written, 'check_budget', seconds_left)
       return launch('distill', *command)
 
   return stopping
@@ -246,7 +245,7 @@ def test_killed_it_continues_and_yields_the_same_bytes(whole, words, launch, tmp
       process.kill()
       break
   process.wait()
-  done = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out' / 'parts').glob('*.jsonl')}
+  done = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out' / 'parts').rglob('*.jsonl')}
   assert 2 <= len(done) < PARTS and is_stopped(tmp_path / 'out')
   assert launch('distill', *words()).code == 0
   assert result(tmp_path / 'out') == result(whole)
@@ -266,7 +265,7 @@ def test_a_budget_stops_between_parts_and_drawn_outputs_are_the_same_by_seed(
   assert launch('distill', *words('whole')).code == 0
   shown = stopping(2, *words('stopped')).out
   assert shown.splitlines()[-1] == f'Out of budget: the same command continues in {stopped}'
-  assert is_stopped(stopped) and len(list((stopped / 'parts').glob('*.jsonl'))) == 2
+  assert is_stopped(stopped) and len(list((stopped / 'parts').rglob('*.jsonl'))) == 2
   for name, seed in (('stopped', 0), ('other', 1)):
     assert launch('distill', *words(name, seed)).code == 0
   assert result(stopped) == result(whole) and lines_of(tmp_path / 'other') != lines_of(whole)
@@ -309,14 +308,14 @@ def test_a_full_disk_is_a_sentence_and_the_command_continues_later(
   sync = os.fsync
 
   def full(file):
-    if 'train-00003.jsonl' in os.readlink(f'/proc/self/fd/{file}'):
+    if 'train/0000060-' in os.readlink(f'/proc/self/fd/{file}'):
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     sync(file)
 
   with monkeypatch.context() as patched:
     patched.setattr(files.os, 'fsync', full)
     ended = launch('distill', *words())
-  assert ended.code == 2 and '00003.jsonl (No space left on device): make room' in ended.err
+  assert ended.code == 2 and '.jsonl (No space left on device): make room' in ended.err
   assert not list((tmp_path / 'out').rglob('*.partial'))
   assert len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3
   assert launch('distill', *words()).code == 0

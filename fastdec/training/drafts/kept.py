@@ -4,13 +4,14 @@ A draft reads its texts several times, and the target says the same each time: c
 would cost more than the draft's own training.
 
   numbers = number_tokens(tokens)
-  make = functools.partial(keep_states, target=target, numbers=numbers,
-                           batches=PackedSource(tokens, rows, length, 0, numbers))
-  kept = open_states(stage(root, 'states', make, taps=taps))
+  keep_states(folder, target=target, taps=taps, numbers=numbers,
+              batches=PackedSource(tokens, rows, length, 0, numbers))
+  kept = open_states(folder)
   batches = PackedSource(tokens, rows, length, seed, kept)
   lesson = read_batch(batch, target, taps)     # with a step's states
 
-A file has a row for each token: the hidden state and the taps, in bfloat16.
+The folder is a stage, whose inputs are the content of the texts and of the target, the taps and the
+sizes of the batches. A file has a row for each token: the hidden state and the taps, in bfloat16.
 """
 
 import pathlib
@@ -29,10 +30,12 @@ from fastdec.heads.lesson import Lesson
 from fastdec.models.taps import Features, Taps
 from fastdec.struct import Bound
 from fastdec.training.losses import Batch
+from fastdec.training.progress import Progress
 
 Kept = Mapping[str, np.ndarray]  # by side, of each of its tokens
 SIDES = 'target', 'source'
 MOST = 0.5  # of the free disk
+SHOWN = 10  # batches from line to line
 RECORD = 'progress.json'  # sizes of the files, and the number of batches that they have
 
 
@@ -83,15 +86,20 @@ def keep_states(
   files, progress = _map_files(folder, 'r+'), read_json(record)
   if not files:
     return
-  for index in range(progress['batches'], batches.batches_per_epoch):
-    batch = batches[index]
-    plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}
-    states = read(target.params, plain)
-    for side, file in files.items():
-      is_real = batch[f'{side}_segment'] != 0
-      file[batch[f'{side}_kept'][is_real]] = np.asarray(states[side])[is_real]
-      file.flush()
-    write_json(record, progress | {'batches': index + 1})
+  total, done = batches.batches_per_epoch, progress['batches']
+  with Progress(total, 'part', done) as bar:
+    for index in range(done, total):
+      batch = batches[index]
+      plain = {name: value for name, value in batch.items() if not name.endswith('_kept')}
+      states = read(target.params, plain)
+      for side, file in files.items():
+        is_real = batch[f'{side}_segment'] != 0
+        file[batch[f'{side}_kept'][is_real]] = np.asarray(states[side])[is_real]
+        file.flush()
+      write_json(record, progress | {'batches': index + 1})
+      bar.add()
+      if not (index + 1 - done) % SHOWN or index + 1 == total:
+        bar.show("the model's states")
 
 
 def open_states(folder: pathlib.Path) -> Kept | None:

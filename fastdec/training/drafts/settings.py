@@ -177,6 +177,11 @@ class TrainedDraft:
   folder: str
   depth: Count  # guesses for which it is evaluated and calibrated
 
+  @property
+  def key(self) -> dict[str, Any]:
+    """What counts in a stage's name."""
+    return {'is': type(self).__name__, 'draft': draft_content(self.folder), 'depth': self.depth}
+
   def begin(self, target: Bound, key: Array, written: Words) -> Bound:
     """Returns the stored network; see `NetworkConfig.begin`."""
     draft = Bound(*read_trained(self.folder))

@@ -8,7 +8,7 @@ how they read the base, so they hand over `data`, whose `open()` returns the mat
   written_words()                  all tokens of the training text
   train_batches(rows, order)       endless packed batches
   draft_batches(), dev_batches()   held-out batches, on which networks and heads are evaluated
-  with_states(folder, base, taps)  the material, perhaps with the base's states kept in the folder
+  with_states(base, taps)          the material, perhaps with the base's states, kept on the disk
   save(folder, base, heads)        writes the base, with heads on it
 """
 
@@ -58,7 +58,13 @@ class OnBase:
 
 
 def train_network(
-  folder: pathlib.Path, *, draft: Any, loss: DraftLoss, p1_share: float = 0.0, **on_base: Any
+  folder: pathlib.Path,
+  *,
+  draft: Any,
+  loss: DraftLoss,
+  p1_share: float = 0.0,
+  sample: int = SAMPLE,
+  **on_base: Any,
 ) -> None:
   """Trains a draft network on a finished base, and calibrates it.
 
@@ -67,10 +73,12 @@ def train_network(
     draft: settings of the network (`drafts.settings`).
     loss: of a place in the text.
     p1_share: share of the loss that is the base's own; 0: the base stays as it is.
+    sample: batches of the training text on which the network is evaluated too.
     on_base: the fields of `OnBase`.
   """
   on = OnBase(**on_base)
-  carry_out(folder, plan_network(folder, draft, loss, on, p1_share), on.run, on.seed, on.mesh)
+  training = plan_network(folder, draft, loss, on, p1_share, sample)
+  carry_out(folder, training, on.run, on.seed, on.mesh)
 
 
 def plan_network(
@@ -84,9 +92,8 @@ def plan_network(
   """Returns the training of `train_network`.
 
   Args:
-    folder, draft, loss, p1_share: see there.
+    folder, draft, loss, p1_share, sample: see there.
     on: base, data and settings.
-    sample: batches of the training text on which the network is evaluated too.
   """
   # Read the base, and make the network that training begins with.
   material = on.data.open()
@@ -94,7 +101,7 @@ def plan_network(
   key = jax.random.fold_in(jax.random.key(on.seed), 1)
   start = draft.begin(target, key, material.written_words())
   module, fixed = start.module, split(start.params)[1]
-  material = material.with_states(folder, target, module.taps)
+  material = material.with_states(target, module.taps)
   batches = material.train_batches(on.run.rows, on.order)
   samples = {'dev': material.draft_batches()}
   if sample:

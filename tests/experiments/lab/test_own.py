@@ -13,6 +13,7 @@ from experiments.lab.text import TextConfig, check_author, check_written, prompt
 from fastdec import folders
 from fastdec.data.text.corpus import TextData, load_pairs
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.training import written as training_written
 from fastdec.training.stage import OutOfTime
 
 PROMPT, MAX_LEN = 4, 5
@@ -69,6 +70,10 @@ def test_what_is_written_is_what_greedy_decoding_writes(written, tmp_path):
     ids = ids_of(tmp_path, split)
     if task == 'lm':
       prompts = prompts_of(text, split, PROMPT, module.config.bos_id)
+      if split == 'dev':  # without what the draft learns
+        learnt = prompts_of(text, 'train', PROMPT, module.config.bos_id).tolist()
+        prompts = prompts[[prompt not in learnt for prompt in prompts.tolist()]]
+        assert 0 < len(prompts) < 60
       assert len(ids) == len(prompts) and ids.source.tokens.tolist() == ids.target.tokens.tolist()
     for i in range(0, len(ids), 1 + len(ids) // 8):
       prompt, length = (prompts[i], MAX_LEN) if task == 'lm' else (ids.source[i], 6)
@@ -92,7 +97,7 @@ def test_stopped_anywhere_it_continues_and_yields_the_same_bytes(written, tmp_pa
     if len(begun) in (3, 6):
       raise OutOfTime
 
-  monkeypatch.setattr(own, 'seconds_left', stop_before_the_third_part)
+  monkeypatch.setattr(training_written, 'check_budget', stop_before_the_third_part)
   for _ in range(2):
     with pytest.raises(OutOfTime):
       write(tmp_path / 'stopped')
