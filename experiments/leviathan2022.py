@@ -26,7 +26,7 @@ from fastdec import folders
 from fastdec.decoding import theory
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
-from fastdec.evaluation.calls import draft_calls, whole_calls, wide_calls
+from fastdec.evaluation.calls import draft_calls, repeat_calls, wide_calls
 from fastdec.fields import Between
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -193,7 +193,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   # Time whole texts in turn with the parts in the formulas, each with its number in a text.
   target, before, after = bench.target, comparison.state(plain), comparison.state(strategy)
   calls = {
-    'one call': (whole_calls(target, plain, before), theirs.steps),
+    'one call': (functools.partial(repeat_calls, target, plain, before), theirs.steps),
     'wide calls': (wide_calls(target, strategy, after, gamma + 1), ours.steps),
     'drafts': (draft_calls(target, strategy, after), ours.steps),
   }

@@ -43,6 +43,7 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.folders.pools import load_pool, save_pool
   from fastdec.heads.ngram_pool import NGramPool, build_pool
   from fastdec.heads.shortlist import shortlist
+  from fastdec.hub.medusa import save_heads
   from fastdec.hub.published import publish_draft
   from fastdec.kernels.packed import pack
   from fastdec.kernels.quantized import quantize
@@ -51,7 +52,7 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.models.ensemble import Ensemble
   from fastdec.text.generated import Generated
   from fastdec.text.generator import Generator
-  from fastdec.text.load import load, load_draft, load_heads, load_tokenizer, load_tuned, save_heads
+  from fastdec.text.load import load, load_draft, load_heads, load_tokenizer, load_tuned
   from fastdec.text.trace import Trace, replay, trace
   from fastdec.tuning.tune import tune
   from fastdec.tuning.tuned import Tuned

@@ -20,8 +20,8 @@ of prompts at once; give the folder that it drafts with too.
 In float32, exact strategies write greedy decoding's text, except at near ties; in bfloat16 and int8
 not always. docs/own/exact.md has the figures.
 
---logprobs=3 lists each token with its log-probability by the model's own law, and the 3 likeliest
-tokens at its place.
+--logprobs=3 lists each token with its log-probability by the model's own distribution, and the 3
+likeliest tokens at its place.
 
 --regex and --json-schema bind the text to a form (fd.Constraint); --strategy=forced drafts the
 tokens that the form leaves no choice about.
@@ -33,7 +33,7 @@ be packed by gzip, bzip2 or xz. If the model has a chat template, messages, turn
 wrapped in it, and with --chat other texts too.
 
 --trace=FILE decodes once more, one prompt after another, and records what each call guessed, the
-likeliest tokens of the model's laws, and what was accepted. fd.replay computes from it what another
+model's likeliest tokens, and what was accepted. fd.replay computes from it what another
 strategy would have done (docs/own/simulate.md).
 
 Each prompt of a file yields a JSON line as it ends: {"index": 0, "prompt": ..., "text": ...,
@@ -174,8 +174,17 @@ def _load(args: Namespace, prompts: Sequence[Any]) -> fd.Generator:
   pool = None
   if args.pool is not None:
     pool = fd.load_pool(args.pool)
-  generator = opening.with_pool(opening.load(args), pool)
-  return dataclasses.replace(generator, constraint=constraint)
+  generator = dataclasses.replace(opening.load(args), constraint=constraint)
+  if pool is None:
+    return generator
+
+  # The strategy guesses the n-grams of the pool too.
+  pool.check(generator.model.vocab_size)
+  if not hasattr(generator.strategy, 'with_pool'):
+    raise UserError(
+      '--pool needs a strategy that drafts from text: give --strategy=lookahead or prompt_lookup'
+    )
+  return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
 
 
 def _trace(

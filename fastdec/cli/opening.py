@@ -369,18 +369,6 @@ def _check_settings(strategy: str, sampling: dict[str, Any]) -> None:
   with_settings(without_part, sampling)
 
 
-def with_pool(generator: fd.Generator, pool: fd.NGramPool | None) -> fd.Generator:
-  """Returns a generator that also guesses the n-grams of a pool."""
-  if pool is None:
-    return generator
-  pool.check(generator.model.vocab_size)
-  if not hasattr(generator.strategy, 'with_pool'):
-    raise UserError(
-      '--pool needs a strategy that drafts from text: give --strategy=lookahead or prompt_lookup'
-    )
-  return dataclasses.replace(generator, strategy=generator.strategy.with_pool(pool))
-
-
 def restrict_cores(args: argparse.Namespace, texts: int | None = None) -> int:
   """Restricts the process to as many cores as suit the model, before JAX counts them.
 

@@ -42,7 +42,7 @@ from fastdec.folders import draft_content
 from fastdec.terminal import plain_console
 from fastdec.text.generator import blocks_by_calls, key_of
 from fastdec.text.load import is_draft, is_tuned, open_folder
-from fastdec.text.reader import Reader, StopReader
+from fastdec.text.reader import StopReader
 from fastdec.training.progress import Progress
 from fastdec.training.stage import check_same
 
@@ -188,7 +188,7 @@ def write(
       decoded, rows = jax.device_get(finished.decoded.checked()), []
       for row, place in enumerate(finished.indices):
         index, context = todo[int(place)], contexts[int(place)]
-        reader = StopReader(Reader(generator.tokenizer, context), stops, with_special=True)
+        reader = StopReader(generator.tokenizer, context, stops)
         rows.append(_describe(generator, index, prompts[index], decoded, row, reader))
       with explained('write', path, 'make room, and give the same command'):
         add(path, *rows)

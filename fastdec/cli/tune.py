@@ -10,7 +10,7 @@ fastest one that keeps --promise:
 
   exact     the output is the model's own greedy output (the default), as far as rounding lets it
             be the same text: docs/own/exact.md
-  law       tokens have the law of sampling at --temperature (the default if that is above 0)
+  law       tokens are distributed as by sampling at --temperature (the default if that is above 0)
   relaxed   the output may differ: top-n and typical acceptance of heads take part too
 
 Plain decoding, one token a call, takes part too. It is kept unless something is faster beyond

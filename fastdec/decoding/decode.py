@@ -51,8 +51,8 @@ def decode(
       decodes by.
     constraint: the texts that may be written, as `fd.Constraint.regex` makes it.
     logprobs: n > 0 also returns each token's log-probability and the n likeliest tokens of its
-      place. They are of the model's own law, before processors and temperature, as in `fd.score`.
-      The text of a beam search is read again for them.
+      place. They are of the model's own distribution, before processors and temperature, as in
+      `fd.score`. The text of a beam search is read again for them.
 
   Raises:
     UserError: inputs of the wrong shape, prompts beyond the model's positions, max_len < 1, rows

@@ -86,7 +86,7 @@ class ForcingLaw(Law, Protocol):
 
   forced: Int[Array, ' states']  # the token that must follow in each state, or -1
 
-  def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
+  def next_state(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
     """Returns the state after one more token."""
     ...
 

@@ -72,7 +72,7 @@ LOGPROB_FIELDS = ('logprobs', 'top_logprobs', 'top_ids')  # fields of `Decoded`
 
 
 class Noted(int):
-  """A token's id that knows its log-probability, by the model's own law.
+  """A token's id that knows its log-probability, by the model's own distribution.
 
   Attributes:
     logprob: of the token.
@@ -105,8 +105,8 @@ class Decoded:
   scores: Float[Array | np.ndarray, ' b'] | None = None
   nbest_tokens: Int[Array | np.ndarray, 'b w t'] | None = None  # beams: the w best, best first
   nbest_scores: Float[Array | np.ndarray, 'b w'] | None = None
-  # With `logprobs`: of each token by the model's own law (`score`), and the n likeliest tokens
-  # of its place; 0 after the end
+  # With `logprobs`: of each token by the model's own distribution (`score`), and the n likeliest
+  # tokens of its place; 0 after the end
   logprobs: Float[Array | np.ndarray, 'b t'] | None = None
   top_logprobs: Float[Array | np.ndarray, 'b t n'] | None = None
   top_ids: Int[Array | np.ndarray, 'b t n'] | None = None

@@ -37,7 +37,7 @@ def betas(
     target, draft: (model, params); a draft without an encoder sees only the text.
     inputs: as in `decode`, prompts of one length.
     texts: the target's output.
-    temperature: of both laws; 0 compares their most likely words.
+    temperature: of both distributions; 0 compares their most likely words.
   """
   prompt = make_prompt(target[0], inputs, None, None)
   betas_bt = _betas(

@@ -38,11 +38,11 @@ DECODER = ('decoder', 'layer', 'norm')  # beginnings of the names of parameters 
 class FreeDraft:
   """A drafter whose guesses cost nothing and are never right.
 
-  With `has_law` it claims the uniform law for them.
+  With `has_probs` it claims that they are drawn from the uniform distribution.
   """
 
   topology: Topology = struct.static()
-  has_law: bool = struct.static(default=False)
+  has_probs: bool = struct.static(default=False)
 
   @property
   def nodes(self) -> int:
@@ -56,10 +56,10 @@ class FreeDraft:
   ) -> tuple[Draft, tuple[()]]:
     words = target.module.vocab_size
     guesses = (root[:, None] + 17 * jnp.arange(self.nodes, dtype=root.dtype)[None]) % words
-    law = None
-    if self.has_law:
-      law = jnp.full((*guesses.shape, words), 1 / words)
-    return Draft(guesses, self.topology, law), state
+    probs = None
+    if self.has_probs:
+      probs = jnp.full((*guesses.shape, words), 1 / words)
+    return Draft(guesses, self.topology, probs), state
 
   def observe(self, target: Bound, state: tuple[()], step: Any) -> tuple[()]:
     return state
@@ -182,16 +182,11 @@ def wide_calls(
   target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int
 ) -> Callable[[int], Any]:
   """Returns a function of a number of calls on `nodes` tokens, judged by the strategy's rule."""
-  drafter = FreeDraft(Topology.chain(nodes), has_law=isinstance(strategy.effective_rule, Warped))
+  drafter = FreeDraft(Topology.chain(nodes), has_probs=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
   return lambda calls: repeat_calls(
     target, Drafted(drafter, strategy.effective_rule), without_draft, calls
   )
-
-
-def whole_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:
-  """Returns a function of a number of the strategy's steps: draft, call the target, judge."""
-  return lambda calls: repeat_calls(target, strategy, state, calls)
 
 
 def draft_calls(target: Bound, strategy: LoopStrategy, state: DecodeState) -> Callable[[int], Any]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastdec.decoding.decode import decode
+from fastdec.decoding.inputs import pad_ids
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.methods.heads import Medusa
 from fastdec.decoding.protocol import Decoded
@@ -27,7 +28,7 @@ from fastdec.evaluation.tree_growth import (
 from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Token, read, value_of
 from fastdec.files import read_json, whole_file
-from fastdec.models.api import source_pad
+from fastdec.models.api import source_pad, source_words
 from fastdec.struct import Bound
 
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # numbers of nodes to time
@@ -199,17 +200,13 @@ def _texts(
   The last batch repeats its last prompt to be full; its texts there have length 0.
   """
   model, params = target
-  width, rows = max(map(len, prompts)), min(rows, len(prompts))
+  padded, _ = pad_ids('prompts', prompts, source_words(model), source_pad(model))
+  all_lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+  rows = min(rows, len(prompts))
   for start in range(0, len(prompts), rows):
-    batch = prompts[start : start + rows]
-    inputs = np.full((rows, width), source_pad(model), np.int32)
-    lengths: np.ndarray | None = np.zeros(rows, np.int32)
-    for row in range(rows):
-      prompt = batch[min(row, len(batch) - 1)]
-      inputs[row, : len(prompt)] = prompt
-      lengths[row] = len(prompt)
-    if model.start_id is not None:
-      lengths = None
-    texts = decode(model, params, inputs, Greedy(), lengths, max_len=max_len).checked()
-    kept = jnp.where(jnp.arange(rows) < len(batch), texts.lengths, 0)
-    yield inputs, lengths, dataclasses.replace(texts, lengths=kept)
+    places = start + np.arange(rows)
+    batch = places.clip(max=len(prompts) - 1)
+    lengths = None if model.start_id is not None else all_lengths[batch]
+    texts = decode(model, params, padded[batch], Greedy(), lengths, max_len=max_len).checked()
+    kept = jnp.where(places < len(prompts), texts.lengths, 0)
+    yield padded[batch], lengths, dataclasses.replace(texts, lengths=kept)

@@ -4,7 +4,7 @@
   model.safetensors    parameters, named by their path: network/tower/layer_0/q/kernel
                        (perhaps `warmth`)
 
-A training run has such a folder, `draft`, beside its `model`. Published drafts are read by
+A training run has such a folder, `draft`, next to its `model`. Published drafts are read by
 `hub.drafts`.
 """
 
@@ -24,7 +24,14 @@ from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.files import place, read_json, whole_folder
 from fastdec.folders.folder import PathLike, find_folder, hash_content, split_dtype
-from fastdec.folders.native import check_ids, check_sizes, family_of, read_settings, with_shapes
+from fastdec.folders.native import (
+  check_ids,
+  check_sizes,
+  describe_part,
+  family_of,
+  read_settings,
+  with_shapes,
+)
 from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
@@ -104,35 +111,16 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   """
   folder = place(folder)
   module, params = struct.bound(draft, 'draft')
-  kind = _type_name(DRAFTS, module)
-  if kind is None:
-    raise UserError(
-      f'{type(module).__name__} is no draft network: give an EagleNetwork or a BlockNetwork'
-    )
-  layers_kind = _type_name(LAYERS, module.layers)
-  if layers_kind is None:
-    known = ', '.join(cls.__name__ for cls in LAYERS.values())
-    raise UserError(
-      f"a draft with layers of {type(module.layers).__name__} has no file's form: known are {known}"
-    )
+  settings = describe_part(DRAFTS, module)
+  settings['layers'] = describe_part(LAYERS, module.layers)
   if not is_replaceable(folder):
     raise UserError(
-      f'{folder} is there already, and holds no draft of ours alone: give a new folder'
+      f'{folder} is there already, and holds more than a draft of ours: give a new folder'
     )
-  settings = {'type': kind, **dataclasses.asdict(module)}
-  settings['layers'] = {'type': layers_kind, **settings['layers']}
   config = {'format': 'fastdec', 'draft': settings}
   with whole_folder(folder) as partial:
     write(partial / FILE, params)
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
-
-
-def _type_name(types: Mapping[str, type], value: Any) -> str | None:
-  """Returns the name of a value's type in config.json; None if it has none."""
-  for name, cls in types.items():
-    if type(value) is cls:
-      return name
-  return None
 
 
 def is_replaceable(folder: pathlib.Path) -> bool:

@@ -127,13 +127,10 @@ def save(
   folder = place(path)
   if isinstance(model, Transformed):
     heads, model, params = (model.heads, params['heads']), model.model, params['model']
-  config = {
-    'format': 'fastdec',
-    'model': _config_part(MODELS, model, getattr(model, 'config', None)),
-  }
+  config = {'format': 'fastdec', 'model': describe_part(MODELS, model)}
   if heads is not None:
     heads = struct.bound(heads, 'heads')
-    config['heads'] = _config_part(HEADS, heads.module, heads.module)
+    config['heads'] = describe_part(HEADS, heads.module)
   if not _is_ours(folder):
     raise UserError(f'{folder} exists and holds more than a fastdec model: give a new folder')
   with whole_folder(folder) as partial:
@@ -153,11 +150,13 @@ def save(
     (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
 
-def _config_part(families: Mapping[str, Any], module: Any, settings: Any) -> dict[str, Any]:
-  """Returns the part of config.json that describes a model or heads."""
+def describe_part(families: Mapping[str, Any], module: Any) -> dict[str, Any]:
+  """Returns the part of config.json that describes a model, heads or a draft."""
   for name, entry in families.items():
-    if type(module) is entry or (isinstance(entry, tuple) and type(module) is entry[0]):
-      return {'type': name, **dataclasses.asdict(settings)}
+    if type(module) is entry:
+      return {'type': name, **dataclasses.asdict(module)}
+    if isinstance(entry, tuple) and type(module) is entry[0]:
+      return {'type': name, **dataclasses.asdict(module.config)}
   kind = type(module).__name__
   raise UserError(f'{kind} cannot be stored: give one of the types {", ".join(families)}')
 

@@ -181,7 +181,7 @@ class Constraint:
   def take(self, rows: Any) -> 'Constraint':
     return self
 
-  def behind(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
+  def next_state(self, state: Int[Array, '*b'], token: Int[Array, '*b']) -> Int[Array, '*b']:
     """Returns the state after one more token."""
     after = jnp.where(state < 0, NOWHERE, self.after[state, self.kind[token]])
     return jnp.where(state <= WAITING, WAITING - state, after)
@@ -192,7 +192,7 @@ class Constraint:
     """Returns the state after the first `count` tokens of each row."""
 
     def one(i: Int[Array, ''], state: Int[Array, ' b']) -> Int[Array, ' b']:
-      return jnp.where(i < count, self.behind(state, tokens[:, i]), state)
+      return jnp.where(i < count, self.next_state(state, tokens[:, i]), state)
 
     return jax.lax.fori_loop(0, tokens.shape[1], one, state)
 
@@ -203,7 +203,7 @@ class Constraint:
 
     def deeper(_: Any, states: Int[Array, 'b n']) -> Int[Array, 'b n']:
       before = jnp.take_along_axis(states, parents.clip(0), axis=1)
-      return jnp.where(parents < 0, states, self.behind(before, draft.tokens))
+      return jnp.where(parents < 0, states, self.next_state(before, draft.tokens))
 
     states = jnp.broadcast_to(state[:, None], draft.tokens.shape)
     return jax.lax.fori_loop(0, topology.max_depth, deeper, states)

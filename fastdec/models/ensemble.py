@@ -177,7 +177,9 @@ class Ensemble:
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     ends = np.cumsum(self.widths)
-    laws = []
+    log_probs = []
     for model, p, h in zip(self.models, params, jnp.split(hidden, ends[:-1], axis=-1), strict=True):
-      laws.append(jax.nn.log_softmax(model.unembed(p, h)))
-    return jax.nn.logsumexp(jnp.stack(laws), axis=0) - np.log(len(laws)).astype(laws[0].dtype)
+      log_probs.append(jax.nn.log_softmax(model.unembed(p, h)))
+    return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - np.log(len(log_probs)).astype(
+      log_probs[0].dtype
+    )

@@ -20,7 +20,7 @@ class Generated:
     calls: number of calls of the model.
     finish_reason: 'end', 'stop' or 'length'.
     seconds: from the request to this text, including compiling if it is the first of a size.
-    logprobs: of each token, by the model's own law; None unless the call set `logprobs`.
+    logprobs: of each token, by the model's own distribution; None unless the call set `logprobs`.
     top_logprobs: {token: log-probability} of the likeliest tokens at each place.
   """
 

@@ -50,7 +50,7 @@ from fastdec.text.load import (
   load_tuned,
   open_fast,
 )
-from fastdec.text.reader import Reader, StopReader
+from fastdec.text.reader import StopReader
 
 ROWS = 16  # texts decoded at once
 PROCESSORS = tuple(field.name for field in dataclasses.fields(Processors))
@@ -88,8 +88,15 @@ class Generator:
     if self.template and isinstance(self.tokenizer, Chats):
       self.tokenizer.check_variables(self.template)
     object.__setattr__(self, 'processors', self._with_language(self.processors))
-    if self._languages.start is not None:
-      self._start_with(self._languages.start)
+
+    # A decoder may begin with the target's language, and then also a draft model that began alike.
+    start, before, strategy = self._languages.start, self.model.start_id, self.strategy
+    if start is None:
+      return
+    object.__setattr__(self, 'model', _with_start(self.model, start))
+    if getattr(strategy, 'drafts_by_model', False) and strategy.draft[0].start_id == before:
+      draft = _with_start(strategy.draft[0], start), strategy.draft[1]
+      object.__setattr__(self, 'strategy', dataclasses.replace(strategy, draft=draft))
 
   @classmethod
   def load(
@@ -141,7 +148,7 @@ class Generator:
     # Open the folder. Languages that the tokenizer lacks are refused before weights are read.
     folder = open_fast(path, dtype)
     model, tokenizer = folder.model, load_tokenizer(folder)
-    _languages_of(model, tokenizer, source, target)  # refuses them
+    find_languages(tokenizer, model, source, target)
     _note_turn_end(path, model, tokenizer)
 
     if strategy is None or isinstance(strategy, str):
@@ -354,7 +361,7 @@ class Generator:
 
   @functools.cached_property
   def _languages(self) -> Languages:
-    return _languages_of(self.model, self.tokenizer, self.source, self.target)
+    return find_languages(self.tokenizer, self.model, self.source, self.target)
 
   @functools.cached_property
   def _spelling(self) -> int | None:
@@ -369,16 +376,6 @@ class Generator:
     if begin is None:
       return processors
     return dataclasses.replace(processors or Processors(), forced_begin=begin)
-
-  def _start_with(self, start: int) -> None:
-    """Lets the decoder begin with a language, and that of a draft model that began alike."""
-    before, strategy = self.model.start_id, self.strategy
-    object.__setattr__(self, 'model', _with_start(self.model, start))
-    if getattr(strategy, 'drafts_by_model', False):
-      draft, params = strategy.draft
-      if draft.start_id == before:
-        strategy = dataclasses.replace(strategy, draft=(_with_start(draft, start), params))
-        object.__setattr__(self, 'strategy', strategy)
 
   def _settings(
     self,
@@ -438,17 +435,6 @@ class Generator:
     return _whole_texts([Finished(np.array([0]), decoded, run.calls)])
 
 
-def _languages_of(model: Any, tokenizer: Any, source: str | None, target: str | None) -> Languages:
-  """Returns the tokens of the languages; where none is set, tokenizer and model keep their own.
-
-  Raises:
-    UserError: a language that the tokenizer lacks.
-  """
-  if source is None and target is None:
-    return Languages()
-  return find_languages(tokenizer, model, source, target)
-
-
 def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
   """Warns by a `UserNote` if turns of a chat end by a token that does not end texts."""
   end = tokenizer.turn_end() if hasattr(tokenizer, 'turn_end') else None
@@ -484,7 +470,7 @@ class _Writing:
   """A text while it is written: tokens become text, up to the first of some strings."""
 
   def __init__(self, tokenizer: Any, context: list[int], stops: Sequence[str]) -> None:
-    self.reader = StopReader(Reader(tokenizer, context), stops, with_special=True)
+    self.reader = StopReader(tokenizer, context, stops)
     self.calls = 0
     self.seconds = 0.0
     self._read_by = tokenizer, context

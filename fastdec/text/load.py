@@ -28,7 +28,6 @@ from fastdec.folders.folder import (
 from fastdec.heads.draft import DraftNetwork
 from fastdec.hub import drafts, gguf, huggingface, medusa, tokenizers
 from fastdec.hub.generation import warn_of_processors
-from fastdec.hub.medusa import save_heads
 from fastdec.hub.weight_files import check_kind, check_place
 from fastdec.kernels.packed import pack as packed_copy
 from fastdec.kernels.packing import pack_if_faster
@@ -36,18 +35,6 @@ from fastdec.models.api import Params
 from fastdec.models.fresh import shapes_of
 from fastdec.tuning.tuned import COMMAND, Saved, Tuned, file_to_read, hash_part
 
-__all__ = [
-  'is_draft',
-  'is_tuned',
-  'load',
-  'load_draft',
-  'load_heads',
-  'load_tokenizer',
-  'load_tuned',
-  'open_fast',
-  'open_folder',
-  'save_heads',
-]
 HALVES = ('bfloat16', 'float16')
 
 

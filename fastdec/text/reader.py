@@ -33,7 +33,12 @@ class Reader:
     self._whole = self._tokenizer.decode(self._ids)
     text = self._show(self._final_text())
     if len(self._ids) > FORGETS and self._shown == self._whole:
-      self._forget()
+      # Drop the first tokens, if the last ones decode to the same text without them. Wait if these
+      # hold an end token, which would hide the tokens after it.
+      last = self._ids[-KEPT:]
+      kept = self._tokenizer.decode(last)
+      if kept.strip() and self.UNKNOWN not in kept and self._whole.endswith(kept):
+        self._ids, self._whole, self._shown = last, kept, kept
     return text
 
   def finish(self) -> str:
@@ -44,11 +49,6 @@ class Reader:
   def waiting(self) -> str:
     """The text after the part that was returned; more tokens may change it."""
     return self._whole[len(self._shown) :]
-
-  def special_tokens_in(self, texts: Sequence[str]) -> dict[int, str]:
-    """Returns the tokenizer's special tokens that occur in some of these texts, by their ids."""
-    special = getattr(self._tokenizer, 'special', {})  # a user's own tokenizer may have none
-    return {token: name for token, name in special.items() if any(name in one for one in texts)}
 
   def _final_text(self) -> str:
     """Returns the text that no further token changes."""
@@ -76,22 +76,12 @@ class Reader:
     self._shown += new
     return new
 
-  def _forget(self) -> None:
-    """Drops the first tokens, if the last ones decode to the same text without them.
-
-    It waits if the last ones hold an end token, which would hide the tokens after it.
-    """
-    last = self._ids[-KEPT:]
-    text = self._tokenizer.decode(last)
-    if text.strip() and self.UNKNOWN not in text and self._whole.endswith(text):
-      self._ids, self._whole, self._shown = last, text, text
-
 
 class StopReader:
   """Text of tokens as they come, up to the first of some strings.
 
   Args:
-    reader: of the text, which has no special tokens.
+    tokenizer, context: as of a `Reader`.
     stops: the strings.
     with_special: a string may hold special tokens, such as <|im_end|>. They are in the text that is
       searched, but not in the text that is returned.
@@ -102,13 +92,18 @@ class StopReader:
     count: tokens read. The last of them completes the string, and later ones are not read.
   """
 
-  def __init__(self, reader: Reader, stops: Sequence[str], with_special: bool = False) -> None:
+  def __init__(
+    self, tokenizer: Any, context: Sequence[int], stops: Sequence[str], with_special: bool = True
+  ) -> None:
     self.stop: str | None = None
     self.count = 0
-    self._reader, self._stops = reader, stops
+    self._reader, self._stops = Reader(tokenizer, context), stops
     self._special: dict[int, str] = {}
     if with_special:
-      self._special = reader.special_tokens_in(stops)
+      # Those that occur in some string; a user's own tokenizer may have none.
+      for token, name in getattr(tokenizer, 'special', {}).items():
+        if any(name in stop for stop in stops):
+          self._special[token] = name
     self._text = ''  # with these special tokens
     self._hidden: list[tuple[int, int]] = []  # their places in it
     self._returned = 0  # characters of the text

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdec.decoding.inputs import make_row_keys, split_rows
+from fastdec.decoding.inputs import make_row_keys, pad_ids, split_rows
 from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
@@ -34,31 +34,28 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
   Raises:
     UserError: no prompts, or an empty one.
   """
-  is_text = model.start_id is None or model.fixed_length is None
-  if is_text:
+  # Pad texts to their common width; pictures have one shape already.
+  all_lengths = all_keys = None
+  if model.start_id is None or model.fixed_length is None:
     prompts = _read_texts(model, inputs)
+    padded, _ = pad_ids('inputs', prompts, source_words(model), source_pad(model))
   else:
     prompts = _leave_out_repeats(np.asarray(inputs))
-  width, pad_id = max(map(len, prompts)), source_pad(model)
-  order = np.random.default_rng(0).permutation(len(prompts))
-  count = max(len(order) // rows, 1)
-  all_keys: Any = None
+    padded = np.stack(prompts)
+  if model.start_id is None:
+    all_lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   if key is not None:
     all_keys = make_row_keys(key, len(prompts))
+  order = np.random.default_rng(0).permutation(len(prompts))
+  count = max(len(order) // rows, 1)
   batches = []
   for chosen in np.resize(order, (count, rows))[:MOST]:
-    # Pad texts to the common width; pictures have one shape already.
-    padded, sizes = [], []
-    for i in chosen:
-      pad = [(0, width - len(prompts[i]))] + [(0, 0)] * (prompts[i].ndim - 1)
-      padded.append(np.pad(prompts[i], pad, constant_values=pad_id))
-      sizes.append(len(prompts[i]))
     lengths = keys = None
-    if model.start_id is None:
-      lengths = np.array(sizes, np.int32)
+    if all_lengths is not None:
+      lengths = all_lengths[chosen]
     if all_keys is not None:
       keys = all_keys[chosen]
-    batches.append(Batch(np.stack(padded), lengths, keys))
+    batches.append(Batch(padded[chosen], lengths, keys))
   return batches
 
 

@@ -54,7 +54,7 @@ def tune(
   Args:
     model, params, max_len: as in `decode`.
     strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. If a
-      `Sample` is among them, tokens are drawn from its law; otherwise they are `Greedy`'s.
+      `Sample` is among them, tokens are drawn as it draws them; otherwise they are `Greedy`'s.
     inputs: prompts like those to decode later: the ids of each without padding, or pictures.
       `fd.Generator.read(prompt)[0]` gives the ids of texts and chats. Give at least five batches of
       different prompts; the few that are much longer than the others are left out.

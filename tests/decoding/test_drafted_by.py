@@ -67,8 +67,7 @@ SLIPS = {  # the message of each, as a regular expression
   'fd.shortlist(model, of_heads, np.arange(9), 4)': 'target must be a pair',
   'fd.shortlist(of_model, "heads", np.arange(9), 4)': "drafter must be a pair .*, not 'heads'",
   'fd.save_draft("draft", model)': 'draft must be a pair',
-  'fd.save_draft("draft", of_model)': 'LM is no draft network: give an EagleNetwork or a'
-  ' BlockNetwork',
+  'fd.save_draft("draft", of_model)': 'LM cannot be stored: give one of the types eagle, block',
   'fd.load_draft(".", taps=3)': 'taps=3 is not possible: give the numbers of layers, such as',
   'fd.load_draft(".", taps="deep")': "taps='deep' is not possible",
 }

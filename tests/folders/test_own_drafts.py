@@ -111,7 +111,7 @@ def test_a_newer_draft_replaces_an_older_one_and_nothing_else(tmp_path):
   assert_same(fd.load_draft(tmp_path), draft)
   assert draft_content(tmp_path) != old == old.lower()
   with pytest.raises(
-    fd.UserError, match='is there already, and holds no draft of ours alone: give a new folder'
+    fd.UserError, match='is there already, and holds more than a draft of ours: give a new folder'
   ):
     fd.save_draft(tmp_path, draft)
   folders.save(*made(Transformer(DECODER)), tmp_path / 'model')

@@ -29,7 +29,7 @@ from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text import programs
 from fastdec.text.load import open_folder
-from fastdec.text.reader import Reader, StopReader
+from fastdec.text.reader import StopReader
 
 LINES = ['a dog runs', 'ein Hund rennt', 'the cat sits', 'die Katze sitzt']
 SIZES = dict(vocab_size=30, d_model=8, d_ff=12, heads=2)
@@ -392,7 +392,7 @@ def test_a_long_stop_string_costs_a_token_as_little_as_a_short_one():
   text = [0, 1, 0, 0] * 500
   for stop, looks in (('x', 0), ('x' * 100_000, 1), ('a' * 100_000, 2), ('abaa' * 25_000, 2)):
     Counted.looks = 0
-    reader = StopReader(Reader(Letters, []), [Counted(stop)])
+    reader = StopReader(Letters, [], [Counted(stop)])
     shown = ''.join(reader.add([token]) for token in text) + reader.finish()
     assert shown == Letters.decode(text) and Counted.looks <= looks * len(text)
 

@@ -128,7 +128,7 @@ STOPS = [  # stop strings, ids, the text, the string that ended it, and how many
 @pytest.mark.parametrize('size', [1, 2, 9])
 @pytest.mark.parametrize(('stops', 'ids', 'text', 'stop', 'count'), STOPS)
 def test_special_tokens_in_stop_strings(stops, ids, text, stop, count, size):
-  reader = StopReader(Reader(Chatting(), []), stops, with_special=True)
+  reader = StopReader(Chatting(), [], stops)
   shown = ''
   for at in range(0, len(ids), size):
     shown += reader.add(ids[at : at + size])

@@ -54,7 +54,7 @@ class ForcedDrafter:
   def init(self, target: Bound, prefill: Prefill) -> Int[Array, ' b']:
     constraint = _constraint_of(target)
     state = constraint.init(target.module, prefill.prompt, 0)
-    return constraint.behind(state, prefill.root)
+    return constraint.next_state(state, prefill.root)
 
   def propose(
     self, target: Bound, state: Int[Array, ' b'], root: Int[Array, ' b'], keys: Array | None
@@ -66,7 +66,7 @@ class ForcedDrafter:
       forced = jnp.where(at < 0, -1, constraint.forced[at])
       tokens.append(forced.clip(0))
       is_forced.append(forced >= 0)
-      at = jnp.where(forced < 0, -1, constraint.behind(at, forced))
+      at = jnp.where(forced < 0, -1, constraint.next_state(at, forced))
     chain = Topology.chain(self.nodes)
     chain = Topology.from_parents(chain.parents, acceptable=jnp.stack(is_forced, axis=1))
     return Draft(jnp.stack(tokens, axis=1), chain), state

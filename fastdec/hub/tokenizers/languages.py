@@ -63,9 +63,14 @@ def find_languages(tokenizer: Any, model: Any, source: str | None, target: str |
   The form of a token shows whether it is part of a text. The place of other tokens depends on the
   model's start token, which is an end or a language.
 
+  Without languages, tokenizer and model keep their own.
+
   Raises:
     UserError: the tokenizer has no such language, or several.
   """
+  if source is None and target is None:
+    return Languages()
+
   # Find the tokens that name languages, and their codes.
   ids, codes = {}, {}
   for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size))):

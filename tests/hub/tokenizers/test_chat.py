@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models
 import fastdec as fd
 from fastdec.hub.tokenizers import chat
 from fastdec.models.lm import LM, LMConfig
-from fastdec.text.reader import Reader, StopReader
+from fastdec.text.reader import StopReader
 
 STYLES = ('chatml', 'deepseek', 'gemma', 'llama3', 'mistral', 'zephyr')
 HELLO = [{'role': 'user', 'content': 'Hello'}]
@@ -49,7 +49,7 @@ def test_stop_strings_are_found_as_by_the_whole_text(shared, style, block):
   tokenizer, found = cases(shared, style, 'stops.json')
   for case in found:
     with_special = not case.get('skip_special_tokens', True)
-    reader = StopReader(Reader(tokenizer, []), case['stop'], with_special)
+    reader = StopReader(tokenizer, [], case['stop'], with_special)
     ids, pieces = case['ids'], []
     for at in range(0, len(ids), block):
       pieces.append(reader.add(ids[at : at + block]))
