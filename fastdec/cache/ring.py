@@ -13,19 +13,13 @@ sees any more.
 """
 
 import dataclasses
-from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.cache.kv import KVCache, LayerKV
-
-
-def ring_size(block: int, nodes: int) -> int:
-  """Returns the slots needed for blocks of `block` positions and calls of up to `nodes` tokens."""
-  return 2 * block + nodes - 1
+from fastdec.cache.kv import LayerKV
 
 
 @struct.pytree
@@ -48,25 +42,3 @@ class LayerRing(LayerKV):
   def move(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> LayerKV:
     """See `LayerKV.move`."""
     return super().move(source % self.slots, start)
-
-
-@struct.pytree
-class LocalCache(KVCache):
-  """Memory of local self-attention: a `KVCache` of the last 2B - 1 committed positions."""
-
-  block: int = struct.static()
-
-  @classmethod
-  def empty_ring(
-    cls,
-    layers: int,
-    rows: int,
-    heads: int,
-    slots: SupportsIndex,
-    width: int,
-    dtype: DTypeLike,
-    block: int,
-  ) -> 'LocalCache':
-    """Returns an empty ring of `slots` slots (see `ring_size`), split as by `KVCache.empty`."""
-    whole = KVCache.empty(layers, rows, heads, slots, width, dtype)
-    return cls(tuple(LayerRing(layer.k, layer.v) for layer in whole.layers), whole.length, block)

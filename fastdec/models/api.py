@@ -165,10 +165,7 @@ class Cache(Protocol):
   `fastdec/cache` has several kinds; a model may bring its own.
   """
 
-  @property
-  def length(self) -> Int[Array, ' b']:
-    """Committed tokens of each row."""
-    ...
+  length: Int[Array, ' b']  # committed tokens of each row
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'Cache':
     """Keeps the first `count` nodes of `path`, of the nodes written last, and forgets the others.
@@ -206,40 +203,16 @@ class Model(Protocol):
   tokens of a call follow them.
   """
 
-  @property
-  def vocab_size(self) -> int:
-    """Ids are 0 to vocab_size - 1."""
-    ...
-
-  @property
-  def eos_ids(self) -> tuple[int, ...]:
-    """Tokens that end a row; () for images."""
-    ...
-
-  @property
-  def pad_id(self) -> int:
-    """The token that fills up outputs and sources after their end."""
-    ...
-
-  @property
-  def start_id(self) -> int | None:
-    """The decoder's first input token. None: a decoder-only model, whose input is the prompt."""
-    ...
-
-  @property
-  def suppressed_ids(self) -> tuple[int, ...]:
-    """Tokens that are never drafted and never emitted."""
-    ...
-
-  @property
-  def max_positions(self) -> int | None:
-    """Tokens of the longest sequence that the model can read; None: no limit."""
-    ...
-
-  @property
-  def fixed_length(self) -> int | None:
-    """Number of tokens of every output (images); None: rows end with one of `eos_ids`."""
-    ...
+  vocab_size: int  # ids are 0 to vocab_size - 1
+  eos_ids: tuple[int, ...]  # tokens that end a row; () for images
+  pad_id: int  # fills up outputs and sources after their end
+  # the decoder's first input token; None: a decoder-only model, whose input is the prompt
+  start_id: int | None
+  suppressed_ids: tuple[int, ...]  # never drafted and never emitted
+  # tokens of the longest sequence that the model can read; None: no limit
+  max_positions: int | None
+  # number of tokens of every output (images); None: rows end with one of `eos_ids`
+  fixed_length: int | None
 
   def encode(self, params: Params, inputs: Array | None) -> Any:
     """Encodes the inputs, once per decode: returns a pytree whose leaves have rows first.

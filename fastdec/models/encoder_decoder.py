@@ -22,7 +22,7 @@ from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import look_up
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.stacks import Attend, Sees, Stacks
-from fastdec.models.taps import Features, check_taps
+from fastdec.models.taps import Features
 
 
 @struct.pytree
@@ -94,9 +94,11 @@ class TextStacks(Stacks):
     nodes: Nodes,
     cache: WithMemory,
     taps: tuple[int, ...],
-    across: Attend,
+    across: Attend = attend,
   ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], tuple[LayerKV, ...]]:
-    """Reads the nodes of a call; returns their states, the states of `taps`, and the new layers."""
+    """Reads the nodes of a call; returns their states, the states of `taps`, and the new layers.
+
+    Each layer calls `across` once, to read the memory."""
     own, memory = cache.own, cache.memory
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     bias = None
@@ -165,23 +167,6 @@ class EncoderDecoder(LinenModel):
     inputs, mask = self.unpadded(inputs)
     hidden = self._call(params, inputs, mask, method='encode_source')
     return Source(hidden, mask)
-
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-    across: Attend = attend,
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], WithMemory]:
-    """See `models.api.Model.apply`; each layer calls `across` once, to read the memory."""
-    check_taps(taps, self.layers)
-    hidden, states, layers = self._call(
-      params, tokens, nodes, cache, taps, across, method='decode_nodes'
-    )
-    own = dataclasses.replace(cache.own, layers=layers)
-    return hidden, states, WithMemory(own, cache.memory)
 
   def embedding(self, params: Params, tokens: Int[Array, '*b']) -> Float[Array, '*b e']:
     """Returns embeddings of target tokens, without positions; see `models.api.embedding_of`."""

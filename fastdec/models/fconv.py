@@ -310,7 +310,7 @@ class Network(nn.Module):
     nodes: Nodes,
     cache: WithMemory,
     taps: tuple[int, ...],
-    across: Attend,
+    across: Attend = attend,
   ) -> Any:
     """Reads the nodes of a call; see `TextStacks.decode_nodes`."""
     own, memory = cache.own, cache.memory

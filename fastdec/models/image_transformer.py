@@ -16,11 +16,12 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from fastdec import struct
+from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
-from fastdec.cache.ring import LayerRing, LocalCache, ring_size
+from fastdec.cache.ring import LayerRing
 from fastdec.errors import UserError
 from fastdec.kernels.products import KERNELS
-from fastdec.kernels.sharding import Table, constrain
+from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, attend_locally, local_mask
 from fastdec.models.encoder_decoder import Source
@@ -44,7 +45,7 @@ from fastdec.models.image_start import (
 from fastdec.models.layers import Dense, look_up, sinusoids
 from fastdec.models.linen import LinenModel
 from fastdec.models.stacks import PARTITION, Sees, StackConfig, Stacks
-from fastdec.models.taps import Features, check_taps
+from fastdec.models.taps import Features
 
 MOST = 4096  # pixels a side, and tokens of a block
 PHASES = 6  # entries that encode the channel, and the place within a source pixel
@@ -188,30 +189,25 @@ class Network(Stacks):
     return embedded.astype(c.dtype) + read
 
   def decode_nodes(
-    self,
-    tokens: Int[Array, 'b n'],
-    positions: Int[Array, 'b n'],
-    sees: Sees,
-    memory: Memory,
-    cache: LocalCache,
-    nodes: Nodes,
-    taps: tuple[int, ...],
+    self, tokens: Int[Array, 'b n'], nodes: Nodes, cache: WithMemory, taps: tuple[int, ...]
   ) -> Any:
     """Reads the nodes of a call, with forecasts added to the embeddings."""
+    own, memory, c = cache.own, cache.memory, self.config
+    mask = local_mask(nodes, own.length, own.layers[0].slots, c.block_length)
+    sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
+    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     added, last = None, ()
-    if self.config.forecast:
+    if c.forecast:
       # The last layer of the cache is a ring of the tokens themselves.
       token = tokens[:, None, :, None].astype(jnp.float32)
-      ring = cache.layers[-1].write(token, token, cache.length)
+      ring = own.layers[-1].write(token, token, own.length)
       assert isinstance(memory, PictureMemory)
-      around = around_nodes(
-        self.config.surroundings, nodes, cache.length, tokens, ring.k[:, 0, :, 0]
-      )
+      around = around_nodes(c.surroundings, nodes, own.length, tokens, ring.k[:, 0, :, 0])
       # beams of a source are adjacent rows
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)
       added, last = self.embed_forecast(around, positions, pixels), (ring,)
     hidden, states, layers = self.decode(
-      tokens, positions, sees, memory.layers, cache, taps=taps, added=added
+      tokens, positions, sees, memory.layers, own, taps=taps, added=added
     )
     return hidden, states, (*layers, *last)
 
@@ -366,44 +362,25 @@ class ImageTransformer(LinenModel):
     self, params: Params, memory: Picture, rows: int, slots: int | Capacity
   ) -> WithMemory:
     """Returns an empty ring over the small picture's keys and values."""
-    # The ring's size follows from the widest call; without a bound the ring holds everything.
+    # A ring holds two blocks and the widest call, see `cache.ring`; without a bound it holds all.
     c = self.config
     if isinstance(slots, Capacity):
-      size = ring_size(c.block_length, slots.nodes + slots.back)
-      written = c.surroundings.reach + slots.nodes + slots.back if c.forecast else 0
+      widest = slots.nodes + slots.back
+      size = 2 * c.block_length + widest - 1
     else:
-      size = written = max(slots, 2 * c.block_length)
-    own = LocalCache.empty_ring(
-      c.decoder_layers, rows, c.heads, size, c.d_model // c.heads, c.dtype, c.block_length
-    )
+      widest = size = max(slots, 2 * c.block_length)
+    layers = []
+    for _ in range(c.decoder_layers):
+      layers.append(LayerRing.empty(rows, c.heads, size, c.head_width, c.dtype))
     keys_values = self._call(params, memory.hidden, method='memory')
     seen = Memory(keys_values, jnp.ones(memory.hidden.shape[:2], bool))
 
     # One more layer keeps written intensities, as keys and values, for the forecast.
     if c.forecast:
-      k = constrain(jnp.zeros((rows, 1, written, 1), jnp.float32), 'data')
-      v = constrain(jnp.zeros((rows, 1, written, 1), jnp.float32), 'data')
-      own = dataclasses.replace(own, layers=(*own.layers, LayerRing(k, v)))
+      written = c.surroundings.reach + widest
+      layers.append(LayerRing.empty(rows, 1, written, 1, jnp.float32))
       seen = PictureMemory(seen.layers, seen.mask, memory.pixels)
-    return WithMemory(own, seen)
-
-  def apply(
-    self,
-    params: Params,
-    tokens: Int[Array, 'b n'],
-    nodes: Nodes,
-    cache: WithMemory,
-    taps: tuple[int, ...] = (),
-  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n d'], ...], WithMemory]:
-    """See `models.api.Model.apply`."""
-    check_taps(taps, self.layers)
-    own, memory = cache.own, cache.memory
-    mask = local_mask(nodes, own.length, own.slots, own.block)
-    sees = Sees(functools.partial(attend, mask=mask), attend_to_all)
-    positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
-    args = (tokens, positions, sees, memory, own, nodes, taps)
-    hidden, states, layers = self._call(params, *args, method='decode_nodes')
-    return hidden, states, WithMemory(dataclasses.replace(own, layers=layers), memory)
+    return WithMemory(KVCache.of(tuple(layers), rows), seen)
 
   def unembed(self, params: Params, hidden: Float[Array, '*b d']) -> Float[Array, '*b v']:
     """Returns logits of the 256 intensities."""

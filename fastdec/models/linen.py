@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.models.api import Params
+from fastdec.cache.memory import WithMemory
+from fastdec.models.api import Nodes, Params
 from fastdec.models.taps import Features, check_taps
 
 
@@ -24,6 +25,23 @@ class LinenModel:
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)
+
+  def apply(
+    self,
+    params: Params,
+    tokens: Int[Array, 'b n'],
+    nodes: Nodes,
+    cache: Any,
+    taps: tuple[int, ...] = (),
+    **how: Any,
+  ) -> tuple[Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], Any]:
+    """See `models.api.Model.apply`. The cache is a `WithMemory`; the network reads it."""
+    check_taps(taps, self.layers)
+    hidden, states, layers = self._call(
+      params, tokens, nodes, cache, taps, method='decode_nodes', **how
+    )
+    own = dataclasses.replace(cache.own, layers=layers)
+    return hidden, states, WithMemory(own, cache.memory)
 
   def hidden(
     self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None

@@ -5,24 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastdec.cache.ring import LocalCache, ring_size
+from fastdec.cache.kv import KVCache
+from fastdec.cache.ring import LayerRing
 
 BLOCK, N = 2, 3
 SIZE = 2 * BLOCK + N - 1
 
 
 def a_ring(rows=2):
-  return LocalCache.empty_ring(
-    1, rows, heads=1, slots=SIZE, width=1, dtype=jnp.float32, block=BLOCK
-  )
+  return KVCache.of((LayerRing.empty(rows, 1, SIZE, 1, jnp.float32),), rows)
 
 
 def write(cache, values):
   """values[b, n] as keys, their negatives as values."""
   k = jnp.asarray(values, jnp.float32)[:, None, :, None]
-  return LocalCache(
-    tuple(layer.write(k, -k, cache.length) for layer in cache.layers), cache.length, cache.block
-  )
+  return KVCache((cache.layers[0].write(k, -k, cache.length),), cache.length)
 
 
 def last_positions(cache, count):
@@ -32,10 +29,6 @@ def last_positions(cache, count):
     [ring[b, p % SIZE] for p in range(max(0, n - count), n)]
     for b, n in enumerate(np.asarray(cache.length))
   ]
-
-
-def test_it_has_room_for_two_blocks_and_the_nodes_whatever_the_length():
-  assert ring_size(128, nodes=10) == 2 * 128 + 10 - 1
 
 
 @pytest.mark.parametrize('counts', [(1, 1), (3, 3), (3, 0), (2, 1)])
@@ -64,5 +57,5 @@ def test_commit_moves_a_path_of_a_tree_across_the_end_of_the_ring():
 def test_gather_keeps_the_kind():
   cache = write(a_ring(), np.arange(N) + np.array([[0], [10]])).commit(None, jnp.array([1, 2]))
   moved = cache.gather(jnp.array([1, 1, 0]))
-  assert isinstance(moved, LocalCache) and moved.block == BLOCK
+  assert isinstance(moved.layers[0], LayerRing)
   assert last_positions(moved, 2) == [[10, 11], [10, 11], [0]]
