@@ -1,5 +1,6 @@
 """Encoder memory: the keys and values of cross-attention, computed once per source."""
 
+import dataclasses
 from typing import Any
 
 from jaxtyping import Array, Bool, Int
@@ -25,7 +26,7 @@ class WithMemory:
   """
 
   own: Any
-  memory: Memory
+  memory: Any  # a `Memory`; None: the decoder reads no source
 
   @property
   def length(self) -> Int[Array, ' b']:
@@ -38,3 +39,7 @@ class WithMemory:
   def gather(self, rows: Int[Array, ' w']) -> 'WithMemory':
     """Reorders or copies rows, which stay with their sources."""
     return WithMemory(self.own.gather(rows), self.memory)
+
+  def with_layers(self, layers: tuple[Any, ...]) -> 'WithMemory':
+    """Returns the cache with these layers in place of its own ones."""
+    return WithMemory(dataclasses.replace(self.own, layers=layers), self.memory)

@@ -28,12 +28,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
+from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.context import BIAS_TABLE
-from fastdec.heads.draft import DraftNetwork, Fusion
+from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_block
-from fastdec.heads.tower import DraftCache, View, own_cache, with_layers
+from fastdec.heads.tower import View
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import Dense, look_up, project
@@ -49,16 +50,15 @@ MARKOV = (
 )
 
 
-class Network(nn.Module):
+class Block(Network):
   """The parameters, except those of the vocabulary."""
 
   draft: 'BlockNetwork'
 
   def setup(self) -> None:
+    super().setup()
     draft = self.draft
     d, dtype = draft.layers.d_model, draft.layers.dtype
-    self.make_features = Fusion(draft)
-    self.tower = tower.tower(draft.layers)
     self.norm = tower.norm(draft.layers)
     if draft.entry == 'joined':
       self.embedding_norm = tower.norm(draft.layers)
@@ -70,12 +70,6 @@ class Network(nn.Module):
       self.joint = Dense((3 * draft.markov,), True, dtype)
     if draft.has_confidence:
       self.confidence = Dense((1,), True, dtype)
-
-  def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
-    return self.make_features(states)
-
-  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    return self.tower.memory(source)
 
   def own(
     self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']
@@ -137,7 +131,7 @@ class Network(nn.Module):
     memory = () if source is None else self.memory(source)
     features = self.features(states)
     x = self.enter(embedded[:, 0], embedded[0, 0], features[:, 0])
-    view = View.of_everything(x.shape[1], tower.depth_of(draft.layers), source, memory)
+    view = View.of_everything(x.shape[1], draft.layers, source, memory)
     state = self.read(x, view)
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
@@ -180,7 +174,7 @@ class BlockNetwork(DraftNetwork):
   causal: str = 'none'
   windows_follow: bool = True
 
-  network = Network
+  network = Block
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -246,14 +240,14 @@ class BlockNetwork(DraftNetwork):
     params: Params,
     features: Float[Array, 'b n d'],
     positions: Int[Array, 'b n'],
-    cache: DraftCache,
-  ) -> DraftCache:
+    cache: WithMemory,
+  ) -> WithMemory:
     """Returns the cache with the keys and values of n features after the committed ones."""
     entries = self.call(params, features, positions, method='own')
     layers = []
-    for layer, new in zip(own_cache(cache).layers, entries, strict=True):
+    for layer, new in zip(cache.own.layers, entries, strict=True):
       layers.append(layer.write(new.k, new.v, cache.length))
-    return with_layers(cache, tuple(layers))
+    return cache.with_layers(tuple(layers))
 
   def read(
     self,
@@ -261,7 +255,7 @@ class BlockNetwork(DraftNetwork):
     target: Bound,
     root: Int[Array, ' b'],
     last: Float[Array, 'b d'],
-    cache: DraftCache,
+    cache: WithMemory,
   ) -> Float[Array, 'b g d']:
     """Returns the states of the k - 1 rows that predict the tokens after the root.
 
@@ -279,7 +273,7 @@ class BlockNetwork(DraftNetwork):
     x = self.call(params, embedded, unknown, last, method='enter')
 
     # Each layer has its own mask, by its window.
-    length, n, slots = cache.length, x.shape[1], own_cache(cache).slots
+    length, n, slots = cache.length, x.shape[1], cache.own.slots
     positions = length[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
     masks = []
     for window in tower.windows_of(self.layers):
@@ -290,12 +284,6 @@ class BlockNetwork(DraftNetwork):
     if self.drops_first:
       states = states[:, 1:]
     return states
-
-  def logits(
-    self, params: Params, target: Bound, states: Float[Array, '*b d']
-  ) -> Float[Array, '*b w']:
-    """Returns logits over the draft's words (`ids`), before any bias."""
-    return self.project_states(params, target, states)
 
   def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
     """Returns the bias's vectors of some of the draft's words."""
@@ -323,10 +311,6 @@ class BlockNetwork(DraftNetwork):
     if after is None:
       return project(latent, params['after']), carry
     return jnp.einsum('...r,...mr->...m', latent, after), carry
-
-  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
-    """Returns zeros of the bias's rank; see `DraftNetwork.start_carry`."""
-    return jnp.zeros((*state.shape[:-1], self.markov), state.dtype)
 
   def guess_logits(
     self,

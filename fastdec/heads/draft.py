@@ -22,19 +22,21 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.memory import Memory
+from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.lesson import Guess, Lesson
-from fastdec.heads.tower import DraftCache, LayersConfig
-from fastdec.heads.words import ids_of, in_target_words, suppress_words
+from fastdec.heads.tower import LayersConfig
+from fastdec.heads.words import suppress_words
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import init_by_trace
 from fastdec.models.layers import Dense, look_up, project
-from fastdec.models.stacks import StackConfig
+from fastdec.models.lm import LMConfig, layer_partition
+from fastdec.models.stacks import PARTITION, StackConfig
 from fastdec.models.taps import Taps, apply_with, check_taps, number_taps
 from fastdec.struct import Bound
 
@@ -58,6 +60,27 @@ class Fusion(nn.Module):
     if draft.norms_fused:
       x = tower.norm(draft.layers, 'fused_norm')(x)
     return x
+
+
+class Network(nn.Module):
+  """The parameters of features and layers; each kind of draft network adds its own."""
+
+  draft: Any  # a `DraftNetwork`
+
+  def setup(self) -> None:
+    layers = self.draft.layers
+    self.make_features = Fusion(self.draft)
+    if isinstance(layers, StackConfig):
+      self.tower = tower.DecoderTower(layers)
+    else:
+      self.tower = tower.LMTower(layers)
+
+  def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
+    return self.make_features(states)
+
+  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
+    """Returns each layer's keys and values of the source."""
+    return tuple(layer.cross.keys_values(source) for layer in self.tower.layer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +117,8 @@ class DraftNetwork:
   words: int | None = None
   entry: str = 'joined'
 
-  network: ClassVar[type[nn.Module]]
+  markov = 0  # rank of a bias by the token guessed before, which some kinds have
+  network: ClassVar[type[Network]]
   products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
 
   def __post_init__(self) -> None:
@@ -158,19 +182,13 @@ class DraftNetwork:
       )
     return rows.astype(self.layers.dtype)
 
-  def project_states(
-    self, params: Params, target: Bound, states: Float[Array, '*b d']
-  ) -> Float[Array, '*b v']:
-    """Returns logits over the draft's words, before any bias, from the network's last states."""
-    if 'output' in params:
-      return project(states, params['output'])
-    return vocabulary_projection(target.module)(target.params, states)
-
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
     """Returns logits over the draft's words (`ids`), before any bias, from a row's states."""
-    raise NotImplementedError
+    if 'output' in params:
+      return project(states, params['output'])
+    return vocabulary_projection(target.module)(target.params, states)
 
   def training_rows(
     self,
@@ -197,7 +215,7 @@ class DraftNetwork:
 
   def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
     """Returns what `guess_logits` takes for the first guess, in the shape of its row's states."""
-    return jnp.zeros((*state.shape[:-1], 0), state.dtype)
+    return jnp.zeros((*state.shape[:-1], self.markov), state.dtype)
 
   def guess_logits(
     self,
@@ -223,34 +241,30 @@ class DraftNetwork:
       logits = suppress_words(params, logits, target.module.suppressed_ids)
     return logits, carry
 
-  def ids(self, params: Params, drafted: Int[Array, '*b']) -> Int[Array, '*b']:
-    """Returns the target's ids of the draft's words."""
-    return ids_of(params, drafted)
-
-  def in_target_words(self, params: Params, logits: Float[Array, '*b w']) -> Float[Array, '*b v']:
-    """Returns logits over the target's words; words that the draft lacks get minus infinity."""
-    return in_target_words(params, logits, self.vocab_size)
-
   def init_cache(
     self, params: Params, source: Source | None, rows: int, slots: int | Capacity
-  ) -> DraftCache:
+  ) -> WithMemory:
     """Returns an empty cache, with the draft's own keys and values of the source if it reads one.
 
     Raises:
       UserError: the draft was made for source states of a different width.
     """
-    memory = None
-    if self.reads_source:
+    c, memory = self.layers, None
+    if isinstance(c, StackConfig):
       assert source is not None  # by `check_target`
-      width, wanted = source.hidden.shape[-1], self.d_source or self.d_target
-      if width != wanted:
+      own, wanted = source.hidden.shape[-1], self.d_source or self.d_target
+      if own != wanted:
         raise UserError(
-          f'this draft needs an encoder of width {wanted}, and this model has one of width {width}:'
+          f'this draft needs an encoder of width {wanted}, and this model has one of width {own}:'
           ' load the two together'
         )
-      states = source.hidden.astype(self.layers.dtype)
+      states = source.hidden.astype(c.dtype)
       memory = Memory(self.call(params, states, method='memory'), source.mask)
-    return tower.empty_cache(self.layers, rows, slots, memory)
+      heads, width = c.heads, c.head_width
+    else:
+      heads, width = c.kv_heads, c.width
+    layers = len(tower.windows_of(c))
+    return WithMemory(KVCache.empty(layers, rows, heads, slots, width, c.dtype), memory)
 
   @init_by_trace
   def init(self, key: Array) -> Params:
@@ -274,7 +288,9 @@ class DraftNetwork:
     """Splits the layers like a model's, the output of a draft vocabulary by words.
 
     See `kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
-    table = tower.partition(self.layers, devices)
+    table = PARTITION
+    if isinstance(self.layers, LMConfig):
+      table = layer_partition(self.layers, devices)
     if self.words is not None:
       table = ((r'(^|/)output$', P('model')), *table)
     return table

@@ -22,16 +22,16 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.cache.kv import LayerKV
+from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.heads import tower
-from fastdec.heads.draft import DraftNetwork, Fusion
+from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_own
-from fastdec.heads.tower import DraftCache, View, with_layers
+from fastdec.heads.tower import View
 from fastdec.models.api import Params
 from fastdec.models.attention import attend
 from fastdec.models.layers import Dense
@@ -40,27 +40,20 @@ from fastdec.struct import Bound
 ENTRIES = ('joined', 'beside')
 
 
-class Network(nn.Module):
+class Autoregressive(Network):
   """The parameters."""
 
   draft: 'EagleNetwork'
 
   def setup(self) -> None:
+    super().setup()
     draft = self.draft
-    self.make_features = Fusion(draft)
-    self.tower = tower.tower(draft.layers)
     if draft.norms_entry:
       self.embedding_norm, self.feature_norm = tower.norm(draft.layers), tower.norm(draft.layers)
     if draft.entry == 'joined':
       self.join = Dense((draft.layers.d_model,), draft.join_bias, draft.layers.dtype)
     if draft.norms_last:
       self.norm = tower.norm(draft.layers)
-
-  def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
-    return self.make_features(states)
-
-  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    return self.tower.memory(source)
 
   def read(
     self,
@@ -104,7 +97,7 @@ class Network(nn.Module):
   ) -> Array:
     """Uses every parameter once, to make fresh ones."""
     memory = () if source is None else self.memory(source)
-    view = View.of_everything(embedded.shape[1], tower.depth_of(self.draft.layers), source, memory)
+    view = View.of_everything(embedded.shape[1], self.draft.layers, source, memory)
     outputs, _ = self.read(embedded, self.features(states), view)
     return self.finish(outputs)
 
@@ -131,7 +124,7 @@ class EagleNetwork(DraftNetwork):
   norms_last: bool = True
   recycles_normed: bool = True
 
-  network = Network
+  network = Autoregressive
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -150,10 +143,10 @@ class EagleNetwork(DraftNetwork):
     features: Float[Array, 'b n d'],
     positions: Int[Array, 'b n'],
     mask: Bool[Array, 'b n s'],
-    cache: DraftCache,
+    cache: WithMemory,
     start: Int[Array, ' b'],
     at: Int[Array, 'b s'] | None = None,
-  ) -> tuple[Float[Array, 'b n d'], DraftCache]:
+  ) -> tuple[Float[Array, 'b n d'], WithMemory]:
     """Reads n rows; a layer with a window of w sees only the last w positions of the mask.
 
     Args:
@@ -177,14 +170,13 @@ class EagleNetwork(DraftNetwork):
       masks.append(mask & (distance < window) if window else mask)
     view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
-    return states, with_layers(cache, entries)
+    return states, cache.with_layers(entries)
 
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']
   ) -> Float[Array, '*b w']:
     """Returns logits over the draft's words (`ids`), from a row's output."""
-    states = self.call(params, states, method='finish')
-    return self.project_states(params, target, states)
+    return super().logits(params, target, self.call(params, states, method='finish'))
 
   def training_rows(
     self,
@@ -206,7 +198,7 @@ class EagleNetwork(DraftNetwork):
 
     # Pass 0: every place reads its true feature.
     embedded = self.embedded(params, target, tokens)
-    causal = [functools.partial(attend, mask=seen.causal)] * tower.depth_of(self.layers)
+    causal = [functools.partial(attend, mask=seen.causal)] * len(tower.windows_of(self.layers))
     view = View(lesson.positions, causal, seen.across(None), seen.memory)
     states, first = self.call(
       params, embedded, seen.features, view, method='read', **drop_with(dropout_key, 0)

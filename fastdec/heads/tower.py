@@ -19,17 +19,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.cache.kv import KVCache, LayerKV
-from fastdec.cache.memory import Memory, WithMemory
-from fastdec.kernels.sharding import Table
-from fastdec.models.api import Capacity
+from fastdec.cache.kv import LayerKV
+from fastdec.cache.memory import WithMemory
 from fastdec.models.attention import attend
 from fastdec.models.layers import LayerNorm, sinusoids
-from fastdec.models.lm import Layer, LMConfig, RMSNorm, layer_partition
-from fastdec.models.stacks import PARTITION, Attend, DecoderLayer, Sees, StackConfig
+from fastdec.models.lm import Layer, LMConfig, RMSNorm
+from fastdec.models.stacks import Attend, DecoderLayer, Sees, StackConfig
 
 LayersConfig = LMConfig | StackConfig
-DraftCache = KVCache | WithMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,25 +52,28 @@ class View:
   @classmethod
   def of(
     cls,
-    cache: DraftCache,
+    cache: WithMemory,
     positions: Int[Array, 'b n'],
     masks: Sequence[Bool[Array, 'b n s']],
     start: Int[Array, ' b'],
   ) -> 'View':
     """Returns the view of rows that are written to a cache from `start` on; one mask per layer."""
-    own = own_cache(cache)
     sees = [functools.partial(attend, mask=mask) for mask in masks]
-    if not isinstance(cache, WithMemory):
-      return cls(positions, sees, cached=own.layers, start=start)
+    if cache.memory is None:
+      return cls(positions, sees, cached=cache.own.layers, start=start)
     across = functools.partial(attend, mask=cache.memory.mask[:, None, :])
-    return cls(positions, sees, across, cache.memory.layers, own.layers, start)
+    return cls(positions, sees, across, cache.memory.layers, cache.own.layers, start)
 
   @classmethod
   def of_everything(
-    cls, n: int, layers: int, source: Float[Array, 'b s d'] | None, memory: Sequence[LayerKV]
+    cls,
+    n: int,
+    layers: LayersConfig,
+    source: Float[Array, 'b s d'] | None,
+    memory: Sequence[LayerKV],
   ) -> 'View':
     """Returns the view of n rows that see one another and the source, to make fresh parameters."""
-    sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * layers
+    sees = [functools.partial(attend, mask=jnp.ones((1, 1, n), bool))] * len(windows_of(layers))
     across = None
     if source is not None:
       across = functools.partial(attend, mask=jnp.ones((1, 1, source.shape[1]), bool))
@@ -87,10 +87,6 @@ class LMTower(nn.Module):
 
   def setup(self) -> None:
     self.layer = [Layer(self.config) for _ in range(self.config.layers)]
-
-  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    """Returns (): these layers read no source."""
-    return ()
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
     """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
@@ -125,10 +121,6 @@ class DecoderTower(nn.Module):
   def setup(self) -> None:
     self.layer = [DecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
 
-  def memory(self, source: Float[Array, 'b s d']) -> tuple[LayerKV, ...]:
-    """Returns each layer's keys and values of the source."""
-    return tuple(layer.cross.keys_values(source) for layer in self.layer)
-
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
     """See `LMTower.own`."""
     x, entries = x + sinusoids(positions, x.shape[-1]).astype(x.dtype), []
@@ -155,9 +147,6 @@ class DecoderTower(nn.Module):
     return x, tuple(entries)
 
 
-Tower = LMTower | DecoderTower
-
-
 def windows_of(config: LayersConfig) -> tuple[int, ...]:
   """Returns each layer's window; 0: it sees everything."""
   if isinstance(config, StackConfig):
@@ -165,51 +154,8 @@ def windows_of(config: LayersConfig) -> tuple[int, ...]:
   return config.layer_windows
 
 
-def depth_of(config: LayersConfig) -> int:
-  """Number of layers."""
-  return config.decoder_layers if isinstance(config, StackConfig) else config.layers
-
-
-def tower(config: LayersConfig) -> Tower:
-  """Returns fresh linen layers, for the `setup` of a network."""
-  return DecoderTower(config) if isinstance(config, StackConfig) else LMTower(config)
-
-
 def norm(config: LayersConfig, name: str | None = None) -> nn.Module:
   """Returns a norm of the layers' kind."""
   if isinstance(config, StackConfig):
     return LayerNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
   return RMSNorm(config, name=name)
-
-
-def empty_cache(
-  config: LayersConfig, rows: int, slots: int | Capacity, memory: Memory | None
-) -> DraftCache:
-  """Returns an empty cache, over the source's keys and values if the layers read them."""
-  if isinstance(config, StackConfig):
-    heads, width = config.heads, config.head_width
-  else:
-    heads, width = config.kv_heads, config.width
-  own = KVCache.empty(depth_of(config), rows, heads, slots, width, config.dtype)
-  if memory is None:
-    return own
-  return WithMemory(own, memory)
-
-
-def own_cache(cache: DraftCache) -> KVCache:
-  """Returns the part of the cache that holds the text."""
-  return cache.own if isinstance(cache, WithMemory) else cache
-
-
-def with_layers(cache: DraftCache, layers: tuple[LayerKV, ...]) -> DraftCache:
-  """Returns the cache with these entries."""
-  if isinstance(cache, WithMemory):
-    return WithMemory(dataclasses.replace(cache.own, layers=layers), cache.memory)
-  return dataclasses.replace(cache, layers=layers)
-
-
-def partition(config: LayersConfig, devices: int) -> Table:
-  """Returns the table of the layers' parameters; see `kernels.sharding`."""
-  if isinstance(config, StackConfig):
-    return PARTITION
-  return layer_partition(config, devices)

@@ -62,7 +62,7 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
     lacks = 'only fastdec has such a network: train it with --kind=eagle3 or --kind=dflash'
   elif is_eagle3 and 'output' not in params:
     lacks = 'EAGLE-3 has words of its own: train it with --words'
-  elif is_dflash and ('output' in params or getattr(module, 'markov', 0)):
+  elif is_dflash and ('output' in params or module.markov):
     lacks = 'DFlash has no words of its own, and no Markov bias: train it with --words=0'
   elif not isinstance(module.layers, LMConfig) or module.layers.qk_norm == is_eagle3:
     lacks = 'its layers are not those of Llama (EAGLE-3) or Qwen3 (DFlash)'

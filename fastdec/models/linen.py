@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.cache.memory import WithMemory
 from fastdec.models.api import Nodes, Params
 from fastdec.models.taps import Features, check_taps
 
@@ -40,8 +39,7 @@ class LinenModel:
     hidden, states, layers = self._call(
       params, tokens, nodes, cache, taps, method='decode_nodes', **how
     )
-    own = dataclasses.replace(cache.own, layers=layers)
-    return hidden, states, WithMemory(own, cache.memory)
+    return hidden, states, cache.with_layers(layers)
 
   def hidden(
     self, params: Params, batch: Mapping[str, Array], dropout_key: Array | None = None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.heads.words import ids_of
 from fastdec.models.api import causal
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import apply_with
@@ -80,7 +81,7 @@ def test_the_target_gives_what_the_draft_reads(family, case):
 def rows_of(draft, target, tokens, features, cache):
   nodes = causal(features.shape[1])
   positions = cache.length[:, None] + nodes.depths[None]
-  mask = node_mask(nodes, cache.length, cache.slots)
+  mask = node_mask(nodes, cache.length, cache.own.slots)
   embedded = draft.module.embedded(draft.params, target, tokens)
   return draft.module.read(draft.params, embedded, features, positions, mask, cache, cache.length)
 
@@ -102,7 +103,7 @@ def chain(case, state, cache, length=5):
   logits, tokens = [], []
   for _ in range(length):
     logits.append(logits_of(Bound(case.module, case.params), case.target, state)[0, 0])
-    tokens.append(int(case.module.ids(case.params, logits[-1].argmax())))
+    tokens.append(int(ids_of(case.params, logits[-1].argmax())))
     state, cache = read(case, tokens[-1:], state, cache)
     cache = cache.commit(None, jnp.ones(1, jnp.int32))
   return np.stack(logits), tokens
@@ -144,7 +145,7 @@ def corrected(draft, target, states, root):
       logits = logits + bias
     if module.has_confidence:
       sure.append(module.confidence(params, states[:, i], before)[0])
-    before = module.ids(params, logits.argmax(-1)).astype(jnp.int32)
+    before = ids_of(params, logits.argmax(-1)).astype(jnp.int32)
     rows.append(logits[0])
     tokens.append(before[0])
   return base[0], jnp.stack(rows), tokens, sure

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
+from fastdec.cache.memory import WithMemory
 from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing, lattice
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
@@ -27,8 +28,7 @@ from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target
-from fastdec.heads.tower import DraftCache
-from fastdec.heads.words import suppress_words
+from fastdec.heads.words import ids_of, suppress_words
 from fastdec.models.api import Model, source_of
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
@@ -140,7 +140,7 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
 class Seen:
   """The network's memory of each row: the features of all positions before the root."""
 
-  cache: DraftCache
+  cache: WithMemory
   last: Float[Array, 'b d']  # the newest of them
 
 
@@ -197,7 +197,7 @@ class BlockDrafter:
     hidden: Float[Array, 'b n e'],
     taps: tuple[Float[Array, 'b n _'], ...],
     count: Int[Array, ' b'],
-    cache: DraftCache,
+    cache: WithMemory,
   ) -> Seen:
     """Reads the first `count` of n positions that the target has read."""
     module, params = self.draft
@@ -212,7 +212,7 @@ class BlockDrafter:
     scores, ids, after_bgmr = logits, params.get('ids'), None
     if module.choices < logits.shape[-1]:
       scores, chosen = best(logits, module.choices)
-      ids = module.ids(params, chosen)
+      ids = ids_of(params, chosen)
       if module.markov:
         after_bgmr = module.after(params, chosen)  # one look-up for all tokens is faster than g
     if not module.markov:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import fori_loop
+from fastdec.cache.memory import WithMemory
 from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
@@ -29,8 +30,7 @@ from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, interleave
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
-from fastdec.heads.tower import DraftCache, own_cache
-from fastdec.heads.words import suppress_words
+from fastdec.heads.words import ids_of, in_target_words, suppress_words
 from fastdec.models.api import Model, causal, source_of
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import Taps
@@ -114,7 +114,7 @@ class Eagle(DraftsWithProbs):
 class Read:
   """The network's memory of each row: all emitted tokens, the root included."""
 
-  cache: DraftCache
+  cache: WithMemory
   last: Float[Array, 'b d']  # the network's output at the root, for the first guess
 
 
@@ -142,7 +142,7 @@ class _EagleDrafter:
     following = _shift(prompt.tokens, prefill.root, prompt.length)
 
     # A long prompt is read in chunks. The last output of each row is in its last chunk.
-    def read(cache: DraftCache, chunk: Any, count: Int[Array, ' b']) -> tuple[DraftCache, Array]:
+    def read(cache: WithMemory, chunk: Any, count: Int[Array, ' b']) -> tuple[WithMemory, Array]:
       hidden, taps, following = chunk
       state = self._read(target, hidden, taps, following, count, cache)
       return state.cache, state.last[:, None]
@@ -164,14 +164,14 @@ class _EagleDrafter:
     taps: tuple[Float[Array, 'b n _'], ...],
     following: Int[Array, 'b n'],
     count: Int[Array, ' b'],
-    cache: DraftCache,
+    cache: WithMemory,
   ) -> Read:
     """Reads the first `count` of n positions of the target, each with the token after it."""
     module, params = self.draft
     features = module.features(params, hidden, taps)
     nodes = causal(following.shape[1])
     positions = cache.length[:, None] + nodes.depths[None]
-    mask = node_mask(nodes, cache.length, own_cache(cache).slots)
+    mask = node_mask(nodes, cache.length, cache.own.slots)
     embedded = module.embedded(params, target, following)
     states, cache = module.read(params, embedded, features, positions, mask, cache, cache.length)
     return Read(cache.commit(None, count), take_node(states, jnp.maximum(count - 1, 0)))
@@ -200,19 +200,19 @@ class ChainDrafter(_EagleDrafter):
   ) -> tuple[Draft, Read]:
     module, params = self.draft
     b, n = root.shape[0], self.nodes
-    length, slots = state.cache.length, own_cache(state.cache).slots
+    length, slots = state.cache.length, state.cache.own.slots
 
     def guess(
       i: int | Array, last: Array, tokens: Array, q: Array | None
     ) -> tuple[Array, Array | None]:
       logits = self._logits(target, last)
       if q is None or self.sampling is None:
-        return tokens.at[:, i + 1].set(module.ids(params, argmax(logits))), None
-      log_q = self.sampling.log_probs(module.in_target_words(params, logits))
+        return tokens.at[:, i + 1].set(ids_of(params, argmax(logits))), None
+      log_q = self.sampling.log_probs(in_target_words(params, logits, module.vocab_size))
       drawn = draw(fold_keys(keys, i), log_q)
       return tokens.at[:, i + 1].set(drawn), q.at[:, i + 1].set(jnp.exp(log_q))
 
-    def read_next(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, DraftCache]) -> Any:
+    def read_next(i: Int[Array, ''], carry: tuple[Array, Array, Array | None, WithMemory]) -> Any:
       last, tokens, q, cache = carry
       token = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
       place = length + i - 1
@@ -267,7 +267,7 @@ class TreeDrafter(_EagleDrafter):
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
       embedded = module.embedded(params, target, tree.tokens)
       positions = jnp.broadcast_to(length[:, None] + (level - 1), tree.tokens.shape)
-      mask = frontier_mask(tree.sees, length, own_cache(cache).slots)
+      mask = frontier_mask(tree.sees, length, cache.own.slots)
 
       # The nodes of a level are in slots one after the other, and all at the same position.
       start = length + tree.expanded

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.heads.words import ids_of
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import Batch
@@ -93,7 +94,7 @@ def _judge_own_guesses(
     if carry is None:
       carry = module.start_carry(state)
     logits, carry = module.guess_logits(params, target, state, before, carry, as_decoded=True)
-    before = module.ids(params, logits.argmax(-1).astype(jnp.int32))
+    before = ids_of(params, logits.argmax(-1).astype(jnp.int32))
     confidences.append(_confidences(logits))
     right.append((before == chosen.take(tokens, i + 1)).reshape(-1))
     return before

@@ -97,7 +97,7 @@ def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   """
   name = 'decoder' if draft.reads_source else 'layer'
   depth = sum(re.fullmatch(rf'{name}_\d+', part) is not None for part in target.params)
-  wanted = tower.depth_of(draft.layers)
+  wanted = len(tower.windows_of(draft.layers))
   if wanted > depth:
     raise UserError(
       f'init=target with {wanted} layers, and the target has {depth}: give as many, or init=fresh'

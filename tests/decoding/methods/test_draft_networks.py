@@ -21,7 +21,6 @@ from fastdec.decoding.strategy import LoopStrategy
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.heads.tower import own_cache
 from fastdec.heads.words import suppress_words
 from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
@@ -179,7 +178,7 @@ def behind(prompt, state):
 def remembered(state, row):
   """The drafter's memory of one row: its committed keys and values, and the state that the next
   draft begins with."""
-  own = own_cache(state.drafter.cache)
+  own = state.drafter.cache.own
   length = int(own.length[row])
   entries = [x[row, :, :length] for layer in own.layers for x in (layer.k, layer.v)]
   return [*entries, state.drafter.last[row]]

@@ -220,9 +220,7 @@ def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
     assert all(same(params['network']['tower'][f'layer_{i}'], target.params[f'decoder_{i + 1}']))
   hidden = jax.random.normal(jax.random.key(1), (1, 1, D))
   expected = target.module.unembed(target.params, hidden)[..., ids]
-  np.testing.assert_allclose(
-    module.project_states(params, target, hidden), expected, rtol=1e-5, atol=1e-6
-  )
+  np.testing.assert_allclose(module.logits(params, target, hidden), expected, rtol=1e-5, atol=1e-6)
   with pytest.raises(UserError, match='init=target with 4 layers, and the target has 3'):
     start_params(
       dataclasses.replace(module, layers=layers_like(target.module, 4)),
