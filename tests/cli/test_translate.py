@@ -78,18 +78,6 @@ def test_lines_that_are_not_text(translator, fastdec):
   assert 'line 2 of standard input is not UTF-8' in ended.mistake
 
 
-@pytest.mark.parametrize(
-  'file', ['config.json', 'model.safetensors', 'heads.safetensors', 'tokenizer.model']
-)
-def test_a_model_cut_short(translator, fastdec, tmp_path, file):
-  folder = shutil.copytree(translator, tmp_path / 'model')
-  whole = (folder / file).read_bytes()
-  (folder / file).write_bytes(whole[: len(whole) // 2])
-  assert file in fastdec('translate', '--model', folder, '--max-len=4', 'a').mistake
-  (folder / file).unlink()
-  assert file in fastdec('translate', '--model', folder, '--max-len=4', 'a').mistake
-
-
 @pytest.mark.wide('marian')
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_a_hugging_face_folder_translates(kind, fastdec, shared, tmp_path):

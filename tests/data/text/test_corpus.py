@@ -88,20 +88,6 @@ def test_multi30k_comes_back_whole(shared: Path, tmp_path: Path):
   assert [source for source, _ in load_pairs(data, 'test', tmp_path)] == english
 
 
-def test_real_wmt_text_comes_back_whole(shared: Path, tmp_path: Path):
-  path = lambda name, language: str(shared / 'data' / 'wmt_en_de' / f'{name}.{language}.gz')
-  both = lambda name: (path(name, 'en'), path(name, 'de'))
-  names = {'train': 'train10k.detok', 'dev': 'newstest2012.detok', 'test': 'newstest2014.detok'}
-  data = TextData(kind='files', **{split: both(name) for split, name in names.items()})
-  for split, count in (('train', 10_000), ('dev', 3_000), ('test', 2_737)):
-    pairs = load_pairs(data, split, tmp_path)
-    sides = (
-      gzip.decompress(Path(path).read_bytes()).decode().split('\n')[:-1]
-      for path in both(names[split])
-    )
-    assert len(pairs) == count and pairs == list(zip(*sides, strict=True))
-
-
 def test_opening_text_again_reads_no_file(data: TextData, tmp_path: Path, monkeypatch):
   first = open_text(data, tmp_path / 'cache')
   monkeypatch.setattr(lines.Lines, '__iter__', lambda self: pytest.fail(f'{self} was read again'))
@@ -111,13 +97,6 @@ def test_opening_text_again_reads_no_file(data: TextData, tmp_path: Path, monkey
     == (first.key, first.counts)
     == (first.key, {'train': 4, 'dev': 4, 'test': 4})
   )
-
-
-def test_a_file_that_goes_missing_later_is_a_clear_error(data: TextData, tmp_path: Path):
-  text = open_text(data, tmp_path / 'cache')
-  Path(data.dev[0]).unlink()
-  with pytest.raises(UserError, match=r'cannot read .*source.txt .No such file'):
-    list(text.pairs('dev'))
 
 
 def test_a_sample_is_in_order_and_always_the_same(data: TextData, tmp_path: Path):

@@ -89,16 +89,10 @@ def test_missing_archives_are_named(archives: TextData, tmp_path: Path):
     load_pairs(archives, 'dev', tmp_path / 'cache')
 
 
-def test_an_archive_that_was_cut_or_replaced_is_refused_before_any_work(
+def test_an_archive_that_was_replaced_is_refused_before_any_work(
   archives: TextData, tmp_path: Path
 ):
   path = Path(archives.folder) / 'training-parallel-commoncrawl.tgz'
-  whole = path.read_bytes()
-  path.write_bytes(whole[:-40])
-  with pytest.raises(
-    UserError, match=r'cannot read commoncrawl.* in .*commoncrawl.tgz .*: give the whole archive'
-  ):
-    load_pairs(archives, 'dev', tmp_path / 'cache')
   path.write_bytes((Path(archives.folder) / 'dev.tgz').read_bytes())
   with pytest.raises(UserError, match=r'commoncrawl.tgz holds no file commoncrawl.de-en.en: give'):
     load_pairs(archives, 'dev', tmp_path / 'cache')
