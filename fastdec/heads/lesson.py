@@ -38,12 +38,14 @@ class Lesson:
     batch: packed sentences, preferably the target's own output.
     features: the target's states of them (`target.module.features`).
     anchors: the places after which the draft guesses.
+    all_anchors: those of the whole batch, if this is a part of one.
   """
 
   target: Bound
   batch: Mapping[str, Any]
   features: Features
   anchors: Anchors
+  all_anchors: Anchors | None = None
 
   @property
   def tokens(self) -> Int[Array, 'b t']:

@@ -10,18 +10,19 @@ from fastdec.errors import UserError
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.quantized import is_quantized
 from fastdec.models.api import Params
+from fastdec.models.layers import numbering_rows
 from fastdec.training.losses import Batch, Metrics
+from fastdec.training.means import take_part
 from fastdec.training.state import Task
 
 
 def compute_gradients(
   task: Task, params: Params, frozen: Params, batch: Batch, key: Array, parts: int = 1
 ) -> tuple[Params, Metrics]:
-  """Computes gradients and metrics of a batch: means over its tokens, however many parts it has.
+  """Computes gradients and metrics of a batch: means over all of it, whatever its parts.
 
-  Part i has the rows i, i + parts, ..., so that each device along 'data' has rows of every part.
-  All parts draw from the same key, so they train the same head. When all heads are trained at once,
-  the first head's tokens are a part's weight.
+  Each row draws from the key what it draws in the whole batch; see `training.means`. Only the
+  dropout of a model that does not use `models.layers.dropout` differs, but is independent too.
 
   Args:
     parts: number of parts, computed one after the other; a divisor of the batch's rows.
@@ -41,28 +42,21 @@ def compute_gradients(
   if parts == 1:
     return gradient(params, frozen, batch, key)
 
-  def sums(part: Batch) -> tuple[Params, Metrics]:
-    """Sums over the tokens of a part."""
-    gradients, metrics = gradient(params, frozen, part, key)
-    return _floats(lambda x: x * metrics['tokens'].astype(x.dtype), (gradients, metrics))
+  def of_part(number: Array) -> tuple[Params, Metrics]:
+    part = take_part(batch, number, parts)
+    with numbering_rows(number, parts, len(part['target'])):
+      return gradient(params, frozen, part, key)
 
-  def add(total: Any, part: Batch) -> tuple[Any, None]:
-    return jax.tree.map(jnp.add, total, sums(part)), None
+  def add(total: Any, number: Array) -> tuple[Any, None]:
+    return jax.tree.map(_add, total, of_part(number)), None
 
-  # Add the parts' sums one after the other, then divide by all tokens.
-  split = {}
-  for name, x in batch.items():
-    split[name] = jnp.reshape(x, (-1, parts, *x.shape[1:])).swapaxes(0, 1)
-  like = jax.eval_shape(sums, {name: x[0] for name, x in split.items()})
+  # Add the parts one after the other.
+  numbers = jnp.arange(parts, dtype=jnp.int32)
+  like = jax.eval_shape(of_part, numbers[0])
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-  total = jax.lax.scan(add, zeros, split)[0]
-  tokens = jnp.maximum(total[1]['tokens'], 1)
-  gradients, metrics = _floats(lambda x: x / tokens.astype(x.dtype), total)
-  if 'head' in metrics:  # a number, which the sum has counted in every part
-    metrics |= {'head': metrics['head'] // parts}
-  return gradients, metrics
+  return jax.lax.scan(add, zeros, numbers)[0]
 
 
-def _floats(f: Any, tree: Any) -> Any:
-  """Applies f to the means, which are floats, and leaves counts as they are."""
-  return jax.tree.map(lambda x: f(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+def _add(total: Array, part: Array) -> Array:
+  """Adds the shares of means, which are floats. Counts are of the whole batch in every part."""
+  return total + part if jnp.issubdtype(part.dtype, jnp.floating) else part

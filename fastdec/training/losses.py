@@ -1,7 +1,8 @@
 """Training losses, and the accuracy of every head.
 
 Batches are packed (`models.linen.LinenModel.hidden`): several sentences a row, which segment ids
-distinguish; 0 is padding. A loss is a mean over real target tokens, in nats.
+distinguish; 0 is padding. A loss is a mean over real target tokens, in nats. In a part of a batch,
+losses and metrics are its shares of those of the whole batch (`training.means`).
 """
 
 import functools
@@ -17,26 +18,36 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 from fastdec.errors import UserError
 from fastdec.heads.anchors import Anchors
 from fastdec.models.api import Params, embedding_of
+from fastdec.models.linen import LinenModel
+from fastdec.training.means import mean_over, or_nan, weigh, whole_of
 
-Batch = Mapping[str, Integer[Array | np.ndarray, '_ ...']]  # rows, positions
+Batch = Mapping[str, Any]  # integers [rows, positions, ...]; a part of a batch also has the whole
 Ids = Integer[Array | np.ndarray, 'b t']
 Metrics = dict[str, Array]
 KEPT = 2**25  # the most logits that a training step keeps for its gradient
 
 
 def cross_entropy(
-  logits: Float[Array, 'b t v'], targets: Ids, mask: Bool[Array, 'b t'], smoothing: float
+  logits: Float[Array, 'b t v'],
+  targets: Ids,
+  mask: Bool[Array, 'b t'],
+  smoothing: float,
+  tokens: Int[Array, ''] | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
   """Computes label-smoothed cross entropy as T2T: 1 - smoothing on the target, the rest shared.
 
   As in T2T, the entropy of the smoothed target is subtracted: a perfect prediction has loss 0.
 
+  `tokens` is the number of tokens that sums over the mask are divided by; None: those in the mask.
+
   Returns:
     The loss in nats per token; and metrics, means over `mask`: 'loss', 'nll' (of the target,
-    unsmoothed), 'accuracy' (of the argmax, 0..1), and the number of 'tokens' in the mask. Without
-    any token the means are 0.
+    unsmoothed), 'accuracy' (of the argmax, 0..1), and the number of 'tokens'. Without any token the
+    means are 0.
   """
-  return _means(_each(logits, targets, smoothing), mask, mask.sum())
+  if tokens is None:
+    tokens = mask.sum()
+  return _means(_each(logits, targets, smoothing), mask, tokens)
 
 
 def _each(
@@ -64,14 +75,11 @@ def _means(
 
   Returns the mean loss, and all means with that number.
   """
-
   metrics = {}
   for name, x_bt in each.items():
-    weighed_bt = x_bt
     if weight is not None:
-      weighed_bt = x_bt * weight.astype(x_bt.dtype)
-    total = jnp.where(mask, weighed_bt, 0).sum()
-    metrics[name] = total / jnp.maximum(tokens, 1).astype(x_bt.dtype)
+      x_bt = x_bt * weight.astype(x_bt.dtype)
+    metrics[name] = mean_over(x_bt, mask, tokens)
   return metrics['loss'], metrics | {'tokens': tokens}
 
 
@@ -82,9 +90,27 @@ def model_loss(
 
   See `cross_entropy`.
   """
-  hidden_btd = model.hidden(params, batch, dropout_key)
-  mask_bt = batch['target_segment'] != 0
-  return cross_entropy(model.unembed(params, hidden_btd), batch['target'], mask_bt, smoothing)
+  hidden_btd = model.hidden(params, batch, own_key(model, batch, dropout_key))
+  return loss_of_hidden(model, params, batch, hidden_btd, smoothing)
+
+
+def loss_of_hidden(
+  model: Any, params: Params, batch: Batch, hidden: Float[Array, 'b t d'], smoothing: float
+) -> tuple[Float[Array, ''], Metrics]:
+  """Computes `model_loss` from hidden states."""
+  tokens = (whole_of(batch)['target_segment'] != 0).sum()
+  mask_bt, logits_btv = batch['target_segment'] != 0, model.unembed(params, hidden)
+  return cross_entropy(logits_btv, batch['target'], mask_bt, smoothing, tokens)
+
+
+def own_key(model: Any, batch: Batch, key: Array | None) -> Array | None:
+  """Returns the key for a model's dropout on a batch.
+
+  Our models number a part's rows as in the whole batch. Any other needs another key in each part.
+  """
+  if key is None or 'part' not in batch or isinstance(model, LinenModel):
+    return key
+  return jax.random.fold_in(key, batch['part'])
 
 
 def head_loss(
@@ -109,7 +135,7 @@ def head_loss(
     smoothing: see `cross_entropy`.
     keys: for the dropout of the trunk and of the head; None switches it off.
   """
-  hidden_btd = model.hidden(params, batch, keys[0])
+  hidden_btd = model.hidden(params, batch, own_key(model, batch, keys[0]))
   return _on_hidden(
     model, heads, params, head_params, batch, hidden_btd, offset, smoothing, keys[1]
   )
@@ -121,23 +147,24 @@ def all_heads_loss(
   params: Params,
   head_params: Params,
   batch: Batch,
-  shares: Mapping[int, float],
+  shares: Mapping[int, float | Float[Array, '']],
   smoothing: float,
   keys: tuple[Array | None, Array],
   anchors: Anchors | None = None,
 ) -> tuple[Float[Array, ''], Metrics]:
-  """Averages the losses of several heads by `shares` (offset -> weight, in sum 1); see `head_loss`.
+  """Averages the losses of several heads by `shares` (offset -> weight); see `head_loss`.
 
-  The trunk runs once. If the heads have more than `KEPT` logits together, they are computed again
-  for the gradient, so the memory is that of one head. Metrics are the weighted means, the first
-  head's 'tokens', and each head's own loss.
+  A head counts if the batch has a sentence that is long enough for it. The trunk runs once. If the
+  heads have more than `KEPT` logits together, they are computed again for the gradient, so the
+  memory is that of one head. Metrics are the weighted means, the first head's 'tokens', and each
+  head's own loss, NaN for a head that does not count.
 
   Args:
     anchors: a sample of places at which heads learn; the losses and gradients have the same
       expectations as at all places. p1 learns at all places even so, as the trunk does without
       heads. None: all heads do.
   """
-  hidden_btd = model.hidden(params, batch, keys[0])
+  hidden_btd = model.hidden(params, batch, own_key(model, batch, keys[0]))
   each_key = jax.random.split(keys[1], len(shares))
 
   def one_head(offset_key: tuple[Array, Array], places: Anchors | None = anchors) -> Metrics:
@@ -159,12 +186,13 @@ def all_heads_loss(
   if first:
     p1 = one_head((offsets[0], each_key[0]), None)
     by_head = jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), p1, by_head)
-  metrics = {}
+  metrics, tokens = {}, by_head['tokens']
   for name in ('loss', 'nll', 'accuracy'):
-    metrics[name] = (by_head[name] * weights.astype(by_head[name].dtype)).sum()
+    metrics[name] = weigh(by_head[name], weights, tokens)
+  each_loss = or_nan(by_head['loss'], tokens)
   for i, offset in enumerate(shares):
-    metrics[f'loss_head_{offset + 1}'] = by_head['loss'][i]
-  return metrics['loss'], metrics | {'tokens': by_head['tokens'][0]}
+    metrics[f'loss_head_{offset + 1}'] = each_loss[i]
+  return metrics['loss'], metrics | {'tokens': tokens[0]}
 
 
 def _on_hidden(
@@ -187,7 +215,7 @@ def _on_hidden(
     batch['target'], batch['target_segment'], jnp.maximum(offset - 1, 0), longest
   )[0]
   targets_bt, mask_bt = shift_left(batch['target'], batch['target_segment'], offset, longest)
-  tokens, weight = mask_bt.sum(), None
+  tokens, weight = count_targets(batch, offset, longest), None
   if anchors is not None:
     seen = hidden, root_bt, before_bt, targets_bt, mask_bt
     hidden, root_bt, before_bt, targets_bt, mask_bt = jax.tree.map(anchors.take, seen)
@@ -202,8 +230,14 @@ def _on_hidden(
   return _means(_each(logits_btv, targets_bt, smoothing), mask_bt, tokens, weight)
 
 
+def count_targets(batch: Batch, offset: Int[Array, ''] | int, longest: int) -> Int[Array, '']:
+  """Counts the targets of the head at an offset (at most `longest`) in the whole batch."""
+  whole = whole_of(batch)
+  return shift_left(whole['target'], whole['target_segment'], offset, longest)[1].sum()
+
+
 def shift_left(
-  targets: Ids, segments: Ids, offset: Int[Array, ''], longest: int
+  targets: Ids, segments: Ids, offset: Int[Array, ''] | int, longest: int
 ) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t']]:
   """Moves targets left by `offset` (at most `longest`), and masks those of the same sentence.
 

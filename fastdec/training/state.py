@@ -6,7 +6,7 @@ fresh optimizer.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +17,15 @@ from fastdec import extras, struct
 from fastdec.errors import UserError
 from fastdec.heads.anchors import anchors_of
 from fastdec.models.api import Params
-from fastdec.training.losses import Batch, Metrics, all_heads_loss, head_loss, model_loss
+from fastdec.training.losses import (
+  Batch,
+  Metrics,
+  all_heads_loss,
+  count_targets,
+  head_loss,
+  model_loss,
+)
+from fastdec.training.means import own_rows, whole_of
 
 with extras.explained():
   import optax
@@ -52,7 +60,7 @@ class Task:
   Attributes:
     init: key -> the parameters to train.
     loss: (parameters, frozen parameters, batch, key) -> (loss, metrics); see
-      `losses.cross_entropy`.
+      `losses.cross_entropy`. Of a part of a batch it returns the part's shares (`training.means`).
     frozen: parameters that the loss reads and nothing changes.
   """
 
@@ -98,9 +106,7 @@ def frozen_heads_task(
       step: an unbiased estimate for a part of the cost (0: all places). p1 learns at all places
       even so.
   """
-  heads_loss = _HeadsLoss(
-    model, heads, _shares(heads.offsets, 0.0, decay), smoothing, draw, anchors
-  )
+  heads_loss = _HeadsLoss(model, heads, heads.offsets, 0.0, decay, smoothing, draw, anchors)
 
   def loss(
     params: Params, frozen: Params, batch: Batch, key: Array
@@ -130,8 +136,8 @@ def finetuned_heads_task(
   model. Its weight is `p1_share` (0: that of head 2, as in the paper); `draw`, `decay` and
   `anchors` are as in `frozen_heads_task`.
   """
-  shares = _shares(range(heads.offsets[-1] + 1), p1_share, decay)
-  heads_loss = _HeadsLoss(model, heads, shares, smoothing, draw, anchors)
+  offsets = tuple(range(heads.offsets[-1] + 1))
+  heads_loss = _HeadsLoss(model, heads, offsets, p1_share, decay, smoothing, draw, anchors)
 
   def loss(params: Params, _: Params, batch: Batch, key: Array) -> tuple[Float[Array, ''], Metrics]:
     draw_key, *keys = jax.random.split(key, 3)
@@ -144,29 +150,15 @@ def finetuned_heads_task(
   return Task(init, loss)
 
 
-def _shares(offsets: Iterable[int], p1_share: float, decay: float) -> dict[int, float]:
-  """Returns the weight of each head's loss, by offset (0: p1); the sum is 1.
-
-  With a `p1_share` the other heads have the rest; with 0, p1 counts as head 2.
-  """
-  shares = {offset: decay ** max(offset - 1, 0) for offset in offsets}
-  others, left = dict(shares), 1.0
-  if p1_share and 0 in shares:
-    del others[0]
-    shares[0], left = p1_share, 1 - p1_share
-  rest = sum(others.values())
-  for offset, share in others.items():
-    shares[offset] = left * share / rest
-  return shares
-
-
 @dataclasses.dataclass(frozen=True)
 class _HeadsLoss:
-  """The loss of one drawn head, or of all heads; fields as in `frozen_heads_task`."""
+  """The loss of one drawn head, or of all heads; fields as in `finetuned_heads_task`."""
 
   model: Any
   heads: Any
-  shares: Mapping[int, float]
+  offsets: tuple[int, ...]  # of the heads that are trained
+  p1_share: float
+  decay: float
   smoothing: float
   draw: str
   anchors: int
@@ -188,16 +180,39 @@ class _HeadsLoss:
   ) -> tuple[Float[Array, ''], Metrics]:
     """Computes the loss; `keys` are for the dropout of the trunk and of the heads."""
     bound = self.model, self.heads, params, head_params, batch
+    shares = self._shares(batch)
     if self.draw == 'all':
       anchors = None
       if self.anchors:
-        anchors = anchors_of(batch, self.anchors, draw_key)
-      return all_heads_loss(*bound, self.shares, self.smoothing, keys, anchors)
-    # A head is drawn with the probability of its share.
-    offsets, shares = list(self.shares), list(self.shares.values())
-    offset = jax.random.choice(draw_key, jnp.array(offsets, jnp.int32), p=jnp.array(shares))
+        anchors = own_rows(batch, anchors_of(whole_of(batch), self.anchors, draw_key))
+      return all_heads_loss(*bound, shares, self.smoothing, keys, anchors)
+    # A head is drawn with the probability of its share, the same one for all parts of a batch.
+    offsets, p = jnp.array(self.offsets, jnp.int32), jnp.stack(list(shares.values()))
+    offset = jax.random.choice(draw_key, offsets, p=p)
     loss, metrics = head_loss(*bound, offset, self.smoothing, keys)
     return loss, metrics | {'head': offset + 1}  # numbered as in the paper: head 1 is p1
+
+  def _shares(self, batch: Batch) -> dict[int, Float[Array, '']]:
+    """Returns the weight of each head's loss, by offset (0: p1); the sum is 1.
+
+    A head for which the whole batch has no long enough sentence has 0. With a `p1_share` the other
+    heads have the rest; with 0, p1 counts as head 2.
+    """
+    weights = {}
+    for offset in self.offsets:
+      has_target = count_targets(batch, offset, self.heads.offsets[-1]) > 0
+      weights[offset] = jnp.where(has_target, self.decay ** max(offset - 1, 0), 0.0)
+
+    # p1 has a share of its own, and all of the loss where no other head has a target.
+    shares, left = {}, jnp.ones(())
+    if self.p1_share and 0 in weights:
+      del weights[0]
+      left = jnp.where(sum(weights.values()) > 0, 1 - self.p1_share, 0.0)
+      shares[0] = 1 - left
+    total = sum(weights.values())
+    for offset, weight in weights.items():
+      shares[offset] = left * weight / jnp.where(total > 0, total, 1)
+    return shares
 
 
 def copy_params(tree: Params) -> Params:

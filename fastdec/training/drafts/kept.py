@@ -30,6 +30,7 @@ from fastdec.heads.lesson import Lesson
 from fastdec.models.taps import Features, Taps
 from fastdec.struct import Bound
 from fastdec.training.losses import Batch
+from fastdec.training.means import own_rows, whole_of
 from fastdec.training.progress import Progress
 
 Kept = Mapping[str, np.ndarray]  # by side, of each of its tokens
@@ -130,12 +131,14 @@ def read_batch(
   """
   if key is None:
     key = jax.random.key(0)
-  chosen = anchors_of(batch, anchors, key)
+  drawn = anchors_of(whole_of(batch), anchors, key)
+  chosen = own_rows(batch, drawn)
   if 'target_kept' not in batch:
-    return Lesson(target, batch, target.module.features(target.params, batch, taps), chosen)
+    features = target.module.features(target.params, batch, taps)
+    return Lesson(target, batch, features, chosen, drawn)
   states = jnp.asarray(batch['target_kept']).astype(jnp.float32)
   hidden, *tapped = jnp.split(states, len(taps) + 1, axis=-1)
   source = batch.get('source_kept')
   if source is not None:
     source = jnp.asarray(source).astype(jnp.float32)
-  return Lesson(target, batch, Features(hidden, tuple(tapped), source), chosen)
+  return Lesson(target, batch, Features(hidden, tuple(tapped), source), chosen, drawn)

@@ -6,11 +6,12 @@ A draft with the law q learns the token that the target wrote, or the target's w
   kl   KL(p || q)
 
 A loss is the mean over real guesses at each position after the anchors, and then the weighted mean
-over positions. The weights fall by a constant factor.
+over positions that have any. The weights fall by a constant factor.
 """
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,12 +22,14 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.heads.anchors import Anchors
 from fastdec.heads.lesson import Lesson
 from fastdec.models.api import suppress
 from fastdec.models.layers import project
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import KEPT, Batch, Metrics
+from fastdec.training.means import mean_over, or_nan, weigh, whole_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,30 +101,44 @@ def draft_loss(
 
   Returns:
     The loss in nats a guess; and metrics: 'loss', the share of right guesses at each position,
-    'accuracy_1', 'accuracy_2', ..., when those before it are right, and the number of anchors,
-    'tokens'.
+    'accuracy_1', 'accuracy_2', ..., when those before it are right (NaN without any guess), and the
+    number of anchors, 'tokens'. Of a part of a batch: its shares (`training.means`).
   """
   guesses = make_guesses(draft, lesson, settings.passes, dropout_key)
   outcome = _judge(draft, lesson, guesses, settings, projection)
-  counts = guesses.is_real & outcome.has_word
-  n = len(guesses.token)
-  weights = settings.decay ** jnp.arange(n, dtype=outcome.loss.dtype)
-  loss = (_share(outcome.loss, counts) * weights).sum() / weights.sum()
-  accuracy = _share(outcome.is_right, guesses.is_real)
+
+  # Count the guesses in the whole batch: real ones, and those that teach a word of the draft.
+  n, whole, anchors = len(guesses.token), whole_of(lesson.batch), lesson.all_anchors
+  if anchors is None:
+    anchors = lesson.anchors
+  path, is_real = _look_ahead(whole, anchors, n)
+  real = is_real.sum((1, 2))
+  teaching = (is_real & _find_word(draft, path[1:])[1]).sum((1, 2))
+
+  each = mean_over(outcome.loss, guesses.is_real & outcome.has_word, teaching)
+  loss = weigh(each, settings.decay ** jnp.arange(n, dtype=each.dtype), teaching)
+  accuracy = or_nan(mean_over(outcome.is_right, guesses.is_real, real), real)
   metrics = {f'accuracy_{i + 1}': accuracy[i] for i in range(n)}
-  return loss, {'loss': loss, **metrics, 'tokens': lesson.anchors.is_real.sum()}
+  return loss, {'loss': loss, **metrics, 'tokens': anchors.is_real.sum()}
 
 
 def make_guesses(
   draft: Bound, lesson: Lesson, passes: int, dropout_key: Array | None = None
 ) -> Guesses:
   """Returns a draft's guesses after the tokens that the target wrote."""
-  module, anchors = draft.module, lesson.anchors
-  states = module.training_rows(draft.params, lesson, passes, dropout_key)
-  n, segments = len(states), lesson.segments
-  path = jnp.stack([anchors.take(lesson.tokens, i) for i in range(n + 1)])
-  is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
+  states = draft.module.training_rows(draft.params, lesson, passes, dropout_key)
+  path, is_real = _look_ahead(lesson.batch, lesson.anchors, len(states))
   return Guesses(states, path[:-1], path[1:], is_real)
+
+
+def _look_ahead(
+  batch: Batch, anchors: Anchors, n: int
+) -> tuple[Int[Array, 'm b a'], Bool[Array, 'n b a']]:
+  """Returns the tokens from each anchor to n places after it, and a mask of the real n."""
+  tokens, segments = jnp.asarray(batch['target']), jnp.asarray(batch['target_segment'])
+  path = jnp.stack([anchors.take(tokens, i) for i in range(n + 1)])
+  is_real = jnp.stack([anchors.follows(segments, i + 1) for i in range(n)])
+  return path, is_real
 
 
 def _judge(
@@ -201,14 +218,6 @@ def _find_word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'],
   return jnp.maximum(word, 0), word >= 0
 
 
-def _share(x: Array, mask: Bool[Array, '*n b a']) -> Float[Array, '*n']:
-  """Averages x over a mask of the last two axes; 0 where the mask is empty."""
-  count = jnp.maximum(mask.sum((-2, -1)), 1)
-  total = jnp.where(mask, x, 0).sum((-2, -1))
-  dtype = jnp.result_type(float) if total.dtype == jnp.int32 else total.dtype
-  return total.astype(dtype) / count.astype(dtype)
-
-
 def draft_accuracy(
   draft: Bound, target: Bound, batches: Iterable[Batch], passes: int, anchors: int = 0
 ) -> dict[str, float]:
@@ -223,7 +232,8 @@ def draft_accuracy(
 
   Returns:
     'tokens a call': mean number of tokens that a call on a chain would write at an anchor; and
-    'accuracy 1', 'accuracy 2', ...: the share of right guesses after the text's tokens, 0..1.
+    'accuracy 1', 'accuracy 2', ...: the share of right guesses after the text's tokens, 0..1, NaN
+    without any guess.
   """
   counts = []
   for batch in batches:
@@ -232,8 +242,8 @@ def draft_accuracy(
     raise UserError('the evaluation text is too short to draft anything: give longer sentences')
   right, real, calls, written = (np.sum(parts, axis=0) for parts in zip(*counts, strict=True))
   accuracy = {}
-  for i, share in enumerate(right / np.maximum(real, 1), start=1):
-    accuracy[f'accuracy {i}'] = float(share)
+  for i, (number, count) in enumerate(zip(right, real, strict=True), start=1):
+    accuracy[f'accuracy {i}'] = float(number / count) if count else math.nan
   return {'tokens a call': float(1 + written / calls), **accuracy}
 
 

@@ -6,6 +6,7 @@ The draft's vocabulary (`ids`) is chosen before, and stays fixed.
 import contextlib
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fastdec.errors import UserError
@@ -16,7 +17,8 @@ from fastdec.models.api import Params
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
-from fastdec.training.losses import Batch, Metrics, cross_entropy
+from fastdec.training.losses import Batch, Metrics, loss_of_hidden, own_key
+from fastdec.training.means import own_rows, weigh, whole_of
 from fastdec.training.state import Task, copy_params
 
 FIXED = ('ids', 'warmth')  # parameters of a draft that are not trained
@@ -73,16 +75,18 @@ def finetuned_draft_task(
   ) -> tuple[Float[Array, ''], Metrics]:
     model_key, draw_key, dropout_key = jax.random.split(key, 3)
     bound, whole = Bound(model, params['model']), Bound(module, params['heads'] | frozen['fixed'])
-    seen = model.features(bound.params, batch, module.taps, model_key)
-    logits, is_real = model.unembed(bound.params, seen.hidden), batch['target_segment'] != 0
-    model_loss, model_metrics = cross_entropy(logits, batch['target'], is_real, smoothing)
-    lesson = Lesson(bound, batch, seen, anchors_of(batch, settings.anchors, draw_key))
+    seen = model.features(bound.params, batch, module.taps, own_key(model, batch, model_key))
+    of_model, model_metrics = loss_of_hidden(model, bound.params, batch, seen.hidden, smoothing)
+    drawn = anchors_of(whole_of(batch), settings.anchors, draw_key)
+    lesson = Lesson(bound, batch, seen, own_rows(batch, drawn), drawn)
     of_draft, metrics = draft_loss(whole, lesson, settings, dropout_key)
-    total = p1_share * model_loss + (1 - p1_share) * of_draft
+    shares = jnp.array([p1_share, 1 - p1_share])
+    tokens = jnp.stack([model_metrics['tokens'], metrics['tokens']])
+    total = weigh(jnp.stack([of_model, of_draft]), shares, tokens)
     return total, metrics | {
       'loss': total,
       'loss_draft': of_draft,
-      'loss_model': model_loss,
+      'loss_model': of_model,
       'nll': model_metrics['nll'],
     }
 
