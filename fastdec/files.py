@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import os
 import pathlib
 import platform
@@ -20,7 +21,7 @@ import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from fastdec.errors import UserError
@@ -286,8 +287,26 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a whole file of JSON; see `whole_file`."""
-  write_text(path, json.dumps(value, indent=2) + '\n')
+  """Writes a whole file of JSON; see `whole_file` and `to_json`."""
+  write_text(path, to_json(value, indent=2) + '\n')
+
+
+def to_json(value: Any, **settings: Any) -> str:
+  """Returns a value as JSON, for all files of ours; `settings` are those of `json.dumps`.
+
+  A number that is not finite, which JSON lacks, is written as null.
+  """
+  return json.dumps(json_of(value), allow_nan=False, **settings)
+
+
+def json_of(value: Any) -> Any:
+  """Returns a value as it is after writing and reading JSON: tuples as lists, a number that is not
+  finite as None."""
+  if isinstance(value, Mapping):
+    return {name: json_of(entry) for name, entry in value.items()}
+  if isinstance(value, tuple | list):
+    return [json_of(entry) for entry in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

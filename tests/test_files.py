@@ -3,9 +3,12 @@
 import contextlib
 import errno
 import io
+import json
+import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -14,11 +17,15 @@ import sys
 import textwrap
 import types
 
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
 import pytest
 
 from fastdec.cli.prompts import read_prompts
 from fastdec.errors import UserError
 from fastdec.files import (
+  json_of,
   locked,
   parse_json,
   place,
@@ -26,6 +33,7 @@ from fastdec.files import (
   place_to_write,
   read_json,
   read_stdin,
+  to_json,
   whole_file,
   whole_folder,
   write_json,
@@ -204,6 +212,37 @@ def test_text_and_json_are_written_whole_and_read_back(tmp_path):
   assert (tmp_path / 'page.md').read_bytes() == 'größer\n'.encode()
   assert read_json(tmp_path / 'config.json') == {'a': [1, 2]}
   assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json', 'page.md']
+
+
+NUMBERS = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, np.float64('nan')])
+VALUES = st.recursive(
+  st.none() | st.booleans() | st.integers() | NUMBERS | st.text(),
+  lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner),
+)
+
+
+@hypothesis.given(VALUES)
+def test_no_json_has_a_number_that_is_not_finite(value):
+  def refuse(word):
+    raise AssertionError(word)
+
+  assert json.loads(to_json(value), parse_constant=refuse) == json_of(value)
+
+
+def test_one_function_writes_json():
+  """Others hash it, check it, or write it to a process of ours."""
+  others = [
+    'fastdec/cli/prompts.py', 'fastdec/files.py', 'fastdec/hub/tokenizers/chat.py',
+    'fastdec/hub/tokenizers/rendering.py', 'fastdec/laws/expression.py',
+    'fastdec/laws/json_schema.py', 'fastdec/text/generator.py', 'fastdec/training/stage.py',
+    'fastdec/training/written.py',
+  ]  # fmt: skip
+  root, found = pathlib.Path(__file__).parent.parent, []
+  for folder in ('benchmarks', 'experiments', 'fastdec'):
+    for file in sorted((root / folder).rglob('*.py')):
+      if re.search(r'\bjson\.dumps?\(|import dumps?\b', file.read_text()):
+        found.append(str(file.relative_to(root)))
+  assert found == others
 
 
 def test_a_character_in_two_halves_is_whole(tmp_path):

@@ -4,14 +4,13 @@ A row is a flat dict. Its key fields say what was measured, and on which model; 
 figures and conditions. `Workdir.fill` measures the rows that are missing.
 """
 
-import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import Row
-from fastdec.files import json_lines
+from fastdec.files import json_lines, json_of
 from fastdec.training.stage import digest
 
 LONGEST_NAME = 60  # characters
@@ -79,13 +78,3 @@ def read(path: pathlib.Path) -> list[Row]:
       raise UserError(f'line {number} of {path} is not a row: remove it, or use another workdir')
     rows.append(row)
   return rows
-
-
-def json_of(value: Any) -> Any:
-  """Returns a value as it is after writing and reading JSON: tuples as lists, a number that is not
-  finite as None."""
-  if isinstance(value, Mapping):
-    return {name: json_of(entry) for name, entry in value.items()}
-  if isinstance(value, tuple | list):
-    return [json_of(entry) for entry in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value

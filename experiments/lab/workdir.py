@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.lab.engine import Engine
-from experiments.lab.rows import Row, find, find_failure, json_of, name_of, read
+from experiments.lab.rows import Row, find, find_failure, name_of, read
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
-from fastdec.files import locked
+from fastdec.files import json_of, locked
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
 from fastdec.training.stage import OutOfTime, check_budget, reason_of

@@ -12,7 +12,6 @@ says otherwise.
 
 import contextlib
 import dataclasses
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from fastdec.cli.flags import Parser, whole
 from fastdec.decoding.description import label
 from fastdec.errors import UserError
 from fastdec.fields import shown
-from fastdec.files import parse_json
+from fastdec.files import parse_json, to_json
 
 BYTES = 20_000  # of a text that is typed
 
@@ -140,4 +139,4 @@ class Handler(page.Handler):
       answer = {'error': str(error)}
     except ValueError:  # half a character is one too
       answer = {'error': 'this is not text in UTF-8: give another'}
-    self.answer(json.dumps(answer).encode(), 'application/json')
+    self.answer(to_json(answer).encode(), 'application/json')

@@ -1,7 +1,6 @@
 """A server of one page, which refuses large bodies and the requests of other sites."""
 
 import http.server
-import json
 import re
 import secrets
 import socketserver
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdec.errors import UserError
+from fastdec.files import to_json
 
 HOST = re.compile(r'(localhost|[0-9.]+)(:[0-9]+)?')
 POLICY = (
@@ -71,7 +71,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
   def show(self, page: Path, facts: Any) -> None:
     """Sends a page, in which facts, as JSON, replace the word FACTS."""
     nonce = secrets.token_hex()
-    value = json.dumps(facts).replace('<', '\\u003c')  # '</script>' would end the script
+    value = to_json(facts).replace('<', '\\u003c')  # '</script>' would end the script
     text = page.read_text('utf-8').replace('NONCE', nonce).replace('FACTS', value)
     self.answer(text.encode(), 'text/html', POLICY.replace('NONCE', nonce))
 

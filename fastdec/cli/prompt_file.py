@@ -4,7 +4,6 @@ import argparse
 import collections
 import dataclasses
 import hashlib
-import math
 import operator
 import pathlib
 import time
@@ -241,20 +240,13 @@ def _describe(
   if decoded.logprobs is not None:
     logprobs, top_logprobs = [], []
     for token in ids:
-      logprobs.append(_finite(token.logprob))
+      logprobs.append(round(token.logprob, 6))
       top = {}
       for other, logprob in token.top_logprobs.items():
-        top[other] = _finite(logprob)
+        top[other] = round(logprob, 6)
       top_logprobs.append(top)
     record |= {'ids': ids, 'logprobs': logprobs, 'top_logprobs': top_logprobs}
   return record
-
-
-def _finite(logprob: float) -> float | None:
-  """Rounds a log-probability; returns None for minus infinity, which JSON lacks."""
-  if not math.isfinite(logprob):
-    return None
-  return round(logprob, 6)
 
 
 def blocks_of(line: bytes) -> list[int]:

@@ -39,7 +39,6 @@ fastdec generate --strategy=OUT.tuned.json --draft=OUT. A draft that brings noth
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -69,6 +68,7 @@ from fastdec.files import (
   place,
   place_for_folder,
   read_json,
+  to_json,
   whole_folder,
   write_json,
   write_text,
@@ -223,7 +223,7 @@ def main(words: Sequence[str]) -> None:
     if args.system is not None:
       tuning.append(f'--system={args.system}')
     for name, value in args.template or ():
-      tuning.append(f'--template={name}={json.dumps(value)}')
+      tuning.append(f'--template={name}={to_json(value)}')
     if args.dtype is not None:
       tuning.append(f'--dtypes={args.dtype}')
     print(f'\nfastdec {shlex.join(tuning)}', flush=True)
@@ -518,7 +518,7 @@ def _save_texts(
     if isinstance(prompt, str):
       kind = 'question' if isinstance(prompt, Question) else 'prompt'
     record = {'category': category, kind: prompt, 'ids': sources[index]}
-    lines.append(json.dumps(record, ensure_ascii=False) + '\n')
+    lines.append(to_json(record, ensure_ascii=False) + '\n')
   if not learnt:
     raise UserError('all texts begin alike, and are held out: give more different prompts')
   save_texts(folder, learnt, watched)

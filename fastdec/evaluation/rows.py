@@ -4,7 +4,6 @@ import datetime
 import errno
 import importlib.metadata
 import itertools
-import json
 import os
 import pathlib
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 
 from fastdec.evaluation import machine
-from fastdec.files import locked, without_folders
+from fastdec.files import locked, to_json, without_folders
 
 Row = dict[str, Any]
 
@@ -71,7 +70,7 @@ def add(file: pathlib.Path, *rows: Row) -> None:
   with open(file, 'a+b', buffering=0) as out:
     out.seek(max(0, out.seek(0, os.SEEK_END) - 1))
     is_cut = out.read(1) not in (b'', b'\n')
-    lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    lines = ''.join(to_json(row, ensure_ascii=False) + '\n' for row in rows)
     data = ('\n' * is_cut + lines).encode()
     if out.write(data) < len(data):
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))

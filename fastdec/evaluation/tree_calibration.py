@@ -1,7 +1,6 @@
 """Calibration of prediction heads on text that their model writes: accuracy, best tree, cost."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -27,7 +26,7 @@ from fastdec.evaluation.tree_growth import (
 )
 from fastdec.evaluation.wallclock import measure
 from fastdec.fields import Token, read, value_of
-from fastdec.files import read_json, whole_file
+from fastdec.files import read_json, to_json, write_text
 from fastdec.models.api import source_pad, source_words
 from fastdec.struct import Bound
 
@@ -97,8 +96,7 @@ class Calibration:
     for top, shares in self.right.items():
       record[f'top_{top}'] = shares
     record |= {'positions': self.positions, 'milliseconds': self.milliseconds, **more}
-    with whole_file(path) as file:
-      file.write(json.dumps(record, indent=1).encode() + b'\n')
+    write_text(path, to_json(record, indent=1) + '\n')
 
   @property
   def nodes(self) -> int:

@@ -9,7 +9,6 @@ A training run has such a folder, `draft`, next to its `model`. Published drafts
 """
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from jaxtyping import DTypeLike
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.files import place, read_json, whole_folder
+from fastdec.files import place, read_json, whole_folder, write_json
 from fastdec.folders.folder import PathLike, find_folder, hash_content, split_dtype
 from fastdec.folders.native import (
   check_ids,
@@ -120,7 +119,7 @@ def save_draft(folder: PathLike, draft: tuple[DraftNetwork, Params]) -> None:
   config = {'format': 'fastdec', 'draft': settings}
   with whole_folder(folder) as partial:
     write(partial / FILE, params)
-    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    write_json(partial / 'config.json', config)
 
 
 def is_replaceable(folder: pathlib.Path) -> bool:

@@ -14,7 +14,6 @@ They are written to a temporary folder, then moved, so an existing folder is com
 
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 import shutil
@@ -29,7 +28,7 @@ from jaxtyping import DTypeLike
 from fastdec import struct
 from fastdec.errors import UserError
 from fastdec.fields import read, shown
-from fastdec.files import place, read_json, whole_folder
+from fastdec.files import place, read_json, whole_folder, write_json
 from fastdec.folders.folder import (
   DICTIONARIES,
   GENERATION,
@@ -146,8 +145,8 @@ def save(
       shutil.copy(tokenizer, partial / 'tokenizer.model')
     generation = getattr(model, 'generation', None)
     if generation:
-      (partial / GENERATION).write_text(json.dumps(generation, indent=2) + '\n')
-    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+      write_json(partial / GENERATION, generation)
+    write_json(partial / 'config.json', config)
 
 
 def describe_part(families: Mapping[str, Any], module: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
 from fastdec.errors import UserError
-from fastdec.files import damaged, open_file
+from fastdec.files import damaged, open_file, to_json
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import kernels_of
 from fastdec.kernels.quantized import (
@@ -199,7 +199,7 @@ def write(file: pathlib.Path, params: Params) -> None:
     start, end = end, end + value.nbytes
     kind = next(kind for kind, dtype in DTYPES.items() if value.dtype == dtype)
     header[name] = {'dtype': kind, 'shape': list(value.shape), 'data_offsets': [start, end]}
-  text = json.dumps(header, separators=(',', ':')).encode()
+  text = to_json(header, separators=(',', ':')).encode()
   text += b' ' * (-len(text) % 8)
   with open(file, 'wb') as opened:
     opened.write(len(text).to_bytes(8, 'little') + text)

@@ -11,7 +11,6 @@ config.json says 2.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -25,7 +24,7 @@ from jax.sharding import Mesh
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.files import place, whole_folder
+from fastdec.files import place, whole_folder, write_json
 from fastdec.folders.folder import INDEX
 from fastdec.folders.stored import put, write
 from fastdec.heads.medusa import MedusaHeads
@@ -183,7 +182,7 @@ def save_heads(
     tensors[_published_name(name, module.layers)] = value
   with whole_folder(folder) as partial:
     write(partial / FILE, tensors)
-    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    write_json(partial / 'config.json', config)
 
 
 def _published_name(name: str, layers: int) -> str:

@@ -7,14 +7,13 @@
 are lost, since the formats have no place for them.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.files import PathLike, place, whole_folder
+from fastdec.files import PathLike, place, whole_folder, write_json
 from fastdec.folders.stored import write
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -81,7 +80,7 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
   config, tensors = write_layout(module, params, target_layers)
   with whole_folder(path) as partial:
     write(partial / SINGLE, tensors)
-    (partial / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    write_json(partial / 'config.json', config)
 
 
 def _eagle3(module: EagleNetwork, params: Params, layers: int) -> tuple[dict[str, Any], Params]:

@@ -6,7 +6,6 @@
 A run that continues from a checkpoint removes the lines of later steps, which it will write again.
 """
 
-import json
 import os
 import time
 from collections import defaultdict
@@ -19,7 +18,7 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import json_lines, write_text
+from fastdec.files import json_lines, to_json, write_text
 from fastdec.training.losses import Metrics
 from fastdec.training.processes import is_first
 from fastdec.training.progress import Progress
@@ -48,7 +47,7 @@ class TrainingLog:
       text = ''
       for row in read_metrics(workdir):
         if row['step'] <= step:
-          text += json.dumps(row) + '\n'
+          text += to_json(row) + '\n'
       write_text(self._path, text)
 
   def __enter__(self) -> 'TrainingLog':
@@ -92,7 +91,11 @@ class TrainingLog:
     self._window, self._since = [], time.monotonic()
 
   def log_evaluation(self, values: dict[str, float]) -> None:
-    """Logs the numbers of an evaluation, whose time does not count as training."""
+    """Logs the numbers of an evaluation, whose time does not count as training.
+
+    A number that is not finite has no value (an accuracy without guesses), and is left out.
+    """
+    values = {name: value for name, value in values.items() if np.isfinite(value)}
     self._write('eval', values)
     words = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
     self._progress.note(f'step {self._step}/{self._steps}  evaluation: {words}')
@@ -107,7 +110,7 @@ class TrainingLog:
     row = {'step': self._step, kind: {name: float(value) for name, value in values.items()}}
     try:
       with open(self._path, 'a') as file:
-        file.write(json.dumps(row) + '\n')
+        file.write(to_json(row) + '\n')
     except OSError as error:
       raise UserError(f'cannot write {self._path} ({error.strerror}): make room') from error
 
@@ -139,11 +142,11 @@ def _path(workdir: str | os.PathLike[str]) -> Path:
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
-  """Averages over steps; if each step draws a head, also the loss by head."""
+  """Averages over the steps that have a value; if each step draws a head, also the loss by head."""
   values = defaultdict(list)
-  for row in rows:
+  for row in [row for row in rows if row['tokens']] or rows:
     for name, value in row.items():
-      if name not in ('head', 'tokens'):
+      if name not in ('head', 'tokens') and np.isfinite(value):
         values[name].append(value)
     if 'head' in row:
       values[f'loss_head_{row["head"]}'].append(row['loss'])

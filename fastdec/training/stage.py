@@ -24,7 +24,7 @@ from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.files import locked, read_json, write_json, write_text
+from fastdec.files import locked, read_json, to_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
@@ -169,7 +169,7 @@ def in_place(
 
 def check_inputs(folder: pathlib.Path, inputs: Mapping[str, Any], remedy: str = ANOTHER) -> None:
   """Raises UserError if a folder of `in_place` holds what was made from other inputs."""
-  record, wanted = folder / 'settings.json', json.loads(json.dumps(plain(inputs)))
+  record, wanted = folder / 'settings.json', json.loads(to_json(plain(inputs)))
   settings = {}
   if record.is_file():
     settings = read_json(record)

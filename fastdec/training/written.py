@@ -21,7 +21,7 @@ import numpy as np
 from fastdec.decoding.pool import decode_list
 from fastdec.decoding.request import Settings
 from fastdec.decoding.sizes import LISTED
-from fastdec.files import parse_json, whole_file
+from fastdec.files import parse_json, to_json, whole_file
 from fastdec.struct import Bound
 from fastdec.training.stage import check_budget
 
@@ -76,7 +76,7 @@ def write_part(
         written[place] += outputs
     with whole_file(file) as out:
       for outputs in written:
-        out.write(json.dumps(outputs).encode() + b'\n')
+        out.write(to_json(outputs).encode() + b'\n')
   return [parse_json(line) for line in file.read_bytes().splitlines()]
 
 

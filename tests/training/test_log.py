@@ -1,6 +1,8 @@
 """Progress shows only what is known. Metrics are read again after stops and kills."""
 
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
 from fastdec.training.log import TrainingLog, read_metrics
 from fastdec.training.progress import Progress
@@ -42,6 +44,23 @@ def test_a_later_call_continues_from_its_checkpoint(tmp_path):
   trained(tmp_path, 2, 5, 2.5)  # it was killed after step 2 had been saved
   assert [row['step'] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 5]
   assert evaluations(tmp_path) == {5: {'dev tokens a call': 2.5}}
+
+
+def test_a_number_without_a_value_is_left_out(tmp_path):
+  steps = [
+    {'accuracy_2': 0.5, 'accuracy_3': np.nan, 'head': 2}, {'accuracy_2': np.nan, 'head': 2},
+    {'loss': 0.0, 'accuracy_2': 0.0, 'tokens': 0, 'head': 2},
+  ]  # fmt: skip
+  with TrainingLog(tmp_path, 0, 3) as log:
+    for step in steps:
+      log.add({name: jnp.asarray(value) for name, value in (STEP | step).items()}, 2)
+    log.log()
+    log.log_evaluation({'accuracy of head 2': 0.5, 'accuracy of head 3': np.nan})
+  train, evaluation = read_metrics(tmp_path)
+  assert train['train'] == pytest.approx(
+    {'loss': 2, 'gradient_norm': 1, 'learning_rate': 0.1, 'accuracy_2': 0.5, 'loss_head_2': 2}
+  )
+  assert evaluation['eval'] == {'accuracy of head 2': 0.5}
 
 
 def test_a_line_that_was_cut_short_is_left_out(tmp_path):
