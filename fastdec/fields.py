@@ -32,7 +32,8 @@ Layers = Annotated[int, Between(1, 9999)]  # a bound: each layer is a step of a 
 Token = Annotated[int, Between(0, 2**31 - 1)]
 Positive = Annotated[float, Between(1e-30, 1e30)]
 Share = Annotated[float, Between(0, 1)]
-Seed = Annotated[int, Between(0, 2**32 - 1)]
+LAST_SEED = 2**32 - 1  # JAX ignores higher bits
+Seed = Annotated[int, Between(0, LAST_SEED)]
 Count = Annotated[int, Between(1, math.inf)]
 Zero = Annotated[int, Between(0, math.inf)]  # a count that may be none
 
@@ -93,7 +94,7 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
     if origin is typing.Literal and any(value == word for word in typing.get_args(kind)):
       return value
   allowed = describe_type(hint)
-  if type(value) is int and value >= 2**31:
+  if type(value) is int and value >= 2**31 and ' from ' not in allowed:
     allowed += ' below 2^31'
   raise UserError(f'{path}={shown(value)} is not possible: give {allowed}')
 

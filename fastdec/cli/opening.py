@@ -20,6 +20,7 @@ from fastdec.decoding.inputs import DEFAULT_MAX_LEN, check_ids, check_positions
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError, UserNote
+from fastdec.fields import LAST_SEED
 from fastdec.files import place, read_json
 from fastdec.hub.tokenizers.chat import Chats
 from fastdec.models.api import source_words
@@ -30,7 +31,6 @@ from fastdec.tuning.tuned import file_to_read
 
 # The tree of heads may be the name of a file: medusa(choices=tree.json)
 TREE = r"""choices=['"]?([^'",()\[\]]+\.json)['"]?"""
-LAST_SEED = 2**32 - 1
 SAMPLING = {  # flags of `fd.Sampling`, by their names there
   'temperature': (number, 'samples, if above 0'),
   'top_k': (whole(0), 'samples among the k likeliest tokens'),

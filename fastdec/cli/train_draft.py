@@ -63,6 +63,7 @@ from fastdec.cli.show import columns
 from fastdec.decoding.description import label, usual_for
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
+from fastdec.fields import LAST_SEED
 from fastdec.files import (
   json_lines,
   place,
@@ -258,7 +259,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     '--devices', type=whole(1), default=1, help='that each batch is divided among (1)'
   )
   parser.add_argument(
-    '--seed', type=whole(0, opening.LAST_SEED), default=0, help='of fresh layers and batches (0)'
+    '--seed', type=whole(0, LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
   parser.add_argument('--no-tune', action='store_true', help='ends without fastdec tune')
   opening.add_length(parser)

@@ -36,18 +36,19 @@ def is_number(value: Any, kinds: str = 'iuf') -> bool:
   return array.ndim == 0 and array.dtype.kind in kinds
 
 
-def is_whole(value: Any, least: int, kinds: str = 'iuf') -> bool:
-  """True if it is one whole number, from `least` to the largest int32."""
-  return is_number(value, kinds) and bool(least <= value <= LARGEST) and float(value).is_integer()
+def is_whole(value: Any, least: int, kinds: str = 'iuf', most: int = LARGEST) -> bool:
+  """True if it is one whole number, from `least` to `most`: by default the largest int32."""
+  return is_number(value, kinds) and bool(least <= value <= most) and float(value).is_integer()
 
 
-def count(name: str, value: Any, least: int, allowed: str) -> int:
+def count(name: str, value: Any, least: int, allowed: str, most: int = LARGEST) -> int:
   """Returns a size of a shape as a Python int.
 
   Raises:
-    UserError: it is not an integer, or below `least`; the message has the name and `allowed`.
+    UserError: it is not an integer, below `least` or above `most`; the message has the name and
+      `allowed`.
   """
-  if is_traced(value) or not is_whole(value, least, kinds='iu'):
+  if is_traced(value) or not is_whole(value, least, 'iu', most):
     raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
   return int(value)
 

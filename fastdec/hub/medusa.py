@@ -9,6 +9,7 @@ biases get zeros. The tensors decide the number of heads: the published Vicuna h
 config.json says 2.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -68,7 +69,11 @@ def holds_heads(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
     return True
   if 'format' in config:  # our own format
     return False
-  return 'medusa_num_heads' in config or config.get('model_type') == 'medusa'
+  if 'medusa_num_heads' in config or config.get('model_type') == 'medusa':
+    return True
+  with contextlib.suppress(UserError):  # reading the model will say what is wrong
+    return any(PREFIX.match(name) for name in find_files(folder))
+  return False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

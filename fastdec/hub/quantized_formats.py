@@ -32,6 +32,7 @@ class QuantizationConfig:
   bits: int | None = None
   w_bit: int | None = None  # in older folders of AWQ
   group_size: Annotated[int, Between(-1, 2**31 - 1)] | None = None  # -1: all inputs
+  sym: bool | None = None  # of GPTQ: all zeros are half the range
   version: str | None = None  # of AWQ
   checkpoint_format: str | None = None  # of GPTQ
   format: str | None = None  # of compressed-tensors
@@ -220,19 +221,38 @@ def read_packed(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized
 
 
 def read_gptq(matrix: StoredMatrix, config: QuantizationConfig) -> Dequantized:
-  """Reads words along the inputs of a matrix [inputs, outputs]; older files store zeros minus 1."""
+  """Reads words along the inputs of a matrix [inputs, outputs].
+
+  Older files store zeros minus 1. Where all zeros are half the range, files of both versions occur
+  under either name, and the stored zeros only have to be one of both.
+  """
   bits = config.bits or 4
-  added_to_zero = 0 if config.checkpoint_format == 'gptq_v2' else 1
+  half, added_to_zero = 2 ** (bits - 1), int(config.checkpoint_format != 'gptq_v2')
   words = matrix.of('qweight', WORDS)
   inputs, outputs = words.shape[0] * 32 // bits, words.shape[1]
   group = config.group_of(inputs)
   groups = int(group.max()) + 1
-  zero = matrix.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
   scale = matrix.of('scales', FLOATS, (groups, outputs))
+  if 'qzeros' in matrix or not config.sym:
+    zero = matrix.of('qzeros', WORDS, (groups, words_for(outputs, bits)))
+
+  def zeros(start: int, stop: int) -> Int[np.ndarray, 'n g']:
+    if config.sym and 'qzeros' not in matrix:
+      return np.full((stop - start, groups), half, np.int16)
+    stored = read_outputs(zero, bits, start, stop).astype(np.int16)
+    if not config.sym:
+      return stored + added_to_zero
+    if not np.isin(stored, (half - 1, half)).all():
+      raise UserError(
+        f'{matrix.name}.qzeros has other zeros than {half}, which sym=true of quantization_config'
+        ' means: they do not belong together'
+      )
+    return np.full_like(stored, half)
+
   return Dequantized(
     make_rows(
       lambda start, stop: unpack(words[:, start:stop].T, bits),
-      lambda start, stop: read_outputs(zero, bits, start, stop).astype(np.int16) + added_to_zero,
+      zeros,
       lambda start, stop: scale[:, start:stop].T,
       matrix.group_of('g_idx', group),
     ),

@@ -14,7 +14,7 @@ from fastdec.models.api import Params
 # Tensors that may go unread: computed tables, copies of tied matrices, prediction heads
 # (`hub.medusa`).
 HARMLESS = re.compile(
-  r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_head\.'
+  r'(rotary_emb\.inv_freq|lm_head\.weight|\.masked_bias|embed_positions\.weights?)$|^medusa_heads?\.'
 )
 MTP = 'mtp.'  # prefix of the names of a draft network inside its model's folder (`hub.mtp`)
 ENOUGH = 99  # missing tensors, after which nothing more is read

@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -238,6 +239,8 @@ class _Writer:
       literals = []
       for value in _check_list(word, values):
         kind = TYPES.get(type(value), 'null')
+        if kind == 'number' and 'number' not in types and value.is_integer():
+          kind, value = 'integer', int(value)
         if kind in types or (kind == 'integer' and 'number' in types):
           literals.append(_write_literal(value))
       return _join_choices(literals)
@@ -413,12 +416,12 @@ def _read_types(keywords: Mapping[str, Any]) -> list[str]:
 def _read_count(word: str, keywords: Mapping[str, Any]) -> int | None:
   if word not in keywords:
     return None
-  value = keywords[word]
-  if not (type(value) is int and value >= 0):
+  value = _read_number(word, keywords)
+  if value < 0 or value % 1 != 0:
     raise UserError(f'{word}={shown(value)} of a JSON schema must be a whole number from 0')
   if value > MOST_STATES:
     raise UserError(f'{word}={shown(value)} of a JSON schema is supported up to {MOST_STATES:,}')
-  return value
+  return int(value)
 
 
 def _read_number(word: str, keywords: Mapping[str, Any]) -> Any:
@@ -478,17 +481,17 @@ def _integer(keywords: Mapping[str, Any]) -> str | None:
   """Returns whole numbers within the bounds that keywords give."""
   lows, highs = [], []
   for word, bounds, inside in (
-    ('minimum', lows, 0), ('exclusiveMinimum', lows, 1),
-    ('maximum', highs, 0), ('exclusiveMaximum', highs, -1),
-  ):  # fmt: skip
+    ('minimum', lows, lambda bound: math.ceil(bound)),
+    ('exclusiveMinimum', lows, lambda bound: math.floor(bound) + 1),
+    ('maximum', highs, lambda bound: math.floor(bound)),
+    ('exclusiveMaximum', highs, lambda bound: math.ceil(bound) - 1),
+  ):
     value = _read_number(word, keywords)
     if value is None:
       continue
-    if value % 1 != 0:
-      raise UserError(f'{word}={shown(value)} of an integer in a JSON schema must be whole')
     if abs(value) > MOST_BOUND:
       raise UserError(f'{word} of an integer in a JSON schema is supported up to 10^18')
-    bounds.append(int(value) + inside)
+    bounds.append(inside(value))
   return between(max(lows, default=None), min(highs, default=None))
 
 

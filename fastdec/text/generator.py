@@ -31,7 +31,7 @@ from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import LISTED, SINGLE
 from fastdec.decoding.strategy import LoopStrategy, check_strategy, check_streams, with_settings
 from fastdec.errors import UserError, UserNote
-from fastdec.fields import known, shown
+from fastdec.fields import LAST_SEED, known, shown
 from fastdec.folders.folder import PathLike
 from fastdec.hub.tokenizers.chat import Chats
 from fastdec.hub.tokenizers.languages import Languages, find_languages
@@ -544,7 +544,9 @@ def key_of(strategy: Any, seed: Any) -> Any:
   None if the rule is exact, since decoding is faster without keys.
   """
   is_list = isinstance(seed, list | tuple | np.ndarray)
-  seeds = [count('seed', one, 0, 'a whole number from 0') for one in (seed if is_list else [seed])]
+  seeds, allowed = [], f'a whole number from 0 to {LAST_SEED}'
+  for one in seed if is_list else [seed]:
+    seeds.append(count('seed', one, 0, allowed, LAST_SEED))
   if isinstance(strategy, LoopStrategy) and promise_of(strategy.effective_rule) == 'exact':
     return None
   keys = [jax.random.key(one) for one in seeds]

@@ -78,13 +78,10 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   Args:
     path, dtype: as in `open_folder`; a type of computation that is given is kept.
   """
-  folder = open_folder(path, dtype)
-  compute_dtype, kernel_dtype = split_dtype(dtype)
-  own = str(getattr(getattr(folder.model, 'config', None), 'dtype', ''))
-  if compute_dtype is not None or own not in HALVES or jax.default_backend() != 'cpu':
+  folder = _open_exact(path, dtype)
+  own = _type_of(folder)
+  if split_dtype(dtype)[0] is not None or own not in HALVES or jax.default_backend() != 'cpu':
     return folder
-  if kernel_dtype == 'int8':
-    return dataclasses.replace(folder, dtype='float32')
   if own == 'bfloat16' and machine.computes_bfloat16():
     return folder
   reason = f'{path} is in {own}, which this CPU has no units for'
@@ -96,6 +93,22 @@ def open_fast(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   note = f"{reason}: it computes in float32, and dtype='int8' would be even faster"
   warnings.warn(note, UserNote, stacklevel=2)
   return dataclasses.replace(folder, dtype='float32')
+
+
+def _open_exact(path: PathLike, dtype: DTypeLike | None) -> Folder:
+  """Opens a folder as `open_folder`; on a CPU, what int8 leaves in half precision is in float32.
+
+  Only then a call on several tokens gives the same bits as calls on one.
+  """
+  folder = open_folder(path, dtype)
+  is_int8 = split_dtype(dtype)[1] == 'int8' and jax.default_backend() == 'cpu'
+  if is_int8 and _type_of(folder) in HALVES:
+    return dataclasses.replace(folder, dtype='float32')
+  return folder
+
+
+def _type_of(folder: Folder) -> str:
+  return str(getattr(getattr(folder.model, 'config', None), 'dtype', ''))
 
 
 def choose_draft_type(model: Folder, dtype: DTypeLike | None) -> DTypeLike | None:
@@ -125,7 +138,8 @@ def load(
     path: the folder, ours or one of Hugging Face's with safetensors; or a GGUF file.
     dtype: computes and keeps the parameters in this type (None: the type that the model was trained
       to compute in). 'int8', 'int8w': as None, with the kernels of products in int8, as
-      `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type.
+      `fd.quantize` makes them: a quarter of the bytes. In 'int8w' their inputs keep their type. On
+      a CPU, 'int8' has float32 where None has half precision (`docs/own/exact.md`).
     mesh: devices (`sharding.make_mesh`) over which the model is spread as its `partition` says
       (None: one device).
     pack: True: packs the parameters, as `fd.pack`; 'auto': if that makes decoding here faster.
@@ -134,7 +148,7 @@ def load(
     UserError: a folder that does not exist, is not whole, or does not fit its config; a mesh that
       does not divide the model.
   """
-  folder = open_folder(path, dtype)
+  folder = _open_exact(path, dtype)
   model, params = folder.model, folder.params(mesh)
   warn_of_processors(folder.path, folder.generation)
   if pack == 'auto':

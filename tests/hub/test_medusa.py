@@ -171,16 +171,30 @@ def test_what_is_written_is_read_back(sizes, dtype, tmp_path):
     fd.save_heads(tmp_path / 'heads', (heads, params), base_model='a/model')
 
 
-def test_a_model_with_heads_among_its_tensors_loads_without_them(shared, tmp_path):
+@pytest.mark.parametrize('prefix', ['medusa_head', 'medusa_heads'])
+@pytest.mark.parametrize('depth', [1, 3])
+@pytest.mark.parametrize('form', ['said', 'unsaid', 'index'])
+def test_a_model_with_heads_among_its_tensors_loads_without_them(
+  form, depth, prefix, shared, tmp_path
+):
   from safetensors.numpy import load_file
 
   source = shared / 'reference' / 'hf' / 'llama_tiny'
-  heads = {f'medusa_head.{name}': x for name, x in tensors_of().items()}
-  config = json.loads((source / 'config.json').read_text()) | {'medusa_num_heads': 3}
-  write(tmp_path, load_file(source / 'model.safetensors') | heads, 'model.safetensors', config)
+  heads = {f'{prefix}.{name}': x for name, x in tensors_of(depth).items()}
+  config, model = json.loads((source / 'config.json').read_text()), source / 'model.safetensors'
+  if form == 'said':
+    config['medusa_num_heads'] = depth
+  if form == 'index':
+    files = {'a.safetensors': load_file(model), 'b.safetensors': heads}
+    for file, tensors in files.items():
+      write(tmp_path, tensors, file, config)
+    places = {name: file for file, tensors in files.items() for name in tensors}
+    (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': places}))
+  else:
+    write(tmp_path, load_file(model) | heads, 'model.safetensors', config)
   _, params = fd.load(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, params, fd.load(source)[1])
-  assert fd.load_heads(tmp_path)[0].depth == 3
+  assert fd.load_heads(tmp_path)[0].depth == depth
 
 
 REFUSED = {

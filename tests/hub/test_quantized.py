@@ -13,6 +13,7 @@ import fastdec as fd
 from fastdec.files import read_json
 from fastdec.folders.stored import Stored, stored_in, write
 from fastdec.hub import dequantized, quantized, weight_files
+from fastdec.hub.quantized_formats import QuantizationConfig, StoredMatrix, read_gptq
 from fastdec.kernels.quantized import Quantized
 from fastdec.kernels.sharding import MeshConfig, make_mesh
 
@@ -134,6 +135,35 @@ def gptq(rng, outputs, inputs, bits=4, size=16, is_sorted=False, less=1):
   if size != -1:
     parts['g_idx'] = group.astype(np.int32)
   return parts, meant(numbers, zero[group], scale[group]).T
+
+
+@pytest.mark.parametrize('is_sorted', [False, True])
+@pytest.mark.parametrize('stored', ['less', 'equal', None])
+@pytest.mark.parametrize('version', [None, 'gptq', 'gptq_v2'])
+@pytest.mark.parametrize('bits', [2, 4, 8])
+def test_symmetric_zeros_are_half_the_range_however_they_are_stored(
+  bits, version, stored, is_sorted, tmp_path
+):
+  rng, half = np.random.default_rng(0), 2 ** (bits - 1)
+  parts, _ = gptq(rng, 48, 32, bits, is_sorted=is_sorted)
+  zeros = np.full((2, 48), half - (stored == 'less'))
+  parts |= {'qzeros': words(zeros, bits, 1)}
+  if stored is None:
+    del parts['qzeros']
+  write(tmp_path / 'x.safetensors', parts)
+  matrix = StoredMatrix('x', stored_in(tmp_path / 'x.safetensors'))
+  config = QuantizationConfig('gptq', bits, group_size=16, checkpoint_format=version, sym=True)
+  numbers = dequantized.unpack(parts['qweight'].T, bits).astype(np.float32)
+  scale = parts['scales'].astype(np.float32)[parts['g_idx']].T
+  np.testing.assert_array_equal(read_gptq(matrix, config)[:, :], (numbers - half) * scale)
+
+
+def test_other_zeros_contradict_sym(tmp_path):
+  write(tmp_path / 'x.safetensors', gptq(np.random.default_rng(0), 48, 32)[0])
+  matrix = StoredMatrix('x', stored_in(tmp_path / 'x.safetensors'))
+  config = QuantizationConfig('gptq', 4, group_size=16, sym=True)
+  with pytest.raises(fd.UserError, match=r'x\.qzeros has other zeros than 8, which sym=true'):
+    read_gptq(matrix, config)[:, :]
 
 
 def awq(rng, outputs, inputs):

@@ -224,16 +224,52 @@ def test_a_schema_is_met_by_texts(name):
 
 @pytest.mark.parametrize(
   ('low', 'high'),
-  [(None, 0), (0, None), (-3, 12), (7, 7), (95, 1203), (-120, -9), (1, 10), (5, None)],
-)
-def test_whole_numbers_between_bounds(low, high):
-  bounds = {'minimum': low, 'maximum': high}
+  [
+    (None, 0), (0, None), (-3, 12), (7, 7), (95, 1203), (-120, -9), (1, 10), (5, None),
+    (-3.0, 12.0), (-3.5, 12.5), (-0.5, 2.0), (0.5, 1.5),
+  ],
+)  # fmt: skip
+@pytest.mark.parametrize('names', ['minimum maximum', 'exclusiveMinimum exclusiveMaximum'])
+def test_whole_numbers_between_bounds(low, high, names):
+  bounds, is_open = dict(zip(names.split(), (low, high), strict=True)), 'exclusive' in names
   schema = {'type': 'integer', **{k: v for k, v in bounds.items() if v is not None}}
+  if (low, high, is_open) == (7, 7, True):
+    schema['exclusiveMaximum'] = high = 9
   pattern = write_expression(schema)
   for number in range(-1500, 1501):
     inside = (low is None or low <= number) and (high is None or number <= high)
+    inside &= not (is_open and number in (low, high))
     assert bool(re.fullmatch(pattern, str(number))) == inside, number
   assert not re.fullmatch(pattern, '-0') or low is None
+
+
+def with_floats(value):
+  """The same JSON with a point in each number."""
+  if isinstance(value, dict):
+    return {name: with_floats(part) for name, part in value.items()}
+  if isinstance(value, list):
+    return list(map(with_floats, value))
+  return float(value) if type(value) is int else value
+
+
+@pytest.mark.parametrize('schema', [
+  {'type': 'integer', 'enum': [1, 2, -3]}, {'type': 'integer', 'const': 1},
+  {'type': ['integer', 'null'], 'enum': [0, None, 10**20]}, {'type': 'integer', 'minimum': 2},
+  {'type': 'integer', 'maximum': -2, 'minimum': -10**17}, {'type': 'number', 'minimum': 0},
+  {'type': 'integer', 'exclusiveMinimum': 2, 'exclusiveMaximum': 9},
+  {'type': 'string', 'minLength': 3, 'maxLength': 5}, {'type': 'array', 'minItems': 1},
+  {'type': 'array', 'maxItems': 2, 'items': {'const': 'a'}},
+  {'type': 'object', 'minProperties': 1, 'maxProperties': 2},
+  {'properties': {'a': {'anyOf': [{'type': 'integer', 'enum': [4]}, {'type': 'null'}]}}},
+], ids=str)  # fmt: skip
+def test_a_number_with_a_point_is_the_same_number(schema):
+  assert write_expression(with_floats(schema)) == write_expression(schema)
+
+
+@pytest.mark.parametrize('value', [1.5, True, '1', None])
+def test_other_values_are_no_integers(value):
+  with pytest.raises(fd.UserError, match='no value meets'):
+    write_expression({'type': 'integer', 'const': value})
 
 
 @pytest.mark.parametrize(('schema', 'message'), [
@@ -243,7 +279,7 @@ def test_whole_numbers_between_bounds(low, high):
   ({'not': {}}, "'not' .* is not supported"),
   ({'type': 'string', 'pattern': '.*'}, 'may write a quote'),
   ({'type': 'string', 'pattern': '('}, 'does not compile'),
-  ({'type': 'integer', 'minimum': 0.5}, 'must be whole'),
+  ({'type': 'string', 'maxLength': 2.5}, 'must be a whole number from 0'),
   ({'anyOf': [{'type': 'null'}], 'type': 'string'}, "'type' together with anyOf"),
   ({'required': [['a']]}, 'a list of names'),
   (among(6, lambda refs: {'anyOf': refs}), 'no value meets'),

@@ -1,5 +1,6 @@
 """Text in, text out: `fd.Generator` writes what `fd.decode` decodes."""
 
+import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -14,11 +15,13 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import fastdec as fd
 from fastdec import folders
+from fastdec.cli.flags import whole
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.decoding.run import make_calls
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserNote
 from fastdec.evaluation import machine
+from fastdec.fields import LAST_SEED, Seed, value_of
 from fastdec.folders.native import NativeFolder
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
@@ -28,6 +31,7 @@ from fastdec.kernels.quantized import is_quantized
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text import programs
+from fastdec.text.generator import key_of
 from fastdec.text.load import open_folder
 from fastdec.text.reader import StopReader
 
@@ -118,6 +122,18 @@ def test_seeds_and_laws(g):
   assert first == again != other
   assert g(['the dog', 'the dog'], seed=3, **law)[0].text == first
   assert ''.join(g.stream('the dog', seed=3, **law)) == first
+
+
+def test_the_bound_of_a_seed_is_the_one_that_is_said():
+  for seed in (0, 2**31, 2**32 - 1, np.uint32(2**32 - 1), [1, 2**32 - 1]):
+    assert key_of(fd.Sample(), seed) is not None
+  for seed in (-1, 2**32, 2**63, 2**80, 1.0, True, 'a', [1, 2**32]):
+    with pytest.raises(fd.UserError, match=r'give a whole number from 0 to 4294967295$'):
+      key_of(fd.Sample(), seed)
+  with pytest.raises(fd.UserError, match=r'seed=4294967296 .* from 0 to 4294967295$'):
+    value_of(Seed, 2**32, 'seed')
+  with pytest.raises(argparse.ArgumentTypeError, match='0 to 4294967295'):
+    whole(0, LAST_SEED)('4294967296')
 
 
 def test_each_prompt_of_a_list_may_have_its_own_settings(g):
@@ -517,6 +533,8 @@ def test_types_that_are_slow_on_a_cpu_give_way_to_float32(place, tmp_path, monke
   assert fd.Generator.load(half).model.config.dtype == 'bfloat16'
   small = fd.Generator.load(half, dtype='int8')
   assert small.model.config.dtype == small.params['norm']['scale'].dtype == 'float32'
+  assert fd.load(half, 'int8')[0].config.dtype == 'float32'  # its calls add in one order
+  assert fd.load(half, 'int8w')[0].config.dtype == 'bfloat16'
   has_units = False
   assert fd.Generator.load(half, dtype='bfloat16').model.config.dtype == 'bfloat16'
   assert not recwarn

@@ -116,7 +116,10 @@ class Chats:
       raise UserError(
         "messages must be a list of {'role': 'user', 'content': ...}: give at least one"
       )
-    template = self.template(template_arguments.get('tools'))
+    tools = template_arguments.get('tools')
+    template = self.template(tools)
+    if isinstance(tools, list | tuple):
+      template_arguments['tools'] = list(map(_describe_tool, tools))
 
     # As in `apply_chat_template`, fields that are None count as absent.
     conversation = []
@@ -222,6 +225,22 @@ def special_tokens(folder: pathlib.Path, kind: str = '') -> dict[str, str]:
       value = value['content']
     tokens[name] = value
   return tokens
+
+
+def _describe_tool(tool: Any) -> Any:
+  """Returns the JSON schema of a function, by its signature and docstring; others as they are."""
+  if not callable(tool):
+    return tool
+  with extras.explained():
+    from transformers.utils import chat_template_utils
+  try:
+    return chat_template_utils.get_json_schema(tool)
+  except Exception as error:  # of several kinds
+    reason = str(error).splitlines()[0]
+    raise UserError(
+      f'{shown(tool)} cannot be a tool ({reason}): give types and a docstring with "Args:", or its'
+      ' JSON schema'
+    ) from None
 
 
 def read_if_there(file: pathlib.Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
+from transformers.utils.chat_template_utils import get_json_schema
 
 import fastdec as fd
 from fastdec.hub.tokenizers import chat
@@ -121,6 +122,36 @@ def test_a_template_without_end_or_measure_is_a_sentence(folder, template, monke
 
 def test_the_longest_text_is_written_whole(folder):
   assert len(rendered(folder, "{{ '\\x01' * 2**22 }}")) == 2**22
+
+
+def weather(city: str, days: int = 1) -> str:
+  """Forecasts the weather.
+
+  Args:
+    city: The name of the city.
+    days: How many days ahead.
+  """
+  return f'{city} {days}'
+
+
+class Station:
+  def weather(self, city: str, days: int = 1) -> str:
+    return weather(city, days)
+
+
+Station.weather.__doc__ = weather.__doc__
+
+
+@pytest.mark.parametrize('tool', [weather, Station().weather])
+def test_a_function_is_a_tool_by_its_signature_and_docstring(folder, tool):
+  text = rendered(folder, '{{ tools | tojson }}', tools=[tool, {'name': 'f'}])
+  assert json.loads(text) == [get_json_schema(weather), {'name': 'f'}]
+
+
+@pytest.mark.parametrize('tool', [lambda city: city, print, Station])
+def test_a_function_that_does_not_describe_itself_is_a_sentence(folder, tool):
+  with pytest.raises(fd.UserError, match=r'cannot be a tool .* or its JSON schema'):
+    rendered(folder, '{{ tools | tojson }}', tools=[tool])
 
 
 def test_templates_in_files_of_their_own(folder, tmp_path):
