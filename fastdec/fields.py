@@ -179,3 +179,29 @@ def describe_type(hint: Any) -> str:
       return f'{between.low} or more'
     name += f' from {between.low} to {between.high}'
   return name
+
+
+def check_sizes(config: Any, *names: str) -> None:
+  """Raises UserError unless these fields are 1 or more; None stands for no size."""
+  for name in names:
+    size = getattr(config, name)
+    if size is not None and size < 1:
+      raise UserError(f'{name}={size} is not possible: give 1 or more')
+
+
+def check_shares(config: Any, *names: str) -> None:
+  """Raises UserError unless these fields are at least 0 and below 1."""
+  for name in names:
+    if not 0 <= getattr(config, name) < 1:
+      raise UserError(
+        f'{name}={getattr(config, name)} is not possible: give a number from 0 to below 1'
+      )
+
+
+def check_choices(config: Any, **choices: Iterable[str]) -> None:
+  """Raises UserError unless each of these fields has one of its choices."""
+  for name, allowed in choices.items():
+    if getattr(config, name) not in allowed:
+      raise UserError(
+        f'{name}={getattr(config, name)!r} is unknown: choose one of {", ".join(allowed)}'
+      )

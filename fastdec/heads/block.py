@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
+from fastdec.fields import check_choices
 from fastdec.heads import tower
 from fastdec.heads.context import BIAS_TABLE
 from fastdec.heads.draft import DraftNetwork, Network
@@ -180,11 +181,7 @@ class BlockNetwork(DraftNetwork):
     super().__post_init__()
     if self.k < 2:
       raise UserError(f'a block needs k >= 2, not k={self.k}, which drafts nothing')
-    for name, choices in (('entry', ENTRIES), ('markov_kind', MARKOV), ('causal', CAUSAL)):
-      if getattr(self, name) not in choices:
-        raise UserError(
-          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
-        )
+    check_choices(self, entry=ENTRIES, markov_kind=MARKOV, causal=CAUSAL)
     if self.entry == 'masks' and not (
       self.unknown_id is not None and 0 <= self.unknown_id < self.vocab_size
     ):

@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.kernels.packed import drop_panels
 from fastdec.kernels.sharding import Table
@@ -64,16 +65,9 @@ class BlockwiseHeads(Context):
       raise UserError(
         f'heads need k >= 2, not k={self.k}: for k = 1, which drafts nothing, decode greedily'
       )
-    for name in ('d_model', 'd_ff'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
-    if not 0 <= self.dropout < 1:
-      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
-    for name, choices in (('layout', LAYOUTS), ('first', FIRSTS)):
-      if getattr(self, name) not in choices:
-        raise UserError(
-          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(choices)}'
-        )
+    check_sizes(self, 'd_model', 'd_ff')
+    check_shares(self, 'dropout')
+    check_choices(self, layout=LAYOUTS, first=FIRSTS)
     self.check_context()
     if self.rooted and self.first == 'transformed':
       raise UserError(
@@ -184,14 +178,7 @@ class BlockwiseHeads(Context):
     project: Callable[[Array], Array],
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """Returns each head's logits by the trunk's projection, before any Markov bias.
-
-    Args:
-      params: the heads' parameters.
-      hidden: of the last accepted node.
-      project: the trunk's vocabulary projection.
-      root: the root's embedding, for rooted heads.
-    """
+    """See `Context`."""
     return project(self.all(params, hidden, root))
 
   def logits_at(
@@ -204,14 +191,7 @@ class BlockwiseHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """Returns the logits of the head `offset` positions after p1, for training; 0 is p1.
-
-    Args:
-      params, hidden, project, root: as in `logits`, at any positions.
-      offset: from the first to the last of `offsets`, or 0.
-      dropout_key: None: no dropout.
-      before: the token before the one predicted, for a Markov bias.
-    """
+    """See `Context`; `offset` is one of `offsets`, or 0."""
     self.check_whole()
     first = self.offsets[0]
 

@@ -28,6 +28,16 @@ BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)
 class Context:
   """Base of heads that may be rooted, and may have a Markov bias.
 
+  A kind of heads has two methods:
+
+    logits(params, hidden, project, root)                                        -> [b, h, v]
+      of all heads, before any Markov bias; `hidden` [b, d] is of the last accepted node
+    logits_at(params, hidden, offset, project, dropout_key, root, before)         -> [*b, v]
+      of the head `offset` positions after p1, at any positions [*b]; 0: p1. For training
+
+  `project` is the model's vocabulary projection, `root` the root's embedding for rooted heads, and
+  `before` the token before the predicted one, for a Markov bias. `dropout_key=None`: no dropout.
+
   Attributes:
     rooted: the heads read the root's embedding too.
     d_embed: its width (None: d_model).

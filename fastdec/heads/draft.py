@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
+from fastdec.fields import check_sizes
 from fastdec.heads import tower
 from fastdec.heads.lesson import Guess, Lesson
 from fastdec.heads.tower import LayersConfig
@@ -122,9 +123,7 @@ class DraftNetwork:
   products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
 
   def __post_init__(self) -> None:
-    for name in ('vocab_size', 'd_target'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    check_sizes(self, 'vocab_size', 'd_target')
     if self.words is not None and not 1 <= self.words <= self.vocab_size:
       raise UserError(
         f'words={self.words} is not possible: a draft vocabulary has 1 to {self.vocab_size} words'

@@ -28,6 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
+from fastdec.fields import check_choices
 from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_own
@@ -128,8 +129,7 @@ class EagleNetwork(DraftNetwork):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.entry not in ENTRIES:
-      raise UserError(f'entry={self.entry!r} is unknown: choose one of {", ".join(ENTRIES)}')
+    check_choices(self, entry=ENTRIES)
     reads_past_norm = self.entry == 'beside' or not self.norms_first
     if reads_past_norm and self.reads_source:
       raise UserError("layers that read a source need entry='joined' and norms_first=True")

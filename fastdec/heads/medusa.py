@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.fields import check_sizes
 from fastdec.heads.context import BIAS_TABLE, Context
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
@@ -57,9 +58,7 @@ class MedusaHeads(Context):
   products = (KERNELS, r'(^|/)(output|after)$')  # see `kernels.products`
 
   def __post_init__(self) -> None:
-    for name in ('depth', 'd_model', 'layers'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    check_sizes(self, 'depth', 'd_model', 'layers')
     if self.output_bias and self.vocab_size is None:
       raise UserError(
         'output_bias=True is for own projections, and these heads have none: give vocab_size too'
@@ -134,14 +133,7 @@ class MedusaHeads(Context):
     project: Project,
     root: Float[Array, 'b e'] | None = None,
   ) -> Float[Array, 'b h v']:
-    """Returns each head's logits, before any Markov bias.
-
-    Args:
-      params: the heads' parameters.
-      hidden: of the last accepted node.
-      project: the model's vocabulary projection, for heads without their own.
-      root: the root's embedding, for rooted heads.
-    """
+    """See `Context`; heads with their own projections do not call `project`."""
     outputs = []
     for name in _names(self.depth):
       outputs.append(self._read_head(params[name], hidden, root))
@@ -160,11 +152,7 @@ class MedusaHeads(Context):
     root: Float[Array, '*b e'] | None = None,
     before: Int[Array, '*b'] | None = None,
   ) -> Float[Array, '*b v']:
-    """Returns the logits of the head `offset` positions after p1, for training; 0 is the model.
-
-    `dropout_key` is not used. `before` is the token before the predicted one, for a Markov bias.
-    The other arguments are those of `logits`, at any positions.
-    """
+    """See `Context`; offset 0 is the model, and `dropout_key` is not used."""
     self.check_whole()
     heads = []
     for name in _names(self.depth):

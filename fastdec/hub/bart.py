@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, shown
@@ -185,7 +184,11 @@ def params_of(model: Transformer, tensors: Mapping[str, Any]) -> Params:
       bias = shaped(tensors, 'final_logits_bias', 1, c.vocab_size)
       params['output_bias'] = bias.reshape(c.vocab_size)
   if c.positions == 'learned' and not c.embedding_norm:  # Marian, whose files lack the table
-    table = _sinusoids(c.max_positions, c.d_model)
+    # all sines, then all cosines, of wavelengths 2 pi .. almost 2 pi * 10^4
+    scales = 1e4 ** (2 * np.arange((c.d_model + 1) // 2) / c.d_model)
+    angles = np.arange(c.max_positions)[:, None] / scales
+    cosines = np.cos(angles)[:, : c.d_model // 2]  # an odd width has one sine more
+    table = np.concatenate([np.sin(angles), cosines], axis=1)
     params['source_positions'] = params['target_positions'] = table
   for stack, side in (('encoder', 'source'), ('decoder', 'target')):
     if c.embedding_norm:
@@ -239,10 +242,3 @@ def _layer(tensors: Mapping[str, Any], prefix: str, d: int, d_ff: int, has_cross
     }
     layer['around_cross'] = around('encoder_attn')
   return layer
-
-
-def _sinusoids(positions: int, d: int) -> Float[np.ndarray, 't d']:
-  """Returns all sines, then all cosines, of wavelengths 2 pi .. almost 2 pi * 10^4."""
-  angles = np.arange(positions)[:, None] / 1e4 ** (2 * np.arange((d + 1) // 2) / d)
-  cosines = np.cos(angles)[:, : d // 2]  # an odd width has one sine more
-  return np.concatenate([np.sin(angles), cosines], axis=1)

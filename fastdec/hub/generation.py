@@ -129,7 +129,7 @@ def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   Raises:
     UserError: a setting of `generate` is not supported.
   """
-  settings, file_name = _settings_of_generate(config, generation)
+  settings, file_name = (generation, NEWER) if generation else (config, OLDER)
   for name in REFUSED:
     if settings.get(name) not in (None, [], {}):
       raise UserError(
@@ -142,18 +142,11 @@ def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   return {token for token in never if 0 <= token < config['vocab_size']}
 
 
-def _settings_of_generate(
-  config: Mapping[str, Any], generation: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], str]:
-  """Returns the settings that `generate` reads, and the name of their file."""
-  return (generation, NEWER) if generation else (config, OLDER)
-
-
 def warn_of_defaults(
   folder: pathlib.Path, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> None:
   """Warns by one `UserNote` of all defaults of `generate` that change its output but not ours."""
-  settings, file_name = _settings_of_generate(config, generation)
+  settings, file_name = (generation, NEWER) if generation else (config, OLDER)
   neutral_values = dict(IGNORED)
   ignored = []
   if settings.get('num_beams') not in (None, 1):

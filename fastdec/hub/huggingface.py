@@ -22,11 +22,6 @@ from fastdec.models.api import Params
 from fastdec.models.fresh import shapes_of
 
 
-def is_hugging_face(config: Mapping[str, Any]) -> bool:
-  """True if a config.json is Hugging Face's: it has a model_type, and no format as ours."""
-  return 'model_type' in config and 'format' not in config
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class HuggingFaceFolder(Folder):
   """A folder with config.json and safetensors files; by default the dtype is config.json's."""
@@ -108,17 +103,3 @@ class HuggingFaceFolder(Folder):
     tensors.check()
     fit(stored, shapes_of(model))
     return put(stored, model, None if as_stored else model.config.dtype, mesh, self.kernels)
-
-  @property
-  def has_heads(self) -> bool:
-    return False
-
-  @functools.cached_property
-  def heads(self) -> Any:
-    raise self._no_heads_error()
-
-  def head_params(self, mesh: Mesh | None = None, as_stored: bool = False) -> Params:
-    raise self._no_heads_error()
-
-  def _no_heads_error(self) -> UserError:
-    return UserError(f'{self.path} holds a model without heads: give a folder of heads for it')

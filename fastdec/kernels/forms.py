@@ -137,7 +137,8 @@ def cpu_product(
   else:
     size = 'large' if kernel.size // inputs >= LARGE else 'layer'
   number = sum(rows > count for count in COUNTS[:-1])
-  name, least = (_used[0] or TABLE)[_type_of(x)][size][number]
+  kind = {1: 'int8', 2: 'bfloat16'}.get(x.dtype.itemsize, 'float32')
+  name, least = (_used[0] or TABLE)[kind][size][number]
   if name == 'lanes' and (kernel.dtype != jnp.int8 or inputs % LANES or inputs > LONGEST):
     name, least = UNSIGNED, 2
   if name == UNSIGNED and sums is None:
@@ -147,7 +148,3 @@ def cpu_product(
   if name == UNSIGNED:
     return unsigned_product(x, kernel, sums)[:rows]
   return FORMS[name](x, kernel, wide)[:rows]
-
-
-def _type_of(x: Array) -> str:
-  return {1: 'int8', 2: 'bfloat16'}.get(x.dtype.itemsize, 'float32')

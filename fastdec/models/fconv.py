@@ -22,6 +22,7 @@ from fastdec.cache.conv import ConvCache, LayerConv
 from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.errors import UserError
+from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, check_special_ids, setting
@@ -30,7 +31,7 @@ from fastdec.models.convolution import node_frames, packed_frames
 from fastdec.models.encoder_decoder import EncoderDecoder, Source
 from fastdec.models.layers import Dense, Dropout, add_bias, look_up, project
 from fastdec.models.linen import fed_tokens, same_segment
-from fastdec.models.stacks import CHOICES, Attend
+from fastdec.models.stacks import DTYPES, Attend
 from fastdec.models.taps import Features
 
 # a sum of two times this has the variance of one of them (Gehring et al. 2017, section 3.4)
@@ -107,21 +108,14 @@ class FConvConfig:
           raise UserError(
             f'{name}[{i}]={layer} is not possible: give (channels, kernel width), both 1 or more'
           )
-    for name in ('d_embed', 'd_out', 'max_positions', 'source_vocab_size'):
-      size = getattr(self, name)
-      if size is not None and size < 1:
-        raise UserError(f'{name}={size} is not possible: give 1 or more')
+    check_sizes(self, 'd_embed', 'd_out', 'max_positions', 'source_vocab_size')
     if self.is_tied and self.d_out != self.d_embed:
       raise UserError(
         f'd_out={self.d_out} is not possible with is_tied: give'
         f' d_embed={self.d_embed}, or is_tied=False'
       )
-    if self.dtype not in CHOICES['dtype']:
-      raise UserError(
-        f'dtype={self.dtype!r} is unknown: choose one of {", ".join(CHOICES["dtype"])}'
-      )
-    if not 0 <= self.dropout < 1:
-      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
+    check_choices(self, dtype=DTYPES)
+    check_shares(self, 'dropout')
 
   @property
   def d_model(self) -> int:
@@ -252,7 +246,8 @@ class Network(nn.Module):
     """Returns the source's keys and values, which all decoder layers share, as one head."""
     c = self.config
     table = self.embedding if c.source_vocab_size is None else self.source_embedding
-    embedded = self._embed(look_up(table, tokens), self.source_positions[positions], train)
+    embedded = look_up(table, tokens) + self.source_positions[positions]
+    embedded = self.drop(embedded.astype(c.dtype), train)
     x = self.encoder_enter(embedded)
     for layer in self.encoder:
       x = layer(x, segment, train)
@@ -274,7 +269,8 @@ class Network(nn.Module):
     Float[Array, 'b n d'], tuple[Float[Array, 'b n _'], ...], tuple[LayerConv | None, ...]
   ]:
     """Returns the nodes' states, the states of `taps`, and the layers of the cache."""
-    embedded = self._embed(look_up(self.embedding, tokens), self.target_positions[positions], train)
+    embedded = look_up(self.embedding, tokens) + self.target_positions[positions]
+    embedded = self.drop(embedded.astype(self.config.dtype), train)
     x = self.decoder_enter(embedded)
     states, entries = [x], []
     for i, layer in enumerate(self.decoder):
@@ -297,7 +293,7 @@ class Network(nn.Module):
     reads = Reads(read_past, memory, same_segment(target, source), attend)
     inputs = fed_tokens(batch, c.start_id)
     hidden, states, _ = self.decode(inputs, batch['target_position'], reads, train, taps)
-    return Features(hidden, states, source_states(memory))
+    return Features(hidden, states, memory.v[:, 0])
 
   def encode_source(self, tokens: Int[Array, 'b s'], mask: Bool[Array, 'b s']) -> LayerKV:
     """Encodes a source in each row; the mask is false on padding."""
@@ -322,19 +318,6 @@ class Network(nn.Module):
     reads = Reads(read_cache, memory.layers[0], memory.mask[:, None, :], across)
     positions = own.length[:, None] + jnp.atleast_2d(nodes.depths)
     return self.decode(tokens, positions, reads, taps=taps)
-
-  def _embed(
-    self, words: Float[Array, 'b n e'], positions: Float[Array, 'b n e'], train: bool
-  ) -> Array:
-    return self.drop((words + positions).astype(self.config.dtype), train)
-
-
-def source_states(memory: LayerKV) -> Float[Array, 'b s e']:
-  """Returns the values of attention, which drafts read.
-
-  Like the states of a Transformer's encoder, they contain the token and its context; keys have only
-  the context."""
-  return memory.v[:, 0]
 
 
 def list_sizes(layers: Layers) -> list[tuple[int, int, int]]:
@@ -376,8 +359,11 @@ class FConv(EncoderDecoder):
     return Memory((self._call(params, inputs, mask, method='encode_source'),), mask)
 
   def source(self, memory: Memory) -> Source:
-    """Returns the input of a draft's cross-attention; see `models.api.source_of`."""
-    return Source(source_states(memory.layers[0]), memory.mask)
+    """Returns the input of a draft's cross-attention; see `models.api.source_of`.
+
+    Values, like the states of a Transformer's encoder, contain the token and its context; keys have
+    only the context."""
+    return Source(memory.layers[0].v[:, 0], memory.mask)
 
   def init_cache(
     self, params: Params, memory: Memory, rows: int, slots: int | Capacity

@@ -153,31 +153,19 @@ def fit_weights(
   for first in range(0, len(images), FITTED_AT_ONCE):
     small = pictures[first : first + FITTED_AT_ONCE]
     large = images[first : first + FITTED_AT_ONCE]
-    small, large = jnp.asarray(small, jnp.int32), jnp.asarray(large, jnp.int32)
-    square, product = _normal_equations(
-      surroundings, by_phase, small.reshape(len(small), -1), large.reshape(len(large), -1)
-    )
-    squares += square
-    products += product
+    small = jnp.asarray(small, jnp.int32).reshape(len(small), -1)
+    tokens = jnp.asarray(large, jnp.int32).reshape(len(large), -1)
+    places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
+    inputs, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
+    squares += jnp.einsum('bpmf,bpmg->pfg', inputs, inputs)
+    products += jnp.einsum('bpmf,bpm->pf', inputs, wanted)
 
   # Add the errors' variance, and solve.
   written = np.arange(surroundings.width) < surroundings.index.shape[1]
   counted = len(images) * by_phase.shape[1]  # intensities for each row of weights
   squares += np.diag(np.where(written, MOVED * counted, 1))  # 1: constant differences weigh 0
   return np.linalg.solve(squares, products[..., None])[..., 0].astype(np.float32)
-
-
-def _normal_equations(
-  surroundings: Surroundings,
-  by_phase: Int[np.ndarray, 'p m'],
-  small: Int[Array, 'b s'],
-  tokens: Int[Array, 'b t'],
-) -> tuple[Float[Array, 'p f f'], Float[Array, 'p f']]:
-  places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-  own, differences = surroundings.differences(around_all(surroundings, tokens), places, small)
-  inputs, wanted = differences[:, by_phase], (tokens.astype(jnp.float32) - own)[:, by_phase]
-  squares = jnp.einsum('bpmf,bpmg->pfg', inputs, inputs)
-  return squares, jnp.einsum('bpmf,bpm->pf', inputs, wanted)
 
 
 class Forecast(nn.Module):

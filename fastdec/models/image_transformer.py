@@ -20,6 +20,7 @@ from fastdec.cache.kv import KVCache
 from fastdec.cache.memory import Memory, WithMemory
 from fastdec.cache.ring import LayerRing
 from fastdec.errors import UserError
+from fastdec.fields import check_sizes
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Capacity, Nodes, Params, setting
@@ -72,7 +73,7 @@ class ImageTransformerConfig(StackConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self._check_sizes('source_size', 'size', 'block_length')
+    check_sizes(self, 'source_size', 'size', 'block_length')
     if max(self.size, self.source_size, self.block_length) > MOST:
       raise UserError(
         f'size={self.size}, source_size={self.source_size} and block_length={self.block_length}'

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.cache.ring import LayerRing
 from fastdec.errors import UserError
+from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.models.api import Capacity, check_special_ids
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.rotary import ROPES, Rope, Turns
@@ -21,12 +22,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'gelu_tanh': functools.partial(nn.gelu, approximate=True),
   'relu': nn.relu,
 }
-CHOICES = {
-  'activation': tuple(ACTIVATIONS),
-  'rope': ROPES,
-  'norms': ('before', 'after', 'both'),
-  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
-}
+NORMS = ('before', 'after', 'both')
+DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 POSITIVE = (
   'rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original', 'rope_share', 'rope_scale',
   'embedding_scale', 'residual_scale', 'score_scale', 'logit_scale', 'score_cap', 'logit_cap',
@@ -92,14 +89,8 @@ class LMConfig:
   dtype: str = 'float32'  # of the computation; parameters are float32 until cast
 
   def __post_init__(self) -> None:
-    for name, allowed in CHOICES.items():
-      if getattr(self, name) not in allowed:
-        raise UserError(
-          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
-        )
-    for name in ('vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
+    check_choices(self, activation=ACTIVATIONS, rope=ROPES, norms=NORMS, dtype=DTYPES)
+    check_sizes(self, 'vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'kv_heads', 'width')
     check_special_ids(self)
     for name in POSITIVE:
       if getattr(self, name) is not None and not getattr(self, name) > 0:
@@ -108,8 +99,7 @@ class LMConfig:
       raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
     if min(self.windows, default=0) < 0:
       raise UserError(f'windows={self.windows} are not possible: give 0 or more positions')
-    if not 0 <= self.dropout < 1:
-      raise UserError(f'dropout={self.dropout} is not possible: give a number from 0 to below 1')
+    check_shares(self, 'dropout')
     if self.head_width is None and self.d_model % self.heads:
       raise UserError(
         f'd_model={self.d_model} is not divisible by heads={self.heads}: give head_width'
@@ -124,7 +114,7 @@ class LMConfig:
       )
 
   def _check_rope(self) -> None:
-    rotated = self.rotary.count_rotated(self.width)
+    rotated = int(self.width * self.rope_share)
     if rotated % 2:
       raise UserError(
         f'{rotated} entries of a head cannot be rotated in pairs: give an even head_width'

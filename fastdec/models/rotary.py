@@ -52,7 +52,7 @@ class Rope:
     """
     if text is None:
       text = positions + 1
-    dims = self.count_rotated(width)
+    dims = int(width * self.share)
     lead = (1,) * positions.ndim
     exponents = -np.arange(0, dims, 2) / dims
     if self.kind == 'dynamic':
@@ -67,10 +67,6 @@ class Rope:
     else:
       frequencies = self.frequencies(dims).astype(np.float32).reshape(*lead, -1)
     return positions[..., None].astype(jnp.float32) * frequencies
-
-  def count_rotated(self, width: int) -> int:
-    """Returns how many entries of a head are rotated; they are the first ones."""
-    return int(width * self.share)
 
   def frequencies(self, dims: int) -> np.ndarray:
     """Returns each pair's radians per position, float64, of ropes that ignore the text's length."""

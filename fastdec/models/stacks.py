@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
 from fastdec.errors import UserError
+from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.kernels.sharding import Table
 from fastdec.models.layers import Dense, Dropout, LayerNorm
 
@@ -22,11 +23,7 @@ ACTIVATIONS = {
   'exact_gelu': functools.partial(nn.gelu, approximate=False),
   'swish': nn.swish,
 }
-CHOICES = {
-  'norm': ('pre', 'post'),
-  'activation': tuple(ACTIVATIONS),
-  'dtype': ('float32', 'bfloat16', 'float16', 'float64'),
-}
+DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 # (q [b, n, h, p], kv, drop=...) -> [b, n, h, p]; see `models/attention.py`
 Attend = Callable[..., Array]
 
@@ -60,13 +57,9 @@ class StackConfig:
   dtype: str = 'float32'  # of the computation; parameters are float32 until cast
 
   def __post_init__(self) -> None:
-    self._check_choices(CHOICES)
-    self._check_sizes('d_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers')
-    for name in ('dropout', 'attention_dropout', 'activation_dropout'):
-      if not 0 <= getattr(self, name) < 1:
-        raise UserError(
-          f'{name}={getattr(self, name)} is not possible: give a number from 0 to below 1'
-        )
+    check_choices(self, norm=('pre', 'post'), activation=ACTIVATIONS, dtype=DTYPES)
+    check_sizes(self, 'd_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers')
+    check_shares(self, 'dropout', 'attention_dropout', 'activation_dropout')
     if not 0 <= self.norm_epsilon < 1:
       raise UserError(f'norm_epsilon={self.norm_epsilon} is not possible: give a number below 1')
     self._check_heads()
@@ -89,18 +82,6 @@ class StackConfig:
 
   def make_feed_forward(self) -> nn.Module:
     return FeedForward(self)
-
-  def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
-    for name, allowed in choices.items():
-      if getattr(self, name) not in allowed:
-        raise UserError(
-          f'{name}={getattr(self, name)!r} is unknown: choose one of {", ".join(allowed)}'
-        )
-
-  def _check_sizes(self, *names: str) -> None:
-    for name in names:
-      if getattr(self, name) < 1:
-        raise UserError(f'{name}={getattr(self, name)} is not possible: give 1 or more')
 
 
 class Attention(nn.Module):

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
+from fastdec.fields import check_sizes
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids
@@ -52,7 +53,7 @@ class T5Config(StackConfig):
         "dtype='float16' is not possible for T5, whose values exceed its range: give"
         ' bfloat16 or float32'
       )
-    self._check_sizes('max_distance')
+    check_sizes(self, 'max_distance')
     if self.max_distance > 2**20:  # a table in memory
       raise UserError(f'max_distance={self.max_distance} is not possible: give up to {2**20}')
     if self.buckets < 4 or self.buckets % 2:
@@ -65,7 +66,7 @@ class T5Config(StackConfig):
       )
 
   def _check_heads(self) -> None:
-    self._check_sizes('d_kv')
+    check_sizes(self, 'd_kv')
 
   @property
   def head_width(self) -> int:
@@ -123,21 +124,6 @@ def bucket(
   return first + np.where(distance < exact, distance, far)
 
 
-def relative_bias(
-  table: Float[Array, 'k h'],
-  queries: Int[Array, 'b n'],
-  keys: Int[Array, 'b s'],
-  max_distance: int,
-  is_causal: bool,
-) -> Float[Array, 'b h n s']:
-  """Returns the biases of the scores at these positions, by a stack's `table`."""
-  every = np.arange(-max_distance, max_distance + 1)
-  by_distance = table[bucket(every, table.shape[0], max_distance, is_causal)]
-  ahead = keys[:, None, :] - queries[:, :, None]
-  ahead = ahead.clip(-max_distance, max_distance)
-  return jnp.moveaxis(by_distance[ahead + max_distance], -1, 1)
-
-
 class T5Network(TextStacks):
   """All parameters, under one roof."""
 
@@ -167,9 +153,12 @@ class T5Network(TextStacks):
   def bias(
     self, stack: str, queries: Int[Array, 'b n'], keys: Int[Array, 'b s']
   ) -> Float[Array, 'b h n s']:
-    is_causal = stack == 'decoder'
+    c, is_causal = self.config, stack == 'decoder'
     table = self.decoder_bias if is_causal else self.encoder_bias
-    return relative_bias(table, queries, keys, self.config.max_distance, is_causal)
+    every = np.arange(-c.max_distance, c.max_distance + 1)
+    by_distance = table[bucket(every, table.shape[0], c.max_distance, is_causal)]
+    ahead = (keys[:, None, :] - queries[:, :, None]).clip(-c.max_distance, c.max_distance)
+    return jnp.moveaxis(by_distance[ahead + c.max_distance], -1, 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import flax.linen as nn
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from fastdec.fields import check_choices, check_sizes
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids, setting
@@ -43,10 +44,8 @@ class TransformerConfig(StackConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     check_special_ids(self)
-    self._check_choices({'positions': ('sinusoidal', 'learned')})
-    self._check_sizes('max_positions')
-    if self.source_vocab_size is not None:
-      self._check_sizes('source_vocab_size')
+    check_choices(self, positions=('sinusoidal', 'learned'))
+    check_sizes(self, 'max_positions', 'source_vocab_size')
     if self.of_decoder is not self:
       self.of_decoder._check_heads()
 

@@ -60,7 +60,7 @@ def open_folder(path: PathLike, dtype: DTypeLike | None = None) -> Folder:
   config = files.read_json(file) if file.is_file() else {}
   if medusa.holds_heads(folder, config):
     return medusa.MedusaFolder(folder, config, compute_dtype, kernel_dtype)
-  if huggingface.is_hugging_face(config):
+  if 'model_type' in config and 'format' not in config:  # 'format' marks ours
     return huggingface.HuggingFaceFolder(folder, config, compute_dtype, kernel_dtype)
   if not file.is_file():
     check_kind(folder)
