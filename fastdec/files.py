@@ -20,6 +20,7 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
@@ -48,6 +49,7 @@ UNREAD = (  # how other kinds of files begin, and what makes lines of them
 )
 SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')  # an escape that may be half a character
 ROOM = 'make room, or give another folder'
+ELSEWHERE = 'give a name in a folder that can be written'
 
 
 def without_folders(text: str) -> str:
@@ -187,11 +189,9 @@ def _check_folder_above(path: pathlib.Path) -> None:
   above = path.parent
   while not os.path.exists(above):
     above = above.parent
-  with explained('write', path, ROOM):
-    if not os.path.isdir(above):
-      raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if not os.access(above, os.W_OK | os.X_OK):
-      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+  # A trial is needed: rights do not say that /proc, a full disk or a read-only one take no files.
+  with explained('write', path, ELSEWHERE), tempfile.TemporaryDirectory(dir=above):
+    pass
 
 
 @contextlib.contextmanager

@@ -110,11 +110,25 @@ def test_a_place_to_write_is_checked_before_the_work(tmp_path, monkeypatch, name
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'there').touch()
   (tmp_path / 'locked').mkdir()
-  monkeypatch.setattr(os, 'access', lambda path, mode: path.name != 'locked')  # root may write it
+  make = os.mkdir
+
+  def mkdir(path, *args):
+    if pathlib.Path(path).parent.name == 'locked':  # root may write it
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    make(path, *args)
+
+  monkeypatch.setattr(os, 'mkdir', mkdir)
   for check, reason in ((place_to_write, file), (place_for_folder, folder)):
     with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
       assert check(tmp_path / name) == tmp_path / name
   assert len([*tmp_path.rglob('*')]) == 3
+
+
+@pytest.mark.skipif(not pathlib.Path('/proc/self').exists(), reason='there is no /proc')
+def test_a_folder_that_takes_no_files_is_refused_whatever_its_rights():
+  for check in (place_to_write, place_for_folder):
+    with pytest.raises(UserError, match=r'cannot write /proc/x/y \(.*\): give a name in a folder'):
+      check('/proc/x/y')
 
 
 def test_standard_input_is_bounded(monkeypatch):

@@ -8,7 +8,7 @@ from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.request import Settings
 from fastdec.decoding.run import Run, start
 from fastdec.decoding.settings import Whole
-from fastdec.decoding.strategy import Strategy, check_streams
+from fastdec.decoding.strategy import Strategy, read_streaming
 from fastdec.models.api import Model, Params
 
 
@@ -16,7 +16,7 @@ def decode(
   model: Model,
   params: Params,
   inputs: Any,
-  strategy: Strategy,
+  strategy: Strategy | str,
   prompt_lengths: Any = None,
   prefix: Any = None,
   max_len: Whole | Sequence[Whole] | None = None,
@@ -38,7 +38,7 @@ def decode(
       ends texts too, a row's pads count as one end. Pads before a text do not belong to it, unless
       `prompt_lengths` are given; if they may be text (the pad is an end or a start), one of them
       is, and more are refused.
-    strategy: `Greedy()`, `Blockwise(heads)`, ...
+    strategy: `Greedy()`, `Blockwise(heads)`, ...; or words, such as 'prompt_lookup(k=4)'.
     prompt_lengths: int[b], if padded prompts (or prefixes) differ in length; None: whole rows.
     prefix: encoder-decoder: target tokens int[b, t] to begin with, or lists; not repeated in the
       output.
@@ -68,7 +68,7 @@ def stream(
   model: Model,
   params: Params,
   inputs: Any,
-  strategy: Strategy,
+  strategy: Strategy | str,
   prompt_lengths: Any = None,
   prefix: Any = None,
   max_len: Whole | Sequence[Whole] | None = None,
@@ -89,7 +89,7 @@ def stream(
       that are NaN or infinite, or a row in which nothing is left to write (`decode` reports both
       in `Decoded.finite`): their tokens are not yielded.
   """
-  check_streams(strategy)
+  strategy = read_streaming(strategy)
   settings = Settings(max_len, max_new_tokens, key, processors, constraint, logprobs)
   return stream_blocks(start(model, params, inputs, strategy, settings, prompt_lengths, prefix))
 

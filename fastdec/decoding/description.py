@@ -129,7 +129,8 @@ def _read_strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) ->
   if not kind.part:
     return kind(**settings)
   if part is None:
-    raise UserError(f'{kind.__name__} drafts with {kind.part}: give their folder too')
+    remedy = 'give their folder too, or the strategy as an object'
+    raise UserError(f'{kind.__name__} drafts with {kind.part}: {remedy}')
   return kind(**settings, **{kind.part: part})
 
 

@@ -18,8 +18,9 @@ def check_draft(part: Any, name: str, wanted: type) -> Bound:
   if not isinstance(draft.module, wanted):
     kind = type(draft.module).__name__
     raise UserError(
-      f'this draft is of the kind {kind}, and not {wanted.__name__}: Eagle takes an EagleNetwork,'
-      ' BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a model'
+      f'{kind} is not {wanted.__name__}, with which this strategy drafts: Eagle takes an'
+      ' EagleNetwork, BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a'
+      ' model'
     )
   return draft
 

@@ -27,7 +27,7 @@ from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, check_logprobs
 from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.sizes import BATCH, Ladders, Sizes
-from fastdec.decoding.strategy import LoopStrategy, Strategy, check_strategy
+from fastdec.decoding.strategy import LoopStrategy, Strategy, read_strategy
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.kernels.sharding import mesh_of
@@ -88,14 +88,14 @@ def prepare(
   model: Model,
   params: Params,
   inputs: Any,
-  strategy: Strategy,
+  strategy: Strategy | str,
   settings: Settings,
   prompt_lengths: Any = None,
   prefix: Any = None,
 ) -> tuple[Request, Prompt]:
   """Returns the request, and the prompt of its rows, whose arrays are NumPy's; see `decode`."""
   check_model(model, params)
-  check_strategy(strategy)
+  strategy = read_strategy(strategy)
   prompt = make_prompt(model, inputs, prompt_lengths, prefix)
   request = _check_settings(model, params, strategy, len(prompt.tokens), settings)
   prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
@@ -105,11 +105,11 @@ def prepare(
 
 
 def prepare_each(
-  model: Model, params: Params, inputs: Any, strategy: Strategy, settings: Settings
+  model: Model, params: Params, inputs: Any, strategy: Strategy | str, settings: Settings
 ) -> tuple[Request, list[Int[np.ndarray, ' _']]]:
   """Returns the request, and the ids of each source or prompt; see `decode_each`."""
   check_model(model, params)
-  check_strategy(strategy)
+  strategy = read_strategy(strategy)
   name = 'prompt' if model.start_id is None else 'source'
   sources = []
   for i, row in enumerate(split_rows('inputs', inputs, source_words(model))):

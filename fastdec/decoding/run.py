@@ -337,7 +337,7 @@ def start(
   model: Model,
   params: Params,
   inputs: Any,
-  strategy: Strategy,
+  strategy: Strategy | str,
   settings: Settings,
   prompt_lengths: Any = None,
   prefix: Any = None,

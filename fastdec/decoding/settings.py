@@ -49,6 +49,8 @@ def count(name: str, value: Any, least: int, allowed: str, most: int = LARGEST) 
       `allowed`.
   """
   if is_traced(value) or not is_whole(value, least, 'iu', most):
+    if is_number(value, 'f') and 'whole' not in allowed:
+      allowed = f'a whole number, {allowed}'
     raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
   return int(value)
 

@@ -214,23 +214,29 @@ def nodes_of(strategy: Any) -> int:
   return getattr(strategy, 'nodes', 1)
 
 
-def check_strategy(strategy: Any) -> None:
-  """Raises UserError unless `strategy` is a strategy."""
+def read_strategy(strategy: Any) -> Strategy:
+  """Returns a user's strategy, an object or words; raises UserError if it is none."""
   if isinstance(strategy, LoopStrategy):  # with a protocol, isinstance takes 0.1 ms
-    return
+    return strategy
+  if isinstance(strategy, str):
+    from fastdec.decoding import description  # imports all strategies, which import this file
+
+    return description.parse(strategy)
   if isinstance(strategy, type) or not isinstance(strategy, Strategy):
     raise UserError(
       f'strategy={strategy!r} is not a strategy: give fd.Greedy(), fd.Sample() or fd.Beam(), for'
-      ' example'
+      " example, or words such as 'prompt_lookup(k=4)'"
     )
+  return strategy
 
 
-def check_streams(strategy: Any) -> None:
-  """Raises UserError unless a strategy emits its tokens in order and never takes one back."""
-  check_strategy(strategy)
+def read_streaming(strategy: Any) -> LoopStrategy:
+  """Returns a user's strategy, which must emit its tokens in order and never take one back."""
+  strategy = read_strategy(strategy)
   if not isinstance(strategy, LoopStrategy):
     name = type(strategy).__name__
     raise UserError(
       f'{name} cannot stream, because its best output is known only at the end: use fd.decode, or'
       ' stream another strategy'
     )
+  return strategy

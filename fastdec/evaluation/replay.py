@@ -26,7 +26,7 @@ from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
 from fastdec.decoding.rules.matching import Drawn
 from fastdec.decoding.score import read_again
-from fastdec.decoding.strategy import check_streams
+from fastdec.decoding.strategy import read_streaming
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_projection
@@ -60,7 +60,7 @@ def replay(
     UserError: as `decode`; a strategy whose calls do not follow from the text.
   """
   check_model(model, params)
-  check_streams(strategy)
+  strategy = read_streaming(strategy)
   rule = strategy.effective_rule
   compares = promise_of(rule) == 'exact' or type(rule) is Drawn
   if isinstance(strategy, Lookahead | Jacobi) or not compares:

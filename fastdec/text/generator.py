@@ -7,6 +7,7 @@ for piece in g.stream('A man in'):
 """
 
 import dataclasses
+import difflib
 import functools
 import json
 import time
@@ -29,7 +30,7 @@ from fastdec.decoding.run import start
 from fastdec.decoding.sampling import SETTINGS
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import LISTED, SINGLE
-from fastdec.decoding.strategy import LoopStrategy, check_strategy, check_streams, with_settings
+from fastdec.decoding.strategy import LoopStrategy, read_strategy, read_streaming, with_settings
 from fastdec.errors import UserError, UserNote
 from fastdec.fields import LAST_SEED, known, shown
 from fastdec.folders.folder import PathLike
@@ -54,6 +55,14 @@ from fastdec.text.reader import StopReader
 
 ROWS = 16  # texts decoded at once
 PROCESSORS = tuple(field.name for field in dataclasses.fields(Processors))
+ARGUMENTS = (  # of a call
+  'max_new_tokens', 'stop', 'seed', 'logprobs', 'processors', 'constraint', *SETTINGS, *PROCESSORS,
+)  # fmt: skip
+ELSEWHERE = {  # names of arguments elsewhere, and what they are here
+  'max_len': 'max_new_tokens', 'max_length': 'max_new_tokens', 'max_tokens': 'max_new_tokens',
+  'stop_strings': 'stop', 'stop_sequences': 'stop',
+  'strategy': 'dataclasses.replace(g, strategy=...)',
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Generator:
   Attributes:
     model, params: as `fd.load` returns them.
     tokenizer: as `fd.load_tokenizer` returns it.
-    strategy: as in `fd.decode`.
+    strategy: as in `fd.decode`, an object or words such as 'prompt_lookup(k=8)'.
     rows: prompts of a list that are decoded at once.
     processors: as in `fd.decode`; `load` reads those of the folder's generation_config.json.
     source, target: languages of a translation model, by the codes of its tokenizer: 'en', 'de_DE',
@@ -84,7 +93,7 @@ class Generator:
   template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:
-    check_strategy(self.strategy)
+    object.__setattr__(self, 'strategy', read_strategy(self.strategy))
     if self.template and isinstance(self.tokenizer, Chats):
       self.tokenizer.check_variables(self.template)
     object.__setattr__(self, 'processors', self._with_language(self.processors))
@@ -277,7 +286,7 @@ class Generator:
     The last pair has no tokens, and the text that still waited for more of them."""
     variables = self._variables(settings, [prompt])
     strategy, decoding = self._settings(settings, max_new_tokens, processors, constraint, seed)
-    check_streams(strategy)
+    read_streaming(strategy)
     decoding = dataclasses.replace(decoding, logprobs=logprobs)
     ids, context = self.read(prompt, **variables)
     text = _Writing(self.tokenizer, context, _stop_strings(stop))
@@ -356,7 +365,7 @@ class Generator:
       return {}  # texts have none: the call refuses them
     variables = {name: settings.pop(name) for name in names}
     if isinstance(self.tokenizer, Chats):
-      self.tokenizer.check_variables(variables)
+      self.tokenizer.check_variables(variables, _describe_near)
     return variables
 
   @functools.cached_property
@@ -388,7 +397,7 @@ class Generator:
     """Checks the arguments of a call; returns the strategy, and the settings of the decode."""
     limits = max_new_tokens if np.ndim(max_new_tokens) == 1 else [max_new_tokens]
     for most in limits:
-      count('max_new_tokens', most, 1, 'at least 1')
+      count('max_new_tokens', most, 1, '1 or more')
     if constraint is None:
       constraint = self.constraint
     if isinstance(constraint, Constraint) and int(constraint.spelling) != self._spelling:
@@ -404,7 +413,7 @@ class Generator:
       elif name in SETTINGS:
         sampling[name] = value
       else:
-        raise UserError(f'a call has no argument {name!r}: {known((*SETTINGS, *PROCESSORS))}')
+        raise UserError(f'a call has no argument {name!r}: {_describe_near(name)}')
     if changes:
       processors = dataclasses.replace(processors or Processors(), **changes)
     strategy = with_settings(self.strategy, sampling)
@@ -459,7 +468,7 @@ def _check_one_way(draft: Any, heads: Any, strategy: Any) -> None:
   if heads is not None:
     deciding.append('heads')
   if strategy is not None and not isinstance(strategy, str):
-    check_strategy(strategy)
+    read_strategy(strategy)
     deciding.append('strategy')
   if len(deciding) > 1:
     names = ' and '.join(deciding)
@@ -512,6 +521,14 @@ class _Writing:
       top_logprobs=[token.top_logprobs for token in tokens] if has_logprobs else None,
       _read_by=self._read_by,
     )
+
+
+def _describe_near(name: str) -> str:
+  """Describes the arguments of a call, for a message about an unknown one."""
+  near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, ARGUMENTS, 1)
+  if near:
+    return f'did you mean {near[0]}?'
+  return known(ARGUMENTS)
 
 
 def _whole_texts(parts: Iterable[Finished]) -> Iterator[tuple[int, list[list[Any]], int]]:

@@ -36,7 +36,7 @@ from fastdec.decoding.request import Settings
 from fastdec.decoding.run import start
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import SINGLE
-from fastdec.decoding.strategy import LoopStrategy, check_streams
+from fastdec.decoding.strategy import LoopStrategy, read_streaming
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.evaluation.calls import Calls
@@ -243,7 +243,7 @@ def trace(
   Raises:
     UserError: as `fd.stream`; `top` is larger than the vocabulary.
   """
-  check_streams(strategy)
+  strategy = read_streaming(strategy)
   top = count('top', top, 1, f'1 to {model.vocab_size}')
   if top > model.vocab_size:
     raise UserError(f'top={top} is not possible: give 1 to {model.vocab_size}')
@@ -329,6 +329,7 @@ def replay(
   out = replay_texts(*target, trace.prompts, trace.texts, strategy)
   milliseconds = None
   if timed:
+    strategy = read_streaming(strategy)
     first, longest = np.array(trace.prompts[:1]), max(map(len, trace.texts))
     calls = Calls.after_prompt(Bound(*target), strategy.drafter, first, longest, TIMED)
     timing = measure({'calls': calls}, REPEATS)['calls']

@@ -24,7 +24,7 @@ from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
-from fastdec.files import locked, read_json, to_json, write_json, write_text
+from fastdec.files import locked, place_to_write, read_json, to_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
@@ -268,10 +268,11 @@ def plain(value: Any) -> Any:
 
 
 def check_folder(path: pathlib.Path) -> None:
-  """Raises UserError if a folder, or one of its parents, is a file."""
+  """Raises UserError if a folder, or one of its parents, is a file or cannot be written."""
   for folder in (path, *path.parents):
     if folder.exists() and not folder.is_dir():
       raise UserError(f'{folder} is a file, where a folder is needed: choose another workdir')
+  place_to_write(path / 'DONE')
 
 
 def _link(link: pathlib.Path, target: str) -> None:

@@ -20,7 +20,7 @@ from fastdec.decoding.description import label
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.protocol import Promise, promise_of
 from fastdec.decoding.settings import Whole, count, is_number
-from fastdec.decoding.strategy import LoopStrategy, check_strategy
+from fastdec.decoding.strategy import LoopStrategy, read_strategy
 from fastdec.errors import UserError
 from fastdec.evaluation import machine, wallclock
 from fastdec.models.api import Model, Params, check_model
@@ -53,8 +53,8 @@ def tune(
 
   Args:
     model, params, max_len: as in `decode`.
-    strategies: the candidates, such as `[fd.PromptLookup(), *fd.Eagle(draft).sizes()]`. If a
-      `Sample` is among them, tokens are drawn as it draws them; otherwise they are `Greedy`'s.
+    strategies: the candidates, such as `['prompt_lookup', *fd.Eagle(draft).sizes()]`. If a `Sample`
+      is among them, tokens are drawn as it draws them; otherwise they are `Greedy`'s.
     inputs: prompts like those to decode later: the ids of each without padding, or pictures.
       `fd.Generator.read(prompt)[0]` gives the ids of texts and chats. Give at least five batches of
       different prompts; the few that are much longer than the others are left out.
@@ -71,6 +71,7 @@ def tune(
   check_model(model, params)
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
+  strategies = [*map(read_strategy, strategies)]
   plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
   candidates = _name_candidates(plain, strategies)
   key = None
@@ -123,7 +124,6 @@ def _name_candidates(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
   """Names the plain strategy and the others by their labels; repeated labels get a number."""
   candidates = {label(plain): plain}
   for strategy in strategies:
-    check_strategy(strategy)
     if not isinstance(strategy, LoopStrategy):
       name = type(strategy).__name__
       raise UserError(f'{name} ranks whole outputs, which tune cannot time: leave it out')

@@ -343,7 +343,8 @@ def test_what_save_writes_is_read_back(parts, tmp_path, kind):
   if tokenizer is not None:
     assert fd.load_tokenizer(tmp_path / 'model').encode('a dog') == tokenizer.encode('a dog')
   if kind == 'theirs':
-    assert fd.load_tokenizer(tmp_path / 'model').encode_chat([{'role': 'user'}]) == [1]
+    asked = [{'role': 'user', 'content': 'a'}]
+    assert fd.load_tokenizer(tmp_path / 'model').encode_chat(asked) == [1]
   assert fd.load(tmp_path / 'model', pack='auto')[0] == model
 
 

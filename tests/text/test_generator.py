@@ -467,7 +467,16 @@ def test_mistakes_of_loading_show_before_the_models_weights_are_read(
     ('a', {'stop': ''}, 'strings that are not empty'),
     ('a', {'max_new_tokens': 0}, 'max_new_tokens=0'),
     ('a', {'max_new_tokens': 99}, "exceed the model's 60 positions"),
-    ('a', {'warmth': 1}, "no argument 'warmth'"),
+    ('a', {'max_new_tokens': 2.5}, '=2.5 is not possible: give a whole number, 1 or more'),
+    ('a', {'max_new_tokens': [3, 2.5]}, 'give a whole number'),
+    ('a', {'warmth': 1}, "no argument 'warmth': known are max_new_tokens, stop, .* forced_end"),
+    ('a', {'max_tokens': 4}, "no argument 'max_tokens': did you mean max_new_tokens"),
+    ('a', {'max_len': 4}, 'did you mean max_new_tokens'),
+    ('a', {'stop_strings': 'x'}, 'did you mean stop'),
+    ('a', {'sed': 1}, 'did you mean seed'),
+    ('a', {'tempreture': 1}, 'did you mean temperature'),
+    ('a', {'repeat_penalty': 1}, 'did you mean repetition_penalty'),
+    ('a', {'strategy': 'greedy'}, r'did you mean dataclasses.replace\(g, strategy='),
     ('a', {'top_k': 3}, 'give a temperature above 0 too'),
     ('a', {'seed': -1}, 'seed=-1'),
     ([{'role': 'user', 'content': 'a'}], {}, 'no chat template'),
@@ -476,6 +485,23 @@ def test_mistakes_of_loading_show_before_the_models_weights_are_read(
 def test_mistakes_of_calls(g, prompt, settings, message):
   with pytest.raises(fd.UserError, match=message):
     g(prompt, **settings)
+
+
+@pytest.mark.parametrize('use', [
+  lambda g, one: dataclasses.replace(g, strategy=one)('a', max_new_tokens=6).tokens,
+  lambda g, one: fd.decode(g.model, g.params, [[3, 4]], one, max_len=6).tokens.tolist(),
+  lambda g, one: [*fd.stream(g.model, g.params, [[3, 4]], one, max_len=6)],
+  lambda g, one: next(fd.decode_each(g.model, g.params, [[3]], one, max_len=6)).decoded.tokens,
+  lambda g, one: fd.trace(g.model, g.params, [[3, 4]], one, max_len=6).texts,
+  lambda g, one: fd.replay(
+    fd.trace(g.model, g.params, [[3, 4]], 'greedy', 6), one, g.model, g.params
+  ).calls.tolist(),
+  lambda g, one: fd.Union(one, fd.PromptLookup(k=3)),
+], ids=['Generator', 'decode', 'stream', 'decode_each', 'trace', 'replay', 'Union'])  # fmt: skip
+def test_words_of_a_strategy_are_taken_wherever_a_strategy_is(g, use):
+  np.testing.assert_equal(use(g, 'prompt_lookup(k=4)'), use(g, fd.PromptLookup(k=4)))
+  with pytest.raises(fd.UserError, match='PromptLookup has no setting'):
+    use(g, 'prompt_lookup(kk=4)')
 
 
 def test_mistakes_of_a_stream_are_raised_at_once(g):

@@ -19,7 +19,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import Sampling, check_sampling
-from fastdec.decoding.strategy import LoopStrategy, check_strategy
+from fastdec.decoding.strategy import LoopStrategy, read_strategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.models.api import Model
@@ -126,8 +126,9 @@ class Union(LoopStrategy):
   sampling: Sampling | None = None
 
   def __post_init__(self) -> None:
-    for one in (self.first, self.second):
-      check_strategy(one)
+    for name in ('first', 'second'):
+      one: Any = read_strategy(getattr(self, name))
+      struct.assign(self, **{name: one})
       if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
         raise UserError(
           f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Forced, Eagle,'

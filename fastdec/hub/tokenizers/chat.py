@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdec import extras
@@ -39,6 +39,8 @@ OF_CLASSES = {  # the tokens of classes in `transformers` whose files may name n
 GENERATION = 'add_generation_prompt', 'continue_final_message'  # every template has these
 # Names that `render` itself gives to a template, or that change how it is rendered.
 RESERVED = ('messages', 'conversations', 'chat_template', 'return_assistant_tokens_mask')
+# Roles of messages that any template may get; others must occur in the template.
+ROLES = ('system', 'developer', 'user', 'assistant', 'tool')
 START, RENDER = 60.0, 5.0  # seconds that the process may take to start, and to render once
 
 
@@ -74,13 +76,16 @@ class Chats:
       )
     raise UserError(f'{where} has no chat template: give texts, or a model made for chats')
 
-  def check_variables(self, variables: Mapping[str, Any]) -> None:
-    """Raises UserError for a variable that the chat template does not use."""
+  def check_variables(
+    self, variables: Mapping[str, Any], advise: Callable[[str], str] = lambda name: 'leave it out'
+  ) -> None:
+    """Raises UserError for a variable that the chat template does not use, with advice about it."""
     template = self.template(variables.get('tools'))
     for name in variables:
       if name not in GENERATION and not re.search(rf'\b{re.escape(name)}\b', template):
         raise UserError(
-          f'the chat template has no variable {name!r}, and the call no such argument: leave it out'
+          f'the chat template has no variable {name!r}, and the call no such argument:'
+          f' {advise(name)}'
         )
 
   def encode(self, text: str, special: bool = True) -> list[int]:
@@ -124,11 +129,15 @@ class Chats:
     # As in `apply_chat_template`, fields that are None count as absent.
     conversation = []
     for message in messages:
-      if not isinstance(message, Mapping):
+      fields = {}
+      if isinstance(message, Mapping):
+        fields = {name: value for name, value in message.items() if value is not None}
+      role = fields.get('role')
+      if not isinstance(role, str) or not {'content', 'tool_calls'} & set(fields):
         raise UserError(
           f"a message must be {{'role': 'user', 'content': ...}}, not {shown(message)}"
         )
-      conversation.append({name: value for name, value in message.items() if value is not None})
+      conversation.append(fields)
     request = {
       **self.special_names(),
       **template_arguments,
@@ -137,7 +146,15 @@ class Chats:
       'add_generation_prompt': add_generation_prompt and not continue_final_message,
       'continue_final_message': continue_final_message,
     }
-    return _process.render(request)
+    text = _process.render(request)
+    for message in conversation:
+      role = message['role']
+      if role not in ROLES and not re.search(rf'\b{re.escape(role)}\b', template):
+        raise UserError(
+          f'the role of a message must be {", ".join(ROLES)}, or one that the chat template names,'
+          f' not {shown(role)}'
+        )
+    return text
 
   def encode_chat(
     self, messages: Any = None, /, add_generation_prompt: bool = True, **template_arguments: Any

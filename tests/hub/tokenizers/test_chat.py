@@ -225,12 +225,28 @@ def test_the_template_of_a_folder(folder, config, given, text):
     (HELLO, {'messages': 1}, "a template argument cannot be called 'messages'"),
     (HELLO, {'chat_template': 'a'}, "cannot be called 'chat_template'"),
     (HELLO, {'tools': 1}, 'the chat template fails on these messages'),
-    ([{'role': 'user'}], {'continue_final_message': True}, 'final message has no'),
+    (
+      [{'role': 'user', 'tool_calls': []}],
+      {'continue_final_message': True},
+      'final message has no',
+    ),
+    ([{'role': 'user', 'text': 'hi'}], {}, "must be {'role': 'user', 'content': ...}, not {'role'"),
+    ([*HELLO, {'content': 'hi'}], {}, 'a message must be'),
+    ([{'role': 1, 'content': 'hi'}], {}, 'a message must be'),
+    ([{'role': 'user', 'content': None}], {}, 'a message must be'),
+    ([{'role': 'bot', 'content': 'hi'}], {}, "must be system, .* names, not 'bot'"),
+    ([{'role': 'User', 'content': 'hi'}], {}, "not 'User'"),
   ],
 )
 def test_mistakes_in_messages(folder, messages, given, message):
   with pytest.raises(fd.UserError, match=message):
     rendered(folder, 'text', messages, **given)
+
+
+def test_a_role_may_be_one_that_the_template_names(folder):
+  said = [{'role': 'ipython', 'content': 'hi'}, {'role': 'developer', 'content': '!'}]
+  template = "{% for m in messages %}{{ m.role if m.role == 'ipython' }}{{ m.content }}{% endfor %}"
+  assert rendered(folder, template, said) == 'ipythonhi!'
 
 
 def test_a_final_message_is_continued(folder):
