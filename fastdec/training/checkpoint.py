@@ -2,7 +2,7 @@
 
   workdir/config.json            the settings of the run
   workdir/checkpoints/<step>/    params, rest (optimizer, key), data.json (position),
-                                 sums.json (of every file)
+                                 jax.json (what decides random numbers), sums.json (of every file)
 
 Orbax writes the arrays, and checks little when it reads them. So a checkpoint is filled under a
 temporary name, sums included, then renamed. It is compared with its sums before it is read. Saving
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from fastdec import extras
 from fastdec.errors import UserError
@@ -38,6 +39,7 @@ with extras.explained():
 
 PathLike = str | os.PathLike[str]
 SUMS = 'sums.json'
+JAX = 'jax.json'
 
 
 class Checkpoints:
@@ -68,6 +70,7 @@ class Checkpoints:
       _save_arrays(partial / 'rest', _rest(state))
       if is_first():
         write_json(partial / 'data.json', data.get_state())
+        write_json(partial / JAX, _jax_settings(state.key))
         write_json(partial / SUMS, _sums(partial))
     if is_first():
       self._remove_others(step)
@@ -80,7 +83,8 @@ class Checkpoints:
     these stay until the run saves again.
 
     Raises:
-      UserError: the parameters have other names or shapes, or every checkpoint is damaged.
+      UserError: the parameters or the optimizer have other names, shapes or types, random numbers
+        are drawn in another way, or every checkpoint is damaged.
     """
     # Only the first process checks a checkpoint; all processes then read that one.
     damages = {}
@@ -157,22 +161,46 @@ def _steps(folder: Path) -> list[int]:
 
 def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
   """Reads the state in an undamaged checkpoint, laid out as `fresh`."""
+  wanted, read, version = {'params': fresh.params, 'rest': _rest(fresh)}, {}, ' of fastdec or Orbax'
+  if (folder / JAX).is_file():  # earlier versions wrote none
+    _check_jax(folder, fresh.key)
   try:
     with _arrays() as arrays:
-      saved: Any = arrays.metadata(folder / 'params').item_metadata
-      _check_shapes(saved.tree, fresh.params, folder)
-      params = arrays.restore(folder / 'params', args=ocp.args.StandardRestore(fresh.params))
-      rest: Any = arrays.restore(folder / 'rest', args=ocp.args.StandardRestore(_rest(fresh)))
+      for part, tree in wanted.items():
+        saved: Any = arrays.metadata(folder / part).item_metadata
+        _check_leaves(saved.tree, tree, folder, part)
+        read[part] = arrays.restore(folder / part, args=ocp.args.StandardRestore(tree))
+    version = ' of Grain, or for different text'
     data.set_state(read_json(folder / 'data.json'))
   except UserError:
     raise
   except Exception as error:  # Orbax, TensorStore and Grain have their own kinds
     words = ' '.join(str(error).split())[:120]
     raise UserError(
-      f'{folder} is undamaged, but was written with a different optimizer, text or version'
-      f' ({words}): choose another workdir, or restore those settings'
+      f'{folder} is undamaged, but was written by a different version{version} ({words}): choose'
+      ' another workdir, or restore what it was written with'
     ) from error
-  return TrainState(params=params, **rest)
+  return TrainState(params=read['params'], **read['rest'])
+
+
+def _jax_settings(key: Array) -> dict[str, Any]:
+  """Returns the settings of JAX that decide which numbers a key draws."""
+  return {
+    'JAX_DEFAULT_PRNG_IMPL': str(jax.random.key_impl(key)),
+    'JAX_THREEFRY_PARTITIONABLE': jax.config.values['jax_threefry_partitionable'],
+    'JAX_ENABLE_X64': jax.config.values['jax_enable_x64'],
+  }
+
+
+def _check_jax(folder: Path, key: Array) -> None:
+  """Raises UserError where keys drew other numbers when a checkpoint was written."""
+  here, there = _jax_settings(key), read_json(folder / JAX)
+  for name, value in here.items():
+    if there.get(name) != value:
+      raise UserError(
+        f'{folder} was written with {name}={there.get(name)}, and here it is {value}: random keys'
+        f' are of another kind, so set {name}={there.get(name)} in the environment'
+      )
 
 
 def _read_params(folder: Path) -> Params:
@@ -216,24 +244,28 @@ def _sums(folder: Path) -> dict[str, int]:
   return sums
 
 
-def _check_shapes(saved: PyTree, wanted: PyTree, folder: Path) -> None:
-  """Raises UserError with the first parameter whose shape differs; Orbax would print a page."""
+def _check_leaves(saved: PyTree, wanted: PyTree, folder: Path, part: str) -> None:
+  """Raises UserError with the first array whose shape or type differs; Orbax would print a page."""
 
-  def shapes_of(tree):
-    shapes = {}
+  def describe(tree):
+    shapes, types = {}, {}
     for path, leaf in jax.tree.leaves_with_path(tree):
-      name = '/'.join(str(getattr(key, 'key', key)) for key in path)
+      if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+      name = jax.tree_util.keystr(path, simple=True, separator='/')
       shapes[name] = f'shape {tuple(leaf.shape)}'
-    return shapes
+      types[name] = f'type {np.dtype(leaf.dtype).name}'
+    return shapes, types
 
-  there, here = shapes_of(saved), shapes_of(wanted)
-  for name in {**here, **there}:
-    if there.get(name) != here.get(name):
-      raise UserError(
-        f'{folder} belongs to a different model: parameter {name} has'
-        f' {there.get(name, "no counterpart")} there and {here.get(name, "no counterpart")} here;'
-        ' choose another workdir, or the config of that run'
-      )
+  what = {'params': 'model: parameter', 'rest': 'optimizer or kind of random key:'}[part]
+  for there, here in zip(describe(saved), describe(wanted), strict=True):
+    for name in {**here, **there}:
+      if there.get(name) != here.get(name):
+        raise UserError(
+          f'{folder} belongs to a different {what} {name} has {there.get(name, "no counterpart")}'
+          f' there and {here.get(name, "no counterpart")} here; choose another workdir, or the'
+          ' config of that run'
+        )
 
 
 def _rest(state: TrainState) -> dict[str, Any]:

@@ -165,10 +165,38 @@ def test_checkpoints_that_are_a_file_are_a_sentence(tmp_path):
       read(tmp_path)
 
 
-def test_another_optimizer_is_a_sentence(saved):
-  fresh = dataclasses.replace(state_at(0), opt_state={'other': jax.numpy.zeros((2, 3))})
-  with pytest.raises(UserError, match=r'6 is undamaged, but was written with a different'):
-    Checkpoints(saved, ()).restore(fresh, position())
+BYTES = jax.numpy.zeros((2, 3), jax.numpy.bfloat16)
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  ({'opt_state': {'other': BYTES}}, 'optimizer .* opt_state/other has no counterpart there'),
+  ({'opt_state': {'mean': BYTES}}, 'opt_state/mean has type float32 there and type bfloat16'),
+  ({'params': {'layer': {'w': BYTES}}}, 'model: parameter layer/w has type float32 there'),
+  ({'key': jax.random.key(0, impl='rbg')}, 'set JAX_DEFAULT_PRNG_IMPL=threefry2x32'),
+  ({'text': {'position': 3}}, 'different version of Grain, or for different text'),
+])  # fmt: skip
+def test_what_differs_is_named(saved, change, words):
+  data = position()
+  if 'text' in change:
+    state = Checkpoints(saved, ()).restore(state_at(0), data)
+    data.get_state = lambda: change.pop('text')
+    Checkpoints(saved, ()).save(dataclasses.replace(state, step=state.step + 1), data)
+    data = position()
+  with pytest.raises(UserError, match=words):
+    Checkpoints(saved, ()).restore(dataclasses.replace(state_at(0), **change), data)
+
+
+@pytest.mark.parametrize(('name', 'other'), [
+  ('jax_threefry_partitionable', False), ('jax_enable_x64', True),
+])  # fmt: skip
+def test_settings_that_change_what_a_key_draws_are_named(saved, name, other):
+  before = getattr(jax.config, name)
+  jax.config.update(name, other)
+  try:
+    with pytest.raises(UserError, match=f'set {name.upper()}={before} in the environment'):
+      restore(saved)
+  finally:
+    jax.config.update(name, before)
 
 
 @pytest.mark.parametrize(
