@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Array, Int
 
-from experiments.lab.train import Count, Rows, Zero, author_of
+from experiments.lab.train import Count, Rows, Zero, author_of, say_left_out
 from fastdec import folders
 from fastdec.data.text.caching import make_tokenizer, make_tokens, make_union
 from fastdec.data.text.corpus import Corpus, TextData, open_text
@@ -223,7 +223,9 @@ class Text:
   def train_batches(self, rows: int = 0, seed: int = 0) -> Any:
     """Endless packed batches, reshuffled every epoch; 0 rows: as many as the config says."""
     length = self.config.row_length
-    return packed_batches(self.tokens('train', length), rows or self.config.rows, length, seed)
+    pairs = self.tokens('train', length)
+    self._say_left_out(pairs, 'training')
+    return packed_batches(pairs, rows or self.config.rows, length, seed)
 
   def dev_batches(self, pairs: TokenPairs | None = None) -> list[Any]:
     """At most `DEV_BATCHES` packed batches of the dev set, or of other pairs, without pairs too
@@ -236,9 +238,14 @@ class Text:
     if pairs is None:
       pairs = self.tokens('dev')
     pairs = pairs.at_most(length)
+    self._say_left_out(pairs, 'dev')
     full = int(pairs.lengths.max(1, initial=0).sum()) // (rows * length)
     packed = packed_batches(pairs, rows, length, 0)
     return [packed[i] for i in range(min(max(full, 1), DEV_BATCHES))]
+
+  def _say_left_out(self, pairs: TokenPairs, name: str) -> None:
+    reason = f'a side is empty or has more than row_length={self.config.row_length} tokens'
+    say_left_out(pairs.dropped, len(pairs), f'pairs of the {name} text', reason)
 
 
 def split_names(names: str) -> list[str]:
@@ -333,6 +340,8 @@ def prompts_of(text: Text, split: str, n: int, first: int) -> Int[np.ndarray, 'n
   prompts = []
   for i in np.flatnonzero(tokens.lengths > n):
     prompts.append([first, *tokens[i][:n]])
+  reason = f'they have measure.prompt={n} tokens or fewer'
+  say_left_out(len(tokens) - len(prompts), len(prompts), f'sentences of the {split} set', reason)
   if not prompts:
     raise UserError(
       f'config.measure.prompt={n} tokens are too long, no sentence of the {split} set has more:'

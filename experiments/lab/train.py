@@ -30,6 +30,7 @@ from fastdec.kernels.sharding import MeshConfig, check_rows
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
+from fastdec.training.processes import is_first
 from fastdec.training.run import Rows as Rows
 from fastdec.training.run import RunConfig, Training, carry_out
 from fastdec.training.stage import inputs_of
@@ -204,6 +205,12 @@ def check_memory(what: str, numbers: int) -> None:
       f'{what} is not possible: training takes {needed / 1e9:,.0f} GB or more, and this machine has'
       f' {there / 1e9:,.0f} GB of memory, so give smaller sizes'
     )
+
+
+def say_left_out(left_out: int, kept: int, what: str, reason: str) -> None:
+  """Prints how many texts or images are not used, and why; nothing if all are."""
+  if left_out and is_first():
+    print(f'{left_out:,} of {left_out + kept:,} {what} are left out: {reason}', flush=True)
 
 
 def check_lengths(lengths: Mapping[str, int], model: Any, name: str = 'model') -> None:

@@ -36,6 +36,7 @@ from experiments.lab.train import (
   Zero,
   author_of,
   each_once,
+  say_left_out,
   spaced,
 )
 from experiments.lab.workdir import Workdir
@@ -310,13 +311,19 @@ class Pictures:
     c, rows = self.config, rows or self.config.rows
     if self.written is not None:
       return written_batches(self.written.source, self.written.written, rows, seed)
+    self._say_left_out('train')
     return image_batches(self.images, 'train', rows, seed, c.mirrored, c.moved)
 
   def dev_batches(self) -> list[Any]:
     """Returns batches for evaluations during training."""
     rows = min(self.config.rows, self.images.counts['dev'])
+    self._say_left_out('dev')
     batches = image_batches(self.images, 'dev', rows, seed=0)
     return [batches[i] for i in range(max(1, min(DEV_IMAGES, self.images.counts['dev']) // rows))]
+
+  def _say_left_out(self, split: str) -> None:
+    left_out, kept = self.images.dropped.get(split, 0), self.images.counts[split]
+    say_left_out(left_out, kept, f'images of the {split} set', 'they have a black corner')
 
   def read_base(self, folder: pathlib.Path) -> Bound:
     """Returns the base of a run, without heads; see `check_base`."""

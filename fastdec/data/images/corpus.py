@@ -59,10 +59,12 @@ class Images:
     key: a hash of the content.
     splits: the images of each split, by index; one may be missing. CelebA's images are read one by
       one when they are needed; all others are an array.
+    dropped: the number of images of each split that were left out for a black corner.
   """
 
   key: str
   splits: Mapping[str, Split]
+  dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
   def counts(self) -> dict[str, int]:
@@ -107,12 +109,13 @@ def open_images(data: ImageData) -> Images:
     key, faces = celeba.from_tfds(data.folder, data.max_train, data.side)
     content = f'{key} {data.max_train} {data.side}'
     return Images(hashlib.sha256(content.encode()).hexdigest(), faces)
+  dropped = {}
   if data.kind == 'embedded':
     from fastdec.data.images import embedded  # scikit-image takes a second to load
 
     arrays = {split: embedded.generate(split) for split in embedded.SIZES}
   else:
-    arrays = npz.load(data.path, data.black_corners)
+    arrays, dropped = npz.load(data.path, data.black_corners)
   digest = hashlib.sha256()
   for split, images in arrays.items():
     if split == 'train':
@@ -122,7 +125,7 @@ def open_images(data: ImageData) -> Images:
     arrays[split] = images
     digest.update(f'{split} {images.shape}\n'.encode())
     digest.update(images.tobytes())
-  return Images(digest.hexdigest(), arrays)
+  return Images(digest.hexdigest(), arrays, dropped)
 
 
 def image_batches(

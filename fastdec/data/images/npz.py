@@ -54,8 +54,10 @@ def read(
   return arrays
 
 
-def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32 3']]:
-  """Reads the images of each split that the file has.
+def load(
+  path: str, black_corners: bool
+) -> tuple[dict[str, UInt8[np.ndarray, 'n 32 32 3']], dict[str, int]]:
+  """Reads the images of each split that the file has, and counts those that are left out.
 
   Args:
     black_corners: False leaves out images with a corner that is exactly black: photographs that
@@ -70,16 +72,18 @@ def load(path: str, black_corners: bool) -> dict[str, UInt8[np.ndarray, 'n 32 32
     )
   entry = 'colour images of 32 x 32 pixels without alpha'
   arrays = read(path, dict.fromkeys(SPLITS, SHAPE), entry, is_whole=False)
+  dropped: dict[str, int] = {}
   if black_corners:
-    return arrays
+    return arrays, dropped
   for split, images in arrays.items():
     corners = images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
     arrays[split] = images[(corners != 0).any(-1).all(-1)]
+    dropped[split] = len(images) - len(arrays[split])
     if not len(arrays[split]):
       raise UserError(
         f"each image of array '{split}' of {path} has a black corner: set black_corners to True"
       )
-  return arrays
+  return arrays, dropped
 
 
 def _check(values: np.ndarray, axes: tuple[int, ...], array: str, entry: str) -> None:

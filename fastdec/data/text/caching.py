@@ -5,6 +5,7 @@ hashes the text, and maps the ids into memory. Several runs share the files.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import pathlib
@@ -42,7 +43,13 @@ def make_tokens(
   model = hashlib.sha256(tokenizer.model_proto).hexdigest()
   digest = _digest(corpus.key, split, model, max_length)
   path = pathlib.Path(cache_dir) / f'tokens-{digest}-{split}.npy'
-  return _load_or_make(path, lambda: tokenise(corpus.pairs(split), tokenizer, max_length))
+
+  def make() -> TokenPairs:
+    pairs = tokenise(corpus.pairs(split), tokenizer, max_length)
+    # `Corpus.pairs` leaves out pairs with an empty side, which count too.
+    return dataclasses.replace(pairs, dropped=corpus.counts[split] - len(pairs))
+
+  return _load_or_make(path, make)
 
 
 def make_union(

@@ -63,7 +63,7 @@ class Ragged:
 
 @dataclasses.dataclass(frozen=True)
 class TokenPairs:
-  """Tokenised pairs, each side ending in EOS, and the number of pairs left out for their length."""
+  """Tokenised pairs, each side ending in EOS, and how many were left out as too long or empty."""
 
   source: Ragged
   target: Ragged

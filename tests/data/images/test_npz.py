@@ -38,6 +38,7 @@ def test_images_with_a_black_corner_may_be_left_out(tmp_path: Path):
   whole = open_images(dataclasses.replace(data, black_corners=False))
   np.testing.assert_array_equal(whole.array('train'), images[[0, 5]])
   np.testing.assert_array_equal(whole.array('dev'), images[[5]])
+  assert whole.dropped == {'train': 4, 'dev': 1} and not open_images(data).dropped
   both = open_images(data)
   assert both.counts == {'train': 6, 'dev': 2} and both.key != whole.key
   with pytest.raises(

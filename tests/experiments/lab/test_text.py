@@ -55,6 +55,36 @@ def test_distilled_text_is_trained_on_and_changes_nothing_else(text_of, distille
   )
 
 
+LONG = 'The train is late. ' * 40
+
+
+@pytest.mark.parametrize('by', ['people', 'a teacher', 'both'])
+def test_pairs_that_are_not_read_are_counted(text_of, tmp_path, capsys, by):
+  sides = {
+    'train.en': ['It rains.'] * 5 + [LONG, 'It rains.', '', 'It rains.'],
+    'train.de': ['Es regnet.'] * 5 + ['Kurz.', LONG, 'Leer.', ' '],
+    'dev.en': ['It rains.', LONG],
+    'dev.de': ['Es regnet.', 'Kurz.'],
+  }
+  written = tmp_path / 'written'
+  for folder in (tmp_path, written):
+    folder.mkdir(exist_ok=True)
+    for name, lines in sides.items():
+      if folder == tmp_path or name.startswith('train'):
+        (folder / name).write_text('\n'.join(lines) + '\n')
+  settings = {'kind': 'files', 'folder': str(tmp_path), 'vocab_size': 40, 'row_length': 64}
+  settings |= dict.fromkeys(['train', 'dev', 'test'], '') | {'train': 'train', 'dev': 'dev'}
+  settings |= {'test': 'dev', 'distilled': '' if by == 'people' else str(written)}
+  text = text_of(**settings, mixed=by == 'both')
+  text.train_batches()
+  text.dev_batches()
+  counts = {'both': '8 of 13'}.get(by, '4 of 9')
+  reason = 'are left out: a side is empty or has more than row_length=64 tokens'
+  assert capsys.readouterr().out.splitlines() == [
+    f'{counts} pairs of the training text {reason}', f'1 of 2 pairs of the dev text {reason}',
+  ]  # fmt: skip
+
+
 def test_mixed_text_is_a_teachers_and_peoples(text_of, distilled):
   people, teacher = text_of(), text_of(distilled=str(distilled))
   mixed = dataclasses.replace(teacher.config, mixed=True).open()
