@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -102,6 +104,38 @@ def test_stopped_anywhere_next_to_other_commands_a_training_ends_alike(
   train('stopped', 'all', '--steps=2', stop=(run, 'average_checkpoints', 1))
   train('stopped', 'all', '--steps=2')
   assert read('stopped/all') == read('whole/all') != read('stopped/few') == read('whole/few')
+
+
+@pytest.mark.slow
+def test_killed_after_any_line_it_ends_alike(talker, prompts, tmp_path):
+  """SIGKILL after more and more lines of output, until the command comes to its end."""
+
+  def start(out):
+    words = [
+      sys.executable,
+      '-m',
+      'fastdec',
+      'train-draft',
+      '--model',
+      talker,
+      '--prompts',
+      prompts,
+    ]
+    words += [f'--out={out}', '--max-len=6', '--steps=4', '--rows=2', '--words=12', '--no-tune']
+    out.parent.mkdir(exist_ok=True)
+    return subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
+
+  whole, killed = tmp_path / 'whole' / 'draft', tmp_path / 'killed' / 'draft'
+  assert start(whole).communicate() and whole.is_dir()
+  for number in (2, 3, 5, 7, 9, 99):
+    process = start(killed)
+    for count, _ in enumerate(process.stdout, start=1):
+      if count == number:
+        process.kill()
+    process.wait()
+  assert process.returncode == 0
+  for file in whole.iterdir():
+    assert file.read_bytes() == (killed / file.name).read_bytes()
 
 
 @pytest.mark.parametrize('words, message', [
