@@ -15,7 +15,6 @@ import array
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import pathlib
 import shutil
@@ -44,6 +43,7 @@ from fastdec.data.text.tokens import Ragged, TokenPairs
 from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import whole_file, write_json
+from fastdec.folders.folder import hash_file
 from fastdec.struct import Bound
 from fastdec.training.progress import Progress
 from fastdec.training.written import Writing, read_content, write_part
@@ -99,7 +99,7 @@ class DistillConfig:
     settings = dataclasses.asdict(self)
     for path in split_names(self.sources):
       if pathlib.Path(path).is_file():
-        settings[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+        settings[path] = hash_file(pathlib.Path(path))
     return settings
 
   @property

@@ -30,6 +30,7 @@ from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.data.text.tokens import TokenPairs
 from fastdec.errors import UserError
 from fastdec.files import read_json
+from fastdec.folders.folder import hash_file
 from fastdec.heads.transformed import without_heads
 from fastdec.models.api import Model, Params, source_pad
 from fastdec.models.taps import Taps
@@ -76,7 +77,7 @@ class TextConfig:
     for folder in self.written:
       decisive.append(open_text(self.lines_of(folder, 'train'), self.cache).key)
       for file in sorted(folder.glob('*.npy')):
-        decisive.append(_sha256(file.read_bytes()))
+        decisive.append(hash_file(file))
     if self.mixed and self.written:
       decisive.append('mixed')
     sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import pathlib
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.packing import PackedSource, packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
+from fastdec.folders.folder import hash_file
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import Kept, keep_states, number_tokens, open_states
@@ -56,11 +56,10 @@ class OwnText:
   @functools.cached_property
   def key(self) -> dict[str, Any]:
     """All that a training reads: the content of texts and model, and the sizes of batches."""
-    content = hashlib.sha256()
+    key = {'model': folders.content(self.path), 'rows': self.rows, 'length': self.length}
     for part in PARTS:
-      content.update((self.folder / f'{part}.npy').read_bytes())
-    sizes = {'rows': self.rows, 'length': self.length}
-    return {'texts': content.hexdigest()[:16], 'model': folders.content(self.path), **sizes}
+      key[part] = hash_file(self.folder / f'{part}.npy')
+    return key
 
   def open(self) -> 'OwnText':
     """Returns itself: it is material to train on."""

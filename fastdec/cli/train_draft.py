@@ -45,7 +45,6 @@ import pathlib
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -180,7 +179,7 @@ def main(words: Sequence[str]) -> None:
   # Refuse another training, and what may not be replaced, before any work.
   out = place(args.out)
   work, published = out.with_name(f'{out.name}.training'), out.with_name(f'{out.name}.published')
-  inputs = {'format': 'stage', **vars(args)}
+  inputs = {'format': 'stages', **vars(args)}
   inputs |= _text_inputs(args, [prompt for _, prompt in prompts])
   if args.start is not None:
     inputs['start'] = draft_content(args.start)
@@ -309,19 +308,21 @@ def _make(
   asked = opening.apply_chat_flags(args, [prompt for _, prompt in prompts], are_texts=args.as_is)
   generator = _open_model(args, asked)
   target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
-  model, sources = generator.model, []
-  if args.as_is:
-    for ids in opening.encode_texts(args, generator.tokenizer, asked):
-      sources.append([*_drop_start(model, ids), *model.eos_ids[:1]])
+  model, sources, rests = generator.model, [], {}
+  if args.as_is:  # the first token of a text is its prompt
+    for index, ids in enumerate(opening.encode_texts(args, generator.tokenizer, asked)):
+      first, *rests[index] = [*_drop_start(model, ids), *model.eos_ids[:1]]
+      sources.append([first])
   else:
     sources = [generator.read(prompt)[0] for prompt in asked]
 
   # Plan the training. All texts fit into rows of this length.
+  longest = max(map(len, rests.values()), default=args.max_len)
   length = max(map(len, sources))
   if model.start_id is not None:
-    length = max(length, args.max_len)
-  elif not args.as_is:
-    length = min(length + args.max_len, model.max_positions or math.inf)
+    length = max(length, longest)
+  else:
+    length = min(length + longest, model.max_positions or math.inf)
   rows, places, anchors = args.rows, 2 * TOKENS * args.devices, 0
   if rows is None:
     rows = args.devices * max(TOKENS // length, 1)
@@ -356,21 +357,24 @@ def _make(
   # Say so if the budget is too short, before any text is written.
   is_planned = args.budget is not None and args.steps is None
   if is_planned and not (work / 'texts').exists():
-    with tempfile.TemporaryDirectory() as folder:
-      stand_in = pathlib.Path(folder) / 'texts'
-      _save_stand_in(stand_in, model, rows, length)
-      print('a step is timed on texts of random words', flush=True)
-      seconds = clock(stand_in)
-      _check_budget(args, time.monotonic() - begin, seconds)
+    # A step takes as long with random words as with texts by the model.
+    folder = work / 'stand-in'
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    (folder / 'texts').mkdir(parents=True)
+    words = np.random.default_rng(0).integers(model.vocab_size, size=(4 * rows, length)).tolist()
+    save_texts(folder / 'texts', [(ids, ids) for ids in words], [(words[0], words[0])])
+    print('a step is timed on texts of random words', flush=True)
+    seconds = clock(folder / 'texts')
+    shutil.rmtree(folder)
+    _check_budget(args, time.monotonic() - begin, seconds)
 
   # Let the model write its texts, and hold some of them out.
   inputs = _text_inputs(args, [prompt for _, prompt in prompts])
 
   def choose(folder: pathlib.Path, **_: Any) -> None:
     order = np.random.default_rng(0).permutation(len(sources)).tolist()
-    if args.as_is:
-      written = {index: sources[index] for index in order}
-    else:
+    written = {index: rests[index] for index in order if index in rests}
+    if not args.as_is:
       written = _write_texts(args, generator, sources, order, inputs, out.parent, begin)
     _save_texts(folder, model, prompts, sources, written, length)
 
@@ -408,15 +412,6 @@ def _make(
       folder.unlink()
     else:
       shutil.rmtree(folder, ignore_errors=True)
-
-
-def _save_stand_in(folder: pathlib.Path, model: Any, rows: int, length: int) -> None:
-  """Writes texts of random words. A step with them takes as long as with texts by the model."""
-  texts = []
-  for ids in np.random.default_rng(0).integers(model.vocab_size, size=(4 * rows, length)).tolist():
-    texts.append((ids, ids))
-  folder.mkdir()
-  save_texts(folder, texts, texts[:rows])
 
 
 def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> None:
@@ -506,9 +501,7 @@ def _save_texts(
   for index, ids in written.items():
     pair = sources[index], ids
     if model.start_id is None:
-      text = ids
-      if ids is not sources[index]:  # a text that is taken as it is has no prompt
-        text = (_drop_start(model, sources[index]) + ids)[:length]
+      text = (_drop_start(model, sources[index]) + ids)[:length]
       pair = text, text
     if contents[index] not in held_out:
       learnt.append(pair)

@@ -203,9 +203,14 @@ def hash_content(folder: pathlib.Path) -> str:
         files.append(file)
   for file in files:
     if file.is_file():
-      stat = file.stat()
-      hashes.append((file.name, _sha256(file, stat.st_mtime_ns, stat.st_size)))
+      hashes.append((file.name, hash_file(file)))
   return hashlib.sha256(repr(hashes).encode()).hexdigest()[:16]
+
+
+def hash_file(file: pathlib.Path) -> str:
+  """Returns a hash of a file's bytes: 64 hexadecimal digits."""
+  stat = file.stat()
+  return _sha256(file, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache
