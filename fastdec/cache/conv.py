@@ -85,13 +85,7 @@ class ConvCache(RowsFirst):
     return cls(tuple(entries), constrain(jnp.zeros(rows, jnp.int32), 'data'))
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'ConvCache':
-    """Keeps the first `count` nodes of `path`, of the nodes written last, and forgets the others.
-
-    Args:
-      path: node indices from the root down; None for a chain, whose nodes are in order already.
-      count: nodes to keep in each row. 0 does not change the row; a negative count takes tokens
-        back, at most `back`.
-    """
+    """See `models.api.Cache.commit`."""
     layers = []
     for layer in self.layers:
       layers.append(layer.commit(path, count))

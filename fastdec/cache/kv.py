@@ -95,12 +95,7 @@ class KVCache(RowsFirst):
     return self.layers[0].slots
 
   def commit(self, path: Int[Array, 'b m'] | None, count: Int[Array, ' b']) -> 'KVCache':
-    """Keeps the first `count` nodes of `path`, of the nodes written last, and forgets the others.
-
-    Args:
-      path: node indices from the root down; None for a chain, whose nodes are in order already.
-      count: nodes to keep in each row; 0 does not change the row.
-    """
+    """See `models.api.Cache.commit`."""
     layers = self.layers
     if path is not None:
       slots = self.length[:, None] + path

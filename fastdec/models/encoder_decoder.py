@@ -118,24 +118,14 @@ class EncoderDecoder(LinenModel):
 
   Its cache is made for `Stacks`."""
 
-  # settings of `generate` from the model's folder, for `fd.Processors.of`; programs ignore them
-  generation: Mapping[str, Any] = dataclasses.field(
-    default_factory=dict, compare=False, repr=False, kw_only=True
-  )
-
   # the end tokens that the model was trained with, if a caller has replaced `eos_ids`
   own_ends: tuple[int, ...] | None = dataclasses.field(default=None, kw_only=True)
 
   fixed_length = None
   source_vocab_size = None
 
-  d_model = setting('d_model')
   layers = setting('decoder_layers')
-  vocab_size = setting('vocab_size')
-  eos_ids = setting('eos_ids')
-  pad_id = setting('pad_id')
   start_id = setting('start_id')
-  suppressed_ids = setting('suppressed_ids')
 
   @property
   def source_pad_id(self) -> int:

@@ -339,7 +339,6 @@ class FConv(EncoderDecoder):
 
   network = Network
   products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
-  max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
   @property

@@ -270,7 +270,6 @@ class ImageTransformer(LinenModel):
   suppressed_ids = ()
   products = (KERNELS, r'(^|/)(source|target)_embedding$')  # see `kernels.products`
 
-  d_model = setting('d_model')
   layers = setting('decoder_layers')
   forecasts = setting('forecast')  # True if the model has a forecast
 

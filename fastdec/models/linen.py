@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.models.api import Nodes, Params
+from fastdec.models.api import Nodes, Params, setting
 from fastdec.models.taps import Features, check_taps
 
 
@@ -17,10 +17,21 @@ class LinenModel:
   """The part of a model (protocol: `models/api.py`) that runs its network, a linen module."""
 
   config: Any
+  # settings of `generate` from the model's folder, for `fd.Processors.of`; programs ignore them
+  generation: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, compare=False, repr=False, kw_only=True
+  )
 
   # made from the config; its `__call__` reads a batch, and other methods the nodes of a call
   network: ClassVar[type[nn.Module]]
   layers: ClassVar[Any]  # number of layers whose states can be tapped
+
+  d_model = setting('d_model')
+  vocab_size = setting('vocab_size')
+  eos_ids = setting('eos_ids')
+  pad_id = setting('pad_id')
+  suppressed_ids = setting('suppressed_ids')
+  max_positions = setting('max_positions')
 
   def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
     return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)

@@ -235,22 +235,14 @@ class LM(LinenModel):
   a model trained on them decodes prompts that begin with it. Batches need no 'source'."""
 
   config: LMConfig
-  # settings of `generate` from the model's folder, for `fd.Processors.of`; programs ignore them
-  generation: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   network = Network
   start_id = None  # the prompt is the input
   fixed_length = None
   products = (KERNELS, r'(^|/)(embedding|output)$')  # see `kernels.products`
 
-  d_model = setting('d_model')
   layers = setting('layers')
-  vocab_size = setting('vocab_size')
-  eos_ids = setting('eos_ids')
-  pad_id = setting('pad_id')
   bos_id = setting('bos_id')
-  suppressed_ids = setting('suppressed_ids')
-  max_positions = setting('max_positions')
 
   @property
   def reads_length(self) -> bool:

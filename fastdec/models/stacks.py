@@ -56,6 +56,11 @@ class StackConfig:
   activation_dropout: float = 0.1
   dtype: str = 'float32'  # of the computation; parameters are float32 until cast
 
+  # T5 differs in these
+  has_mlp_bias = True
+  is_gated = False  # act(x W) * (x V) in the feed-forward layers
+  has_centred_norms = True
+
   def __post_init__(self) -> None:
     check_choices(self, norm=('pre', 'post'), activation=ACTIVATIONS, dtype=DTYPES)
     check_sizes(self, 'd_model', 'd_ff', 'heads', 'encoder_layers', 'decoder_layers')
@@ -78,10 +83,7 @@ class StackConfig:
     return self
 
   def make_norm(self) -> nn.Module:
-    return LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype)
-
-  def make_feed_forward(self) -> nn.Module:
-    return FeedForward(self)
+    return LayerNorm(self.norm_epsilon, self.dtype, self.has_centred_norms)
 
 
 class Attention(nn.Module):
@@ -119,17 +121,21 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """Two projections with biases, and an activation between them."""
+  """act(x W1) W2 with biases or without, or gated, (act(x W) * (x V)) W2 (Shazeer 2020)."""
 
   config: StackConfig
 
   @nn.compact
   def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
     c = self.config
-    act = ACTIVATIONS[c.activation]
-    hidden = act(Dense((c.d_ff,), True, c.dtype, name='w1')(x))
+    act, bias = ACTIVATIONS[c.activation], c.has_mlp_bias
+    if c.is_gated:
+      both = Dense((2, c.d_ff), bias, c.dtype, name='gate_w1')(x)  # one product instead of two
+      hidden = act(both[..., 0, :]) * both[..., 1, :]
+    else:
+      hidden = act(Dense((c.d_ff,), bias, c.dtype, name='w1')(x))
     hidden = Dropout(c.activation_dropout)(hidden, train)
-    return Dense((c.d_model,), True, c.dtype, name='w2')(hidden)
+    return Dense((c.d_model,), bias, c.dtype, name='w2')(hidden)
 
 
 class Sublayer(nn.Module):
@@ -164,7 +170,7 @@ class EncoderLayer(nn.Module):
     c = self.config
     self.attention = Attention(c, is_self=True)
     self.around_attention = Sublayer(c)
-    self.feed_forward = c.make_feed_forward()
+    self.feed_forward = FeedForward(c)
     self.around_feed_forward = Sublayer(c)
 
   def __call__(
@@ -186,19 +192,13 @@ class Sees:
   memory: Attend  # a row for each source, which may have several beams
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(EncoderLayer):
   """Self-attention, cross-attention to the source, and a feed-forward layer."""
 
-  config: StackConfig
-
   def setup(self) -> None:
-    c = self.config
-    self.attention = Attention(c, is_self=True)
-    self.around_attention = Sublayer(c)
-    self.cross = Attention(c, is_self=False)
-    self.around_cross = Sublayer(c)
-    self.feed_forward = c.make_feed_forward()
-    self.around_feed_forward = Sublayer(c)
+    super().setup()
+    self.cross = Attention(self.config, is_self=False)
+    self.around_cross = Sublayer(self.config)
 
   def __call__(
     self,

@@ -21,8 +21,8 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids
 from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
-from fastdec.models.layers import Dense, Dropout, LayerNorm, look_up, project
-from fastdec.models.stacks import ACTIVATIONS, PARTITION, StackConfig
+from fastdec.models.layers import look_up, project
+from fastdec.models.stacks import PARTITION, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class T5Config(StackConfig):
 
   dropout: float = 0.1  # after each sublayer, on the embeddings and on each stack's output
   d_kv: int = 64  # width of a head, whatever d_model
-  is_gated: bool = False  # act(x W) * (x V) in the feed-forward layers
+  is_gated: bool = False
   buckets: int = 32  # of relative positions
   max_distance: int = 128  # distances from here on share a bucket
   vocab_size: int = 32128
@@ -44,6 +44,9 @@ class T5Config(StackConfig):
   eos_ids: tuple[int, ...] = (1,)
   start_id: int = 0  # T5 starts with its pad
   suppressed_ids: tuple[int, ...] = ()
+
+  has_mlp_bias = False
+  has_centred_norms = False
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -71,30 +74,6 @@ class T5Config(StackConfig):
   @property
   def head_width(self) -> int:
     return self.d_kv
-
-  def make_norm(self) -> nn.Module:
-    return LayerNorm(epsilon=self.norm_epsilon, dtype=self.dtype, is_centred=False)
-
-  def make_feed_forward(self) -> nn.Module:
-    return T5FeedForward(self)
-
-
-class T5FeedForward(nn.Module):
-  """Projections without biases, act(x W1) W2, or gated, (act(x W) * (x V)) W2 (Shazeer 2020)."""
-
-  config: T5Config
-
-  @nn.compact
-  def __call__(self, x: Float[Array, 'b n d'], train: bool) -> Float[Array, 'b n d']:
-    c = self.config
-    act = ACTIVATIONS[c.activation]
-    if c.is_gated:
-      both = Dense((2, c.d_ff), False, c.dtype, name='gate_w1')(x)  # one product instead of two
-      hidden = act(both[..., 0, :]) * both[..., 1, :]
-    else:
-      hidden = act(Dense((c.d_ff,), False, c.dtype, name='w1')(x))
-    hidden = Dropout(c.activation_dropout)(hidden, train)
-    return Dense((c.d_model,), False, c.dtype, name='w2')(hidden)
 
 
 def bucket(

@@ -108,7 +108,6 @@ class Transformer(EncoderDecoder):
 
   network = Network
   products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
-  max_positions = setting('max_positions')
   source_vocab_size = setting('source_vocab_size')
 
   def partition(self, devices: int) -> Table:
