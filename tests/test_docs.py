@@ -94,6 +94,17 @@ def test_commands_of_a_page_exist_with_their_flags(page: pathlib.Path) -> None:
   assert missing == []
 
 
+def test_lines_of_files_are_encoded_without_their_newlines() -> None:
+  """In pages and examples, as `fastdec generate --prompts` reads them."""
+  wrong = []
+  for page in (*PAGES, *(ROOT / 'examples').glob('*.py')):
+    text = page.read_text()
+    for name in re.findall(r'for (\w+) in (?:open\(|.*readlines\()', text):
+      if re.search(rf'(?:encode|generator|g)\({name}\)', text):
+        wrong.append(place(page))
+  assert wrong == []
+
+
 def test_sources_are_tested_where_the_table_of_docs_code_says() -> None:
   text = (ROOT / 'docs' / 'code.md').read_text()
   table = text.partition('## Where each source is tested')[2].partition('\n## ')[0]

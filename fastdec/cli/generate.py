@@ -199,11 +199,12 @@ def _trace(
     if is_quantized(generator.params, (quantized,)):
       dtype = quantized
       break
-  ids = [generator.read(prompt)[0] for prompt in prompts]
+  ids, contexts = zip(*map(generator.read, prompts), strict=True)
   recorded = fd.trace(
     generator.model, generator.params, ids, generator.strategy, args.max_len,
     key_of(generator.strategy, args.seed), generator.processors, generator.constraint,
-    folder=args.model, dtype=dtype,
+    folder=args.model, dtype=dtype, stop=args.stop, tokenizer=generator.tokenizer,
+    contexts=contexts,
   )  # fmt: skip
   recorded.save(args.trace)
   console.print(f'{args.trace} has every call: fd.replay reads it', style='dim')

@@ -27,7 +27,7 @@ from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, check_logprobs
 from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.sizes import BATCH, Ladders, Sizes
-from fastdec.decoding.strategy import LoopStrategy, Strategy, read_strategy
+from fastdec.decoding.strategy import LoopStrategy, Strategy, read_strategy, select_rows
 from fastdec.errors import UserError
 from fastdec.fields import shown
 from fastdec.kernels.sharding import mesh_of
@@ -75,6 +75,15 @@ class Request:
   def max_len(self) -> int:
     """Most tokens that any row may emit."""
     return int(self.limit.max())
+
+  def take(self, rows: Int[np.ndarray, ' q']) -> 'Request':
+    """Returns the request of these rows, with their settings."""
+    laws = tuple(law.take(rows) for law in self.target.laws)
+    return dataclasses.replace(
+      self, target=dataclasses.replace(self.target, laws=laws),
+      strategy=select_rows(self.strategy, rows), limit=self.limit[rows],
+      keys=None if self.keys is None else self.keys[rows],
+    )  # fmt: skip
 
   def choose_sizes(self, ladders: Ladders, longest_prompt: int) -> Sizes:
     """Returns the sizes of programs by a policy; rows of a mesh have no joint width."""

@@ -182,9 +182,8 @@ class Run:
     request, own = self.request, rows.clip(0)
     self.owners[places], self._lengths[places] = rows, prompt.length
     self._strategy = select_rows(request.strategy, self.owners.clip(0))
-    self._newest = select_rows(request.strategy, own)
-    laws = tuple(law.take(own) for law in request.target.laws)
-    self._target = dataclasses.replace(request.target, laws=laws)
+    newest = request.take(own)
+    self._newest, self._target = newest.strategy, newest.target
 
     # The prompt takes the size to which the state has grown.
     if self.prompt is not None:
@@ -194,8 +193,7 @@ class Run:
         prompt, tokens=np.pad(prompt.tokens, ((0, 0), (0, more))), slots=size.slots,
         chunk=size.chunk, most=size.most,
       )  # fmt: skip
-    keys = None if request.keys is None else request.keys[own]
-    self.prompt, keys = place_rows((prompt, keys), request.mesh)
+    self.prompt, keys = place_rows((prompt, newest.keys), request.mesh)
     self._coming, self._exchanges = Coming(self.prompt, keys, places), True
     if self.state is None:
       self.state = self._make_blank(self._coming)

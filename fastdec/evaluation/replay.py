@@ -14,17 +14,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.cache.kv import KVCache
-from fastdec.decoding.decode import decode
 from fastdec.decoding.inputs import make_prompt, pad_ids
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
+from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.rules.matching import Drawn
+from fastdec.decoding.run import Run
 from fastdec.decoding.score import read_again
 from fastdec.decoding.strategy import read_streaming
 from fastdec.decoding.topology import with_rows
@@ -44,6 +46,7 @@ def replay(
   strategy: Any,
   prompt_lengths: Any = None,
   prefix: Any = None,
+  constraint: Any = None,
 ) -> Decoded:
   """Returns what `decode` with a strategy would return that writes these texts, up to rounding.
 
@@ -55,6 +58,7 @@ def replay(
       texts for greedy decoding, and drawn ones to see which guesses sampling accepts.
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
+    constraint: of the texts; only `Forced` reads it. All other laws have done their work.
 
   Raises:
     UserError: as `decode`; a strategy whose calls do not follow from the text.
@@ -82,11 +86,19 @@ def replay(
   prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
   hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
-  reciting: Any = Reciting(model)
-  return decode(
-    reciting, {**params, 'known': known}, inputs, strategy, prompt_lengths, prefix,
-    max_len=[len(text) for text in texts], constraint=Following(tokens),
+  settings = Settings(
+    max_len=[len(text) for text in texts], processors=Following(tokens), constraint=constraint
   )  # fmt: skip
+  request, prompt = prepare(
+    model, {**params, 'known': known}, inputs, strategy, settings, prompt_lengths, prefix
+  )
+
+  # A text ends where it ends: a token that ends other texts may be within it.
+  target = dataclasses.replace(request.target, module=Reciting(model))
+  prompt = dataclasses.replace(prompt, empty=np.zeros_like(prompt.empty))
+  run = Run.begin(dataclasses.replace(request, target=target), prompt)
+  run.advance()
+  return run.finish(run.decoded, run.prompt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +106,7 @@ class Reciting:
   """A model that knows its states on the text: they are among its parameters, as 'known'."""
 
   model: Any
+  eos_ids = ()
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self.model, name)

@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import functools
 import json
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import LISTED, SINGLE
 from fastdec.decoding.strategy import LoopStrategy, read_strategy, read_streaming, with_settings
 from fastdec.errors import UserError, UserNote
+from fastdec.evaluation import wallclock
 from fastdec.fields import LAST_SEED, known, shown
 from fastdec.folders.folder import PathLike
 from fastdec.hub.tokenizers.chat import Chats
@@ -215,10 +215,10 @@ class Generator:
     Raises:
       UserError: a prompt without any token, or too long for the model; as `fd.decode`.
     """
-    started = time.perf_counter()
+    started = wallclock.now()
 
     # Check the arguments, and read the prompts.
-    stops = _stop_strings(stop)
+    stops = read_stops(stop)
     is_one = isinstance(prompt, str) or _is_messages(prompt)
     listed = prompt if isinstance(prompt, Sequence) and not is_one else [prompt]
     variables = self._variables(settings, listed)
@@ -240,7 +240,7 @@ class Generator:
       text = texts[index]
       text.add(blocks)
       text.calls += calls
-      text.seconds = time.perf_counter() - started
+      text.seconds = wallclock.now() - started
       if by_call and text.is_stopped:
         break
     model = with_ends(self.model, decoding.processors)
@@ -289,7 +289,7 @@ class Generator:
     read_streaming(strategy)
     decoding = dataclasses.replace(decoding, logprobs=logprobs)
     ids, context = self.read(prompt, **variables)
-    text = _Writing(self.tokenizer, context, _stop_strings(stop))
+    text = _Writing(self.tokenizer, context, read_stops(stop))
     blocks = self._write([ids], strategy, decoding, by_call=True)
 
     def read_pairs() -> Iterator[tuple[list[int], str]]:
@@ -573,7 +573,7 @@ def key_of(strategy: Any, seed: Any) -> Any:
   return jnp.stack([jax.random.fold_in(key, 0) for key in keys])
 
 
-def _stop_strings(stop: Any) -> tuple[str, ...]:
+def read_stops(stop: Any) -> tuple[str, ...]:
   """Returns the strings of a call's `stop`, which may be one string or several."""
   stops = (stop,) if isinstance(stop, str) else stop
   is_list = isinstance(stops, list | tuple | set)

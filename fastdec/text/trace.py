@@ -13,11 +13,13 @@ A trace is a safetensors file. Texts and calls come in order, and are joined:
   top_logprobs        float32[calls, n, top]: by the law that judged the guesses
 
 The metadata names the format, the model's folder with a hash of its content, the type of numbers,
-and the strategy. `replay` only needs prompts, texts and the model.
+the strategy, and what else decided the texts. `replay` only needs prompts, texts and the model.
 """
 
 import dataclasses
 import itertools
+import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,29 +31,35 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fastdec import folders, struct
-from fastdec.decoding.description import describe
-from fastdec.decoding.inputs import make_row_keys
+from fastdec.decoding.description import describe, label
+from fastdec.decoding.inputs import make_prompt
 from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
-from fastdec.decoding.request import Settings
-from fastdec.decoding.run import start
+from fastdec.decoding.request import Settings, prepare_each
+from fastdec.decoding.run import Run
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import SINGLE
 from fastdec.decoding.strategy import LoopStrategy, read_streaming
 from fastdec.decoding.topology import with_rows
-from fastdec.errors import UserError
+from fastdec.errors import UserError, UserNote
 from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.replay import replay as replay_texts
 from fastdec.evaluation.wallclock import measure
+from fastdec.fields import shown
 from fastdec.files import damaged, place, place_to_write, whole_file
 from fastdec.folders.folder import PathLike, find_folder
+from fastdec.kernels.sharding import mesh_of
+from fastdec.laws.processors import Processors
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
+from fastdec.text.generator import read_stops
 from fastdec.text.load import open_fast
+from fastdec.text.reader import StopReader
 
 FORMAT = 'fastdec-trace'
 TOP = 5  # likeliest tokens that a trace keeps of each law
 TIMED, REPEATS = 10, 5  # calls that are timed at once, and how often
 ENDS = {'prompts': 'prompt_ends', 'texts': 'ends'}
+METADATA = ('model', 'content', 'dtype', 'strategy', 'settings')
 CALLS = ('guesses', 'parents', 'accepted', 'emitted', 'top_ids', 'top_logprobs')
 
 
@@ -145,6 +153,8 @@ class Trace:
     content: hash of that folder, as it was.
     dtype: the type of numbers, as in `fd.load`.
     strategy: in words.
+    settings: in words: the limit, strings that ended texts, processors, a constraint.
+    file: where it was read; None: this process recorded it.
   """
 
   prompts: Sequence[Sequence[int]]
@@ -155,6 +165,8 @@ class Trace:
   content: str | None = None
   dtype: str | None = None
   strategy: str | None = None
+  settings: str | None = None
+  file: pathlib.Path | None = None
 
   def save(self, path: PathLike) -> None:
     """Writes the file, whole or not at all.
@@ -170,7 +182,7 @@ class Trace:
     if self.call_ends is not None:
       tensors['call_ends'] = np.asarray(self.call_ends, np.int32)
     metadata = {'format': FORMAT}
-    for name in ('model', 'content', 'dtype', 'strategy'):
+    for name in METADATA:
       if getattr(self, name) is not None:
         metadata[name] = getattr(self, name)
     file = place_to_write(path)
@@ -204,7 +216,8 @@ class Trace:
       call_ends, calls = tensors.pop('call_ends', None), None
       if call_ends is not None:
         calls = {name: tensors[name] for name in CALLS}
-      return cls(**rows, calls=calls, call_ends=call_ends, **metadata)
+      own = {name: metadata[name] for name in METADATA if name in metadata}
+      return cls(**rows, calls=calls, call_ends=call_ends, **own, file=file)
     except (KeyError, ValueError, TypeError) as error:
       raise damaged(file, f'is damaged ({error})', 'record it again') from None
 
@@ -224,53 +237,76 @@ def trace(
   params: Params,
   prompts: Sequence[Sequence[int]],
   strategy: Any,
-  max_len: Whole | None = None,
+  max_len: Whole | Sequence[Whole] | None = None,
   key: Any = None,
   processors: Any = None,
   constraint: Any = None,
   top: Whole = TOP,
   folder: PathLike | None = None,
   dtype: str | None = None,
+  stop: Any = (),
+  tokenizer: Any = None,
+  contexts: Sequence[Sequence[int]] | None = None,
 ) -> Trace:
-  """Decodes prompts one by one as `stream`, and records every call.
+  """Decodes prompts one by one, and records every call. The texts are those of `fd.decode_all`.
 
   Args:
-    model, params, strategy, max_len, key, processors, constraint: as in `fd.decode`.
+    model, params, strategy, max_len, key, processors, constraint: as in `fd.decode_all`.
     prompts: ids of each, without padding; for an encoder-decoder, the sources.
     top: how many likeliest tokens of each law are kept.
     folder, dtype: of the model, so that `replay` can read it again.
+    stop: strings that end a text with the token that completes one; they need the tokenizer.
+    tokenizer: as `fd.load_tokenizer` returns it.
+    contexts: ids whose text each output continues; None: the prompt's, or none after a source.
 
   Raises:
-    UserError: as `fd.stream`; `top` is larger than the vocabulary.
+    UserError: as `fd.stream`; `top` is larger than the vocabulary; `stop` without a tokenizer.
   """
   strategy = read_streaming(strategy)
   top = count('top', top, 1, f'1 to {model.vocab_size}')
   if top > model.vocab_size:
     raise UserError(f'top={top} is not possible: give 1 to {model.vocab_size}')
-  watched = Watched(strategy, top)
+  stops = read_stops(stop)
+  if stops and tokenizer is None:
+    raise UserError('stop needs the tokenizer: give tokenizer=fd.load_tokenizer(folder)')
+  settings = Settings(max_len=max_len, key=key, processors=processors, constraint=constraint)
+  request, sources = prepare_each(model, params, prompts, Watched(strategy, top), settings)
+  copies = 1 if request.mesh is None else request.mesh.shape['data']  # of a row, for all devices
+
   texts, calls, call_ends = [], [], []
-  keys, own_key = None, None
-  if key is not None:
-    keys = make_row_keys(key, len(prompts))
-  for i, ids in enumerate(prompts):
-    if keys is not None:
-      own_key = keys[i : i + 1]
-    settings = Settings(
-      max_len=max_len, key=own_key, processors=processors, constraint=constraint
-    )  # fmt: skip
-    run = start(model, params, np.array([ids], np.int32), watched, settings, ladders=SINGLE)
-    run.advance(0)
-    text = run.read_new()[0]
-    while not run.is_over:
-      run.advance(1)
-      text += run.read_new()[0]
-      call = jax.device_get(run.state.drafter[1])
-      calls.append(jax.tree.map(lambda x: x[0], call))
+  for i, source in enumerate(sources):
+    own = request.take(np.full(copies, i))
+    prompt = make_prompt(model, np.tile(source, (copies, 1)), None, None)
+    run = Run.begin(own, dataclasses.replace(prompt, limit=own.limit.astype(np.int32)), SINGLE)
+    reader = None
+    if stops:
+      context = [] if model.start_id is not None else source.tolist()
+      if contexts is not None:
+        context = [*contexts[i]]
+      reader = StopReader(tokenizer, context, stops)
+
+    # Record call by call up to the text's end, or up to the token that completes a stop string.
+    text, made = [], 0
+    while True:
+      run.advance(min(made, 1))
+      block, call = run.read_new()[0], jax.device_get(run.state.drafter[1])
+      if reader is not None:
+        before = reader.count
+        reader.add(block)
+        block = block[: reader.count - before]
+      text += block
+      if made:
+        call = jax.tree.map(lambda x: x[0], call)
+        calls.append(dataclasses.replace(call, emitted=np.int32(len(block))))
+      made += 1
+      if run.is_over or (reader is not None and reader.stop is not None):
+        break
     texts.append(text)
     call_ends.append(len(calls))
   recorded = Trace(
-    [[*map(int, ids)] for ids in prompts], texts, dtype=dtype, strategy=describe(strategy)
-  )
+    [source.tolist() for source in sources], texts, dtype=dtype, strategy=_describe(strategy),
+    settings=_describe_settings(max_len, stops, processors, constraint),
+  )  # fmt: skip
   if calls:
     arrays = {}
     for name in CALLS:
@@ -295,6 +331,7 @@ def replay(
   model: Model | None = None,
   params: Params | None = None,
   timed: bool = False,
+  constraint: Any = None,
 ) -> Replayed:
   """Returns what `decode` with a strategy would return if it wrote the texts of a trace.
 
@@ -305,20 +342,25 @@ def replay(
     trace: a file of `fastdec generate --trace` or of `Trace.save`; or a `Trace`.
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
-    model, params: what wrote the texts; None: read from the folder that the trace names.
+    model, params: what wrote the texts. None: read from the folder that `fd.trace` was given; a
+      file may be someone else's, so the folder that it names is not opened.
     timed: times calls of the model and the drafter here, on one text at a time. All calls cost the
       same, so the time of a text is its number of calls times that.
+    constraint: of the texts, for `Forced`.
 
   Raises:
-    UserError: the file is not a trace; the trace names no model, or the model has changed; the
-      strategy's calls do not follow from a text.
+    UserError: the file is not a trace; a file, or a trace that names no model, without model and
+      params; the model has changed; the strategy's calls do not follow from a text.
   """
   if not isinstance(trace, Trace):
     trace = Trace.load(trace)
+  strategy = read_streaming(strategy)
   target: tuple[Any, Any] = model, params
   if model is None:
-    if trace.model is None:
-      raise UserError('this trace names no model: give model and params, as from fd.load')
+    if trace.model is None or trace.file is not None:
+      name = 'this trace' if trace.file is None else str(trace.file)
+      writer = 'no model' if trace.model is None else f'the model {shown(trace.model)}'
+      raise UserError(f'{name} names {writer}: give model and params, as from fd.load')
     if folders.content(trace.model) != trace.content:
       raise UserError(
         f'{trace.model} is not the model that wrote this trace: give its model and params, as from'
@@ -326,13 +368,54 @@ def replay(
       )
     folder = open_fast(trace.model, trace.dtype)
     target = folder.model, folder.params()
-  out = replay_texts(*target, trace.prompts, trace.texts, strategy)
+  # Rows of a mesh are divided over its devices: copies of the last text fill them.
+  n, mesh = len(trace.texts), mesh_of(target[1])
+  prompts, texts = [*trace.prompts], [*trace.texts]
+  if mesh is not None:
+    copies = -n % mesh.shape['data']
+    prompts, texts = prompts + copies * prompts[-1:], texts + copies * texts[-1:]
+  out = replay_texts(*target, prompts, texts, strategy, constraint=constraint)
+  out = jax.tree.map(lambda x: np.asarray(x)[:n], out)
+
+  # With its own strategy a trace has to give the calls that it recorded.
+  if trace.call_ends is not None and trace.strategy == _describe(strategy):
+    differ = int((np.diff(trace.call_ends, prepend=0) != out.calls).sum())
+    if differ:
+      warnings.warn(
+        f'the calls of {differ} of {n} texts are not those of the trace, which this strategy'
+        ' recorded: its draft is a different one, or its guesses depend on rounding',
+        UserNote,
+        stacklevel=2,
+      )
   milliseconds = None
   if timed:
-    strategy = read_streaming(strategy)
     first, longest = np.array(trace.prompts[:1]), max(map(len, trace.texts))
     calls = Calls.after_prompt(Bound(*target), strategy.drafter, first, longest, TIMED)
     timing = measure({'calls': calls}, REPEATS)['calls']
     milliseconds = timing.milliseconds / TIMED * np.asarray(out.calls)
   fields = {field.name: getattr(out, field.name) for field in dataclasses.fields(out)}
   return Replayed(**fields, milliseconds=milliseconds)
+
+
+def _describe(strategy: Any) -> str:
+  """Returns a strategy in words; what cannot be described has its name and settings."""
+  try:
+    return describe(strategy)
+  except UserError:
+    return label(strategy)
+
+
+def _describe_settings(max_len: Any, stops: Sequence[str], processors: Any, constraint: Any) -> str:
+  """Returns in words what decided the texts besides model and strategy."""
+  settings: dict[str, Any] = {}
+  if max_len is not None:
+    settings['max_len'] = np.asarray(max_len).tolist()
+  if stops:
+    settings['stop'] = list(stops)
+  if constraint is not None:
+    settings['constraint'] = True
+  neutral = Processors()
+  for name, value in vars(processors or neutral).items():
+    if repr(value) != repr(getattr(neutral, name, None)):
+      settings[name] = value.tolist() if isinstance(value, np.ndarray) else value
+  return ', '.join(f'{name}={value!r}' for name, value in settings.items())

@@ -400,6 +400,17 @@ def test_a_trace_replays_as_other_strategies_decode(translator, fastdec, prompts
   assert [len(text) for text in written.texts] == [line['tokens'] for line in lines]
   strategy = fd.PromptLookup(ngram=1, k=4)
   out = fd.decode(*fd.load(translator), written.prompts, strategy, max_len=12)
-  np.testing.assert_array_equal(fd.replay(tmp_path / 'trace', strategy).calls, out.calls)
+  model = fd.load(translator)
+  np.testing.assert_array_equal(fd.replay(tmp_path / 'trace', strategy, *model).calls, out.calls)
+
+  # Stop strings end the texts of both.
+  ended = fastdec(*words[:3], f'--trace={tmp_path}/trace', '--prompt=a dog', '--plain')
+  stop = ended.out.strip()[1:3]
+  words = (*words[:3], f'--prompts={prompts}', f'--output={tmp_path}/stopped', f'--stop={stop}')
+  assert fastdec(*words, f'--trace={tmp_path}/trace').code == 0
+  lines = [json.loads(line) for line in (tmp_path / 'stopped').read_text().splitlines()]
+  assert 'stop' in [line['finish_reason'] for line in lines]
+  written = fd.Trace.load(tmp_path / 'trace')
+  assert [len(text) for text in written.texts] == [line['tokens'] for line in lines]
   ended = fastdec(*words[:3], f'--trace={tmp_path}', '--prompt=a dog')
   assert 'is a folder: give the name of a file' in ended.mistake
