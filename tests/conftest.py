@@ -246,3 +246,27 @@ def networks(translator):
     found[kind] = translator.parent / kind
     fd.save_draft(found[kind], (module, jax.jit(module.init)(jax.random.key(5))))
   return found
+
+
+class Ticks:
+  """A clock on which every reading takes the same time."""
+
+  def __init__(self, seconds):
+    self.now, self.seconds = 0.0, seconds
+
+  def __call__(self):
+    self.now += self.seconds
+    return self.now
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+  """Makes such a clock the clock of all measurements."""
+
+  def make(seconds=0.001):
+    clock = Ticks(seconds)
+    monkeypatch.setattr('fastdec.evaluation.wallclock.now', clock)
+    return clock
+
+  make()
+  return make

@@ -40,7 +40,7 @@ ALLOWED = {
   'protocol': BASE | {'decoding', 'models'},
   'folders': BASE | {'cache', 'models', 'heads'},
   'data': BASE,
-  'training': CORE | {'data', 'folders'},
+  'training': CORE | {'data', 'folders', 'evaluation.wallclock'},
   'evaluation': CORE,
   'tuning': CORE | {'evaluation', 'folders'},
   'hub': BASE | {'cache', 'models', 'heads', 'folders', 'data'},

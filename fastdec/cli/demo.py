@@ -13,7 +13,6 @@ says otherwise.
 import contextlib
 import dataclasses
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from fastdec.cli import opening, page
 from fastdec.cli.flags import Parser, whole
 from fastdec.decoding.description import label
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.fields import shown
 from fastdec.files import parse_json, to_json
 
@@ -105,10 +105,10 @@ class Server(page.Server):
   def _run(self, prompt: Any, strategy: Any) -> dict[str, Any]:
     generator = dataclasses.replace(self._generator, strategy=strategy)
     blocks, tokens = [], 0
-    started = time.perf_counter()
+    started = wallclock.now()
     for block, text in generator.stream_blocks(prompt, self._max_len):
       if block:
-        blocks.append([text, len(block), 1000 * (time.perf_counter() - started)])
+        blocks.append([text, len(block), 1000 * (wallclock.now() - started)])
         tokens += len(block)
       else:
         blocks[-1][0] += text

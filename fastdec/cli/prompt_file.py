@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import operator
 import pathlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from fastdec.decoding.protocol import finish_reason
 from fastdec.decoding.request import Settings
 from fastdec.decoding.sizes import LISTED
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.evaluation.rows import add
 from fastdec.files import (
   explained,
@@ -173,7 +173,7 @@ def write(
       keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
 
     # Decode them. Each exchange of the pool adds its lines to the file.
-    started = logged = time.monotonic()
+    started = logged = wallclock.now()
     tokens = 0
     parts = decode_list(
       generator.model, generator.params, sources, generator.strategy, generator.rows,
@@ -193,9 +193,9 @@ def write(
         add(path, *rows)
       progress.add(len(rows))
       tokens += int(decoded.lengths.sum())
-      if time.monotonic() - logged > LOGGED:
+      if wallclock.now() - logged > LOGGED:
         progress.show(str(path))
-        logged = time.monotonic()
+        logged = wallclock.now()
 
     # Put the lines into the order of the prompts, without those that were cut short.
     lines = read_lines(path, len(prompts))
@@ -217,7 +217,7 @@ def write(
   if cut:
     console.print(f'{cut:,} of them were cut at --max-len={max_len}: raise it for longer ones')
   if todo:
-    speed = tokens / (time.monotonic() - started)
+    speed = tokens / (wallclock.now() - started)
     console.print(f'{speed:,.1f} tokens per second with compilation')
 
 

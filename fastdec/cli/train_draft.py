@@ -45,7 +45,6 @@ import pathlib
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +61,7 @@ from fastdec.cli.show import columns
 from fastdec.decoding.description import label, usual_for
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.fields import LAST_SEED
 from fastdec.files import (
   json_lines,
@@ -160,7 +160,7 @@ class Medusa:
 
 
 def main(words: Sequence[str]) -> None:
-  begin = time.monotonic()
+  begin = wallclock.now()
   args = _read(words)
   programs.keep()
   if args.devices > jax.device_count():
@@ -366,7 +366,7 @@ def _make(
     print('a step is timed on texts of random words', flush=True)
     seconds = clock(folder / 'texts')
     shutil.rmtree(folder)
-    _check_budget(args, time.monotonic() - begin, seconds)
+    _check_budget(args, wallclock.now() - begin, seconds)
 
   # Let the model write its texts, and hold some of them out.
   inputs = _text_inputs(args, [prompt for _, prompt in prompts])
@@ -387,7 +387,7 @@ def _make(
 
     def count(folder: pathlib.Path, **_: Any) -> None:
       seconds = clock(texts)
-      left = FOR_STEPS * (args.budget - (time.monotonic() - begin))
+      left = FOR_STEPS * (args.budget - (wallclock.now() - begin))
       write_json(folder / 'steps.json', {'steps': max(int(left / seconds), 2)})
 
     folder = stage(work, 'steps', count, data=on_text(texts, STEPS)['data'])
@@ -460,7 +460,7 @@ def _write_texts(
     progress.note(f'texts of {len(order):,} prompts are kept in {folder}')
     write_json(folder / 'inputs.json', plain(inputs))
     for first in range(0, len(order), PART):
-      part, started = order[first : first + PART], time.monotonic()
+      part, started = order[first : first + PART], wallclock.now()
       outputs = write_part(folder, writing, [sources[index] for index in part], first)
       for index, (ids,) in zip(part, outputs, strict=True):
         written[index] = ids
@@ -469,7 +469,7 @@ def _write_texts(
       progress.show(f'{cut:,} of them were cut at --max-len={args.max_len}')
 
       # Stop if another part would take too long.
-      now = time.monotonic()
+      now = wallclock.now()
       if args.budget is not None:
         left = FOR_TEXT * args.budget - (now - begin)
         if left < now - started:

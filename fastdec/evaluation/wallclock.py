@@ -1,8 +1,8 @@
 """Takes times on a machine that is never idle: functions run in turn and are compared in pairs.
 
 All times of fastdec that are compared with others come from here: those of tables, those of
-`fd.tune` and those of product forms. Only one process of a user takes times at once (`alone`);
-trainings and decodes of other processes run on.
+`fd.tune` and those of product forms. Budgets and progress follow its clock, `now`, too. Only one
+process of a user takes times at once (`alone`); trainings and decodes of other processes run on.
 """
 
 import contextlib

@@ -7,7 +7,6 @@ A run that continues from a checkpoint removes the lines of later steps, which i
 """
 
 import os
-import time
 from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.files import json_lines, to_json, write_text
 from fastdec.training.losses import Metrics
 from fastdec.training.processes import is_first
@@ -82,13 +82,13 @@ class TrainingLog:
     self._check_finite(rows)
     means, words = _means(rows), ''
     if self._since is not None:
-      seconds = time.monotonic() - self._since
+      seconds = wallclock.now() - self._since
       means['seconds_per_step'] = seconds / len(rows)
       means['tokens_per_second'] = sum(row['tokens'] for row in rows) / seconds
       words = f'  {means["tokens_per_second"]:,.0f} tokens/s'
     self._write('train', means)
     self._progress.show(f'loss {means["loss"]:.3f}{words}')
-    self._window, self._since = [], time.monotonic()
+    self._window, self._since = [], wallclock.now()
 
   def log_evaluation(self, values: dict[str, float]) -> None:
     """Logs the numbers of an evaluation, whose time does not count as training.
@@ -100,7 +100,7 @@ class TrainingLog:
     words = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
     self._progress.note(f'step {self._step}/{self._steps}  evaluation: {words}')
     if self._since is not None:
-      self._since = time.monotonic()
+      self._since = wallclock.now()
 
   def _write(self, kind: str, values: dict[str, float]) -> None:
     for name, value in values.items():

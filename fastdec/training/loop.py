@@ -11,7 +11,6 @@ batches, and the position in the data, do not depend on the number of processes.
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable
 
 import jax
@@ -21,6 +20,7 @@ from jaxtyping import Array, Bool, Key
 
 from fastdec import extras
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.kernels.sharding import (
   REPLICATED,
   MeshConfig,
@@ -120,7 +120,7 @@ def train(
     UserError: the loss is not finite, the workdir's checkpoints are unreadable or belong to a
       different model, or batches or parameters cannot be divided over the mesh.
   """
-  start = time.monotonic()
+  start = wallclock.now()
   mesh = mesh or make_mesh(MeshConfig())
   transform = optimizer.build()
   placed = place(
@@ -160,7 +160,7 @@ def train(
       if save:
         _check_finite(state)
         checkpoints.save(state, iterator)
-        saved_at = time.monotonic()
+        saved_at = wallclock.now()
   return Trained(state.params, done, done == config.steps)
 
 
@@ -171,7 +171,7 @@ def _has_passed(since: float, limit: float | None, may_ask: bool) -> bool:
   """
   if limit is None or not (may_ask or jax.process_count() == 1):
     return False
-  return agreed(time.monotonic() - since > limit)
+  return agreed(wallclock.now() - since > limit)
 
 
 def make_step(

@@ -1,11 +1,12 @@
 """Progress of work on many items: a bar, or plain lines if stdout is not a terminal."""
 
 import datetime
-import time
 from types import TracebackType
 
 import rich.progress as bars
 from rich.console import Console
+
+from fastdec.evaluation import wallclock
 
 
 class Progress:
@@ -22,7 +23,7 @@ class Progress:
 
   def __init__(self, total: int, noun: str, done: int = 0, quiet: bool = False) -> None:
     self._total, self._noun, self._done = total, noun, done
-    self._pieces, self._timed, self._since = 0, 0, time.monotonic()
+    self._pieces, self._timed, self._since = 0, 0, wallclock.now()
     self._text = ''
     self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
     columns = (
@@ -50,7 +51,7 @@ class Progress:
     if self._pieces:
       self._timed += count
     else:
-      self._since = time.monotonic()
+      self._since = wallclock.now()
     self._pieces += 1
     self._done += count
     self._bar.update(self._task, completed=self._done, description=self._words())
@@ -75,6 +76,6 @@ class Progress:
   def _words(self) -> str:
     if self._pieces < 3:
       return self._text
-    rate = self._timed / (time.monotonic() - self._since)
+    rate = self._timed / (wallclock.now() - self._since)
     left = datetime.timedelta(seconds=round((self._total - self._done) / rate))
     return f'{self._text}  {rate:,.1f} {self._noun}s/s  {left} left'.strip()

@@ -2,13 +2,13 @@
 
 import dataclasses
 import pathlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import jax
 from jax.sharding import Mesh
 
+from fastdec.evaluation import wallclock
 from fastdec.fields import Between, Count, Positive, Share
 from fastdec.files import write_text
 from fastdec.kernels import sharding
@@ -155,5 +155,5 @@ def time_step(training: Training, run: RunConfig, mesh: MeshConfig) -> float:
   for index in range(4):  # the first one compiles
     batch = sharding.place_rows(training.batches[index], devices)
     state = jax.block_until_ready(step(state, frozen, batch)[0])
-    begin = begin or time.monotonic()
-  return (time.monotonic() - begin) / 3
+    begin = begin or wallclock.now()
+  return (wallclock.now() - begin) / 3

@@ -24,6 +24,7 @@ from typing import Any
 
 from fastdec import folders
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.files import locked, place_to_write, read_json, to_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
@@ -44,7 +45,7 @@ def budget(seconds: float | None) -> Iterator[None]:
   """Limits the time of the block; None: no limit."""
   end = None
   if seconds is not None:
-    end = time.monotonic() + seconds
+    end = wallclock.now() + seconds
   token = _end.set(end)
   try:
     yield
@@ -59,7 +60,7 @@ def check_budget() -> None:
   continue or all stop.
   """
   end = _end.get()
-  if end is not None and agreed(time.monotonic() >= end):
+  if end is not None and agreed(wallclock.now() >= end):
     raise OutOfTime
 
 
@@ -73,7 +74,7 @@ def seconds_left() -> float | None:
   end = _end.get()
   if end is None:
     return None
-  return max(end - time.monotonic(), 0.0)
+  return max(end - wallclock.now(), 0.0)
 
 
 def stage(

@@ -154,7 +154,7 @@ def test_a_reader_that_stops_early_is_not_a_failure(translator):
   process = start('translate', '--model', translator, '--max-len=4', 'a', stdout=write)
   os.close(write)
   os.close(read)
-  _, errors = process.communicate(timeout=60)
+  _, errors = process.communicate(timeout=600)
   assert process.returncode == 141 and 'Traceback' not in errors
 
 

@@ -5,7 +5,7 @@ import itertools
 import subprocess
 import sys
 import textwrap
-import time
+import threading
 
 from fastdec.evaluation import wallclock
 
@@ -91,26 +91,36 @@ def test_only_rounds_that_count_wait_for_other_processes(monkeypatch):
 
 
 def test_two_processes_do_not_take_times_at_once(monkeypatch, capsys):
-  """The other process has begun when this one asks, and reports when it ends."""
+  """The other process has begun when this one asks, and ends when this one says that it waits."""
   script = """
-    import time
     from fastdec.evaluation.wallclock import measure
     def timed():
       print('begun', flush=True)
-      time.sleep(0.5)
+      input()
     measure({'a': timed}, repeats=1)
-    print('ended', flush=True)
   """
   monkeypatch.setattr(wallclock, 'SILENT', 0.1)
-  command = [sys.executable, '-c', textwrap.dedent(script)]
-  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-    assert [other.stdout.readline() for _ in range(2)] == ['begun\n'] * 2  # the first compiles
-    begun = time.monotonic()
+  command, pipes = [sys.executable, '-c', textwrap.dedent(script)], {'stdin': subprocess.PIPE}
+  has_ended, entered = threading.Event(), []
+
+  def take_times():
     with wallclock.alone():
-      waited = time.monotonic() - begun
-    assert other.stdout.readline() == 'ended\n'
-  assert waited > 0.3
-  assert capsys.readouterr().err.startswith('Waiting until another process has taken its times (')
+      entered.append(has_ended.is_set())
+
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **pipes) as other:
+    assert other.stdout.readline() == 'begun\n'  # by a round that compiles
+    print(file=other.stdin, flush=True)
+    assert other.stdout.readline() == 'begun\n'
+    waiting = threading.Thread(target=take_times)
+    waiting.start()
+    said = ''
+    while not said and waiting.is_alive():
+      said += capsys.readouterr().err
+    has_ended.set()
+    print(file=other.stdin, flush=True)
+    waiting.join()
+  assert said.startswith('Waiting until another process has taken its times (')
+  assert entered == [True]
 
 
 def test_where_no_lock_can_be_made_times_are_taken_without(monkeypatch, tmp_path, capsys):

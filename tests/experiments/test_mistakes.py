@@ -225,7 +225,7 @@ def start(name, *words, **pipes):
 
 def test_as_its_own_process_a_mistake_is_one_line_and_2(workdir):
   process = start('table1', f'--workdir={workdir}', stdout=subprocess.PIPE)
-  out, err = process.communicate(timeout=60)
+  out, err = process.communicate(timeout=600)
   assert (process.returncode, out, err.count('\n')) == (2, '', 1) and 'config is missing' in err
 
 
@@ -238,7 +238,7 @@ def test_ctrl_c_in_training_is_one_line_and_the_run_continues_later(table, launc
   process = start('train', *words, stdout=subprocess.PIPE)
   assert process.stdout.readline().startswith('step 1/')
   process.send_signal(signal.SIGINT)
-  assert (process.communicate(timeout=60)[1], process.returncode) == (
+  assert (process.communicate(timeout=600)[1], process.returncode) == (
     'Interrupted: the same command continues\n',
     130,
   )

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 FLAGS = {'XLA_FLAGS': xla_flags('--xla_force_host_platform_device_count=2')}
 
 
-def start(workdir):
+def start(workdir, batches=1000):
   """Two processes of two devices each."""
   with socket.socket() as free:
     free.bind(('localhost', 0))
@@ -30,7 +30,9 @@ def start(workdir):
   command = [sys.executable, '-m', 'tests.training.two_processes', str(port)]
   pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
   return [
-    subprocess.Popen([*command, str(i), str(workdir)], cwd=ROOT, env=os.environ | FLAGS, **pipes)
+    subprocess.Popen(
+      [*command, str(i), str(workdir), str(batches)], cwd=ROOT, env=os.environ | FLAGS, **pipes
+    )
     for i in range(2)
   ]
 
@@ -38,7 +40,7 @@ def start(workdir):
 def finish(processes):
   """What each has written on stdout."""
   try:
-    outputs = [process.communicate(timeout=240) for process in processes]
+    outputs = [process.communicate(timeout=1200) for process in processes]
   finally:
     for process in processes:
       process.kill()
@@ -51,7 +53,7 @@ def finish(processes):
 def test_two_processes_train_together_and_continue_exactly_after_a_kill(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   finish(start(whole))
-  processes = start(killed)
+  processes = start(killed, batches=40)
   while not (list(killed.glob('checkpoints/*[0-9]/sums.json')) or processes[0].poll() is not None):
     time.sleep(0.01)
   for process in processes:

@@ -1,7 +1,9 @@
 """One of two processes that train together: `python -m tests.training.two_processes <port>
-<process> <workdir>`."""
+<process> <workdir> <batches>`; after so many batches it waits."""
 
+import itertools
 import sys
+import time
 
 from fastdec.training.processes import connect
 
@@ -45,13 +47,20 @@ def run(workdir, mesh, data):
   )
 
 
-def main(workdir):
+def main(workdir, most):
   assert jax.process_count() == 2 and jax.device_count() == 4
   try:
     make_mesh(MeshConfig(2, 1))
   except UserError as error:  # one process would have nothing to do
     assert 'needs 2 devices, and there are 4' in str(error)
-  trained = run(workdir, make_mesh(MeshConfig(2, 2)), batches(rows=4).map(slowly))
+  read = itertools.count()
+
+  def hold(batch):
+    if next(read) >= most:
+      time.sleep(600)  # until this process is killed
+    return slowly(batch)
+
+  trained = run(workdir, make_mesh(MeshConfig(2, 2)), batches(rows=4).map(hold))
   assert trained.is_finished and not trained.params['outputs'].is_fully_addressable
   averaged = average_checkpoints(workdir, [56, STEPS])
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(averaged))
@@ -59,4 +68,4 @@ def main(workdir):
 
 
 if __name__ == '__main__':
-  main(sys.argv[3])
+  main(sys.argv[3], int(sys.argv[4]))

@@ -25,30 +25,6 @@ RELAXED = [
 DRAWN = fd.PromptLookup(sampling=fd.Sampling(1.0))
 
 
-class Ticks:
-  """A clock on which every reading takes the same time."""
-
-  def __init__(self, seconds):
-    self.now, self.seconds = 0.0, seconds
-
-  def __call__(self):
-    self.now += self.seconds
-    return self.now
-
-
-@pytest.fixture
-def ticks(monkeypatch):
-  """Makes such a clock the clock of all measurements."""
-
-  def make(seconds=0.001):
-    clock = Ticks(seconds)
-    monkeypatch.setattr('fastdec.evaluation.wallclock.now', clock)
-    return clock
-
-  make()
-  return make
-
-
 @pytest.fixture
 def tune(ticks):
   """`fd.tune` on such a clock."""

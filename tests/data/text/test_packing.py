@@ -139,7 +139,7 @@ def test_the_next_epoch_is_planned_during_this_one(monkeypatch):
   for epoch in range(3):
     for index in range(source.batches_per_epoch):
       source[epoch * source.batches_per_epoch + index]
-    source._plans[epoch + 1].result(timeout=20)  # before any of its batches is read
+    source._plans[epoch + 1].result(timeout=600)  # before any of its batches is read
   assert len(planned) == 5 and threading.main_thread() not in planned[2:]
   assert len(source._plans) <= 3
   last = 3 * source.batches_per_epoch

@@ -42,7 +42,7 @@ def main(words):
   if DO.value == 'sleep':
     atexit.register(os.abort)  # as XLA might
     print('asleep', flush=True)
-    time.sleep(60)
+    time.sleep(600)
   print(cli.config_string(), '|', CONFIG.value.model.d, CONFIG.value.model.sizes)
   if CONFIG.value.model.tied:
     print('tied')
@@ -84,7 +84,7 @@ def start(folder, *args, **environment):
 
 def ended(folder, *args, **environment):
   process = start(folder, *args, **environment)
-  out, err = process.communicate(timeout=60)
+  out, err = process.communicate(timeout=600)
   return process.returncode, out, err
 
 
@@ -199,7 +199,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(folder):
   process = start(folder, '--config=page.py', '--workdir=w', '--do=sleep')
   assert process.stdout.readline() == 'asleep\n'
   process.send_signal(signal.SIGINT)
-  assert (process.communicate(timeout=60)[1], process.returncode) == (
+  assert (process.communicate(timeout=600)[1], process.returncode) == (
     'Interrupted: the same command continues\n',
     130,
   )

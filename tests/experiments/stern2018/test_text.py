@@ -241,7 +241,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_continues_to_the_same_rows(
   results = copy / 'results.jsonl'
   lines = results.read_text().splitlines(keepends=True)
   results.write_text(''.join(lines[:3]))
-  stopped = launch('table1', *table.words(), f'--workdir={copy}', '--budget=0.001s')
+  stopped = launch('table1', *table.words(), f'--workdir={copy}', '--budget=0')
   assert stopped.code == 0
   assert stopped.out.splitlines()[-1] == f'Out of budget: the same command continues in {copy}'
   assert results.read_text() == ''.join(lines[:3]) and (copy / 'table1.md').is_file()
@@ -495,7 +495,7 @@ def test_a_failed_stage_is_shown_with_what_comes_from_it_and_the_rest_stands(
 def test_two_processes_share_a_table_and_do_nothing_twice(table, tmp_path):
   command = [*table.words(**FOUR), f'--workdir={tmp_path}/run']
   processes = [start('table1', *command, stdout=subprocess.PIPE) for _ in range(2)]
-  outputs = [process.communicate(timeout=900) for process in processes]
+  outputs = [process.communicate(timeout=3600) for process in processes]
   assert [process.returncode for process in processes] == [0, 0], outputs
   keys = [key_of(row) for row in read(tmp_path / 'run')]
   assert len(keys) == len(set(keys)) == 10
@@ -509,7 +509,7 @@ def test_smoke_as_a_user_runs_it(tmp_path):
   page = f'--config={ROOT}/configs/wmt14.py:scale=smoke', f'--config.data.cache={tmp_path}/cache'
   out, err = start(
     'table1', *page, f'--workdir={tmp_path}/run', stdout=subprocess.PIPE
-  ).communicate(timeout=600)
+  ).communicate(timeout=3600)
   assert not err and 'failed' not in out and 'The fastest exact decoding here: ' in out, (out, err)
   lines = read(tmp_path / 'run')
   assert len(lines) == 1 + 1 + len(REGIMES) * 4
