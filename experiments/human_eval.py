@@ -42,7 +42,7 @@ def main(words: list[str]) -> None:
     files.write_text(workdir / 'table3.md', table)
     print(f'{table}\nThe table is {workdir}/table3.md')
     return
-  with files.locked(path, wait=False) as is_only, contextlib.suppress(KeyboardInterrupt):
+  with files.lock(path, wait=False) as is_only, contextlib.suppress(KeyboardInterrupt):
     if not is_only:
       raise UserError(f'another server writes to {path}: let people vote there, or end it')
     server = vote.Server(study, path, HOST.value, PORT.value)

@@ -59,7 +59,7 @@ def read(
   hints = typing.get_type_hints(cls, include_extras=True)
   for name in values:
     if name not in fields and not ignores:
-      raise UserError(f'{where} has no field {shown(name)}: {known(fields)}')
+      raise UserError(f'{where} has no field {quote(name)}: {list_known(fields)}')
   converted = {}
   for name, field in fields.items():
     if name in values:
@@ -96,7 +96,7 @@ def value_of(hint: Any, value: Any, path: str) -> Any:
   allowed = describe_type(hint)
   if type(value) is int and value >= 2**31 and ' from ' not in allowed:
     allowed += ' below 2^31'
-  raise UserError(f'{path}={shown(value)} is not possible: give {allowed}')
+  raise UserError(f'{path}={quote(value)} is not possible: give {allowed}')
 
 
 def _convert_entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ def _convert_entries(kind: Any, values: Iterable[Any], path: str) -> tuple[Any, 
   if kinds[-1] is ...:
     kinds = kinds[:1] * len(values)
   if len(kinds) != len(values):
-    raise UserError(f'{path}={shown(list(values))} is not possible: give {len(kinds)} values')
+    raise UserError(f'{path}={quote(list(values))} is not possible: give {len(kinds)} values')
   entries = []
   for i, (kind, value) in enumerate(zip(kinds, values, strict=True)):
     entries.append(value_of(kind, value, f'{path}[{i}]'))
@@ -142,7 +142,7 @@ def _has_fields(kind: Any, value: Any) -> bool:
   return set(value) <= {field.name for field in dataclasses.fields(kind)}
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
   """Returns a value as messages show it: cut if it is long."""
   try:
     text = repr(value)
@@ -153,7 +153,7 @@ def shown(value: Any) -> str:
   return text
 
 
-def known(names: Iterable[str]) -> str:
+def list_known(names: Iterable[str]) -> str:
   """Returns the end of a message about an unknown name: 'known are a, b, c'."""
   return f'known are {", ".join(names)}'
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 
 PathLike = str | os.PathLike[str]
 MOST = 2**28  # bytes of a file that is read whole
@@ -147,12 +147,12 @@ def place(path: Any) -> pathlib.Path:
   try:
     name = os.fsencode(path)
   except TypeError:
-    raise UserError(f'{shown(path)} is not a path: give the name of a file or a folder') from None
+    raise UserError(f'{quote(path)} is not a path: give the name of a file or a folder') from None
   except ValueError:  # a surrogate
     name = b''
   longest_part = max(len(part) for part in name.split(b'/'))
   if not name or b'\0' in name or len(name) > LONGEST or longest_part > LONGEST_PART:
-    raise UserError(f'no file can be called {shown(os.fspath(path))}: give another name')
+    raise UserError(f'no file can be called {quote(os.fspath(path))}: give another name')
   return pathlib.Path(os.fsdecode(name))
 
 
@@ -310,7 +310,7 @@ def json_of(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def locked(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
+def lock(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
   """Holds a file's lock until the end of the block, or of the process (even if it is killed).
 
   Args:
@@ -373,9 +373,9 @@ def read_json(file: pathlib.Path, remedy: str = '') -> dict[str, Any]:
   try:
     content = parse_json(data)
   except ValueError as error:
-    raise damaged(file, f'is not JSON ({error})', remedy or 'restore the file') from None
+    raise damage(file, f'is not JSON ({error})', remedy or 'restore the file') from None
   if not isinstance(content, dict):
-    raise damaged(file, 'is not a JSON object', remedy or 'restore the file')
+    raise damage(file, 'is not a JSON object', remedy or 'restore the file')
   return content
 
 
@@ -405,7 +405,7 @@ def text_of(data: bytes, name: object) -> str:
 def check_text(text: Any) -> str:
   """Returns a text for a tokenizer; raises UserError if it is not a str or has half a character."""
   if not isinstance(text, str):
-    raise UserError(f'{shown(text)} is not a text: give a str')
+    raise UserError(f'{quote(text)} is not a text: give a str')
   try:
     text.encode()
   except UnicodeEncodeError as error:
@@ -416,7 +416,7 @@ def check_text(text: Any) -> str:
   return text
 
 
-def damaged(file: pathlib.Path, reason: str, advice: str = 'copy it again') -> UserError:
+def damage(file: pathlib.Path, reason: str, advice: str = 'copy it again') -> UserError:
   """Returns the error for a file whose content does not fit its name."""
   with contextlib.suppress(OSError), open_file(file) as opened:
     if opened.read(len(POINTER)) == POINTER:

@@ -26,7 +26,7 @@ from fastdec.cli.prompts import read_prompts
 from fastdec.errors import UserError
 from fastdec.files import (
   json_of,
-  locked,
+  lock,
   parse_json,
   place,
   place_for_folder,
@@ -316,9 +316,9 @@ def test_invalid_json_is_a_value_error_however_deep(text):
 
 def test_a_lock_is_had_once_and_free_again_after_its_block(tmp_path):
   path = tmp_path / 'deep' / 'lock'
-  with locked(path) as is_mine:
+  with lock(path) as is_mine:
     assert is_mine
-    with locked(path, wait=False) as again:  # another opening of the file is as another process
+    with lock(path, wait=False) as again:  # another opening of the file is as another process
       assert not again
-  with locked(path, wait=False) as is_mine:
+  with lock(path, wait=False) as is_mine:
     assert is_mine

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from experiments.lab.config import Config, leaves_of, locked, read_text, to_dataclass
 from fastdec.errors import UserError
-from fastdec.fields import describe_type, known
+from fastdec.fields import describe_type, list_known
 from fastdec.files import place, place_to_write, without_folders
 from fastdec.terminal import expand_home, leave, parse_seconds, run_command
 
@@ -416,4 +416,4 @@ def _config_argument(argv: list[str]) -> str | None:
 
 def _known_flags() -> str:
   flags_here = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-  return known(f'--{flag.name}' for flag in flags_here)
+  return list_known(f'--{flag.name}' for flag in flags_here)

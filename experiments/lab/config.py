@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from ml_collections import ConfigDict
 
 from fastdec.errors import UserError
-from fastdec.fields import known, read, value_of
+from fastdec.fields import list_known, read, value_of
 
 T = TypeVar('T')
 Scalar = bool | int | float | str
@@ -55,7 +55,7 @@ class Config(ConfigDict):
       if not isinstance(part, ConfigDict):
         raise UserError(f'{where} is not possible: {path} is the value {part!r} and has no parts')
       if word not in part:
-        advice = known(part)
+        advice = list_known(part)
         # A wrong name may be near one of this part, or be a setting of a different part.
         near = difflib.get_close_matches(word, list(part), 1)
         near += [setting for setting in self.hints if setting.endswith(f'.{name}')]
@@ -252,7 +252,7 @@ def parse_arg(arg: str, **defaults: Scalar | tuple[str, ...]) -> Any:
     key, equals, text = map(str.strip, item.partition('='))
     if key not in defaults:
       raise UserError(
-        f"the config's argument has no key '{key}': {known(defaults)} (given: '{arg}')"
+        f"the config's argument has no key '{key}': {list_known(defaults)} (given: '{arg}')"
       )
     if key in keys:
       raise UserError(f"the config's argument sets '{key}' twice: give it once (given: '{arg}')")

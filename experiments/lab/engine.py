@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.files import locked
+from fastdec.files import lock
 from fastdec.training.stage import POLL_SECONDS, OutOfTime, budget, reason_of, seconds_left
 
 TRIES = 3  # of a job that is killed
@@ -71,7 +71,7 @@ class Job:
 
 def _end_with(launcher: pathlib.Path) -> None:
   """Ends this process, as if it were killed, when the launcher has let go of its lock."""
-  with locked(launcher):
+  with lock(launcher):
     launcher.unlink(missing_ok=True)
     os._exit(1)
 
@@ -138,7 +138,7 @@ class Engine:
       return
     path = self.folder / f'launcher-{uuid.uuid4().hex}.lock'
     try:
-      with locked(path):
+      with lock(path):
         yield path
     finally:
       path.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from experiments.lab.engine import Engine
 from experiments.lab.rows import Row, find, find_failure, name_of, read
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
-from fastdec.files import json_of, locked
+from fastdec.files import json_of, lock
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
 from fastdec.training.stage import OutOfTime, check_budget, reason_of
@@ -316,7 +316,7 @@ class Workdir:
     """Returns the lock of a group, which yields whether this process got it."""
     if self.engine is not None:
       return contextlib.nullcontext(True)  # with an engine, the job takes the lock
-    return locked(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
+    return lock(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
 
   def _end_early(self) -> None:
     """Notes that the budget ended before all was made."""

@@ -25,7 +25,7 @@ from fastdec.cli.flags import Parser, whole
 from fastdec.decoding.description import label
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import parse_json, to_json
 
 BYTES = 20_000  # of a text that is typed
@@ -132,7 +132,7 @@ class Handler(page.Handler):
     try:
       prompt = parse_json(body)
       if not isinstance(prompt, str) or not prompt.strip():
-        raise UserError(f'{shown(prompt)} is not a text: give some to continue')
+        raise UserError(f'{quote(prompt)} is not a text: give some to continue')
       prompt.encode()
       answer: Any = {'runs': self.server.write(prompt)}
     except UserError as error:

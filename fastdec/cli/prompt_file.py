@@ -29,7 +29,7 @@ from fastdec.evaluation import wallclock
 from fastdec.evaluation.rows import add
 from fastdec.files import (
   explained,
-  locked,
+  lock,
   open_file,
   parse_json,
   read_bytes,
@@ -152,7 +152,7 @@ def write(
     UserError: another process writes the output, or other settings wrote it.
   """
   console = plain_console()
-  with locked(path, wait=False) as is_mine, Progress(len(prompts), 'prompt') as progress:
+  with lock(path, wait=False) as is_mine, Progress(len(prompts), 'prompt') as progress:
     if not is_mine:
       raise UserError(f'another process writes {path}: wait for it, or give another --output')
     check_settings(path, record)  # again: another process may have been here

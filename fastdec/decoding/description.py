@@ -33,7 +33,7 @@ from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.fields import known, shown
+from fastdec.fields import list_known, quote
 
 # The order matters: if several draft with the same kind of module, the first is the usual one.
 STRATEGIES = (
@@ -70,7 +70,7 @@ def describe(strategy: Any) -> str:
   """
   if type(strategy) not in STRATEGIES:
     kind = type(strategy).__name__
-    raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in STRATEGIES)}')
+    raise UserError(f'{kind} cannot be described: {list_known(one.__name__ for one in STRATEGIES)}')
   drafters = [getattr(strategy, name, None) for name in DRAFTERS]
   for one in (strategy, *drafters):
     for name in ARRAYS:
@@ -106,12 +106,12 @@ def parse(text: str, part: Any = None) -> Any:
     UserError: the text does not describe a strategy, or the part is missing or does not fit it.
   """
   if len(text) > LONGEST:
-    raise UserError(f'{shown(text)} is not a strategy: give at most {LONGEST} characters')
+    raise UserError(f'{quote(text)} is not a strategy: give at most {LONGEST} characters')
   try:
     node = ast.parse(text.strip(), mode='eval').body
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     raise UserError(
-      f'{shown(text)} is not a strategy: write one as in Python, such as Speculative(gamma=4)'
+      f'{quote(text)} is not a strategy: write one as in Python, such as Speculative(gamma=4)'
     ) from None
   return _read_strategy(node, STRATEGIES, 'strategy', part)
 
@@ -154,21 +154,21 @@ def _read_call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dic
   by_word = {one.__name__.lower(): one for one in kinds}
   kind = by_word.get(word.replace('_', '').lower())
   if kind is None:
-    raise UserError(f'{shown(word)} is not a {what}: {known(one.__name__ for one in kinds)}')
+    raise UserError(f'{quote(word)} is not a {what}: {list_known(one.__name__ for one in kinds)}')
 
   # Its settings, and those of `Sampling` if it can draw
   fields = _settings_of(kind)
   draws = 'sampling' in {field.name for field in dataclasses.fields(kind)}
   names = [*fields, *SETTINGS] if draws else list(fields)
   if isinstance(node, ast.Call) and node.args and kind is not Union:
-    raise UserError(f'{kind.__name__} takes its settings by name: {known(names)}')
+    raise UserError(f'{kind.__name__} takes its settings by name: {list_known(names)}')
   settings, drawing = {}, {}
   for keyword in keywords:
     value_name = f'{kind.__name__}: {keyword.arg}'
     if keyword.arg in settings or keyword.arg in drawing:
       raise UserError(f'{value_name} is given twice: give it once')
     if keyword.arg not in names:
-      raise UserError(f'{kind.__name__} has no setting {shown(keyword.arg)}: {known(names)}')
+      raise UserError(f'{kind.__name__} has no setting {quote(keyword.arg)}: {list_known(names)}')
     value = _read_value(value_name, keyword.value)
     if keyword.arg not in fields:
       drawing[keyword.arg] = value
@@ -181,7 +181,7 @@ def _read_call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dic
     settings['sampling'] = Sampling(**drawing)
   for name, field in fields.items():
     if field.default is dataclasses.MISSING and name not in settings:
-      raise UserError(f'{kind.__name__} needs {name}: {known(names)}')
+      raise UserError(f'{kind.__name__} needs {name}: {list_known(names)}')
   return kind, settings
 
 
@@ -195,12 +195,12 @@ def _read_value(name: str, node: ast.expr) -> Any:
   except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
     raise UserError(f'{name} is not possible: give a number, a rule or a tree') from None
   if isinstance(value, str) and value not in PUBLISHED:
-    raise UserError(f'{name}={shown(value)} is not a published tree: {known(PUBLISHED)}')
+    raise UserError(f'{name}={quote(value)} is not a published tree: {list_known(PUBLISHED)}')
   if isinstance(value, list | tuple):
     return Topology.from_choices(value)
   if value is None or isinstance(value, bool | int | float | str):
     return value
-  raise UserError(f'{name}={shown(value)} is not possible: give a number, a rule or a tree')
+  raise UserError(f'{name}={quote(value)} is not possible: give a number, a rule or a tree')
 
 
 def _settings_of(kind: Any) -> dict[str, Any]:
@@ -248,4 +248,4 @@ def _write(value: Any, is_label: bool) -> str:
     return repr(value)
   if is_label:
     return kind
-  raise UserError(f'{kind} cannot be described: {known(one.__name__ for one in RULES)}')
+  raise UserError(f'{kind} cannot be described: {list_known(one.__name__ for one in RULES)}')

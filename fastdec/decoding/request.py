@@ -29,7 +29,7 @@ from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.sizes import BATCH, Ladders, Sizes
 from fastdec.decoding.strategy import LoopStrategy, Strategy, read_strategy, select_rows
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.kernels.sharding import mesh_of
 from fastdec.models.api import Model, Params, check_model, source_words
 from fastdec.struct import Bound
@@ -230,7 +230,7 @@ def make_laws(
   if constraint is not None:
     if not isinstance(constraint, LawMaker):
       raise UserError(
-        f'constraint={shown(constraint)} must be an fd.Constraint: give'
+        f'constraint={quote(constraint)} must be an fd.Constraint: give'
         ' fd.Constraint.regex(pattern, tokenizer), for example'
       )
     laws += constraint.laws(model, rows, waits)
@@ -238,7 +238,7 @@ def make_laws(
   if processors is not None:
     if not isinstance(processors, LawMaker):
       raise UserError(
-        f'processors={shown(processors)} must be fd.Processors: give'
+        f'processors={quote(processors)} must be fd.Processors: give'
         ' fd.Processors(repetition_penalty=1.2), for example'
       )
     laws += processors.laws(model, rows, waits)

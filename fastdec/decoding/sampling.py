@@ -20,7 +20,7 @@ from fastdec.decoding.settings import (
   is_zero,
 )
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 
 FEW = 256  # tokens that are ranked first; the others only if they are needed
 BLOCK = 16  # tokens in a block of `best`, which first ranks only the largest of each block
@@ -54,7 +54,7 @@ class Sampling:
     allowed = '0 for greedy decoding, or 1e-6 to 1e6'
     temperature = each('temperature', self.temperature, 0.0, HOTTEST, allowed)
     if not is_traced(temperature) and ((temperature > 0) & (temperature < COLDEST)).any():
-      raise UserError(f'temperature={shown(self.temperature)} is not possible: give {allowed}')
+      raise UserError(f'temperature={quote(self.temperature)} is not possible: give {allowed}')
     struct.assign(
       self,
       temperature=jnp.asarray(temperature),
@@ -97,7 +97,7 @@ def check_sampling(sampling: Any) -> Sampling | None:
     return None
   if not isinstance(sampling, Sampling):
     raise UserError(
-      f'sampling={shown(sampling)} is not possible: give fd.Sampling(temperature=0.8), for example,'
+      f'sampling={quote(sampling)} is not possible: give fd.Sampling(temperature=0.8), for example,'
       ' or None for greedy decoding'
     )
   return None if sampling.is_greedy else sampling

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 
 Whole = Any  # an int, Python's or NumPy's; anything else is an error (`count`)
 SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers count as 0 on the device
@@ -51,7 +51,7 @@ def count(name: str, value: Any, least: int, allowed: str, most: int = LARGEST) 
   if is_traced(value) or not is_whole(value, least, 'iu', most):
     if is_number(value, 'f') and 'whole' not in allowed:
       allowed = f'a whole number, {allowed}'
-    raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
+    raise UserError(f'{name}={quote(value)} is not possible: give {allowed}')
   return int(value)
 
 
@@ -110,7 +110,7 @@ def each(
   if fits and whole:
     fits = not (array % 1).any()
   if not fits:
-    raise UserError(f'{name}={shown(value)} is not possible: give {allowed}')
+    raise UserError(f'{name}={quote(value)} is not possible: give {allowed}')
   return array.astype(dtype)
 
 

@@ -16,7 +16,7 @@ from fastdec.decoding.protocol import FINE, STUCK, Decoded, Drafter, Prompt, Rul
 from fastdec.decoding.rules.matching import Drawn, Exact
 from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.errors import UserError
-from fastdec.fields import known
+from fastdec.fields import list_known
 from fastdec.models.api import Model
 from fastdec.struct import Bound
 
@@ -177,7 +177,7 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   """
   for name in settings:
     if name not in SETTINGS:
-      raise UserError(f'there is no setting {name!r} of sampling: {known(SETTINGS)}')
+      raise UserError(f'there is no setting {name!r} of sampling: {list_known(SETTINGS)}')
   if not settings:
     return strategy
   names = ' and '.join(settings)

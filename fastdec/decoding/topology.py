@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from fastdec.decoding.settings import MOST_NODES, is_whole, size
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.models.api import NO_PARENT, Nodes, causal
 
 NO_NODE = -1  # pads `Topology.paths`
@@ -115,10 +115,10 @@ class Topology:
     index: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
       if path in index:
-        raise UserError(f'choice {shown(list(path))} is listed twice: list each node once')
+        raise UserError(f'choice {quote(list(path))} is listed twice: list each node once')
       if path[:-1] not in index:
         raise UserError(
-          f'choice {shown(list(path))} has no parent: list {shown(list(path[:-1]))} too'
+          f'choice {quote(list(path))} has no parent: list {quote(list(path[:-1]))} too'
         )
       index[path] = len(index)
     parents = [NO_PARENT] + [index[path[:-1]] for path in paths]
@@ -182,7 +182,7 @@ def _check_paths(choices: Any) -> list[tuple[int, ...]]:
   """Checks that a tree's choices are paths of ranks, and returns them."""
   if not isinstance(choices, Iterable) or isinstance(choices, str):
     raise UserError(
-      f'{shown(choices)} is not a tree: give paths of ranks, such as [[0], [0, 0], [1]]'
+      f'{quote(choices)} is not a tree: give paths of ranks, such as [[0], [0, 0], [1]]'
     )
   paths = []
   for choice in itertools.islice(choices, MOST_NODES):
@@ -190,7 +190,7 @@ def _check_paths(choices: Any) -> list[tuple[int, ...]]:
     ranks = list(choice) if is_list else []
     if not ranks or not all(is_whole(rank, 0, 'iu') for rank in ranks):
       raise UserError(
-        f'choice {shown(choice)} is not a path of ranks: give a list of one or more numbers from 0'
+        f'choice {quote(choice)} is not a path of ranks: give a list of one or more numbers from 0'
       )
     paths.append(tuple(map(int, ranks)))
   size('nodes', 1 + len(paths), 1, 'the nodes of a tree')
@@ -207,7 +207,7 @@ def _check_parents(parents: Any) -> np.ndarray:
     is_tree = array[0] == NO_PARENT and bool((array[1:] >= 0).all() and is_before.all())
   if not is_tree:
     raise UserError(
-      f'parents={shown(array.tolist())} do not make a tree: give -1 for node 0, the root, and for'
+      f'parents={quote(array.tolist())} do not make a tree: give -1 for node 0, the root, and for'
       ' each other node the number of a node before it'
     )
   return array
@@ -218,7 +218,7 @@ def _check_ranks(parents: Int[np.ndarray, ' n'], ranks: Int[np.ndarray, ' _']) -
   places = set(zip(parents.tolist(), ranks.tolist(), strict=False))
   if ranks.shape != parents.shape or ranks.min() < 0 or len(places) < parents.size:
     raise UserError(
-      f'ranks={shown(ranks.tolist())} of parents={shown(parents.tolist())} are not possible:'
+      f'ranks={quote(ranks.tolist())} of parents={quote(parents.tolist())} are not possible:'
       ' give each of the nodes below one parent another rank from 0 up, or none at all'
     )
 

@@ -3,7 +3,7 @@
 import re
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 
 # ISO 639-1, and names of three letters of the languages that BLEU treats in a way of their own.
 CODES = """
@@ -53,6 +53,6 @@ def check_language(name: str, what: str = '') -> str:
   code = code_of(name)
   if code is None:
     raise UserError(
-      f'{what}{shown(name)} is not a language: give a code of ISO 639, such as de, zh-CN, zho_Hans'
+      f'{what}{quote(name)} is not a language: give a code of ISO 639, such as de, zh-CN, zho_Hans'
     )
   return code

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from fastdec.evaluation import machine
-from fastdec.files import locked, to_json, without_folders
+from fastdec.files import lock, to_json, without_folders
 
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ def commit() -> str:
 def append(file: pathlib.Path, *rows: Row) -> None:
   """Appends a whole line for each row to a file, and waits until they are on the disk."""
   # Machines that share a file system append one after the other.
-  with locked(file.parent / 'locks' / file.name):
+  with lock(file.parent / 'locks' / file.name):
     add(file, *rows)
 
 

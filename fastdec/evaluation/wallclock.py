@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 from fastdec.errors import UserError
-from fastdec.files import locked
+from fastdec.files import lock
 
 TOGETHER = 8  # inputs of one function in a row
 SILENT = 1.0  # seconds of waiting before a message
@@ -134,14 +134,14 @@ def alone() -> Iterator[None]:
 
   After a second of waiting it says so. If the lock cannot be made, times are taken without it.
   """
-  lock = pathlib.Path(tempfile.gettempdir()) / f'fastdec-times-{os.getuid()}.lock'
-  words = f'Waiting until another process has taken its times ({lock})'
+  path = pathlib.Path(tempfile.gettempdir()) / f'fastdec-times-{os.getuid()}.lock'
+  words = f'Waiting until another process has taken its times ({path})'
   waiting = threading.Timer(SILENT, print, [words], {'file': sys.stderr, 'flush': True})
   with contextlib.ExitStack() as stack:
     waiting.start()
     try:
       with contextlib.suppress(UserError):
-        stack.enter_context(locked(lock))
+        stack.enter_context(lock(path))
     finally:
       waiting.cancel()
     yield

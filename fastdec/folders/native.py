@@ -27,7 +27,7 @@ from jaxtyping import DTypeLike
 
 from fastdec import struct
 from fastdec.errors import UserError
-from fastdec.fields import read, shown
+from fastdec.fields import quote, read
 from fastdec.files import place, read_json, whole_folder, write_json
 from fastdec.folders.folder import (
   DICTIONARIES,
@@ -304,7 +304,7 @@ def family_of(families: Mapping[str, Any], config: Any, folder: pathlib.Path) ->
   if isinstance(config, dict):
     kind = config.get('type')
   if not isinstance(kind, str) or kind not in families:
-    raise UserError(f'{folder} is of type {shown(kind)}: known are {", ".join(families)}')
+    raise UserError(f'{folder} is of type {quote(kind)}: known are {", ".join(families)}')
   return families[kind]
 
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
 from fastdec.errors import UserError
-from fastdec.files import damaged, open_file, to_json
+from fastdec.files import damage, open_file, to_json
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.products import kernels_of
 from fastdec.kernels.quantized import (
@@ -146,7 +146,7 @@ def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
   except (SafetensorError, OSError, ValueError, MemoryError) as error:
     if 'unknown variant' in str(error):  # a type of numbers
       raise UserError(f'{file} is not supported ({error}): convert it to F32') from None
-    raise damaged(file, f'is corrupt or cut short ({error})') from None
+    raise damage(file, f'is corrupt or cut short ({error})') from None
   return header, 8 + length
 
 

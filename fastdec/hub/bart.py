@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, Layers, Share, Size, shown
+from fastdec.fields import Between, Layers, Share, Size, quote
 from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
@@ -163,7 +163,7 @@ def _check_needed(family: Family, config: Mapping[str, Any]) -> None:
   for name, needed in needed_values.items():
     if bool(config.get(name, needed)) != needed:
       raise UserError(
-        f'{name}={shown(config[name])} of config.json is not supported: it must be {needed}'
+        f'{name}={quote(config[name])} of config.json is not supported: it must be {needed}'
       )
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.folders.drafts import THESE_ARE_HEADS, check_taps
 from fastdec.folders.folder import DTYPES, INDEX, split_dtype
 from fastdec.folders.stored import put
@@ -93,7 +93,7 @@ def find_reader(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
   if model_type is not None:
     if not isinstance(model_type, str) or model_type not in OF_SPECULATORS:
       raise UserError(
-        f'speculators_model_type={shown(model_type)} is not supported: known are'
+        f'speculators_model_type={quote(model_type)} is not supported: known are'
         f' {", ".join(OF_SPECULATORS)}'
       )
     return OF_SPECULATORS[model_type]

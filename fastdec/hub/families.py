@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fastdec.errors import UserError
-from fastdec.fields import read, shown
+from fastdec.fields import quote, read
 
 Fields = TypeVar('Fields')
 # Names of fields that change the result. A family refuses those that it does not compute, since
@@ -60,7 +60,7 @@ def check_options(
     changes_result = COMPUTES.search(name) or name in others
     if value and changes_result and name not in known:
       raise UserError(
-        f'{name}={shown(value)} of config.json is not known for model_type'
+        f'{name}={quote(value)} of config.json is not known for model_type'
         f' {config.get("model_type")!r}: remove it if the model was made without it'
       )
 

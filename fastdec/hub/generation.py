@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError, UserNote
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.hub.families import read_fields
 
 NEWER, OLDER = 'generation_config.json', 'config.json'
@@ -133,7 +133,7 @@ def suppressed_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> 
   for name in REFUSED:
     if settings.get(name) not in (None, [], {}):
       raise UserError(
-        f'{name}={shown(settings[name])} of generation_config.json is not supported: remove it'
+        f'{name}={quote(settings[name])} of generation_config.json is not supported: remove it'
       )
   ids = read_fields(GenerationIds, settings, file_name)
   never = {word[0] for word in ids.bad_words_ids or () if len(word) == 1}
@@ -155,7 +155,7 @@ def warn_of_defaults(
     neutral_values |= IGNORED_SAMPLING
     ignored.append('do_sample=True')
   for name, value in _effective(settings, neutral_values).items():
-    ignored.append(f'{name}={shown(value)}')
+    ignored.append(f'{name}={quote(value)}')
   if ignored:
     warnings.warn(
       f'{folder / file_name} has defaults of `generate` that fastdec ignores: {", ".join(ignored)}.'
@@ -188,7 +188,7 @@ def warn_of_processors(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
   """Warns by one `UserNote` of a folder's processors, which `fd.decode` does not read itself."""
   processors = processors_in(settings)
   if processors:
-    names = ', '.join(f'{name}={shown(value)}' for name, value in processors.items())
+    names = ', '.join(f'{name}={quote(value)}' for name, value in processors.items())
     warnings.warn(
       f'{path} has processors of `generate`: {names}. fd.Generator applies them;'
       ' fd.decode does if you give it processors=fd.Processors.of(path).',

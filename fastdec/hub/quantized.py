@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.hub.dequantized import Dequantized
 from fastdec.hub.families import read_fields
 from fastdec.hub.quantized_formats import FORMATS, Format, QuantizationConfig, StoredMatrix
@@ -40,7 +40,7 @@ def read_quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
     known.setdefault(row.method, set()).update(row.variants)
   if not isinstance(settings, Mapping) or not isinstance(method, str) or method not in known:
     raise UserError(
-      f'it is quantized by quant_method={shown(method)}, which is not supported: known are'
+      f'it is quantized by quant_method={quote(method)}, which is not supported: known are'
       f' {", ".join(known)}, so give the checkpoint that it was made from'
     )
   quantization = read_fields(QuantizationConfig, settings, 'config.json: quantization_config')

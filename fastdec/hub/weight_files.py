@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import read_json
 from fastdec.folders.folder import INDEX
 from fastdec.folders.stored import stored_in
@@ -126,7 +126,7 @@ def check_kind(folder: pathlib.Path) -> None:
       f".save_pretrained('{folder}-merged')\""
     )
     raise UserError(
-      f'{folder} is an adapter (LoRA) of {shown(base)}, not a model: merge them by {command}'
+      f'{folder} is an adapter (LoRA) of {quote(base)}, not a model: merge them by {command}'
     )
   ggufs = sorted(file.name for file in folder.glob('*.gguf'))
   if ggufs:

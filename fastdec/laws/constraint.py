@@ -30,7 +30,7 @@ from fastdec.decoding.law import Emitted
 from fastdec.decoding.protocol import Draft, Prompt
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import check_text
 from fastdec.laws.automaton import END, NEVER, NOWHERE, Automaton, make_automaton, trim
 from fastdec.laws.json_schema import write_expression
@@ -74,9 +74,9 @@ class Constraint:
         is too large; or the tokenizer does not know the bytes of its tokens.
     """
     if not isinstance(pattern, str):
-      raise UserError(f'pattern must be a regular expression, not {shown(pattern)}: give a string')
+      raise UserError(f'pattern must be a regular expression, not {quote(pattern)}: give a string')
     check_text(pattern)
-    return cls._make(f'the pattern {shown(pattern)}', pattern, tokenizer)
+    return cls._make(f'the pattern {quote(pattern)}', pattern, tokenizer)
 
   @classmethod
   def json_schema(cls, schema: Any, tokenizer: Any) -> 'Constraint':

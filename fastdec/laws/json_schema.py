@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import known, shown
+from fastdec.fields import list_known, quote
 from fastdec.laws.automaton import MOST_STATES, compile_bytes
 from fastdec.laws.expression import FIRST
 from fastdec.laws.schema_parts import Parts, base_of, read, too_large
@@ -133,12 +133,12 @@ class _Writer:
     contain one another without an end are known before any is written out.
     """
     # Find all definitions: each may refer to more.
-    self.referred = known = {}
+    self.referred = found = {}
     self._is_met(root, '')
     checked = 0
-    while checked < len(known):
-      new = list(known.values())[checked:]
-      checked = len(known)
+    while checked < len(found):
+      new = list(found.values())[checked:]
+      checked = len(found)
       for part, base in new:
         self._is_met(part, base)
 
@@ -146,7 +146,7 @@ class _Writer:
     count = -1
     while count != len(self.met):
       count = len(self.met)
-      for identity, (part, base) in reversed(known.items()):
+      for identity, (part, base) in reversed(found.items()):
         if identity not in self.met and self._is_met(part, base):
           self.met.add(identity)
     self.referred, self.parts_seen = None, 0
@@ -188,7 +188,7 @@ class _Writer:
       if part is True:
         part = {}
       if not isinstance(part, dict):
-        raise UserError(f'a JSON schema must be an object or true, not {shown(part)}')
+        raise UserError(f'a JSON schema must be an object or true, not {quote(part)}')
       words = {word: value for word, value in part.items() if word not in ANNOTATIONS}
       place = dataclasses.replace(place, base=base_of(part, place.base))
       choosers = [word for word in CHOOSERS if word in words]
@@ -250,7 +250,7 @@ class _Writer:
     allowed = {'type'}.union(*(KEYWORDS[kind] for kind in types))
     for word in words:
       if word not in allowed:
-        raise UserError(f'{shown(word)} in a JSON schema of {", ".join(types)} is not supported')
+        raise UserError(f'{quote(word)} in a JSON schema of {", ".join(types)} is not supported')
     return _join_choices([self._by_type(kind, words, place) for kind in types])
 
   def _by_type(self, kind: str, keywords: Mapping[str, Any], place: _Place) -> str | None:
@@ -314,12 +314,12 @@ class _Writer:
   def _object(self, keywords: Mapping[str, Any], place: _Place) -> str | None:
     properties = keywords.get('properties', {})
     if not isinstance(properties, dict):
-      raise UserError(f'properties={shown(properties)} of a JSON schema must be an object')
+      raise UserError(f'properties={quote(properties)} of a JSON schema must be an object')
     required = _check_list('required', keywords.get('required', []))
     others, properties = keywords.get('additionalProperties', True), dict(properties)
     for name in required:
       if not isinstance(name, str):
-        raise UserError(f'required={shown(required)} of a JSON schema must be a list of names')
+        raise UserError(f'required={quote(required)} of a JSON schema must be a list of names')
       properties.setdefault(name, others)
     required = set(required)
     low, high = _read_count('minProperties', keywords) or 0, _read_count('maxProperties', keywords)
@@ -368,12 +368,12 @@ def _check_combination(word: str, keywords: Mapping[str, Any], *others: str) -> 
   """Raises UserError for a keyword that may not occur together with `word`."""
   for other in keywords:
     if other not in (word, *others):
-      raise UserError(f'{shown(other)} together with {word} in a JSON schema is not supported')
+      raise UserError(f'{quote(other)} together with {word} in a JSON schema is not supported')
 
 
 def _check_list(word: str, value: Any) -> list[Any]:
   if not isinstance(value, list):
-    raise UserError(f'{word}={shown(value)} of a JSON schema must be a list')
+    raise UserError(f'{word}={quote(value)} of a JSON schema must be a list')
   return value
 
 
@@ -403,13 +403,13 @@ def _read_types(keywords: Mapping[str, Any]) -> list[str]:
     for kind, words in KEYWORDS.items():
       if words & {*keywords}:
         return [kind]
-    raise UserError(f'{shown(next(iter(keywords)))} in a JSON schema is not supported')
+    raise UserError(f'{quote(next(iter(keywords)))} in a JSON schema is not supported')
   types = keywords['type']
   if isinstance(types, str):
     types = [types]
   for kind in _check_list('type', types):
     if not isinstance(kind, str) or kind not in KEYWORDS:
-      raise UserError(f'type={shown(kind)} of a JSON schema is unknown: {known(KEYWORDS)}')
+      raise UserError(f'type={quote(kind)} of a JSON schema is unknown: {list_known(KEYWORDS)}')
   return [kind for kind in dict.fromkeys(types) if kind != 'integer' or 'number' not in types]
 
 
@@ -418,16 +418,16 @@ def _read_count(word: str, keywords: Mapping[str, Any]) -> int | None:
     return None
   value = _read_number(word, keywords)
   if value < 0 or value % 1 != 0:
-    raise UserError(f'{word}={shown(value)} of a JSON schema must be a whole number from 0')
+    raise UserError(f'{word}={quote(value)} of a JSON schema must be a whole number from 0')
   if value > MOST_STATES:
-    raise UserError(f'{word}={shown(value)} of a JSON schema is supported up to {MOST_STATES:,}')
+    raise UserError(f'{word}={quote(value)} of a JSON schema is supported up to {MOST_STATES:,}')
   return int(value)
 
 
 def _read_number(word: str, keywords: Mapping[str, Any]) -> Any:
   value = keywords.get(word)
   if word in keywords and (isinstance(value, bool) or not isinstance(value, int | float)):
-    raise UserError(f'{word}={shown(value)} of a JSON schema must be a number')
+    raise UserError(f'{word}={quote(value)} of a JSON schema must be a number')
   return value
 
 
@@ -451,12 +451,14 @@ def _string(keywords: Mapping[str, Any]) -> str | None:
     _check_combination('format', words)
     name = words['format']
     if not isinstance(name, str) or name not in FORMATS:
-      raise UserError(f'format={shown(name)} of a JSON schema is not supported: {known(FORMATS)}')
+      raise UserError(
+        f'format={quote(name)} of a JSON schema is not supported: {list_known(FORMATS)}'
+      )
     return f'"{FORMATS[name]}"'
   if 'pattern' in words:
     _check_combination('pattern', words)
     if not isinstance(words['pattern'], str):
-      raise UserError(f'pattern={shown(words["pattern"])} of a JSON schema must be an expression')
+      raise UserError(f'pattern={quote(words["pattern"])} of a JSON schema must be an expression')
     return f'"{_pattern(words["pattern"])}"'
   low, high = _read_count('minLength', words) or 0, _read_count('maxLength', words)
   if high is not None and high < low:
@@ -467,11 +469,11 @@ def _string(keywords: Mapping[str, Any]) -> str | None:
 @functools.lru_cache(maxsize=2 * MOST_PATTERNS)
 def _pattern(pattern: str) -> str:
   """Returns the expression of a `pattern`: on a side without ^ or $, any text may be around it."""
-  name = f'pattern={shown(pattern)} of the JSON schema'
+  name = f'pattern={quote(pattern)} of the JSON schema'
   after, _ = compile_bytes(name, pattern)
   if (after[:, ESCAPED] >= 0).any():
     raise UserError(
-      f'pattern={shown(pattern)} of a JSON schema may write a quote, a backslash or a control'
+      f'pattern={quote(pattern)} of a JSON schema may write a quote, a backslash or a control'
       ' character, which JSON escapes: name the characters that are allowed, as in [a-z ]*'
     )
   return f'(?:{remove_anchors(name, pattern, f"(?u-i:{LETTER}*)")})'

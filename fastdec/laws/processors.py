@@ -25,7 +25,7 @@ from fastdec.decoding.settings import LARGEST, SMALLEST, Whole, check_one_per_ro
 from fastdec.decoding.text import Text
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import place, read_json
 from fastdec.models.api import Model, has_own_source_ids
 
@@ -195,7 +195,7 @@ class Processors:
     decay = self.length_decay
     if decay is not None:
       if not (isinstance(decay, list | tuple) and len(decay) == 2):
-        raise UserError(f'length_decay={shown(decay)} is not possible: give (new tokens, factor)')
+        raise UserError(f'length_decay={quote(decay)} is not possible: give (new tokens, factor)')
       allowed = '(new tokens, factor), from 0 and above 0'
       start = each('length_decay', decay[0], 0, LARGEST, allowed, True)
       factor = each('length_decay', decay[1], SMALLEST, 1e6, allowed)
@@ -300,7 +300,7 @@ def _read_list(name: str, values: Any) -> list[Any]:
   if values is None:
     return []
   if isinstance(values, str) or not isinstance(values, Iterable):
-    raise UserError(f'{name}={shown(values)} is not possible: give a list')
+    raise UserError(f'{name}={quote(values)} is not possible: give a list')
   return list(values)
 
 
@@ -316,7 +316,7 @@ def _read_sequence(name: str, ids: Any) -> tuple[int, ...]:
   else:
     tokens = _read_tokens(name, [ids])
   if not 1 <= len(tokens) <= LONGEST:
-    raise UserError(f'{name}: {shown(ids)} is not possible: give 1 to {LONGEST} tokens each')
+    raise UserError(f'{name}: {quote(ids)} is not possible: give 1 to {LONGEST} tokens each')
   return tokens
 
 
@@ -326,7 +326,7 @@ def _read_biases(setting: Any) -> dict[tuple[int, ...], float]:
   biases = {}
   for pair in pairs:
     if not (isinstance(pair, list | tuple) and len(pair) == 2):
-      raise UserError(f'bias={shown(setting)} is not possible: give {{tokens: number}}, or pairs')
+      raise UserError(f'bias={quote(setting)} is not possible: give {{tokens: number}}, or pairs')
     bias = each('bias', pair[1], -1e9, 1e9, 'finite numbers')
     biases[_read_sequence('bias', pair[0])] = float(bias)
   return biases

@@ -11,7 +11,7 @@ import urllib.parse
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import parse_json
 
 MOST_CHARACTERS = 2**22
@@ -72,12 +72,12 @@ class Parts:
         continue
       name = part[word]
       if not isinstance(name, str):
-        raise UserError(f'{word}={shown(name)} of a JSON schema must be a string')
+        raise UserError(f'{word}={quote(name)} of a JSON schema must be a string')
       address = f'{inner}#{name}'
       if word == '$id':
         address = _join_address(base, name)
       if self._by_address.setdefault(address, (part, base))[0] is not part:
-        raise UserError(f'two parts of the JSON schema are called {shown(address)}: rename one')
+        raise UserError(f'two parts of the JSON schema are called {quote(address)}: rename one')
 
     # Add the parts inside this one.
     for word, value in part.items():
@@ -96,13 +96,13 @@ class Parts:
       UserError: the schema has no such part.
     """
     if not isinstance(reference, str):
-      raise UserError(f'$ref={shown(reference)} of a JSON schema must be a string')
+      raise UserError(f'$ref={quote(reference)} of a JSON schema must be a string')
     address = _join_address(base, reference)
     if address in self._by_address:
       return self._by_address[address]
     resource, _, fragment = address.partition('#')
     missing = UserError(
-      f'$ref={shown(reference)} names no part of the JSON schema: refer to its own parts, as in'
+      f'$ref={quote(reference)} names no part of the JSON schema: refer to its own parts, as in'
       ' #/$defs/name, since no other schemas are read'
     )
     if resource not in self._by_address or not fragment.startswith('/'):
@@ -140,5 +140,5 @@ def _join_address(base: str, reference: str) -> str:
     try:
       address = urllib.parse.urljoin(base, reference)
     except ValueError:  # such as 'http://['
-      raise UserError(f'the address {shown(reference)} in a JSON schema is invalid') from None
+      raise UserError(f'the address {quote(reference)} in a JSON schema is invalid') from None
   return address.removesuffix('#')

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.protocol import Prompt
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.folders.folder import PathLike
 from fastdec.heads.draft import check_target
 from fastdec.kernels.packing import pack_if_faster
@@ -60,7 +60,7 @@ def check_same_ids(tokenizer: Any, other: Any, path: PathLike) -> None:
     if ours != theirs:
       raise UserError(
         f'{path} and the model have different vocabularies, of {other.vocab_size:,} and'
-        f' {tokenizer.vocab_size:,} tokens (number {token} is {shown(theirs)} and {shown(ours)}):'
+        f' {tokenizer.vocab_size:,} tokens (number {token} is {quote(theirs)} and {quote(ours)}):'
         ' give a draft model with the same tokenizer'
       )
 

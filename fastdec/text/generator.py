@@ -32,7 +32,7 @@ from fastdec.decoding.sizes import LISTED, SINGLE
 from fastdec.decoding.strategy import LoopStrategy, read_strategy, read_streaming, with_settings
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import wallclock
-from fastdec.fields import LAST_SEED, known, shown
+from fastdec.fields import LAST_SEED, list_known, quote
 from fastdec.folders.folder import PathLike
 from fastdec.hub.tokenizers.chat import Chats
 from fastdec.hub.tokenizers.languages import Languages, find_languages
@@ -175,7 +175,7 @@ class Generator:
       strategy = make_strategy(words, part, model)
       if (draft is not None or heads is not None) and not strategy.part:
         raise UserError(
-          f'strategy={shown(words)} drafts without a folder: leave out draft and heads'
+          f'strategy={quote(words)} drafts without a folder: leave out draft and heads'
         )
 
     # Read the weights of the model.
@@ -449,9 +449,9 @@ def _note_turn_end(path: PathLike, model: Any, tokenizer: Any) -> None:
   end = tokenizer.turn_end() if hasattr(tokenizer, 'turn_end') else None
   if end is not None and end[0] not in model.eos_ids:
     warnings.warn(
-      f'{path}: the chat template ends turns by {shown(end[1])}, the eos_token of the tokenizer,'
+      f'{path}: the chat template ends turns by {quote(end[1])}, the eos_token of the tokenizer,'
       f' which does not end texts by config.json and generation_config.json. Chats continue after'
-      f' it: give stop={shown(end[1])}',
+      f' it: give stop={quote(end[1])}',
       UserNote,
       stacklevel=3,
     )
@@ -528,7 +528,7 @@ def _describe_near(name: str) -> str:
   near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, ARGUMENTS, 1)
   if near:
     return f'did you mean {near[0]}?'
-  return known(ARGUMENTS)
+  return list_known(ARGUMENTS)
 
 
 def _whole_texts(parts: Iterable[Finished]) -> Iterator[tuple[int, list[list[Any]], int]]:
@@ -578,7 +578,7 @@ def read_stops(stop: Any) -> tuple[str, ...]:
   stops = (stop,) if isinstance(stop, str) else stop
   is_list = isinstance(stops, list | tuple | set)
   if not is_list or not all(isinstance(one, str) and one for one in stops):
-    raise UserError(f'stop={shown(stop)} is not possible: give strings that are not empty')
+    raise UserError(f'stop={quote(stop)} is not possible: give strings that are not empty')
   return tuple(stops)
 
 

@@ -14,7 +14,7 @@ from fastdec import files, folders
 from fastdec.decoding.description import parse
 from fastdec.errors import UserError, UserNote
 from fastdec.evaluation import machine
-from fastdec.fields import read, shown
+from fastdec.fields import quote, read
 from fastdec.folders import native
 from fastdec.folders.drafts import check_taps, draft_folder
 from fastdec.folders.folder import (
@@ -300,7 +300,7 @@ def load_tuned(
   if saved.part is not None:
     kind = saved.part.kind
     if part is None and saved.part.folder is not None:
-      place = shown(saved.part.folder)
+      place = quote(saved.part.folder)
       raise UserError(f'{path} drafts with the {kind} of {place}: give that folder too, as part')
     folder = part or model
     if saved.part.content != hash_part(kind, folder):

@@ -44,8 +44,8 @@ from fastdec.errors import UserError, UserNote
 from fastdec.evaluation.calls import Calls
 from fastdec.evaluation.replay import replay as replay_texts
 from fastdec.evaluation.wallclock import measure
-from fastdec.fields import shown
-from fastdec.files import damaged, place, place_to_write, whole_file
+from fastdec.fields import quote
+from fastdec.files import damage, place, place_to_write, whole_file
 from fastdec.folders.folder import PathLike, find_folder
 from fastdec.kernels.sharding import mesh_of
 from fastdec.laws.processors import Processors
@@ -204,7 +204,7 @@ class Trace:
         metadata = dict(stored.metadata() or {})
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-      raise damaged(file, f'is damaged ({error})', 'record it again') from None
+      raise damage(file, f'is damaged ({error})', 'record it again') from None
     if metadata.pop('format', None) != FORMAT:
       raise UserError(f'{file} is not a trace: give a file of fastdec generate --trace')
     try:
@@ -219,7 +219,7 @@ class Trace:
       own = {name: metadata[name] for name in METADATA if name in metadata}
       return cls(**rows, calls=calls, call_ends=call_ends, **own, file=file)
     except (KeyError, ValueError, TypeError) as error:
-      raise damaged(file, f'is damaged ({error})', 'record it again') from None
+      raise damage(file, f'is damaged ({error})', 'record it again') from None
 
 
 def _split_rows(tokens: np.ndarray, ends: np.ndarray) -> list[list[int]]:
@@ -359,7 +359,7 @@ def replay(
   if model is None:
     if trace.model is None or trace.file is not None:
       name = 'this trace' if trace.file is None else str(trace.file)
-      writer = 'no model' if trace.model is None else f'the model {shown(trace.model)}'
+      writer = 'no model' if trace.model is None else f'the model {quote(trace.model)}'
       raise UserError(f'{name} names {writer}: give model and params, as from fd.load')
     if folders.content(trace.model) != trace.content:
       raise UserError(

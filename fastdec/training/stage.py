@@ -25,7 +25,7 @@ from typing import Any
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
-from fastdec.files import locked, place_to_write, read_json, to_json, write_json, write_text
+from fastdec.files import lock, place_to_write, read_json, to_json, write_json, write_text
 from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
@@ -219,10 +219,10 @@ def exclusive(file: pathlib.Path) -> Iterator[None]:
     OutOfTime: the budget ended first.
   """
   while True:
-    lock: Any = contextlib.nullcontext(False)
+    holder: Any = contextlib.nullcontext(False)
     if is_first():
-      lock = locked(file, wait=False)
-    with lock as is_mine:
+      holder = lock(file, wait=False)
+    with holder as is_mine:
       if agreed(is_mine):
         yield
         return

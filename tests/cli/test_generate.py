@@ -14,7 +14,7 @@ import rich.console
 import fastdec as fd
 from fastdec.cli import generate, opening, prompt_file
 from fastdec.cli.show import accepted_shares, columns, describe_blocks
-from fastdec.files import locked
+from fastdec.files import lock
 from tests.cli.conftest import PROMPTS
 from tests.decoding.fakes import HashLM
 
@@ -331,7 +331,7 @@ def test_every_command_uses_the_template_alike(
 
 def test_two_processes_do_not_write_one_file(translator, fastdec, prompts, tmp_path):
   out = tmp_path / 'out.jsonl'
-  with locked(out):
+  with lock(out):
     words = ('generate', '--model', translator, '--prompts', prompts, '--output', out)
     assert 'another process writes' in fastdec(*words, '--max-len=9').mistake
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from fastdec.files import locked
+from fastdec.files import lock
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -108,7 +108,7 @@ def table(together):
   it first."""
   table = Table(together / 'table' / 'run', together / 'table' / 'cache')
   finished = together / 'table.finished'
-  with locked(together / 'table.lock'):  # one process makes it for all processes
+  with lock(together / 'table.lock'):  # one process makes it for all processes
     if not finished.exists():
       assert run('table1', *table.words(), f'--workdir={table.folder}') == 0
       finished.touch()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.files import PathLike, check_text, damaged, read_bytes, whole_file
+from fastdec.files import PathLike, check_text, damage, read_bytes, whole_file
 
 with extras.explained():
   import sentencepiece
@@ -133,7 +133,7 @@ class Tokenizer:
         f'cannot read the tokenizer {path} ({error.strerror}): give one of fastdec'
       ) from error
     except (ValueError, RuntimeError):
-      raise damaged(
+      raise damage(
         pathlib.Path(path), 'is corrupt, or not a SentencePiece model', 'give one of fastdec'
       ) from None
     processor = tokenizer._processor

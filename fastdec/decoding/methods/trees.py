@@ -11,7 +11,7 @@ from typing import Any
 
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import parse_json, read_bytes
 
 MOST_BYTES = 2**22  # of a file: enough for a tree with as many nodes as a call can hold
@@ -71,7 +71,7 @@ def medusa_choices(name: str | os.PathLike[str]) -> list[list[int]]:
       return _read(pathlib.Path(name))
     known = ', '.join(PUBLISHED)
     raise UserError(
-      f'{shown(str(name))} is not a published tree: known are {known}; a JSON file of paths'
+      f'{quote(str(name))} is not a published tree: known are {known}; a JSON file of paths'
       ' of ranks will do too'
     )
 

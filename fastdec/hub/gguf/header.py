@@ -19,8 +19,8 @@ import numpy as np
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import shown
-from fastdec.files import damaged, explained
+from fastdec.fields import quote
+from fastdec.files import damage, explained
 from fastdec.files import open_file as open_regular
 from fastdec.folders.folder import gguf_files
 
@@ -90,7 +90,7 @@ class Header:
   def _of(self, kind: Any, name: str) -> Any:
     value = self.metadata.get(name)
     if value is not None and type(value) is not kind:
-      raise damaged(self.path, f'has {name}={shown(value)}, which must be {kind.__name__}')
+      raise damage(self.path, f'has {name}={quote(value)}, which must be {kind.__name__}')
     return value
 
 
@@ -110,7 +110,7 @@ def read_header(path: pathlib.Path) -> Header:
   files = gguf_files(path)
   absent = [file.name for file in files if not file.is_file()]
   if absent:
-    raise UserError(f'{path.parent} lacks {shown(absent[0])}, a part of the model: copy it there')
+    raise UserError(f'{path.parent} lacks {quote(absent[0])}, a part of the model: copy it there')
   metadata, tensors = {}, {}
   for i, file in enumerate(files):
     own, own_tensors = _read_one(file)
@@ -118,13 +118,13 @@ def read_header(path: pathlib.Path) -> Header:
     count: Any = own.get('split.count', 1) or 1
     if (number, count) != (i, len(files)):
       raise UserError(
-        f'{file} says split.no={shown(number)} and split.count={shown(count)}, but by its name it'
+        f'{file} says split.no={quote(number)} and split.count={quote(count)}, but by its name it'
         f' is file {i + 1} of {len(files)}: give all files their names NAME-00001-of-0000N.gguf'
       )
     metadata = metadata or own
     for name in own_tensors:
       if name in tensors:
-        raise damaged(file, f'has {shown(name)}, which is in another file of the model too')
+        raise damage(file, f'has {quote(name)}, which is in another file of the model too')
     tensors |= own_tensors
   return Header(files[0], metadata, tensors)
 
@@ -148,7 +148,7 @@ def _read_one(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, GgufTensor]
   except UserError:
     raise
   except ValueError as error:
-    raise damaged(file, f'is corrupt or cut short ({error})') from None
+    raise damage(file, f'is corrupt or cut short ({error})') from None
 
 
 class _Reader:
@@ -167,7 +167,7 @@ class _Reader:
     for _ in range(value_count):
       name, kind = self._text(), self._number('I')
       if name in metadata:
-        raise _Damage(f'it has {shown(name)} twice')
+        raise _Damage(f'it has {quote(name)} twice')
       metadata[name] = self._value(kind, name)
 
     self._check_count(tensor_count, 32, 'tensors')
@@ -176,7 +176,7 @@ class _Reader:
     described = [self._tensor() for _ in range(tensor_count)]
     alignment = metadata.get('general.alignment', ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
-      raise _Damage(f'general.alignment={shown(alignment)} must be a power of two')
+      raise _Damage(f'general.alignment={quote(alignment)} must be a power of two')
     begin = -(-self._place // alignment) * alignment
 
     tensors: dict[str, GgufTensor] = {}
@@ -184,9 +184,9 @@ class _Reader:
       kind, row_bytes = _layout(name, shape, number, file)
       tensor = GgufTensor(name, file, begin + offset, kind, shape, row_bytes)
       if tensor.end > self._size:
-        raise _Damage(f'it has {self._size:,} bytes, and ends before {shown(name)} does')
+        raise _Damage(f'it has {self._size:,} bytes, and ends before {quote(name)} does')
       if name in tensors:
-        raise _Damage(f'it has {shown(name)} twice')
+        raise _Damage(f'it has {quote(name)} twice')
       tensors[name] = tensor
 
     # As in llama.cpp, tensors begin at multiples of the alignment, and none inside another one.
@@ -194,7 +194,7 @@ class _Reader:
     for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
       if tensor.offset < end or tensor.offset % alignment:
         raise _Damage(
-          f'{shown(tensor.name)} would begin at byte {tensor.offset:,}: inside another tensor, or'
+          f'{quote(tensor.name)} would begin at byte {tensor.offset:,}: inside another tensor, or'
           f' at no multiple of {alignment}'
         )
       end = tensor.end
@@ -232,15 +232,15 @@ class _Reader:
     if kind in NUMBERS:
       return self._number(NUMBERS[kind])
     if kind != ARRAY:
-      raise _Damage(f'{shown(name)} is of the unknown type {kind}')
+      raise _Damage(f'{quote(name)} is of the unknown type {kind}')
     kind, count = self._number('I'), self._number('Q')
     if kind == TEXT:
-      self._check_count(count, 8, f'texts in {shown(name)}')
+      self._check_count(count, 8, f'texts in {quote(name)}')
       return [self._text() for _ in range(count)]
     if kind not in NUMBERS:
-      raise _Damage(f'{shown(name)} is an array of the unknown type {kind}')
+      raise _Damage(f'{quote(name)} is an array of the unknown type {kind}')
     size = struct.calcsize(f'<{NUMBERS[kind]}')
-    self._check_count(count, size, f'numbers in {shown(name)}')
+    self._check_count(count, size, f'numbers in {quote(name)}')
     dtype = np.dtype(NUMBERS[kind]).newbyteorder('<')
     return np.frombuffer(self._take(count * size), dtype).tolist()
 
@@ -248,10 +248,10 @@ class _Reader:
     """Returns the name, shape, type and offset of the next tensor."""
     name, axes = self._text(), self._number('I')
     if not 0 < axes <= MOST_AXES:
-      raise _Damage(f'{shown(name)} would have {axes:,} axes')
+      raise _Damage(f'{quote(name)} would have {axes:,} axes')
     shape = tuple(self._number('Q') for _ in range(axes))
     if not all(0 < size < 2**31 for size in shape):
-      raise _Damage(f'{shown(name)} would be of shape {list(shape)}')
+      raise _Damage(f'{quote(name)} would be of shape {list(shape)}')
     # the file names the axis of neighbours first
     return name, shape[::-1], self._number('I'), self._number('Q')
 
@@ -262,11 +262,11 @@ def _layout(name: str, shape: tuple[int, ...], number: int, file: pathlib.Path) 
   if kind is None or not block:
     known = f'type {number}' if kind is None else kind.name
     raise UserError(
-      f'{shown(name)} of {file} is of {known}, which the installed package gguf cannot turn into'
+      f'{quote(name)} of {file} is of {known}, which the installed package gguf cannot turn into'
       ' floats: run pip install -U gguf, or give the model in another type'
     )
   if shape[-1] % block:
-    raise _Damage(f'{shown(name)} has rows of {shape[-1]}, in blocks of {block}')
+    raise _Damage(f'{quote(name)} has rows of {shape[-1]}, in blocks of {block}')
   return kind, shape[-1] // block * size
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, Layers, Positive, Share, Size, read, shown
+from fastdec.fields import Between, Layers, Positive, Share, Size, quote, read
 from fastdec.hub.gguf.header import Header
 from fastdec.hub.lm_families import Count
 
@@ -129,10 +129,10 @@ def find_architecture(header: Header) -> Architecture:
     if kind in OTHERS:
       raise UserError(f'{header.path} is {OTHERS[kind]}')
   if content != 'model':
-    raise UserError(f'{header.path} is of general.type {shown(content)}: give the file of a model')
+    raise UserError(f'{header.path} is of general.type {quote(content)}: give the file of a model')
   if header.architecture not in ARCHITECTURES:
     raise UserError(
-      f'{header.path} is of architecture {shown(header.architecture)}: known are'
+      f'{header.path} is of architecture {quote(header.architecture)}: known are'
       f' {", ".join(ARCHITECTURES)}'
     )
   return ARCHITECTURES[header.architecture]
@@ -173,7 +173,7 @@ def read_metadata(header: Header) -> Metadata:
     allowed = neutral.get(field)
     if value not in allowed if allowed else value and allowed is None:
       raise UserError(
-        f'{name}={shown(value)} of {header.path} is not known for this architecture: convert it'
+        f'{name}={quote(value)} of {header.path} is not known for this architecture: convert it'
         ' again if the model was made without it'
       )
   for field in row.needs:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.folders.stored import Stored
 from fastdec.hub.gguf.header import GgufTensor, Header
 from fastdec.hub.gguf.metadata import Metadata
@@ -28,7 +28,7 @@ def make_rope(header: Header, fields: Metadata) -> dict[str, Any]:
   original = fields.rope_scaling_original_context_length
   if kind not in ('none', 'linear', 'yarn', 'longrope'):
     raise UserError(
-      f'rope.scaling.type={shown(kind)} of {header.path} is not supported: known are none, linear,'
+      f'rope.scaling.type={quote(kind)} of {header.path} is not supported: known are none, linear,'
       ' yarn, longrope'
     )
   is_scaled = factor not in (None, 1) and kind != 'none'

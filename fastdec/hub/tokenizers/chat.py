@@ -21,7 +21,7 @@ from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import explained, read_bytes, read_json, text_of
 from fastdec.folders.folder import TEMPLATES
 
@@ -135,7 +135,7 @@ class Chats:
       role = fields.get('role')
       if not isinstance(role, str) or not {'content', 'tool_calls'} & set(fields):
         raise UserError(
-          f"a message must be {{'role': 'user', 'content': ...}}, not {shown(message)}"
+          f"a message must be {{'role': 'user', 'content': ...}}, not {quote(message)}"
         )
       conversation.append(fields)
     request = {
@@ -152,7 +152,7 @@ class Chats:
       if role not in ROLES and not re.search(rf'\b{re.escape(role)}\b', template):
         raise UserError(
           f'the role of a message must be {", ".join(ROLES)}, or one that the chat template names,'
-          f' not {shown(role)}'
+          f' not {quote(role)}'
         )
     return text
 
@@ -230,7 +230,7 @@ def named_tokens(folder: pathlib.Path, kind: str = '') -> dict[str, str | dict[s
       elif value is None:
         tokens.pop(name, None)
       elif isinstance(value, dict):
-        raise UserError(f'{folder} has {name}={shown(value)}, which needs a text as "content"')
+        raise UserError(f'{folder} has {name}={quote(value)}, which needs a text as "content"')
   return tokens
 
 
@@ -255,7 +255,7 @@ def _describe_tool(tool: Any) -> Any:
   except Exception as error:  # of several kinds
     reason = str(error).splitlines()[0]
     raise UserError(
-      f'{shown(tool)} cannot be a tool ({reason}): give types and a docstring with "Args:", or its'
+      f'{quote(tool)} cannot be a tool ({reason}): give types and a docstring with "Args:", or its'
       ' JSON schema'
     ) from None
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 from fastdec.files import read_bytes, text_of
 from fastdec.folders.folder import DICTIONARIES
 
@@ -48,7 +48,7 @@ class Dictionary:
       line = line.rstrip().removesuffix(OVERWRITE)
       if not re.search(r' -?\d+$', line):
         raise UserError(
-          f'line {number} of the dictionary {path} is {shown(line)}: give lines of a word and its'
+          f'line {number} of the dictionary {path} is {quote(line)}: give lines of a word and its'
           ' count'
         )
       words.append(line.rpartition(' ')[0])

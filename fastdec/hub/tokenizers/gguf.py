@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
-from fastdec.files import damaged, write_json
+from fastdec.fields import quote
+from fastdec.files import damage, write_json
 from fastdec.hub.gguf.config import find_ends
 from fastdec.hub.gguf.header import Header
 from fastdec.hub.tokenizers.chat import SETTINGS, name_templates
@@ -66,7 +66,7 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
   builders = {'gpt2': _byte_level, 'llama': _sentencepiece}
   if kind not in builders:
     raise UserError(
-      f'{header.path} has a tokenizer of the kind {shown(kind)}, which is not supported: known are'
+      f'{header.path} has a tokenizer of the kind {quote(kind)}, which is not supported: known are'
       f' {", ".join(builders)}'
     )
 
@@ -79,7 +79,7 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
     elif kind == 'llama' and not piece.strip(' ') and SPACE * len(piece) not in there:
       pieces[i] = SPACE * len(piece)
     if pieces[i] in ids:
-      raise damaged(header.path, f'has the token {shown(pieces[i])} twice')
+      raise damage(header.path, f'has the token {quote(pieces[i])} twice')
     ids[pieces[i]] = i
 
   # Read the special tokens.
@@ -89,7 +89,7 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
     if token is None:
       continue
     if not 0 <= token < len(pieces):
-      raise damaged(header.path, f'says {KEY}{theirs}_token_id={token}, of {len(pieces):,} tokens')
+      raise damage(header.path, f'says {KEY}{theirs}_token_id={token}, of {len(pieces):,} tokens')
     special[name] = token
     settings[f'{name}_token'] = pieces[token]
   settings['chat_template'] = _read_template(header)
@@ -104,7 +104,7 @@ def load_gguf(header: Header) -> 'GgufTokenizer':
     ('eos', header.flag(f'{KEY}add_eos_token'), after),
   ):
     if is_wanted and name not in special:
-      raise damaged(header.path, f'puts a token around texts, and lacks {KEY}{name}_token_id')
+      raise damage(header.path, f'puts a token around texts, and lacks {KEY}{name}_token_id')
     if is_wanted:
       ids_there.append(special[name])
 
@@ -126,7 +126,7 @@ def _read_array(header: Header, name: str, count: int) -> list[Any] | None:
   """Returns an array with an entry for each token."""
   values = header.entries(KEY + name)
   if values is not None and len(values) != count:
-    raise damaged(header.path, f'has {count:,} tokens, and {len(values):,} in {KEY}{name}')
+    raise damage(header.path, f'has {count:,} tokens, and {len(values):,} in {KEY}{name}')
   return values
 
 
@@ -153,7 +153,7 @@ def _byte_level(header: Header, ids: dict[str, int], unknown: int | None, added:
   pre = header.text(f'{KEY}pre')
   if pre not in CUTS:
     raise UserError(
-      f'{header.path} needs the unknown pre-tokenizer {shown(pre)}: known are {", ".join(CUTS)}'
+      f'{header.path} needs the unknown pre-tokenizer {quote(pre)}: known are {", ".join(CUTS)}'
     )
   merges = []
   for merge in header.entries(f'{KEY}merges') or []:
@@ -188,9 +188,9 @@ def _sentencepiece(
   if header.architecture.startswith('gemma'):
     scores = [-i for i in range(len(ids))]  # Gemma's scores are not in the order of its merges
   if scores is None or (len(ids) > 1 and len({*scores}) == 1):
-    raise damaged(header.path, 'has a tokenizer without scores, or all alike', 'convert it again')
+    raise damage(header.path, 'has a tokenizer without scores, or all alike', 'convert it again')
   if unknown is None and BYTE not in ids:
-    raise damaged(header.path, f'has a tokenizer without bytes and {KEY}unknown_token_id')
+    raise damage(header.path, f'has a tokenizer without bytes and {KEY}unknown_token_id')
   unknown_piece = None
   if unknown is not None:
     unknown_piece = list(ids)[unknown]

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Int
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
-from fastdec.files import damaged
+from fastdec.fields import quote
+from fastdec.files import damage
 from fastdec.hub.tokenizers.spelling import BYTE
 
 MOST = 256  # times; published files reach about 200, by SentencePiece's table of characters
@@ -103,14 +103,14 @@ def find_joins(pieces: Sequence[str], file: pathlib.Path) -> Int[np.ndarray, 'n 
   """
   ids, joins = {piece: i for i, piece in enumerate(pieces)}, []
   if sum(len(piece) ** 2 for piece in ids) > MOST_CUTS * sum(map(len, ids)) + 2**20:
-    raise damaged(file, f'has pieces that are too long, such as {shown(max(ids, key=len))}')
+    raise damage(file, f'has pieces that are too long, such as {quote(max(ids, key=len))}')
   for piece, whole in ids.items():
     for cut in range(1, len(piece)):
       first = ids.get(piece[:cut])
       if first is not None and piece[cut:] in ids:
         joins.append((first, ids[piece[cut:]], whole))
     if len(joins) > MOST_JOINS * len(ids) + 2**16:
-      raise damaged(file, f'has too many pairs of pieces that make a piece, such as {shown(piece)}')
+      raise damage(file, f'has too many pairs of pieces that make a piece, such as {quote(piece)}')
   return np.array(joins, np.int64).reshape(-1, 3)
 
 
@@ -124,11 +124,11 @@ def check_vocabulary(model: Mapping[str, Any], added: Container[str], file: path
   """
   pieces, merges = model.get('vocab'), model.get('merges')
   if not pieces:
-    raise damaged(file, 'has no pieces')
+    raise damage(file, 'has no pieces')
   if not isinstance(pieces, Mapping) or not isinstance(merges, list):
     return
   joined = 0
   for piece in pieces:
     joined += len(piece) > 1 and piece not in added and not BYTE.fullmatch(piece)
   if 2 * len(merges) < joined:
-    raise damaged(file, f'has {len(merges):,} merges for {joined:,} pieces of several letters')
+    raise damage(file, f'has {len(merges):,} merges for {joined:,} pieces of several letters')

@@ -24,8 +24,8 @@ from typing import Any
 
 from fastdec import extras
 from fastdec.errors import UserError
-from fastdec.fields import shown
-from fastdec.files import MARK, check_text, damaged, parse_json, read_bytes, read_json, write_json
+from fastdec.fields import quote
+from fastdec.files import MARK, check_text, damage, parse_json, read_bytes, read_json, write_json
 from fastdec.folders.folder import TOKENIZER_FILES
 from fastdec.hub.tokenizers.chat import (
   SETTINGS,
@@ -146,7 +146,7 @@ def _check_files(folder: pathlib.Path) -> None:
       for piece, token in read_json(file).items():
         if name in NUMBERED and (type(token) is not int or not 0 <= token < MOST_IDS):
           raise UserError(
-            f'{file} gives {shown(piece)} the id {shown(token)}, which must be a whole number from'
+            f'{file} gives {quote(piece)} the id {quote(token)}, which must be a whole number from'
             ' 0: copy it again'
           )
     if name.endswith(('.model', '.spm')):
@@ -160,7 +160,7 @@ def _check_files(folder: pathlib.Path) -> None:
             raise UserError(
               f"{file} is tiktoken's, which is not supported: add the {JSON} of the same model"
             ) from None
-        raise damaged(file, 'is not a SentencePiece model') from None
+        raise damage(file, 'is not a SentencePiece model') from None
       if name == 'tokenizer.model':  # `transformers` finds the pairs of its pieces
         find_joins(processor.id_to_piece(list(range(processor.vocab_size()))), file)
 
@@ -179,7 +179,7 @@ def explain_errors(file: pathlib.Path) -> Iterator[None]:
     raise
   except BaseException as error:  # Rust's panics are not even of the class Exception
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason, advice = f'cannot be read ({shown(lines[0])})', 'copy it again'
+    reason, advice = f'cannot be read ({quote(lines[0])})', 'copy it again'
     if file.is_dir():
       reason = f'has a tokenizer that {reason}'
       advice = f'add its {JSON}, or fix tokenizer_class in {SETTINGS}'
@@ -188,7 +188,7 @@ def explain_errors(file: pathlib.Path) -> Iterator[None]:
       if isinstance(content, dict) and 'model' in content:
         reason = f'is complete, but the installed library tokenizers cannot read it ({error})'
         advice = 'it may need a newer one, run pip install -U tokenizers'
-    raise damaged(file, reason, advice) from None
+    raise damage(file, reason, advice) from None
 
 
 class _Tokenizer(Chats, abc.ABC):

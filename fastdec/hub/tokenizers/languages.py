@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdec.errors import UserError
-from fastdec.fields import shown
+from fastdec.fields import quote
 
 BEFORE_TEXT = re.compile(r'<2(\w+)>|>>(\w+)<<')  # names the target, in the source
 TOKENS = re.compile(r'__([a-z]{2,4})__|([a-z]{2,3})_(?:[A-Z]{2}|[A-Z][a-z]{3})')
@@ -115,5 +115,5 @@ def _find_token(name: str, codes: Mapping[str, set[str | None]]) -> str:
   tokens = list(codes)
   more = f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''
   raise UserError(
-    f'the tokenizer knows no language {shown(name)}: it knows {", ".join(tokens[:SHOWN])}{more}'
+    f'the tokenizer knows no language {quote(name)}: it knows {", ".join(tokens[:SHOWN])}{more}'
   )

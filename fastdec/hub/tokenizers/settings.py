@@ -8,7 +8,7 @@ import pathlib
 from typing import Annotated, Any
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, read, shown
+from fastdec.fields import Between, quote, read
 from fastdec.hub.tokenizers.chat import (
   OF_CLASSES,
   SETTINGS,
@@ -67,7 +67,7 @@ def around_text(
     end = tokenizer.token_to_id(special_tokens(folder).get('eos_token', '</s>'))
     if language is None and config.src_lang is not None:
       raise UserError(
-        f'{folder / SETTINGS} has src_lang={shown(config.src_lang)}, which the tokenizer does not'
+        f'{folder / SETTINGS} has src_lang={quote(config.src_lang)}, which the tokenizer does not'
         ' have: fix it'
       )
     if language is None or end is None:
@@ -89,7 +89,7 @@ def around_text(
     number = tokenizer.token_to_id(text)
     if number is None:
       raise UserError(
-        f'{folder / SETTINGS} puts {shown(text)} around texts, which the tokenizer does not have:'
+        f'{folder / SETTINGS} puts {quote(text)} around texts, which the tokenizer does not have:'
         ' fix bos_token, eos_token, add_bos_token or add_eos_token'
       )
     ids.append(number)

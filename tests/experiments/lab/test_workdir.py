@@ -10,7 +10,7 @@ import pytest
 import fastdec as fd
 from experiments.lab import engine, rows
 from experiments.lab.workdir import Workdir
-from fastdec.files import locked
+from fastdec.files import lock
 from fastdec.training import stage
 from fastdec.training.stage import budget
 
@@ -116,18 +116,18 @@ def test_stages_of_several_keys_and_failures_that_are_not_tried_again(work):
 def test_keys_of_other_processes_come_last(work, monkeypatch):
   monkeypatch.setattr(stage, 'POLL_SECONDS', 0.0)
   order, name = [], stage.digest({'keys': keys_of(1)})
-  lock = locked(work.root / 'locks' / name)
-  lock.__enter__()
+  other = lock(work.root / 'locks' / name)
+  other.__enter__()
 
   def figures(key):
     order.append(key['k'])
     if key['k'] == 2:
-      lock.__exit__(None, None, None)
+      other.__exit__(None, None, None)
     return {}
 
   work.fill(keys_of(1, 2), figures)
   assert order == [2, 1]
-  with locked(work.root / 'locks' / stage.digest({'keys': keys_of(3)})), budget(0.0):
+  with lock(work.root / 'locks' / stage.digest({'keys': keys_of(3)})), budget(0.0):
     assert work.fill(keys_of(3), figures) == [] and not work.is_complete
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from experiments.lab import rows
 from experiments.stern2018 import vote
-from fastdec.files import locked
+from fastdec.files import lock
 from tests.experiments.conftest import ROOT
 
 PAIRS = 12  # of `workdir`: 3 pictures, 2 k, 2 rules
@@ -258,7 +258,7 @@ def test_mistakes_are_answered_in_a_sentence(launch, tmp_path):
   (tmp_path / 'votes.jsonl').unlink()
   with serving(tmp_path) as port:
     refused('Address already in use', '--serve', f'--port={port}')
-  with locked(tmp_path / 'votes.jsonl'):
+  with lock(tmp_path / 'votes.jsonl'):
     refused('another server writes to', '--serve', '--port=0')
   write(tmp_path, seed=1, split='test')
   refused('shows other pictures', '--serve')
