@@ -41,6 +41,7 @@ from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import dev_loss
 from fastdec.training.run import RunConfig
+from fastdec.training.stage import digest
 
 PLAN = 'stage', 'tree', 'batch'  # fields that name a row
 FROZEN, TOGETHER = STAGES = 'medusa-1', 'medusa-2'
@@ -277,6 +278,7 @@ def keys(c: Medusa, benches: Mapping[str, Bench], trees: Mapping[str, Calibratio
     if stage in benches:  # else its training failed
       nodes = topology(c, plan['tree'], trees[stage])
       key = {**plan, 'text': c.text, 'seed': c.seed, 'nodes': nodes.n, 'depth': nodes.max_depth}
+      key['paths'] = digest({'paths': nodes.paths.tolist()})  # timing chooses the fastest tree
       keys.append(key | benches[stage].key('calibrated', 'most', 'published', 'typical'))
   return keys
 

@@ -38,7 +38,7 @@ from fastdec.evaluation.tree_calibration import rank_written_texts
 from fastdec.evaluation.tree_growth import grow
 from fastdec.evaluation.wallclock import Timing
 from fastdec.fields import Between
-from fastdec.folders.drafts import draft_content, load_draft
+from fastdec.folders.drafts import load_draft
 from fastdec.kernels.packed import drop_panels
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
@@ -218,17 +218,15 @@ def plans(table: TableConfig) -> list[list[Row]]:
 
 def keys(c: Drafters, bench: Bench, trained: 'Mapping[str, Trained]') -> list[Any]:
   """The keys of the rows: all that decides their figures."""
-  same = {'task': c.task, 'seed': c.seed, **bench.key('calibrated', 'gamma')}
   groups = []
   for group in plans(c.table):
-    name, models = group[0]['drafter'], same['models']
+    name = group[0]['drafter']
     if name not in trained and name != 'lookup':
       continue  # its training failed
-    if name in NETWORKS:
-      models += f' {draft_content(trained[name].folder)}'
-    elif name in trained:
-      models += f' {folders.content(trained[name].folder)}'
-    groups.append([{**plan, **same, 'models': models} for plan in group])
+    drafts = [trained[name].folder] if name in trained else []
+    same = {'task': c.task, 'seed': c.seed}
+    same |= bench.key('calibrated', 'gamma', models=drafts)
+    groups.append([{**plan, **same} for plan in group])
   return groups
 
 

@@ -8,6 +8,7 @@ people is scored token by token, each after all before it.
 
 import dataclasses
 import functools
+import hashlib
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -72,6 +73,7 @@ def measure(
   model = type(folders.open(folder).model).__name__
   same = {'split': sample.split, 'outputs': len(sample.inputs), 'max_len': sample.max_len}
   same['models'] = folders.content(folder)
+  same['content'] = hashlib.sha256(sample.inputs.tobytes()).hexdigest()[:16]
   keys = []
   for dtype in dict.fromkeys((PLAIN, *dtypes)):
     keys.append({'model': model, 'dtype': dtype, **same})

@@ -113,7 +113,7 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
   written, places = join_texts(comparison.ours), np.array([questions[i][0] for i in order])
   row['accepted'] = accepted_by_place(written, strategy.most_accepted)
   row['interval'], row['categories'] = tokens_per_call(written), {}
-  for name, _ in questions:
+  for name in dict.fromkeys(name for name, _ in questions):
     row['categories'][name] = tokens_per_call(written, places == name)
 
   # Time both in turn, and what comes before their first tokens.

@@ -69,19 +69,32 @@ class TextConfig:
   own: str = ''
   mixed: bool = False  # people's text is trained on too
 
+  def __post_init__(self) -> None:
+    if self.kind == 'embedded' and self.folder:
+      raise UserError(
+        f'config.data.folder={self.folder} is not read, since config.data.kind=embedded has its'
+        ' text in the code: give kind=files, archives or tfds too'
+      )
+
   @property
   def key(self) -> str:
     """A hash of the text to train on and to evaluate on, not of its place, and of the sizes of its
     batches: all that a stage depends on."""
-    people, decisive = open_text(self.data, self.cache).key, []
+    people = open_text(self.data, self.cache).key
+    sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
+    return _sha256(repr((people, self.written_content, sizes)).encode())
+
+  @property
+  def written_content(self) -> str:
+    """Hashes of the text by the base or a teacher, and of its ids; '' if there is none."""
+    decisive = []
     for folder in self.written:
       decisive.append(open_text(self.lines_of(folder, 'train'), self.cache).key)
       for file in sorted(folder.glob('*.npy')):
         decisive.append(hash_file(file))
     if self.mixed and self.written:
       decisive.append('mixed')
-    sizes = self.vocab_size, self.rows, self.row_length, self.source, self.target
-    return _sha256(repr((people, ' '.join(decisive), sizes)).encode())
+    return ' '.join(decisive)
 
   def open(self) -> 'Text':
     """Opens the text and its tokenizer, which are prepared the first time."""
@@ -139,8 +152,9 @@ class Text:
 
   @property
   def content(self) -> str:
-    """A hash of people's lines."""
-    return self.people.key[:16]
+    """A hash of people's lines, and of those that a model wrote."""
+    content, written = self.people.key[:16], self.config.written_content
+    return f'{content} {_sha256(written.encode())}' if written else content
 
   def pairs(self, split: str) -> list[Pair]:
     """People's lines of a split, in memory."""

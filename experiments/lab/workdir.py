@@ -96,7 +96,10 @@ class Workdir:
       if folder in self._reason_of_failed:
         raise UserError(self._reason_of_failed[folder])
       try:
-        if self.engine is not None and not stages.is_made(folder):
+        is_made = stages.is_made(folder)
+        if not is_made:
+          self.console.print(f'Making {name}, in {folder}')
+        if self.engine is not None and not is_made:
           self.engine.call(name, stages.stage, self.root, name, make, **inputs)
         # The job has made the folder, or its budget ended: this call links it, or raises OutOfTime.
         return stages.stage(self.root, name, make, **inputs)

@@ -98,6 +98,15 @@ class ImagesConfig:
   moved: Zero = 0  # the most intensities by which training images are moved, drawn again each time
   own: str = ''  # a folder of images that a base has written (`write_images`), for heads to learn
 
+  def __post_init__(self) -> None:
+    for name, kind in (('path', 'npz'), ('folder', 'tfds')):
+      value = getattr(self, name)
+      if value and self.kind != kind:
+        raise UserError(
+          f'config.data.{name}={value} is not read, since config.data.kind={self.kind}: give'
+          f' kind={kind} too'
+        )
+
   @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""

@@ -46,6 +46,7 @@ holds what the output depends on; the command adds nothing to an output of other
 """
 
 import dataclasses
+import os
 import pathlib
 import warnings
 from argparse import Namespace
@@ -130,6 +131,8 @@ def _check(args: Namespace) -> None:
     )
   if args.trace is not None:
     place_to_write(args.trace)
+    if args.output is not None and os.path.realpath(args.trace) == os.path.realpath(args.output):
+      raise UserError(f'--trace and --output are the same file, {args.trace}: give two names')
   if args.logprobs and args.plain:
     raise UserError('--plain shows only the text, without --logprobs: leave out one of them')
   opening.check_text('--prompt', args.prompt)

@@ -67,6 +67,7 @@ from fastdec.files import (
   json_lines,
   place,
   place_for_folder,
+  place_to_write,
   read_json,
   to_json,
   whole_folder,
@@ -192,6 +193,7 @@ def main(words: Sequence[str]) -> None:
     if not is_free and not (work / 'draft' / 'TRAINED').is_file():
       raise UserError(f'--out={out} is there already, and is not just a draft: give a new folder')
     place_for_folder(out)
+    place_to_write(f'{out}.tuned.json')
     if args.kind in PUBLISHED and published.exists() and not work.exists():
       raise UserError(f'{published} is there already: give another --out, or remove it')
 

@@ -52,6 +52,11 @@ MISTAKES = {
   'empty line': (['--prompts={files}/gap', '--output={files}/out'], 'line 2 of'),
   'output folder': (['--prompts={files}/lines', '--output={files}'], 'is a folder'),
   'output name': (['--prompts={files}/lines', f'--output={"x" * 5000}'], 'no file can be called'),
+  'trace name': (['--prompt=a', '--trace=/proc/x/trace'], 'cannot write /proc/x/trace'),
+  'one file for both': (
+    ['--prompts={files}/lines', '--output={files}/o', '--trace={files}/../{files.name}/o'],
+    'are the same file',
+  ),
   'half a character': (['--prompts={files}/half.jsonl', '--output={files}/out'], 'line 1 of'),
 }
 

@@ -118,7 +118,7 @@ def test_a_key_names_the_base_and_the_drafter_and_what_was_not_trained_has_none(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr(drafters.folders, 'content', lambda folder: folder.name)
-  monkeypatch.setattr(drafters, 'draft_content', lambda folder: f'draft {folder.name}')
+  monkeypatch.setattr(drafters.folders, 'draft_content', lambda folder: f'draft {folder.name}')
   monkeypatch.setattr(drafters.Bench, 'text', types.SimpleNamespace(content='abc'))
   c = settings(**{'table.rows': ('heads', 'block', 'eagle', 'lookup')})
   trained = {}
@@ -126,7 +126,7 @@ def test_a_key_names_the_base_and_the_drafter_and_what_was_not_trained_has_none(
     trained[name] = drafters.Trained(name, tmp_path / name, c.train, c.data)
   groups = drafters.keys(c, drafters.Bench(tmp_path / 'base', c.people, c.table), trained)
   models = {group[0]['drafter']: group[0]['models'] for group in groups}
-  assert models == {'heads': 'base heads', 'block': 'base draft block', 'lookup': 'base'}
+  assert models == {'heads': 'base draft heads', 'block': 'base draft block', 'lookup': 'base'}
   settings_of_figures = {'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma'}
   for group in groups:
     for key in group:

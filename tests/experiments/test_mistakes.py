@@ -56,6 +56,7 @@ def listing(folder):
   ({'table.max_len': 129}, ['config.table.max_len=129', 'model.max_positions=128 is the most']),
   ({'data.row_length': 200}, ['config.data.row_length=200', 'model.max_positions=128 is the most']),
   ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
+  ({'data.folder': 'x'}, ['config.data.folder=x is not read', 'kind=embedded', 'give kind=files']),
   ({'data.cache': __file__}, [__file__, 'give another folder']),
   ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),
   ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),

@@ -80,16 +80,19 @@ def test_questions_keep_their_category_in_every_format(place):
   assert len(read_questions(files[:1] * 2, 2)) == 4  # of both files together
 
 
-def test_a_strategy_is_compared_with_one_token_a_call(bench, tmp_path):
-  words = '--texts=1', '--strategy=prompt_lookup(k=3)', '--batch=3'
+def test_a_strategy_is_compared_with_one_token_a_call(bench, tmp_path, monkeypatch):
+  drawn, draw = [], xia2024.tokens_per_call
+  monkeypatch.setattr(xia2024, 'tokens_per_call', lambda *of: drawn.append(of) or draw(*of))
+  words = '--texts=0', '--strategy=prompt_lookup(k=3)', '--batch=3'
   ended = bench('question.jsonl,HumanEval.jsonl.gz', *words, '--repeats=1')
   assert ended.code == 0, ended.err
   greedy, sampled = rows.read(tmp_path / 'out' / 'results.jsonl')
   for row in (greedy, sampled):
     low, high = row['interval'][1:]
     assert low <= row['tokens'] == row['interval'][0] <= high and len(row['accepted']) == 2
-    assert set(row['categories']) == {'writing', 'rag', 'HumanEval'} and row['all_texts'] == 3
+    assert set(row['categories']) == {'writing', 'rag', 'HumanEval'} and row['all_texts'] == 4
     assert row['speedup'] > 0 and row['first_ms'] > 0 and row['dtype'] == 'float32'
+  assert len(drawn) == 2 * 4  # samples are drawn for all, then once for each category
   assert (greedy['temperature'], sampled['temperature']) == (0, 1)
   assert greedy['same_as_plain'] == 1 and 'same_as_plain' not in sampled
   page = (tmp_path / 'out' / 'specbench.md').read_text()
