@@ -60,11 +60,7 @@ def anchors_of(batch: Mapping[str, Any], count: int = 0, key: Array | None = Non
   assert key is not None, 'a sample is drawn by a key'
   lots = jnp.where(everywhere.is_real, jax.random.uniform(key, segments.shape), -1.0)
 
-  def draw(lots: Float[Array, 'b t']) -> tuple[Float[Array, 'b a'], Int[Array, 'b a']]:
-    lot, place = jax.lax.top_k(lots, count)
-    return lot, place
-
-  lot, place = by_rows(draw)(lots)
+  lot, place = by_rows(lambda lots: jax.lax.top_k(lots, count))(lots)
   is_real = lot >= 0
   weight = everywhere.is_real.sum(1) / jnp.maximum(is_real.sum(1), 1)
   return Anchors(place, is_real, weight.astype(everywhere.weight.dtype))

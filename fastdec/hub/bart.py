@@ -11,6 +11,7 @@ import numpy as np
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size, quote
+from fastdec.hub.families import STACK_ACTIVATIONS as ACTIVATIONS
 from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
@@ -54,10 +55,6 @@ FAMILIES = {
 }
 MODEL_TYPES = {name: family.models for name, family in FAMILIES.items()}
 OVERFLOWS = ()
-ACTIVATIONS = {  # ours by theirs
-  'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu',
-  'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
-}  # fmt: skip
 NEEDED = {  # fields with the only value that is supported
   'share_encoder_decoder_embeddings': True, 'tie_word_embeddings': True, 'is_encoder_decoder': True,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from fastdec.hub import dflash, eagle, medusa, mtp
 from fastdec.hub.draft_parts import read_architectures
 from fastdec.hub.quantized import open_tensors
 from fastdec.hub.tensors import MTP, fit
-from fastdec.hub.weight_files import SINGLE, conversion_command, find_files
+from fastdec.hub.weight_files import SINGLE, find_files, pickle_error
 from fastdec.models.api import Params
 from fastdec.models.taps import Taps
 
@@ -147,8 +147,4 @@ def _refuse_pickles(folder: pathlib.Path) -> None:
   """Raises UserError, with the remedy, for weights only as pickle."""
   pickles = sorted(folder.glob('*.bin'))
   if pickles and not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
-    command = conversion_command(pickles[0], folder / SINGLE)
-    raise UserError(
-      f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused: convert by'
-      f' {command}'
-    )
+    raise pickle_error(pickles[0], 'weights')

@@ -23,6 +23,10 @@ COMPUTES = re.compile(
   'scal(e|ar|ing)|cap$|capping|multiplier|clip|alibi|sink|bidirectional|rope|rotary|window|chunk'
   '|experts?_|experts$|moe_|swiglu|sparse|qk_|parallel_|attn_temp|embedding_type|kv_shared|per_layer'
 )
+STACK_ACTIVATIONS = {  # names in `models/stacks.py` by theirs
+  'swish': 'swish', 'silu': 'swish', 'relu': 'relu', 'gelu': 'exact_gelu',
+  'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
+}  # fmt: skip
 MODULES = ('llama', 'gemma', 'bart', 't5')
 
 

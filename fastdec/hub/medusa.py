@@ -32,7 +32,7 @@ from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.families import read_fields
 from fastdec.hub.huggingface import HuggingFaceFolder
 from fastdec.hub.tensors import Tensors
-from fastdec.hub.weight_files import SINGLE, conversion_command, files_in, find_files, list_names
+from fastdec.hub.weight_files import SINGLE, files_in, find_files, list_names, pickle_error
 from fastdec.models.api import Params
 
 FILE = 'medusa_lm_head.safetensors'
@@ -206,11 +206,7 @@ def _files(folder: pathlib.Path) -> dict[str, str]:
   pickles = sorted(folder.glob('*.pt'))
   if (folder / INDEX).is_file() or (folder / SINGLE).is_file() or not pickles:
     return find_files(folder)
-  command = conversion_command(pickles[0], folder / FILE)
-  raise UserError(
-    f'{folder} has its heads only as pickle ({pickles[0].name}), which is refused:'
-    f' convert by {command}'
-  )
+  raise pickle_error(pickles[0], 'heads', file=FILE)
 
 
 def _stored_names(

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastdec.errors import UserError
 from fastdec.fields import Between, Layers, Share, Size
+from fastdec.hub.families import STACK_ACTIVATIONS as ACTIVATIONS
 from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.generation import generation_ids, pad_of_sources, suppressed_ids
 from fastdec.hub.tensors import are_equal, dense, norm, shaped, stacked_dense
@@ -22,12 +23,6 @@ OTHERS = (  # fields of similar families, which change the result
   'num_experts', 'expert_capacity', 'encoder_attention_type', 'local_radius', 'scalable_attention',
 )  # fmt: skip
 
-# Ours by the last word of theirs, as in 'relu' and 'gated-silu'. Only in 'gated-gelu', of the first
-# T5 v1.1, does gelu mean the approximation by tanh.
-ACTIVATIONS = {
-  'relu': 'relu', 'silu': 'swish', 'swish': 'swish', 'gelu': 'exact_gelu',
-  'gelu_python': 'exact_gelu', 'gelu_new': 'gelu', 'gelu_fast': 'gelu', 'gelu_pytorch_tanh': 'gelu',
-}  # fmt: skip
 EMBEDDINGS = ('shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
 
 # In files converted from the first TensorFlow checkpoints; no attention reads it.
@@ -201,7 +196,7 @@ def _feed_forward(fields: T5Fields) -> dict[str, Any]:
       f'feed_forward_proj={projection!r} is not supported: it may be one of'
       f' {allowed}, or gated- and one'
     )
-  if projection == 'gated-gelu':
+  if projection == 'gated-gelu':  # of the first T5 v1.1: there gelu means the approximation
     activation = 'gelu_new'
   activation = fields.dense_act_fn or activation
   if activation not in ACTIVATIONS:

@@ -45,10 +45,7 @@ def find_files(folder: pathlib.Path) -> dict[str, str]:
       f'python -c "import transformers as t; m = t.{auto_class}'
       f".from_pretrained('{folder}'); m.save_pretrained('{folder}-safe', safe_serialization=True)\""
     )
-    raise UserError(
-      f'{folder} has its weights only as pickle ({pickles[0].name}), which is refused:'
-      f' convert by {command}'
-    )
+    raise pickle_error(pickles[0], 'weights', command)
 
   # The weights may have other file names.
   names = sorted(file.name for file in folder.iterdir())
@@ -169,11 +166,20 @@ def check_place(folder: pathlib.Path) -> None:
     )
 
 
-def conversion_command(pickle: pathlib.Path, file: pathlib.Path) -> str:
-  """Returns the command that writes the tensors of a pickle as a safetensors file."""
-  return (
-    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
-    f" torch.load('{pickle}', map_location='cpu', weights_only=True).items()}}, '{file}')\""
+def pickle_error(
+  pickle: pathlib.Path, what: str, command: str = '', file: str = SINGLE
+) -> UserError:
+  """Returns the error for weights only as pickle; by default `command` writes `file`."""
+  folder = pickle.parent
+  if not command:
+    command = (
+      'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in'
+      f" torch.load('{pickle}', map_location='cpu', weights_only=True).items()}},"
+      f" '{folder / file}')\""
+    )
+  return UserError(
+    f'{folder} has its {what} only as pickle ({pickle.name}), which is refused:'
+    f' convert by {command}'
   )
 
 

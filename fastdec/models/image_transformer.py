@@ -173,11 +173,6 @@ class Network(Stacks):
     x += jnp.pad(jnp.concatenate(signal, axis=-1), ((0, 0), (0, 0), (before, 0))).astype(c.dtype)
     return self.drop(x, train)
 
-  def forecast_at(
-    self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
-  ) -> Array:
-    return self.forecast(around, places, pixels)[0]
-
   def embed_forecast(
     self, around: Int[Array, 'b n a'], places: Int[Array, '#b n'], pixels: Int[Array, 'b s']
   ) -> Float[Array, 'b n d']:
@@ -350,7 +345,8 @@ class ImageTransformer(LinenModel):
       params = {**params, 'forecast': {**params['forecast'], 'weights': weights}}
     index = jnp.asarray(self.config.surroundings.index)[places].clip(0)
     around = jnp.take_along_axis(written[:, None], index, axis=2)
-    return self._call(params, around, places, memory.pixels, method='forecast_at')
+    args = (around, places, memory.pixels)
+    return self._call(params, *args, method=lambda network, *args: network.forecast(*args)[0])
 
   def fit_forecast(
     self, pictures: UInt8[np.ndarray, 'n s s 3'], images: UInt8[np.ndarray, 'n h h 3']

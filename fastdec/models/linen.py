@@ -33,7 +33,7 @@ class LinenModel:
   suppressed_ids = setting('suppressed_ids')
   max_positions = setting('max_positions')
 
-  def _call(self, params: Params, *args: Any, method: str, **kwargs: Any) -> Any:
+  def _call(self, params: Params, *args: Any, method: Any, **kwargs: Any) -> Any:
     return self.network(self.config).apply({'params': params}, *args, method=method, **kwargs)
 
   def apply(
