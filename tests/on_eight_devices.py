@@ -77,6 +77,11 @@ def translated(kind, params, head_params):
     return fd.score(MODEL, params, SOURCES, SOURCES).total
   if kind == 'data set':
     return decode_all(MODEL, params, list(SOURCES), fd.Greedy(), 10, rows=8).tokens
+  if kind == 'trace':  # of any number of rows, with the calls of its replay
+    lookup = fd.PromptLookup(ngram=1, k=3)
+    trace = fd.trace(MODEL, params, list(SOURCES[:3]), lookup, 10)
+    calls = fd.replay(trace, lookup, MODEL, params).calls
+    return np.concatenate([*trace.texts, trace.call_ends, calls])
   strategies = {
     'greedy': fd.Greedy(), 'blockwise': fd.Blockwise((HEADS3, head_params)), 'beam': fd.Beam(2),
     'sample': fd.Sample()
@@ -166,7 +171,7 @@ def packing(params):
 
 
 def rest(params, head_params):
-  kinds = ['beam', 'blockwise', 'sample', 'score', 'data set']
+  kinds = ['beam', 'blockwise', 'sample', 'score', 'data set', 'trace']
   kinds += ['grown greedy', 'grown beam', 'grown data set']
   others = [('4 x 2', kind) for kind in kinds]
   heads = finetuned_heads_task(MODEL, HEADS3, params, draw='all')

@@ -93,7 +93,7 @@ def test_what_is_on_several_devices_is_not_packed(core):
 
 @pytest.mark.slow
 def test_every_strategy_decodes_on_eight_devices_what_it_does_on_one(rest):
-  assert len(rest['decoding']) == 10 and all(rest['decoding'].values()), rest['decoding']
+  assert len(rest['decoding']) == 11 and all(rest['decoding'].values()), rest['decoding']
 
 
 @pytest.mark.slow

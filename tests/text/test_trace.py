@@ -97,7 +97,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize('name', SETTINGS)
-@pytest.mark.wide('ends within texts', 'a number for each row', 'a constraint that drafts')
+@pytest.mark.wide('ends within texts', 'a number for each row')
 def test_a_trace_has_the_calls_of_the_decode_and_replays_them(name, tmp_path):
   """By its own strategy, whatever else decided the texts. Prompts have different lengths."""
   model, params = test_deep.target()
@@ -157,6 +157,7 @@ def test_a_replay_that_differs_from_its_trace_says_so(recorded):
 
 
 @pytest.mark.parametrize('name', ['eagle, a growing tree', 'union'])
+@pytest.mark.wide('eagle*')
 def test_a_file_replays_as_a_different_strategy_decodes(recorded, tmp_path, name):
   recorded.save(tmp_path / 'trace')
   model, params = test_deep.target()

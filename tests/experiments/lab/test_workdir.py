@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 
 import pytest
 
@@ -131,20 +130,23 @@ def test_keys_of_other_processes_come_last(work, monkeypatch):
     assert work.fill(keys_of(3), figures) == [] and not work.is_complete
 
 
-def slowly(key):
-  time.sleep(0.05)
-  return {'process': os.getpid()}
+def fill_together(root, barrier):
+  """Fills ten rows; the first one of each process ends when the other process has begun one too."""
+  begun = []
 
+  def figures(key):
+    if not begun:
+      begun.append(key)
+      barrier.wait()
+    return {'process': os.getpid()}
 
-def fill_slowly(root, barrier):
-  barrier.wait()
-  assert len(Workdir(root).fill(keys_of(*range(10)), slowly)) == 10
+  assert len(Workdir(root).fill(keys_of(*range(10)), figures)) == 10
 
 
 def test_processes_on_one_workdir_share_the_rows(tmp_path):
   spawn = multiprocessing.get_context('spawn')
   args = tmp_path, spawn.Barrier(2)
-  processes = [spawn.Process(target=fill_slowly, args=args) for _ in range(2)]
+  processes = [spawn.Process(target=fill_together, args=args) for _ in range(2)]
   for process in processes:
     process.start()
   for process in processes:
