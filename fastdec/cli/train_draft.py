@@ -14,6 +14,8 @@ learns to guess that; --as-is takes the lines themselves, for a model that conti
   dflash   as block, in the arrangement of DFlash, which guesses among all words; likewise
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
+A text has at most 64 tokens, an answer in a chat 256 (--max-len).
+
 All but heads learn the model's law at every place of a text, over the --words most frequent words
 of all texts; with --loss=ce they learn only the token that the model wrote. The model runs once:
 its states are kept in OUT.training, where the disk has twice the room.
@@ -59,6 +61,7 @@ from fastdec.cli.own_text import OwnText, save_texts
 from fastdec.cli.prompts import Prompt, Question, hash_prompts, read_by_category, read_texts
 from fastdec.cli.show import columns
 from fastdec.decoding.description import label, usual_for
+from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
@@ -134,6 +137,7 @@ FEW = 200  # steps: fewer teach a draft little
 LEAST = 1.05  # tokens a call of a draft that may be worth using
 HELD_OUT = 20  # one of 20 texts is held out
 MOST = 64  # tokens of each
+ANSWER = 256  # tokens of an answer in a chat, at most
 DEEP = 8  # layers of a model from which a draft reads three
 WRITTEN = 32  # texts written at once
 PART = 64  # texts between two points to resume from
@@ -176,6 +180,13 @@ def main(words: Sequence[str]) -> None:
     prompts = read_by_category(pathlib.Path(args.prompts))
   if len({read_content(prompt) for _, prompt in prompts}) < 2:
     raise UserError(f'{args.prompts} has 1 prompt, which is held out: give more to train on')
+
+  if args.max_len is None:
+    is_chat = args.chat or args.system is not None
+    if is_chat or any(type(prompt) is not str for _, prompt in prompts):
+      args.max_len = ANSWER
+    else:
+      args.max_len = DEFAULT_MAX_LEN
 
   # Refuse another training, and what may not be replaced, before any work.
   out = place(args.out)
@@ -264,6 +275,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   )
   parser.add_argument('--no-tune', action='store_true', help='ends without fastdec tune')
   opening.add_length(parser)
+  parser.set_defaults(max_len=None)
   opening.add_no_cache(parser)
   return parser.read(words)
 
