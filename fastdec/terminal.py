@@ -36,7 +36,10 @@ def run_command(work: Callable[[], object], interrupted: str) -> int:
     work: raises UserError for a mistake of the user, which is printed on stderr.
     interrupted: the sentence that Ctrl-C prints.
   """
-  _escape_streams()
+  # Escape the characters that a stream's encoding lacks; `check_text` refuses those in stdin.
+  for stream in (sys.stdin, sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):  # None: closed, as by >&-
+      stream.reconfigure(errors='surrogateescape' if stream is sys.stdin else 'backslashreplace')
   try:
     with warnings.catch_warnings(), extras.explained(), _device_explained():
       _show_notes()
@@ -97,14 +100,6 @@ def print_line(text: str, colour: int) -> None:
   if sys.stderr.isatty():
     line = f'\x1b[{colour}m{line}\x1b[0m'
   print(line, file=sys.stderr)
-
-
-def _escape_streams() -> None:
-  """Makes streams escape the characters that their encoding lacks; `check_text` refuses those in
-  stdin."""
-  for stream in (sys.stdin, sys.stdout, sys.stderr):
-    if isinstance(stream, io.TextIOWrapper):  # None: closed, as by >&-
-      stream.reconfigure(errors='surrogateescape' if stream is sys.stdin else 'backslashreplace')
 
 
 def _drop_output() -> None:

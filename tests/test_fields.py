@@ -61,7 +61,8 @@ for _ in range(10**5):
     (
       'ends',
       '2',
-      "ends='2' is not possible: give a whole number from 0 to 2147483647 or a list or None",
+      "ends='2' is not possible: give a whole number from 0 to 2147483647 or a list, each a whole"
+      ' number from 0 to 2147483647 or None',
     ),
     ('ends', [2, '3'], r"ends\[1\]='3'"),
     ('ends', DEEP, r'ends\[0\]=a value that is nested too deep'),

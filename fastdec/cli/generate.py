@@ -94,7 +94,8 @@ def main(words: Sequence[str]) -> None:
   parser.add_argument('--pool', help='file of n-grams to guess too, written by fastdec pool')
   opening.add_sampling(parser)
   opening.add_processors(parser)
-  opening.add_constraint(parser)
+  parser.add_argument('--regex', help='regular expression that an output must match as a whole')
+  parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
   opening.add_stop(parser)
   opening.add_length(parser)
   parser.add_argument(

@@ -236,12 +236,6 @@ def add_processors(parser: Parser) -> None:
     parser.add_argument(f'--{name.replace("_", "-")}', type=kind, help=meaning)
 
 
-def add_constraint(parser: Parser) -> None:
-  """Adds the flags that give an output a form."""
-  parser.add_argument('--regex', help='regular expression that an output must match as a whole')
-  parser.add_argument('--json-schema', help='file of a JSON schema that an output must meet')
-
-
 def pick_flags(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
   """Returns those of these flags that are set. A command need not have all of them."""
   values = {}

@@ -132,7 +132,7 @@ def model_folder(path: PathLike) -> pathlib.Path:
     UserError: the folder does not exist.
   """
   folder = find_folder(path)
-  if is_gguf(folder):
+  if folder.suffix == GGUF and folder.is_file():
     return folder
   if (folder / 'model' / 'config.json').is_file():
     return folder / 'model'
@@ -152,11 +152,6 @@ def model_folder(path: PathLike) -> pathlib.Path:
     f'{folder} is not {kind}: give a model folder, a {GGUF} file, or the workdir of a finished'
     ' training run'
   )
-
-
-def is_gguf(path: pathlib.Path) -> bool:
-  """True for a file whose name ends as those of GGUF files."""
-  return path.suffix == GGUF and path.is_file()
 
 
 def gguf_files(path: pathlib.Path) -> list[pathlib.Path]:

@@ -16,6 +16,7 @@ MOST_STATES = 8192  # including the states of the last character
 END = 256  # the number of the end, after the numbers of the bytes
 FIRST, LAST = '\U0010fffe', '\U0010ffff'  # surround each text; no text has them
 CLASS = r'\[(?!\^)\]?(?:\\.|[^\]\\])*\]'
+WIDE_PARTS = {'.', '[^', r'\D', r'\W', r'\S', r'\P', r'\p'}  # may match any character
 WIDE = re.compile(rf'{CLASS}|\[\^(?!{FIRST})|\\.|\.', re.DOTALL)
 
 
@@ -28,7 +29,9 @@ def answer(pattern: str) -> dict[str, object]:
   text prevents that. Expressions that may match the first character themselves do without it.
   """
   library: Any = importlib.import_module('outlines_core')  # of the extra 'constraint'
-  before = '' if _is_wide(pattern) else FIRST
+  before = FIRST
+  if not WIDE_PARTS.isdisjoint(WIDE.findall(pattern)):
+    before = ''  # the expression may match FIRST; a wrong answer only costs time
   try:
     words = {bytes([byte]): [byte] for byte in range(END)}
     index = library.Index(f'{before}(?:{pattern}){LAST}', library.Vocabulary(END, words))
@@ -52,12 +55,6 @@ def answer(pattern: str) -> dict[str, object]:
     if last in ends:
       matches.append(state)
   return {'states': [first, *sorted(others - {first})], 'matches': matches, 'steps': steps}
-
-
-def _is_wide(pattern: str) -> bool:
-  """True if an expression may match FIRST; a wrong answer only costs time."""
-  wide = {'.', '[^', r'\D', r'\W', r'\S', r'\P', r'\p'}
-  return not wide.isdisjoint(WIDE.findall(pattern))
 
 
 def main() -> None:

@@ -53,7 +53,13 @@ class Reader:
   def _final_text(self) -> str:
     """Returns the text that no further token changes."""
     count = len(self._ids)
-    while count and self._is_open(self._ids[count - 1]):
+    has_pieces = callable(getattr(self._tokenizer, 'pieces', None))  # a user's own may have none
+    while has_pieces and count:
+      # A token of one byte waits, and so does one without text, which does not end earlier bytes.
+      token = self._ids[count - 1]
+      is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
+      if not is_byte and self._tokenizer.decode([token]):
+        break
       count -= 1
     text = self._whole
     if count < len(self._ids):
@@ -62,13 +68,6 @@ class Reader:
     if getattr(self._tokenizer, 'cleans', False):
       text = UNCLEAR.sub('', text)
     return text
-
-  def _is_open(self, token: int) -> bool:
-    """True for a token of one byte, and for one without text, which does not end earlier bytes."""
-    if not callable(getattr(self._tokenizer, 'pieces', None)):  # a user's own may have none
-      return False
-    is_byte = BYTE.fullmatch(self._tokenizer.pieces([token])[0]) is not None
-    return is_byte or not self._tokenizer.decode([token])
 
   def _show(self, text: str) -> str:
     """Returns the part of the text so far that was not returned before."""

@@ -52,7 +52,7 @@ class Lines:
       UserError: it is missing, or damaged.
     """
     try:
-      for line in self._member() if self.member else self._file():
+      for line in self._content():
         if not (self.member or self.path).endswith('.sgm'):
           yield line.removesuffix(b'\n').removesuffix(b'\r')
         elif segment := re.search(rb'<seg[^>]*>(.*)</seg>', line):
@@ -65,11 +65,12 @@ class Lines:
       wanted = 'the whole archive' if self.member else 'a text file, or one packed by gzip'
       raise UserError(f'cannot read {self} ({reason}): give {wanted}') from error
 
-  def _file(self) -> Iterator[bytes]:
-    with open_file(self.path) as file, unpack(file) as content:
-      yield from _lines_of(content)
-
-  def _member(self) -> Iterator[bytes]:
+  def _content(self) -> Iterator[bytes]:
+    """Reads the lines of the file, or of the member of the archive."""
+    if not self.member:
+      with open_file(self.path) as file, unpack(file) as content:
+        yield from _lines_of(content)
+      return
     with (
       open_file(self.path) as zipped,
       gzip.open(zipped) as file,
