@@ -216,6 +216,9 @@ class Trace:
       call_ends, calls = tensors.pop('call_ends', None), None
       if call_ends is not None:
         calls = {name: tensors[name] for name in CALLS}
+        lengths = {len(array) for array in calls.values()}
+        if call_ends.shape != (len(rows['texts']),) or lengths != {*call_ends[-1:].tolist()}:
+          raise ValueError('the calls do not fit the texts')
       own = {name: metadata[name] for name in METADATA if name in metadata}
       return cls(**rows, calls=calls, call_ends=call_ends, **own, file=file)
     except (KeyError, ValueError, TypeError) as error:

@@ -223,7 +223,10 @@ def test_mistakes_are_one_sentence(recorded, tmp_path):
   fails('other is not a trace: give a file of', lambda: fd.Trace.load(tmp_path / 'other'))
   recorded.save(tmp_path / 'trace')
   tensors = load_file(tmp_path / 'trace')
-  for change in ({'ends': tensors['ends'] + 1}, {'texts': tensors['texts'][None]}):
+  for change in (
+    {'ends': tensors['ends'] + 1}, {'texts': tensors['texts'][None]},
+    {'call_ends': tensors['call_ends'][:-1]}, {'emitted': tensors['emitted'][1:]},
+  ):  # fmt: skip
     save_file(tensors | change, tmp_path / 'wrong', {'format': 'fastdec-trace'})
     fails('wrong is damaged', lambda: fd.Trace.load(tmp_path / 'wrong'))
   fails('this trace names no model', lambda: fd.replay(recorded, fd.PromptLookup()))
