@@ -16,7 +16,6 @@ import dataclasses
 import difflib
 import functools
 import itertools
-import math
 import pathlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -110,6 +109,7 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
     UserError: an unknown name, no values, a value of the wrong type, or too many products.
   """
   swept: list[Swept] = []
+  lists: set[str] = set()  # settings that are swept
   for word in words:
     name, equals, text = word.partition('=')
     where = f"--sweep='{word}' is not possible"
@@ -121,7 +121,7 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
       if near := difflib.get_close_matches(name, [*paper.axes, *config.hints], 1):
         advice = f'did you mean {near[0]}?'
       raise UserError(f"{where}: there is no setting '{name}', {advice}")
-    if any(axis.setting == setting for axis in swept):
+    if setting in lists:
       raise UserError(f'{where}: {name} is swept already')
 
     hint, is_listed = config.hints[setting], isinstance(leaves_of(config)[setting], tuple)
@@ -132,10 +132,10 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
     if not values or len(set(values)) < len(values):
       raise UserError(f'{where}: give NAME=A,B, each value once')
     swept.append(Swept(name, setting, values, is_listed))
+    lists.add(setting)
   check_size(swept)
 
   # A list that multiplies the rows must have entries.
-  lists = {axis.setting for axis in swept}
   for setting in paper.axes.values():
     if setting not in lists and not leaves_of(config)[setting]:
       raise UserError(f'config.{setting}=() is not possible: give one or more values')
@@ -144,11 +144,14 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
 
 def check_size(swept: Sequence[Swept]) -> None:
   """Raises UserError where the products are too many for one sweep."""
-  rows = math.prod(len(axis.values) for axis in swept)
+  rows, counts = 1, []
+  for axis in swept:
+    rows *= len(axis.values)
+    counts.append(f'{len(axis.values):,} of {axis.name}')
   if rows > MOST:
-    counts = ' x '.join(f'{len(axis.values):,} of {axis.name}' for axis in swept)
     raise UserError(
-      f'--sweep has {rows:,} products ({counts}), and {MOST:,} are the most: give fewer values'
+      f'--sweep has {rows:,} products ({" x ".join(counts)}), and {MOST:,} are the most: give fewer'
+      ' values'
     )
 
 
@@ -219,24 +222,26 @@ class Sweep:
     if not self.rows:
       console.print('No row is measured yet')
       return
-    swept = [axis.name for axis in self.swept]
-    draw = functools.partial(_draw, self.rows, swept, self._names, self.paper.figures[0])
+    draw = functools.partial(_draw, self.rows, self.swept, self._names, self.paper.figures[0])
     report.write(self.path, console, [self._table(self.rows)], draw)
 
   def _select(self, point: Point, rows: Sequence[Row]) -> list[Row]:
     """The rows whose lists have the values that are swept, with the settings of their point."""
-    lists = [axis for axis in self.swept if axis.is_listed]
-    wanted = []
-    for row in rows:
-      if all(row.get(axis.name, axis.values[0]) in axis.values for axis in lists):
-        wanted.append({**row, **point})
-    return wanted
+    wanted = list(rows)
+    for axis in self.swept:
+      if axis.is_listed:
+        first = axis.values[0]  # a row without the field is of every value
+        wanted = [row for row in wanted if row.get(axis.name, first) in axis.values]
+    return [{**row, **point} for row in wanted]
 
   @property
   def _names(self) -> list[str]:
     """Fields that name a row."""
-    settings = [axis.setting for axis in self.swept if not axis.is_listed]
-    return [*self.paper.names, *self.paper.axes, *settings]
+    names = [*self.paper.names, *self.paper.axes]
+    for axis in self.swept:
+      if not axis.is_listed:
+        names.append(axis.setting)
+    return names
 
   def _table(self, rows: Sequence[Row]) -> report.Drawn:
     columns = []
@@ -250,7 +255,7 @@ class Sweep:
 
 def _draw(
   rows: Sequence[Row],
-  swept: Sequence[str],
+  swept: Sequence[Swept],
   names: Sequence[str],
   figure: tuple[str, str, str],
   path: pathlib.Path,
@@ -263,9 +268,9 @@ def _draw(
 
   # The first swept name with only numbers runs across; without one, the rows are simply counted.
   across = 'row'
-  for name in reversed(swept):
-    if all(type(row.get(name)) in (int, float) for row in measured):
-      across = name
+  for axis in reversed(swept):
+    if {type(row.get(axis.name)) for row in measured} <= {int, float}:
+      across = axis.name
 
   # Rows that differ in no other name are one curve.
   curves: dict[str, list[tuple[float, float]]] = {}
@@ -273,8 +278,11 @@ def _draw(
     x, label = float(i), ''
     if across != 'row':
       x = float(row[across])
-      others = [name for name in names if name != across and row.get(name) is not None]
-      label = ', '.join(f'{name} {row[name]}' for name in others)
+      others = []
+      for name in names:
+        if name != across and row.get(name) is not None:
+          others.append(f'{name} {row[name]}')
+      label = ', '.join(others)
     curves.setdefault(label, []).append((x, float(row[field])))
 
   picture, (panel,) = drawing.panels(1)

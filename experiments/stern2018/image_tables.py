@@ -1,10 +1,10 @@
 """Table 2 of Stern et al. 2018, super-resolution, from rows: our figures with the paper's, likeness
 to the originals, distances, heads, and pictures."""
 
-import collections
+import itertools
 import pathlib
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,10 +87,13 @@ QUALITY_NOTE = (
 
 def bicubic_note(rows: Iterable[Row]) -> list[str]:
   """Returns a note with the PSNR of a bicubic enlargement of the same images, if rows have it."""
-  figures = {row['bicubic_psnr'] for row in rows if row.get('bicubic_psnr') is not None}
+  figures = set()
+  for row in rows:
+    if row.get('bicubic_psnr') is not None:
+      figures.add(row['bicubic_psnr'])
   if not figures:
     return []
-  return [f"A bicubic enlargement's PSNR: {' or '.join(f'{x:.2f}' for x in sorted(figures))}."]
+  return [f"A bicubic enlargement's PSNR: {' or '.join(map('{:.2f}'.format, sorted(figures)))}."]
 
 
 # --- tables
@@ -108,12 +111,11 @@ def table2(rows: Iterable[Row]) -> Drawn:
   return table.of(sorted({k for k, _, _ in cells}), cells=cells.values())
 
 
-def name_columns(keys: Iterable[Key]) -> dict[tuple[str, str], str]:
+def name_columns(keys: Collection[Key]) -> dict[tuple[str, str], str]:
   """Returns the names of the paper's columns, then of those of our forecasts that were run."""
-  run = {key[1:] for key in keys}
   names = dict(COLUMNS)
   for column, name in FORECASTS.items():
-    if column in run:
+    if any(key[1:] == column for key in keys):
       names[column] = name
   return names
 
@@ -182,7 +184,9 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
   for axes, points in ((left, ours), (right, theirs)):
-    last = {key[1:]: point for key, point in sorted(points.items())}
+    last: dict[Any, tuple[float, float]] = {}
+    for key, point in sorted(points.items()):
+      last[key[1:]] = point
     for (regime, _), point in last.items():
       drawing.name_point(axes, f'{point[1]:.2f}', point, COLOURS[regime])
   drawing.save(figure, path)
@@ -194,9 +198,12 @@ def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
   A line is a regime and k. It shows those with other distances than Table 2 has, or all if
   there are none.
   """
-  measured = [row for row in select_finished(rows) if distance(row) is not None]
-  counts = collections.Counter((row['regime'], row['k']) for row in measured)
-  swept = [row for row in measured if counts[row['regime'], row['k']] > 2] or measured
+  lines: dict[tuple[str, int], list[Row]] = {}
+  for row in select_finished(rows):
+    if distance(row) is not None:
+      lines.setdefault((row['regime'], row['k']), []).append(row)
+  longer = [line for line in lines.values() if len(line) > 2]
+  swept = [*itertools.chain(*longer or lines.values())]
   figure, (left, right) = drawing.panels(2)
   _tau_panel(left, swept, 'mean_block_size', drawing.BLOCKS)
   _tau_panel(right, swept, 'psnr', 'PSNR against the originals (dB)')
@@ -239,7 +246,7 @@ def samples(
     root: the folder for the picture.
   """
   names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
-  models = {key: row.get('models') for key, row in by_key(rows).items()}
+  by_cell = by_key(rows)
 
   def load_images(*key: Any) -> Any:
     """The images of a row; None if a model of another content wrote the file, or none did."""
@@ -247,7 +254,8 @@ def samples(
     if not path.is_file():
       return None
     arrays = np.load(path)
-    if 'models' not in arrays or arrays['models'].tobytes().hex() != models.get(key):
+    wanted = by_cell.get(key, {}).get('models')
+    if 'models' not in arrays or arrays['models'].tobytes().hex() != wanted:
       return None
     return arrays
 

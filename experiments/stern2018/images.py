@@ -11,6 +11,7 @@ pictures are drawn from the rows there are.
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import pathlib
 import re
@@ -235,7 +236,10 @@ def list_cells(c: Table2) -> list[Cell]:
   """Returns the cells: greedy; blocks by forecast; then each regime and k. The largest k, or every
   k, is also measured at the other distances."""
   table = c.table
-  swept = tuple(f'distance-{tau}' for tau in dict.fromkeys(table.taus) if tau not in (0, TAU))
+  swept: tuple[str, ...] = ()
+  for tau in dict.fromkeys(table.taus):
+    if tau not in (0, TAU):
+      swept += (f'distance-{tau}',)
   swept_ks = (max(table.ks),)
   if table.taus_of == 'all':
     swept_ks = table.ks
@@ -244,13 +248,11 @@ def list_cells(c: Table2) -> list[Cell]:
     forecasts.append(FITTED)
 
   # A forecast has no likeliest window.
-  columns = [(regime, k, ('exact', WITHIN)) for regime in forecasts for k in table.forecast]
-  columns += [(regime, k, COLUMNS) for regime in table.regimes for k in table.ks]
   cells: list[Cell] = [(1, 'regular', ('exact',))]
-  for regime, k, rules in columns:
-    if k in swept_ks:
-      rules += swept
-    cells.append((k, regime, rules))
+  columns = (forecasts, table.forecast, ('exact', WITHIN)), (table.regimes, table.ks, COLUMNS)
+  for regimes, ks, rules in columns:
+    for regime, k in itertools.product(regimes, ks):
+      cells.append((k, regime, rules + swept if k in swept_ks else rules))
   return cells
 
 
@@ -401,7 +403,9 @@ def write_images(
   devices = choose_devices(mesh)
   if devices is not None:
     params = place(params, devices, partition_of(model, mesh.model))
-  parts = [folder / 'parts' / f'{first:06}.npy' for first in range(0, len(source), PART)]
+  parts = []
+  for first in range(0, len(source), PART):
+    parts.append(folder / 'parts' / f'{first:06}.npy')
   with Progress(len(source), 'image') as progress:
     for path, first in zip(parts, range(0, len(source), PART), strict=True):
       inputs = source[first : first + PART]
@@ -411,7 +415,7 @@ def write_images(
         with whole_file(path) as file:
           np.save(file, made)
       progress.add(len(inputs))
-  written = np.concatenate([np.load(path) for path in parts])
+  written = np.concatenate([*map(np.load, parts)])
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
   content = hashlib.sha256(source.tobytes() + written.tobytes()).hexdigest()[:16]
@@ -582,7 +586,7 @@ class Split(Task):
   ) -> dict[str, Any]:
     """Returns the strategy of each rule, in order: greedy, by a forecast, or by heads."""
     if k == 1:
-      return {rule: fd.Greedy() for rule in rules}
+      return dict.fromkeys(rules, fd.Greedy())
     if regime in UNTRAINED:
       weights = self.fitted if regime == FITTED else None
       return {rule: fd.LinearForecast(k, parse_rule(rule), weights) for rule in rules}
@@ -590,7 +594,8 @@ class Split(Task):
     return {rule: make_strategy(heads, k, rule) for rule in rules}
 
   def timed_inputs(self) -> list[tuple[Any]]:
-    return [(self.inputs[i][None],) for i in spaced(len(self.inputs), self.c.table.timed)]
+    timed = self.inputs[spaced(len(self.inputs), self.c.table.timed)]
+    return [(image[None],) for image in timed]
 
   def decode(self, target: Bound, strategy: Any) -> Decoded:
     rows = min(self.c.table.rows, len(self.inputs))
