@@ -112,8 +112,9 @@ def incremental(c: Incremental, work: Workdir) -> None:
   """The page from the top: its rows, the tables and the picture."""
   rows = work.fill(keys(c), functools.partial(figures, c), summary)
   if rows:
-    has_growth = any(row['part'] == 'growth' and row.get('error') is None for row in rows)
-    draw = functools.partial(picture, rows) if has_growth else None
+    draw = None
+    if by_batch(rows):
+      draw = functools.partial(picture, rows)
     write(work.root / 'incremental', work.console, tables(rows), draw)
 
 
@@ -163,9 +164,11 @@ def figures(c: Incremental, missing: list[Row]) -> Iterator[Row]:
 
 def summary(row: Row) -> str:
   """A row in one line."""
-  times = ', '.join(f'{way} {time:.2f} ms' for way, time in row['milliseconds'].items())
+  times = []
+  for way, time in row['milliseconds'].items():
+    times.append(f'{way} {time:.2f} ms')
   name = f'{row["part"]} of {TITLES[row["model"]]}, {row["dtype"]}, batch {row["batch"]}'
-  return f'{name}, {row["length"]} tokens: {times}'
+  return f'{name}, {row["length"]} tokens: {", ".join(times)}'
 
 
 def measure_growth(c: Incremental, key: Row) -> list[Row]:
@@ -445,13 +448,20 @@ COLOURS = {'transformer': drawing.BLUE, 'fconv': drawing.VERMILION}
 LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # marker and line
 
 
+def by_batch(rows: Sequence[Row]) -> dict[int, list[Row]]:
+  """Returns the finished rows of the growth by their batch sizes."""
+  growth: dict[int, list[Row]] = {}
+  for row in rows:
+    if row['part'] == 'growth' and row.get('error') is None:
+      growth.setdefault(row['batch'], []).append(row)
+  return growth
+
+
 def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Draws time against length, a panel a batch: a colour is a model, a line's style a way."""
-  growth = [row for row in rows if row['part'] == 'growth' and row.get('error') is None]
-  batches = sorted({row['batch'] for row in growth})
-  figure, panels = drawing.panels(len(batches))
-  for panel, batch in zip(panels, batches, strict=True):
-    at_batch = [row for row in growth if row['batch'] == batch]
+  growth = by_batch(rows)
+  figure, panels = drawing.panels(len(growth))
+  for panel, (batch, at_batch) in zip(panels, sorted(growth.items()), strict=True):
     drawing.dress(
       panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
     )

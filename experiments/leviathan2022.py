@@ -9,6 +9,7 @@ where it was stopped.
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -146,8 +147,8 @@ def plans(measure: Measure) -> list[Row]:
     for draft in DRAFTS:
       sizes = [(gamma, batch)]
       if draft not in COUNTED:
-        sizes += [(other, batch) for other in longer]
-        sizes += [(gamma, other) for other in larger]
+        sizes += itertools.product(longer, [batch])
+        sizes += itertools.product([gamma], larger)
       if draft in TRAINED:
         sizes.append(('adaptive', batch))
       for plan, rows in sizes:

@@ -125,7 +125,8 @@ def make_rows(task: Task, work: Workdir, cells: Sequence[Cell]) -> list[Row]:
       models[k, regime] = folder
     else:
       for failure in work.failures([key]):
-        failures += [{**failure, 'rule': rule} for rule in rules]
+        for rule in rules:
+          failures.append({**failure, 'rule': rule})
   return measure_rows(task, work, cells, models) + failures
 
 
