@@ -3,7 +3,6 @@
 python -m tests.on_eight_devices core   (or: rest, families, drafts)
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -175,29 +174,25 @@ def rest(params, head_params):
   kinds += ['grown greedy', 'grown beam', 'grown data set']
   others = [('4 x 2', kind) for kind in kinds]
   heads = finetuned_heads_task(MODEL, HEADS3, params, draw='all')
-  sure = base_task(
-    Transformer(
-      dataclasses.replace(MODEL.config, dropout=0, attention_dropout=0, activation_dropout=0)
-    )
-  )
+  base = base_task(MODEL)
   data, both = make_mesh(MESHES['8 x 1']), make_mesh(MESHES['4 x 2'])
   return {
     'decoding': decoding(params, head_params, [('8 x 1', 'beam'), *others]) | images(),
     'compiled': compiled(params, [('8 x 1', 'beam', fd.Beam(2))]),
     'losses': {
-      '1': losses(base_task(MODEL), None, ()), '8 x 1': losses(base_task(MODEL), data, TABLE)
+      '1': losses(base, None, ()), '8 x 1': losses(base, data, TABLE)
     },
     'losses of heads': {
       '1': losses(heads, None, ()), '4 x 2': losses(heads, both, (*TABLE, *HEADS3_TABLE))
     },
-    'losses in parts': {'1': losses(sure, None, ()), '8 x 1': losses(sure, data, TABLE, 2)},
+    'losses in parts': {'1': losses(base, None, ()), '8 x 1': losses(base, data, TABLE, 2)},
     'continuing': continuing(),
   }  # fmt: skip
 
 
 def drafts():
   """The losses of draft networks: one trained on a model that stays, at a sample of places, and one
-  with its model; and whether each, and heads with a bias, decode on 4 x 2 devices what they do on
+  with its model, each on a mesh in one part and in two; and whether each, and heads with a bias, decode on 4 x 2 devices what they do on
   one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
   same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
@@ -213,7 +208,8 @@ def drafts():
   found = {}
   for module, task in tasks.items():
     table = (*TABLE, *module.partition(2))
-    found[type(module).__name__] = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
+    of_kind = {'1': losses(task, None, ()), '4 x 2': losses(task, mesh, table)}
+    found[type(module).__name__] = of_kind | {'in parts': losses(task, mesh, table, 2)}
   biased = BlockwiseHeads(k=4, d_model=16, d_ff=16, rooted=True, markov=2, words=30)
   modules = (eagle, block, biased)
   return {
