@@ -192,8 +192,8 @@ def rest(params, head_params):
 
 def drafts():
   """The losses of draft networks: one trained on a model that stays, at a sample of places, and one
-  with its model, each on a mesh in one part and in two; and whether each, and heads with a bias, decode on 4 x 2 devices what they do on
-  one."""
+  with its model, each on a mesh in one part and in two; and whether each, and heads with a bias,
+  decode on 4 x 2 devices what they do on one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
   same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
   eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)

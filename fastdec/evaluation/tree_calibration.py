@@ -1,6 +1,7 @@
 """Calibration of prediction heads on text that their model writes: accuracy, best tree, cost."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -41,8 +42,8 @@ class _Stored:
 
   choices: tuple[tuple[Token, ...], ...]
   rates: tuple[float, ...]
-  top_1: tuple[float, ...]
-  top_5: tuple[float, ...]
+  top_1: tuple[float | None, ...]  # None, in JSON null, for a head without a token
+  top_5: tuple[float | None, ...]
   positions: int
   tokens_per_call: dict
   milliseconds: dict
@@ -74,7 +75,10 @@ class Calibration:
         tokens[int(nodes)] = value_of(float, figure, 'tokens_per_call')
       for nodes, figure in stored.milliseconds.items():
         milliseconds[int(nodes)] = value_of(float, figure, 'milliseconds')
-      tree, right = Tree(stored.choices, stored.rates), {1: stored.top_1, 5: stored.top_5}
+      right = {}
+      for top, shares in ((1, stored.top_1), (5, stored.top_5)):
+        right[top] = tuple(math.nan if share is None else share for share in shares)
+      tree = Tree(stored.choices, stored.rates)
       return cls(tree, right, stored.positions, tokens, milliseconds)
     except ValueError as error:
       reason = ' '.join(str(error).split())

@@ -2,12 +2,14 @@
 promises."""
 
 import itertools
+import math
 
 import jax
 import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.evaluation.tree_calibration import Calibration
 from fastdec.evaluation.tree_growth import (
   NEVER,
   NOTHING,
@@ -144,3 +146,10 @@ def test_decoding_accepts_what_the_ranks_promise(name, seeing):
   assert tokens_per_call(ranks, tree) == pytest.approx(
     float((ours.lengths - 1).sum() / ours.calls.sum())
   )
+
+
+def test_a_head_without_a_token_is_read_back_from_a_file(tmp_path):
+  shares = {1: (0.5, math.nan), 5: (0.75, math.nan)}
+  Calibration(Tree(((0,),), (0.5,)), shares, 3, {2: 1.5}, {}).save(tmp_path / 'tree.json')
+  read = Calibration.load(tmp_path / 'tree.json').right
+  np.testing.assert_array_equal(list(read.values()), list(shares.values()))
