@@ -161,9 +161,18 @@ def _steps(folder: Path) -> list[int]:
 
 def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> TrainState:
   """Reads the state in an undamaged checkpoint, laid out as `fresh`."""
-  wanted, read, version = {'params': fresh.params, 'rest': _rest(fresh)}, {}, ' of fastdec or Orbax'
+  # Keys must draw the same numbers as before.
+  here = there = _jax_settings(fresh.key)
   if (folder / JAX).is_file():  # earlier versions wrote none
-    _check_jax(folder, fresh.key)
+    there = read_json(folder / JAX)
+  for name, value in here.items():
+    if there.get(name) != value:
+      raise UserError(
+        f'{folder} was written with {name}={there.get(name)}, and here it is {value}: random keys'
+        f' are of another kind, so set {name}={there.get(name)} in the environment'
+      )
+
+  wanted, read, version = {'params': fresh.params, 'rest': _rest(fresh)}, {}, ' of fastdec or Orbax'
   try:
     with _arrays() as arrays:
       for part, tree in wanted.items():
@@ -190,17 +199,6 @@ def _jax_settings(key: Array) -> dict[str, Any]:
     'JAX_THREEFRY_PARTITIONABLE': jax.config.values['jax_threefry_partitionable'],
     'JAX_ENABLE_X64': jax.config.values['jax_enable_x64'],
   }
-
-
-def _check_jax(folder: Path, key: Array) -> None:
-  """Raises UserError where keys drew other numbers when a checkpoint was written."""
-  here, there = _jax_settings(key), read_json(folder / JAX)
-  for name, value in here.items():
-    if there.get(name) != value:
-      raise UserError(
-        f'{folder} was written with {name}={there.get(name)}, and here it is {value}: random keys'
-        f' are of another kind, so set {name}={there.get(name)} in the environment'
-      )
 
 
 def _read_params(folder: Path) -> Params:

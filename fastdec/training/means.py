@@ -19,9 +19,8 @@ Fields = Mapping[str, Any]  # a batch
 
 def take_part(batch: Fields, number: Int[Array, ''], parts: int) -> Fields:
   """Returns one part of a batch, which knows the whole."""
-  part: dict[str, Any] = {}
-  for name, x in batch.items():
-    part[name] = _take(jnp.asarray(x), len(x) // parts, number)
+  rows = len(batch['target']) // parts
+  part = jax.tree.map(lambda x: _take(jnp.asarray(x), rows, number), dict(batch))
   return part | {'whole': batch, 'part': number}
 
 

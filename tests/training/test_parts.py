@@ -27,8 +27,10 @@ from tests.training.fakes import VOCAB, Bigram, Matrices
 SIZES = {'vocab_size': VOCAB, 'd_model': D, 'd_ff': 12, 'heads': 2}
 WIDE = {name: dataclasses.replace(model.config, dtype='float64') for name, model in MODELS.items()}
 TRUNKS = {
-  'lm': LM(WIDE['lm']),
-  'translation': Transformer(dataclasses.replace(WIDE['translation'], attention_dropout=0.2)),
+  'lm': LM(dataclasses.replace(WIDE['lm'], layers=1)),
+  'translation': Transformer(
+    dataclasses.replace(WIDE['translation'], decoder_layers=1, attention_dropout=0.2)
+  ),
   't5': T5(T5Config(**SIZES, d_kv=4, encoder_layers=1, decoder_layers=1, dtype='float64')),
   'fconv': FConv(FConvConfig(vocab_size=VOCAB, d_embed=D, d_out=D, encoder_layers=((D, 3),),
                              decoder_layers=((D, 3),), dtype='float64')),
@@ -36,6 +38,7 @@ TRUNKS = {
     d_model=D, d_ff=12, heads=2, encoder_layers=1, decoder_layers=1, source_size=2, size=2,
     block_length=6, dtype='float64')),
 }  # fmt: skip
+FEW = {'lm': {'layers': 1}, 'translation': {}}  # the least to compile
 HEADS = BlockwiseHeads(k=4, d_model=D, d_ff=10, dropout=0.3)
 TRANSFORMED = dataclasses.replace(HEADS, first='transformed')
 MEDUSA = MedusaHeads(depth=3, d_model=D, vocab_size=VOCAB)
@@ -67,7 +70,7 @@ def text(lengths, with_source=False):
 
 def draft_on(target, kind, task, words):
   """A draft network of one of the kinds, in float64; with `words` it lacks some of the text's."""
-  layers = dataclasses.replace(LAYERS_OF[task], dtype='float64')
+  layers = dataclasses.replace(LAYERS_OF[task], dtype='float64', **FEW[task])
   module = network(kind, task, layers=layers, words=words)
   params = module.init(jax.random.key(1))
   if words:
