@@ -31,6 +31,7 @@ from fastdec.fields import quote
 PathLike = str | os.PathLike[str]
 MOST = 2**28  # bytes of a file that is read whole
 MOST_JSON = 2**26  # parsed JSON takes thirty times as much memory
+MOST_TIMES = 64  # as many bytes as its own a packed file may have, and some more
 MARK = b'\xef\xbb\xbf'  # byte order mark, which begins some UTF-8 files
 LONGEST, LONGEST_PART = 3840, 240  # bytes of a path and of a name; suffixes are added to them
 POINTER = b'version https://git-lfs.github.com/spec/'  # Git LFS leaves such a file in a plain copy
@@ -113,12 +114,13 @@ def read_unpacked(path: PathLike, most: int = MOST) -> bytes:
     size, content = _check_size(file, most), unpack(file)
     try:
       if content is not file:
-        size = most + 1  # of the unpacked data, which may be too large
+        most = min(most, MOST_TIMES * size + 2**23)  # of the unpacked data
+        size = most + 1
       data = content.read(size)
     except BROKEN as error:
       raise OSError(errno.EINVAL, f'it is cut short or damaged: {error}') from None
   if len(data) > most:
-    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes when unpacked')
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes when unpacked, so unpack it first')
   return data
 
 
@@ -339,10 +341,13 @@ def parse_json(text: str | bytes) -> Any:
   """Parses JSON. A byte order mark may precede it, and the last of repeated keys counts.
 
   Raises:
-    ValueError: it is not JSON, is nested too deep for Python's parser, or has half a character.
+    ValueError: it is not JSON, is nested too deep for Python's parser, has half a character, or has
+      so many lists and objects that they would take twenty times the memory of the text.
   """
   if isinstance(text, bytes):
     text = text.removeprefix(MARK).decode()
+  if text.count('[') + text.count('{') > len(text) // 32 + 2**19:
+    raise ValueError('it has too many lists and objects')
   try:
     value = json.loads(text)
     if SURROGATE.search(text):

@@ -6,7 +6,7 @@ A prompt is a text or the messages of a chat, as `fd.Generator` takes them.
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdec.errors import UserError
@@ -107,7 +107,7 @@ def read_prompts(path: pathlib.Path) -> list[Prompt]:
 def read_by_category(path: pathlib.Path) -> list[tuple[str, Prompt]]:
   """Reads prompts as `read_prompts`, each with its category: "category" of a record, or else the
   file's name without its endings."""
-  prompts = []
+  prompts, file_name = [], path.name.partition('.')[0]
   for name, record, prompt in _read_records(path, 'a prompt', FORMATS):
     if not isinstance(prompt, str):
       while prompt and prompt[-1]['role'] == 'assistant':
@@ -117,7 +117,7 @@ def read_by_category(path: pathlib.Path) -> list[tuple[str, Prompt]]:
     category = None
     if isinstance(record, dict):
       category = record.get('category')
-    prompts.append((str(category or path.name.partition('.')[0]), prompt))
+    prompts.append((str(category or file_name), prompt))
   return prompts
 
 
@@ -186,7 +186,9 @@ def _read_records(
     yield name, record, _read_value(record, name, formats)
 
 
-def _parse_records(text: str, path: pathlib.Path, formats: Formats) -> list[tuple[str, Any]] | None:
+def _parse_records(
+  text: str, path: pathlib.Path, formats: Formats
+) -> Iterable[tuple[str, Any]] | None:
   """Returns the records of a JSON array, or of lines of JSON, with their names; None for others.
 
   A text is JSON if the file's name says so, or if it begins as such.
@@ -216,14 +218,18 @@ def _parse_records(text: str, path: pathlib.Path, formats: Formats) -> list[tupl
       parse_json(first)
     except ValueError:
       return None
-  records = []
+  return _parse_lines(text, path, formats)
+
+
+def _parse_lines(text: str, path: pathlib.Path, formats: Formats) -> Iterator[tuple[str, Any]]:
+  """Yields the records of lines of JSON with their names; only one at a time is in memory."""
   for number, line in enumerate(_split_full_lines(text, path), 1):
     name = f'line {number} of {path}'
     try:
-      records.append((name, parse_json(line)))
+      record = parse_json(line)
     except ValueError as error:
       raise _explain_record(name, formats, f'not JSON: {error}') from None
-  return records
+    yield name, record
 
 
 def _read_value(record: Any, name: str, formats: Formats) -> Prompt:

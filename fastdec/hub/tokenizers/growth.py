@@ -4,6 +4,7 @@ The library `tokenizers` runs its parts in this process. If it runs out of memor
 process, without an exception. So the parts are checked before the library sees them.
 """
 
+import array
 import base64
 import math
 import pathlib
@@ -21,7 +22,7 @@ from fastdec.hub.tokenizers.spelling import BYTE
 MOST = 256  # times; published files reach about 200, by SentencePiece's table of characters
 MOST_AROUND = 2**16  # special ids that a template puts around a text
 MOST_CUTS = 64  # of a piece, for each of its letters, on average
-MOST_JOINS = 4  # pairs that make a piece, on average; published files have about 2
+MOST_JOINS = 3  # pairs that make a piece, on average; published files have about 2
 PARTS = ('normalizers', 'pretokenizers', 'processors', 'decoders')  # of sequences
 
 
@@ -101,17 +102,17 @@ def find_joins(pieces: Sequence[str], file: pathlib.Path) -> Int[np.ndarray, 'n 
   Raises:
     UserError: there are so many that reading them would take much longer than reading the file.
   """
-  ids, joins = {piece: i for i, piece in enumerate(pieces)}, []
+  ids, joins = {piece: i for i, piece in enumerate(pieces)}, array.array('q')
   if sum(len(piece) ** 2 for piece in ids) > MOST_CUTS * sum(map(len, ids)) + 2**20:
     raise damage(file, f'has pieces that are too long, such as {quote(max(ids, key=len))}')
   for piece, whole in ids.items():
     for cut in range(1, len(piece)):
       first = ids.get(piece[:cut])
       if first is not None and piece[cut:] in ids:
-        joins.append((first, ids[piece[cut:]], whole))
-    if len(joins) > MOST_JOINS * len(ids) + 2**16:
+        joins.extend((first, ids[piece[cut:]], whole))
+    if len(joins) > 3 * (MOST_JOINS * len(ids) + 2**16):
       raise damage(file, f'has too many pairs of pieces that make a piece, such as {quote(piece)}')
-  return np.array(joins, np.int64).reshape(-1, 3)
+  return np.array(joins).reshape(-1, 3)
 
 
 def check_vocabulary(model: Mapping[str, Any], added: Container[str], file: pathlib.Path) -> None:
