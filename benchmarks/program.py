@@ -217,9 +217,7 @@ def compile_program(
   _, prompt, _ = check_inputs(
     model, np.zeros((batch, args.prompt), np.int32), None, None, args.max_len, None
   )
-  sizes = Sizes.choose(
-    exact_widths(prompt, args.max_len), model, strategy, args.max_len, args.max_len
-  )
+  sizes = Sizes(exact_widths(prompt, args.max_len), model, strategy, args.max_len, args.max_len)
   prompt = sizes.begin(prompt)
   state = jax.eval_shape(
     lambda params, strategy: strategy.init(Bound(model, params), prompt, args.max_len, None),

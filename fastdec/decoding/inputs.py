@@ -4,7 +4,6 @@ The sizes that they are padded to are chosen later (`sizes`)."""
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,24 +30,20 @@ def check_inputs(
   """Returns max_len, the prompt and one key a row; see `decode` for the arguments and errors.
 
   If rows have their own max_len, the largest is returned."""
-  limit = check_limit(model, max_len)
+  if max_len is None:
+    max_len = model.fixed_length or DEFAULT_MAX_LEN
+  allowed = 'at least 1, a whole number of tokens that a row may emit'
+  if np.ndim(max_len) != 1 or not np.size(max_len):
+    limit = np.asarray(size('max_len', max_len, 1, allowed, MOST_TOKENS))
+  else:
+    limit = np.array([size('max_len', one, 1, allowed, MOST_TOKENS) for one in max_len])
   prompt = make_prompt(model, inputs, lengths, prefix)
-  rows = prompt.tokens.shape[0]
+  rows = len(prompt.tokens)
   check_one_per_row('max_len', limit, rows)
   prompt = dataclasses.replace(prompt, limit=np.full(rows, limit, np.int32))
   check_prompt_positions(model, prompt, int(limit.max()))
   keys = None if key is None else make_row_keys(key, rows)
   return int(limit.max()), prompt, keys
-
-
-def check_limit(model: Model, max_len: Any) -> Int[np.ndarray, '*r']:
-  """Returns the most tokens that all rows, or each row, may emit."""
-  if max_len is None:
-    max_len = model.fixed_length or DEFAULT_MAX_LEN
-  allowed = 'at least 1, a whole number of tokens that a row may emit'
-  if np.ndim(max_len) != 1 or not np.size(max_len):
-    return np.asarray(size('max_len', max_len, 1, allowed, MOST_TOKENS))
-  return np.array([size('max_len', one, 1, allowed, MOST_TOKENS) for one in max_len])
 
 
 def make_prompt(model: Model, inputs: Any, lengths: Any, prefix: Any) -> Prompt:
@@ -130,10 +125,10 @@ def pad_ids(
   return ids.astype(np.int32, copy=False), lengths
 
 
-def drop_left_pads(
-  model: Model, name: str, i: int, row: Int[np.ndarray, ' t']
-) -> Int[np.ndarray, ' t']:
-  """Returns a source, prompt or prefix without the pads before it, as other tools write them.
+def _move_left_pads(
+  model: Model, name: str, ids: Int[np.ndarray, 'b t'], lengths: Int[np.ndarray, ' b'] | None
+) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
+  """Moves rows that are padded on the left, as other tools write them; returns ids and lengths.
 
   A pad may begin a text if the model also uses it as an end or a start, or if its start is unknown.
   Then one pad is text.
@@ -141,17 +136,24 @@ def drop_left_pads(
   Raises:
     UserError: several may be text or padding.
   """
-  if not row.size or row[0] != model.pad_id:
-    return row
-  leading = int((row != model.pad_id).argmax())  # 0: there are only pads
-  if not _pad_may_begin(model, name):
-    return row[leading:]
-  if leading > 1:
-    raise UserError(
-      f'{name} {i} begins with {leading} pad ids ({model.pad_id}), which may be text here: give'
-      ' lists without padding, or pad on the right'
-    )
-  return row
+  if not ids.size or not (ids[:, 0] == model.pad_id).any():
+    return ids, lengths
+  own = np.full(len(ids), ids.shape[1]) if lengths is None else lengths
+  is_text = (ids != model.pad_id) & (np.arange(ids.shape[1])[None] < own[:, None])
+  leading = is_text.argmax(1)  # 0 in rows of only pads
+  if _pad_may_begin(model, name):
+    if leading.max() > 1:
+      i = int((leading > 1).argmax())
+      raise UserError(
+        f'{name} {i} begins with {leading[i]} pad ids ({model.pad_id}), which may be text here:'
+        ' give lists without padding, or pad on the right'
+      )
+    return ids, lengths
+  if not leading.any():
+    return ids, lengths
+  rows = [row[first:end] for row, first, end in zip(ids, leading, own, strict=True)]
+  words = source_words(model) if name == 'source' else model.vocab_size
+  return pad_ids(name, rows, words, model.pad_id)
 
 
 def _pad_may_begin(model: Model, name: str) -> bool:
@@ -159,23 +161,6 @@ def _pad_may_begin(model: Model, name: str) -> bool:
   bos_id = getattr(model, 'bos_id', model.pad_id)
   first = {'source': None, 'prompt': bos_id, 'prefix': model.start_id}[name]
   return model.pad_id in (*model.eos_ids, first)
-
-
-def _move_left_pads(
-  model: Model, name: str, ids: Int[np.ndarray, 'b t'], lengths: Int[np.ndarray, ' b'] | None
-) -> tuple[Int[np.ndarray, 'b t'], Int[np.ndarray, ' b'] | None]:
-  """Moves rows that are padded on the left; returns the ids and the rows' lengths."""
-  if not ids.size or not (ids[:, 0] == model.pad_id).any():
-    return ids, lengths
-  own = np.full(len(ids), ids.shape[1]) if lengths is None else lengths
-  rows, is_moved = [], False
-  for i, (row, n) in enumerate(zip(ids, own, strict=True)):
-    rows.append(drop_left_pads(model, name, i, row[:n]))
-    is_moved |= len(rows[i]) < n
-  if not is_moved:
-    return ids, lengths
-  words = source_words(model) if name == 'source' else model.vocab_size
-  return pad_ids(name, rows, words, model.pad_id)
 
 
 def _check_pads(model: Model, ids: Int[np.ndarray, 'b t'], lengths: Any) -> None:
@@ -202,18 +187,13 @@ def _mark_padding(model: Model, inputs: Int[np.ndarray, 'b s']) -> Int[np.ndarra
   return np.where(places <= last, inputs, NO_TOKEN)
 
 
-def split_rows(name: str, values: Any, words: int) -> list[Int[np.ndarray, ' _']]:
-  """Returns rows of ids, unpadded. Errors are those of `pad_ids`."""
-  if not isinstance(values, list | tuple):
-    values = np.atleast_1d(read_numbers(name, values, IDS))
-  rows = []
-  for row in values:
-    rows.append(read_numbers(name, row, IDS))
-    if rows[-1].ndim != 1:
-      check_ids(name, np.atleast_1d(rows[-1]), words)  # refuses it
-  if rows:
-    check_ids(name, np.concatenate(rows)[None], words)
-  return rows
+def read_rows(model: Model, prompt: Prompt) -> list[Int[np.ndarray, ' _']]:
+  """Returns the tokens of each row's source or, without one, of its prompt, unpadded."""
+  ids, lengths, inputs = prompt.tokens, prompt.length, prompt.inputs
+  if inputs is not None and inputs.ndim == 2:
+    places = np.arange(1, inputs.shape[1] + 1)[None]
+    ids, lengths = inputs, np.where(inputs == source_pad(model), 0, places).max(1)
+  return [np.asarray(row[:n]) for row, n in zip(ids, lengths.tolist(), strict=True)]
 
 
 def read_numbers(name: str, values: Any, wanted: str) -> np.ndarray:
@@ -333,31 +313,25 @@ def _threefry(key: Array) -> Array:
 
 
 def find_shared(model: Model, prompt: Prompt) -> Prompt:
-  """Finds what all rows share: the beginning of prompts (`count_shared`), or the source."""
-  tokens, inputs = prompt.tokens, prompt.inputs
+  """Finds what all rows share: the source, or the beginning of prompts.
+
+  The beginning does not contain any row's last token. Its length is rounded down to 32, 48, 64, 96,
+  128, 192, ..., or to 0."""
+  tokens, inputs, lengths = prompt.tokens, prompt.inputs, prompt.length
   if len(tokens) == 1:
     return prompt
   if inputs is not None and inputs.ndim != 2:  # pictures: the model itself checks them
     return prompt
   if inputs is not None:
     return dataclasses.replace(prompt, one_source=bool((inputs == inputs[:1]).all()))
-  rows = [row[:n] for row, n in zip(tokens, prompt.length.tolist(), strict=True)]
-  return dataclasses.replace(prompt, shared=count_shared(model, rows))
-
-
-def count_shared(model: Model, rows: Sequence[Int[np.ndarray, ' _']]) -> int:
-  """Counts the tokens that all rows begin with, without any row's last one.
-
-  The number is rounded down to 32, 48, 64, 96, 128, 192, ..., or to 0."""
-  if getattr(model, 'reads_length', True) and len({len(row) for row in rows}) > 1:
-    return 0
-  same = len(rows[0]) - 1
-  for row in rows:
-    same = min(same, len(row) - 1)
-    differs = row[:same] != rows[0][:same]
-    if differs.any():
-      same = int(differs.argmax())
+  if getattr(model, 'reads_length', True) and (lengths != lengths[0]).any():
+    return prompt
+  same = int(lengths.min()) - 1
+  differs = (tokens[:, :same] != tokens[:1, :same]).any(0)
+  if differs.any():
+    same = int(differs.argmax())
   if same < LEAST_SHARED:
-    return 0
+    return prompt
   octave = 2 ** (same.bit_length() - 1)
-  return octave * 3 // 2 if same >= octave * 3 // 2 else octave
+  shared = octave * 3 // 2 if same >= octave * 3 // 2 else octave
+  return dataclasses.replace(prompt, shared=shared)

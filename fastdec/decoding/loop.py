@@ -102,7 +102,8 @@ def init(
   allowed_logits = suppress(raw_logits, model.suppressed_ids)
   nothing_drafted, laws = Draft(last, Topology.chain(1)), law.begin(target, prompt, max_len)
   logits = law.change(target, laws, nothing_drafted, allowed_logits)
-  root = rule(_fold(keys, zeros), nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
+  first_keys = None if keys is None else jax.vmap(jax.random.fold_in)(keys, zeros)
+  root = rule(first_keys, nothing_drafted, logits, jnp.ones((b, 1), bool)).bonus
   end = model.eos_ids[0] if model.eos_ids else model.pad_id
   root = jnp.where(prompt.empty, end, root)
 
@@ -147,7 +148,10 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
     UserError: as `init`.
   """
   model, params = target
-  draft_keys, rule_keys = _split(_fold(state.keys, state.length))
+  draft_keys = rule_keys = None
+  if state.keys is not None:
+    pairs = jax.vmap(jax.random.split)(jax.vmap(jax.random.fold_in)(state.keys, state.length))
+    draft_keys, rule_keys = pairs[:, 0], pairs[:, 1]
 
   # Propose: guesses below the root.
   draft, drafter_state = drafter.propose(target, state.drafter, state.root, draft_keys)
@@ -246,14 +250,3 @@ def _cut_block(
     count=jnp.where(state.done, 0, drafts + (~is_cut).astype(jnp.int32)),
     last=jnp.where(is_cut, last, accepted.bonus),
   )
-
-
-def _fold(keys: Array | None, data: Int[Array, ' b']) -> Array | None:
-  return None if keys is None else jax.vmap(jax.random.fold_in)(keys, data)
-
-
-def _split(keys: Array | None) -> tuple[Array | None, Array | None]:
-  if keys is None:
-    return None, None
-  pairs = jax.vmap(jax.random.split)(keys)
-  return pairs[:, 0], pairs[:, 1]

@@ -18,25 +18,24 @@ once.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
-from fastdec.decoding.inputs import count_shared, make_prompt
+from fastdec.decoding.inputs import find_shared, read_rows
 from fastdec.decoding.law import LawMaker
-from fastdec.decoding.protocol import Decoded, Prompt
-from fastdec.decoding.request import Request, Settings, prepare_each
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.run import NOBODY, Run
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import BATCH, PROMPTS, Ladders, choose_widths
 from fastdec.decoding.strategy import Strategy
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import check_rows as check_divides
-from fastdec.models.api import Model, Params, source_pad
+from fastdec.models.api import Model, Params
 
 EXCHANGED = 4  # a pool's rows leave by quarters
 LEAST_POOLFULS = 8  # of a group: another width must save more than its compilation costs
@@ -138,126 +137,83 @@ def decode_list(
 ) -> Iterator[Finished]:
   """Decodes as `decode_each`, in sizes of a policy."""
   rows = count('rows', rows, 1, '1 or more')
-  request, sources = prepare_each(model, params, inputs, strategy, settings)
-  if not sources:
+  if isinstance(inputs, Sized) and not len(inputs):
     return iter(())
+  request = prepare(model, params, inputs, strategy, settings)
   unit = 1 if request.mesh is None else request.mesh.shape['data']
   check_divides(rows, unit)
 
   # Choose the sizes: programs that lists share, or the list's own.
-  module = request.target.module
-  lengths = np.array([len(source) for source in sources])
-  sizes = request.choose_sizes(ladders, int(lengths.max()))
+  lengths = np.array([len(row) for row in read_rows(model, request.prompt)])
+  sizes = request.choose_sizes(ladders)
   if sizes.ladders.joint:
-    is_long = len(sources) >= LEAST_POOLFULS * rows
-    if is_long or count_shared(module, sources) >= LONG_SHARED:
-      own = dataclasses.replace(BATCH, outputs=ladders.outputs)
-      sizes = request.choose_sizes(own, int(lengths.max()))
+    is_long = len(lengths) >= LEAST_POOLFULS * rows
+    if is_long or find_shared(request.target.module, request.prompt).shared >= LONG_SHARED:
+      sizes = request.choose_sizes(dataclasses.replace(BATCH, outputs=ladders.outputs))
 
   # A short list gets a smaller pool. Its size is a power of two, or of four, since each size needs
   # a program.
-  octaves = (len(sources) - 1).bit_length()
+  octaves = (len(lengths) - 1).bit_length()
   if sizes.ladders.joint:
     octaves = 2 * max(-(-octaves // 2), 1)
   rows = min(rows, -(-(2**octaves) // unit) * unit)
   quarter = rows
-  if sizes.ladders.joint or len(sources) > rows:
+  if sizes.ladders.joint or len(lengths) > rows:
     quarter = max(1, rows // (EXCHANGED * unit)) * unit
-  pool = _Pool(request, sizes, sources, rows - rows % quarter, quarter)
-  groups = groups_of(lengths, LEAST_POOLFULS * rows)
-  return itertools.chain.from_iterable(map(pool.decode, groups))
+
+  def decode_groups() -> Iterator[Finished]:
+    for indices in groups_of(lengths, LEAST_POOLFULS * rows):
+      width = int(lengths[indices].max())
+      run = Run(request.take(indices, width), sizes.bound(width), rows - rows % quarter)
+      yield from _decode_group(run, indices, quarter)
+
+  return decode_groups()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pool:
-  """A decoder of groups of sources, `rows` at once; `quarter` of them leave and come together."""
+def _decode_group(run: Run, indices: Int[np.ndarray, ' n'], quarter: int) -> Iterator[Finished]:
+  """Yields the sources with these indices, the rows of `run`, as they end.
 
-  request: Request
-  sizes: Any
-  sources: Sequence[np.ndarray]
-  rows: int  # a multiple of `quarter`
-  quarter: int
+  The places of the run are a multiple of `quarter`, the number of rows that come together.
+  """
+  calls, coming = 0, np.arange(len(indices))
+  places_left = len(run.owners) - len(indices)
 
-  def decode(self, group: Int[np.ndarray, ' n']) -> Iterator[Finished]:
-    """Yields the sources of a group as they end."""
-    request, model, is_joint = self.request, self.request.target.module, self.sizes.ladders.joint
-    width = max(len(self.sources[i]) for i in group)
-    sizes = self.sizes.bound(width)
-    alike = 0  # tokens that all prompts of the group begin with
-    if model.start_id is None and request.mesh is None and not is_joint:
-      alike = count_shared(model, [self.sources[i] for i in group])
-    filler = self.sources[group[0]][: alike + 1]
+  # Fillers take all places of a small pool that are left: one program runs in any case.
+  if run.sizes.ladders.joint and places_left > 0:
+    coming = np.pad(coming, (0, places_left), constant_values=NOBODY)
+  coming = np.pad(coming, (0, -len(coming) % quarter), constant_values=NOBODY)
 
-    # Fillers take all places of a small pool that are left: one program runs in any case.
-    places_left = self.rows - len(group)
-    if is_joint and places_left > 0:
-      group = np.pad(group, (0, places_left), constant_values=NOBODY)
+  # The next rows take places that were never filled, or those of finished rows, then of fillers.
+  for taken in range(0, len(coming), quarter):
+    if taken < len(run.owners):
+      places = np.arange(taken, taken + quarter)
+    else:
+      is_filler = run.owners == NOBODY
+      readiness = np.where(is_filler, 1, np.where(run.done, 0, 2))
+      places = np.argsort(readiness, kind='stable')[:quarter]
+    if (run.owners[places] != NOBODY).any():
+      yield _take_results(run, places, indices, calls)
+      calls = 0
+    run.exchange(places, coming[taken : taken + quarter])
 
-    run, calls = Run(request, sizes, self.rows), 0
-    for taken in range(0, len(group), self.quarter):
-      # The next sources come; after the last one fillers do.
-      coming = group[taken : taken + self.quarter]
-      coming = np.pad(coming, (0, self.quarter - len(coming)), constant_values=NOBODY)
-      is_last = taken + self.quarter >= len(group)
+    # The pool runs until a quarter of its sources is finished, and at the end until all are.
+    most_running = max(int((run.owners != NOBODY).sum()) - quarter, 0)
+    if taken + quarter >= len(coming):
+      most_running = 0
+    elif taken + quarter < len(run.owners):
+      most_running = len(run.owners)  # it is being filled, and does not run
+    run.advance(most_running=most_running)
+    calls += run.calls
+  yield _take_results(run, np.arange(len(run.owners)), indices, calls)
 
-      # They take places that were never filled, or those of finished rows, then of fillers.
-      if taken < self.rows:
-        places = np.arange(taken, taken + self.quarter)
-      else:
-        is_filler = run.owners == NOBODY
-        readiness = np.where(is_filler, 1, np.where(run.done, 0, 2))
-        places = np.argsort(readiness, kind='stable')[: self.quarter]
-      if (run.owners[places] != NOBODY).any():
-        yield self._take_results(run, places, calls, width, filler)
-        calls = 0
-      prompt = sizes.begin(self._make_prompt(coming, width, filler))
-      prompt = dataclasses.replace(prompt, shared=alike)
-      run.exchange(places, coming, prompt)
 
-      # The pool runs until a quarter of its sources is finished, and at the end until all are.
-      most_running = max(int((run.owners != NOBODY).sum()) - self.quarter, 0)
-      if is_last:
-        most_running = 0
-      elif taken + self.quarter < self.rows:
-        most_running = self.rows  # it is being filled, and does not run
-      run.advance(most_running=most_running)
-      calls += run.calls
-    yield self._take_results(run, np.arange(self.rows), calls, width, filler)
-
-  def _take_results(
-    self,
-    run: Run,
-    places: Int[np.ndarray, ' q'],
-    calls: int,
-    width: int,
-    filler: Int[np.ndarray, ' f'],
-  ) -> Finished:
-    """Returns the results of the rows in these places, which leave them; fillers are left out."""
-    leaving = run.owners[places]
-    decoded = jax.tree.map(lambda x: np.asarray(x)[places], run.decoded)
-    prompt = None
-    if self.request.logprobs and decoded.logprobs is None:
-      prompt = run.sizes.begin(self._make_prompt(leaving, width, filler))
-    decoded = run.finish(decoded, prompt)
-    kept = np.flatnonzero(leaving != NOBODY)
-    decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
-    return Finished(leaving[kept], decoded, calls * self.rows)
-
-  def _make_prompt(
-    self, indices: Int[np.ndarray, ' q'], width: int, filler: Int[np.ndarray, ' f']
-  ) -> Prompt:
-    """Returns the prompt of these sources as `decode` would; fillers are empty rows that end."""
-    request, model = self.request, self.request.model
-    is_filler = indices == NOBODY
-    inputs = np.full((len(indices), width), source_pad(model), np.int32)
-    lengths = np.ones(len(indices), int)
-    for row, index in enumerate(indices):
-      source = filler if index == NOBODY else self.sources[index]
-      lengths[row] = len(source)
-      inputs[row, : lengths[row]] = source
-    prompt = make_prompt(model, inputs, lengths if model.start_id is None else None, None)
-    limit = request.limit[indices.clip(0)].astype(np.int32)
-    prompt = dataclasses.replace(prompt, limit=limit, empty=prompt.empty | is_filler)
-    if self.sizes.ladders.joint:  # whose fillers take no time to read
-      prompt = dataclasses.replace(prompt, length=np.where(is_filler, 0, prompt.length))
-    return prompt
+def _take_results(
+  run: Run, places: Int[np.ndarray, ' q'], indices: Int[np.ndarray, ' n'], calls: int
+) -> Finished:
+  """Returns the results of the rows in these places, which leave them; fillers are left out."""
+  leaving = run.owners[places]
+  decoded = jax.tree.map(lambda x: np.asarray(x)[places], run.decoded)
+  decoded = run.finish(decoded, run.make_prompt(leaving))
+  kept = np.flatnonzero(leaving != NOBODY)
+  decoded = jax.tree.map(lambda x: np.asarray(x)[kept], decoded)
+  return Finished(indices[leaving[kept]], decoded, calls * len(run.owners))

@@ -1,8 +1,7 @@
 """A caller's request to decode some rows, checked and with defaults filled in.
 
-`decode` and `stream` make one by `prepare`, `decode_each` by `prepare_each`. Most mistakes in the
-arguments are raised here; those that only a strategy's `init` can see, such as a missing key, are
-raised while the program is traced.
+Most mistakes in the arguments are raised here; those that only a strategy's `init` can see, such as
+a missing key, are raised while the program is traced.
 """
 
 import dataclasses
@@ -13,25 +12,17 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
-from fastdec.decoding.inputs import (
-  check_limit,
-  check_prompt_positions,
-  drop_left_pads,
-  make_prompt,
-  make_row_keys,
-  split_rows,
-)
+from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.law import Law, LawMaker
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.score import NotesLogprobs, check_logprobs
-from fastdec.decoding.settings import check_one_per_row
 from fastdec.decoding.sizes import BATCH, Ladders, Sizes
 from fastdec.decoding.strategy import LoopStrategy, Strategy, read_strategy, select_rows
 from fastdec.errors import UserError
 from fastdec.fields import quote
 from fastdec.kernels.sharding import mesh_of
-from fastdec.models.api import Model, Params, check_model, source_words
+from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
 
 
@@ -49,13 +40,14 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Settings of a decode of n rows, checked.
+  """Rows to decode with their settings, checked.
 
   Attributes:
     model: the caller's own; it reads the inputs.
     target: the model, its parameters, and the laws that change its logits and its ends.
     strategy: how to decode.
-    limit: most tokens that each row may emit, its end included.
+    prompt: of all rows, in NumPy's arrays.
+    max_len: most tokens that any row may emit; `prompt.limit` has those of each row.
     keys: a random key for each row; None: there are none.
     logprobs: how many likeliest tokens of each place are noted; 0: nothing is noted.
     ruled_by: the settings that rule out tokens, see `Decoded`.
@@ -65,32 +57,39 @@ class Request:
   model: Model
   target: Bound
   strategy: Strategy
-  limit: Int[np.ndarray, ' n']
+  prompt: Prompt
+  max_len: int
   keys: Array | None
   logprobs: int
   ruled_by: tuple[str, ...]
   mesh: Mesh | None
 
-  @property
-  def max_len(self) -> int:
-    """Most tokens that any row may emit."""
-    return int(self.limit.max())
-
-  def take(self, rows: Int[np.ndarray, ' q']) -> 'Request':
-    """Returns the request of these rows, with their settings."""
+  def take(self, rows: Int[np.ndarray, ' q'], width: int | None = None) -> 'Request':
+    """Returns the request of these rows, their sources or prompts cut to this width."""
     laws = tuple(law.take(rows) for law in self.target.laws)
+    prompt = jax.tree.map(lambda x: x[rows], self.prompt)
+    if width is not None and prompt.inputs is None:
+      prompt = dataclasses.replace(prompt, tokens=prompt.tokens[:, :width])
+    elif width is not None and prompt.inputs.ndim == 2:
+      prompt = dataclasses.replace(prompt, inputs=prompt.inputs[:, : max(width, 1)])
     return dataclasses.replace(
-      self, target=dataclasses.replace(self.target, laws=laws),
-      strategy=select_rows(self.strategy, rows), limit=self.limit[rows],
+      self,
+      target=dataclasses.replace(self.target, laws=laws),
+      strategy=select_rows(self.strategy, rows),
+      prompt=prompt,
       keys=None if self.keys is None else self.keys[rows],
-    )  # fmt: skip
+    )
 
-  def choose_sizes(self, ladders: Ladders, longest_prompt: int) -> Sizes:
-    """Returns the sizes of programs by a policy; rows of a mesh have no joint width."""
-    if self.mesh is not None and ladders.joint:
+  def choose_sizes(self, ladders: Ladders) -> Sizes:
+    """Returns the sizes of programs by a policy, or by `BATCH` if a joint width is impossible.
+
+    It needs one device, and a prompt that the text continues: a source has a width of its own."""
+    model = self.target.module
+    has_source = model.start_id is not None or model.fixed_length is not None
+    if ladders.joint and (has_source or self.mesh is not None):
       ladders = dataclasses.replace(BATCH, outputs=ladders.outputs)
-    longest = longest_prompt + self.max_len
-    return Sizes.choose(ladders, self.target.module, self.strategy, self.max_len, longest)
+    longest = int(self.prompt.length.max()) + self.max_len
+    return Sizes(ladders, model, self.strategy, self.max_len, longest)
 
 
 def prepare(
@@ -101,77 +100,35 @@ def prepare(
   settings: Settings,
   prompt_lengths: Any = None,
   prefix: Any = None,
-) -> tuple[Request, Prompt]:
-  """Returns the request, and the prompt of its rows, whose arrays are NumPy's; see `decode`."""
-  check_model(model, params)
-  strategy = read_strategy(strategy)
-  prompt = make_prompt(model, inputs, prompt_lengths, prefix)
-  request = _check_settings(model, params, strategy, len(prompt.tokens), settings)
-  prompt = dataclasses.replace(prompt, limit=request.limit.astype(np.int32))
-  check_prompt_positions(model, prompt, request.max_len)
-  strategy.check(model, prompt, request.max_len)
-  return request, prompt
-
-
-def prepare_each(
-  model: Model, params: Params, inputs: Any, strategy: Strategy | str, settings: Settings
-) -> tuple[Request, list[Int[np.ndarray, ' _']]]:
-  """Returns the request, and the ids of each source or prompt; see `decode_each`."""
-  check_model(model, params)
-  strategy = read_strategy(strategy)
-  name = 'prompt' if model.start_id is None else 'source'
-  sources = []
-  for i, row in enumerate(split_rows('inputs', inputs, source_words(model))):
-    sources.append(drop_left_pads(model, name, i, row))
-    if name == 'prompt' and not len(sources[i]):
-      raise UserError(f'prompt {i} is empty: give at least one token')
-  request = _check_settings(model, params, strategy, len(sources), settings)
-  if not sources:
-    return request, sources
-
-  # A prompt and its output share the positions: the longest prompt and the longest text must fit.
-  # A source has positions of its own: the longest source and the longest output must fit.
-  lengths = np.array([len(source) for source in sources])
-  longest, most = int(lengths.argmax()), int(request.limit.argmax())
-  pairs = {(longest, most)}
-  if name == 'prompt':
-    longest_text = int((lengths + request.limit).argmax())
-    pairs = {(longest, longest), (longest_text, longest_text)}
-  for source, row in pairs:
-    prompt = make_prompt(model, sources[source][None], None, None)
-    prompt = dataclasses.replace(prompt, limit=request.limit[row : row + 1].astype(np.int32))
-    check_prompt_positions(model, prompt, int(request.limit[row]))
-    strategy.check(model, prompt, int(request.limit[row]))
-  return request, sources
-
-
-def _check_settings(
-  model: Model, params: Params, strategy: Strategy, rows: int, settings: Settings
 ) -> Request:
-  """Checks the settings of `rows` rows.
+  """Checks a caller's arguments (see `decode`), and returns the request.
 
   Raises:
     UserError: a setting that is out of range, has another number of rows, or is given twice.
   """
+  check_model(model, params)
+  strategy = read_strategy(strategy)
   max_len = settings.max_len
   if settings.max_new_tokens is not None:
     if max_len is not None:
       raise UserError('max_len and max_new_tokens are two names of one number: give one of them')
     max_len = settings.max_new_tokens
-  limit = check_limit(model, max_len)
-  check_one_per_row('max_len', limit, rows)
+  max_len, prompt, keys = check_inputs(model, inputs, prompt_lengths, prefix, max_len, settings.key)
+  rows = len(prompt.tokens)
   sampling = getattr(strategy, 'sampling', None)
   if isinstance(sampling, Sampling):
     sampling.check_rows(rows)
   processors, constraint = settings.processors, settings.constraint
   ended = with_ends(model, processors)
   laws = make_laws(ended, strategy, rows, processors, constraint, settings.logprobs)
+  strategy.check(model, prompt, max_len)
   return Request(
     model=model,
     target=Bound(ended, params, laws),
     strategy=strategy,
-    limit=np.full(rows, limit),
-    keys=None if settings.key is None else make_row_keys(settings.key, rows),
+    prompt=prompt,
+    max_len=max_len,
+    keys=keys,
     logprobs=int(settings.logprobs),
     ruled_by=ruled_by(strategy, constraint, processors),
     # A look at every leaf takes a noticeable part of a short text's time.

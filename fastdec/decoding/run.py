@@ -1,11 +1,11 @@
 """The driver: rows of a request while they are decoded, one text, a batch or a data set alike.
 
-    run = Run.begin(request, prompt)
-    run.advance(0)                     reads the prompts
-    run.advance(1)                     one more call for all rows that are not done
-    run.advance()                      calls until all rows are done
-    run.exchange(places, rows, ...)    other rows take some places; the next `advance` reads them
-    run.grow()                         slots for longer texts; `advance` does it when needed
+    run = Run.begin(request)
+    run.advance(0)                 reads the prompts
+    run.advance(1)                 one more call for all rows that are not done
+    run.advance()                  calls until all rows are done
+    run.exchange(places, rows)     other rows take some places; the next `advance` reads them
+    run.grow()                     slots for longer texts; `advance` does it when needed
 
 Each `advance` starts one program on the device, `make_calls`, and nothing leaves the device in it.
 """
@@ -49,10 +49,9 @@ class Limits:
   """When the program stops, besides the end of all rows: data, so one program serves all limits."""
 
   most_running: Any = 0  # stops when no more rows than these run
-  calls: Any = None  # most calls to make; None: any number, uncounted
-  room: Any = (
-    None  # int32[b]: stops when a running row has emitted its number of tokens; None: never
-  )
+  calls: Any = MOST_TOKENS  # most calls to make
+  # int32[b]: stops when a running row has emitted its number of tokens; None: never
+  room: Any = None
 
 
 @struct.pytree
@@ -61,9 +60,8 @@ class Progress:
 
   decoded: Decoded
   done: Bool[Array, ' b']
-  is_over: Bool[Array, '']  # all rows are done
   is_full: Bool[Array, '']  # a running row has filled its slots
-  calls: Int[Array, ''] | None  # made; None: not counted
+  calls: Int[Array, '']  # made
 
 
 @functools.partial(jax.jit, static_argnames='most_tokens')
@@ -100,75 +98,69 @@ def make_calls(
     new = begin(target, own, coming.prompt, coming.keys, most_tokens)
     state = new if coming.places is None else _put_rows(state, coming.places, new)
 
-  is_full, calls = jnp.array(False), None
+  is_full, calls = jnp.array(False), jnp.zeros((), jnp.int32)
   if limits is not None:
-    room, most_calls = limits.room, limits.calls
 
     def is_full_now(state: Any) -> Bool[Array, '']:
-      return (~state.done & (state.length >= room)).any()
+      if limits.room is None:
+        return jnp.array(False)
+      return (~state.done & (state.length >= limits.room)).any()
 
-    def continues(carry: tuple[Any, Array | None]) -> Bool[Array, '']:
+    def continues(carry: tuple[Any, Array]) -> Bool[Array, '']:
       state, calls = carry
-      wanted = (~state.done).sum(dtype=jnp.int32) > limits.most_running
-      if calls is not None:
-        wanted &= calls < most_calls
-      return wanted if room is None else wanted & ~is_full_now(state)
+      is_wanted = (~state.done).sum(dtype=jnp.int32) > limits.most_running
+      return is_wanted & (calls < limits.calls) & ~is_full_now(state)
 
-    def make_call(carry: tuple[Any, Array | None]) -> tuple[Any, Array | None]:
+    def make_call(carry: tuple[Any, Array]) -> tuple[Any, Array]:
       state, calls = carry
-      return strategy.step(target, state), None if calls is None else calls + 1
+      return strategy.step(target, state), calls + 1
 
-    if most_calls is not None:
-      calls = jnp.zeros((), jnp.int32)
     state, calls = while_loop(continues, make_call, (state, calls), nodes_of(strategy))
-    is_full = is_full if room is None else is_full_now(state)
-  return state, Progress(strategy.result(state), state.done, state.done.all(), is_full, calls)
+    is_full = is_full_now(state)
+  return state, Progress(strategy.result(state), state.done, is_full, calls)
 
 
 class Run:
   """Rows of a request, in the places of a state that the device holds.
 
   Attributes:
-    request: the rows with their settings.
+    request: the rows with their settings; their prompts have the first size.
     sizes: of its programs.
     owners: int[b], the row of the request in each place, or `NOBODY`.
     prompt: of the newest rows, in the size that the state has.
     state: the strategy's; each `advance` overwrites it.
-    calls: calls of the target that the last `advance` made; 0 if they were not counted.
   """
 
-  def __init__(self, request: Request, sizes: Sizes, rows: int) -> None:
-    self.request, self.sizes = request, sizes
-    self.owners = np.full(rows, NOBODY)
+  def __init__(self, request: Request, sizes: Sizes, places: int) -> None:
+    prompt = sizes.begin(request.prompt)
+    if request.mesh is None and not sizes.ladders.joint:
+      prompt = find_shared(request.target.module, prompt)
+    self.request = dataclasses.replace(request, prompt=prompt)
+    self.sizes = sizes
+    self.owners = np.full(places, NOBODY)
     self.prompt: Any = None
     self.state: Any = None
-    self.calls = 0
     self._target = request.target  # its laws have the settings of the newest rows
     self._strategy: Any = request.strategy
-    self._newest: Any = request.strategy  # with the settings of the newest rows
-    self._lengths = np.zeros(rows, np.int32)  # of the prompts in all places
+    self._lengths = np.zeros(places, np.int32)  # of the prompts in all places
     self._coming: Coming | None = None
     self._progress: Any = None
+    self._calls_before = 0  # that the last `advance` made before the state grew
     self._is_full = False
     self._exchanges = False
-    self._read = np.zeros(rows, np.int32)  # tokens that `read_new` has returned
+    self._read = np.zeros(places, np.int32)  # tokens that `read_new` has returned
 
   @classmethod
-  def begin(cls, request: Request, prompt: Prompt, ladders: Ladders = BATCH) -> 'Run':
+  def begin(cls, request: Request, ladders: Ladders = BATCH) -> 'Run':
     """Places all rows of a request; the first `advance` reads their prompts."""
-    rows = len(prompt.length)
-    run = cls(request, request.choose_sizes(ladders, int(prompt.length.max())), rows)
-    run.owners, run._lengths = np.arange(rows), np.asarray(prompt.length)
-    prompt = run.sizes.begin(prompt)
-    if request.mesh is None and not run.sizes.ladders.joint:
-      prompt = find_shared(request.target.module, prompt)
-    run.prompt, keys = place_rows((prompt, request.keys), request.mesh)
+    rows = len(request.prompt.length)
+    run = cls(request, request.choose_sizes(ladders), rows)
+    run.owners, run._lengths = np.arange(rows), np.asarray(run.request.prompt.length)
+    run.prompt, keys = place_rows((run.request.prompt, request.keys), request.mesh)
     run._coming = Coming(run.prompt, keys)
     return run
 
-  def exchange(
-    self, places: Int[np.ndarray, ' q'], rows: Int[np.ndarray, ' q'], prompt: Prompt
-  ) -> None:
+  def exchange(self, places: Int[np.ndarray, ' q'], rows: Int[np.ndarray, ' q']) -> None:
     """Lets rows of the request take the places of others; the next `advance` reads their prompts.
 
     The first exchanges fill all places, and each has the same number of rows, since every number
@@ -176,14 +168,12 @@ class Run:
 
     Args:
       places: to be taken.
-      rows: of the request; `NOBODY` for a filler, whose prompt is empty.
-      prompt: theirs, in the first size of the run.
+      rows: of the request; `NOBODY` for a filler, which is done at once.
     """
-    request, own = self.request, rows.clip(0)
+    newest, prompt = self.request.take(rows.clip(0)), self.make_prompt(rows)
+    self._target = newest.target
     self.owners[places], self._lengths[places] = rows, prompt.length
-    self._strategy = select_rows(request.strategy, self.owners.clip(0))
-    newest = request.take(own)
-    self._newest, self._target = newest.strategy, newest.target
+    self._strategy = select_rows(self.request.strategy, self.owners.clip(0))
 
     # The prompt takes the size to which the state has grown.
     if self.prompt is not None:
@@ -193,10 +183,18 @@ class Run:
         prompt, tokens=np.pad(prompt.tokens, ((0, 0), (0, more))), slots=size.slots,
         chunk=size.chunk, most=size.most,
       )  # fmt: skip
-    self.prompt, keys = place_rows((prompt, newest.keys), request.mesh)
+    self.prompt, keys = place_rows((prompt, newest.keys), self.request.mesh)
     self._coming, self._exchanges = Coming(self.prompt, keys, places), True
     if self.state is None:
       self.state = self._make_blank(self._coming)
+
+  def make_prompt(self, rows: Int[np.ndarray, ' q']) -> Prompt:
+    """Returns the prompt of these rows in the first size; those of `NOBODY` are empty."""
+    prompt = jax.tree.map(lambda x: x[rows.clip(0)], self.request.prompt)
+    is_filler = rows == NOBODY
+    least = 0 if self.sizes.ladders.joint else prompt.shared + 1
+    length = np.where(is_filler, least, prompt.length).astype(np.int32)
+    return dataclasses.replace(prompt, length=length, empty=prompt.empty | is_filler)
 
   def advance(self, calls: int | None = None, most_running: int = 0) -> None:
     """Makes calls until all rows are done; the state grows as often as a text fills its slots.
@@ -205,21 +203,17 @@ class Run:
       calls: most calls to make; 0 only reads prompts. None: any number.
       most_running: stops when no more rows than these run.
     """
-    self.calls, is_joint = 0, self.sizes.ladders.joint
-    if is_joint and calls != 0 and self._coming is not None and not self._exchanges:
+    if self.sizes.ladders.joint and calls != 0 and self._coming is not None and not self._exchanges:
       self.advance(0)  # by a program that streams and whole texts share
-    is_counted = calls is not None or self._exchanges or is_joint
+    self._calls_before = 0
     while True:
       if self._is_full:
         self.grow()
       limits = None
       if calls != 0:
-        left = MOST_TOKENS if calls is None else calls - self.calls
-        limits = Limits(
-          np.int32(most_running),
-          calls=np.int32(left) if is_counted else None,
-          room=self.sizes.count_room(self.prompt, self._lengths),
-        )
+        left = MOST_TOKENS if calls is None else calls - self._calls_before
+        room = self.sizes.count_room(self.prompt, self._lengths)
+        limits = Limits(np.int32(most_running), np.int32(left), room)
       with using(self.request.mesh):
         self.state, self._progress = make_calls(
           self._target, self._strategy, self.state, self._coming, limits,
@@ -228,11 +222,10 @@ class Run:
       self._coming = None
 
       # Nothing is fetched where nothing is left to decide: the host runs on.
-      if limits is not None and is_counted:
-        self.calls += int(self._progress.calls)
       self._is_full = self.prompt.slots is not None and bool(self._progress.is_full)
       if not self._is_full or (calls is not None and self.calls >= calls):
         return
+      self._calls_before = self.calls
 
   def grow(self) -> None:
     """Gives the state the next size. Slots after a row's length are unused, so more can follow."""
@@ -244,7 +237,8 @@ class Run:
     keys = None
     if request.keys is not None:
       keys = request.keys[: len(places)]
-    arguments = (self._target, self._newest, self.prompt, keys)
+    strategy = select_rows(self._strategy, np.arange(len(places)))
+    arguments = (self._target, strategy, self.prompt, keys)
     most_tokens = self.sizes.most_tokens(self.prompt)
     if request.mesh is None:
       # The host copies the state: this compiles nothing, and takes as long as a few calls.
@@ -263,9 +257,14 @@ class Run:
       self._coming = Coming(prompt, keys, places)
 
   @property
+  def calls(self) -> int:
+    """Calls of the target that the last `advance` made."""
+    return self._calls_before + int(self._progress.calls)
+
+  @property
   def is_over(self) -> bool:
     """True if all rows are done."""
-    return bool(self._progress.is_over)
+    return bool(self.done.all())
 
   @property
   def done(self) -> Bool[np.ndarray, ' b']:
@@ -319,8 +318,9 @@ class Run:
 
   def _make_blank(self, coming: Coming) -> Any:
     """Returns a state of zeros; the first exchanges overwrite all its rows."""
+    strategy = select_rows(self._strategy, coming.places)
     shapes = begin.eval_shape(
-      self._target, self._newest, coming.prompt, coming.keys, self.sizes.most_tokens(self.prompt)
+      self._target, strategy, coming.prompt, coming.keys, self.sizes.most_tokens(self.prompt)
     )
     times = len(self.owners) // len(coming.prompt.length)
 
@@ -342,8 +342,8 @@ def start(
   ladders: Ladders = BATCH,
 ) -> Run:
   """Checks a caller's arguments (see `decode`), and places the rows in a run."""
-  request, prompt = prepare(model, params, inputs, strategy, settings, prompt_lengths, prefix)
-  return Run.begin(request, prompt, ladders)
+  request = prepare(model, params, inputs, strategy, settings, prompt_lengths, prefix)
+  return Run.begin(request, ladders)
 
 
 def _put_rows(state: Any, places: Int[Array, ' q'], new: Any) -> Any:

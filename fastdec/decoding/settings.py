@@ -136,15 +136,6 @@ def number(name: str, value: Any, allowed: str) -> Any:
   return np.asarray(value, jnp.result_type(float))[()]
 
 
-def temperature(value: Any, allowed: str) -> Float[Array, '']:
-  """Returns a temperature above 0 as float32.
-
-  Raises:
-    UserError: it is not from 1e-6 to 1e6.
-  """
-  return real('temperature', value, COLDEST, HOTTEST, allowed)
-
-
 def is_zero(value: Any) -> bool:
   """True if a temperature is 0 and not traced: it needs another rule, so another program."""
   return not is_traced(value) and is_number(value) and bool(value == 0)

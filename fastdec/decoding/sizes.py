@@ -76,8 +76,7 @@ def choose_widths(ladder: tuple[int, ...], lengths: Int[np.ndarray, ' n']) -> In
   >>> choose_widths(PROMPTS, np.array([3, 16, 17, 40, 513])).tolist()
   [16, 16, 32, 64, 640]
   """
-  places = np.searchsorted(ladder, lengths)
-  return np.where(lengths > ladder[-1], lengths, np.append(ladder, 0)[places])
+  return np.array([choose_width(ladder, length) for length in lengths.tolist()])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,17 +120,6 @@ class Sizes:
   strategy: Strategy
   max_len: int
   longest: int
-
-  @classmethod
-  def choose(
-    cls, ladders: Ladders, model: Model, strategy: Strategy, max_len: int, longest: int
-  ) -> 'Sizes':
-    """Returns the sizes of a request by the policy, or by `BATCH` if a joint width is impossible.
-
-    A source has a width of its own, and pictures have one shape."""
-    if ladders.joint and (model.start_id is not None or model.fixed_length is not None):
-      ladders = Ladders(PROMPTS, ladders.outputs)
-    return cls(ladders, model, strategy, max_len, longest)
 
   def begin(self, prompt: Prompt) -> Prompt:
     """Pads a prompt to its first width, and gives it slots for the first tokens that follow.

@@ -96,7 +96,7 @@ class Calls:
     strategy = Drafted(drafter)
     _, prompt, _ = check_inputs(target.module, inputs, None, None, max_len, None)
     ladders = exact_widths(prompt, max_len)
-    prompt = Sizes.choose(ladders, target.module, strategy, max_len, max_len).begin(prompt)
+    prompt = Sizes(ladders, target.module, strategy, max_len, max_len).begin(prompt)
     state = begin(target, strategy, prompt, None, max_len)
     return cls(target, strategy, state, calls)
 
@@ -218,7 +218,7 @@ def decode_repeatedly(
   model = target.module
   max_len, prompt, keys = check_inputs(model, inputs, None, None, max_len, key)
   strategy.check(model, prompt, max_len)
-  sizes = Sizes.choose(BATCH, model, strategy, max_len, max_len)
+  sizes = Sizes(BATCH, model, strategy, max_len, max_len)
   prompt = dataclasses.replace(sizes.begin(prompt), slots=None)
   return _decode_repeatedly(target, strategy, prompt, keys, sizes.most_tokens(prompt), times)
 

@@ -89,14 +89,14 @@ def replay(
   settings = Settings(
     max_len=[len(text) for text in texts], processors=Following(tokens), constraint=constraint
   )  # fmt: skip
-  request, prompt = prepare(
+  request = prepare(
     model, {**params, 'known': known}, inputs, strategy, settings, prompt_lengths, prefix
   )
 
   # A text ends where it ends: a token that ends other texts may be within it.
   target = dataclasses.replace(request.target, module=Reciting(model))
-  prompt = dataclasses.replace(prompt, empty=np.zeros_like(prompt.empty))
-  run = Run.begin(dataclasses.replace(request, target=target), prompt)
+  prompt = dataclasses.replace(request.prompt, empty=np.zeros_like(request.prompt.empty))
+  run = Run.begin(dataclasses.replace(request, target=target, prompt=prompt))
   run.advance()
   return run.finish(run.decoded, run.prompt)
 

@@ -32,9 +32,9 @@ from safetensors.numpy import save_file
 
 from fastdec import folders, struct
 from fastdec.decoding.description import describe, label
-from fastdec.decoding.inputs import make_prompt
+from fastdec.decoding.inputs import read_rows
 from fastdec.decoding.protocol import Decoded, Draft, Prefill, Prompt, Step
-from fastdec.decoding.request import Settings, prepare_each
+from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.run import Run
 from fastdec.decoding.settings import Whole, count
 from fastdec.decoding.sizes import SINGLE
@@ -273,14 +273,13 @@ def trace(
   if stops and tokenizer is None:
     raise UserError('stop needs the tokenizer: give tokenizer=fd.load_tokenizer(folder)')
   settings = Settings(max_len=max_len, key=key, processors=processors, constraint=constraint)
-  request, sources = prepare_each(model, params, prompts, Watched(strategy, top), settings)
+  request = prepare(model, params, prompts, Watched(strategy, top), settings)
+  sources = read_rows(model, request.prompt)
   copies = 1 if request.mesh is None else request.mesh.shape['data']  # of a row, for all devices
 
   texts, calls, call_ends = [], [], []
   for i, source in enumerate(sources):
-    own = request.take(np.full(copies, i))
-    prompt = make_prompt(model, np.tile(source, (copies, 1)), None, None)
-    run = Run.begin(own, dataclasses.replace(prompt, limit=own.limit.astype(np.int32)), SINGLE)
+    run = Run.begin(request.take(np.full(copies, i), len(source)), SINGLE)
     reader = None
     if stops:
       context = [] if model.start_id is not None else source.tolist()

@@ -1,12 +1,12 @@
 """Batches of prompts to tune on: all have one width, so each candidate compiles one program."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import numpy as np
 
-from fastdec.decoding.inputs import make_row_keys, pad_ids, split_rows
+from fastdec.decoding.inputs import make_prompt, make_row_keys, pad_ids, read_rows
 from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.errors import UserError
 from fastdec.models.api import Model, source_pad, source_words
@@ -61,7 +61,10 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
 
 def _read_texts(model: Model, inputs: Any) -> list[np.ndarray]:
   """Returns the different texts, except the few long ones that would widen all the padding."""
-  prompts = _leave_out_repeats(split_rows('inputs', inputs, source_words(model)))
+  rows = []
+  if not isinstance(inputs, Sized) or len(inputs):
+    rows = read_rows(model, make_prompt(model, inputs, None, None))
+  prompts = _leave_out_repeats(rows)
   lengths = np.array([len(prompt) for prompt in prompts])
   if not lengths.all():
     raise UserError('a prompt is empty: give at least one token')

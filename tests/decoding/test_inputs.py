@@ -152,17 +152,17 @@ def test_other_ends_change_when_a_text_ends_and_not_how_inputs_are_read():
   ends = fd.Processors(ends=[3])
   # Two vocabularies of one tokenizer, padded differently, have an end in common.
   draft = fd.Speculative((HashLM(201), {}), 3)
-  request, _ = prepared(HashLM(200), [[4, 5]], draft, ends)
+  request = prepared(HashLM(200), [[4, 5]], draft, ends)
   assert request.target.module.eos_ids == (3,) and request.model.eos_ids == (1,)
   with pytest.raises(fd.UserError, match='the draft model has 201 tokens and the target 200'):
     prepared(HashLM(200, eos_ids=(3,)), [[4, 5]], draft, None)
 
   # A source is text up to the model's own end. The new one may be a word of it.
   for sources in ([[3], [2], [5, 2]], np.array([[3, 2], [2, 2], [5, 2]])):
-    request, prompt = prepared(SAME, sources, fd.Greedy(), ends)
-    _, plain = prepared(SAME, sources, fd.Greedy(), None)
-    np.testing.assert_array_equal(prompt.inputs, plain.inputs)
-    assert prompt.empty.tolist() == [False, True, False]
+    request = prepared(SAME, sources, fd.Greedy(), ends)
+    plain = prepared(SAME, sources, fd.Greedy(), None)
+    np.testing.assert_array_equal(request.prompt.inputs, plain.prompt.inputs)
+    assert request.prompt.empty.tolist() == [False, True, False]
     ended = request.target.module
     assert ended.source_pad_id == SAME.source_pad_id and ended.eos_ids == (3,)
   with pytest.raises(fd.UserError, match='Ensemble keeps the ends that it has: leave ends out'):

@@ -131,7 +131,7 @@ def test_no_size_of_a_cache_changes_what_its_layers_are(ladders, windows):
   config = LMConfig(**SMALL | {'layers': 3}, windows=windows, max_positions=9001)
   lengths, limits, widths = (1, 5, 250, 1000), (65, 70, 195, 900, 3500, 8000), (2, 17, 60)
   for length, max_len, nodes in itertools.product(lengths, limits, widths):
-    run = Sizes.choose(ladders, LM(config), fd.PromptLookup(k=nodes), max_len, length + max_len)
+    run = Sizes(ladders, LM(config), fd.PromptLookup(k=nodes), max_len, length + max_len)
     rows, starts = np.ones((1, length), np.int32), np.array([length], np.int32)
     prompt, kinds, slots = run.begin(Prompt(None, rows, starts, starts < 1)), set(), []
     while True:
@@ -209,7 +209,7 @@ def test_every_model_s_cache_grows(name, monkeypatch):
 
 def test_slots_are_doubled():
   prompt = Prompt(None, np.ones((1, 32), np.int32), np.array([32], np.int32), np.zeros(1, bool))
-  of_batch = lambda max_len: Sizes.choose(BATCH, HashLM(), fd.Greedy(), max_len, 32 + max_len)
+  of_batch = lambda max_len: Sizes(BATCH, HashLM(), fd.Greedy(), max_len, 32 + max_len)
   prompt, slots = of_batch(640).begin(prompt), []
   while prompt.slots is not None:
     slots.append(prompt.slots)

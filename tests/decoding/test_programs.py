@@ -325,7 +325,7 @@ def test_sources_of_ten_lengths_compile_two_programs():
 
 
 def begun(model, prompt):
-  return Sizes.choose(BATCH, model, fd.Greedy(), 8, 28).begin(prompt)
+  return Sizes(BATCH, model, fd.Greedy(), 8, 28).begin(prompt)
 
 
 def test_padding_stays_within_the_model_s_positions():
@@ -340,7 +340,7 @@ def test_pictures_keep_their_shape_and_length():
   prompt = make_prompt(IMAGES, np.zeros((2, 2, 2, 3), np.uint8), None, None)
   assert begun(IMAGES, prompt) is prompt and IMAGES.fixed_length == 48
   for max_len in (48, 17):
-    assert Sizes.choose(BATCH, IMAGES, fd.Greedy(), max_len, 1).most_tokens(prompt) == max_len
+    assert Sizes(BATCH, IMAGES, fd.Greedy(), max_len, 1).most_tokens(prompt) == max_len
 
 
 def test_widths_and_buckets():

@@ -160,7 +160,7 @@ def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ({'rows': 0}, 'rows=0 is not possible'),
   ({'rows': (1, 2)}, 'is not possible: give 1 or more'),
   ({'prompts': []}, 'tune needs inputs'),
-  ({'prompts': [[2], []]}, 'a prompt is empty'),
+  ({'prompts': [[2], []]}, 'prompt 1 is empty'),
   ({'prompts': [[99]]}, 'inputs have ids from 99 to 99'),
   ({'strategies': [fd.Beam()]}, 'Beam ranks whole outputs'),
   ({'strategies': [fd.Greedy]}, 'is not a strategy'),

@@ -44,7 +44,14 @@ class Matching:
     acceptable: Bool[Array, 'b n'],
   ) -> Accepted:
     choice = self.choose(keys, logits)
-    matching = self.matches(draft, logits, choice) & acceptable & is_possible(draft, logits)
+    matching = self.matches(draft, logits, choice) & acceptable
+
+    # The target must be able to write the token: its logit is above minus infinity. Lossless rules
+    # accept no other tokens anyway. Rules that compare p and q have no such mask, because they draw
+    # the replacement of a draft from what q leaves of p.
+    parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
+    own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
+    matching &= own > -jnp.inf
     node = find_longest(matching, draft, None if self.names_one else logits)
     return Accepted(node=node, bonus=take_node(choice, node))
 
@@ -167,18 +174,6 @@ def at_parent(x: Array, topology: Topology) -> Array:
     return x[:, topology.parents.clip(0)]
   parents = topology.parents.clip(0)
   return jnp.take_along_axis(x, parents.reshape(*parents.shape, *([1] * (x.ndim - 2))), axis=1)
-
-
-def is_possible(draft: Draft, logits: Float[Array, 'b n v']) -> Bool[Array, 'b n']:
-  """True for nodes whose tokens the target can write: their logits are above minus infinity.
-
-  The root's entry is not read. Lossless rules accept no other tokens anyway. A rule that compares p
-  and q must not use this mask: it draws the replacement of a draft from what q leaves of p, so it
-  must see every draft.
-  """
-  parents = jnp.broadcast_to(with_rows(draft.topology.parents, 2), draft.tokens.shape).clip(0)
-  own = jax.vmap(lambda row, parent, token: row[parent, token])(logits, parents, draft.tokens)
-  return own > -jnp.inf
 
 
 def find_longest(

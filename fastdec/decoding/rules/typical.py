@@ -15,7 +15,7 @@ from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise
 from fastdec.decoding.rules.matching import Matching, at_parent, find_longest
 from fastdec.decoding.sampling import argmax
-from fastdec.decoding.settings import is_zero, real, temperature
+from fastdec.decoding.settings import COLDEST, HOTTEST, is_zero, real
 from fastdec.decoding.topology import take_node
 
 
@@ -41,14 +41,15 @@ class Typical(Matching):
   temperature: Any = 1.0
 
   def __post_init__(self) -> None:
-    allowed = '1e-6 to 1e6, or 0 for exact acceptance'
-    epsilon = real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1')
-    delta = real('delta', self.delta, 0.0, 1.0, '0 to 1')
+    allowed, least = '1e-6 to 1e6, or 0 for exact acceptance', COLDEST
     if is_zero(self.temperature):
-      own_temperature = jnp.zeros((), jnp.float32)
-    else:
-      own_temperature = temperature(self.temperature, allowed)
-    struct.assign(self, epsilon=epsilon, delta=delta, temperature=own_temperature)
+      least = 0.0
+    struct.assign(
+      self,
+      epsilon=real('epsilon', self.epsilon, 0.0, 1.0, '0 to 1'),
+      delta=real('delta', self.delta, 0.0, 1.0, '0 to 1'),
+      temperature=real('temperature', self.temperature, least, HOTTEST, allowed),
+    )
 
   @property
   def promise(self) -> Promise:
