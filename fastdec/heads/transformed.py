@@ -13,38 +13,30 @@ from fastdec.kernels.sharding import Table, partition_of, prefix_regex
 from fastdec.models.api import Capacity, Params, embedding_of, source_of, source_pad
 from fastdec.models.taps import apply_with
 
-
-def _of_trunk(name: str) -> Any:
-  """Returns a property that reads `name` from the trunk."""
-  return property(lambda self: getattr(self.model, name))
+OF_TRUNK = (
+  'd_model', 'layers', 'vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id',
+  'suppressed_ids', 'max_positions', 'fixed_length',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Transformed:
   """A model whose p1 is the learned head 1 (`first='transformed'`).
 
-  Hidden states are the trunk's; logits are made from them by the head. The parameters are a dict of
-  'model' and 'heads'."""
+  Hidden states and `OF_TRUNK` are the trunk's; logits are made from the states by the head. The
+  parameters are a dict of 'model' and 'heads'."""
 
   model: Any  # the trunk
   heads: BlockwiseHeads
-
-  d_model = _of_trunk('d_model')
-  layers = _of_trunk('layers')
-  vocab_size = _of_trunk('vocab_size')
-  source_vocab_size = _of_trunk('source_vocab_size')
-  eos_ids = _of_trunk('eos_ids')
-  pad_id = _of_trunk('pad_id')
-  start_id = _of_trunk('start_id')
-  suppressed_ids = _of_trunk('suppressed_ids')
-  max_positions = _of_trunk('max_positions')
-  fixed_length = _of_trunk('fixed_length')
 
   def __post_init__(self) -> None:
     if self.heads.first != 'transformed':
       raise UserError(
         'these heads have no learned p1: decode with the model itself, not with Transformed(...)'
       )
+    for name in OF_TRUNK:
+      if hasattr(self.model, name):
+        object.__setattr__(self, name, getattr(self.model, name))
 
   @property
   def source_pad_id(self) -> int:

@@ -43,28 +43,16 @@ class Caches:
     return Caches(tuple(cache.gather(rows) for cache in self.members))
 
 
-def _shared(name: str) -> Any:
-  """Returns a property that reads `name` from the first member; all members agree on it."""
-  return property(lambda self: getattr(self.models[0], name, None))
-
-
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
   """A model (protocol: `models/api.py`) made of models of any size or kind over one vocabulary.
 
   Its parameters are a tuple of the members' parameters, its hidden state is a concatenation of
-  theirs, and its logits are the log of the members' mean probability.
+  theirs, and its logits are the log of the members' mean probability. It has the members' values of
+  `SHARED`, in which they agree.
   """
 
   models: tuple[Model, ...]
-
-  vocab_size = _shared('vocab_size')
-  source_vocab_size = _shared('source_vocab_size')
-  eos_ids = _shared('eos_ids')
-  pad_id = _shared('pad_id')
-  start_id = _shared('start_id')
-  suppressed_ids = _shared('suppressed_ids')
-  fixed_length = _shared('fixed_length')
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'models', tuple(self.models))
@@ -84,17 +72,15 @@ class Ensemble:
             f' {values[0][name]}: they must agree'
           )
 
+    for name, value in values[0].items():
+      object.__setattr__(self, name, value)
+
     for i, model in enumerate(self.models, start=1):
       if not isinstance(getattr(model, 'd_model', None), int):
         raise UserError(
           f'model {i} of the ensemble, {type(model).__name__}, has no d_model: give it the width'
           ' of the hidden states that apply returns, as a value d_model'
         )
-
-  @property
-  def source_pad_id(self) -> int:
-    """The id that pads sources, the same for all members."""
-    return source_pad(self.models[0])
 
   @property
   def widths(self) -> list[int]:

@@ -17,7 +17,7 @@ from fastdec.cache.kv import LayerKV
 from fastdec.decoding.topology import Topology
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models import api
-from fastdec.models.attention import attend, attend_locally
+from fastdec.models.attention import attend_locally
 from fastdec.models.image_start import NEIGHBOURS, start_embedding
 from fastdec.models.image_transformer import (
   PHASES,
@@ -306,14 +306,6 @@ def test_anything_but_a_small_picture_is_refused(inputs, shape):
 def test_more_tokens_than_an_image_has_are_refused():
   with pytest.raises(fd.UserError, match='48 positions'):
     fd.decode(MODEL, params(), SOURCE, fd.Greedy(), max_len=LENGTH + 1)
-
-
-def test_attention_without_a_mask_is_attention():
-  q, kv = (
-    jnp.ones((1, 2, 2, 3)),
-    LayerKV(jnp.ones((1, 2, 5, 3)), jnp.arange(30.0).reshape(1, 2, 5, 3)),
-  )
-  np.testing.assert_allclose(attend(q, kv, jnp.ones((1, 1, 5), bool))[0, 0], kv.v.mean(2)[0])
 
 
 @pytest.mark.parametrize('bias', [False, True])
