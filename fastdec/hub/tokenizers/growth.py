@@ -112,7 +112,7 @@ def find_joins(pieces: Sequence[str], file: pathlib.Path) -> Int[np.ndarray, 'n 
         joins.extend((first, ids[piece[cut:]], whole))
     if len(joins) > 3 * (MOST_JOINS * len(ids) + 2**16):
       raise damage(file, f'has too many pairs of pieces that make a piece, such as {quote(piece)}')
-  return np.array(joins).reshape(-1, 3)
+  return np.array(joins, np.int64).reshape(-1, 3)
 
 
 def check_vocabulary(model: Mapping[str, Any], added: Container[str], file: pathlib.Path) -> None:
