@@ -6,6 +6,7 @@ that makes the page, of settings and a `Workdir`. The other commands are files o
 with flags of their own.
 """
 
+import importlib
 import runpy
 import sys
 from typing import NamedTuple
@@ -101,4 +102,11 @@ def run(name: str) -> None:
   from experiments.lab import cli
 
   sys.modules['__main__'].__doc__ = f'{about}.'  # `--help` shows it
-  cli.run_paper(page, f'experiments.{module}', settings, function)
+  flags_of_paper = cli.Page(page)
+
+  def main(_: list[str]) -> None:
+    # The paper is imported once the flags are known to be right.
+    paper = importlib.import_module(f'experiments.{module}')
+    flags_of_paper.run(getattr(paper, settings), getattr(paper, function))
+
+  cli.run(main)

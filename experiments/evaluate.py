@@ -17,7 +17,6 @@ float32's. These cells are in workdir/types.jsonl.
 """
 
 import pathlib
-import sys
 
 from absl import flags
 
@@ -54,9 +53,7 @@ def main(_: list[str]) -> None:
   paper, settings = stern2018.half(config)
   work = Workdir(workdir, cli.conditions())
   paper.evaluate(to_dataclass(settings, config), work)
-  if work.failed:
-    print(f'{len(work.failed)} of the rows failed: the reasons are in {workdir}/failures')
-    sys.exit(1)
+  cli.end([work])
 
 
 if __name__ == '__main__':

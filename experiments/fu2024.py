@@ -204,8 +204,7 @@ def build_pool(bench: Bench, name: str) -> fd.NGramPool:
   """Builds the pool of n-grams of the training text, or of what the model itself writes for prompts
   of the dev set: once, because building it takes long."""
   if name == 'corpus':
-    words = bench.text.tokens('train').target
-    texts = [words[i] for i in range(len(words))]
+    texts: Any = list(bench.text.tokens('train').target)
   else:
     texts = bench.write_texts('dev')
   measure = bench.texts

@@ -246,7 +246,7 @@ def open_draft(bench: Bench, name: str, folder: pathlib.Path | None) -> Bound:
   first = target.start_id
   if first is None:
     first = target.config.bos_id
-  return Bound(ngrams, ngrams.count([words[i] for i in range(len(words))], first))
+  return Bound(ngrams, ngrams.count(list(words), first))
 
 
 @functools.cache

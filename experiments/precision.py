@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
+from experiments.lab.compare import run_batches
 from experiments.lab.config import to_dataclass
 from experiments.lab.report import Column, Drawn, Table
 from experiments.lab.rows import Row, latest
@@ -26,14 +27,12 @@ from experiments.lab.train import spaced
 from experiments.lab.workdir import Workdir
 from experiments.leviathan2022 import Speculative
 from experiments.stern2018.images import Table2
-from experiments.stern2018.text import Translation
+from experiments.stern2018.text import Sentences, Translation
 from fastdec import folders
 from fastdec.data.images.corpus import shrink
-from fastdec.data.text.packing import tokenise
-from fastdec.data.text.tokens import Ragged
+from fastdec.decoding.inputs import pad_ids
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
-from fastdec.evaluation.bleu import corpus_bleu
 
 PLAIN = 'float32'  # what the others are compared with
 TYPES = (PLAIN, 'bfloat16', 'int8', 'int8w')
@@ -88,7 +87,8 @@ def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
 
   # Score what people wrote.
   score = functools.partial(fd.score, model, params)
-  forced = in_batches(score, sample.scored, sample.before, sample.targets, sample.lengths)
+  rows = min(sample.scored, len(sample.targets))
+  forced = run_batches(score, rows, sample.before, sample.targets, sample.lengths)
   nats = float(-forced.total.sum() / forced.lengths.sum())
   if model.fixed_length is None:
     row['nll'] = nats
@@ -96,7 +96,8 @@ def figures(folder: pathlib.Path, sample: Sample, key: Row) -> Row:
     row['bits_per_dimension'] = nats / np.log(2)
 
   # Compare with what float32 writes.
-  again = in_batches(score, sample.scored, sample.inputs, plain.tokens, plain.lengths)
+  rows = min(sample.scored, len(sample.inputs))
+  again = run_batches(score, rows, sample.inputs, plain.tokens, plain.lengths)
   row['same_texts'] = float((out.tokens == plain.tokens).all(axis=1).mean())
   row['same_tokens'] = float(again.best.sum() / again.lengths.sum())
   config = getattr(model, 'model', model).config
@@ -111,27 +112,7 @@ def greedy(folder: pathlib.Path, dtype: str, sample: Sample) -> Decoded:
   def decode(inputs: np.ndarray) -> Decoded:
     return fd.decode(model, params, inputs, fd.Greedy(), max_len=sample.max_len).checked()
 
-  return in_batches(decode, sample.rows, sample.inputs)
-
-
-def in_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
-  """Calls run(*arrays) on batches of rows and joins the results. The first rows fill the last
-  batch; their second results are dropped."""
-  n = len(arrays[0])
-  rows = min(rows, n)
-  batches = np.resize(np.arange(n), (-(-n // rows), rows))
-  parts = []
-  for chosen in batches:
-    parts.append(jax.device_get(run(*(array[chosen] for array in arrays))))
-  return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
-
-
-def pad_targets(targets: Ragged) -> Int[np.ndarray, 'n t']:
-  """Targets as one array."""
-  array = np.zeros((len(targets), int(targets.lengths.max())), np.int32)
-  for i, length in enumerate(targets.lengths):
-    array[i, :length] = targets[i]
-  return array
+  return run_batches(decode, min(sample.rows, len(sample.inputs)), sample.inputs)
 
 
 # --- samples of a config
@@ -158,20 +139,14 @@ def open_sample(config: Any, folder: pathlib.Path) -> Sample:
 
 
 def _translations(c: Translation, folder: pathlib.Path) -> Sample:
-  table, text = c.table, c.data.open()
-  text.check_base(folder)
-  pairs = text.pairs(table.split)[: table.sentences or None]
-  tokens, references = tokenise(pairs, text.tokenizer), [target for _, target in pairs]
-
-  def bleu(out: Decoded) -> Row:
-    lines = [text.tokenizer.decode(row.tolist()) for row in out.tokens]
-    score = corpus_bleu(lines, references, c.data.target)
-    return {'bleu': score.score, 'bleu_signature': score.signature}
-
-  sources = padded_sources(tokens, text.model_of(c.model), f'of the {table.split} set')
-  targets = pad_targets(tokens.target), tokens.target.lengths
-  rows = table.rows
-  return Sample(table.split, sources, sources, *targets, table.max_len, rows, rows, bleu)
+  table, sentences = c.table, Sentences(c, c.table.split)
+  sentences.text.check_base(folder)
+  model, tokens = sentences.text.model_of(c.model), sentences.tokens
+  sources = padded_sources(tokens, model, f'of the {table.split} set')
+  targets, _ = pad_ids('targets', list(tokens.target), model.vocab_size, model.pad_id)
+  sizes = table.max_len, table.rows, table.rows
+  lengths = tokens.target.lengths
+  return Sample(table.split, sources, sources, targets, lengths, *sizes, sentences.bleu)
 
 
 def _pictures(c: Table2) -> Sample:
@@ -190,8 +165,9 @@ def _captions(c: Speculative, folder: pathlib.Path) -> Sample:
   prompts = prompts[spaced(len(prompts), measure.sentences)]
   tokens = text.tokens(measure.split).target
   first = np.full((len(tokens), 1), model.config.bos_id, np.int32)
-  targets = pad_targets(tokens), tokens.lengths
-  return Sample(measure.split, prompts, first, *targets, measure.max_len, CAPTIONS, CAPTIONS)
+  targets, _ = pad_ids('targets', list(tokens), model.vocab_size, model.pad_id)
+  sizes = measure.max_len, CAPTIONS, CAPTIONS
+  return Sample(measure.split, prompts, first, targets, tokens.lengths, *sizes)
 
 
 # --- the table

@@ -7,7 +7,6 @@ Give --questions, --strategy, --temperature and --batch once or more. Rows that 
 """
 
 import pathlib
-import sys
 
 from absl import flags
 
@@ -42,7 +41,7 @@ def main(_: list[str]) -> None:
   here = {'config': command(), **conditions()}
   work = Workdir(pathlib.Path(WORKDIR.value), here)
   xia2024.specbench(settings, work)
-  sys.exit(1 if work.failed else 0)
+  cli.end([work])
 
 
 if __name__ == '__main__':

@@ -81,7 +81,7 @@ def main(_: list[str]) -> None:
       workdirs.append(work)
       sweep.add(point, work.shown)
   sweep.write(workdirs[0].console)
-  PAGE.end(workdirs)
+  cli.end(workdirs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,8 +41,10 @@ def main(words: list[str]) -> None:
   small = tiles.read(source, MOST.value)
   model, params, strategy = tiles.load(pathlib.Path(WORKDIR.value), RULE.value)
   times = model.config.size // tiles.SIDE
-  output = pathlib.Path(OUTPUT.value or source.with_name(f'{source.stem}-x{times}.png'))
-  tiles.check_output(output, source)
+  name = OUTPUT.value or source.with_name(f'{source.stem}-x{times}.png')
+  output = cli.picture_path(name, '--output')
+  if output.exists() and output.samefile(source):
+    raise UserError(f'--output={output} is the picture itself: give another name')
   start = time.monotonic()
   large, summary = tiles.enlarge(small, model, params, strategy, ROWS.value)
   tiles.write(output, large)

@@ -1,8 +1,5 @@
 """Shared command-line handling of all experiments: one `--config`, a mistake is one sentence,
-Ctrl-C is one line. The command of a paper names its settings and its function:
-
-  if __name__ == '__main__':
-    cli.run_paper('lookahead', 'experiments.fu2024', 'Lookahead', 'lookahead')
+Ctrl-C is one line.
 
 Exit codes: 0 done, or the budget ended first, as the last line says ('Out of budget: ...'); 1 some
 of it failed; 2 a mistake of the user (a sentence on stderr, no traceback); 130 Ctrl-C; 141 the
@@ -14,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
-import importlib
 import re
 import runpy
 import sys
@@ -69,7 +65,8 @@ class ConfigFlag(flags.Flag):
     name, _, choices = argument.partition(':')
     path = Path(name)
     if not path.is_file():
-      raise UserError(f"the config file '{name}' does not exist: give one, such as {self.example}")
+      example = f'configs/{(*self.pages, "wmt14")[0]}.py'
+      raise UserError(f"the config file '{name}' does not exist: give one, such as {example}")
     if self.pages and path.resolve().parent == CONFIGS and path.stem not in self.pages:
       wanted = ' or '.join(f'configs/{page}.py' for page in self.pages)
       raise UserError(f'{path} is a page of another command: give {wanted}')
@@ -81,11 +78,6 @@ class ConfigFlag(flags.Flag):
       kind = type(config).__name__
       raise UserError(f'get_config of {name} must return a config, not {kind}: use config_of')
     return config if isinstance(config, Config) else locked(**config.to_dict())
-
-  @property
-  def example(self) -> str:
-    """A page that the command takes."""
-    return f'configs/{(*self.pages, "wmt14")[0]}.py'
 
   def set(self, config: Config, words: Sequence[str]) -> list[str]:
     """Sets what words of the command line give, such as --config.k=2; returns the other words.
@@ -165,18 +157,16 @@ def seconds(text: str | None) -> float | None:
     raise UserError(f'--budget{error}') from None
 
 
-def picture_path(name: str) -> Path:
-  """The path of `--out=name`, where a picture is written; raises UserError where that is
+def picture_path(name: str | Path, flag: str = '--out') -> Path:
+  """The path that a flag gives, where a picture is written; raises UserError where that is
   impossible."""
-  path = Path(name)
+  path, needs = Path(name), 'name a file in a folder that exists'
   if path.suffix.lower() != '.png':
-    raise UserError(f'--out={name} must be a PNG: give a name that ends in .png')
+    raise UserError(f'{flag}={name} must be a PNG: give a name that ends in .png')
   if path.is_dir():
-    raise UserError(f'--out={name} is a folder: name a file in a folder that exists')
+    raise UserError(f'{flag}={name} is a folder: {needs}')
   if not path.parent.is_dir():
-    raise UserError(
-      f'--out={name} needs the folder {path.parent}: name a file in a folder that exists'
-    )
+    raise UserError(f'{flag}={name} needs the folder {path.parent}: {needs}')
   return place_to_write(path)
 
 
@@ -255,7 +245,7 @@ class Page:
     """Makes the page and ends the process: by 1 if a row failed, else by 0."""
     with self.limit_time():
       work = self.make_all(to_dataclass(settings, self.config.value), make)
-    self.end([work])
+    end([work])
 
   def limit_time(self) -> contextlib.AbstractContextManager[None]:
     """Limits the time of the block to the budget."""
@@ -299,36 +289,19 @@ class Page:
       work.is_complete = False
     return work
 
-  def end(self, workdirs: Sequence[Any]) -> None:
-    """Ends the process, see `run`. The last line counts failures, or says that the budget ended."""
-    root = self.workdir.value
-    failed = sum(len(work.failed) for work in workdirs)
-    if failed:
-      print(
-        f'{failed} of the rows failed: the reasons are in {root}/failures, and the same command'
-        f' tries them again'
-      )
-      sys.exit(1)
-    if not all(work.is_complete for work in workdirs):
-      print(f'Out of budget: the same command continues in {root}')
 
-
-def run_paper(page: str, module: str, settings: str, function: str) -> None:
-  """The command of a paper, which needs no words but its flags.
-
-  Args:
-    page: the name of its file in configs/.
-    module: where the next two are; it is imported once the flags are known to be right.
-    settings: the name of the dataclass of its config.
-    function: the name of the function that makes the page, of settings and a `Workdir`.
-  """
-  flags_of_paper = Page(page)
-
-  def main(_: list[str]) -> None:
-    paper = importlib.import_module(module)
-    flags_of_paper.run(getattr(paper, settings), getattr(paper, function))
-
-  run(main)
+def end(workdirs: Sequence[Any]) -> None:
+  """Ends the process, by 1 if a row failed. The last line counts failures, or says that the budget
+  ended."""
+  failed, root = sum(len(work.failed) for work in workdirs), workdirs[0].root
+  if failed:
+    print(
+      f'{failed} of the rows failed: the reasons are in {root}/failures, and the same command tries'
+      ' them again'
+    )
+    sys.exit(1)
+  if not all(work.is_complete for work in workdirs):
+    print(f'Out of budget: the same command continues in {root}')
 
 
 def conditions() -> dict[str, Any]:

@@ -235,6 +235,16 @@ def count_tokens(prompts: np.ndarray, pad_id: int) -> np.ndarray:
   return prompts.shape[1] - (prompts[:, ::-1] != pad_id).argmax(1)
 
 
+def run_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
+  """Calls run(*arrays) on batches of this many rows, and joins the results. The first rows fill the
+  last batch; their second results are dropped."""
+  n = len(arrays[0])
+  parts = []
+  for chosen in np.resize(np.arange(n), (-(-n // rows), rows)):
+    parts.append(jax.device_get(run(*(array[chosen] for array in arrays))))
+  return jax.tree.map(lambda *each: np.concatenate(each)[:n], *parts)
+
+
 def join_texts(texts: list[Decoded]) -> Decoded:
   """All batches' texts as one."""
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)

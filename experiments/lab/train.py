@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 
-from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
 from fastdec.fields import Between
@@ -33,7 +32,6 @@ from fastdec.training.losses import dev_loss
 from fastdec.training.processes import is_first
 from fastdec.training.run import Rows as Rows
 from fastdec.training.run import RunConfig, Training, carry_out
-from fastdec.training.stage import inputs_of
 from fastdec.training.state import base_task
 
 Regime = Literal['regular', 'distil', 'finetune', 'both']
@@ -222,16 +220,3 @@ def check_lengths(lengths: Mapping[str, int], model: Any, name: str = 'model') -
       raise UserError(
         f'config.{field}={length} is not possible: {name}.max_positions={limit} is the most'
       )
-
-
-def check_run(folder: pathlib.Path, k: int, regime: str, seed: int) -> None:
-  """Raises UserError where the run in a folder is not of this k, regime and seed."""
-  opened, made = folders.open(folder), inputs_of(folder)
-  most = opened.heads.k if opened.has_heads else 1
-  if not (k == most or (1 < k < most and opened.heads.are_nested)):
-    raise UserError(f'{folder} holds a run for k={most}, and this config means k={k}: give that')
-  order = None
-  if (k, regime) != (1, 'regular'):
-    order = seed_of(seed, f'k{most}-{regime}')
-  if made and made.get('order') != order:
-    raise UserError(f'{folder} was trained with a different regime or seed: give those of the run')

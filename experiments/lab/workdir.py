@@ -109,14 +109,6 @@ class Workdir:
         self._reason_of_failed[folder] = f'{name}: {reason_of(error)}'
         raise
 
-  def each(self, keys: Sequence[Row], make: Callable[[Row], Any]) -> list[Any]:
-    """Returns make(key) for each key. Where it failed the value is None and a row says why; where
-    the budget ended it is None.
-
-    With an engine, keys are worked at in parallel; their stages are the jobs.
-    """
-    return self._share(keys, make)
-
   # --- rows
 
   def fill(
@@ -147,7 +139,7 @@ class Workdir:
     if finished:
       self.console.print(f'{finished} of {len(every)} rows are there')
     tell = functools.partial(self._tell, every)
-    self._share(keys, lambda group: self._measure(group, figures, summary, tell))
+    self.each(keys, lambda group: self._measure(group, figures, summary, tell))
     return self.rows(every)
 
   def _measure(
@@ -262,9 +254,12 @@ class Workdir:
 
   # --- several processes, or jobs
 
-  def _share(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """Calls do(group) for each group of keys, with an engine in a thread each. Returns the values;
-    None where one failed, or where the budget ended first."""
+  def each(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
+    """Returns do(group) for each key, or group of keys. Where it failed the value is None and a row
+    says why; where the budget ended it is None.
+
+    With an engine, groups are worked at in parallel, in a thread each; their stages are the jobs.
+    """
     if self.engine is None:
       return self._in_order(groups, do)
     if not groups:

@@ -26,6 +26,7 @@ from jaxtyping import Array, UInt8
 
 import fastdec as fd
 from experiments.lab import train
+from experiments.lab.compare import run_batches
 from experiments.lab.rows import Row
 from experiments.lab.train import (
   Count,
@@ -79,6 +80,7 @@ FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fit
 PART = 64  # images that a base writes at once; a killed stage resumes after the last part
 WITHIN, CENTRED = f'distance-{TAU}', f'window-{TAU}'
 COLUMNS = 'exact', WITHIN, CENTRED  # rules of the table; they are timed
+open_once = functools.lru_cache(maxsize=1)(open_images)  # every stage needs their hash
 
 
 # --- settings
@@ -120,7 +122,7 @@ class ImagesConfig:
   def images(self) -> Images:
     """The photographs."""
     max_train = self.max_train or None
-    return _opened(
+    return open_once(
       ImageData(self.kind, self.path, self.folder, max_train, self.side, self.black_corners)
     )
 
@@ -269,9 +271,7 @@ def plans(c: Table2) -> list[Row]:
 # --- one run: experiments.train, experiments.distill and experiments.evaluate
 
 
-def train_run(c: Table2, workdir: pathlib.Path) -> bool:
-  """Trains the one run that k, regime and base mean, see `runs.train_run`."""
-  return runs.train_run(c, workdir)
+train_run = runs.train_run
 
 
 def evaluate(c: Table2, work: Workdir) -> None:
@@ -453,12 +453,6 @@ def read_record(folder: str | pathlib.Path) -> Record:
   return read(Record, read_json(file), str(file), mark=': ')
 
 
-@functools.lru_cache(maxsize=1)
-def _opened(data: ImageData) -> Images:
-  """Opens images, and keeps them, because every stage needs their hash."""
-  return open_images(data)
-
-
 # --- decoding
 
 
@@ -493,12 +487,11 @@ def make_strategy(heads: Any, k: int | None, name: str) -> fd.Blockwise:
 
 def decode_images(model: Any, params: Any, strategy: Any, inputs: np.ndarray, rows: int) -> Decoded:
   """Decodes small images, `rows` at once, in one program."""
-  n = len(inputs)
-  padded = np.concatenate([inputs, np.repeat(inputs[-1:], -n % rows, axis=0)])
-  parts = []
-  for batch in np.split(padded, len(padded) // rows):
-    parts.append(jax.device_get(fd.decode(model, params, batch, strategy).checked()))
-  return jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
+
+  def decode(batch: np.ndarray) -> Decoded:
+    return fd.decode(model, params, batch, strategy).checked()
+
+  return run_batches(decode, rows, inputs)
 
 
 def to_images(tokens: Any) -> UInt8[np.ndarray, 'n h h 3']:

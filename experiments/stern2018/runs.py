@@ -34,7 +34,7 @@ from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import head_accuracy
-from fastdec.training.stage import in_place
+from fastdec.training.stage import in_place, inputs_of
 
 Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
 Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
@@ -95,9 +95,9 @@ class Task(abc.ABC):
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
     """Returns batches of the dev set, and of the outputs as the model itself wrote them."""
 
-  @abc.abstractmethod
   def model_figures(self, target: Bound) -> Row:
     """Returns figures of the model itself, which the rows of all its rules have."""
+    return {}
 
   @abc.abstractmethod
   def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
@@ -330,10 +330,22 @@ def train_run(c: Any, workdir: pathlib.Path) -> bool:
 def evaluate_run(task: Task, work: Workdir, rules: Sequence[str]) -> list[Row]:
   """Measures the one run that the workdir holds, by some rules; of k = 1 by exact acceptance."""
   c, folder = task.c, work.root
-  train.check_run(folder, c.k, c.regime, c.seed)
+  k, regime = c.k, c.regime
+
+  # Refuse a run of another k, regime or seed.
+  opened, made = folders.open(folder), inputs_of(folder)
+  most = opened.heads.k if opened.has_heads else 1
+  if not (k == most or (1 < k < most and opened.heads.are_nested)):
+    raise UserError(f'{folder} holds a run for k={most}, and this config means k={k}: give that')
+  order = None
+  if (k, regime) != (1, 'regular'):
+    order = seed_of(c.seed, f'k{most}-{regime}')
+  if made and made.get('order') != order:
+    raise UserError(f'{folder} was trained with a different regime or seed: give those of the run')
+
   task.check()
-  cell = c.k, c.regime, tuple(rules) if c.k > 1 else ('exact',)
-  return measure_rows(task, work, [cell], {(c.k, c.regime): folder})
+  cell = k, regime, tuple(rules) if k > 1 else ('exact',)
+  return measure_rows(task, work, [cell], {(k, regime): folder})
 
 
 def check_model(folder: pathlib.Path, wanted: Any) -> None:

@@ -261,7 +261,7 @@ class Sentences(Task):
     pairs, limit = self.text.pairs(other_split(self.split)), self.c.model.max_positions
     some = [pairs[i] for i in spaced(len(pairs), GROWN_ON)]
     tokens = tokenise(some, self.text.tokenizer, limit)
-    return [tokens.source[i].tolist() for i in range(len(tokens))]
+    return [source.tolist() for source in tokens.source]
 
   def check(self) -> None:
     check_sources(self.tokens, self.c.model.max_positions, f'of the {self.split} set')
@@ -341,32 +341,32 @@ class Sentences(Task):
     if tokens is None:
       tokens = self.tokens
     check_sources(tokens, model.max_positions)
-    sources, rows = [tokens.source[i] for i in range(len(tokens))], min(table.rows, len(tokens))
+    sources, rows = list(tokens.source), min(table.rows, len(tokens))
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
-    written = []
-    for tokens, length in zip(greedy.tokens, greedy.lengths, strict=True):
-      written.append(tokens[:length].tolist())
+    written = [greedy.written(i) for i in range(len(greedy.lengths))]
     pairs = TokenPairs(self.tokens.source, Ragged.of(written)).at_most(self.c.data.row_length)
     dev, own_batches = self.text.dev_batches(), []
     if len(pairs):
       own_batches = self.text.dev_batches(pairs)
     return dev, own_batches
 
-  def model_figures(self, target: Bound) -> Row:
-    return {}
-
-  def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
-    """Returns BLEU and block sizes, and of a tree its nodes and what it was grown on."""
+  def bleu(self, out: Decoded) -> Row:
+    """Returns BLEU of the sentences' translations, and of German ones Tensor2Tensor's BLEU too."""
     language = self.c.data.target
     lines = [self.text.tokenizer.decode(row.tolist()) for row in out.tokens]
     references = [target for _, target in self.pairs]
     bleu = corpus_bleu(lines, references, language)
     row: Row = {'bleu': bleu.score, 'bleu_signature': bleu.signature}
-    if code_of(language) == 'de':  # Tensor2Tensor's script is about German
+    if code_of(language) == 'de':
       score, signature = split_compound_bleu(lines, references)
       row |= {'compound_bleu': score, 'compound_bleu_signature': signature}
+    return row
+
+  def quality(self, key: Row, target: Bound, strategy: Any, out: Decoded, greedy: Decoded) -> Row:
+    """Returns BLEU and block sizes, and of a tree its nodes and what it was grown on."""
+    row = self.bleu(out)
     row['mean_block_size'] = out.mean_block_size
     row['calls_per_output'] = float(np.mean(out.calls))
     row['same_as_greedy'] = float((out.tokens == greedy.tokens).all(axis=1).mean())

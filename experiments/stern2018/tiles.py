@@ -116,18 +116,6 @@ def read(path: pathlib.Path, most_tiles: int) -> Picture:
     raise UserError(f'{path} cannot be read as a picture ({error}): give a PNG or JPEG') from None
 
 
-def check_output(path: pathlib.Path, source: pathlib.Path) -> None:
-  """Raises UserError where the result could not be written."""
-  if path.suffix.lower() != '.png':
-    raise UserError(f'--output={path} must be a PNG: give a name that ends in .png')
-  if path.exists() and path.samefile(source):
-    raise UserError(f'--output={path} is the picture itself: give another name')
-  if not path.parent.is_dir():
-    raise UserError(
-      f'there is no folder {path.parent} for --output={path}: make it, or give another'
-    )
-
-
 def write(path: pathlib.Path, picture: Picture) -> None:
   """Writes the picture as a PNG, whole or not at all."""
   with whole_file(path) as file:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32
@@ -34,6 +34,9 @@ class Ragged:
 
   def __getitem__(self, index: int | np.integer) -> Int32[np.ndarray, ' t']:
     return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+  def __iter__(self) -> Iterator[Int32[np.ndarray, ' t']]:
+    return map(self.__getitem__, range(len(self)))
 
   @functools.cached_property
   def lengths(self) -> Int[np.ndarray, ' n']:

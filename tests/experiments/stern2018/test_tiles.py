@@ -88,7 +88,7 @@ def test_a_file_that_is_not_a_picture_is_refused(name, pixels, words, run, tmp_p
   ('--rule=distance--1', 'is unknown'),
   ('--output=photo.png', 'is the picture itself'),
   ('--output=photo.jpg', 'must be a PNG'),
-  ('--output=nowhere/photo.png', 'there is no folder nowhere'),
+  ('--output=nowhere/photo.png', 'needs the folder nowhere'),
   ('--workdir=nowhere', 'nowhere is not a folder'),
 ])  # fmt: skip
 def test_mistakes_show_before_anything_is_decoded(flag, words, run, tmp_path, launch, monkeypatch):
