@@ -51,11 +51,11 @@ WHOLE = SMALL | {'data.max_train': 4, 'table.forecast': (2,), 'table.taus': (9,)
 @pytest.fixture(scope='module', autouse=True)
 def few_images():
   """Caches the windows: cutting thousands of them again and again would take most of the time."""
-  images._opened.cache_clear()
+  images.open_once.cache_clear()
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(embedded, 'SIZES', {'train': 8, 'dev': 4, 'test': 4})
     yield
-  images._opened.cache_clear()
+  images.open_once.cache_clear()
 
 
 def settings(scale='smoke', **changed):
