@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.bench import Bench, Texts
+from experiments.lab.bench import ROWS, Bench, Texts
+from experiments.lab.compare import join_texts
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
@@ -206,7 +207,9 @@ def build_pool(bench: Bench, name: str) -> fd.NGramPool:
   if name == 'corpus':
     texts: Any = list(bench.text.tokens('train').target)
   else:
-    texts = bench.write_texts('dev')
+    prompts = bench.prompts_of('dev')
+    written = join_texts(bench.comparison(fd.Greedy(), prompts, min(ROWS, len(prompts))).ours)
+    texts = [written.written(i) for i in range(len(written.lengths))]
   measure = bench.texts
   assert isinstance(measure, Measure)
   return fd.build_pool(texts, bench.target.module, *measure.pool_sizes)

@@ -145,10 +145,3 @@ class Bench:
     comparison = self.comparison(strategy, self.timed, batch)
     timings = comparison.clock(self.texts.repeats, calls={}, few=max(FEW // batch, 1))
     return comparison.speed(timings)
-
-  def write_texts(self, split: str) -> list[np.ndarray]:
-    """Writes texts greedily for the prompts of a split."""
-    prompts = self.prompts_of(split)
-    batches = self.comparison(fd.Greedy(), prompts, min(ROWS, len(prompts))).ours
-    out = join_texts(batches)
-    return [row[:length] for row, length in zip(out.tokens, out.lengths, strict=True)]

@@ -151,15 +151,13 @@ class Engine:
       if self._cancelled.is_set():
         raise OutOfTime
       self.executor.update_parameters(name=name)
-      users = {name: os.environ[name] for name in os.environ if _is_users(name)}
+      users = {}  # variables by which users set up sbatch: no allocation sets them
+      for variable, value in os.environ.items():
+        if variable == 'SLURM_CONF' or variable.startswith('SBATCH_'):
+          users[variable] = value
       with clean_env():
         os.environ.update(users)
         return self.executor.submit(job)
-
-
-def _is_users(name: str) -> bool:
-  """True for variables by which users set up sbatch: no allocation sets them."""
-  return name == 'SLURM_CONF' or name.startswith('SBATCH_')
 
 
 @contextlib.contextmanager

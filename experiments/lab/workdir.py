@@ -18,7 +18,6 @@ import collections
 import concurrent.futures
 import contextlib
 import contextvars
-import functools
 import pathlib
 import threading
 import time
@@ -138,8 +137,7 @@ class Workdir:
     finished = len(every) - len(self._missing(every))
     if finished:
       self.console.print(f'{finished} of {len(every)} rows are there')
-    tell = functools.partial(self._tell, every)
-    self.each(keys, lambda group: self._measure(group, figures, summary, tell))
+    self.each(keys, lambda group: self._measure(group, figures, summary, every))
     return self.rows(every)
 
   def _measure(
@@ -147,37 +145,32 @@ class Workdir:
     group: Row | list[Row],
     figures: Callable[[Any], Any],
     summary: Callable[[Row], str] | None,
-    tell: Callable[[], None],
+    every: Sequence[Row],
   ) -> None:
-    """Adds the rows of a group that are missing."""
+    """Adds each missing row of a group as soon as it is measured, and shows `on_rows` those of
+    every key. Where measuring raises, keys that are still without a row get one that says why."""
     missing = self._missing(_listed(group))
     if not missing:
       return
     check_budget()
-    if self.engine is None:
-      self._measure_here(group, missing, figures, summary, tell)
-    else:
-      job = name_of(missing[0])
-      self._note(self.engine.call(job, _fill_in_job, self, group, figures, summary))
-      tell()
+    if self.engine is not None:
+      outcome = self.engine.call(name_of(missing[0]), _fill_in_job, self, group, figures, summary)
+      failed, is_complete = outcome or ([], False)  # None: the job's budget ended
+      for name in failed:
+        self.console.print(f'{name} failed: see {self.root}/failures', style='red')
+      with self._lock:
+        self.failed += failed
+        self.is_complete &= is_complete
+      self._tell(every)
+      return
 
-  def _measure_here(
-    self,
-    group: Row | list[Row],
-    missing: Sequence[Row],
-    figures: Callable[[Any], Any],
-    summary: Callable[[Row], str] | None,
-    tell: Callable[[], None],
-  ) -> None:
-    """Adds each missing row of a group as soon as it is measured. Where measuring raises, the keys
-    that are still without a row get one that says why."""
     try:
       measured = figures(missing) if isinstance(group, list) else [figures(group)]
       for key, values in zip(missing, measured, strict=True):
         row = self.add({**key, **values})
         if summary is not None:
           self.console.print(summary(row))
-        tell()
+        self._tell(every)
         if key is not missing[-1]:
           check_budget()
     except OutOfTime:
@@ -191,15 +184,6 @@ class Workdir:
     if self.on_rows is not None:
       with self._telling:
         self.on_rows(self._found(every))
-
-  def _note(self, outcome: tuple[list[str], bool] | None) -> None:
-    """Notes what `_fill_in_job` returned; None: the job's budget ended."""
-    failed, is_complete = outcome or ([], False)
-    for name in failed:
-      self.console.print(f'{name} failed: see {self.root}/failures', style='red')
-    with self._lock:
-      self.failed += failed
-      self.is_complete &= is_complete
 
   def rows(self, keys: Iterable[Row]) -> list[Row]:
     """Returns the finished row of each key, else its failure in this command; each row once."""
@@ -299,8 +283,11 @@ class Workdir:
   def _attempt(self, group: Any, do: Callable[[Any], Any]) -> tuple[bool, Any]:
     """Calls do(group) if no other process holds the group's lock. Returns whether that was so, and
     the value: None where it failed, which becomes a row for each key, or where the budget ended."""
+    turn = contextlib.nullcontext(True)  # with an engine, the job takes the lock
+    if self.engine is None:
+      turn = lock(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
     try:
-      with self._lock_of(group) as is_free:
+      with turn as is_free:
         return is_free, do(group) if is_free else None
     except OutOfTime:
       # Go on: a later group may need only stages that are already made.
@@ -309,12 +296,6 @@ class Workdir:
       for key in _listed(group):
         self.fail(key, error)
     return True, None
-
-  def _lock_of(self, group: Any) -> contextlib.AbstractContextManager[bool]:
-    """Returns the lock of a group, which yields whether this process got it."""
-    if self.engine is not None:
-      return contextlib.nullcontext(True)  # with an engine, the job takes the lock
-    return lock(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
 
   def _end_early(self) -> None:
     """Notes that the budget ended before all was made."""
