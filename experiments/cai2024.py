@@ -165,16 +165,18 @@ def medusa(c: Medusa, work: Workdir) -> None:
     return folder, tree(c, work, key['stage'], folder)
 
   trained: list[Row] = [{'stage': stage} for stage in sizes.stages]
-  benches, trees = {}, {}
+  benches, trees, failed = {}, {}, []
   for key, made in zip(trained, work.each(trained, heads_and_tree), strict=True):
-    if made is not None:
+    if made is None:
+      failed.append(key)
+    else:
       folder, trees[key['stage']] = made
       benches[key['stage']] = Bench(folder, c.people, sizes)
 
   # Measure the rows that are missing.
   measure = functools.partial(figures, c, benches, trees)
   rows = work.fill(keys(c, benches, trees), measure, summary)
-  rows += work.failures([key for key in trained if key['stage'] not in benches])
+  rows += work.failures(failed)
 
   if rows:
     tables = [speeds(rows)]
@@ -302,7 +304,10 @@ def figures(
 
   # Count tokens a call once more, over prompts that begin no text of the training.
   out, seen = join_texts(comparison.ours), train_prompts(bench)
-  is_new = [tuple(row) not in seen for batch, _ in comparison.batches for row in batch.tolist()]
+  is_new = []
+  for prompts, _ in comparison.batches:
+    for prompt in prompts.tolist():
+      is_new.append(tuple(prompt) not in seen)
   calls = out.calls[is_new].sum()
   return {
     'tokens_unseen': float((out.lengths[is_new] - 1).sum() / calls) if calls else None,

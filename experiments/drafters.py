@@ -183,14 +183,17 @@ def drafters(c: Drafters, work: Workdir) -> None:
   names: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
   drafts = work.each(names, lambda key: train_drafter(c, work, base, key['drafter']))
   trained: dict[str, Trained] = {}
-  for draft in drafts:
-    if draft is not None:
+  failed = []
+  for key, draft in zip(names, drafts, strict=True):
+    if draft is None:
+      failed.append(key)
+    else:
       trained[draft.name] = draft
 
   # Measure the rows that are missing.
   bench = Bench(base, c.people, c.table)
   rows = work.fill(keys(c, bench, trained), functools.partial(figures, bench, trained), summary)
-  rows += work.failures([key for key in names if key['drafter'] not in trained])
+  rows += work.failures(failed)
 
   if rows:
     picture = functools.partial(learning, learning_curves(trained), rows)

@@ -27,9 +27,11 @@ FACES = 'faces, 32 x 32 pixels'
 
 CHAIN, TREE, DEEP = 'a chain of {gamma}', 'a tree of {tree} nodes', '{gamma} deep'
 GREEDY = {'temperature': 0, 'batch': 1}
-EAGLE, EAGLE_TREE = ({'drafter': 'eagle', 'tree': tree, **GREEDY} for tree in (0, 32))
+EAGLE = {'drafter': 'eagle', 'tree': 0, **GREEDY}
+EAGLE_TREE = EAGLE | {'tree': 32}
 BLOCK = {'drafter': 'block', 'tree': 0, **GREEDY}
-BLOCK_2, BLOCK_2_TREE = ({'drafter': 'block-2', 'tree': tree, **GREEDY} for tree in (0, 32))
+BLOCK_2 = BLOCK | {'drafter': 'block-2'}
+BLOCK_2_TREE = BLOCK_2 | {'tree': 32}
 PAPERS = {'regime': 'both', 'rule': 'exact', 'k': [4, 8, 10]}
 TUNED = {'regime': 'finetune', 'rule': 'exact', 'k': [2, 4, 8]}
 HEADS = {'regime': 'both', 'rule': ['tree-8', 'tree-32'], 'k': 8}

@@ -242,9 +242,10 @@ def compare_texts(
   Raises:
     UserError: rows part at a place that is not a near tie.
   """
-  gaps = [find_gaps(tuple(target), source, other, text) for other in others]
-  for some in gaps:
-    check_gaps(some, len(source), target.module.config.dtype)
+  gaps = []
+  for other in others:
+    gaps.append(find_gaps(tuple(target), source, other, text))
+    check_gaps(gaps[-1], len(source), target.module.config.dtype)
   largest = max(np.concatenate(gaps).tolist(), default=None)
   return {'parted': max(map(len, gaps)), 'largest_gap': largest}
 

@@ -112,9 +112,11 @@ def speculative(c: Speculative, work: Workdir) -> None:
   target = model(c, work, 'target')
   trained = [{'draft': name} for name in TRAINED]
   drafts = work.each(trained, lambda key: model(c, work, key['draft']))
-  models = {}
+  models, failed = {}, []
   for key, folder in zip(trained, drafts, strict=True):
-    if folder is not None:
+    if folder is None:
+      failed.append(key)
+    else:
       models[key['draft']] = folder
   if not work.is_complete:
     return
@@ -122,7 +124,7 @@ def speculative(c: Speculative, work: Workdir) -> None:
   # Measure the rows that are missing.
   bench = Bench(target, c.data, c.measure)
   rows = work.fill(keys(c, bench, models), functools.partial(figures, bench, models), summary)
-  rows += work.failures([key for key in trained if key['draft'] not in models])
+  rows += work.failures(failed)
 
   if rows:
     tables = [speeds(rows), alphas(rows)]
@@ -462,6 +464,6 @@ def _panel(
       drawing.curve(axes, points[-1:], STYLES[row['draft']], **hollow)
   if not points:
     drawing.mark_empty(axes)
-  most = 1.1 * max([1.0, *(speed for point in (*points, *theirs) for speed in point)])
+  most = 1.1 * max([1.0, *itertools.chain(*points, *theirs)])
   axes.plot([0, most], [0, most], color='black', linewidth=0.5)
   axes.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color='black', alpha=0.07)

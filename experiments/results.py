@@ -155,8 +155,9 @@ def read_rows(page: pathlib.Path, source: str, where: str | None) -> list[Row]:
     chosen = [row for row in chosen if str(row.get(field)) in values.split('|')]
   if not chosen:
     raise UserError(f'{page} draws no row of {source}: no row has {where}')
-  # The page itself names the command. The lines keep each row's flags.
-  return [{name: value for name, value in row.items() if name != 'config'} for row in chosen]
+  for row in chosen:
+    row.pop('config', None)  # the page itself names the command; the lines keep each row's flags
+  return chosen
 
 
 def method_table(page: pathlib.Path, name: str, folder: str) -> str:

@@ -101,19 +101,20 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
   model, params = load(c.model, c.dtype, pack='auto')
 
   # Batches of questions, shortest first; the last may be smaller.
-  keys, batches = make_row_keys(jax.random.key(0), len(questions)), []
-  order = np.argsort([len(ids) for _, ids in questions], kind='stable')
+  categories, ids = zip(*questions, strict=True)
+  keys, batches = make_row_keys(jax.random.key(0), len(ids)), []
+  order = np.argsort([*map(len, ids)], kind='stable')
   for rows in np.split(order, range(key['batch'], len(order), key['batch'])):
-    batches.append(([questions[i][1] for i in rows], keys[rows] if strategy.sampling else None))
+    batches.append(([ids[i] for i in rows], keys[rows] if strategy.sampling else None))
 
   # Count the tokens of calls, the accepted drafts, and the answers that are greedy decoding's.
   comparison = Comparison(Bound(model, params), strategy, plain, batches, c.max_len)
   is_exact = promise_of(strategy.effective_rule) == 'exact'
   row = count_all(comparison, key['dtype'] if is_exact else None)
-  written, places = join_texts(comparison.ours), np.array([questions[i][0] for i in order])
+  written, places = join_texts(comparison.ours), np.array(categories)[order]
   row['accepted'] = accepted_by_place(written, strategy.most_accepted)
   row['interval'], row['categories'] = tokens_per_call(written), {}
-  for name in dict.fromkeys(name for name, _ in questions):
+  for name in dict.fromkeys(categories):
     row['categories'][name] = tokens_per_call(written, places == name)
 
   # Time both in turn, and what comes before their first tokens.
@@ -135,8 +136,10 @@ def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key:
 
 def tables(rows: Sequence[Row]) -> list[Any]:
   """Draws all strategies with their speeds, and their tokens a call by category."""
-  columns = [*NAMES]
-  for name in dict.fromkeys(name for row in rows for name in row['categories']):
+  columns, categories = [*NAMES], {}
+  for row in rows:
+    categories |= row['categories']
+  for name in categories:
     columns.append(Column(name, lambda row, name=name: interval(row['categories'][name])))
   return [SPEEDS.of(rows), Table('Tokens a call by category', columns, NOTES[:1]).of(rows)]
 

@@ -147,9 +147,11 @@ def _open_sources(
 ) -> Iterator[tuple[Split, Iterable[Source], int]]:
   """The splits that are translated, each with its sources and their number."""
   # Open the files of other sources first: a mistake shows before any work.
-  others = []
+  others, total = [], 0
   for path in split_names(distill.sources):
-    others.append(open_text(TextData('files', train=(path, path)), text.config.cache))
+    other = open_text(TextData('files', train=(path, path)), text.config.cache)
+    others.append(other)
+    total += other.counts['train']
 
   def read_train() -> Iterator[Source]:
     for other in others:
@@ -161,12 +163,12 @@ def _open_sources(
   # A greedy base's own dev text is what a draft guesses.
   if distill.beam == 1 and 'dev' in text.people.counts:
     dev: list[Source] = []
-    lines = [source for source, _ in text.pairs('dev') if source.strip()]
-    for line in _hold_out(lines, (source for source, _ in read_train()), read_content):
-      dev.append((line, None))
+    for source, _ in text.pairs('dev'):
+      if source.strip():
+        dev.append((source, None))
+    dev = _hold_out(dev, read_train(), lambda pair: read_content(pair[0]))
     yield 'dev', dev, len(dev)
-  total = sum(other.counts['train'] for other in others) or text.people.counts['train']
-  yield 'train', read_train(), total
+  yield 'train', read_train(), total or text.people.counts['train']
 
 
 def _translate(
@@ -199,9 +201,11 @@ def _translate(
   writing = Writing(target, distill.strategy, max_len, distill.rows, key, draws)
   for first, part in _in_parts(sources, distill.shard_size, total, split, 'sentence'):
     # Translate the sources that are short enough.
-    ids = tokenizer.encode_lines(line for line, _ in part)
-    short = [i for i, source in enumerate(ids) if len(source) <= longest]
-    written = write_part(folder, writing, [ids[i] for i in short], first)
+    ids, short = tokenizer.encode_lines(line for line, _ in part), {}
+    for i, source in enumerate(ids):
+      if len(source) <= longest:
+        short[i] = source
+    written = write_part(folder, writing, list(short.values()), first)
     by_source = dict(zip(short, written, strict=True))
 
     # Pair each source with its outputs, or else with its translation by people.
@@ -282,8 +286,7 @@ def _hold_out(
   dev: list[Any], train: Iterable[Any], read: Callable[[Any], Hashable] = lambda source: source
 ) -> list[Any]:
   """Returns the sources of the dev set whose content training lacks, and says how many it has."""
-  contents = {read(source) for source in dev}
-  learnt = {content for content in map(read, train) if content in contents}
+  learnt = set(map(read, dev)).intersection(map(read, train))
   kept = [source for source in dev if read(source) not in learnt]
   if len(kept) < len(dev):
     print(f'{len(dev) - len(kept):,} of {len(dev):,} dev sources are left out: training has them')

@@ -8,6 +8,7 @@ is a dash. A row that failed shows the reason in the first column that needs a f
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,7 +155,7 @@ def field(row: Any, name: str) -> Any:
 def conditions_note(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
   """Writes one note with the conditions of these names, all values where rows differ; [] if rows
   have none of them."""
-  measured = [row for row in rows if not is_failure(row)]
+  measured = [*itertools.filterfalse(is_failure, rows)]
   conditions = []
   for name in names:
     values = dict.fromkeys(str(row[name]) for row in measured if row.get(name) is not None)

@@ -133,7 +133,9 @@ class Workdir:
       One row per key: the finished one, else its failure. Keys for which the budget left no time
       are skipped.
     """
-    every = [key for group in keys for key in _listed(group)]
+    every: list[Row] = []
+    for group in keys:
+      every += _listed(group)
     finished = len(every) - len(self._missing(every))
     if finished:
       self.console.print(f'{finished} of {len(every)} rows are there')

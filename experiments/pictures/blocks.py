@@ -21,12 +21,14 @@ def measure_lanes(g: Any, sentence: str) -> tuple[list[Lane], str]:
   import fastdec as fd
   from fastdec.evaluation.wallclock import measure
 
-  every = {'greedy decoding': dataclasses.replace(g, strategy=fd.Greedy()), 'blocks': g}
-  timed = measure({name: functools.partial(one, sentence) for name, one in every.items()}, REPEATS)
+  greedy = dataclasses.replace(g, strategy=fd.Greedy())
+  decodes = {'greedy decoding': functools.partial(greedy, sentence)}
+  decodes['blocks'] = functools.partial(g, sentence)
+  timed = measure(decodes, REPEATS)
   lanes = []
-  for name, one in every.items():
+  for name, decode in decodes.items():
     # With a block for each token, the pieces are those of the tokens.
-    written = one(sentence)
+    written = decode()
     singles = dataclasses.replace(written, blocks=[[token] for token in written.tokens])
     pieces = iter(singles.pieces)
     blocks = [list(itertools.islice(pieces, len(block))) for block in written.blocks]
@@ -44,10 +46,12 @@ def figure(sentence: str, lanes: list[Lane], speed: str) -> Any:
 
   from fastdec.evaluation import drawing, machine
 
-  heights = [max(map(len, lane.blocks)) + 1.6 for lane in lanes]
+  heights, longest, top = [], 0.0, 0.0
+  for lane in lanes:
+    heights.append(max(map(len, lane.blocks)) + 1.6)
+    longest = max(longest, lane.ms)
   drawn = Figure(figsize=(12, 0.3 * sum(heights) + 0.9), dpi=drawing.DPI, layout='constrained')
   axes = drawn.subplots()
-  longest, top = max(lane.ms for lane in lanes), 0.0
   for lane, height in zip(lanes, heights, strict=True):
     width = lane.ms / len(lane.blocks)
     calls = f'{lane.name}: {len(lane.blocks) - 1} calls, {lane.ms:.1f} ms'

@@ -277,8 +277,8 @@ train_run = runs.train_run
 def evaluate(c: Table2, work: Workdir) -> None:
   """Measures only the run in the workdir, by the rules of the table."""
   runs.check_model(work.root, folders.model_of(c.model))
-  rows = runs.evaluate_run(Split(c, c.data, work.root / 'images', work.root), work, COLUMNS)
-  runs.show(work, [make(rows) for make in image_tables.TABLES])
+  split = Split(c, c.data, work.root / 'images', work.root)
+  runs.evaluate_run(split, work, COLUMNS, image_tables.TABLES)
 
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:

@@ -14,7 +14,7 @@ continues from its last checkpoint, and rows that are in results.jsonl are not m
 import abc
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fastdec as fd
@@ -327,8 +327,11 @@ def train_run(c: Any, workdir: pathlib.Path) -> bool:
   return in_place(workdir, train_heads, **heads_inputs(c, base, c.k, c.regime, c.data))
 
 
-def evaluate_run(task: Task, work: Workdir, rules: Sequence[str]) -> list[Row]:
-  """Measures the one run that the workdir holds, by some rules; of k = 1 by exact acceptance."""
+def evaluate_run(
+  task: Task, work: Workdir, rules: Sequence[str], tables: Sequence[Callable[[list[Row]], Drawn]]
+) -> None:
+  """Measures the one run that the workdir holds, by some rules; of k = 1 by exact acceptance.
+  Prints its tables."""
   c, folder = task.c, work.root
   k, regime = c.k, c.regime
 
@@ -345,7 +348,8 @@ def evaluate_run(task: Task, work: Workdir, rules: Sequence[str]) -> list[Row]:
 
   task.check()
   cell = k, regime, tuple(rules) if k > 1 else ('exact',)
-  return measure_rows(task, work, [cell], {(k, regime): folder})
+  rows = measure_rows(task, work, [cell], {(k, regime): folder})
+  show(work, [make(rows) for make in tables])
 
 
 def check_model(folder: pathlib.Path, wanted: Any) -> None:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import pathlib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,7 @@ k   regular     distil      finetune    both        both,top-2  both,top-3
 
 
 def _parse(table: str) -> dict[tuple[int, str, str], tuple[float, float]]:
-  (_, *columns), *rows = [line.split() for line in table.strip().splitlines()]
+  (_, *columns), *rows = map(str.split, table.strip().splitlines())
   figures = {}
   for k, *entries in rows:
     for column, entry in zip(columns, entries, strict=True):
@@ -173,7 +174,7 @@ def select_finished(rows: Iterable[Row]) -> list[Row]:
   def place(row: Row) -> tuple[Any, ...]:
     return list(REGIMES).index(row['regime']), row['k'], rank(row['rule'])
 
-  return sorted((row for row in by_key(rows).values() if not is_failure(row)), key=place)
+  return sorted(itertools.filterfalse(is_failure, by_key(rows).values()), key=place)
 
 
 def rank(rule: str) -> tuple[bool, str, int]:
@@ -262,7 +263,9 @@ def heads_notes(rows: Iterable[Row]) -> list[str]:
     # frozen heads for the largest k serve every k anyway
     if row['regime'] in TUNED and row.get('models'):
       ks[row['regime'], row['models']].add(row['k'])
-  notes = [f"Heads also see {one}; the paper's see only a hidden state." for one in sorted(seen)]
+  notes = []
+  for one in sorted(seen):
+    notes.append(f"Heads also see {one}; the paper's see only a hidden state.")
   for (regime, _), several in ks.items():
     if len(several) > 1:
       rows_of = f'{REGIMES[regime]}, k = {", ".join(map(str, sorted(several)))}'
@@ -304,12 +307,14 @@ def columns(keys: Iterable[Key]) -> list[tuple[str, str]]:
   rules: dict[str, set[str]] = collections.defaultdict(set)  # by regime
   for _, regime, rule in keys:
     rules[regime].add(rule)
-  run = [regime for regime in REGIMES if regime in rules]
-  columns = [(regime, 'exact') for regime in run]
-  if not run:
+  columns = []
+  for regime in REGIMES:
+    if regime in rules:
+      columns.append((regime, 'exact'))
+  if not columns:
     return columns
 
-  last = run[-1]
+  last, _ = columns[-1]
   for rule in sorted(rules[last], key=rank):
     if (rule.startswith('top-') and last != 'regular') or rule == TREE:
       columns.append((last, rule))
@@ -466,9 +471,11 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
 
 def curves(axes: Axes, points: Points, names: Mapping[tuple[str, str], str]) -> None:
   """Draws a curve for each regime and rule, by its name, through its points in the order of k."""
+  lines = collections.defaultdict(list)
+  for (_, *column), point in sorted(points.items()):
+    lines[tuple(column)].append(point)
   for column, name in names.items():
-    line = [point for (_, *series), point in sorted(points.items()) if tuple(series) == column]
-    drawing.curve(axes, line, style(*column), name)
+    drawing.curve(axes, lines[column], style(*column), name)
   if not points:
     drawing.mark_empty(axes)
 
@@ -487,14 +494,16 @@ THEIRS = (
 
 def figure4(rows: Iterable[Row], path: pathlib.Path) -> None:
   """Draws Figure 4, the speed-up against block size; a point is a k."""
-  ours: dict[tuple[str, str], dict[int, tuple[float, float]]] = {series: {} for series in FIGURE4}
-  for (k, regime, rule), row in sorted(by_key(rows).items()):
+  ours: dict[Any, dict[int, tuple[float, float]]] = collections.defaultdict(dict)
+  for (k, *series), row in sorted(by_key(rows).items()):
     block, speedup = row.get('mean_block_size'), row.get('speedup')
-    if (regime, rule) in ours and block is not None and speedup is not None:
-      ours[regime, rule][k] = block, speedup
+    if block is not None and speedup is not None:
+      ours[tuple(series)][k] = block, speedup
   figure, (axes,) = drawing.panels(1, width=8.0)
   drawing.dress(axes, '', drawing.SPEED)
-  drawn = [(ours[series], *look) for series, look in FIGURE4.items()]
+  drawn: list[Any] = []
+  for series, look in FIGURE4.items():
+    drawn.append((ours[series], *look))
   for points, name, look in (*drawn, *THEIRS):
     if points:
       drawing.curve(axes, points.values(), look, name)
@@ -522,9 +531,12 @@ def example_text(source: str, blocks: Sequence[Sequence[str]]) -> str:
 
 def example_picture(source: str, blocks: Sequence[Sequence[str]], path: pathlib.Path) -> None:
   """Draws the same: a row for each call, a box for each token, a colour for each call."""
+  # The picture is as wide as the longest line of the source or row of boxes.
   lines = textwrap.wrap(source, LINE) or ['']
-  longest = max(sum(len(token) + 1.5 for token in block) for block in blocks)
-  width, height = NAME + max(longest, *map(len, lines)) + 1, len(lines) + len(blocks)
+  longest, height = float(max(map(len, lines))), len(lines) + len(blocks)
+  for block in blocks:
+    longest = max(longest, len(''.join(block)) + 1.5 * len(block))
+  width = NAME + longest + 1
   figure = Figure((width * CHARACTER, (height + 0.5) * ROW), drawing.DPI)
   axes = figure.add_axes((0, 0, 1, 1), xlim=(-1, width), ylim=(height, -0.75))
   axes.axis('off')

@@ -145,7 +145,8 @@ def table1(c: Translation, work: Workdir) -> None:
     if regime not in TUNED:
       cells.append((1, regime, ('exact',)))
     if regime in c.table.regimes:
-      cells += [(k, regime, c.table.rules) for k in c.table.ks]
+      for k in c.table.ks:
+        cells.append((k, regime, c.table.rules))
 
   rows = runs.make_rows(Sentences(c, c.table.split), work, cells)
   if rows:
@@ -427,8 +428,7 @@ def evaluate(c: Translation, work: Workdir) -> None:
     )
   sentences = Sentences(c, c.table.split)
   sentences.text.check_base(folder)
-  rows = runs.evaluate_run(sentences, work, c.table.rules)
-  runs.show(work, [make(rows) for make in tables.TABLES])
+  runs.evaluate_run(sentences, work, c.table.rules, tables.TABLES)
 
 
 # --- rules of acceptance, by name

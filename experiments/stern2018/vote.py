@@ -16,6 +16,7 @@ import itertools
 import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,11 @@ def read_votes(path: Path) -> dict[str, Vote]:
 
   The fragment of a write that was killed is left out: no rater was shown that this vote is kept.
   """
-  votes = (read(Vote, line, f'a vote in {path}') for line in rows.read(path))
-  return {vote.pair: vote for vote in votes}
+  votes = {}
+  for line in rows.read(path):
+    vote = read(Vote, line, f'a vote in {path}')
+    votes[vote.pair] = vote
+  return votes
 
 
 class Server(page.Server):
@@ -174,7 +178,7 @@ class Handler(page.Handler):
     pairs = {}
     if rater:
       pairs = study.pairs(rater)
-    left = [name for name in pairs if name not in self.server.votes]
+    left = sorted(pairs.keys() - self.server.votes.keys())  # in the rater's order
     shown = [{'pair': name, **study.pictures(*pairs[name])} for name in left[:PAGE_PAIRS]]
     state = {'rater': rater, 'done': len(pairs) - len(left), 'total': len(pairs), 'pairs': shown}
     self.show(Path(__file__).with_name('vote.html'), state)
@@ -200,28 +204,28 @@ def table3(study: Study, votes: dict[str, Vote]) -> str:
   names: set[str] = set()  # of the pairs of these pictures
   for rater in {vote.rater for vote in votes.values()}:
     names.update(study.pairs(rater))
-  groups: dict[tuple[int, str], list[Vote]] = {}  # by k and rule
+  groups: dict[tuple[int, str], list[tuple[str, bool]]] = {}  # by k and rule
   for name, vote in votes.items():
     if name in names:
-      groups.setdefault((vote.k, vote.rule), []).append(vote)
+      groups.setdefault((vote.k, vote.rule), []).append((vote.rater, vote.preferred))
   if not groups:
     raise UserError('these pictures have no votes yet: collect votes with --serve')
   lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
   others = len(votes)
   for (k, rule), group in sorted(groups.items()):
-    ours = FIGURES.format(*measure_preference([vote.preferred for vote in group]))
+    raters, preferred = zip(*group, strict=True)
+    ours = FIGURES.format(*measure_preference(preferred))
     theirs = '–'
     if (k, rule) in PAPERS_TABLE3:
       theirs = FIGURES.format(*PAPERS_TABLE3[k, rule])
     methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
-    raters = {vote.rater for vote in group}
-    lines.append(f'| {methods} | {ours} | {theirs} | {len(group)} | {len(raters)} |')
+    lines.append(f'| {methods} | {ours} | {theirs} | {len(group)} | {len(set(raters))} |')
     others -= len(group)
   note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'
   return '\n'.join([*lines, '', f'{note} Votes on other pictures, not counted: {others}.', ''])
 
 
-def measure_preference(chosen: list[bool]) -> tuple[float, float, float]:
+def measure_preference(chosen: Sequence[bool]) -> tuple[float, float, float]:
   """Returns votes for method 1 in per cent, and percentiles 5 and 95 of 10,000 resamples."""
   n, share = len(chosen), float(np.mean(chosen))
   # n votes drawn with replacement contain a binomial number of votes for method 1
