@@ -298,12 +298,13 @@ def figures(
   nodes = topology(c, key['tree'], trees[key['stage']])
   strategy = fd.Medusa(open_heads(bench.folder), nodes, rule)
   comparison = bench.comparison(strategy, bench.timed, key['batch'])
-  agreement = {'same_as_plain': comparison.same}
+  out, plain = join_texts(comparison.ours), join_texts(comparison.theirs)
+  agreement = {'same_as_plain': float((out.tokens == plain.tokens).all(1).mean())}
   if not is_typical:
     agreement = comparison.agreement(bench.dtype)
 
   # Count tokens a call once more, over prompts that begin no text of the training.
-  out, seen = join_texts(comparison.ours), train_prompts(bench)
+  seen = train_prompts(bench)
   is_new = []
   for prompts, _ in comparison.batches:
     for prompt in prompts.tolist():
@@ -315,7 +316,7 @@ def figures(
     **comparison.speed(comparison.clock(bench.texts.repeats, {})),
     **agreement,
     'dtype': bench.dtype,
-    'repeated_4grams': repeated_share(join_texts(comparison.theirs)),
+    'repeated_4grams': repeated_share(plain),
   }
 
 

@@ -25,7 +25,7 @@ from experiments.lab.compare import count_all, count_tokens, join_texts
 from experiments.lab.networks import check_kind
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
-from experiments.lab.rows import Row
+from experiments.lab.rows import Row, is_failure
 from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import Count, HeadsConfig, Rows, Seed, Tokens, Zero, each_once
 from experiments.lab.workdir import Workdir
@@ -556,7 +556,7 @@ def learning(
       drawing.mark_empty(axes)
   reached = {}
   for row in rows:
-    if row.get('error') is None and not row['tree'] and row['temperature'] == 0:
+    if not is_failure(row) and not row['tree'] and row['temperature'] == 0:
       reached[row['drafter']] = row
   for drafter, row in reached.items():
     if drafter in CHAINS:

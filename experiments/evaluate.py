@@ -40,10 +40,15 @@ def main(_: list[str]) -> None:
 
   config, workdir = CONFIG.value, pathlib.Path(WORKDIR.value)
   if DTYPE.value is not None:
-    precision.check_types(DTYPE.value)
+    names, types = DTYPE.value, precision.TYPES
+    if not names or len(set(names)) < len(names) or not set(names) <= set(types):
+      raise UserError(
+        f'--dtype={",".join(names)} is not possible: give one or more of {", ".join(types)}, each'
+        ' once'
+      )
     sample = precision.open_sample(config, workdir)
     work = Workdir(workdir, cli.conditions(), file='types.jsonl')
-    rows = precision.measure(workdir, sample, DTYPE.value, work)
+    rows = precision.measure(workdir, sample, names, work)
     rich.print(report.terminal(precision.table(rows)))
     return
   if 'table' not in config:

@@ -131,13 +131,13 @@ def table(folder: pathlib.Path, method: str) -> Drawn:
   for lines, data, what, where in PICKS[method]:
     page = lines.partition('-')[0]
     for row in rows.read(folder / f'{lines}.jsonl'):
-      if row.get('error') is None and all(_is(row.get(name), one) for name, one in where.items()):
+      is_picked = not rows.is_failure(row)
+      for name, wanted in where.items():
+        several = wanted if isinstance(wanted, list) else [wanted]
+        is_picked &= row.get(name) in several
+      if is_picked:
         picked.append({**row, 'data': data, 'what': what.format(**row), 'page': page})
   return Table('', COLUMNS).of(picked)
-
-
-def _is(value: Any, wanted: Any) -> bool:
-  return value in wanted if isinstance(wanted, list) else value == wanted
 
 
 def _first(row: Row, names: tuple[str, ...]) -> Any:

@@ -80,11 +80,6 @@ class Measure(Texts):
         f' ones, which make {WIDEST} or fewer'
       )
 
-  @property
-  def pool_sizes(self) -> tuple[int, int]:
-    """Sizes of the pools of `OF_TEXTS`: tokens of an n-gram, and n-grams a token."""
-    return self.ngrams[0], self.guesses[0]
-
 
 @dataclasses.dataclass(frozen=True)
 class Lookahead:
@@ -164,7 +159,7 @@ def keys(c: Lookahead, bench: Bench) -> list[Row]:
   for plan in plans(c.measure):
     key = {**plan, **same}
     if plan['pool'] in OF_TEXTS:
-      key['pool_sizes'] = c.measure.pool_sizes
+      key['pool_sizes'] = c.measure.ngrams[0], c.measure.guesses[0]
     every.append(key)
   return every
 
@@ -210,9 +205,8 @@ def build_pool(bench: Bench, name: str) -> fd.NGramPool:
     prompts = bench.prompts_of('dev')
     written = join_texts(bench.comparison(fd.Greedy(), prompts, min(ROWS, len(prompts))).ours)
     texts = [written.written(i) for i in range(len(written.lengths))]
-  measure = bench.texts
-  assert isinstance(measure, Measure)
-  return fd.build_pool(texts, bench.target.module, *measure.pool_sizes)
+  measure: Any = bench.texts
+  return fd.build_pool(texts, bench.target.module, measure.ngrams[0], measure.guesses[0])
 
 
 def summary(row: Row) -> str:

@@ -21,7 +21,7 @@ from matplotlib.ticker import NullLocator
 
 import fastdec as fd
 from experiments.lab.report import MISSING, Column, Drawn, Table, between, text, write
-from experiments.lab.rows import Row, latest
+from experiments.lab.rows import Row, is_failure, latest
 from experiments.lab.train import Count, Counts, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
@@ -112,9 +112,9 @@ def incremental(c: Incremental, work: Workdir) -> None:
   """The page from the top: its rows, the tables and the picture."""
   rows = work.fill(keys(c), functools.partial(figures, c), summary)
   if rows:
-    draw = None
-    if by_batch(rows):
-      draw = functools.partial(picture, rows)
+    draw, measured = None, [*itertools.filterfalse(is_failure, rows)]
+    if by_batch(measured):
+      draw = functools.partial(picture, measured)
     write(work.root / 'incremental', work.console, tables(rows), draw)
 
 
@@ -365,14 +365,10 @@ LAYOUT_NOTE = (
 
 def tables(rows: Sequence[Row]) -> list[Drawn]:
   """A table of 'growth' for each batch, and that of 'layout'; those that there are rows of."""
-  layout: list[Row] = []
-  growth: dict[int, list[Row]] = {}
-  for row in latest(rows, *KEY):
-    if row['part'] == 'growth':
-      growth.setdefault(row['batch'], []).append(row)
-    elif row['part'] == 'layout':
-      layout.append(row)
-  drawn = [growth_table(growth[batch], batch) for batch in sorted(growth)]
+  newest, drawn = latest(rows, *KEY), []
+  for batch, growth in by_batch(newest).items():
+    drawn.append(growth_table(growth, batch))
+  layout = [row for row in newest if row['part'] == 'layout']
   if layout:
     drawn.append(LAYOUT.of(layout))
   return drawn
@@ -450,19 +446,20 @@ LINES = {'uncached': ('o', ':'), 'host': ('s', '--'), 'device': ('^', '-')}  # m
 
 
 def by_batch(rows: Sequence[Row]) -> dict[int, list[Row]]:
-  """Returns the finished rows of the growth by their batch sizes."""
+  """Returns the rows of the growth by their batch sizes, smallest first."""
   growth: dict[int, list[Row]] = {}
   for row in rows:
-    if row['part'] == 'growth' and row.get('error') is None:
+    if row['part'] == 'growth':
       growth.setdefault(row['batch'], []).append(row)
-  return growth
+  return dict(sorted(growth.items()))
 
 
 def picture(rows: Sequence[Row], path: pathlib.Path) -> None:
-  """Draws time against length, a panel a batch: a colour is a model, a line's style a way."""
+  """Draws time against length of finished rows, a panel a batch: a colour is a model, a line's
+  style a way."""
   growth = by_batch(rows)
   figure, panels = drawing.panels(len(growth))
-  for panel, (batch, at_batch) in zip(panels, sorted(growth.items()), strict=True):
+  for panel, (batch, at_batch) in zip(panels, growth.items(), strict=True):
     drawing.dress(
       panel, f'batch {batch}', 'milliseconds a token of every row', 'tokens of the output'
     )

@@ -19,7 +19,7 @@ from experiments.lab import report, train
 from experiments.lab.bench import FEW, Bench, Texts
 from experiments.lab.compare import cost, join_texts
 from experiments.lab.report import Column, Drawn, Table, write
-from experiments.lab.rows import Row
+from experiments.lab.rows import Row, is_failure
 from experiments.lab.text import TextConfig
 from experiments.lab.train import Count, Rows, Seed, Tokens, check_lengths, each_once
 from experiments.lab.workdir import Workdir
@@ -357,7 +357,7 @@ def speeds(rows: Sequence[Row]) -> Drawn:
 
 def alphas(rows: Sequence[Row]) -> Drawn:
   """Alpha, expected and measured tokens of every draft at its smallest gamma (Table 3)."""
-  fixed = [row for row in rows if row.get('error') is None and row['plan'] != 'adaptive']
+  fixed = [row for row in rows if not is_failure(row) and row['plan'] != 'adaptive']
   smallest: dict[tuple[str, float], Row] = {}
   for row in sorted(fixed, key=lambda row: (row['batch'], row['gamma'])):
     smallest.setdefault((row['draft'], row['temperature']), row)

@@ -56,15 +56,6 @@ class Sample:
   bleu: Callable[[Decoded], Row] | None = None  # of greedy outputs
 
 
-def check_types(names: Sequence[str]) -> None:
-  """Raises UserError where a type is unknown or named twice, or there is none."""
-  if not names or len(set(names)) < len(names) or not set(names) <= set(TYPES):
-    raise UserError(
-      f'--dtype={",".join(names)} is not possible: give one or more of'
-      f' {", ".join(TYPES)}, each once'
-    )
-
-
 def measure(
   folder: pathlib.Path, sample: Sample, dtypes: Sequence[str], work: Workdir
 ) -> list[Row]:

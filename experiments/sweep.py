@@ -133,17 +133,8 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
       raise UserError(f'{where}: give NAME=A,B, each value once')
     swept.append(Swept(name, setting, values, is_listed))
     lists.add(setting)
-  check_size(swept)
 
-  # A list that multiplies the rows must have entries.
-  for setting in paper.axes.values():
-    if setting not in lists and not leaves_of(config)[setting]:
-      raise UserError(f'config.{setting}=() is not possible: give one or more values')
-  return swept
-
-
-def check_size(swept: Sequence[Swept]) -> None:
-  """Raises UserError where the products are too many for one sweep."""
+  # So many products would take days.
   rows, counts = 1, []
   for axis in swept:
     rows *= len(axis.values)
@@ -153,6 +144,12 @@ def check_size(swept: Sequence[Swept]) -> None:
       f'--sweep has {rows:,} products ({" x ".join(counts)}), and {MOST:,} are the most: give fewer'
       ' values'
     )
+
+  # A list that multiplies the rows must have entries.
+  for setting in paper.axes.values():
+    if setting not in lists and not leaves_of(config)[setting]:
+      raise UserError(f'config.{setting}=() is not possible: give one or more values')
+  return swept
 
 
 def products(values: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:

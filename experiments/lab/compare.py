@@ -66,12 +66,6 @@ class Comparison:
       )
     return ours, theirs
 
-  @property
-  def same(self) -> float:
-    """The share of texts that equal plain decoding's."""
-    rows = [(a.tokens == b.tokens).all(1) for a, b in zip(self.ours, self.theirs, strict=True)]
-    return float(np.concatenate(rows).mean())
-
   def agreement(self, dtype: str) -> dict[str, Any]:
     """Counts texts that equal plain decoding's, at temperature 0.
 

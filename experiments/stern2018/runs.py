@@ -199,7 +199,15 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
   greedy = task.greedy[content]
   same = task.model_figures(target)
   if k > 1 and regime not in UNTRAINED:
-    same |= head_accuracies(folder, k, *task.batches(greedy)) | task.c.heads.conditions
+    heads = Bound(*folders.load_heads(folder))
+    if heads.module.k > k:
+      heads = Bound(*heads.module.drafting(heads.params, k - 1))
+    base, trunk = without_heads(*folders.load(folder))
+    share_right = functools.partial(head_accuracy, base, heads.module, trunk, heads.params)
+    dev, own = task.batches(greedy)
+    same['head_accuracy'] = share_right(dev)
+    same['own_accuracy'] = share_right(own) if own else ()  # () if the model writes nothing
+    same |= task.c.heads.conditions
     if regime not in DISTILLED and task.data.own:
       same['heads_text'] = 'own'
 
@@ -217,24 +225,6 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
       row['spread'] = time.speedups_over(times['greedy'])
       row['compile_seconds'] = time.compile_seconds
     yield row
-
-
-def head_accuracies(folder: pathlib.Path, k: int, dev: Sequence[Any], own: Sequence[Any]) -> Row:
-  """Returns the shares of right guesses by the first k heads of a model.
-
-  Args:
-    folder: of the model.
-    k: tokens of a block.
-    dev: batches of the dev set.
-    own: batches of outputs of the model itself; none if it writes nothing.
-  """
-  heads = Bound(*folders.load_heads(folder))
-  if heads.module.k > k:
-    heads = Bound(*heads.module.drafting(heads.params, k - 1))
-  model, params = without_heads(*folders.load(folder))
-  measure_right = functools.partial(head_accuracy, model, heads.module, params, heads.params)
-  own_accuracy = measure_right(own) if own else ()
-  return {'head_accuracy': measure_right(dev), 'own_accuracy': own_accuracy}
 
 
 def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import itertools
 import pathlib
 import textwrap
@@ -202,15 +201,13 @@ def beside_the_papers(
     figure: the column to repeat: a figure and its format.
     theirs: returns the paper's figure of a k, regime and rule, which is shown with ours.
   """
-
-  def find_row(k: int, regime: str, rule: str) -> Row | None:
-    return rows.get((k, regime, rule))
-
   columns = [Column('k', str, names_row=True)]
-  for (regime, rule), heading in headings.items():
-    ours = functools.partial(find_row, regime=regime, rule=rule)
-    papers = functools.partial(theirs, regime=regime, rule=rule)
-    columns.append(dataclasses.replace(figure, heading=heading, beside=papers, cell=ours))
+  for series, heading in headings.items():
+    looks = {
+      'beside': lambda k, series=series: theirs(k, *series),
+      'cell': lambda k, series=series: rows.get((k, *series)),
+    }
+    columns.append(dataclasses.replace(figure, heading=heading, **looks))
   return columns
 
 
@@ -443,7 +440,7 @@ def scatter(rows: Iterable[Row], path: pathlib.Path) -> None:
   ours: dict[Key, tuple[float, float]] = {}
   for key, row in cells.items():
     bleu, block = row.get('bleu'), row.get('mean_block_size')
-    is_shown = key[1:] in wanted and row.get('error') is None
+    is_shown = key[1:] in wanted and not is_failure(row)
     if is_shown and bleu is not None and block is not None:
       ours[key] = block, bleu
   theirs = {key: (block, bleu) for key, (bleu, block) in PAPERS_TABLE1.items()}

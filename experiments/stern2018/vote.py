@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-from experiments.lab import rows
+from experiments.lab import report, rows
+from experiments.lab.report import Column
 from fastdec.cli import page
 from fastdec.data.images import npz
 from fastdec.errors import UserError
@@ -34,6 +35,14 @@ SIDES = ('left', 'right')
 SHAPES = {'input': (8, 8, 3), 'output': (-1, -1, 3), 'base': (8,)}
 FIGURES = '{:.1f} [{:.1f}, {:.1f}]'
 PAGE_PAIRS = 100  # in one page, which loads itself again for more
+COLUMNS = (
+  Column('Method 1', 'name'),
+  Column('Method 2', lambda row: 'regular, exact, k = 1'),
+  Column('1 > 2', 'ours'),
+  Column('The paper', 'theirs'),
+  Column('Votes', 'votes'),
+  Column('Raters', 'raters'),
+)
 # The baseline, and fine-tuned models by the two rules of the paper's table.
 FILE = re.compile(r'.+-k(1(?=-regular-exact)|\d+(?=-finetune))-[a-z]+-(exact|distance-2)')
 
@@ -210,19 +219,18 @@ def table3(study: Study, votes: dict[str, Vote]) -> str:
       groups.setdefault((vote.k, vote.rule), []).append((vote.rater, vote.preferred))
   if not groups:
     raise UserError('these pictures have no votes yet: collect votes with --serve')
-  lines = ['| Method 1 | Method 2 | 1 > 2 | The paper | Votes | Raters |', '|---' * 6 + '|']
-  others = len(votes)
+  lines, others = [], len(votes)
   for (k, rule), group in sorted(groups.items()):
     raters, preferred = zip(*group, strict=True)
     ours = FIGURES.format(*measure_preference(preferred))
-    theirs = '–'
+    line = {'name': f'fine-tuning, {rule}, k = {k}', 'ours': ours, 'theirs': None}
     if (k, rule) in PAPERS_TABLE3:
-      theirs = FIGURES.format(*PAPERS_TABLE3[k, rule])
-    methods = f'fine-tuning, {rule}, k = {k} | regular, exact, k = 1'
-    lines.append(f'| {methods} | {ours} | {theirs} | {len(group)} | {len(set(raters))} |')
+      line['theirs'] = FIGURES.format(*PAPERS_TABLE3[k, rule])
+    lines.append({**line, 'votes': len(group), 'raters': len(set(raters))})
     others -= len(group)
   note = 'Per cent of votes [90 % bootstrap interval; each vote is taken as independent].'
-  return '\n'.join([*lines, '', f'{note} Votes on other pictures, not counted: {others}.', ''])
+  note += f' Votes on other pictures, not counted: {others}.'
+  return report.markdown(report.Table('', COLUMNS).of(lines, notes=[note]))
 
 
 def measure_preference(chosen: Sequence[bool]) -> tuple[float, float, float]:

@@ -51,7 +51,7 @@ def test_every_scale_and_task_is_an_experiment():
 def test_mistakes_show_before_any_work(tmp_path, launch):
   page = f'--config={ROOT}/configs/speculative.py'
   ended = launch('speculative', f'{page}:scale=large', f'--workdir={tmp_path}/run')
-  assert ended.code == 2 and 'scale=large is not possible: give one of smoke, multi30k' in ended.err
+  assert ended.code == 2 and "scale='large' is not possible: give one of smoke" in ended.err
   words = '--config.data.folder=nowhere', f'--config.data.cache={tmp_path}/cache'
   ended = launch('speculative', f'{page}:scale=multi30k', *words, f'--workdir={tmp_path}/run')
   assert ended.code == 2 and "there is no folder 'nowhere' with the text" in ended.err
