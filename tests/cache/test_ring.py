@@ -1,6 +1,7 @@
 """The ring: writes continue at its beginning, rollback sets a length, and a tree's path is moved
 within it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ def a_ring(rows=2):
   return KVCache.of((LayerRing.empty(rows, 1, SIZE, 1, jnp.float32),), rows)
 
 
-def write(cache, values):
-  """values[b, n] as keys, their negatives as values."""
-  k = jnp.asarray(values, jnp.float32)[:, None, :, None]
-  return KVCache((cache.layers[0].write(k, -k, cache.length),), cache.length)
+@jax.jit
+def write_and_commit(cache, values, path, count):
+  """Writes values[b, n] as keys, their negatives as values."""
+  k = values.astype(jnp.float32)[:, None, :, None]
+  layer = cache.layers[0].write(k, -k, cache.length)
+  return KVCache((layer,), cache.length).commit(path, count)
 
 
 def last_positions(cache, count):
@@ -36,7 +39,7 @@ def test_the_last_positions_survive_drafts_that_are_rejected(counts):
   cache, written = a_ring(), [[], []]
   for call in range(9):
     new = 100 * call + np.arange(N) + np.array([[1000], [2000]])
-    cache = write(cache, new).commit(None, jnp.array(counts))
+    cache = write_and_commit(cache, new, None, np.array(counts))
     for row, count in enumerate(counts):
       written[row] += new[row, :count].tolist()
   assert last_positions(cache, 2 * BLOCK - 1) == [row[-(2 * BLOCK - 1) :] for row in written]
@@ -45,17 +48,16 @@ def test_the_last_positions_survive_drafts_that_are_rejected(counts):
 def test_commit_moves_a_path_of_a_tree_across_the_end_of_the_ring():
   cache = a_ring()
   for call in range(2):
-    cache = write(cache, 10 * call + np.arange(N) + np.zeros((2, 1))).commit(
-      None, jnp.array([2, 3])
-    )
-  cache = write(cache, 50 + np.arange(N) + np.zeros((2, 1))).commit(
-    jnp.array([[0, 2], [0, 1]]), jnp.array([2, 2])
-  )
+    new = 10 * call + np.tile(np.arange(N), (2, 1))
+    cache = write_and_commit(cache, new, None, np.array([2, 3]))
+  new, path = 50 + np.tile(np.arange(N), (2, 1)), np.array([[0, 2], [0, 1]])
+  cache = write_and_commit(cache, new, path, np.array([2, 2]))
   assert last_positions(cache, 3) == [[11, 50, 52], [12, 50, 51]]
 
 
 def test_gather_keeps_the_kind():
-  cache = write(a_ring(), np.arange(N) + np.array([[0], [10]])).commit(None, jnp.array([1, 2]))
+  new = np.arange(N) + np.array([[0], [10]])
+  cache = write_and_commit(a_ring(), new, None, np.array([1, 2]))
   moved = cache.gather(jnp.array([1, 1, 0]))
   assert isinstance(moved.layers[0], LayerRing)
   assert last_positions(moved, 2) == [[10, 11], [10, 11], [0]]

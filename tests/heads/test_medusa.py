@@ -30,26 +30,37 @@ MODELS = {
   'marian': Transformer(TransformerConfig(**STACKS, output_bias=True)),
   't5': T5(T5Config(**STACKS, d_kv=4)),
 }
-HIDDEN = jax.random.normal(jax.random.key(2), (3, D))
+HIDDEN = jnp.asarray(np.random.default_rng(2).normal(size=(3, D)), jnp.float32)
 
 
-def noisy(params, seed=1, scale=0.3):
-  rng = np.random.default_rng(seed)
-  noise = lambda x: scale * rng.normal(size=x.shape).astype(x.dtype)
-  return jax.tree.map(lambda x: x + noise(x), params)
+@functools.cache
+def noisy(module):
+  rng, fresh = np.random.default_rng(1), jax.jit(module.init)(jax.random.key(0))
+  noise = lambda x: jnp.asarray(np.asarray(x) + 0.3 * rng.normal(size=x.shape), x.dtype)
+  return jax.tree.map(noise, fresh)
 
 
 @functools.cache
 def made(kind, **more):
   heads = MedusaHeads(depth=DEPTH, d_model=D, **SIZES[kind], **more)
-  return heads, noisy(jax.jit(heads.init)(jax.random.key(0)))
+  return heads, noisy(heads)
 
 
-TABLE = jax.random.normal(jax.random.key(3), (V, D))
+TABLE = np.random.default_rng(3).normal(size=(V, D)).astype(np.float32)
 
 
 def project(x):
   return x @ TABLE.T
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def all_logits(heads, params):
+  return heads.logits(params, HIDDEN, project)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits_at(heads, params, offset):
+  return heads.logits_at(params, HIDDEN, offset, project)
 
 
 @pytest.mark.parametrize('kind', ['own', 'shared'])
@@ -57,45 +68,44 @@ def project(x):
 @pytest.mark.wide('lm-own')
 def test_every_head_begins_by_predicting_what_the_model_does(name, kind):
   model = MODELS[name]
-  params = noisy(jax.jit(model.init)(jax.random.key(0)))
+  params = noisy(model)
   own = SIZES[kind] | ({'output_bias': True} if name == 'marian' and kind == 'own' else {})
   heads = MedusaHeads(depth=DEPTH, d_model=D, layers=2, **own)
   at_model = lambda x: vocabulary_projection(model)(params, x)
-  logits = heads.logits(heads.start(model, params), HIDDEN, at_model)
+  logits = jax.jit(lambda own: heads.logits(own, HIDDEN, at_model))(heads.start(model, params))
+  expected = jax.jit(model.unembed)(params, HIDDEN)
   assert logits.shape == (3, DEPTH, V)
-  for i in range(DEPTH):
-    np.testing.assert_allclose(logits[:, i], model.unembed(params, HIDDEN), atol=2e-6)
+  for of_head in np.asarray(logits).swapaxes(0, 1):
+    np.testing.assert_allclose(of_head, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize('kind', SIZES)
 def test_a_head_is_residual_blocks_and_a_projection(kind):
   heads, params = made(kind)
-  silu = lambda x: x / (1 + np.exp(-x))
+  logits, silu = np.asarray(all_logits(heads, params)), lambda x: x / (1 + np.exp(-x))
   for i in range(DEPTH):
     own, x = jax.tree.map(np.asarray, params[f'head_{i}']), np.asarray(HIDDEN)
     for j in range(heads.layers):
       x = x + silu(x @ own[f'block_{j}']['kernel'].T + own[f'block_{j}']['bias'])
     expected = project(x) if kind == 'shared' else x @ own['projection']['kernel'].T
-    np.testing.assert_allclose(heads.logits(params, HIDDEN, project)[:, i], expected, atol=1e-5)
+    np.testing.assert_allclose(logits[:, i], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize('kind', SIZES)
 def test_a_single_head_predicts_what_it_does_among_all_and_offset_0_is_the_model(kind):
   heads, params = made(kind)
-  whole = heads.logits(params, HIDDEN, project)
+  whole = np.asarray(all_logits(heads, params))
   assert heads.offsets == (1, 2, 3)
   for offset in heads.offsets:
-    alone = heads.logits_at(params, HIDDEN, jnp.int32(offset), project)
+    alone = logits_at(heads, params, np.int32(offset))
     np.testing.assert_allclose(alone, whole[:, offset - 1], atol=1e-5)
-  np.testing.assert_allclose(
-    heads.logits_at(params, HIDDEN, jnp.int32(0), project), project(HIDDEN), atol=1e-5
-  )
+  np.testing.assert_allclose(logits_at(heads, params, np.int32(0)), project(HIDDEN), atol=1e-5)
 
 
 def test_an_output_bias_is_added():
   heads, params = made('own', output_bias=True)
   without, _ = made('own')
-  added = heads.logits(params, HIDDEN, project) - without.logits(params, HIDDEN, project)
+  added = np.asarray(all_logits(heads, params)) - np.asarray(all_logits(without, params))
   for i in range(DEPTH):
     np.testing.assert_allclose(
       added[:, i], np.tile(params[f'head_{i}']['projection']['bias'], (3, 1)), atol=1e-5
@@ -107,8 +117,8 @@ def test_drafting_leaves_out_later_heads(kind):
   heads, params = made(kind)
   fewer, chosen = heads.drafting(params, 2)
   assert sorted(chosen) == ['head_0', 'head_1'] and fewer.depth == 2
-  logits = fewer.logits(chosen, HIDDEN, project)
-  np.testing.assert_array_equal(logits, heads.logits(params, HIDDEN, project)[:, :2])
+  expected = np.asarray(all_logits(heads, params))[:, :2]
+  np.testing.assert_array_equal(all_logits(fewer, chosen), expected)
 
 
 # ---- training
@@ -145,7 +155,7 @@ def test_the_gradient_of_one_head_touches_no_other(kind):
 def test_heads_on_a_frozen_trunk_learn_and_begin_at_the_model(draw):
   """They begin with the model's own projection and blocks of zeros, and learn from there."""
   heads = MedusaHeads(depth=DEPTH, d_model=D, vocab_size=V)
-  trunk = noisy(jax.jit(MODEL.init)(jax.random.key(0)))
+  trunk = noisy(MODEL)
   start = heads.start(MODEL, trunk)
   task = frozen_heads_task(MODEL, heads, trunk, start=start, draw=draw)
   params = task.init(jax.random.key(1))
@@ -196,7 +206,7 @@ def test_heads_in_half_precision_compute_in_the_models_type():
 def test_model_folders_hold_them(tmp_path):
   heads, params = made('two blocks')
   model = MODELS['transformer']
-  folders.save(model, model.init(jax.random.key(0)), tmp_path / 'model', (heads, params))
+  folders.save(model, noisy(model), tmp_path / 'model', (heads, params))
   loaded, loaded_params = fd.load_heads(tmp_path)
   assert loaded == heads and fd.load(tmp_path)[0] == model and folders.open(tmp_path).has_heads
   jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
@@ -204,14 +214,8 @@ def test_model_folders_hold_them(tmp_path):
 
 def decode_with(heads):
   model = MODELS['lm']
-  bound = (heads, heads.init(jax.random.key(0)))
-  return fd.decode(
-    model,
-    model.init(jax.random.key(0)),
-    PROMPTS,
-    fd.Medusa(bound, [[0], [1]]),
-    prompt_lengths=LENGTHS,
-  )
+  strategy = fd.Medusa((heads, noisy(heads)), [[0], [1]])
+  return fd.decode(model, noisy(model), PROMPTS, strategy, prompt_lengths=LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -228,15 +232,11 @@ def decode_with(heads):
       'among 12 words, and this model has 13',
     ),
     (
-      lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(
-        MODEL, MODEL.init(jax.random.key(0))
-      ),
+      lambda: MedusaHeads(depth=1, d_model=D, vocab_size=5).start(MODEL, noisy(MODEL)),
       'vocab_size=5 must be the number of words of the model, 13',
     ),
     (
-      lambda: MedusaHeads(1, D, V).start(
-        MODELS['marian'], noisy(MODELS['marian'].init(jax.random.key(0)))
-      ),
+      lambda: MedusaHeads(1, D, V).start(MODELS['marian'], noisy(MODELS['marian'])),
       'give the heads output_bias=True',
     ),
   ],

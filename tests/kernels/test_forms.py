@@ -29,11 +29,20 @@ def test_each_form_is_the_product(use, name, shape, rows):
   lanes."""
   use(one_form(name, least=2))
   draw = np.random.default_rng(0).integers(-127, 128, (rows, shape[-1]), np.int8)
-  x, kernel = jnp.asarray(draw), jnp.full(shape, -127, np.int8).at[0].set(127)
-  expected = np.einsum('rd,...d->r...', np.asarray(x, np.int64), np.asarray(kernel, np.int64))
-  product = jax.jit(lambda x, kernel: forms.cpu_product(x, kernel, None, jnp.int32))(x, kernel)
-  np.testing.assert_array_equal(product, expected)
-  floats = forms.cpu_product(x.astype(jnp.float32), kernel.astype(jnp.float32), None, jnp.float32)
+  kernel = np.full(shape, -127, np.int8)
+  kernel[0] = 127
+  expected = np.einsum('rd,...d->r...', draw.astype(np.int64), kernel.astype(np.int64))
+
+  @jax.jit
+  def both(x, kernel):
+    floats = x.astype(jnp.float32), kernel.astype(jnp.float32)
+    return (
+      forms.cpu_product(x, kernel, None, jnp.int32),
+      forms.cpu_product(*floats, None, jnp.float32),
+    )
+
+  whole, floats = both(draw, kernel)
+  np.testing.assert_array_equal(whole, expected)
   np.testing.assert_allclose(floats, expected, rtol=1e-6)
 
 
@@ -76,5 +85,5 @@ def test_a_single_row_never_meets_a_long_kernel(use):
       )
     )
     assert f'8[2,{forms.LONGEST + 32}]' in program and 'dot' in program
-    product = forms.cpu_product(x, kernel, sums, jnp.int32)
+    product = jax.jit(lambda *of: forms.cpu_product(*of, jnp.int32))(x, kernel, sums)
     np.testing.assert_array_equal(product, np.full((1, 4), forms.LONGEST + 32))

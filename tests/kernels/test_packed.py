@@ -50,9 +50,8 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
   draw = np.random.default_rng(0).standard_normal
   x, kernel = draw((rows, 24)), jnp.asarray(draw((*outputs, 24)))
   expected = np.einsum('rd,...d->r...', x, kernel)
-  np.testing.assert_allclose(
-    project(jnp.asarray(x), pack_kernel(kernel)), expected, rtol=0, atol=1e-12
-  )
+  made = jax.jit(lambda *of: project(*of))(x, pack_kernel(kernel))
+  np.testing.assert_allclose(made, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('rows', [1, 3])
@@ -61,9 +60,10 @@ def test_a_product_is_that_of_the_kernel(outputs, rows):
 def test_products_of_one_vector_each_are_those_of_the_kernels(rows, outputs):
   """With 70 outputs, panels reach from one kernel into the next, and are not read."""
   draw = np.random.default_rng(0).standard_normal
-  x, kernels = jnp.asarray(draw((rows, 3, 24))), jnp.asarray(draw((3, outputs, 24)))
+  x, kernels = draw((rows, 3, 24)), jnp.asarray(draw((3, outputs, 24)))
   expected = np.einsum('rhd,hfd->rhf', x, kernels)
-  np.testing.assert_allclose(project_each(x, pack_kernel(kernels)), expected, rtol=0, atol=1e-12)
+  made = jax.jit(lambda *of: project_each(*of))(x, pack_kernel(kernels))
+  np.testing.assert_allclose(made, expected, rtol=0, atol=1e-12)
 
 
 def test_a_part_keeps_the_panels_that_it_is_made_of():
@@ -81,7 +81,8 @@ def test_a_part_keeps_the_panels_that_it_is_made_of():
 
 def test_the_first_heads_of_packed_ones_are_packed():
   heads = BlockwiseHeads(k=4, d_model=WIDTH, d_ff=WIDTH)
-  module, params = heads.drafting(fd.pack(heads, heads.init(jax.random.key(0))), 2)
+  params = jax.jit(heads.init)(jax.random.key(0))
+  module, params = heads.drafting(fd.pack(heads, params), 2)
   assert module.k == 3 and is_packed(params['w1']) and is_packed(params['w2'])
 
 
@@ -93,7 +94,8 @@ def test_kernels_in_half_precision_are_read_as_they_lie():
   result = project(jnp.ones((3, 24), jnp.bfloat16), wrong)
   assert result.dtype == jnp.float32
   assert (result == 24).all()
-  halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), MODEL.init(jax.random.key(0)))
+  shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+  halves = jax.tree.map(lambda x: np.ones(x.shape, jnp.bfloat16), shapes)
   assert not is_packed(fd.pack(MODEL, halves))
 
 
@@ -102,8 +104,9 @@ def test_panels_are_what_few_rows_read():
   few = most_rows('float32')
   kernel = jnp.ones((140, 24), 'float32')
   wrong = Packed(kernel, jnp.zeros_like(pack_kernel(kernel).panels))
-  for rows, value in ((1, 0), (2, 0), (few, 0), (few + 1, 24)):
-    assert (product(jnp.ones((rows, 24), 'float32'), wrong, jnp.float32) == value).all()
+  read = jax.jit(lambda x: product(x, wrong, jnp.float32))
+  for rows, value in ((1, 0), (few, 0), (few + 1, 24)):
+    assert (np.asarray(read(np.ones((rows, 24), np.float32))) == value).all()
 
 
 def test_embeddings_are_rows_of_the_kernel():
@@ -143,18 +146,17 @@ def test_a_packed_model_writes_the_same(made, of_heads):
 def test_packed_heads_guess_the_same(layout):
   """All heads at once, and one head, as training and measurements use them."""
   heads = BlockwiseHeads(k=6, d_model=WIDTH, d_ff=64, layout=layout)
-  params, hidden = jax.jit(heads.init)(jax.random.key(1)), jnp.cos(jnp.arange(2.0 * WIDTH))
-  hidden = hidden.reshape(2, WIDTH)
+  params = jax.jit(heads.init)(jax.random.key(1))
+  hidden = jnp.asarray(np.cos(np.arange(2.0 * WIDTH)).reshape(2, WIDTH))
   by_panels = fd.pack(heads, params)
   assert is_packed(by_panels['w1']) and is_packed(by_panels['w2'])
-  np.testing.assert_allclose(
-    heads.all(by_panels, hidden), heads.all(params, hidden), rtol=0, atol=1e-5
-  )
-  for index in (0, 4):
-    expected = heads.one(params, hidden, jnp.int32(index))
-    np.testing.assert_allclose(
-      heads.one(by_panels, hidden, jnp.int32(index)), expected, rtol=0, atol=1e-5
-    )
+
+  @jax.jit
+  def guesses(params):
+    return heads.all(params, hidden), [heads.one(params, hidden, jnp.int32(i)) for i in (0, 4)]
+
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+  jax.tree.map(close, guesses(by_panels), guesses(params))
 
 
 @pytest.mark.slow

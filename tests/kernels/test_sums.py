@@ -33,8 +33,8 @@ OPTIMISED = {'xla_backend_optimization_level': 3, 'xla_cpu_use_fusion_emitters':
 TOKENS = np.random.default_rng(0).integers(2, 300, (1, 64), np.int32)
 
 
-def logits_of(model, params, width):
-  """Returns the logits of the last 16 tokens, read `width` at a time after the others."""
+def logits_of(model, params, widths):
+  """Returns the logits of the last 16 tokens, read so many at a time after the others."""
 
   @functools.partial(jax.jit, compiler_options=OPTIMISED)
   def read(tokens, cache):
@@ -42,13 +42,15 @@ def logits_of(model, params, width):
     cache = cache.commit(None, jnp.full(1, tokens.shape[1], jnp.int32))
     return model.unembed(params, hidden), cache
 
-  memory = model.encode(params, jnp.asarray(TOKENS[:, :9]))
-  _, cache = read(TOKENS[:, :48], model.init_cache(params, memory, 1, 96))
-  logits = []
-  for begin in range(48, 64, width):
-    one, cache = read(TOKENS[:, begin : begin + width], cache)
-    logits.append(np.asarray(one[0]))
-  return np.concatenate(logits)
+  memory, by_width = model.encode(params, jnp.asarray(TOKENS[:, :9])), []
+  _, begun = read(TOKENS[:, :48], model.init_cache(params, memory, 1, 96))
+  for width in widths:
+    logits, cache = [], begun
+    for start in range(48, 64, width):
+      one, cache = read(TOKENS[:, start : start + width], cache)
+      logits.append(np.asarray(one[0]))
+    by_width.append(np.concatenate(logits))
+  return by_width
 
 
 @pytest.mark.wide('grouped heads', 'translator')
@@ -56,9 +58,9 @@ def logits_of(model, params, width):
 def test_calls_of_any_width_compute_the_same_bits(name):
   model = MODELS[name]
   params = fd.quantize(model, jax.jit(model.init)(jax.random.key(0)))
-  alone = logits_of(model, params, 1)
-  for width in (2, 8, 16):
-    np.testing.assert_array_equal(logits_of(model, params, width), alone)
+  alone, *wider = logits_of(model, params, (1, 2, 8, 16))
+  for logits in wider:
+    np.testing.assert_array_equal(logits, alone)
 
 
 def test_by_xlas_sums_bits_depend_on_the_width(monkeypatch):
@@ -69,29 +71,39 @@ def test_by_xlas_sums_bits_depend_on_the_width(monkeypatch):
   monkeypatch.setattr(lm, 'row_mean', lambda x: x.mean(axis=-1, keepdims=True))
   monkeypatch.setattr(attention, 'softmax', jax.nn.softmax)
   params = fd.quantize(LM(config), jax.jit(LM(config).init)(jax.random.key(0)))
-  assert (logits_of(LM(config), params, 8) != logits_of(LM(config), params, 1)).any()
+  wide, alone = logits_of(LM(config), params, (8, 1))
+  assert (wide != alone).any()
+
+
+@jax.jit
+def computed(x):
+  """Our functions, and the gradients of two of them next to those of JAX's functions."""
+  slope = lambda f: jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
+  values = sums.row_sum(x), sums.row_max(x), sums.row_mean(x)[..., 0], sums.softmax(x)
+  pairs = (sums.softmax, jax.nn.softmax), (sums.row_sum, lambda x: x.sum(-1))
+  return values, [(slope(ours), slope(theirs)) for ours, theirs in pairs]
 
 
 @pytest.mark.parametrize('width', [1, 2, 3, 9, 64, 576])
 def test_sums_and_their_gradients(width):
+  x = np.random.default_rng(1).normal(size=(2, width))
   with jax.enable_x64(True):
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, width)))
-    np.testing.assert_allclose(sums.row_sum(x), x.sum(-1), rtol=1e-12)
-    np.testing.assert_array_equal(sums.row_max(x), x.max(-1))
-    np.testing.assert_allclose(sums.row_mean(x)[..., 0], x.mean(-1), rtol=1e-12)
-    np.testing.assert_allclose(sums.softmax(x), jax.nn.softmax(x), rtol=1e-12)
-    for ours, theirs in ((sums.softmax, jax.nn.softmax), (sums.row_sum, lambda x: x.sum(-1))):
-      gradient = jax.grad(lambda x, f=ours: jnp.sin(f(x)).sum())(x)
-      other = jax.grad(lambda x, f=theirs: jnp.sin(f(x)).sum())(x)
-      np.testing.assert_allclose(gradient, other, atol=1e-12)
+    (total, largest, mean, weights), gradients = computed(x)
+  np.testing.assert_allclose(total, x.sum(-1), rtol=1e-12)
+  np.testing.assert_array_equal(largest, x.max(-1))
+  np.testing.assert_allclose(mean, x.mean(-1), rtol=1e-12)
+  np.testing.assert_allclose(weights, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-12)
+  for ours, theirs in gradients:
+    np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
 @pytest.mark.parametrize('more', [1, 7, 32, 100])
 def test_slots_that_are_never_read_change_no_bit(more):
   """Caches have as many slots as their calls have nodes."""
   x = np.random.default_rng(2).normal(size=(3, 121)).astype(np.float32)
-  seen = sums.softmax(jnp.asarray(x))
+  both = jax.jit(lambda logits, x: (sums.softmax(logits), sums.row_sum(x)))
+  weights, total = both(x, x)
   padded = np.pad(x, ((0, 0), (0, more)), constant_values=-1e30)
-  np.testing.assert_array_equal(sums.softmax(jnp.asarray(padded))[:, :121], seen)
-  zeros = np.pad(x, ((0, 0), (0, more)))
-  np.testing.assert_array_equal(sums.row_sum(jnp.asarray(zeros)), sums.row_sum(jnp.asarray(x)))
+  wider, same_total = jax.device_get(both(padded, np.pad(x, ((0, 0), (0, more)))))
+  np.testing.assert_array_equal(wider[:, :121], weights)
+  np.testing.assert_array_equal(same_total, total)

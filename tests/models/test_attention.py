@@ -15,16 +15,15 @@ def test_a_bfloat16_weight_is_rounded_once(width):
   """Half a unit in bfloat16's last place, and float32's rounding. Queries scaled beforehand are
   wrong by ten of them at width 128: they would be rounded before the product, and the scores here
   are large."""
-  q_key, k_key = jax.random.split(jax.random.key(0))
-  q = (4 * jax.random.normal(q_key, (1, 64, 1, width))).astype(jnp.bfloat16)
-  k = (4 * jax.random.normal(k_key, (1, 1, 64, width))).astype(jnp.bfloat16)
-  weights = weights_of(q, k, jnp.ones((1, 1, 64), bool))[0, 0, 0]
+  q, k = 4 * np.random.default_rng(0).normal(size=(2, 1, 64, 1, width)).astype(jnp.bfloat16)
+  k = k.swapaxes(1, 2)
+  weights = np.asarray(jax.jit(weights_of)(q, k, np.ones((1, 1, 64), bool)))[0, 0, 0]
   assert weights.dtype == jnp.bfloat16
 
   scores = np.asarray(q[0, :, 0], np.float64) @ np.asarray(k[0, 0], np.float64).T / np.sqrt(width)
   expected = np.exp(scores - scores.max(axis=1, keepdims=True))
   expected /= expected.sum(axis=1, keepdims=True)
-  error = float(np.abs(np.asarray(weights, np.float64) - expected).max())
+  error = float(np.abs(weights.astype(np.float64) - expected).max())
   assert error < 2**-9 + 1e-4
 
 
@@ -38,6 +37,6 @@ def test_slots_that_are_never_read_may_be_left_out(used):
   mask = np.broadcast_to(np.arange(1024) < used, (1, 16, 1024))
   k[:, :, used:] = v[:, :, used:] = 1e6
   kv = LayerKV(jnp.asarray(k), jnp.asarray(v))
-  made = attend_to_used(jnp.asarray(q), kv, jnp.asarray(mask), jnp.int32(used))
-  expected = attend(jnp.asarray(q), kv, jnp.asarray(mask))
+  made = jax.jit(attend_to_used)(q, kv, mask, np.int32(used))
+  expected = jax.jit(attend)(q, kv, mask)
   np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)

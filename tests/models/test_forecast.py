@@ -70,8 +70,13 @@ def test_the_forecast_is_a_weighted_sum_of_the_differences_around():
     jnp.asarray(PICTURES, jnp.int32).reshape(ROWS, -1),
   )
   places = jnp.arange(PLACES, dtype=jnp.int32)[None]
-  params = module.init(jax.random.key(0), around, places, small)['params']
-  forecast, _ = module.apply({'params': {**params, 'weights': WEIGHTS}}, around, places, small)
+
+  @jax.jit
+  def forecast_of(*inputs):
+    params = module.init(jax.random.key(0), *inputs)['params']
+    return module.apply({'params': {**params, 'weights': WEIGHTS}}, *inputs)[0]
+
+  forecast = forecast_of(around, places, small)
   expected = [
     [forecast_by_definition(image, picture, place, WEIGHTS) for place in range(PLACES)]
     for image, picture in zip(IMAGES, PICTURES, strict=True)
@@ -106,7 +111,8 @@ def params():
   """Not as they start, so that every weight counts."""
   rng = np.random.default_rng(1)
   fresh = jax.jit(MODEL.init)(jax.random.key(0))
-  return jax.tree.map(lambda x: x.astype(jnp.float64) + rng.normal(scale=0.02, size=x.shape), fresh)
+  noisy = lambda x: jnp.asarray(np.float64(x) + rng.normal(scale=0.02, size=x.shape))
+  return jax.tree.map(noisy, fresh)
 
 
 @functools.cache

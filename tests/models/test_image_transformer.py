@@ -53,7 +53,9 @@ def params():
 
 def noisy(tree, scale):
   rng = np.random.default_rng(1)
-  return jax.tree.map(lambda x: x.astype(jnp.float64) + rng.normal(scale=scale, size=x.shape), tree)
+  return jax.tree.map(
+    lambda x: jnp.asarray(np.float64(x) + rng.normal(scale=scale, size=x.shape)), tree
+  )
 
 
 jitted_hidden = jax.jit(MODEL.hidden)
@@ -138,7 +140,8 @@ def test_the_intensity_of_a_written_embedding_is_read_back(room):
 def test_the_blocked_form_is_local_attention_by_the_definition(t):
   q, k, v = (np.random.default_rng(i).normal(size=(2, t, 2, 3)) for i in range(3))
   k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-  out = attend_locally(jnp.asarray(q), LayerKV(jnp.asarray(k), jnp.asarray(v)), BLOCK)
+  local = jax.jit(lambda q, k, v: attend_locally(q, LayerKV(k, v), BLOCK))
+  out = local(q, k, v)
   np.testing.assert_allclose(out, full_attention(q, k, v, BLOCK), atol=1e-12)
 
 
@@ -235,7 +238,7 @@ def greedy():
 def heads(k=5):
   module = BlockwiseHeads(k=k, d_model=16, d_ff=8, dropout=0.0)
   params = jax.jit(module.init)(jax.random.key(2))
-  return module, jax.tree.map(lambda x: x.astype(jnp.float64), params)
+  return module, jax.tree.map(lambda x: jnp.asarray(np.float64(x)), params)
 
 
 def test_the_model_is_worth_testing_on():

@@ -10,18 +10,24 @@ import numpy as np
 import pytest
 
 from fastdec.decoding.sampling import argmax
-from fastdec.kernels.quantized import round_kernel
+from fastdec.kernels import quantized
 from fastdec.models import layers
-from fastdec.models.layers import FEW, project, project_each
+from fastdec.models.layers import FEW, project_each
+
+project = jax.jit(layers.project)
+round_kernel = jax.jit(quantized.round_kernel)
+
+
+def draws(*shapes):
+  rng = np.random.default_rng(0)
+  return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 @pytest.mark.parametrize('axes', [(6,), (2, 3), (3, 2, 4)])
 @pytest.mark.parametrize('rows', [1, 5, FEW, FEW + 1])
 @pytest.mark.wide('*-axes2')
 def test_a_product_contracts_the_last_axes(rows, axes):
-  x, kernel = (
-    jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes))
-  )
+  x, kernel = draws((rows, 8), (*axes, 8))
   expected = np.einsum('rd,fd->rf', x, kernel.reshape(-1, 8)).reshape(rows, *axes)
   np.testing.assert_allclose(project(x, kernel), expected, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(project(x[:, None], kernel), expected[:, None], rtol=1e-5, atol=1e-5)
@@ -30,8 +36,8 @@ def test_a_product_contracts_the_last_axes(rows, axes):
 @pytest.mark.parametrize('rows', [1, 2, 8])
 def test_a_kernel_of_several_axes_is_read_in_its_layout_if_rows_are_few(rows):
   """A new layout in every call would cost three times as much as the product."""
-  x, kernel = jnp.ones((rows, 32)), jnp.ones((2, 4, 16, 32))
-  program = jax.jit(project).lower(x, kernel).compile().as_text()
+  x, kernel = np.ones((rows, 32), np.float32), np.ones((2, 4, 16, 32), np.float32)
+  program = project.lower(x, kernel).compile().as_text()
   made = re.findall(r'= f32\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
   assert made and kernel.size not in [math.prod(map(int, shape.split(','))) for shape in made]
 
@@ -40,9 +46,7 @@ def test_a_kernel_of_several_axes_is_read_in_its_layout_if_rows_are_few(rows):
 @pytest.mark.parametrize('rows', [1, 5, FEW, FEW + 1])
 @pytest.mark.wide('*-axes2')
 def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(rows, axes):
-  x, kernel = (
-    jax.random.normal(jax.random.key(i), (*lead, 8)) for i, lead in enumerate(((rows,), axes))
-  )
+  x, kernel = draws((rows, 8), (*axes, 8))
   left, right = round_kernel(x), round_kernel(kernel)
   whole = np.asarray(left.values, np.int64) @ np.asarray(right.values, np.int64).reshape(-1, 8).T
   expected = whole * np.float64(left.scale)[:, None] * np.float64(right.scale).reshape(1, -1)
@@ -58,21 +62,23 @@ def test_a_product_in_int8_is_that_of_the_whole_numbers_times_the_two_scales(row
 def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeypatch):
   """The kernel becomes floats in several parts, of 6 outputs 4 and then the rest."""
   monkeypatch.setattr(layers, 'PART', 128)
-  x, kernel = (jax.random.normal(jax.random.key(i), (*of, 64)) for i, of in enumerate(((5,), axes)))
-  x, in_int8 = x.astype(dtype), round_kernel(kernel)
+  x, kernel = draws((5, 64), (*axes, 64))
+  x, in_int8 = jnp.asarray(x, dtype), round_kernel(kernel)
   weights = np.float64(in_int8.values) * np.float64(in_int8.scale)[..., None]
-  y = project(x, dataclasses.replace(in_int8, rounds_inputs=False))
+  product = jax.jit(lambda *of: layers.project(*of))  # in parts of this size
+  y = product(x, dataclasses.replace(in_int8, rounds_inputs=False))
   assert y.dtype == jnp.float32 and y.shape == (5, *axes)
   expected = np.einsum('rd,fd->rf', np.float64(x), weights.reshape(-1, 64)).reshape(y.shape)
   np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
   exact = np.einsum('rd,fd->rf', np.float64(x), kernel.reshape(-1, 64)).reshape(y.shape)
-  errors = [np.abs(one - exact).mean() for one in (y, project(x, in_int8))]
+  errors = [np.abs(np.asarray(one) - exact).mean() for one in (y, product(x, in_int8))]
   assert errors[0] < 0.9 * errors[1]
   if len(axes) == 3:
     kernels = dataclasses.replace(round_kernel(kernel[0]), rounds_inputs=False)
-    x_bhd = jnp.stack([x, 2 * x], axis=1)
+    x_bhd = np.stack([x, 2 * np.asarray(x)], axis=1)
     each = np.einsum('bhd,hfd->bhf', np.float64(x_bhd), weights[0])
-    np.testing.assert_allclose(project_each(x_bhd, kernels), each, rtol=1e-5, atol=1e-5)
+    made = jax.jit(project_each)(x_bhd, kernels)
+    np.testing.assert_allclose(made, each, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize('axes', [(48,), (3, 4, 8)])
@@ -80,23 +86,20 @@ def test_in_int8w_a_product_is_that_of_the_rows_as_they_are(axes, dtype, monkeyp
 @pytest.mark.wide('float32-axes1')
 def test_in_int8_n_rows_are_bit_for_bit_n_products_of_one(dtype, axes):
   """Rows of any magnitude in the same product change nothing, since each row has its own scale."""
-  x = (
-    jax.random.normal(jax.random.key(0), (FEW + 1, 32), dtype)
-    * jnp.logspace(-3, 3, FEW + 1, dtype=dtype)[:, None]
-  )
-  kernel = round_kernel(jax.random.normal(jax.random.key(1), (*axes, 32)))
-  product = jax.jit(project)
-  alone = np.concatenate([product(x[i : i + 1], kernel) for i in range(len(x))])
+  x, kernel = draws((FEW + 1, 32), (*axes, 32))
+  x = np.asarray(jnp.asarray(x * np.logspace(-3, 3, FEW + 1)[:, None], dtype))
+  kernel = round_kernel(kernel)
+  alone = np.concatenate([project(x[i : i + 1], kernel) for i in range(len(x))])
   for rows in (2, FEW, FEW + 1):
-    np.testing.assert_array_equal(product(x[:rows], kernel), alone[:rows])
-    np.testing.assert_array_equal(product(x[None, :rows], kernel)[0], alone[:rows])
+    np.testing.assert_array_equal(project(x[:rows], kernel), alone[:rows])
+    np.testing.assert_array_equal(np.asarray(project(x[None, :rows], kernel))[0], alone[:rows])
 
 
 @pytest.mark.parametrize('rows', [1, 2, 8])
 def test_a_kernel_in_int8_is_read_in_its_layout_if_rows_are_few(rows):
   for axes in ((128,), (2, 4, 16)):
-    kernel = round_kernel(jnp.ones((*axes, 32)))
-    program = jax.jit(project).lower(jnp.ones((rows, 32)), kernel).compile().as_text()
+    kernel = round_kernel(np.ones((*axes, 32), np.float32))
+    program = project.lower(np.ones((rows, 32), np.float32), kernel).compile().as_text()
     made = re.findall(r'= s8\[([\d,]+)\]\S* (?!parameter|bitcast)[\w-]+\(', program)
     assert made and kernel.values.size not in [
       math.prod(map(int, shape.split(','))) for shape in made
@@ -105,18 +108,16 @@ def test_a_kernel_in_int8_is_read_in_its_layout_if_rows_are_few(rows):
 
 def test_argmax_sees_the_largest_of_a_product_in_int8_with_a_bias():
   """Whatever XLA computes twice: the maximum, and what is compared with it."""
-  keys = jax.random.split(jax.random.key(0), 3)
-  x, bias = jax.random.normal(keys[0], (48, 8)), 0.1 * jax.random.normal(keys[1], (256,))
-  kernel = round_kernel(jax.random.normal(keys[2], (256, 8)))
+  x, bias, kernel = draws((48, 8), (256,), (256, 8))
+  bias, kernel = 0.1 * bias, round_kernel(kernel)
   largest = jax.jit(lambda x: argmax(project(x, kernel) + bias[None]))(x)
-  np.testing.assert_array_equal(
-    largest, np.argmax(np.asarray(project(x, kernel)) + np.asarray(bias), axis=1)
-  )
+  np.testing.assert_array_equal(largest, np.argmax(np.asarray(project(x, kernel)) + bias, axis=1))
 
 
 def test_the_product_of_rows_that_are_zero_or_no_numbers():
-  kernel = round_kernel(jnp.array([[1.0, 2.0], [0.0, 0.0]]))
-  y = project(jnp.array([[0.0, 0.0], [jnp.nan, 1.0], [2.0, 1.0]]), kernel)
+  kernel = round_kernel(np.array([[1.0, 2.0], [0.0, 0.0]], np.float32))
+  rows = np.array([[0.0, 0.0], [np.nan, 1.0], [2.0, 1.0]], np.float32)
+  y = np.asarray(project(rows, kernel))
   np.testing.assert_array_equal(y[0], [0, 0])
   assert np.isnan(y[1]).all()
   np.testing.assert_allclose(y[2], [4, 0], rtol=0.02)

@@ -22,9 +22,11 @@ def random_params(model):
   rng = np.random.default_rng(1)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   params = jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(scale=0.5, size=x.shape) + (x.ndim == 1), np.float32), shapes
+    lambda x: (rng.normal(scale=0.5, size=x.shape) + (x.ndim == 1)).astype(np.float32), shapes
   )
-  return params | {'embedding': params['embedding'] / 5, 'decoder_bias': params['decoder_bias'] * 4}
+  params['embedding'] /= 5
+  params['decoder_bias'] *= 4
+  return jax.tree.map(jnp.asarray, params)
 
 
 @pytest.fixture(params=['t5', 't5 v1.1'], scope='module')
@@ -75,16 +77,15 @@ def test_slots_are_at_the_positions_of_the_docstring():
 def test_a_bias_is_of_the_query_head_where_heads_share_keys():
   rng = np.random.default_rng(0)
   shapes = (1, 3, 4, 5), (1, 2, 6, 5), (1, 2, 6, 5), (1, 4, 3, 6)
-  q, k, v, bias = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-  mask = jnp.asarray(rng.random((1, 3, 6)) < 0.7)
-  out = attend(q, LayerKV(k, v), mask, bias=bias, scale=0.5)
+  q, k, v, bias = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+  mask = rng.random((1, 3, 6)) < 0.7
+  kv = LayerKV(jnp.asarray(k), jnp.asarray(v))
+  attended = jax.jit(lambda q, mask, bias: attend(q, kv, mask, bias=bias, scale=0.5))
+  out = np.asarray(attended(q, mask, bias))
   for head in range(4):
-    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0].astype(
-      jnp.float32
-    )
-    np.testing.assert_allclose(
-      out[0, :, head], weights / weights.sum(-1, keepdims=True) @ v[0, head // 2], atol=1e-5
-    )
+    weights = np.exp(0.5 * q[0, :, head] @ k[0, head // 2].T + bias[0, head]) * mask[0]
+    expected = weights / weights.sum(-1, keepdims=True) @ v[0, head // 2]
+    np.testing.assert_allclose(out[0, :, head], expected, atol=1e-5)
 
 
 # ---- the network, written again
@@ -139,7 +140,7 @@ def forward(config, params, source, target):
 
 def test_the_network_is_that_of_the_definition(made):
   model, params = made
-  logits = model.unembed(params, hidden_of(model, params, BATCH))
+  logits = np.asarray(jax.jit(model.unembed)(params, hidden_of(model, params, BATCH)))
   for row, (s, t) in enumerate([(4, 4), (6, 5)]):
     expected = forward(model.config, params, BATCH['source'][row, :s], SHIFTED[row, :t])
     np.testing.assert_allclose(logits[row, :t], expected, atol=1e-4, rtol=1e-4)
