@@ -18,9 +18,8 @@ def check_draft(part: Any, name: str, wanted: type) -> Bound:
   if not isinstance(draft.module, wanted):
     kind = type(draft.module).__name__
     raise UserError(
-      f'{kind} is not {wanted.__name__}, with which this strategy drafts: Eagle takes an'
-      ' EagleNetwork, BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a'
-      ' model'
+      f'this strategy drafts with {wanted.__name__}, not with {kind}: Eagle takes an EagleNetwork,'
+      ' BlockDraft a BlockNetwork, Blockwise and Medusa take heads, and Speculative a model'
     )
   return draft
 

@@ -270,7 +270,7 @@ def dropout(x: Float[Array, 'b *n'], rate: float, key: Array) -> Float[Array, 'b
   first, step, rows = _rows.get()
   in_row = jax.lax.iota(jnp.uint32, x.size // rows)
   row = jnp.uint32(first) + np.uint32(step) * jax.lax.iota(jnp.uint32, rows)
-  bits = (row[:, None] * np.uint32(in_row.size) + in_row).reshape(x.shape) ^ low
+  bits = (row[:, None] * np.uint32(in_row.size) + in_row[None]).reshape(x.shape) ^ low
   for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
     bits = (bits ^ (bits >> shift)) * np.uint32(factor) + high
   return jnp.where(bits >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)

@@ -103,8 +103,8 @@ class Generator:
     if start is None:
       return
     object.__setattr__(self, 'model', _with_start(self.model, start))
-    if getattr(strategy, 'drafts_by_model', False) and strategy.draft[0].start_id == before:
-      draft = _with_start(strategy.draft[0], start), strategy.draft[1]
+    if getattr(strategy, 'drafts_by_model', False) and strategy.draft.module.start_id == before:
+      draft = _with_start(strategy.draft.module, start), strategy.draft.params
       object.__setattr__(self, 'strategy', dataclasses.replace(strategy, draft=draft))
 
   @classmethod

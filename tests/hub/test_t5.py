@@ -219,7 +219,7 @@ def test_what_a_config_says(change, generation, expected):
 
 
 @pytest.mark.parametrize(('change', 'generation', 'message'), [
-  ({'feed_forward_proj': 'gated-tanh'}, {}, 'may be one of relu'),
+  ({'feed_forward_proj': 'gated-tanh'}, {}, 'may be one of swish, silu, relu'),
   ({'feed_forward_proj': 'wide-relu'}, {}, 'or gated- and one'),
   ({'is_encoder_decoder': False}, {}, 'that has a decoder'),
   ({'pad_token_id': None}, {}, 'pad_token_id=null'),

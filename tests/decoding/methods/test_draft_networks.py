@@ -307,9 +307,9 @@ HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
 
 @pytest.mark.parametrize('make, message', [
   (lambda: fd.Eagle((BLOCK, {})),
-    'of the kind BlockNetwork, and not EagleNetwork: Eagle takes an EagleNetwork'),
-  (lambda: fd.BlockDraft((NETWORK, {})), 'of the kind EagleNetwork, and not BlockNetwork'),
-  (lambda: fd.Eagle((HEADS, {})), 'of the kind MedusaHeads.*Medusa take heads'),
+    'with EagleNetwork, not with BlockNetwork: Eagle takes an EagleNetwork'),
+  (lambda: fd.BlockDraft((NETWORK, {})), 'with BlockNetwork, not with EagleNetwork'),
+  (lambda: fd.Eagle((HEADS, {})), 'not with MedusaHeads.*Medusa take heads'),
   (lambda: fd.Eagle((NETWORK, {}), 3, 2, 3), 'nodes=3 is not possible.* has at least 4'),
   (lambda: fd.Eagle((NETWORK, {}), 0), 'depth=0'),
   (lambda: fd.Eagle((NETWORK, {}), width=WORDS + 1),
