@@ -137,11 +137,6 @@ class Medusa:
         f' config.heads.depth={self.heads.depth}: give as many heads, or another tree'
       )
 
-  @property
-  def people(self) -> TextConfig:
-    """The captions as people wrote them."""
-    return dataclasses.replace(self.data, distilled='', own='', mixed=False)
-
 
 # --- the page
 
@@ -150,9 +145,15 @@ def medusa(c: Medusa, work: Workdir) -> None:
   """The page from the top: a model, its own text, heads, trees, rows and tables."""
   # Train the model, and have it write the text that heads learn.
   target = work.stage(
-    'target', train.base, model=c.model, run=c.train, data=c.people, seed=c.seed, mesh=c.mesh
+    'target',
+    train.base,
+    model=c.model,
+    run=c.train,
+    data=c.data.originals,
+    seed=c.seed,
+    mesh=c.mesh,
   )
-  data, sizes = c.people, c.measure
+  data, sizes = c.data.originals, c.measure
   if c.text != 'data':
     own = work.stage(
       'own', continuations, model=target, data=data, prompt=sizes.prompt, max_len=sizes.max_len
@@ -171,7 +172,7 @@ def medusa(c: Medusa, work: Workdir) -> None:
       failed.append(key)
     else:
       folder, trees[key['stage']] = made
-      benches[key['stage']] = Bench(folder, c.people, sizes)
+      benches[key['stage']] = Bench(folder, c.data.originals, sizes)
 
   # Measure the rows that are missing.
   measure = functools.partial(figures, c, benches, trees)
@@ -219,7 +220,7 @@ def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibrati
     f'{stage}-tree',
     calibrate,
     heads=heads,
-    data=c.people,
+    data=c.data.originals,
     prompt=sizes.prompt,
     calibrated=sizes.calibrated,
     most=max(sizes.most, sizes.nodes),

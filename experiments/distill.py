@@ -22,7 +22,7 @@ TEACHER = flags.DEFINE_string(
   'teacher', None, 'folder of the finished run that writes', required=True
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for what it writes', required=True)
-BUDGET = cli.budget_flag()
+LIMIT_TIME = cli.budget_flag()
 CONNECT = cli.process_flags()
 
 
@@ -33,10 +33,9 @@ def main(_: list[str]) -> None:
 
   paper, settings = stern2018.half(CONFIG.value)
   c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)
-  seconds = cli.seconds(BUDGET.value)
-  if CONFIG.value.task == 'images':  # text is written by one process
-    CONNECT()
-  with stage.budget(seconds):
+  with LIMIT_TIME():
+    if CONFIG.value.task == 'images':  # text is written by one process
+      CONNECT()
     try:
       print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))
     except stage.OutOfTime:

@@ -157,11 +157,6 @@ class Drafters:
     train.check(table.small_run, table.small, rows, self.mesh, 'table.small_run')
     train.check(self.train, table.base, rows, self.mesh, 'train')
 
-  @property
-  def people(self) -> TextConfig:
-    """The text as people wrote it."""
-    return dataclasses.replace(self.data, own='', distilled='')
-
 
 # --- the page
 
@@ -176,7 +171,7 @@ def drafters(c: Drafters, work: Workdir) -> None:
     base = pathlib.Path(c.base)
     check_kind(base, c.task)
   else:
-    inputs: Any = {'model': c.table.base, 'run': c.table.base_run, 'data': c.people}
+    inputs: Any = {'model': c.table.base, 'run': c.table.base_run, 'data': c.data.originals}
     base = work.stage('base', train.base, seed=c.seed, mesh=c.mesh, **inputs)
 
   # Train the drafters that are missing. A training that fails is a row that says why.
@@ -191,7 +186,7 @@ def drafters(c: Drafters, work: Workdir) -> None:
       trained[draft.name] = draft
 
   # Measure the rows that are missing.
-  bench = Bench(base, c.people, c.table)
+  bench = Bench(base, c.data.originals, c.table)
   rows = work.fill(keys(c, bench, trained), functools.partial(figures, bench, trained), summary)
   rows += work.failures(failed)
 
@@ -251,8 +246,10 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
   same: Any = {'seed': c.seed, 'mesh': c.mesh}
   if name == 'model':
     run = c.table.small_run
-    folder = work.stage(name, train.base, model=c.table.small, run=run, data=c.people, **same)
-    return Trained(name, folder, run, c.people)
+    folder = work.stage(
+      name, train.base, model=c.table.small, run=run, data=c.data.originals, **same
+    )
+    return Trained(name, folder, run, c.data.originals)
   data = own_text(c, work, base)
   # all see the same batches
   same |= {'base': base, 'run': c.train, 'data': data, 'order': train.seed_of(c.seed, 'order')}
@@ -271,7 +268,7 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
 
 def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
   """The text that the base writes itself: what heads and networks guess."""
-  own, same = c.data.own, {'model': base, 'data': c.people}
+  own, same = c.data.own, {'model': base, 'data': c.data.originals}
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
     own = str(work.stage('own', continuations, **same, **sizes))

@@ -26,7 +26,7 @@ from experiments.lab import cli
 
 CONFIG = cli.config_flag('wmt14', 'celeba', 'drafts')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the run', required=True)
-BUDGET = cli.budget_flag()
+LIMIT_TIME = cli.budget_flag()
 CONNECT = cli.process_flags()
 
 
@@ -42,9 +42,9 @@ def main(_: list[str]) -> None:
   else:
     paper, settings = stern2018.half(CONFIG.value)
     make = paper.train_run
-  workdir, seconds = pathlib.Path(WORKDIR.value), cli.seconds(BUDGET.value)
-  CONNECT()
-  with stage.budget(seconds):
+  workdir = pathlib.Path(WORKDIR.value)
+  with LIMIT_TIME():
+    CONNECT()
     try:
       is_new = make(to_dataclass(settings, CONFIG.value), workdir)
       name = 'draft' if (workdir / 'draft').is_dir() else 'model'

@@ -115,12 +115,18 @@ def config_flag(*pages: str) -> flags.FlagHolder:
   return holder
 
 
-def budget_flag() -> flags.FlagHolder:
+def budget_flag() -> Callable[[], contextlib.AbstractContextManager[None]]:
   """Defines `--budget=540s` (or 9m, 1.5h): the time after which a command stops cleanly. The same
-  command continues."""
-  return flags.DEFINE_string(
-    'budget', None, 'stop cleanly after this time, such as 540s, 9m or 1.5h'
-  )
+  command continues. Returns a function that limits the time of a block to it."""
+  text = 'stop cleanly after this time, such as 540s, 9m or 1.5h'
+  flag = flags.DEFINE_string('budget', None, text)
+
+  def limit_time() -> contextlib.AbstractContextManager[None]:
+    from fastdec.training import stage
+
+    return stage.budget(seconds(flag.value))
+
+  return limit_time
 
 
 def process_flags() -> Callable[[], None]:
@@ -232,7 +238,7 @@ class Page:
   def __init__(self, *pages: str) -> None:
     self.config = config_flag(*pages)
     self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results', required=True)
-    self.budget = budget_flag()
+    self.limit_time = budget_flag()
     self.engine = flags.DEFINE_enum(
       'engine', 'local', ENGINES, 'runs rows here in order, by --jobs processes, or on a cluster'
     )
@@ -246,12 +252,6 @@ class Page:
     with self.limit_time():
       work = self.make_all(to_dataclass(settings, self.config.value), make)
     end([work])
-
-  def limit_time(self) -> contextlib.AbstractContextManager[None]:
-    """Limits the time of the block to the budget."""
-    from fastdec.training import stage
-
-    return stage.budget(seconds(self.budget.value))
 
   def make_all(
     self,

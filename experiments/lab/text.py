@@ -77,6 +77,11 @@ class TextConfig:
       )
 
   @property
+  def originals(self) -> 'TextConfig':
+    """The text as people wrote it, which a base is trained on."""
+    return dataclasses.replace(self, distilled='', own='', mixed=False)
+
+  @property
   def key(self) -> str:
     """A hash of the text to train on and to evaluate on, not of its place, and of the sizes of its
     batches: all that a stage depends on."""

@@ -111,6 +111,11 @@ class ImagesConfig:
         )
 
   @property
+  def originals(self) -> 'ImagesConfig':
+    """The photographs, which a base is trained on."""
+    return dataclasses.replace(self, own='')
+
+  @property
   def key(self) -> str:
     """All that a training on them depends on, first a hash of the images, wherever they lie."""
     key = f'{self.images.key[:16]} rows={self.rows} mirrored={self.mirrored} moved={self.moved}'
@@ -205,11 +210,6 @@ class Table2:
         ' them'
       )
 
-  @property
-  def originals(self) -> ImagesConfig:
-    """The photographs, which the base is trained on."""
-    return dataclasses.replace(self.data, own='')
-
 
 # --- the page
 
@@ -283,7 +283,7 @@ def evaluate(c: Table2, work: Workdir) -> None:
 
 def distil(c: Table2, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a base write its own images; returns a sentence about the finished folder."""
-  inputs = {'base': teacher, 'data': c.originals, 'images': c.distill.images, 'mesh': c.mesh}
+  inputs = {'base': teacher, 'data': c.data.originals, 'images': c.distill.images, 'mesh': c.mesh}
   in_place(workdir, write_images, **inputs)
   n, height, width, _ = open_written(workdir).written.shape
   return f'{workdir}/images.npz has {n:,} images of {height} x {width} pixels that the base wrote'
@@ -393,7 +393,7 @@ def write_images(
   if (folder / 'images.json').is_file():  # killed while parts were being removed
     shutil.rmtree(folder / 'parts', ignore_errors=True)
     return
-  pictures = dataclasses.replace(data, own='').open()
+  pictures = data.originals.open()
   pictures.check_base(base)
   model, params = without_heads(*folders.load(base))
   teacher, source = author_of(model, params), shrink(pictures.images.array('train'))
@@ -531,7 +531,7 @@ class Split(Task):
   @functools.cached_property
   def originals(self) -> UInt8[np.ndarray, 'n h h 3']:
     """The images."""
-    return self.c.originals.images.array(self.c.table.split, self.c.table.images or None)
+    return self.data.images.array(self.c.table.split, self.c.table.images or None)
 
   @functools.cached_property
   def inputs(self) -> UInt8[np.ndarray, 'n 8 8 3']:
@@ -565,7 +565,7 @@ class Split(Task):
       'split': table.split,
       'outputs': len(self.inputs),
       'batch': table.rows,
-      'images': c.originals.images.key[:16],
+      'images': self.data.images.key[:16],
       'timing_batch': 1,
       'timing_images': table.timed,
       'timing_rounds': table.repeats,
@@ -598,7 +598,7 @@ class Split(Task):
     few = min(DEV_IMAGES, len(self.inputs))
     rows, made = min(self.c.data.rows, few), to_images(greedy.tokens)
     written: Any = written_batches(self.inputs[:few], made[:few], rows, seed=0)
-    return self.c.originals.open().dev_batches(), [written[i] for i in range(few // rows)]
+    return self.c.data.originals.open().dev_batches(), [written[i] for i in range(few // rows)]
 
   def model_figures(self, target: Bound) -> Row:
     """Returns the bits an intensity that a model needs for the originals, and bicubic PSNR."""

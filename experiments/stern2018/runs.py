@@ -253,7 +253,7 @@ def base_inputs(c: Any, seed: int | None = None) -> dict[str, Any]:
   """Returns the inputs of `train.base`: a base, on what people made. None: the seed of `c`."""
   if seed is None:
     seed = c.seed
-  return {'model': c.model, 'run': c.train, 'data': c.originals, 'seed': seed, 'mesh': c.mesh}
+  return {'model': c.model, 'run': c.train, 'data': c.data.originals, 'seed': seed, 'mesh': c.mesh}
 
 
 def retraining_inputs(c: Any, base: pathlib.Path, data: Any) -> dict[str, Any]:

@@ -129,11 +129,6 @@ class Translation:
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     check_lengths(lengths, self.model)
 
-  @property
-  def originals(self) -> TextConfig:
-    """The text as people wrote it, which the base is trained on."""
-    return dataclasses.replace(self.data, distilled='', own='')
-
 
 # --- the pages
 
@@ -282,7 +277,7 @@ class Sentences(Task):
     if not distilled:
       teacher = work.stage('teacher', train.base, **runs.base_inputs(c, seed_of(c.seed, 'teacher')))
       translated = work.stage(
-        'distilled', own.translations, model=teacher, data=c.originals, distill=c.distill
+        'distilled', own.translations, model=teacher, data=c.data.originals, distill=c.distill
       )
       distilled = str(translated)
     data = dataclasses.replace(c.data, distilled=distilled, own='')
@@ -406,7 +401,7 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a teacher translate the training text; returns a sentence about the finished folder."""
-  in_place(workdir, own.translations, model=teacher, data=c.originals, distill=c.distill)
+  in_place(workdir, own.translations, model=teacher, data=c.data.originals, distill=c.distill)
   counts = record_of(workdir)['counts']
   outcome = 'keep their translation'
   if c.distill.sources:

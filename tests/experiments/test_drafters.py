@@ -124,7 +124,7 @@ def test_a_key_names_the_base_and_the_drafter_and_what_was_not_trained_has_none(
   trained = {}
   for name in ('heads', 'block'):
     trained[name] = drafters.Trained(name, tmp_path / name, c.train, c.data)
-  groups = drafters.keys(c, drafters.Bench(tmp_path / 'base', c.people, c.table), trained)
+  groups = drafters.keys(c, drafters.Bench(tmp_path / 'base', c.data.originals, c.table), trained)
   models = {group[0]['drafter']: group[0]['models'] for group in groups}
   assert models == {'heads': 'base draft heads', 'block': 'base draft block', 'lookup': 'base'}
   settings_of_figures = {'split', 'sentences', 'timed', 'max_len', 'repeats', 'calibrated', 'gamma'}

@@ -159,7 +159,9 @@ def test_a_window_is_a_distance_with_other_guesses():
 
 
 def write(c, base, folder):
-  stage.in_place(folder, images.write_images, base=base, data=c.originals, images=c.distill.images)
+  stage.in_place(
+    folder, images.write_images, base=base, data=c.data.originals, images=c.distill.images
+  )
 
 
 def with_own(folder, **changed):
@@ -224,7 +226,9 @@ def test_heads_learn_from_it_and_what_is_measured_says_so(made, tmp_path):
     pairs.add((small.tobytes(), large.astype(np.int32).tobytes()))
   for source, target in zip(batch['source'], batch['target'], strict=True):
     assert (source.tobytes(), target.tobytes()) in pairs
-  assert c.data.key != c.originals.key and c.data.key.split()[0] == c.originals.key.split()[0]
+  assert (
+    c.data.key != c.data.originals.key and c.data.key.split()[0] == c.data.originals.key.split()[0]
+  )
   run = dataclasses.replace(c, base=str(made / 'base'))
   assert images.train_run(run, tmp_path / 'heads')
   assert not images.train_run(run, tmp_path / 'heads')
