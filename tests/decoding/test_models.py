@@ -62,22 +62,24 @@ def test_what_is_drafted_is_what_the_draft_model_would_write(name):
   case = made(name)
   begin, step = programs(case)
   state = wanting(begin(case.params), [1, 2, 4])
-  while not state.done.all():
-    room = MAX_LEN - state.length
-    expected = np.minimum(state.drafter.state.gamma + 1, room)
-    before, state = state, step(case.params, state)
-    assert (state.length - before.length).tolist() == expected.tolist()
-  assert state.calls.tolist() == [4, 4, 3]
+  after = jax.device_get(state)
+  while not after.done.all():
+    before, state = after, step(case.params, state)
+    after = jax.device_get(state)
+    expected = np.minimum(before.drafter.state.gamma + 1, MAX_LEN - before.length)
+    assert (after.length - before.length).tolist() == expected.tolist()
+  assert after.calls.tolist() == [4, 4, 3]
 
   state = begin(case.noisy)
   known, drafts, blocks = [], [], set()
   for _ in range(5):
-    before, state = state, step(case.noisy, state)
+    before, state = jax.device_get(state), step(case.noisy, state)
+    after = jax.device_get(state)
     for row in np.flatnonzero(~before.done):
       known.append((row, before.tokens[row, : before.length[row]].tolist()))
       wanted = int(before.drafter.state.gamma[row])
-      drafts.append(state.drafter.drafted[row, 1 : 1 + wanted].tolist())
-      accepted = int(state.length[row] - before.length[row]) - 1
+      drafts.append(after.drafter.drafted[row, 1 : 1 + wanted].tolist())
+      accepted = int(after.length[row] - before.length[row]) - 1
       blocks.add('all' if accepted == wanted else 'some' if accepted else 'none')
   assert blocks == {'all', 'some', 'none'}
   for drafted, written in zip(drafts, case.greedy_after(known, GAMMA), strict=True):

@@ -395,7 +395,7 @@ def of_the_root():
 
 
 @pytest.mark.parametrize('name', ALL)
-@pytest.mark.wide('tree', 'speculative')
+@pytest.mark.wide('tree')
 def test_every_method_writes_what_plain_decoding_writes(name):
   plain, out = decoded(fd.Greedy()), decoded(ALL[name](hash_kit()))
   np.testing.assert_array_equal(out.tokens, plain.tokens)
