@@ -55,23 +55,23 @@ def main(_: list[str]) -> None:
       lists[axis.setting] = axis.values
     else:
       single[axis.setting] = axis.values
-  points: list[tuple[Point, dict[str, Any], Any]] = []
-  for point in products(single):
-    changed = point | lists
-    config.set(changed)
-    points.append((point, changed, to_dataclass(paper.settings, config)))  # mistakes show first
+  points, settings = products(single), []
+  for point in points:
+    config.set(point | lists)
+    settings.append(to_dataclass(paper.settings, config))  # mistakes show first
   if note := describe_unswept(config, paper, lists):
     print(note)
-  for sentence in describe_missing(swept, paper, [c for _, _, c in points]):
+  for sentence in describe_missing(swept, paper, settings):
     print(sentence)
 
   # Measure point by point. One that is impossible becomes a failure, the others are measured.
   sweep = Sweep(root / 'sweep', swept, paper)
   workdirs = []
   with PAGE.limit_time():
-    for point, changed, c in points:
+    for point, c in zip(points, settings, strict=True):
       try:
-        work = PAGE.make_all(c, paper.make, changed, functools.partial(sweep.so_far, point))
+        on_rows = functools.partial(sweep.so_far, point)
+        work = PAGE.make_all(c, paper.make, point | lists, on_rows)
       except UserError as error:  # this point is not possible; the others may be
         if not point:
           raise
@@ -166,8 +166,11 @@ def describe_missing(
   planned: list[Mapping[str, Any]] = []
   for c in settings:
     planned += paper.plans(c)
-  sentences = []
-  for wanted in products({axis.name: axis.values for axis in swept if axis.is_listed}):
+  sentences, listed = [], {}
+  for axis in swept:
+    if axis.is_listed:
+      listed[axis.name] = axis.values
+  for wanted in products(listed):
     if not any(wanted.items() <= row.items() for row in planned):
       missing = ', '.join(f'{name}={value}' for name, value in wanted.items())
       sentences.append(f'No row has {missing}: {paper.partial}')

@@ -100,7 +100,7 @@ def figure(
   """
   columns = len(names) if len(names) <= 3 else min(4, -(-len(names) // 2))
   rows = -(-len(names) // columns)
-  across, down = (max(map(len, pieces)) * LETTER for pieces in (written, source))
+  across, down = LETTER * max(map(len, written)), LETTER * max(map(len, source))
   width = columns * (CELL * len(source) + 0.3) + across + 1.7  # the calls' names and the scale
   height = rows * (CELL * len(written) + 0.35) + down + 0.7
   made = Figure(
@@ -109,7 +109,7 @@ def figure(
   panels = made.subplots(rows, columns, squeeze=False).ravel()
   for axes in panels[len(names) :]:
     axes.axis('off')
-  sizes = [1, *(int(size) for size in block_sizes if size)]
+  sizes = [1, *map(int, filter(None, block_sizes))]
   blocks = np.repeat(np.arange(len(sizes)), sizes).tolist()
   for i, (axes, matrix, name) in enumerate(zip(panels, weights, names, strict=False)):
     shades = axes.imshow(matrix, cmap='Greys', vmin=0, vmax=float(weights.max()), aspect='auto')

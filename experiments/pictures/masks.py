@@ -49,7 +49,7 @@ class Mask:
 
 def every_mask() -> list[Mask]:
   """Makes a mask of each kind; in the cache, nodes follow some committed positions."""
-  zero, two, three, four, five = (jnp.array([length]) for length in (0, 2, 3, 4, 5))
+  zero, two, three, four, five = jnp.array([[0], [2], [3], [4], [5]])
   causally = attention.node_mask(causal(6), zero, 8), attention.node_mask(causal(4), three, 8)
   tree, window = attention.node_mask(TREE, three, 9), attention.node_mask(TREE, five, 11)
   window &= attention.node_window(TREE, five, 11, WINDOW)

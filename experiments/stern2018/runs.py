@@ -325,7 +325,7 @@ def evaluate_run(
   c, folder = task.c, work.root
   k, regime = c.k, c.regime
 
-  # Refuse a run of another k, regime or seed.
+  # Refuse a run with a different k, regime or seed.
   opened, made = folders.open(folder), inputs_of(folder)
   most = opened.heads.k if opened.has_heads else 1
   if not (k == most or (1 < k < most and opened.heads.are_nested)):
