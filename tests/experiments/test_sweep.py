@@ -209,11 +209,13 @@ def test_a_sweep_that_is_killed_continues_and_makes_nothing_twice(sweep, tmp_pat
   assert (tmp_path / 'run' / 'trained').read_text() == '1.0\n'
 
 
-def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch):
-  """Its local executor is used instead of SLURM's, and the job is killed in the middle."""
+@pytest.mark.parametrize('is_killed', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_cluster_by_submitit(sweep, tmp_path, monkeypatch, is_killed):
+  """Its local executor is used instead of SLURM's, and the job may be killed in the middle."""
   local = submitit.LocalExecutor
   monkeypatch.setattr(submitit, 'AutoExecutor', lambda folder, cluster: local(folder))
-  (tmp_path / 'run' / 'kill').touch()
+  if is_killed:
+    (tmp_path / 'run' / 'kill').touch()
   ended = sweep('k=4', '--engine=slurm', '--slurm.gpus=0')
   assert ended.code == 0, ended
   assert measured(tmp_path) == [(4, 'exact', 4.0)]

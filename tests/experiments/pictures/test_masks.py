@@ -32,9 +32,13 @@ EXPECTED = {  # by the beginning of the title: rows, columns, who sees what
 }  # fmt: skip
 
 
+@pytest.fixture(scope='module')
+def made():
+  return masks.every_mask()
+
+
 @pytest.mark.slow
-def test_every_mask_is_as_one_would_write_it_by_hand():
-  made = masks.every_mask()
+def test_every_mask_is_as_one_would_write_it_by_hand(made):
   for title, (rows, columns, sees) in EXPECTED.items():
     (mask,) = (mask for mask in made if mask.title.startswith(title))
     assert mask.rows == tuple(name.replace('_', ' ') for name in rows.split())
@@ -45,8 +49,7 @@ def test_every_mask_is_as_one_would_write_it_by_hand():
   assert [local.columns[edge] for edge in local.edges] == ['9', '3', '6']
 
 
-def test_the_picture_has_a_panel_for_each_and_tells_old_from_new():
-  made = masks.every_mask()
+def test_the_picture_has_a_panel_for_each_and_tells_old_from_new(made):
   picture = masks.figure(made)
   panels = [axes for axes in picture.axes if axes.images]
   assert [axes.get_title() for axes in panels] == [mask.title for mask in made]
@@ -57,6 +60,7 @@ def test_the_picture_has_a_panel_for_each_and_tells_old_from_new():
     assert len(axes.lines) == len(mask.edges)
 
 
-def test_the_command_writes_the_picture(launch, tmp_path):
+def test_the_command_writes_the_picture(made, launch, tmp_path, monkeypatch):
+  monkeypatch.setattr(masks, 'every_mask', lambda: made)
   assert launch('masks', f'--out={tmp_path}/masks.png').code == 0
   assert (tmp_path / 'masks.png').stat().st_size > 1000
