@@ -181,7 +181,7 @@ WAYS = {
 @pytest.mark.usefixtures('in_float64')
 @pytest.mark.parametrize('way', WAYS)
 @pytest.mark.parametrize('method', ['greedy', 'speculative', 'eagle', 'beam', 'lookup'])
-@pytest.mark.wide('greedy-pool', 'greedy-joint')
+@pytest.mark.wide('greedy-joint')
 def test_windows_of_caches_that_grow_are_those_of_full_ones(method, way, monkeypatch):
   """Layers have windows below, at and above the sizes that the caches grow through. The target is
   its own draft model."""
