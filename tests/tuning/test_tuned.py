@@ -152,7 +152,7 @@ PASSWORDS = "Medusa(choices='/etc/passwd')"
   ({'strategy': {'kind': 'Medusa', 'choices': '/etc/passwd'}}, 'strategy=.* is not possible'),
   ({'strategy': PASSWORDS}, "'/etc/passwd' is not a published tree"),
   ({'strategy': f'Medusa(choices={[[i] for i in range(50_000)]})'}, 'at most 65536 characters'),
-  ({'strategy': 'Speculative'}, 'BlockwiseHeads is not Model, with which this'),
+  ({'strategy': 'Speculative'}, 'drafts with Model, not with BlockwiseHeads'),
   ({'part': None}, 'Blockwise drafts with heads'),
 ])  # fmt: skip
 def test_a_damaged_file_is_a_short_sentence(run, tmp_path, change, message):
