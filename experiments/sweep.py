@@ -120,7 +120,7 @@ def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]
       advice = f'known are {", ".join(paper.axes)}'
       if near := difflib.get_close_matches(name, [*paper.axes, *config.hints], 1):
         advice = f'did you mean {near[0]}?'
-      raise UserError(f"{where}: there is no setting '{name}', {advice}")
+      raise UserError(f"{where}: the setting '{name}' is unknown, {advice}")
     if setting in lists:
       raise UserError(f'{where}: {name} is swept already')
 

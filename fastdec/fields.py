@@ -182,7 +182,7 @@ def describe_type(hint: Any) -> str:
 
 
 def check_sizes(config: Any, *names: str) -> None:
-  """Raises UserError unless these fields are 1 or more; None stands for no size."""
+  """Raises UserError unless these fields are 1 or more; None is allowed."""
   for name in names:
     size = getattr(config, name)
     if size is not None and size < 1:

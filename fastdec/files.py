@@ -342,7 +342,7 @@ def parse_json(text: str | bytes) -> Any:
 
   Raises:
     ValueError: it is not JSON, is nested too deep for Python's parser, has half a character, or has
-      so many lists and objects that they would take twenty times the memory of the text.
+      more lists and objects than fit into twenty times the memory of the text.
   """
   if isinstance(text, bytes):
     text = text.removeprefix(MARK).decode()

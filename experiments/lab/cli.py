@@ -60,7 +60,8 @@ class ConfigFlag(flags.Flag):
     """Reads a page, and returns its config.
 
     Raises:
-      UserError: it is no page, or one of a different command; or as its `get_config`.
+      UserError: the file is missing, has no `get_config`, or belongs to a different command; and
+        what its `get_config` raises.
     """
     name, _, choices = argument.partition(':')
     path = Path(name)
@@ -69,7 +70,7 @@ class ConfigFlag(flags.Flag):
       raise UserError(f"the config file '{name}' does not exist: give one, such as {example}")
     if self.pages and path.resolve().parent == CONFIGS and path.stem not in self.pages:
       wanted = ' or '.join(f'configs/{page}.py' for page in self.pages)
-      raise UserError(f'{path} is a page of another command: give {wanted}')
+      raise UserError(f'this command does not read {path}: give {wanted}')
     self.argument, self.page = argument, runpy.run_path(name)
     if 'get_config' not in self.page:
       raise UserError(f"'{argument}' is not a config: it has no function get_config")

@@ -230,8 +230,8 @@ def count_tokens(prompts: np.ndarray, pad_id: int) -> np.ndarray:
 
 
 def run_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
-  """Calls run(*arrays) on batches of this many rows, and joins the results. The first rows fill the
-  last batch; their second results are dropped."""
+  """Calls run(*arrays) on batches of `rows` rows, and joins the results. The first rows also fill
+  the last batch; their second results are dropped."""
   n = len(arrays[0])
   parts = []
   for chosen in np.resize(np.arange(n), (-(-n // rows), rows)):

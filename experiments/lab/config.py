@@ -46,7 +46,7 @@ class Config(ConfigDict):
       where: how the command line gives it, for messages.
 
     Raises:
-      UserError: there is no such setting, or it has parts.
+      UserError: the setting is unknown, or has parts.
     """
     if name in self.hints:
       return self.hints[name]

@@ -41,5 +41,5 @@ class WithMemory:
     return WithMemory(self.own.gather(rows), self.memory)
 
   def with_layers(self, layers: tuple[Any, ...]) -> 'WithMemory':
-    """Returns the cache with these layers in place of its own ones."""
+    """Returns the cache with these layers instead of its own."""
     return WithMemory(dataclasses.replace(self.own, layers=layers), self.memory)

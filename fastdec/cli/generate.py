@@ -154,17 +154,17 @@ def _generate_all(console: rich.console.Console, args: Namespace) -> None:
   """Writes what follows each prompt of a file."""
   path, prompts = place_to_write(args.output), read_prompts(pathlib.Path(args.prompts))
   rows = opening.restrict_cores(args)
-  asked = opening.apply_chat_flags(args, prompts)
-  generator = dataclasses.replace(_load(args, asked), rows=rows)
+  templated = opening.apply_chat_flags(args, prompts)
+  generator = dataclasses.replace(_load(args, templated), rows=rows)
   record = prompt_file.settings(args, generator, prompts)
   prompt_file.check_settings(path, record)
   if generator.strategy.part == 'draft':
-    first = generator(asked[0], min(TOKENS, args.max_len))
+    first = generator(templated[0], min(TOKENS, args.max_len))
     warn_of_wrong_draft(generator.strategy, [len(block) for block in first.blocks[1:]])
   prompt_file.write(
-    path, record, generator, prompts, asked, args.max_len, args.seed, args.logprobs, args.stop
+    path, record, generator, prompts, templated, args.max_len, args.seed, args.logprobs, args.stop
   )
-  _trace(console, args, generator, asked)
+  _trace(console, args, generator, templated)
   _warn(console, generator)
 
 

@@ -319,16 +319,18 @@ def _make(
     work: the stage's folder.
   """
   # Read the model and the prompts.
-  asked = opening.apply_chat_flags(args, [prompt for _, prompt in prompts], are_texts=args.as_is)
-  generator = _open_model(args, asked)
+  templated = opening.apply_chat_flags(
+    args, [prompt for _, prompt in prompts], are_texts=args.as_is
+  )
+  generator = _open_model(args, templated)
   target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
   model, sources, rests = generator.model, [], {}
   if args.as_is:  # the first token of a text is its prompt
-    for index, ids in enumerate(opening.encode_texts(args, generator.tokenizer, asked)):
+    for index, ids in enumerate(opening.encode_texts(args, generator.tokenizer, templated)):
       first, *rests[index] = [*_drop_start(model, ids), *model.eos_ids[:1]]
       sources.append([first])
   else:
-    sources = [generator.read(prompt)[0] for prompt in asked]
+    sources = [generator.read(prompt)[0] for prompt in templated]
 
   # Plan the training. All texts fit into rows of this length.
   longest = max(map(len, rests.values()), default=args.max_len)
@@ -429,14 +431,14 @@ def _make(
 
 
 def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> None:
-  """Prints a line if --budget leaves few steps, each of so many seconds."""
+  """Prints a line if --budget leaves few steps, each of which takes `seconds`."""
   share = FOR_STEPS * (1 - FOR_TEXT)
   steps = max(int(share * (args.budget - spent) / seconds), 2)
   if steps < FEW:
     wanted = math.ceil((spent + FEW * seconds / share) / 60)
     print(
-      f'--budget={args.budget:g}s leaves about {steps} steps of {seconds:.2g} s after the texts, a'
-      f' draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer prompts',
+      f'--budget={args.budget:g}s leaves about {steps} steps of {seconds:.2g} s after the texts,'
+      f' and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer prompts',
       flush=True,
     )
 
@@ -670,17 +672,17 @@ def _show_worth(
     held_out: categories and ids of prompts.
     most: tokens after each.
   """
-  asked = sorted(held_out[:MEASURED])
+  measured = sorted(held_out[:MEASURED])
   lines, categories, first = [], [], None
   shapes = usual_for(draft).sizes([5], [16])[:2]
-  with Progress(2 * len(shapes) * len(asked), 'held-out prompt') as progress:
+  with Progress(2 * len(shapes) * len(measured), 'held-out prompt') as progress:
     for strategy in shapes:
       for temperature in (0, 1):
         chosen = strategy
         if temperature:
           chosen = with_settings(strategy, {'temperature': 1.0})
-        worth = tokens_a_call(target, chosen, asked, most)
-        progress.add(len(asked))
+        worth = tokens_a_call(target, chosen, measured, most)
+        progress.add(len(measured))
         progress.show(f'{label(strategy)}, temperature {temperature}')
         categories = list(worth)
         lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])

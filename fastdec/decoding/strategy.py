@@ -177,7 +177,7 @@ def with_settings(strategy: Any, settings: Mapping[str, Any]) -> Any:
   """
   for name in settings:
     if name not in SETTINGS:
-      raise UserError(f'there is no setting {name!r} of sampling: {list_known(SETTINGS)}')
+      raise UserError(f'the setting {name!r} of sampling is unknown: {list_known(SETTINGS)}')
   if not settings:
     return strategy
   names = ' and '.join(settings)

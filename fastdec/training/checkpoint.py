@@ -168,8 +168,8 @@ def _read(folder: Path, fresh: TrainState, data: grain.DatasetIterator) -> Train
   for name, value in here.items():
     if there.get(name) != value:
       raise UserError(
-        f'{folder} was written with {name}={there.get(name)}, and here it is {value}: random keys'
-        f' are of another kind, so set {name}={there.get(name)} in the environment'
+        f'{folder} was written with {name}={there.get(name)}, and here it is {value}, which draws'
+        f' different random numbers: set {name}={there.get(name)} in the environment'
       )
 
   wanted, read, version = {'params': fresh.params, 'rest': _rest(fresh)}, {}, ' of fastdec or Orbax'

@@ -60,7 +60,7 @@ class Task:
   Attributes:
     init: key -> the parameters to train.
     loss: (parameters, frozen parameters, batch, key) -> (loss, metrics); see
-      `losses.cross_entropy`. Of a part of a batch it returns the part's shares (`training.means`).
+      `losses.cross_entropy`. For a part of a batch it returns the part's shares (`training.means`).
     frozen: parameters that the loss reads and nothing changes.
   """
 

@@ -112,8 +112,8 @@ def read_content(prompt: Any) -> str:
   'Who is'
   """
   if not isinstance(prompt, str):
-    asked = [message for message in prompt if message.get('role') == 'user'] or prompt
-    prompt = asked[0].get('content')
+    questions = [message for message in prompt if message.get('role') == 'user'] or prompt
+    prompt = questions[0].get('content')
     if not isinstance(prompt, str):
       prompt = json.dumps(prompt)
   return ' '.join(prompt.split())

@@ -255,7 +255,7 @@ def test_exact_is_lossless(name, kind, family):
   if kind == 'trained' and name in TRAINED:
     assert out.mean_block_size > 2
   among_others = decoded(name, kind, family, np.roll(SOURCE, 3, axis=0))
-  # All but one are the same: where all are, the source is encoded once, by another program.
+  # One row differs: if all were the same, a different program would encode the source once.
   equals = [2] * 6 + [0]
   among_equals = decoded(name, kind, family, SOURCE[equals])
   for field in ('tokens', 'lengths', 'block_sizes', 'calls'):

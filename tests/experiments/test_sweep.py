@@ -240,7 +240,7 @@ def test_jobs_know_nothing_of_the_allocation_that_submits_them(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize('word, message', [
-  ('kk=2', "there is no setting 'kk', did you mean k?"),
+  ('kk=2', "the setting 'kk' is unknown, did you mean k?"),
   ('rate=fast', "--sweep=rate='fast' is not possible: give a number"),
   ('k=', 'give NAME=A,B'),
   ('k=2,2', 'each value once'), ('k=2,02', 'each value once'), ('rate=0.001,1e-3', 'value once'),

@@ -34,7 +34,8 @@ TOKENS = np.random.default_rng(0).integers(2, 300, (1, 64), np.int32)
 
 
 def logits_of(model, params, widths):
-  """Returns the logits of the last 16 tokens, read so many at a time after the others."""
+  """Returns the logits of the last 16 tokens, read after the others in calls of each
+  width."""
 
   @functools.partial(jax.jit, compiler_options=OPTIMISED)
   def read(tokens, cache):

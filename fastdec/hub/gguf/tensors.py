@@ -50,7 +50,7 @@ class GgufTensors(Tensors):
       header: of the files.
       row: their architecture.
       width: of a head.
-      experts: number of experts; tensors of another number keep their names.
+      experts: number of experts; tensors with a different number are not split.
     """
     self._tensors: dict[str, Any] = {}
     for tensor in header.tensors.values():

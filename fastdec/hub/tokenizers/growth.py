@@ -100,7 +100,7 @@ def find_joins(pieces: Sequence[str], file: pathlib.Path) -> Int[np.ndarray, 'n 
   Each row has the ids of the first, of the second and of the whole piece.
 
   Raises:
-    UserError: there are so many that reading them would take much longer than reading the file.
+    UserError: finding them would take much longer than reading the file.
   """
   ids, joins = {piece: i for i, piece in enumerate(pieces)}, array.array('q')
   if sum(len(piece) ** 2 for piece in ids) > MOST_CUTS * sum(map(len, ids)) + 2**20:

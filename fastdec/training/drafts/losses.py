@@ -102,7 +102,8 @@ def draft_loss(
   Returns:
     The loss in nats a guess; and metrics: 'loss', the share of right guesses at each position,
     'accuracy_1', 'accuracy_2', ..., when those before it are right (NaN without any guess), and the
-    number of anchors, 'tokens'. Of a part of a batch: its shares (`training.means`).
+    number of anchors, 'tokens'. For a part of a batch, all are its shares
+    (`training.means`).
   """
   guesses = make_guesses(draft, lesson, settings.passes, dropout_key)
   outcome = _judge(draft, lesson, guesses, settings, projection)

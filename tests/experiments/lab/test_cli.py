@@ -133,7 +133,7 @@ def test_settings_are_given_as_flags_are(quickly, words, seen):
     ['--config.name.dd', "config.name is the value 'x'"]),
   (['--config=nothing.py', '--config.name=y'], ["the config file 'nothing.py' does not exist"]),
   ([f'--config={ROOT}/configs/celeba.py'],
-    ['celeba.py is a page of another command: give configs/wmt14.py']),
+    ['celeba.py: give configs/wmt14.py']),
   (['--config=empty.py'], ["'empty.py'", 'get_config']),
   (['--config=page.py', '--stepps=3'], ['--stepps', 'known are', '--workdir']),
   (['--config=page.py', '--do=mistake'], ['Two [b]lines of one sentence.']),

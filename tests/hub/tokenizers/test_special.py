@@ -177,7 +177,7 @@ def test_pieces_that_would_take_long_are_refused_in_both_forms(name, folder):
 
 
 def piece(text, score):
-  """A piece of a SentencePiece model as its file has it."""
+  """The bytes of a piece in the file of a SentencePiece model."""
   data = text.encode()
   kind = b'\x18\x02' if text == '<unk>' else b''
   content = b'\x0a' + length(data) + b'\x15' + struct.pack('<f', score) + kind
