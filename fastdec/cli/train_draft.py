@@ -438,7 +438,8 @@ def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> Non
     wanted = math.ceil((spent + FEW * seconds / share) / 60)
     print(
       f'--budget={args.budget:g}s leaves about {steps} steps of {seconds:.2g} s after the texts,'
-      f' and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer prompts',
+      f' and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer'
+      ' prompts',
       flush=True,
     )
 
