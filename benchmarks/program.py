@@ -81,6 +81,9 @@ CALLS = 32  # of the loop that is compiled
 SIZES = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'f16': 2, 'bf16': 2, 's32': 4, 'u32': 4,
   'f32': 4, 's64': 8, 'u64': 8, 'f64': 8}  # fmt: skip
 KERNELS = ('fusion', 'custom-call', 'copy', 'dot', 'sort', 'dynamic-slice', 'dynamic-update-slice')
+CALLING = ('call', 'conditional')
+COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute',
+  'ragged-all-to-all')  # fmt: skip
 INSTRUCTION = re.compile(r'\s*(?:ROOT )?%?([\w.\-]+) = (\(?.*?\)?) ([\w\-]+)\(')
 
 
@@ -97,11 +100,61 @@ class Kernel:
   bytes: int  # read and written
 
 
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """An exchange between the devices of a compiled program."""
+
+  kind: str  # all-reduce, all-gather, ...
+  shape: str  # HLO text of what each device has afterwards
+  entries: int  # of its largest array
+  bytes: int
+  source: str  # the path of modules and functions that it comes from
+
+
 def find_kernels(text: str) -> list[Kernel]:
   """Returns the kernels of a call: of the body of an HLO text's largest loop."""
   computations = dict(split_computations(text))
-  loops = set(re.findall(r'while\(.*?body=%?([\w.\-]+)', text))
-  return list(kernels_in(computations, max(loops, key=lambda name: len(computations[name]))))
+  kernels = []
+  for line, found in instructions_in(computations, find_loop(computations), CALLING):
+    if found[3] in KERNELS:
+      kernels.append(_kernel(computations, line, found[3], found[1], found[2]))
+  return kernels
+
+
+def find_collectives(text: str) -> list[Collective]:
+  """Returns what devices exchange in a call: in the body of an HLO text's largest loop.
+
+  An exchange that has a start and an end counts once."""
+  computations = dict(split_computations(text))
+  exchanges = []
+  follows = (*CALLING, 'fusion', 'async-start')
+  for line, found in instructions_in(computations, find_loop(computations), follows):
+    kind, start, _ = found[3].partition('-start')
+    if kind not in COLLECTIVES:
+      continue
+    shapes = re.findall(r'\b\w+\[[\d,]*\]', found[2])
+    if start and kind != 'all-reduce':  # what goes in, then what comes out
+      shapes = [shape for shape in shapes if shape != 'u32[]']
+      shapes = shapes[len(shapes) // 2 :]
+    source = re.search(r'op_name="([^"]*)"', line)
+    exchanges.append(
+      Collective(
+        kind,
+        ' '.join(shapes),
+        max(count_entries(shape) for shape in shapes),
+        sum(count_bytes(shape) for shape in shapes),
+        source[1] if source else '',
+      )
+    )
+  return exchanges
+
+
+def find_loop(computations: dict[str, list[str]]) -> str:
+  """Returns the name of the largest body of a loop."""
+  bodies = set()
+  for lines in computations.values():
+    bodies.update(re.findall(r'while\(.*?body=%?([\w.\-]+)', '\n'.join(lines)))
+  return max(bodies, key=lambda name: len(computations[name]))
 
 
 def split_computations(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -117,26 +170,30 @@ def split_computations(text: str) -> Iterator[tuple[str, list[str]]]:
       lines.append(line)
 
 
-def kernels_in(computations: dict[str, list[str]], name: str) -> Iterator[Kernel]:
-  """Yields the kernels of a computation, those of inner loops as often as they run.
+def instructions_in(
+  computations: dict[str, list[str]], name: str, follows: tuple[str, ...]
+) -> Iterator[tuple[str, re.Match[str]]]:
+  """Yields the lines of a computation with their name, output and operation.
 
-  A loop whose number of passes is not known counts once. All branches of a condition count."""
+  Those of inner loops come as often as they run, and those of the computations that an operation
+  in `follows` calls. A loop whose number of passes is not known counts once. All branches of a
+  condition count."""
   for line in computations[name]:
-    instruction = INSTRUCTION.match(line)
-    if not instruction:
+    found = INSTRUCTION.match(line)
+    if not found:
       continue
-    operation = instruction[3]
+    yield line, found
     body = re.search(r'body=%?([\w.\-]+)', line)
-    if operation == 'while' and body:
+    if found[3] == 'while' and body:
       passes = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-      yield from int(passes[1] if passes else 1) * list(kernels_in(computations, body[1]))
-    elif operation in ('call', 'conditional'):
+      yield from int(passes[1] if passes else 1) * list(
+        instructions_in(computations, body[1], follows)
+      )
+    elif found[3] in follows:
       for group in re.findall(r'(?:to_apply|calls|branch_computations)=\{?([^},]+)', line):
         for called in re.findall(r'[\w.\-]+', group):
           if called in computations:
-            yield from kernels_in(computations, called)
-    elif operation in KERNELS:
-      yield _kernel(computations, line, operation, instruction[1], instruction[2])
+            yield from instructions_in(computations, called, follows)
 
 
 def _kernel(
@@ -160,8 +217,14 @@ def count_bytes(text: str) -> int:
   """Returns the bytes of the shapes in a piece of HLO text."""
   total = 0
   for kind, dims in re.findall(r'\b(\w+)\[([\d,]*)\]', text):
-    total += SIZES.get(kind, 0) * int(np.prod([int(d) for d in dims.split(',') if d] or [1]))
+    total += SIZES.get(kind, 0) * count_entries(dims)
   return total
+
+
+def count_entries(shape: str) -> int:
+  """Returns the entries of an array with these sizes; HLO text, such as 'f32[4,64]' or '4,64'."""
+  sizes = shape.rpartition('[')[2].rstrip(']')
+  return int(np.prod([int(size) for size in sizes.split(',') if size] or [1]))
 
 
 def abstract(module: Any, dtype: str) -> Any:

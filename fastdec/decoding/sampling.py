@@ -165,7 +165,7 @@ def rank(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
     return values, ids
 
   return jax.lax.platform_dependent(
-    x, cpu=lambda x: jax.lax.optimization_barrier(top(x)), default=top
+    x, cpu=lambda x: jax.tree.map(jax.lax.optimization_barrier, top(x)), default=top
   )
 
 

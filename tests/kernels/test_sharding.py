@@ -49,15 +49,15 @@ MODEL = Transformer(CONFIG)
 TABLE = MODEL.partition(2)
 
 
-def on_eight_devices(part):
-  """Runs `tests.on_eight_devices` in a process of its own, because the number of devices is fixed
-  when JAX starts."""
+def on_eight_devices(module, *args):
+  """Runs a module in a process of its own, because the number of devices is fixed when JAX starts;
+  returns what it prints last."""
   cached = {
     'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
   }
-  command = [sys.executable, '-m', 'tests.on_eight_devices', part]
+  command = [sys.executable, '-m', module, *args]
   done = subprocess.run(
     command, cwd=ROOT, env=os.environ | cached, capture_output=True, text=True, check=False
   )
@@ -67,12 +67,12 @@ def on_eight_devices(part):
 
 @pytest.fixture(scope='module')
 def core():
-  return on_eight_devices('core')
+  return on_eight_devices('tests.on_eight_devices', 'core')
 
 
 @pytest.fixture(scope='module')
 def rest():
-  return on_eight_devices('rest')
+  return on_eight_devices('tests.on_eight_devices', 'rest')
 
 
 def test_eight_devices_decode_what_one_does(core):
@@ -111,7 +111,7 @@ def test_losses_and_gradients_are_those_of_one_device(rest, what):
 
 @pytest.mark.slow
 def test_draft_networks_learn_and_draft_on_eight_devices_as_on_one():
-  results = on_eight_devices('drafts')
+  results = on_eight_devices('tests.on_eight_devices', 'drafts')
   assert results['decoding'] == {'EagleNetwork': True, 'BlockNetwork': True, 'BlockwiseHeads': True}
   assert set(results['losses']) == {'EagleNetwork', 'BlockNetwork'}
   for of_kind in results['losses'].values():
@@ -126,7 +126,7 @@ def test_a_run_continues_on_a_different_mesh(rest):
 
 @pytest.fixture(scope='module')
 def families():
-  return on_eight_devices('families')
+  return on_eight_devices('tests.on_eight_devices', 'families')
 
 
 @pytest.mark.slow
