@@ -16,6 +16,7 @@ os.environ['XLA_FLAGS'] = xla_flags('--xla_force_host_platform_device_count=8')
 
 import grain
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fastdec as fd
@@ -23,11 +24,20 @@ from fastdec.decoding import sizes
 from fastdec.decoding.inputs import check_inputs
 from fastdec.decoding.pool import decode_all
 from fastdec.decoding.run import begin
+from fastdec.decoding.sampling import best, draw
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
-from fastdec.kernels.sharding import MeshConfig, make_mesh, mesh_of, place, place_rows, using
+from fastdec.kernels.sharding import (
+  MeshConfig,
+  constrain,
+  make_mesh,
+  mesh_of,
+  place,
+  place_rows,
+  using,
+)
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
@@ -157,7 +167,57 @@ def core(params, head_params):
       '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE),
     },
     'packing': packing(params),
+    'words': words(),
   }
+
+
+# Cuts that the best few tokens decide, cuts that need all tokens, and settings of rows.
+CUTS = {
+  'none': fd.Sampling(0.7),
+  'few': fd.Sampling(0.7, top_k=5),
+  'beyond the best few': fd.Sampling(0.7, top_k=700),
+  'sharp': fd.Sampling(0.2, top_p=0.8),
+  'flat': fd.Sampling(50.0, top_p=0.8),
+  'least': fd.Sampling(1.5, min_p=0.03),
+  'all of them': fd.Sampling(3.0, 600, 0.7, 0.01),
+  'rows': fd.Sampling([0, 0.5, 1, 1, 2, 9, 0, 1], [0, 9, 300, 2, 0, 999, 0, 1], [0.9, 1] * 4),
+}
+
+
+def words():
+  """Whether logits [8, 3, 4096] that are split by words have the same best tokens, the same tokens
+  left by each cut, and the same draws as on one device; and the widest array that is exchanged."""
+  rng = np.random.default_rng(0)
+  x = np.round(rng.normal(0, 3, (8, 3, 4096)), 1).astype(np.float32)  # 200 different ones
+  x[0], x[1, :, ::2], x[2, 0, :4000] = 0, -np.inf, -1
+  keys = jax.random.split(jax.random.key(0), 8)
+
+  def choose(x):
+    x = constrain(x, 'data', None, 'model')
+    return best(x, 1), best(x, 7), best(x, 400)
+
+  def cut(x, sampling):
+    log_p = sampling.log_probs(constrain(x, 'data', None, 'model'))
+    return log_p > -jnp.inf, draw(keys, log_p)
+
+  found, widest = {}, 0
+  meshes = {'4 x 2': make_mesh(MESHES['4 x 2']), '1 x 8': make_mesh(MeshConfig(1, 8))}
+  alone = {}
+  for name, mesh in {'one device': None, **meshes}.items():
+    with using(mesh):
+      chosen = jax.jit(choose)(x)
+      kept = {of: jax.jit(cut)(x, sampling) for of, sampling in CUTS.items()}
+      compiled = jax.jit(cut).lower(x, CUTS['rows']).compile().as_text()
+    results = {'best': chosen} | kept
+    alone = alone or results
+    for of, result in results.items():
+      same = jax.tree.map(
+        lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), alone[of], result
+      )
+      found[f'{of} on {name}'] = all(jax.tree.leaves(same))
+    for shape in re.findall(r'= \w+\[([\d,]+)\]\S* (?:all-|collective-)', compiled):
+      widest = max(widest, int(shape.split(',')[-1]))
+  return {'same': found, 'widest': widest}
 
 
 def packing(params):

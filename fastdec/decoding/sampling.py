@@ -21,6 +21,7 @@ from fastdec.decoding.settings import (
 )
 from fastdec.errors import UserError
 from fastdec.fields import quote
+from fastdec.kernels.sharding import by_rows, by_words
 
 FEW = 256  # tokens that are ranked first; the others only if they are needed
 BLOCK = 16  # tokens in a block of `best`, which first ranks only the largest of each block
@@ -116,13 +117,24 @@ def argmax(x: Float[Array, '*b v']) -> Int[Array, '*b']:
 def best(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
   """Returns the m largest entries and their indices, largest first.
 
-  Among equal entries the lowest index comes first, but 0 may come before -0. Ranking takes most of
-  the time, so only m blocks are ranked: those with the largest maxima, which are cheap to find and
-  must contain the m largest entries.
+  Among equal entries the lowest index comes first, but 0 may come before -0. On a mesh each device
+  ranks its own words.
   """
-  v = x.shape[-1]
   if m == 1:
     return x.max(axis=-1, keepdims=True), argmax(x)[..., None]
+  values, ids = by_words(_rank_blocks)(x, m)
+  return values, ids
+
+
+def _rank_blocks(
+  x: Float[Array, '*b v'], m: int
+) -> tuple[Float[Array, '*b m'], Int[Array, '*b m']]:
+  """Returns the result of `best`.
+
+  Ranking takes most of the time, so only m blocks are ranked: those with the largest maxima, which
+  are cheap to find and must contain the m largest entries.
+  """
+  v = x.shape[-1]
   if v < 2 * m * BLOCK:
     return rank(x, m)
   pad = [(0, 0)] * (x.ndim - 1) + [(0, -v % BLOCK)]
@@ -164,9 +176,13 @@ def rank(x: Float[Array, '*b v'], m: int) -> tuple[Float[Array, '*b m'], Int[Arr
     values, ids = jax.lax.top_k(x, m)
     return values, ids
 
-  return jax.lax.platform_dependent(
-    x, cpu=lambda x: jax.tree.map(jax.lax.optimization_barrier, top(x)), default=top
-  )
+  def top_on_cpu(x: Array) -> tuple[Array, Array]:
+    # In the order of `top_k`, XLA fails on a mesh: it takes the two for the result of `top_k`.
+    values, ids = top(x)
+    ids, values = jax.lax.optimization_barrier((ids, values))
+    return values, ids
+
+  return by_rows(lambda x: jax.lax.platform_dependent(x, cpu=top_on_cpu, default=top))(x)
 
 
 def is_among(tokens: Int[Array, '*b'], ids: tuple[int, ...]) -> Bool[Array, '*b']:
@@ -258,7 +274,7 @@ def _cut(
   top_p = top_p.astype(x.dtype)
 
   # The best few, the last that top-k keeps, and the probability that top-p wants of what is left.
-  best, ids = jax.lax.top_k(x, min(FEW, v))  # ties: lowest id
+  best, ids = by_words(jax.lax.top_k)(x, min(FEW, v))  # ties: lowest id
   few = best.shape[-1]
   is_last = _places(best) == jnp.minimum(top_k, few) - 1
   kth = jnp.where(is_last, best, -jnp.inf).max(axis=-1, keepdims=True)  # -inf: top_k is 0

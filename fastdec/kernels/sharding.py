@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -34,6 +34,7 @@ from fastdec.kernels.quantized import Quantized, expand_sharding
 AXES = ('data', 'model')
 AUTO = AxisType.Auto  # JAX's default, Explicit, refuses embeddings and scattered updates
 T = TypeVar('T')
+Top = Callable[[Array, int], Sequence[Array]]  # values and indices of the m largest entries
 Table = tuple[tuple[str, P], ...]
 
 REPLICATED: Table = ()
@@ -215,6 +216,44 @@ def by_rows(f: Callable[..., T]) -> Callable[..., T]:
     return split(*args)
 
   return call_by_rows
+
+
+def by_words(top: Top) -> Top:
+  """Returns `top`, which ranks the last axis, such that each device ranks only its own words.
+
+  The m best of each device along 'model' are exchanged. The devices have the words in the order of
+  ids, so if `top` puts the lowest index first among equal entries, it does so for all words too.
+  """
+
+  def top_by_words(x: Array, m: int) -> Sequence[Array]:
+    sizes, v = axes_in_use(), x.shape[-1]
+    if not sizes or x.ndim == 1:
+      return top(x, m)
+    parts = sizes.get('model', 1)
+    if parts == 1 or v % parts or parts * m >= v:
+      return by_rows(lambda x: top(x, m))(x)
+
+    def top_of_part(x: Array) -> Sequence[Array]:
+      values, ids = top(x, m)
+      ids += jax.lax.axis_index('model') * x.shape[-1]
+      values, ids = jax.lax.all_gather((values, ids), 'model', axis=x.ndim - 1, tiled=True)
+      values, places = top(values, m)
+      return values, jnp.take_along_axis(ids, places, axis=-1)
+
+    axes = {'model'}
+    if 'data' in sizes and len(x) % sizes['data'] == 0:
+      axes.add('data')
+    rows = P('data' if 'data' in axes else None)
+    split = jax.shard_map(
+      top_of_part,
+      in_specs=P(*rows, *[None] * (x.ndim - 2), 'model'),
+      out_specs=rows,
+      axis_names=axes,
+      check_vma=False,  # it cannot see that all devices along 'model' have the same result
+    )
+    return split(x)
+
+  return top_by_words
 
 
 def axes_in_use() -> dict[str, int]:

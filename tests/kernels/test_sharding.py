@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import fastdec as fd
+from fastdec.decoding.sampling import FEW
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import LAYOUTS, BlockwiseHeads
 from fastdec.heads.medusa import MedusaHeads
@@ -85,6 +86,15 @@ def test_the_cache_is_born_in_parts_and_stays_so_in_the_compiled_step(core):
 
 def test_eight_devices_train_as_one_does_dropout_included(core):
   np.testing.assert_allclose(core['losses']['4 x 2'], core['losses']['1'], rtol=1e-5)
+
+
+def test_words_that_are_split_have_the_same_best_cuts_and_draws_as_on_one_device(core):
+  same = core['words']['same']
+  assert len(same) == 27 and all(same.values()), same
+
+
+def test_devices_exchange_only_their_best_words(core):
+  assert core['words']['widest'] == 8 * FEW  # each of eight devices its best
 
 
 def test_what_is_on_several_devices_is_not_packed(core):
