@@ -60,7 +60,7 @@ class RowsFirst:
   """A cache whose arrays all have rows first, so that rows are chosen by an index."""
 
   def gather(self: T, rows: Int[Array, ' w']) -> T:
-    """Returns the cache whose row i is row rows[i] of this one; beam search reorders with it."""
+    """Returns the cache whose row i is row rows[i] of this one."""
     return jax.tree.map(lambda x: x[rows], self)
 
 

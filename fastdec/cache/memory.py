@@ -21,8 +21,8 @@ class Memory:
 class WithMemory:
   """A decoder's own cache, and the memory that the decoder reads.
 
-  The own cache may have several adjacent rows for a row of memory: the beams of a source. `commit`
-  and `gather` change the own cache only.
+  The own cache may have several adjacent rows for a row of memory: the beams of a source, if the
+  decoder does not read paths (`models.api`). `commit` and `gather` change the own cache only.
   """
 
   own: Any

@@ -33,20 +33,24 @@ def chunks_of(t: int, most: int = CHUNK) -> tuple[int, int]:
   return chunks, -(-t // chunks)
 
 
-def capacity_of(prompt: Prompt, max_len: int, nodes: int) -> Capacity:
+def capacity_of(prompt: Prompt, max_len: int, nodes: int, paths: int = 1) -> Capacity:
   """Returns the slots for a prompt, its output up to `Prompt.slots`, and calls on nodes.
 
-  They are a multiple of `SUMMED`, so that sums over slots do not depend on the number of nodes."""
+  They are a multiple of `SUMMED`, so that sums over slots do not depend on the number of nodes. The
+  cache may hold several `paths` of equal length that continue the prompt."""
   lengths = (prompt.shared, prompt.tokens.shape[1] - prompt.shared)
   parts = [chunks_of(n, prompt.chunk) for n in lengths]
   widest = max(nodes, *(width for _, width in parts))
   text = sum(chunks * width for chunks, width in parts)
   slots = max_len if prompt.slots is None else min(prompt.slots, max_len)
-  total = -(-(text + slots + nodes) // SUMMED) * SUMMED
+  total = -(-(text + paths * slots + nodes) // SUMMED) * SUMMED
 
   # A cache of any size continues as one of the next: nothing but `total` may differ between them.
   if prompt.most is None:
-    return Capacity(total, nodes=widest, most=text + max_len + nodes)
+    most = text + paths * max_len + nodes
+    if paths > 1:  # their tokens do not leave a window in the order of slots: there is no ring
+      widest = most
+    return Capacity(total, nodes=widest, most=most)
   return Capacity(total, nodes=max(widest, CHUNK), most=prompt.most)
 
 

@@ -83,10 +83,12 @@ class Request:
   def choose_sizes(self, ladders: Ladders) -> Sizes:
     """Returns the sizes of programs by a policy, or by `BATCH` if a joint width is impossible.
 
-    It needs one device, and a prompt that the text continues: a source has a width of its own."""
+    It needs one device, a prompt that the text continues (a source has a width of its own), and one
+    slot for each token (a search stores several)."""
     model = self.target.module
     has_source = model.start_id is not None or model.fixed_length is not None
-    if ladders.joint and (has_source or self.mesh is not None):
+    is_search = not isinstance(self.strategy, LoopStrategy)
+    if ladders.joint and (has_source or is_search or self.mesh is not None):
       ladders = dataclasses.replace(BATCH, outputs=ladders.outputs)
     longest = int(self.prompt.length.max()) + self.max_len
     return Sizes(ladders, model, self.strategy, self.max_len, longest)

@@ -15,7 +15,7 @@ from fastdec.models.taps import apply_with
 
 OF_TRUNK = (
   'd_model', 'layers', 'vocab_size', 'source_vocab_size', 'eos_ids', 'pad_id', 'start_id',
-  'suppressed_ids', 'max_positions', 'fixed_length',
+  'suppressed_ids', 'max_positions', 'fixed_length', 'reads_paths',
 )  # fmt: skip
 
 

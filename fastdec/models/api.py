@@ -10,6 +10,9 @@ dict. Every strategy can decode a model that meets the protocol below. These mem
   d_model        the width of the hidden states, by which an `Ensemble` tells its members' apart
   source_pad_id  the id that pads sources, for models whose `pad_id` may also occur in a text. Their
                  encoders read NO_TOKEN, -1, as padding.
+  reads_paths    True if caches are lists of slots, and `apply` takes masks, and positions of slots,
+                 from `models/attention.py`, which reads `Nodes.paths`. Then beam search keeps all
+                 beams of a row in one cache; otherwise it copies caches (`Cache.gather`).
   reads_length   False if the states of a prompt's beginning do not depend on the prompt's length:
                  prompts with the same beginning may then share them
 
@@ -67,11 +70,19 @@ NO_TOKEN = -1  # padding, where every id may occur in a text
 
 
 @struct.pytree
+class Paths:
+  """A cache that holds several paths of a tree; see `decoding.beam.caches.PathCache`."""
+
+  mask: Bool[Array, 'b n s']  # slots that each node of a call sees, its own included
+  positions: Int[Array, 'b s']  # of the token in each slot, including the nodes'
+
+
+@struct.pytree
 class Nodes:
   """The tokens of one call: a tree that follows the cache. NumPy if the draft's shape is static.
 
-  A node sees every cached position, its ancestors and itself. Node j is at position
-  cache.length + depths[j].
+  A node sees every cached position, its ancestors and itself, unless `paths` says otherwise. Node j
+  is at position cache.length + depths[j].
 
     paths (0,) (1,) (0, 0) -> nodes root, a, b, aa
         root a b aa
@@ -85,6 +96,9 @@ class Nodes:
   tree_mask: Bool[Array | np.ndarray, '*b n n'] | None
   # length of the whole prompt, if these tokens are a part of one; see `Rope.angles`
   text: Int[Array, ' b'] | None
+  # None: the cache holds one text. Otherwise depths may be negative, since several tokens of the
+  # cache have one position
+  paths: Paths | None
 
   def __init__(
     self,
@@ -92,8 +106,9 @@ class Nodes:
     depths: Int[Array | np.ndarray, '*c n'],
     mask: Bool[Array | np.ndarray, '*b n n'] | None = None,
     text: Int[Array, ' b'] | None = None,
+    paths: Paths | None = None,
   ) -> None:
-    struct.assign(self, parents=parents, depths=depths, tree_mask=mask, text=text)
+    struct.assign(self, parents=parents, depths=depths, tree_mask=mask, text=text, paths=paths)
 
   @property
   def n(self) -> int:
@@ -186,7 +201,8 @@ class Cache(Protocol):
   def gather(self, rows: Int[Array, ' w']) -> 'Cache':
     """Returns the cache whose row i is row rows[i] of this one.
 
-    Beam search uses it to reorder beams, and to copy a row into several beams.
+    A beginning that rows share is copied by it. So are the beams of a model without `reads_paths`,
+    which beam search also reorders by it.
 
     Args:
       rows: indices of rows of this cache. Rows never move to another source, so the beams of

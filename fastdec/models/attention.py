@@ -25,6 +25,8 @@ def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array,
       slot  0 1 | 2=root 3=a 4=b 5=aa
     aa    [ 1 1   1      1   0   1 ]
   """
+  if nodes.paths is not None:
+    return nodes.paths.mask
   node_bs = _number_slots(length, slots)
   committed_bs = node_bs < 0
   return committed_bs[:, None, :] | _among_nodes(nodes, node_bs)
@@ -36,6 +38,8 @@ def slot_positions(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Int[Ar
     slot      0 1 | 2=root 3=a 4=b 5=aa
   position    0 1     2     3   3   4
   """
+  if nodes.paths is not None:
+    return nodes.paths.positions
   n = nodes.n
   node_bs = _number_slots(length, slots)
   depths_bn = jnp.broadcast_to(nodes.depths, (length.shape[0], n))

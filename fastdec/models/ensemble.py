@@ -93,6 +93,11 @@ class Ensemble:
     return sum(self.widths)
 
   @property
+  def reads_paths(self) -> bool:
+    """True if each member does."""
+    return all(getattr(model, 'reads_paths', False) for model in self.models)
+
+  @property
   def max_positions(self) -> int | None:
     """The smallest limit of a member; None if no member has one."""
     limits = []

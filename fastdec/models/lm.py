@@ -237,6 +237,7 @@ class LM(LinenModel):
   config: LMConfig
 
   network = Network
+  reads_paths = True
   start_id = None  # the prompt is the input
   fixed_length = None
   products = (KERNELS, r'(^|/)(embedding|output)$')  # see `kernels.products`

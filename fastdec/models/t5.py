@@ -147,6 +147,7 @@ class T5(EncoderDecoder):
   config: T5Config
 
   network = T5Network
+  reads_paths = True
   products = (KERNELS, r'(^|/)(embedding|lm_head)$')  # see `kernels.products`
   max_positions = None
 

@@ -107,6 +107,7 @@ class Transformer(EncoderDecoder):
   config: TransformerConfig
 
   network = Network
+  reads_paths = True
   products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
   source_vocab_size = setting('source_vocab_size')
 

@@ -30,6 +30,7 @@ class HashLM:
   max_positions: int | None = None
   fixed_length: int | None = None
   d_model = 1
+  reads_paths = True
 
   def encode(self, params, inputs):
     return None

@@ -37,6 +37,7 @@ EAGLE = EagleNetwork(layers=layers_like(MODEL, 1), vocab_size=VOCAB, d_target=D)
 PROGRAMS = {
   'greedy': (MODEL, lambda: fd.Greedy()),
   'chain': (TRANSLATOR, lambda: fd.Blockwise(zeros(HEADS))),
+  'beam': (TRANSLATOR, lambda: fd.Beam(4)),
   'grown tree': (MODEL, lambda: fd.Eagle(zeros(EAGLE), depth=3, width=2, nodes=6)),
 }
 BOUNDS = {
@@ -47,6 +48,10 @@ BOUNDS = {
   'chain': {
     'products': 14, 'multiplications': 47104, 'sorts': 0, 'reads': 11, 'writes': 4,
     'operations': 676, 'values': 46381,
+  },
+  'beam': {
+    'products': 11, 'multiplications': 52224, 'sorts': 4, 'reads': 10, 'writes': 2,
+    'operations': 653, 'values': 71538,
   },
   'grown tree': {
     'products': 35, 'multiplications': 124672, 'sorts': 7, 'reads': 31, 'writes': 12,

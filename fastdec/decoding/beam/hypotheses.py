@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from fastdec import struct
+from fastdec.decoding import sampling
 from fastdec.decoding.beam.penalties import LengthPenalty
 
 NEVER = -jnp.inf  # score of an empty slot
@@ -81,12 +82,15 @@ class Beams:
     b, w, t = self.tokens.shape
     v = log_p.shape[-1]
 
-    # The best continuations of all beams: enough that w of them continue.
+    # The best continuations of each beam, and of all: enough that w of them continue.
     count = min(w * (1 + len(eos_ids)), w * v)
-    scores, index = jax.lax.top_k((self.scores[..., None] + log_p).reshape(b, -1), count)
-    origin, token = index // v, (index % v).astype(jnp.int32)
+    few = min(count, v)
+    scores, ids = sampling.best(self.scores[..., None] + log_p, few)
+    scores, index = sampling.rank(scores.reshape(b, -1), count)
+    origin = index // few
+    token = jnp.take_along_axis(ids.reshape(b, -1), index, axis=1)
     n = length + 1
-    is_end = jnp.isin(token, jnp.array(eos_ids, jnp.int32)) | (n >= limit)[:, None]
+    is_end = sampling.is_among(token, eos_ids) | (n >= limit)[:, None]
     is_new = jnp.arange(t, dtype=length.dtype)[None, None] == length[:, None, None]
     tokens = jnp.where(
       is_new, token[..., None], jnp.take_along_axis(self.tokens, origin[..., None], axis=1)
@@ -99,8 +103,8 @@ class Beams:
     def join(old: Array, new: Array) -> Array:
       return jnp.concatenate([old, new.astype(old.dtype)], axis=1)
 
-    finished_scores, best = jax.lax.top_k(join(self.finished_scores, ended), w)
-    finished = jnp.take_along_axis(join(self.finished, tokens), best[..., None], axis=1)
+    finished_scores, order = jax.lax.top_k(join(self.finished_scores, ended), w)
+    finished = jnp.take_along_axis(join(self.finished, tokens), order[..., None], axis=1)
     lengths = join(self.finished_lengths, jnp.broadcast_to(n[:, None], ended.shape))
 
     # The best w of the others run on.
@@ -111,7 +115,7 @@ class Beams:
       scores=running,
       finished=finished,
       finished_scores=finished_scores,
-      finished_lengths=jnp.take_along_axis(lengths, best, axis=1),
+      finished_lengths=jnp.take_along_axis(lengths, order, axis=1),
     )
     return beams, jnp.take_along_axis(origin, kept, axis=1)
 

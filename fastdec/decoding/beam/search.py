@@ -1,10 +1,9 @@
-"""Beam search: a loop of its own over the same models and caches, which it reorders.
+"""Beam search: a loop of its own over the same models and caches (`caches.py`).
 
 Every row (a sentence) has `size` running beams, all of the same length, and keeps its finished
 hypotheses apart. One step scores the newest token of every beam in one call, and ranks the
-continuations. Ended ones among the best `size` become finished hypotheses; the cache is reordered
-for the others. The encoder's memory is not copied: cross-attention reads the beams of a row as
-several queries.
+continuations. Ended ones among the best `size` become finished hypotheses; the others run on. The
+encoder's memory is not copied: cross-attention reads the beams of a row as several queries.
 
 Ties go to the lower beam, then the lower token id. Log-probabilities are the model's own:
 suppressed tokens are left out of the search, and keep their probability. The stopping rules are
@@ -22,15 +21,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.decoding import law
+from fastdec.decoding.beam.caches import PathCache, RowCache
 from fastdec.decoding.beam.hypotheses import NEVER, Beams
 from fastdec.decoding.beam.penalties import GNMTPenalty, LengthPenalty, repeats
-from fastdec.decoding.prefill import capacity_of, memory_of, read_text
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, has_best
 from fastdec.decoding.settings import Whole, count, is_number, is_traced, number, size
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
 from fastdec.kernels.sharding import by_rows
-from fastdec.models.api import Model, causal, suppress
+from fastdec.models.api import Model, suppress
 from fastdec.struct import Bound
 
 ENDLESS = 2**30  # tokens: no text is longer, and it fits into int32
@@ -45,7 +44,7 @@ class BeamState:
   limit: Int[Array, ' b']  # most tokens that a beam may have
   ended: Bool[Array, 'b g']  # groups whose search has ended
   finite: Bool[Array, ' b']  # true if all running beams were ranked by logits with a best token
-  cache: Any  # rows of b x g x w beams
+  cache: PathCache | RowCache
   laws: Any  # the states of the target's laws, their arrays [b, g x w, ...]
 
   @property
@@ -160,14 +159,17 @@ class Beam:
       return max_len
     return min(max(int(_on_line(self.max_len, np.array(source))), 1), max_len)
 
+  @property
+  def nodes(self) -> int:
+    """Tokens of a row in one call."""
+    return self.size
+
   def init(self, target: Bound, prompt: Prompt, max_len: int, keys: Array | None) -> BeamState:
-    """See `Strategy.init`. The prompt runs once a row; then the row's beams get its cache."""
+    """See `Strategy.init`. The prompt is read once a row."""
     model, params = target
     b = len(prompt.tokens)
-    capacity = capacity_of(prompt, max_len, nodes=1)
-    cache = model.init_cache(params, memory_of(target, prompt), b, capacity)
-    hidden, _, cache = read_text(target, prompt, cache)
-    cache = by_rows(lambda cache: cache.gather(self._spread(jnp.arange(len(cache.length)))))(cache)
+    kind = PathCache if getattr(model, 'reads_paths', False) else RowCache
+    hidden, cache = kind.begin(target, prompt, max_len, self.size)
     logits = model.unembed(params, take_node(hidden, prompt.length - 1)[:, None])
     logits = jnp.repeat(logits, self.size, axis=1)
     last = take_node(prompt.tokens, prompt.length - 1)
@@ -193,9 +195,9 @@ class Beam:
     """See `Strategy.step`."""
     model, params = target
     newest = self._newest(state)
-    hidden, _, cache = model.apply(params, newest[:, None], causal(1), state.cache)
-    cache = cache.commit(None, self._spread(~state.done).astype(jnp.int32))
-    logits = model.unembed(params, hidden).reshape(len(state.length), self.size, -1)
+    tokens = newest.reshape(-1, self.size)
+    hidden, cache = state.cache.read(target, tokens, state.length, ~state.done)
+    logits = model.unembed(params, hidden)
     return self._advance(target, dataclasses.replace(state, cache=cache), newest, logits)
 
   def result(self, state: BeamState) -> Decoded:
@@ -282,19 +284,18 @@ class Beam:
       parts.append((beams, origin + i * w, over))
     beams, origin, over = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *parts)
 
-    # Caches and laws follow the beams to their new places.
+    # What was remembered follows the beams to their new places.
     def keep(old: Array, new: Array) -> Array:
       return jnp.where(state.ended.reshape(b, g, *[1] * (new.ndim - 2)), old, new)
 
     origin = origin.reshape(b, -1)
-    order = jnp.arange(b, dtype=origin.dtype)[:, None] * self.size + origin
     return BeamState(
       beams=jax.tree.map(keep, state.beams, beams),
       length=state.length + (~state.done).astype(jnp.int32),
       limit=state.limit,
       ended=state.ended | over,
       finite=state.finite & finite,
-      cache=state.cache.gather(order.reshape(-1)),
+      cache=state.cache.reorder(origin),
       laws=jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, origin), state.laws),
     )
 

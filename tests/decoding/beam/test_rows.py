@@ -111,17 +111,27 @@ def test_memory_is_not_copied_for_each_beam(made):
   source = np.pad(SOURCES, ((0, 0), (0, width - SOURCES.shape[1])))
   prompt = fd.decoding.inputs.check_inputs(model, source, None, None, 9, None)[1]
   state = jax.eval_shape(lambda prompt: strategy.init(target, prompt, 9, None), prompt)
-  assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.memory))
-  assert all(leaf.shape[0] == 5 * len(SOURCES) for leaf in jax.tree.leaves(state.cache.own))
+  assert all(leaf.shape[0] == len(SOURCES) for leaf in jax.tree.leaves(state.cache.cache.memory))
   made = jax.make_jaxpr(lambda state: strategy.step(target, state))(state)
-  wide = [shape for shape in shapes_of(made.jaxpr) if width in shape]
+  wide = [shape for _, shape in results_of(made.jaxpr) if width in shape]
   heads = 2 if model is TRANSFORMER else 1
   assert max(map(math.prod, wide)) == len(SOURCES) * heads * 5 * width  # rows, heads, beams, source
 
 
-def shapes_of(jaxpr):
-  """The shapes of all results of a program, and of the programs inside it."""
+@pytest.mark.parametrize(('model', 'is_copied'), [(TRANSFORMER, False), (FCONV, True)])
+def test_a_step_copies_no_cache_whose_slots_beams_share(model, is_copied):
+  strategy, target = Beam(5), Bound(model, model.init(jax.random.key(0)))
+  prompt = fd.decoding.inputs.check_inputs(model, SOURCES, None, None, 9, None)[1]
+  state = jax.eval_shape(lambda prompt: strategy.init(target, prompt, 9, None), prompt)
+  entries = {x.shape for x in jax.tree.leaves(state.cache.cache.own.layers)}
+  step = jax.make_jaxpr(lambda state: strategy.step(target, state))(state)
+  gathered = {shape for name, shape in results_of(step.jaxpr) if name == 'gather'}
+  assert bool(entries & gathered) == is_copied
+
+
+def results_of(jaxpr):
+  """(operation, shape) of all results of a program, and of the programs inside it."""
   for equation in jaxpr.eqns:
-    yield from (out.aval.shape for out in equation.outvars)
+    yield from ((equation.primitive.name, out.aval.shape) for out in equation.outvars)
     for inner in jaxprs_in_params(equation.params):
-      yield from shapes_of(inner)
+      yield from results_of(inner)
