@@ -129,8 +129,9 @@ def compiled(params, cases):
       target = Bound(MODEL, placed)
       state = begin(target, strategy, *place_rows(tuple(prompt), mesh), max_len)
       step = jax.jit(strategy.step).lower(target, state).compile()
-    before, memory = state.cache.own.layers[0], state.cache.memory
-    after = step.output_shardings.cache.own.layers[0]
+    # the beams of a row share a cache
+    cache, stepped = (getattr(x.cache, 'cache', x.cache) for x in (state, step.output_shardings))
+    before, memory, after = cache.own.layers[0], cache.memory, stepped.own.layers[0]
     shardings = [x.sharding for x in (before.k, before.v, memory.layers[0].k)] + [after.k, after.v]
     specs = [str(sharding.spec) for sharding in shardings]
     sent = re.findall(
