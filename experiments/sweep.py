@@ -41,6 +41,8 @@ def main(_: list[str]) -> None:
   from experiments.lab.workdir import Workdir
 
   extras.require('matplotlib')  # draws the picture, when all is measured
+  if PAGE.plan.value:
+    raise UserError('a sweep has no plan: give --plan to the command of its page')
   config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
   flag: Any = flags.FLAGS['config']
   paper: Any = flag.page.get('PAPER')

@@ -109,6 +109,19 @@ class ConfigFlag(flags.Flag):
     return [*rest, *following]
 
 
+class PlanFlag(flags.Flag):
+  """`--plan`, or `--plan=MACHINE`: h100x8 without a name."""
+
+  def __init__(self) -> None:
+    about = 'print stages, time, memory and disk on a machine, and do nothing: h100x8 (without a'
+    about += ' name), a100x8, h100x64 and so on, or cpu, which is this one'
+    super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), 'plan', None, about)
+    self.boolean = True  # it may have no value, which absl then calls true
+
+  def _parse(self, argument: str) -> str | None:
+    return None if argument == 'false' else argument
+
+
 def config_flag(*pages: str) -> flags.FlagHolder:
   """Defines `--config`, see `ConfigFlag`."""
   holder = flags.DEFINE_flag(ConfigFlag(*pages))
@@ -234,11 +247,15 @@ class Paper:
 
 
 class Page:
-  """Flags of a paper's command: --config (of these pages), --workdir, --budget, --engine."""
+  """Flags of a paper's command: --config (of these pages), --workdir (which only a plan can do
+  without), --plan, --budget, --engine."""
 
   def __init__(self, *pages: str) -> None:
     self.config = config_flag(*pages)
-    self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results', required=True)
+    self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results')
+    self.plan = flags.DEFINE_flag(PlanFlag())
+    needs = 'must have a value other than None'
+    flags.register_validator('workdir', lambda root: root or self.plan.value, needs)
     self.limit_time = budget_flag()
     self.engine = flags.DEFINE_enum(
       'engine', 'local', ENGINES, 'runs rows here in order, by --jobs processes, or on a cluster'
@@ -253,6 +270,14 @@ class Page:
     with self.limit_time():
       work = self.make_all(to_dataclass(settings, self.config.value), make)
     end([work])
+
+  def read_plan(self, settings: type) -> tuple[Any, Path, Any]:
+    """Returns the settings, the workdir and the machine that a plan is about."""
+    from experiments.lab.plan import machine_of
+
+    c, name = to_dataclass(settings, self.config.value), self.plan.value
+    machine = machine_of('h100x8' if name == 'true' else name)
+    return c, Path(self.workdir.value or 'WORKDIR'), machine
 
   def make_all(
     self,
@@ -273,7 +298,7 @@ class Page:
     from experiments.lab.workdir import Workdir
     from fastdec.training import stage
 
-    root, here = Path(self.workdir.value), conditions()
+    root, here = Path(str(self.workdir.value)), conditions()
     here['config'] = config_string(overrides)
     jobs = None
     if self.engine.value == 'processes':

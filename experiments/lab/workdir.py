@@ -110,6 +110,15 @@ class Workdir:
 
   # --- rows
 
+  def check(self, check: Callable[[], None]) -> None:
+    """Calls a check for mistakes that would show only after hours; a plan does not call it."""
+    check()
+
+  def key(self, make: Callable[..., Row], folder: pathlib.Path, **fields: Any) -> Row:
+    """Returns make(folder, **fields), the key of a row of the model in a folder. A plan's models
+    need not be made."""
+    return make(folder, **fields)
+
   def fill(
     self,
     keys: Sequence[Row | list[Row]],

@@ -114,7 +114,7 @@ class Task(abc.ABC):
 def make_rows(task: Task, work: Workdir, cells: Sequence[Cell]) -> list[Row]:
   """Trains and measures what is missing of the cells. Returns all rows; those of a model that could
   not be trained say why."""
-  task.check()
+  work.check(task.check)
   task.base(work, 'regular')  # without it nothing can be measured, so its failure is raised
   keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
   trained = work.each(keys, lambda key: train_model(task, work, key['k'], key['regime']))
@@ -165,7 +165,8 @@ def measure_rows(task: Task, work: Workdir, cells: Sequence[Cell], models: Model
   for k, regime, rules in cells:
     if (k, regime) in models:
       folder = models[k, regime]
-      groups.append([task.key(folder, k, regime, rule) for rule in rules])
+      same: Any = {'k': k, 'regime': regime}
+      groups.append([work.key(task.key, folder, **same, rule=rule) for rule in rules])
   return work.fill(groups, functools.partial(figures, task, models), task.summary)
 
 

@@ -25,6 +25,8 @@ from fastdec.data import prepared
 from fastdec.data.images.resizing import SIDE, area_resize, shrink
 
 NAME = 'celeb_a'
+COUNTS = {'train': 162_770, 'dev': 19_867, 'test': 19_962}
+DOWNLOAD = 1_488_628_763  # bytes of the five files
 SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}  # our names: those of TFDS
 TOP, LEFT = 40, 20  # pixels cut off at the top and the bottom, and at the left and the right
 

@@ -1,0 +1,103 @@
+"""`--plan` lists what a command would do, with its costs on paper, and does nothing."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from experiments.costs import COSTS
+from experiments.lab.plan import GPUS, Plan, count_program, machine_of
+from experiments.lab.workdir import Workdir
+from fastdec.errors import UserError
+
+H100 = GPUS['h100']
+WMT14 = '--config=configs/wmt14.py:scale='
+
+
+def counted(f, *shapes):
+  arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  return count_program(jax.make_jaxpr(f)(*arguments).jaxpr, H100)
+
+
+def test_products_count_wherever_they_are():
+  """2 m n k FLOPs; in a loop as often as it runs, which XLA's own count does not do."""
+  assert counted(jnp.matmul, (3, 5), (5, 7)).flops == 2 * 3 * 5 * 7
+  assert counted(jnp.matmul, (4, 3, 5), (4, 5, 7)).flops == 4 * 2 * 3 * 5 * 7
+
+  def loop(x, y):
+    return jax.lax.scan(lambda x, _: (jax.jit(jnp.matmul)(x, y), None), x, length=6)[0]
+
+  assert counted(loop, (5, 5), (5, 5)).flops == 6 * 2 * 5**3
+
+
+def test_memory_is_what_is_alive_at_once():
+  def chain(x):
+    for _ in range(9):
+      x = jnp.sin(x)
+    return x
+
+  def fan(x):
+    return sum(jnp.sin(x * i) for i in range(9))
+
+  assert counted(chain, (1000,)).memory == 2 * 4000
+  assert counted(fan, (1000,)).memory <= 4 * 4000
+
+
+def test_gradients_are_exchanged_within_a_node_and_between_nodes():
+  within, between = H100.links
+  assert H100.exchange_seconds(8e9, 1) == 0
+  assert H100.exchange_seconds(8e9, 8) == pytest.approx(2 * 7 / 8 * 8e9 / within)
+  of_node = H100.exchange_seconds(8e9, 8)
+  assert H100.exchange_seconds(8e9, 64) == pytest.approx(of_node + 2 * 7 / 8 * 1e9 / between)
+
+
+@pytest.mark.parametrize('name', ['h100', 'v100x8', 'h100x0', ''])
+def test_a_machine_has_a_kind_and_a_number(name):
+  with pytest.raises(UserError, match=f'--plan={name} is not a machine: give h100x8'):
+    machine_of(name)
+
+
+def write_note(folder, *, text, before=None):
+  (folder / 'note').write_text(text)
+
+
+def test_what_is_there_is_marked(tmp_path):
+  """Stages by their inputs, and rows by their keys; a stage on one that is not made is new."""
+  work, plan = Workdir(tmp_path), Plan(tmp_path, H100, COSTS)
+  first = work.stage('first', write_note, text='a')
+  work.stage('second', write_note, text='b', before=first)
+  work.add({'k': 2, 'bleu': 1.0})
+
+  folder = plan.stage('first', write_note, text='a')
+  assert folder == first
+  plan.stage('second', write_note, text='b', before=folder)
+  other = plan.stage('third', write_note, text='c')
+  plan.stage('fourth', write_note, text='d', before=other)
+  plan.fill([{'k': 2}, [{'k': 4}, {'k': 2}]], write_note)
+  states = [(entry.name, entry.state) for entry in plan.entries]
+  assert states == [
+    ('first', 'made'), ('second', 'made'), ('third', 'new'), ('fourth', 'new'),
+    ('k=2', '1 of 1 rows are there'), ('k=4', '1 of 2 rows are there'),
+  ]  # fmt: skip
+
+
+def test_the_command_lists_all_and_makes_nothing(launch, tmp_path):
+  root = tmp_path / 'w'
+  ended = launch('table1', f'{WMT14}smoke', '--plan', f'--workdir={root}')
+  code, out, err = ended.code, ended.out, ended.err
+  assert (code, err) == (0, '') and not root.exists()
+  stages = ['base', 'k2-regular', 'teacher', 'distilled', 'base-distil', 'k2-distil']
+  stages += ['k2-finetune', 'k2-both', 'k=1 regime=regular', 'k=2 regime=regular']
+  for i, name in enumerate(stages, start=1):
+    assert f'{i:3} {name}: ' in out
+  assert 'On 8 x H100, on paper' in out and 'In all: ' in out and 'not estimated' not in out
+
+
+@pytest.mark.parametrize(('command', 'args', 'words'), [
+  ('table1', [f'{WMT14}smoke'], '--workdir is missing: folder of the results'),
+  ('table1', [f'{WMT14}multi30k', '--plan'], "there is no folder 'data/multi30k' with the text"),
+  ('table1', [f'{WMT14}smoke', '--plan=gpu'], '--plan=gpu is not a machine: give h100x8'),
+  ('sweep', [f'{WMT14}smoke', '--plan'], 'a sweep has no plan'),
+])  # fmt: skip
+def test_an_impossible_plan_is_a_sentence(launch, command, args, words):
+  ended = launch(command, *args)
+  assert ended.code == 2 and ended.err.startswith(words) and len(ended.err.splitlines()) == 1
