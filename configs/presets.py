@@ -3,6 +3,7 @@
 The task is 'lm' (captions) or 'translation'.
 """
 
+import dataclasses
 from typing import Any
 
 from experiments.lab.text import TextConfig
@@ -58,3 +59,13 @@ def target_run(task):
 def draft_run(*, steps):
   """The run of a small draft model, with a peak rate of about 3e-3."""
   return RunConfig(steps=steps, warmup=400, every=100, average=4, constant=0.6)
+
+
+def shortened(settings, runs):
+  """Settings with a thousandth of the steps of these runs, at least ten."""
+  short = {}
+  for name in runs:
+    run = getattr(settings, name)
+    steps = max(run.steps // 1000, 10)
+    short[name] = dataclasses.replace(run, steps=steps, warmup=steps // 5, every=steps)
+  return dataclasses.replace(settings, **short)
