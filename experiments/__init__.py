@@ -117,6 +117,5 @@ def make_page(page: Any, settings: type, make: Any) -> None:
   if page.plan.value is None:
     page.run(settings, make)
     return
-  from experiments import costs
-
+  costs = importlib.import_module('experiments.costs')
   costs.show(make, *page.read_plan(settings))
