@@ -22,6 +22,7 @@ with extras.explained():
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 SIGN = '\x1f'  # replaces '▁', which means a space to SentencePiece
+PARTS = {1, 2, 3}  # fields of a model's file: pieces, settings of the training and of normalising
 LONGEST = 4192  # bytes of a line that SentencePiece learns from
 
 
@@ -45,7 +46,27 @@ def make_processor(model_proto: bytes) -> sentencepiece.SentencePieceProcessor:
     raise ValueError('the file is empty')
   processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
   processor.id_to_piece(list(range(processor.vocab_size())))  # raises for damaged pieces
+  if PARTS - _read_fields(model_proto):
+    raise ValueError('the file ends before the settings, which follow the pieces')
   return processor
+
+
+def _read_fields(message: bytes) -> set[int]:
+  """Returns the numbers of the fields of a valid protobuf message, each of which is a message."""
+  numbers, at = set(), 0
+  while at < len(message):
+    entry = []  # the field's number, and its length
+    for _ in range(2):
+      value, shift = 0, 0
+      while at < len(message):
+        value |= (message[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if message[at - 1] < 0x80:
+          break
+      entry.append(value)
+    numbers.add(entry[0] >> 3)
+    at += entry[1]
+  return numbers
 
 
 def _escape(text: str) -> str:

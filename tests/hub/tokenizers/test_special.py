@@ -7,6 +7,7 @@ import struct
 import pytest
 import tokenizers
 import transformers
+from sentencepiece import sentencepiece_model_pb2
 
 import fastdec as fd
 from fastdec.hub.gguf.header import read_header
@@ -109,6 +110,23 @@ def test_an_empty_model_is_refused(name, folder):
   settings(folder, tokenizer_class='T5Tokenizer')
   with pytest.raises(fd.UserError, match=rf'{name} is not a SentencePiece model: copy it again'):
     fd.load_tokenizer(folder)
+
+
+@pytest.mark.parametrize('name', ['tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model'])
+def test_a_model_that_is_cut_between_two_messages_is_refused(name, folder):
+  """After a piece, after the last one, after the settings of the training; or without these."""
+  whole = sentencepiece_model_pb2.ModelProto.FromString(pieces())
+  settings(folder, tokenizer_class='T5Tokenizer' if name == 'spiece.model' else 'LlamaTokenizer')
+  for lost in (('trainer_spec', 'normalizer_spec'), ('normalizer_spec',), ('trainer_spec',)):
+    for kept in (None, 9):
+      cut = sentencepiece_model_pb2.ModelProto()
+      cut.CopyFrom(whole)
+      del cut.pieces[kept or len(whole.pieces) :]
+      for part in lost:
+        cut.ClearField(part)
+      (folder / name).write_bytes(cut.SerializeToString())
+      with pytest.raises(fd.UserError, match=f'{name} is not a SentencePiece model: copy it again'):
+        fd.load_tokenizer(folder)
 
 
 def test_a_tokenizer_without_pieces_is_refused(folder):
