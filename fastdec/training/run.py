@@ -151,9 +151,9 @@ def time_step(training: Training, run: RunConfig, mesh: MeshConfig) -> float:
   state = TrainState.create(task, transform, jax.random.key(0))
   state = sharding.place(state, devices, sharding.REPLICATED)
   frozen = sharding.place(task.frozen, devices, sharding.REPLICATED)
-  step = make_step(task, transform, optimizer.learning_rate)
+  step = make_step(task, transform, optimizer.learning_rate, run.accumulate)
   for index in range(4):  # the first one compiles
-    batch = sharding.place_rows(training.batches[index], devices)
+    batch = sharding.place_rows(training.batches[index], devices, run.accumulate)
     state = jax.block_until_ready(step(state, frozen, batch)[0])
     begin = begin or wallclock.now()
   return (wallclock.now() - begin) / 3
