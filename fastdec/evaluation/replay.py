@@ -47,6 +47,7 @@ def replay(
   prompt_lengths: Any = None,
   prefix: Any = None,
   constraint: Any = None,
+  processors: Any = None,
 ) -> Decoded:
   """Returns what `decode` with a strategy would return that writes these texts, up to rounding.
 
@@ -59,6 +60,7 @@ def replay(
     strategy: a lossless one that guesses, such as `PromptLookup`, `Eagle`, `Medusa`, `Speculative`
       or `Union`.
     constraint: of the texts; only `Forced` reads it. All other laws have done their work.
+    processors: of the texts; a constraint begins after the token that they force at the beginning.
 
   Raises:
     UserError: as `decode`; a strategy whose calls do not follow from the text.
@@ -86,9 +88,11 @@ def replay(
   prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
   hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
+  waits = True if getattr(processors, 'forced_begin', None) is not None else None
+  following = Following(tokens, waits)
   settings = Settings(
-    max_len=[len(text) for text in texts], processors=Following(tokens), constraint=constraint
-  )  # fmt: skip
+    max_len=[len(text) for text in texts], processors=following, constraint=constraint
+  )
   request = prepare(
     model, {**params, 'known': known}, inputs, strategy, settings, prompt_lengths, prefix
   )
@@ -142,6 +146,7 @@ class Following:
   """The law that allows only the text's next token. Its state counts each row's tokens so far."""
 
   texts: Int[Array, 'b t']
+  forced_begin: bool | None = struct.static(default=None)  # True: a constraint begins after it
 
   def laws(self, model: Model, rows: int, waits: bool = False) -> tuple['Following', ...]:
     return (self,)
@@ -161,4 +166,4 @@ class Following:
     return state + emitted.count
 
   def take(self, rows: Any) -> 'Following':
-    return Following(self.texts[rows])
+    return dataclasses.replace(self, texts=self.texts[rows])

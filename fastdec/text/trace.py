@@ -334,6 +334,7 @@ def replay(
   params: Params | None = None,
   timed: bool = False,
   constraint: Any = None,
+  processors: Any = None,
 ) -> Replayed:
   """Returns what `decode` with a strategy would return if it wrote the texts of a trace.
 
@@ -348,7 +349,7 @@ def replay(
       file may be someone else's, so the folder that it names is not opened.
     timed: times calls of the model and the drafter here, on one text at a time. All calls cost the
       same, so the time of a text is its number of calls times that.
-    constraint: of the texts, for `Forced`.
+    constraint, processors: of the texts, for `Forced`; no other draft depends on them.
 
   Raises:
     UserError: the file is not a trace; a file, or a trace that names no model, without model and
@@ -376,7 +377,8 @@ def replay(
   if mesh is not None:
     copies = -n % mesh.shape['data']
     prompts, texts = prompts + copies * prompts[-1:], texts + copies * texts[-1:]
-  out = replay_texts(*target, prompts, texts, strategy, constraint=constraint)
+  laws = {'constraint': constraint, 'processors': processors}
+  out = replay_texts(*target, prompts, texts, strategy, **laws)
   out = jax.tree.map(lambda x: np.asarray(x)[:n], out)
 
   # With its own strategy a trace has to give the calls that it recorded.

@@ -89,6 +89,11 @@ SETTINGS = {
   'a constraint': (LOOKUP, lambda: {'constraint': regex('[a-r]{2}(fghi|[a-e]+klmno)+')}),
   'a constraint that drafts': (fd.Forced(4), lambda: {
     'constraint': regex('[a-r]{2}(fghi|[a-e]+klmno)+')}),
+  'a constraint that drafts after a forced token': (fd.Forced(4), lambda: {
+    'processors': fd.Processors(forced_begin=3),
+    'constraint': regex('[a-r]{2}(fghi|[a-e]+klmno)+')}),
+  'int8': (LOOKUP, lambda: {'dtype': 'int8'}),
+  'int8, copies and heads': (DEEP['union'], lambda: {'dtype': 'int8'}),
   'a draft model': (DEEP['speculative, adaptive'], lambda: {
     'processors': fd.Processors(ends=[5], bias={test_deep.END: 8.0})}),
   'blocks': (DEEP['block, a growing tree'], lambda: {'max_len': 9}),
@@ -105,6 +110,8 @@ def test_a_trace_has_the_calls_of_the_decode_and_replays_them(name, tmp_path):
   if callable(strategy):
     strategy = strategy(test_deep.kit())
   settings = {'max_len': LONG} | settings()
+  if 'dtype' in settings:
+    params = fd.quantize(model, params, settings.pop('dtype'))
   prompts = [PROMPTS[0], PROMPTS[1] * 3, PROMPTS[2][:1], PROMPTS[3] * 2]
   out = fd.decode_all(model, params, prompts, strategy, **settings)
   trace = fd.trace(model, params, prompts, strategy, **settings)
@@ -115,9 +122,8 @@ def test_a_trace_has_the_calls_of_the_decode_and_replays_them(name, tmp_path):
   trace.save(tmp_path / 'trace')
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    replayed = fd.replay(
-      tmp_path / 'trace', strategy, model, params, constraint=settings.get('constraint')
-    )
+    laws = {name: settings.get(name) for name in ('constraint', 'processors')}
+    replayed = fd.replay(tmp_path / 'trace', strategy, model, params, **laws)
   np.testing.assert_array_equal(replayed.calls, calls)
   np.testing.assert_array_equal(replayed.lengths, out.lengths)
   sizes = [replayed.block_sizes[row, :n] for row, n in enumerate(calls)]
