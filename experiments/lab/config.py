@@ -171,7 +171,7 @@ def _convert(hint: Any, text: str) -> Any:
       return tuple(map(_convert, kinds, entries))
     return tuple(entries)
   elif hint is bool:
-    return WORDS.get(text.lower(), text)
+    return WORDS.get(text.strip().lower(), text)
   elif hint is types.NoneType and text == 'None':
     return None
   elif hint in (int, float):

@@ -131,7 +131,7 @@ def test_the_command_line_reads_every_setting_as_it_is_written(page, choices):
 
 @pytest.mark.parametrize(('hint', 'texts', 'value'), [
   (int, ['2', '02', ' 2'], 2), (float, ['0.001', '1e-3'], 0.001), (float, ['2'], 2.0),
-  (bool, ['true', 'True', '1'], True), (bool, ['false', 'FALSE', '0'], False),
+  (bool, ['true', ' True', '1'], True), (bool, ['false', 'FALSE', '0'], False),
   (int | None, ['None'], None), (int | None, ['7'], 7), (float | None, ['7'], 7.0),
   (str | None, ['None'], None), (str | None, ['7'], '7'), (str, ['None'], 'None'), (str, [''], ''),
   (tuple[int, ...], ['2,4', '(2, 4)', '[2,4,]', '02,4'], (2, 4)), (tuple[int, ...], ['2'], (2,)),
