@@ -31,7 +31,7 @@ from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.losses import DraftLoss, draft_loss
 from fastdec.training.losses import head_loss, model_loss
-from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, Kit, hash_kit
+from tests.decoding.methods_table import GROWN, LOSSLESS, METHODS, NETWORKS, Kit
 
 pytestmark = pytest.mark.usefixtures('in_float64')
 
@@ -243,7 +243,6 @@ TRAINED = ('blockwise', 'tree', 'medusa', 'speculative', *NETWORKS)  # these dra
 ])  # fmt: skip
 @pytest.mark.wide(
   *(f'{name}-transformer-trained' for name in (*METHODS, *GROWN, 'eagle, a chain')),
-  'eagle-transformer-random',
   'tree-fconv-random',
   'blockwise rooted 10-fconv-random',
 )
@@ -300,8 +299,8 @@ MOST = {
 
 @pytest.mark.parametrize('name', MOST)
 def test_a_call_can_accept_a_chain_or_as_many_as_a_tree_is_deep(name):
-  assert LOSSLESS[name](hash_kit()).most_accepted == MOST[name]
-  shallow = fd.BlockDraft(hash_kit().network('block'), k=4, choices=[[0], [1]])
+  assert LOSSLESS[name](kit('trained')).most_accepted == MOST[name]
+  shallow = fd.BlockDraft(kit('trained').network('block'), k=4, choices=[[0], [1]])
   assert shallow.most_accepted == 1  # whatever block the draft makes
 
 
@@ -388,8 +387,8 @@ def test_p1_may_be_transformed():
 
 
 def test_more_choices_than_words_and_more_tokens_than_positions_are_refused():
-  params, choices = params_made('random', 'transformer'), [[rank] for rank in range(VOCAB + 1)]
+  params, choices = params_made('trained', 'transformer'), [[rank] for rank in range(VOCAB + 1)]
   with pytest.raises(fd.UserError, match='needs 14 choices of a head'):
-    fd.decode(MODEL, params, SOURCE, fd.Medusa(kit('random').heads('separate'), choices))
+    fd.decode(MODEL, params, SOURCE, fd.Medusa(kit('trained').heads('separate'), choices))
   with pytest.raises(fd.UserError, match='lower max_len to 1024 or less'):
     fd.decode(MODEL, params, SOURCE, fd.Greedy(), max_len=1025)

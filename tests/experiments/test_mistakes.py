@@ -12,7 +12,7 @@ import pytest
 from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.training import run as training_run
-from tests.experiments.conftest import ROOT
+from tests.experiments.conftest import ROOT, run
 
 
 @pytest.fixture(scope='module')
@@ -121,16 +121,6 @@ def test_a_folder_of_text_is_required(table, refused, tmp_path):
     )
 
 
-def test_a_damaged_tokenizer_is_learnt_again(table, launch, tmp_path):
-  cache = shutil.copytree(table.cache, tmp_path / 'cache')
-  whole = (table.folder / 'base' / 'model' / 'tokenizer.model').read_bytes()
-  (path,) = (path for path in cache.glob('tokenizer-*.model') if path.read_bytes() == whole)
-  path.write_bytes(whole[:100])
-  words = table.words(**{'data.cache': cache})
-  assert launch('evaluate', *words, f'--workdir={table.folder}/base', '--dtype=float32').code == 0
-  assert path.read_bytes() == whole
-
-
 def test_a_workdir_of_an_earlier_version(table, refused, tmp_path):
   (tmp_path / 'run' / 'base').mkdir(parents=True)
   words = ['run/base was made by an earlier version of fastdec', 'choose another workdir']
@@ -148,14 +138,20 @@ def test_evaluate_wants_a_finished_run_of_its_config(table, refused, workdir, ru
   refused(words, 'evaluate', *table.words(choices), f'--workdir={workdir / run}')
 
 
-@pytest.fixture
-def begun(table, launch, tmp_path, monkeypatch):
+@pytest.fixture(scope='module')
+def stopped(table, tmp_path_factory):
   """The folder of a run that was stopped after its first step."""
-  with monkeypatch.context() as patched:
+  folder = tmp_path_factory.mktemp('stopped') / 'run'
+  with pytest.MonkeyPatch.context() as patched:
     patched.setattr(training_run, 'seconds_left', lambda: 0.0)
-    ended = launch('train', *table.words(), f'--workdir={tmp_path}/begun')
-  assert ended.code == 0 and 'Out of budget: the same command continues in ' in ended.out
-  return tmp_path / 'begun'
+    assert run('train', *table.words(), f'--workdir={folder}') == 0
+  return folder
+
+
+@pytest.fixture
+def begun(stopped, tmp_path):
+  """A copy of it."""
+  return shutil.copytree(stopped, tmp_path / 'begun')
 
 
 def test_a_run_does_not_serve_other_settings(table, refused, begun):
