@@ -21,7 +21,8 @@ of all texts; with --loss=ce they learn only the token that the model wrote. The
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, of which the last may then be missing, and as
-many steps as fit into the rest. A line says at once if these will be few. --start=DRAFT trains an
+many steps as fit into the rest. A line says at once if these will be few. Texts that are there
+count with the time that they took, so the plan is the same after a stop. --start=DRAFT trains an
 existing draft further, for more steps or on other texts; its words stay those of that draft.
 
 A twentieth of the texts is held out, with all texts whose prompt is the same, or a chat that begins
@@ -113,7 +114,13 @@ from fastdec.training.stage import (
   plain,
   stage,
 )
-from fastdec.training.written import Writing, choose_held_out, read_content, write_part
+from fastdec.training.written import (
+  Writing,
+  choose_held_out,
+  read_content,
+  read_seconds,
+  write_part,
+)
 
 with extras.explained():
   from fastdec.training.run import RunConfig, time_step
@@ -390,9 +397,11 @@ def _make(
   def choose(folder: pathlib.Path, **_: Any) -> None:
     order = np.random.default_rng(0).permutation(len(sources)).tolist()
     written = {index: rests[index] for index in order if index in rests}
+    spent = wallclock.now() - begin
     if not args.as_is:
-      written = _write_texts(args, generator, sources, order, inputs, out.parent, begin)
+      written, spent = _write_texts(args, generator, sources, order, inputs, out.parent, spent)
     _save_texts(folder, model, prompts, sources, written, length)
+    write_json(folder / 'spent.json', {'seconds': spent})
 
   texts = stage(work, 'texts', choose, **inputs)
   print(f'{len(read_held_out(texts)):,} of the texts are held out', flush=True)
@@ -402,8 +411,10 @@ def _make(
   if is_planned:
 
     def count(folder: pathlib.Path, **_: Any) -> None:
+      # A command that was killed plans as if it had not been.
+      spent = read_json(texts / 'spent.json')['seconds'] - wallclock.now()
       seconds = clock(texts)
-      left = FOR_STEPS * (args.budget - (wallclock.now() - begin))
+      left = FOR_STEPS * (args.budget - spent - wallclock.now())
       write_json(folder / 'steps.json', {'steps': max(int(left / seconds), 2)})
 
     folder = stage(work, 'steps', count, data=on_text(texts, STEPS)['data'])
@@ -451,12 +462,13 @@ def _write_texts(
   order: Sequence[int],
   inputs: Mapping[str, Any],
   root: pathlib.Path,
-  begin: float,
-) -> dict[int, list[int]]:
-  """Returns what the model writes after each prompt, or has written before.
+  spent: float,
+) -> tuple[dict[int, list[int]], float]:
+  """Returns what the model writes after each prompt, or has written before, and the seconds of the
+  budget that are spent.
 
   The texts are in a folder in `root`, which all trainings on them share. A budget has time for as
-  many parts as fit, and at least for one.
+  many parts as fit, and at least for one. A part that is there counts with the time that it took.
 
   Args:
     args: the flags.
@@ -465,7 +477,7 @@ def _write_texts(
     order: of the prompts.
     inputs: all that the texts depend on.
     root: gets the folder.
-    begin: the time at which the command was given.
+    spent: seconds of the budget before the texts.
   """
   target = Bound(generator.model, generator.params)
   key = key_of(generator.strategy, 0)
@@ -477,8 +489,9 @@ def _write_texts(
     progress.note(f'texts of {len(order):,} prompts are kept in {folder}')
     write_json(folder / 'inputs.json', plain(inputs))
     for first in range(0, len(order), PART):
-      part, started = order[first : first + PART], wallclock.now()
-      outputs = write_part(folder, writing, [sources[index] for index in part], first)
+      part = order[first : first + PART]
+      asked = [sources[index] for index in part]
+      outputs = write_part(folder, writing, asked, first)
       for index, (ids,) in zip(part, outputs, strict=True):
         written[index] = ids
         cut += len(ids) == args.max_len and ids[-1] not in generator.model.eos_ids
@@ -486,12 +499,11 @@ def _write_texts(
       progress.show(f'{cut:,} of them were cut at --max-len={args.max_len}')
 
       # Stop if another part would take too long.
-      now = wallclock.now()
-      if args.budget is not None:
-        left = FOR_TEXT * args.budget - (now - begin)
-        if left < now - started:
-          break
-  return written
+      seconds = read_seconds(folder, asked, first)
+      spent += seconds
+      if args.budget is not None and FOR_TEXT * args.budget - spent < seconds:
+        break
+  return written, spent
 
 
 def _save_texts(

@@ -3,7 +3,8 @@
 A part is a file with a line for each of its prompts: the tokens of the outputs. The file is named
 by the content of these prompts, and its folder, a stage, by the model and the settings. Rounding
 depends on which prompts are decoded together, so a part is decoded as a whole or not at all. So a
-command that was stopped writes what it would have written.
+command that was stopped writes what it would have written. The seconds that a part took are kept
+next to it. A budget counts these, so its plan is the same whichever command wrote the part.
 """
 
 import collections
@@ -21,7 +22,8 @@ import numpy as np
 from fastdec.decoding.pool import decode_list
 from fastdec.decoding.request import Settings
 from fastdec.decoding.sizes import LISTED
-from fastdec.files import parse_json, to_json, whole_file
+from fastdec.evaluation import wallclock
+from fastdec.files import parse_json, to_json, whole_file, write_text
 from fastdec.struct import Bound
 from fastdec.training.stage import check_budget
 
@@ -66,18 +68,32 @@ def write_part(
     OutOfTime: the budget ended first.
     UserError: the part cannot be written to the disk.
   """
-  content = hashlib.sha256(json.dumps([first, *map(list, prompts)]).encode()).hexdigest()[:10]
-  file = folder / f'{first:07}-{content}.jsonl'
+  file = _file(folder, prompts, first)
   if not file.is_file():
     check_budget()
+    begin = wallclock.now()
     written: list[Outputs] = [[] for _ in prompts]
     for draw in range(writing.draws):
       for place, outputs in _decode(writing, prompts, first, draw):
         written[place] += outputs
+    # The seconds are there before the part: a command may be killed between the two.
+    write_text(file.with_suffix('.seconds'), f'{wallclock.now() - begin}')
     with whole_file(file) as out:
       for outputs in written:
         out.write(to_json(outputs).encode() + b'\n')
   return [parse_json(line) for line in file.read_bytes().splitlines()]
+
+
+def read_seconds(folder: pathlib.Path, prompts: Sequence[Sequence[int]], first: int) -> float:
+  """Returns the seconds that a part took which `write_part` has written; 0.0 if it did not say."""
+  file = _file(folder, prompts, first).with_suffix('.seconds')
+  return float(file.read_text()) if file.is_file() else 0.0
+
+
+def _file(folder: pathlib.Path, prompts: Sequence[Sequence[int]], first: int) -> pathlib.Path:
+  """Returns the file of a part."""
+  content = hashlib.sha256(json.dumps([first, *map(list, prompts)]).encode()).hexdigest()[:10]
+  return folder / f'{first:07}-{content}.jsonl'
 
 
 def _decode(

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import random
+import signal
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 import fastdec as fd
 from fastdec.cli import opening, train_draft
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.evaluation import wallclock
 from fastdec.struct import Bound
 from fastdec.training import run, written
 from fastdec.training.drafts import kept, trainer
@@ -106,36 +110,119 @@ def test_stopped_anywhere_next_to_other_commands_a_training_ends_alike(
   assert read('stopped/all') == read('whole/all') != read('stopped/few') == read('whole/few')
 
 
-@pytest.mark.slow
-def test_killed_after_any_line_it_ends_alike(talker, prompts, tmp_path):
-  """SIGKILL after more and more lines of output, until the command comes to its end."""
+def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(tmp_path, monkeypatch):
+  """A part takes ten seconds. A budget of a minute has 36 for texts, and two are spent before."""
+  seconds, stops = [0.0], []
 
-  def start(out):
-    words = [
-      sys.executable,
-      '-m',
-      'fastdec',
-      'train-draft',
-      '--model',
-      talker,
-      '--prompts',
-      prompts,
-    ]
-    words += [f'--out={out}', '--max-len=6', '--steps=4', '--rows=2', '--words=12', '--no-tune']
+  def decode(_writing, prompts, first, _draw):
+    seconds[0] += 10
+    if first in stops:
+      raise KeyboardInterrupt
+    yield from ((place, [[*prompt, first]]) for place, prompt in enumerate(prompts))
+
+  monkeypatch.setattr(written, '_decode', decode)
+  monkeypatch.setattr(wallclock, 'now', lambda: seconds[0])
+  monkeypatch.setattr(train_draft, 'PART', 2)
+  sources = [[i] for i in range(12)]
+  generator = types.SimpleNamespace(
+    model=types.SimpleNamespace(eos_ids=(1,)), params={}, strategy=fd.Greedy(), processors=None
+  )
+
+  def write(folder, budget=60.0):
+    args = argparse.Namespace(budget=budget, max_len=6)
+    return train_draft._write_texts(
+      args, generator, sources, range(12), {}, tmp_path / folder, spent=2.0
+    )
+
+  whole = write('whole')
+  assert whole == ({i: [i, i // 2 * 2] for i in range(6)}, 32.0)
+  for stops[:] in ([0], [4]):
+    with pytest.raises(KeyboardInterrupt):
+      write('stopped')
+  stops.clear()
+  assert len(write('stopped', budget=None)[0]) == 12 and write('stopped') == whole
+
+
+# The command, which kills itself before it writes for the time of this number. Its clock counts ten
+# seconds for each part of the texts, so that a budget always plans alike.
+KILLED = """
+import os, signal, sys
+import fastdec.cli
+from fastdec.cli import train_draft
+from fastdec.evaluation import wallclock
+from fastdec.training import written
+
+seconds, writes, decode, number = 0.0, 0, written.decode_list, int(sys.argv[1])
+
+def now():
+  global seconds
+  seconds += 1e-6
+  return seconds
+
+def decode_slowly(*args):
+  global seconds
+  seconds += 10
+  return decode(*args)
+
+def count_write(event, args):
+  global writes
+  is_write = event in ('os.rename', 'os.remove', 'os.mkdir', 'os.symlink')
+  if is_write or event == 'open' and args[2] & (os.O_WRONLY | os.O_RDWR):
+    writes += sys.argv[2] in str(args[0])
+    if writes == number:
+      os.kill(os.getpid(), signal.SIGKILL)
+
+wallclock.now, written.decode_list, train_draft.PART = now, decode_slowly, 4
+train_draft.time_step = lambda *args: 5.0
+sys.addaudithook(count_write)
+code = fastdec.cli.main(sys.argv[3:])
+print('writes', writes)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('limit', ['--steps=4', '--budget=60s'])
+def test_killed_at_any_moment_it_ends_alike(talker, tmp_path, limit):
+  """SIGKILL after lines of output and before writes, with another command in between that writes
+  all texts."""
+  prompts, moments = tmp_path / 'prompts.txt', random.Random(limit)
+  prompts.write_text(
+    ''.join(f'A {one} {other}\n' for one in ('man', 'dog') for other in 'abcdefgh')
+  )
+
+  def start(out, write=0, limit=limit):
     out.parent.mkdir(exist_ok=True)
-    return subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
+    words = [sys.executable, '-c', KILLED, write, out.parent, 'train-draft', '--model', talker]
+    words += ['--prompts', prompts, f'--out={out}', '--max-len=6', '--rows=2', '--words=12']
+    words = [*map(str, words), '--no-tune', limit]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+  def read(out):
+    texts, folder = {}, out.with_name('draft.training')
+    for file in (*out.iterdir(), *(folder / 'texts').iterdir(), *folder.glob('steps/steps.json')):
+      texts[file.name] = file.read_bytes()
+    return texts
 
   whole, killed = tmp_path / 'whole' / 'draft', tmp_path / 'killed' / 'draft'
-  assert start(whole).communicate() and whole.is_dir()
-  for number in (2, 3, 5, 7, 9, 99):
-    process = start(killed)
+  *lines, last = start(whole).communicate()[0].splitlines()
+  writes = int(last.removeprefix('writes '))
+  for attempt in range(4):
+    write = 0
+    if attempt % 2:
+      write = moments.randrange(1, writes // 2)
+    process, line = start(killed, write), moments.randrange(1, len(lines))
     for count, _ in enumerate(process.stdout, start=1):
-      if count == number:
+      if not write and count == line:
         process.kill()
-    process.wait()
-  assert process.returncode == 0
-  for file in whole.iterdir():
-    assert file.read_bytes() == (killed / file.name).read_bytes()
+    assert process.wait() == -signal.SIGKILL
+    if attempt == 1:
+      assert start(killed.with_name('other'), limit='--steps=2').wait() == 0
+  assert start(killed).wait() == 0
+  assert read(killed) == read(whole)
+  if 'budget' in limit:  # 12 of 16 texts, and steps for the rest
+    kept = TokenPairs.load(whole.with_name('draft.training') / 'texts' / 'learnt.npy')
+    assert len(kept) < 12 and json.loads(read(whole)['steps.json']) == {'steps': 5}
 
 
 @pytest.mark.parametrize('words, message', [
