@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import types
 
 import jax
 import numpy as np
@@ -110,9 +109,15 @@ def test_stopped_anywhere_next_to_other_commands_a_training_ends_alike(
   assert read('stopped/all') == read('whole/all') != read('stopped/few') == read('whole/few')
 
 
-def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(tmp_path, monkeypatch):
+def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(
+  talker, tmp_path, monkeypatch
+):
   """A part takes ten seconds. A budget of a minute has 36 for texts, and two are spent before."""
-  seconds, stops = [0.0], []
+  seconds, stops, moment = [0.0], [], 2**-20
+
+  def now():
+    seconds[0] += moment
+    return seconds[0]
 
   def decode(_writing, prompts, first, _draw):
     seconds[0] += 10
@@ -121,12 +126,9 @@ def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(tmp_p
     yield from ((place, [[*prompt, first]]) for place, prompt in enumerate(prompts))
 
   monkeypatch.setattr(written, '_decode', decode)
-  monkeypatch.setattr(wallclock, 'now', lambda: seconds[0])
+  monkeypatch.setattr(wallclock, 'now', now)
   monkeypatch.setattr(train_draft, 'PART', 2)
-  sources = [[i] for i in range(12)]
-  generator = types.SimpleNamespace(
-    model=types.SimpleNamespace(eos_ids=(1,)), params={}, strategy=fd.Greedy(), processors=None
-  )
+  generator, sources = fd.Generator.load(talker), [[i] for i in range(12)]
 
   def write(folder, budget=60.0):
     args = argparse.Namespace(budget=budget, max_len=6)
@@ -135,7 +137,7 @@ def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(tmp_p
     )
 
   whole = write('whole')
-  assert whole == ({i: [i, i // 2 * 2] for i in range(6)}, 32.0)
+  assert whole == ({i: [i, i // 2 * 2] for i in range(6)}, 32 + 3 * moment)
   for stops[:] in ([0], [4]):
     with pytest.raises(KeyboardInterrupt):
       write('stopped')

@@ -93,7 +93,6 @@ SETTINGS = {
     'processors': fd.Processors(forced_begin=3),
     'constraint': regex('[a-r]{2}(fghi|[a-e]+klmno)+')}),
   'int8': (LOOKUP, lambda: {'dtype': 'int8'}),
-  'int8, copies and heads': (DEEP['union'], lambda: {'dtype': 'int8'}),
   'a draft model': (DEEP['speculative, adaptive'], lambda: {
     'processors': fd.Processors(ends=[5], bias={test_deep.END: 8.0})}),
   'blocks': (DEEP['block, a growing tree'], lambda: {'max_len': 9}),
