@@ -14,7 +14,6 @@ import pytest
 import fastdec as fd
 from fastdec.cli import opening, train_draft
 from fastdec.data.text.tokens import TokenPairs
-from fastdec.evaluation import wallclock
 from fastdec.struct import Bound
 from fastdec.training import run, written
 from fastdec.training.drafts import kept, trainer
@@ -107,42 +106,6 @@ def test_stopped_anywhere_next_to_other_commands_a_training_ends_alike(
   train('stopped', 'all', '--steps=2', stop=(run, 'average_checkpoints', 1))
   train('stopped', 'all', '--steps=2')
   assert read('stopped/all') == read('whole/all') != read('stopped/few') == read('whole/few')
-
-
-def test_a_budget_takes_the_same_texts_after_a_stop_and_whoever_wrote_them(
-  talker, tmp_path, monkeypatch
-):
-  """A part takes ten seconds. A budget of a minute has 36 for texts, and two are spent before."""
-  seconds, stops, moment = [0.0], [], 2**-20
-
-  def now():
-    seconds[0] += moment
-    return seconds[0]
-
-  def decode(_writing, prompts, first, _draw):
-    seconds[0] += 10
-    if first in stops:
-      raise KeyboardInterrupt
-    yield from ((place, [[*prompt, first]]) for place, prompt in enumerate(prompts))
-
-  monkeypatch.setattr(written, '_decode', decode)
-  monkeypatch.setattr(wallclock, 'now', now)
-  monkeypatch.setattr(train_draft, 'PART', 2)
-  generator, sources = fd.Generator.load(talker), [[i] for i in range(12)]
-
-  def write(folder, budget=60.0):
-    args = argparse.Namespace(budget=budget, max_len=6)
-    return train_draft._write_texts(
-      args, generator, sources, range(12), {}, tmp_path / folder, spent=2.0
-    )
-
-  whole = write('whole')
-  assert whole == ({i: [i, i // 2 * 2] for i in range(6)}, 32 + 3 * moment)
-  for stops[:] in ([0], [4]):
-    with pytest.raises(KeyboardInterrupt):
-      write('stopped')
-  stops.clear()
-  assert len(write('stopped', budget=None)[0]) == 12 and write('stopped') == whole
 
 
 # The command, which kills itself before it writes for the time of this number. Its clock counts ten
