@@ -58,11 +58,15 @@ class PathCache:
     model, params = target
     b, w, s = self.sees.shape
     steps = length - 1
+
+    # All tokens of a step have one position, although each has a slot.
     prompt = self.cache.length - w * steps
     slots = jnp.arange(s, dtype=prompt.dtype)[None]
     ahead = slots - prompt[:, None]
     positions = jnp.where(ahead < 0, slots, prompt[:, None] + ahead // w)
-    depths = jnp.broadcast_to((steps * (1 - w))[:, None], (b, w))
+    depths = jnp.broadcast_to((steps * (1 - w))[:, None], (b, w))  # position - cache.length
+
+    # The newest tokens do not see one another.
     roots = np.full(w, NO_PARENT, np.int32)
     nodes = Nodes(roots, depths, np.eye(w, dtype=bool), paths=Paths(self.sees, positions))
     hidden, _, cache = model.apply(params, tokens, nodes, self.cache)
@@ -72,6 +76,7 @@ class PathCache:
     """Returns the cache of beams that each continue beam `origin` by one token."""
     w, s = self.sees.shape[1:]
     slots, length = jnp.arange(s, dtype=origin.dtype), self.cache.length[:, None, None]
+    # A beam sees what its origin saw, and the slot that its newest token will have.
     before = jnp.take_along_axis(self.sees, origin[:, :, None], axis=1)
     is_own = slots[None, None] == length + jnp.arange(w, dtype=origin.dtype)[None, :, None]
     sees = jnp.where(slots[None, None] < length, before, is_own)

@@ -3,10 +3,13 @@
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.cache.kv import KVCache
+from fastdec.decoding.beam.caches import PathCache
 from tests.decoding.models_table import MODELS, SOURCES, TRANSFORMER, made
 
 pytestmark = pytest.mark.usefixtures('in_float64')
@@ -27,6 +30,16 @@ class Copying:
 def check_same(one, other):
   np.testing.assert_array_equal(one.nbest_tokens, other.nbest_tokens)
   np.testing.assert_allclose(one.nbest_scores, other.nbest_scores, rtol=1e-9)
+
+
+def test_beams_see_the_prompt_and_their_own_ancestors():
+  """The example in `PathCache`."""
+  beams = PathCache(KVCache((), jnp.array([2])), jnp.ones((1, 2, 6), bool))
+  beams = beams.reorder(jnp.array([[0, 0]]))
+  assert beams.sees[0].astype(int).tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0]]
+  beams = dataclasses.replace(beams, cache=beams.cache.commit(None, jnp.array([2])))
+  beams = beams.reorder(jnp.array([[1, 0]]))
+  assert beams.sees[0].astype(int).tolist() == [[1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1]]
 
 
 def test_which_models_read_paths():
