@@ -288,6 +288,9 @@ def open_model(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
     params, rng = random_params(model, 0, 'float32'), np.random.default_rng(0)
     sources = rng.integers(2, model.vocab_size, (args.texts, 16), np.int32)
     ways['fastdec'] = functools.partial(decode, *ready(model, params), fd.Greedy())
+    ways['fastdec, int8'] = functools.partial(
+      decode, model, fd.quantize(model, params), fd.Greedy()
+    )
     return model, params, sources, ways
 
   folder, lines = open_folder(args.model), args.prompts.read_text().splitlines()[: args.texts]
@@ -319,8 +322,9 @@ def time_ways(
   ways: Ways, sources: Any, beams: int, batch: int, rounds: int
 ) -> list[dict[str, Any]]:
   """Times all ways in turn, by one search and at one batch size."""
-  if beams > 1:  # by beams only plain fastdec and the peers
-    ways = {name: way for name, way in ways.items() if not name.startswith('fastdec,')}
+  if beams > 1:  # only ways that search by beams
+    greedy = ('fastdec, as',)
+    ways = {name: way for name, way in ways.items() if not name.startswith(greedy)}
   inputs = [(part, beams) for part in np.split(sources, range(batch, len(sources), batch))]
   texts = {}
   for name, way in ways.items():

@@ -2,7 +2,8 @@
 
 XLA's CPU backend takes up to three times as long for one form as for another, and machines differ.
 `tuning.products` times all forms on this machine. `fastdec tune` keeps the resulting table in the
-user's cache folder, where later processes read it (`text.programs`). Otherwise `TABLE` is used.
+user's cache folder, where later processes read it (`text.programs`). Otherwise the table of this
+kind of processor is used (`table_of_cpu`).
 """
 
 import functools
@@ -77,7 +78,7 @@ def _in_lanes(
 SIZES = 'layer', 'large', 'narrow'
 FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_lanes}
 UNSIGNED = 'unsigned'  # the form of `kernels.unsigned`, which also needs sums of the kernel
-# Measured on an AMD EPYC with AVX-512.
+# Measured on an AMD EPYC with AVX-512 and VNNI.
 TABLE: Table = {
   'float32': {
     'layer': [('rows', 1)] + [('kernel', 1)] * 4,
@@ -91,23 +92,40 @@ TABLE: Table = {
     'narrow': [(UNSIGNED, 2)] + [(UNSIGNED, 1)] * 4,
   },
 }
+# Measured on an Intel Xeon with AMX, where signed bytes are as fast as unsigned ones, and four rows
+# are faster than one.
+AMX_TABLE: Table = {
+  'float32': dict.fromkeys(SIZES, [('rows', 1)] + [('kernel', 1)] * 4),
+  'bfloat16': dict.fromkeys(SIZES, [('kernel', 2)] + [('kernel', 1)] * 4),
+  'int8': {
+    'layer': [('kernel', 4)] * 2 + [('kernel', 1)] * 3,
+    'large': [('kernel', 4)] * 2 + [('kernel', 1)] * 2 + [('rows', 1)],
+    'narrow': [('kernel', 4)] * 2 + [('kernel', 1)] * 3,
+  },
+}
 # By number of rows: where a kernel has no sums, as on a CPU without units for unsigned bytes.
 WITHOUT_SUMS = [('kernel', 2)] + [('kernel', 1)] * 3 + [('rows', 1)]
 _used: list[Table] = [{}]
 
 
 def use(table: Table) -> None:
-  """Chooses forms by this table in programs that are traced from now on; {}: by `TABLE`."""
+  """Chooses forms by this table in programs that are traced from now on; {}: by the CPU's."""
   _used[0] = table
+
+
+def table_of_cpu() -> Table:
+  """Returns the table of the kind of processor that this is."""
+  return AMX_TABLE if 'amx_int8' in cpu_flags() else TABLE
 
 
 def takes_unsigned(kernel: Array) -> bool:
   """True if a kernel in int8 is multiplied by unsigned rows where it lies, on a CPU with VNNI."""
   if {device.platform for device in kernel.sharding.device_set} != {'cpu'}:
     return False
-  if _used[0]:
-    return any(name == UNSIGNED for size in _used[0]['int8'].values() for name, _ in size)
-  return 'avx512_vnni' in cpu_flags() and 'amx_int8' not in cpu_flags()
+  if not _used[0] and 'avx512_vnni' not in cpu_flags():
+    return False
+  table = _used[0] or table_of_cpu()
+  return any(name == UNSIGNED for size in table['int8'].values() for name, _ in size)
 
 
 @functools.cache
@@ -138,7 +156,7 @@ def cpu_product(
     size = 'large' if kernel.size // inputs >= LARGE else 'layer'
   number = sum(rows > count for count in COUNTS[:-1])
   kind = {1: 'int8', 2: 'bfloat16'}.get(x.dtype.itemsize, 'float32')
-  name, least = (_used[0] or TABLE)[kind][size][number]
+  name, least = (_used[0] or table_of_cpu())[kind][size][number]
   if name == 'lanes' and (kernel.dtype != jnp.int8 or inputs % LANES or inputs > LONGEST):
     name, least = UNSIGNED, 2
   if name == UNSIGNED and sums is None:

@@ -61,8 +61,23 @@ def test_six_rows_are_multiplied_as_eight_and_the_table_may_ask_for_more(use):
   assert rows_of(1) == 8
 
 
-def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
+@pytest.mark.parametrize(
+  'flags, form, has_sums',
+  [
+    (('avx512_vnni',), 'lanes', True),
+    (('avx512_vnni', 'amx_int8'), 'kernel', False),
+    ((), 'lanes', False),
+  ],
+)
+def test_each_kind_of_processor_has_a_table(use, monkeypatch, flags, form, has_sums):
   use({})
+  monkeypatch.setattr(forms, 'cpu_flags', lambda: frozenset(flags))
+  assert forms.table_of_cpu()['int8']['layer'][0][0] == form
+  assert forms.takes_unsigned(jnp.ones((4, 8), jnp.int8)) == has_sums
+
+
+def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
+  use(forms.TABLE)
   for inputs, form in ((256, 'dot_general'), (512, 'reduce_sum')):
     x, kernel = jnp.ones((1, inputs), jnp.int8), jnp.ones((4, inputs), jnp.int8)
     program = jax.make_jaxpr(lambda x, kernel: forms.cpu_product(x, kernel, None, jnp.int32))(
@@ -71,9 +86,10 @@ def test_a_narrow_kernel_is_not_added_up_in_lanes(use):
     assert any(equation.primitive.name == form for equation in program.jaxpr.eqns)
 
 
-def test_a_single_row_never_meets_a_long_kernel(use):
+@pytest.mark.parametrize('table, rows', [(forms.TABLE, 2), (forms.AMX_TABLE, 4)])
+def test_a_single_row_never_meets_a_long_kernel(use, table, rows):
   """XLA's own loop for one row takes twice the time of two rows."""
-  use({})
+  use(table)
   x, kernel = (
     jnp.ones((1, forms.LONGEST + 32), jnp.int8),
     jnp.ones((4, forms.LONGEST + 32), jnp.int8),
@@ -84,6 +100,6 @@ def test_a_single_row_never_meets_a_long_kernel(use):
         x, kernel, sums
       )
     )
-    assert f'8[2,{forms.LONGEST + 32}]' in program and 'dot' in program
+    assert f'8[{rows},{forms.LONGEST + 32}]' in program and 'dot' in program
     product = jax.jit(lambda *of: forms.cpu_product(*of, jnp.int32))(x, kernel, sums)
     np.testing.assert_array_equal(product, np.full((1, 4), forms.LONGEST + 32))
