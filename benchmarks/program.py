@@ -7,8 +7,9 @@ weight, and the memory of the program. It needs the CUDA build of JAX, but no dr
   python -m venv .gpu && .gpu/bin/pip install -c constraints.txt 'jax[cuda13]' -e .   # 4.4 GB
   .gpu/bin/python benchmarks/program.py --shapes 1b --dtypes bfloat16 int8w --drafts free eagle
   .gpu/bin/python benchmarks/program.py --shapes 8b --widths --show    # lists the kernels
+  .gpu/bin/python benchmarks/program.py --shapes 8b --mesh 1 8         # on 8 GPUs (data, model)
 
-Columns:
+Columns; on a mesh they are of one GPU:
   kernels: kernels of a call, draft and target, with those of inner loops as often as they run
   sorts: sorts and library calls among them
   a layer: all kernels of a call by the target's layers
@@ -18,6 +19,12 @@ Columns:
   floor: milliseconds to read weights and cache once, at the bandwidth of the data sheet
   on paper: sum over kernels of the larger of 2 us and their bytes by the bandwidth; an estimate, to
     compare programs with each other
+  exchanges: collectives of a call, which take 5 us and their bytes at 450 GB/s
+  exchanged: their kilobytes
+  of sums: these by the sums that a call needs: the nodes' states twice a layer (three times with a
+    source), in float32
+  largest: the largest of them
+  held: gigabytes of weights and state
   of greedy: `on paper` by that of the same model's greedy call
 """
 
@@ -36,13 +43,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import fastdec as fd
 from fastdec import folders
 from fastdec.cache.loops import fori_loop
 from fastdec.decoding.inputs import check_inputs
-from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.sizes import Sizes, exact_widths
 from fastdec.decoding.strategy import nodes_of
 from fastdec.evaluation import rows
@@ -50,9 +57,12 @@ from fastdec.evaluation.calls import Drafted, FreeDraft, choose_compute_dtype, r
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.mesh import AUTO
 from fastdec.kernels.products import with_kernels
 from fastdec.kernels.quantized import TYPES, round_kernel
+from fastdec.kernels.sharding import AXES, choose_shardings, partition_of, using
 from fastdec.models.lm import LMConfig
+from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import layers_like
 
@@ -68,7 +78,10 @@ runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA 
 BANDWIDTH = 3.35e12  # bytes a second
 LAUNCH = 2e-6  # seconds that any kernel takes
 SMALL = 64 * 1024  # bytes
+EXCHANGE = 5e-6  # seconds that any collective takes
+NETWORK = 450e9  # bytes a second between GPUs
 
+STRATEGIES = ('eagle', 'block', 'medusa', 'sample', 'tree', 'lookahead', 'beam')
 LLAMA: dict[str, Any] = {
   'vocab_size': 128256, 'heads': 32, 'key_heads': 8, 'rope_theta': 5e5, 'eos_ids': (),
 }  # fmt: skip
@@ -76,6 +89,7 @@ SHAPES = {
   '1b': LMConfig(**LLAMA, d_model=2048, d_ff=8192, layers=16),
   '8b': LMConfig(**LLAMA, d_model=4096, d_ff=14336, layers=32, tied=False),
   'smol': LMConfig(49152, d_model=576, d_ff=1536, layers=30, heads=9, key_heads=3, eos_ids=()),
+  'translator': TransformerConfig(vocab_size=32768, d_model=1024, d_ff=4096, heads=16),
 }
 CALLS = 32  # of the loop that is compiled
 SIZES = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'f16': 2, 'bf16': 2, 's32': 4, 'u32': 4,
@@ -239,83 +253,138 @@ def abstract(module: Any, dtype: str) -> Any:
   return with_kernels(module, wide, narrow)
 
 
-def drafters(model: Any, dtype: str, args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-  """Yields the drafters to compile, with their names; greedy decoding is the first."""
-  yield 'greedy', NoDraft()
+def place(module: Any, params: Any, mesh: Mesh) -> Any:
+  """Returns shapes with the shardings that `sharding.place` gives such parameters."""
+  shardings = choose_shardings(params, mesh, partition_of(module, mesh.shape['model']))
+  return jax.tree.map(_with_sharding, params, shardings)
+
+
+def _with_sharding(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def count_held(tree: Any) -> int:
+  """Returns the bytes of shapes with shardings that one device has."""
+  total = 0
+  for x in jax.tree.leaves(tree):
+    total += int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+  return total
+
+
+def strategies(
+  model: Any, dtype: str, mesh: Mesh, args: argparse.Namespace
+) -> Iterator[tuple[str, Any]]:
+  """Yields the strategies to compile, with their names; greedy decoding is the first."""
+  yield 'greedy', fd.Greedy()
   for n in args.widths:
     if n > 1:
-      yield f'width {n}', FreeDraft(fd.Topology.chain(n))
+      yield f'width {n}', Drafted(FreeDraft(fd.Topology.chain(n)))
   layers, sizes = layers_like(model, 1), {'vocab_size': model.vocab_size, 'd_target': model.d_model}
   of_words = ''
   if args.words:
     sizes['words'], of_words = args.words, f' of {args.words:,} words'
 
   def bound(module: Any) -> Bound:
-    return Bound(module, abstract(module, dtype))
+    return Bound(module, place(module, abstract(module, dtype), mesh))
 
+  if 'sample' in args.drafts:
+    yield 'sampled, top-p', fd.Sample(temperature=0.8, top_p=0.9)
+  if 'tree' in args.drafts:
+    choices = fd.medusa_choices('mc_sim_7b_63')
+    yield 'tree of 64', Drafted(FreeDraft(fd.Topology.from_choices(choices)))
   if 'eagle' in args.drafts:
     eagle = bound(EagleNetwork(layers=layers, **sizes))
-    yield f'EAGLE{of_words}, chain of 7', fd.Eagle(eagle, 7).drafter
-    yield f'EAGLE{of_words}, tree of 32', fd.Eagle(eagle, 7, 8, 32).drafter
+    yield f'EAGLE{of_words}, chain of 7', fd.Eagle(eagle, 7)
+    yield f'EAGLE{of_words}, tree of 32', fd.Eagle(eagle, 7, 8, 32)
   if 'block' in args.drafts:
     block = bound(BlockNetwork(layers=layers, **sizes, k=8, markov=64))
-    yield f'block{of_words}, chain of 7', fd.BlockDraft(block).drafter
-    yield f'block{of_words}, tree of 32', fd.BlockDraft(block, choices=32).drafter
+    yield f'block{of_words}, chain of 7', fd.BlockDraft(block)
+    yield f'block{of_words}, tree of 32', fd.BlockDraft(block, choices=32)
   if 'medusa' in args.drafts:
     heads = bound(MedusaHeads(4, model.d_model, model.vocab_size))
-    yield 'Medusa, 64 nodes', fd.Medusa(heads, fd.medusa_choices('mc_sim_7b_63')).drafter
+    yield 'Medusa, 64 nodes', fd.Medusa(heads, fd.medusa_choices('mc_sim_7b_63'))
+  if 'lookahead' in args.drafts:
+    yield 'lookahead', fd.Lookahead()
+  if 'beam' in args.drafts:
+    yield 'beam 4', fd.Beam(4)
 
 
 def compile_program(
-  model: Any, dtype: str, batch: int, drafter: Any, topology: Any, dump: str, args: Any
-) -> tuple[dict[str, Any], list[Kernel]]:
-  """Compiles CALLS calls in a loop; returns their figures, and the kernels of one."""
-  mesh = topologies.make_mesh(topology, (1,), ('x',))
-  sharding = NamedSharding(mesh, PartitionSpec())
+  model: Any, dtype: str, batch: int, strategy: Any, mesh: Mesh, dump: str, args: Any
+) -> tuple[dict[str, Any], list[Kernel], list[Collective]]:
+  """Compiles CALLS calls in a loop; returns their figures, and what one runs and exchanges."""
+  rows, data = batch * mesh.shape['data'], NamedSharding(mesh, P('data'))
+  whole, in_use = NamedSharding(mesh, P()), mesh if mesh.size > 1 else None
 
-  def on_device(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+  def on_device(tree: Any, sharding: NamedSharding) -> Any:
+    def put(x: Any) -> Any:
+      return x if isinstance(x, jax.ShapeDtypeStruct) else _with_sharding(x, sharding)
 
-  params, strategy = abstract(model, dtype), Drafted(drafter)
-  _, prompt, _ = check_inputs(
-    model, np.zeros((batch, args.prompt), np.int32), None, None, args.max_len, None
-  )
+    return jax.tree.map(put, tree)
+
+  params, strategy = place(model, abstract(model, dtype), mesh), on_device(strategy, whole)
+  inputs = np.zeros((rows, args.prompt), np.int32)
+  _, prompt, _ = check_inputs(model, inputs, None, None, args.max_len, None)
   sizes = Sizes(exact_widths(prompt, args.max_len), model, strategy, args.max_len, args.max_len)
-  prompt = sizes.begin(prompt)
-  state = jax.eval_shape(
-    lambda params, strategy: strategy.init(Bound(model, params), prompt, args.max_len, None),
-    params, strategy,
-  )  # fmt: skip
+  keys = on_device(jax.random.split(jax.random.key(0), rows), data)
+  prompt = on_device(sizes.begin(prompt), data)
+
+  def begin(params: Any, strategy: Any, prompt: Any, keys: Any) -> Any:
+    return strategy.init(Bound(model, params), prompt, args.max_len, keys)
 
   def calls(params: Any, strategy: Any, state: Any) -> Any:
     target = Bound(model, params)
     return fori_loop(0, CALLS, lambda _, s: strategy.step(target, s), state, nodes_of(strategy))
 
   began = time.monotonic()
-  arguments = (on_device(tree) for tree in (params, strategy, state))
-  program: Any = jax.jit(calls, donate_argnums=2).lower(*arguments).compile()
+  with using(in_use):
+    arguments = params, strategy, prompt, keys
+    state = jax.eval_shape(begin, *arguments)
+    if in_use is None:
+      state = jax.tree.map(lambda x: _with_sharding(x, whole), state)
+    else:
+      shardings = jax.jit(begin).lower(*arguments).compile().output_shardings
+      state = jax.tree.map(_with_sharding, state, shardings)
+    lowered = jax.jit(calls, donate_argnums=2).lower(params, strategy, state)
+    program: Any = lowered.compile()
   seconds = time.monotonic() - began
 
-  kernels = find_kernels(program.as_text())
+  text = program.as_text()
+  kernels, exchanges = find_kernels(text), find_collectives(text)
   # XLA writes next to the program how it is launched.
   metadata = glob.glob(f'{dump}/*calls*thunk_metadata*')
   newest = max(metadata, key=os.path.getmtime, default=None)
   graphs = pathlib.Path(newest).read_text().count('kCommandBuffer') if newest else None
-  read = [x.size * x.dtype.itemsize for x in jax.tree.leaves((params, strategy, state.cache))]
-  weights = [x.size * x.dtype.itemsize for x in jax.tree.leaves(params) if x.size > 2**16]
+  weights = [count_held(x) for x in jax.tree.leaves(params) if x.size > 2**16]
   copies = [k for k in kernels if not k.computes and count_bytes(k.output) >= min(weights)]
-  return {
-    'kernels': len(kernels),
-    'sorts': sum(kernel.operation in ('sort', 'custom-call') for kernel in kernels),
-    'a layer': len(kernels) / model.layers,
-    'small': sum(kernel.bytes < SMALL for kernel in kernels),
-    'graphs': graphs,
-    'copies': len(copies),
-    'floor ms': 1e3 * sum(read) / BANDWIDTH,
-    'on paper ms': 1e3 * sum(max(LAUNCH, kernel.bytes / BANDWIDTH) for kernel in kernels),
-    'temporary MB': program.memory_analysis().temp_size_in_bytes / 1e6,
-    'compile s': seconds,
-  }, kernels
+  nodes = batch * getattr(strategy, 'size', 1) * nodes_of(strategy)
+  a_layer = 2 if model.start_id is None else 3
+  sums = 4 * a_layer * model.layers * nodes * model.d_model
+  exchanged = sum(one.bytes for one in exchanges)
+  on_paper = sum(max(LAUNCH, kernel.bytes / BANDWIDTH) for kernel in kernels)
+  on_paper += sum(EXCHANGE + one.bytes / NETWORK for one in exchanges)
+  floor = count_held((params, strategy, state.cache)) / BANDWIDTH
+  return (
+    {
+      'kernels': len(kernels),
+      'sorts': sum(kernel.operation in ('sort', 'custom-call') for kernel in kernels),
+      'a layer': len(kernels) / model.layers,
+      'small': sum(kernel.bytes < SMALL for kernel in kernels),
+      'graphs': graphs,
+      'copies': len(copies),
+      'floor ms': 1e3 * floor,
+      'on paper ms': 1e3 * on_paper,
+      'exchanges': len(exchanges),
+      'exchanged kB': exchanged / 1e3,
+      'of sums': exchanged / sums,
+      'largest': max(exchanges, key=lambda one: one.bytes).shape if exchanges else '',
+      'held GB': count_held((params, strategy, state)) / 1e9,
+      'temporary MB': program.memory_analysis().temp_size_in_bytes / 1e6,
+      'compile s': seconds,
+    },
+    kernels,
+    exchanges,
+  )
 
 
 def main() -> None:
@@ -324,7 +393,12 @@ def main() -> None:
   parser.add_argument('--dtypes', nargs='+', default=['bfloat16'])
   parser.add_argument('--batches', nargs='+', type=int, default=[1])
   parser.add_argument('--widths', nargs='*', type=int, default=[8], help='tokens of a call')
-  parser.add_argument('--drafts', nargs='*', default=[], choices=('eagle', 'block', 'medusa'))
+  parser.add_argument('--drafts', nargs='*', default=[], choices=STRATEGIES)
+  parser.add_argument(
+    '--mesh', nargs=2, type=int, default=(1, 1), metavar=('DATA', 'MODEL'),
+    help='GPUs along each axis; a batch is of each of the first',
+  )  # fmt: skip
+  parser.add_argument('--layers', type=int, help="instead of the shape's; compiles faster")
   parser.add_argument('--words', type=int, help="of eagle's and block's guesses (all)")
   parser.add_argument('--prompt', type=int, default=64, help='tokens of the prompt')
   parser.add_argument('--max-len', type=int, default=65, help='most tokens that are emitted')
@@ -338,23 +412,37 @@ def main() -> None:
     f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 --xla_dump_to={dump}'
     ' --xla_dump_hlo_as_text'
   )
+  gpus = args.mesh[0] * args.mesh[1]
   try:
-    topology = topologies.get_topology_desc(platform='cuda', topology='1x1x1', target_config=H100)
+    topology = topologies.get_topology_desc(
+      platform='cuda', topology=f'1x1x{gpus}', target_config=H100
+    )
   except Exception as error:  # JAX raises several kinds
     sys.exit(f"the CUDA build of JAX is missing ({error}): pip install 'jax[cuda13]'")
+  mesh = Mesh(np.array(topology.devices).reshape(args.mesh), AXES, axis_types=(AUTO, AUTO))
   names: list[str] = []
   for shape in args.shapes:
     for dtype in args.dtypes:
-      model = folders.model_of(
-        dataclasses.replace(SHAPES[shape], dtype=choose_compute_dtype(dtype))
-      )
+      sizes: dict[str, Any] = {'dtype': choose_compute_dtype(dtype)}
+      if args.layers:
+        is_lm = isinstance(SHAPES[shape], LMConfig)
+        sizes['layers' if is_lm else 'decoder_layers'] = args.layers
+      model = folders.model_of(dataclasses.replace(SHAPES[shape], **sizes))
       for batch in args.batches:
         greedy = 0.0
-        for name, drafter in drafters(model, dtype, args):
-          figures, kernels = compile_program(model, dtype, batch, drafter, topology, dump, args)
+        for name, strategy in strategies(model, dtype, mesh, args):
+          figures, kernels, exchanges = compile_program(
+            model, dtype, batch, strategy, mesh, dump, args
+          )
           greedy = greedy or figures['on paper ms']
-          row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name, **figures}
+          row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name}
+          if gpus > 1:
+            row |= {'data': args.mesh[0], 'model': args.mesh[1]}
+          row |= figures
           row['of greedy'] = figures['on paper ms'] / greedy
+          for one in exchanges:
+            if args.show:
+              print(f'  {one.kind:36} {one.bytes:>11,} {one.shape:34} {one.source[-90:]}')
           for kernel in kernels:
             if args.show:
               print(f'  {kernel.name[:36]:36} {kernel.bytes:>11,} {kernel.output[:34]:34}'

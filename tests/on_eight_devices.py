@@ -29,7 +29,9 @@ from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
+from fastdec.kernels.quantized import round_kernel
 from fastdec.kernels.sharding import (
+  WORDS,
   MeshConfig,
   constrain,
   make_mesh,
@@ -41,6 +43,7 @@ from fastdec.kernels.sharding import (
 from fastdec.models.experts import ExpertsConfig
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.image_transformer import ImageTransformer, ImageTransformerConfig
+from fastdec.models.layers import look_up
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -141,6 +144,33 @@ def compiled(params, cases):
   return found
 
 
+def looked_up():
+  """Whether embeddings that are split by words are, bit for bit, those of one device."""
+  mesh = make_mesh(MESHES['4 x 2'])
+  wide, ids = jax.random.normal(jax.random.key(0), (30, 16)), SOURCES
+  tables = {'float32': wide, 'bfloat16': wide.astype('bfloat16'), 'int8': round_kernel(wide)}
+  found = {}
+  for name, table in tables.items():
+    of_words = place({'embedding': table}, mesh, WORDS)['embedding']
+    for shape, some in {'rows': ids, 'one': ids[0, 0]}.items():
+      alone = jax.jit(look_up)(table, some)
+      with using(mesh):
+        found[f'{name}, {shape}'] = bool((jax.jit(look_up)(of_words, some) == alone).all())
+  return found
+
+
+def gathered_for_embeddings():
+  """What a training step gathers for its embeddings."""
+  mesh, base, transform = make_mesh(MESHES['4 x 2']), base_task(MODEL), OPTIMIZER.build()
+  state = place(TrainState.create(base, transform, jax.random.key(2)), mesh, TABLE)
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  step = make_step(base, transform, OPTIMIZER.learning_rate, 1, shardings)
+  with using(mesh):
+    program = step.lower(state, base.frozen, place_rows(pairs(0, rows=16), mesh)).compile()
+  gathered = re.findall(r'all-gather(?:-start)?\(.*op_name="(.*?)"', program.as_text())
+  return [source for source in gathered if 'embed' in source]
+
+
 def losses(task, mesh, table, accumulate=1):
   transform = OPTIMIZER.build()
   state = TrainState.create(task, transform, jax.random.key(2))
@@ -168,6 +198,8 @@ def core(params, head_params):
       '4 x 2': losses(base, make_mesh(MESHES['4 x 2']), TABLE),
     },
     'packing': packing(params),
+    'looked up': looked_up(),
+    'gathered for embeddings': gathered_for_embeddings(),
     'words': words(),
   }
 

@@ -30,6 +30,7 @@ from fastdec.decoding.protocol import (
 from fastdec.decoding.sampling import is_among
 from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology, take_node, with_rows
+from fastdec.kernels.sharding import constrain
 from fastdec.models.api import suppress
 from fastdec.models.taps import apply_with
 from fastdec.struct import Bound
@@ -159,7 +160,9 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
 
   # Score: one call of the target over all nodes, the root included.
   apply = apply_with(model, getattr(drafter, 'taps', ()))
-  hidden, taps, cache = apply(params, draft.tokens, topology.nodes, state.cache)
+  *states, cache = apply(params, draft.tokens, topology.nodes, state.cache)
+  # On a mesh, states are whole on each device, however a drafter splits what it makes of them.
+  hidden, taps = jax.tree.map(lambda x: constrain(x, 'data'), states)
   raw_logits = model.unembed(params, hidden)
   allowed_logits = suppress(raw_logits, model.suppressed_ids)
   logits = law.change(target, state.laws, draft, allowed_logits)

@@ -32,11 +32,9 @@ from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.fields import check_choices
 from fastdec.heads import tower
-from fastdec.heads.context import BIAS_TABLE
 from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_block
 from fastdec.heads.tower import View
-from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import Dense, look_up, project
 from fastdec.struct import Bound
@@ -214,13 +212,6 @@ class BlockNetwork(DraftNetwork):
     """Number of candidates for each token."""
     words = self.words or self.vocab_size
     return words if self.candidates is None else min(self.candidates, words)
-
-  def partition(self, devices: int) -> Table:
-    """Splits as `DraftNetwork.partition`, and the bias by words."""
-    table = super().partition(devices)
-    if self.markov:
-      table = (*BIAS_TABLE, *table)
-    return table
 
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters; the bias does nothing yet."""

@@ -26,9 +26,9 @@ from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.fields import check_choices, check_shares, check_sizes
-from fastdec.heads.context import BIAS_TABLE, Context
+from fastdec.heads.context import Context
 from fastdec.kernels.packed import drop_panels
-from fastdec.kernels.sharding import Table
+from fastdec.kernels.sharding import WORDS, Table
 from fastdec.models.api import Params
 from fastdec.models.layers import affine, dropout, project, project_each, unit_scaling
 
@@ -99,11 +99,7 @@ class BlockwiseHeads(Context):
     rows = [(r'(^|/)w2$', P(None, None, 'model'))]
     if self.layout == 'paper':
       rows.append((r'(^|/)[wb]1$', P('model')))
-    if self.short:
-      rows.append((r'(^|/)output$', P('model')))
-    if self.markov:
-      rows += BIAS_TABLE
-    return tuple(rows)
+    return (*rows, *WORDS)
 
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""

@@ -11,18 +11,14 @@ words.
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.heads.words import OWN
-from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params
 from fastdec.models.layers import project
 
 BIAS = ('before', 'after')  # the parameters of a bias
-# by words, as the logits that it is added to
-BIAS_TABLE: Table = ((r'(^|/)(before|after)$', P('model')),)
 
 
 class Context:

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from fastdec.cache.kv import KVCache, LayerKV
@@ -31,7 +30,7 @@ from fastdec.heads.lesson import Guess, Lesson
 from fastdec.heads.tower import LayersConfig
 from fastdec.heads.words import suppress_words
 from fastdec.kernels.products import KERNELS
-from fastdec.kernels.sharding import Table
+from fastdec.kernels.sharding import WORDS, Table
 from fastdec.models.api import Capacity, Params, embedding_of, vocabulary_projection
 from fastdec.models.encoder_decoder import Source
 from fastdec.models.fresh import init_by_trace
@@ -284,15 +283,13 @@ class DraftNetwork:
     return params
 
   def partition(self, devices: int) -> Table:
-    """Splits the layers like a model's, the output of a draft vocabulary by words.
+    """Splits the layers like a model's, and what it has for words by words.
 
-    See `kernels.sharding`. Matrices over all words, which few drafts have, are on every device."""
+    See `kernels.sharding`."""
     table = PARTITION
     if isinstance(self.layers, LMConfig):
       table = layer_partition(self.layers, devices)
-    if self.words is not None:
-      table = ((r'(^|/)output$', P('model')), *table)
-    return table
+    return (*WORDS, *table)
 
 
 def check_target(draft: Bound, target: Any) -> None:

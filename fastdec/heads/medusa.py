@@ -23,9 +23,9 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from fastdec.errors import UserError
 from fastdec.fields import check_sizes
-from fastdec.heads.context import BIAS_TABLE, Context
+from fastdec.heads.context import Context
 from fastdec.kernels.products import KERNELS
-from fastdec.kernels.sharding import Table
+from fastdec.kernels.sharding import WORDS, Table
 from fastdec.models.api import Params, float_type, vocabulary_projection
 from fastdec.models.layers import add_bias, affine, unit_scaling
 from fastdec.models.layers import project as product
@@ -72,10 +72,7 @@ class MedusaHeads(Context):
 
   def partition(self, devices: int) -> Table:
     """Splits every matrix by outputs (a projection by words); see `kernels.sharding`."""
-    table: Table = ((r'(^|/)(head_\d+/(block_\d+|projection)/(kernel|bias)|output)$', P('model')),)
-    if self.markov:
-      table += BIAS_TABLE
-    return table
+    return ((r'(^|/)head_\d+/(block_\d+|projection)/(kernel|bias)$', P('model')), *WORDS)
 
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters: blocks of zeros, and random projections. See `start`."""

@@ -23,22 +23,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from fastdec.errors import UserError, UserNote
+from fastdec.kernels.mesh import AUTO, axes_in_use
 from fastdec.kernels.packed import is_packed
 from fastdec.kernels.quantized import Quantized, expand_sharding
 
 AXES = ('data', 'model')
-AUTO = AxisType.Auto  # JAX's default, Explicit, refuses embeddings and scattered updates
 T = TypeVar('T')
 Top = Callable[[Array, int], Sequence[Array]]  # values and indices of the m largest entries
 Table = tuple[tuple[str, P], ...]
 
 REPLICATED: Table = ()
 OF_WORDS = r'(embedding|output|output_bias|lm_head|before|after)$'  # a row for each word
+WORDS: Table = ((OF_WORDS, P('model')),)  # for heads and drafts, which may have none of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +121,9 @@ def choose_shardings(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   )
   names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
 
-  # A row that matches nothing is a mistake in the table.
+  # A row that matches nothing is a mistake in the table, except `WORDS`.
   for regex, spec in table:
-    if not any(re.search(regex, name) for name in names):
+    if not regex.endswith(OF_WORDS) and not any(re.search(regex, name) for name in names):
       first = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
       raise UserError(
         f"the table's row ('{regex}', {spec}) matches no parameter: there are {first}"
@@ -254,16 +255,6 @@ def by_words(top: Top) -> Top:
     return split(x)
 
   return top_by_words
-
-
-def axes_in_use() -> dict[str, int]:
-  """Returns the sizes of the mesh's axes over which the compiler splits arrays."""
-  mesh = jax.sharding.get_abstract_mesh()
-  sizes = {}
-  for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
-    if kind == AUTO:
-      sizes[name] = mesh.shape[name]
-  return sizes
 
 
 def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:

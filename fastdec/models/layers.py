@@ -10,9 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, DTypeLike, Float, Int, Int8, Int32, Num
 
 from fastdec.kernels.forms import FEW, cpu_product, rows_first
+from fastdec.kernels.mesh import axes_in_use, is_split
 from fastdec.kernels.packed import Packed, panel_product, panel_product_each
 from fastdec.kernels.quantized import Quantized, to_int8
 from fastdec.kernels.sums import row_mean
@@ -70,14 +72,15 @@ def product(
   """Returns x @ kernel^T in x's type, summed in the type `wide`.
 
   A CPU multiplies few rows, and bytes if there are sums, in the form that is fastest there
-  (`kernels.forms`). `sums` has the sums of the kernel's outputs, see `Quantized`.
+  (`kernels.forms`). These forms merge and cut axes, which a mesh may split: there all backends
+  multiply in one form. `sums` has the sums of the kernel's outputs, see `Quantized`.
   """
   if isinstance(kernel, Packed):
     if kernel.serves(x):
       return panel_product(x, kernel, wide)
     kernel = kernel.kernel
   kernel = kernel.astype(x.dtype)
-  if len(x) > FEW and sums is None:
+  if (len(x) > FEW and sums is None) or is_split():
     return rows_first(x, kernel, wide)
   return jax.lax.platform_dependent(
     x,
@@ -94,12 +97,11 @@ def product_in_parts(
   """Returns `product` with a kernel in int8, which is converted to x's type part by part.
 
   XLA's CPU backend would write the whole kernel in x's type in every call, which takes ten times as
-  long. Accelerators convert as they read. A part has every n-th output, so that on a mesh all
-  devices have some of each part.
+  long. Accelerators convert as they read, and so does a mesh, see `product`.
   """
   *lead, outputs, d = kernel.shape
   n = 1 << min((-(-kernel.size // PART) - 1).bit_length(), outputs.bit_length() - 1)
-  if n == 1:
+  if n == 1 or is_split():
     return product(x, kernel, wide)
 
   def by_parts(x: Array, kernel: Array) -> Array:
@@ -174,7 +176,29 @@ def look_up(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   it would convert the whole table before the first step: 50 ms and 110 MB for 49,152 words of width
   576, at each start of a program. The barrier prevents that: XLA cannot know that the table does
   not change with the ids.
+
+  On a mesh each device looks up its own words, and devices exchange the rows that they found.
   """
+  sizes = axes_in_use()
+  if sizes.get('model', 1) == 1 or table.shape[0] % sizes['model']:
+    return _rows_of(table, ids)
+
+  def add_rows(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
+    own = ids - jax.lax.axis_index('model') * table.shape[0]
+    is_own = (own >= 0) & (own < table.shape[0])
+    rows = _rows_of(table, jnp.where(is_own, own, 0))
+    return jax.lax.psum(jnp.where(is_own[..., None], rows, 0), 'model')
+
+  by_row = P()
+  if 'data' in sizes and ids.ndim and len(ids) % sizes['data'] == 0:
+    by_row = P('data')
+  by_words = jax.shard_map(
+    add_rows, in_specs=(P('model'), by_row), out_specs=by_row, axis_names={*sizes}
+  )
+  return by_words(table, ids)
+
+
+def _rows_of(table: Kernel, ids: Int[Array, '*b']) -> Float[Array, '*b d']:
   if isinstance(table, Quantized | Packed):
     return table.rows(ids)
   if table.dtype.itemsize < 4:

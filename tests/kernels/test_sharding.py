@@ -97,6 +97,15 @@ def test_devices_exchange_only_their_best_words(core):
   assert core['words']['widest'] == 8 * FEW  # each of eight devices its best
 
 
+def test_embeddings_are_looked_up_where_they_are(core):
+  assert core['looked up'] == dict.fromkeys(core['looked up'], True)
+  assert len(core['looked up']) == 6
+
+
+def test_training_gathers_nothing_for_embeddings(core):
+  assert core['gathered for embeddings'] == []
+
+
 def test_what_is_on_several_devices_is_not_packed(core):
   assert 'on several devices cannot be packed' in core['packing']
 
