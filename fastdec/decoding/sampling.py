@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from fastdec import struct
@@ -241,7 +242,7 @@ def warp(
   is_cold = temperature == 0
   if temperature.ndim:
     temperature = jnp.where(is_cold, 1, temperature)
-  scaled = logits / temperature.astype(logits.dtype)
+  scaled = scale(logits, temperature)
 
   # Conditions on the device: a setting that is off in all rows costs nothing.
   def cut_min_p(x: Array) -> Array:
@@ -256,6 +257,17 @@ def warp(
     return log_p
   is_best = _places(logits) == argmax(logits)[..., None]
   return jnp.where(is_cold, jnp.where(is_best, 0, -jnp.inf).astype(log_p.dtype), log_p)
+
+
+def scale(logits: Float[Array, '*b v'], temperature: Float[Array, '...']) -> Float[Array, '*b v']:
+  """Returns logits / temperature in float32 or wider, at most the largest number of the type.
+
+  XLA multiplies by the reciprocal of a temperature that is a constant. If a subtraction follows, as
+  in `log_softmax`, LLVM may fuse the two, with one rounding: then the largest logit minus itself is
+  not 0, but may be millions. The minimum prevents that, and an overflow to infinity.
+  """
+  wide = logits.astype(np.promote_types(logits.dtype, np.float32))
+  return jnp.minimum(wide / temperature.astype(wide.dtype), jnp.finfo(wide.dtype).max)
 
 
 def _cut(

@@ -1,5 +1,7 @@
 """Sampling: the warped law against NumPy, samples against the law, rows and keys."""
 
+import functools
+
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -202,6 +204,24 @@ def test_the_extremes_allowed_are_laws(settings):
   law = np.exp(log_probs(rule, np.array([-np.inf, 1.0, 80.0, -80.0], np.float32)))
   np.testing.assert_allclose(law.sum(), 1, rtol=1e-6)
   assert law[0] == 0
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+@pytest.mark.parametrize('temperature', [1e-6, 0.3, 1e6])
+def test_a_temperature_that_is_a_constant_of_the_program_gives_a_law(temperature, dtype):
+  # Optimised, because LLVM then fuses a product and a difference.
+  most = float(jnp.finfo(dtype).max)
+  logits = jnp.array([[-np.inf, 1, 3e4, -3e4], [0, 1e-3 * most, 0.9 * most, -0.9 * most]], dtype)
+  options = {'xla_backend_optimization_level': 3, 'xla_cpu_use_fusion_emitters': True}
+
+  @functools.partial(jax.jit, compiler_options=options)
+  def laws(logits):
+    typical = fd.Typical(temperature=temperature).scale(logits[None])[0]
+    return Sampling(temperature).log_probs(logits), jax.nn.log_softmax(typical)
+
+  for law in laws(logits):
+    np.testing.assert_allclose(np.exp(law).sum(axis=-1), 1, rtol=1e-6)
+    assert law[0, 0] == -np.inf and np.argmax(law[0]) == 2
 
 
 def first_tokens(strategy: fd.Sample, rows: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
-from fastdec.decoding.sampling import Sampling, argmax, draw, fold_keys
+from fastdec.decoding.sampling import Sampling, argmax, draw, fold_keys, scale
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, interleave
 from fastdec.decoding.topology import Topology, take_node
@@ -285,8 +285,7 @@ class TreeDrafter(_EagleDrafter):
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     temperatures = self.draft.params.get('warmth')
     if temperatures is not None:
-      temperature = temperatures[min(level, temperatures.shape[0] - 1)]
-      logits = logits / temperature.astype(logits.dtype)
+      logits = scale(logits, temperatures[min(level, temperatures.shape[0] - 1)])
     return jax.nn.log_softmax(logits, axis=-1)
 
 

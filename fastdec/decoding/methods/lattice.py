@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.growing import take_ids
-from fastdec.decoding.sampling import best, draw, fold_keys, score_windows
+from fastdec.decoding.sampling import best, draw, fold_keys, scale, score_windows
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -114,7 +114,7 @@ def grow(
     scores, carry = lattice.correct(i, before, carry)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if temperatures is not None:
-      scores = scores / temperatures[i]
+      scores = scale(scores, temperatures[i])
     return jax.nn.log_softmax(scores, axis=-1), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.protocol import Accepted, Draft, Promise
 from fastdec.decoding.rules.matching import Matching, at_parent, find_longest
-from fastdec.decoding.sampling import argmax
+from fastdec.decoding.sampling import argmax, scale
 from fastdec.decoding.settings import COLDEST, HOTTEST, is_zero, real
 from fastdec.decoding.topology import take_node
 
@@ -56,7 +56,7 @@ class Typical(Matching):
     return 'relaxed' if self.temperature > 0 else 'exact'
 
   def scale(self, logits: Float[Array, 'b n v']) -> Float[Array, 'b n v']:
-    return logits / jnp.where(self.temperature > 0, self.temperature, 1).astype(logits.dtype)
+    return scale(logits, jnp.where(self.temperature > 0, self.temperature, 1))
 
   def matches(
     self, draft: Draft, logits: Float[Array, 'b n v'], choice: Int[Array, 'b n']
