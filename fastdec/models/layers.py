@@ -255,9 +255,10 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b d']:
     wide, width = x.astype(np.promote_types(x.dtype, np.float32)), (x.shape[-1],)
-    variance = row_mean(jnp.square(wide))
+    # The maximum, as `round_to_type`: a mean is a multiplication, which may be fused with a sum.
+    variance = jnp.maximum(row_mean(jnp.square(wide)), 0)
     if self.is_centred:
-      mean = row_mean(wide)
+      mean = round_to_type(row_mean(wide))
       wide, variance = wide - mean, jnp.maximum(variance - round_to_type(jnp.square(mean)), 0)
     lead = (1,) * (x.ndim - 1)
     scale = self.param('scale', nn.initializers.ones, width).astype(wide.dtype).reshape(*lead, -1)
@@ -320,5 +321,5 @@ def sinusoids(
   exponents = -np.arange(d // 2) * np.log(longest) / max(d // 2 - 1, 1)
   scales = np.exp(exponents).astype(np.float32)
   scales = scales.reshape((1,) * positions.ndim + (-1,))
-  angles = positions[..., None].astype(jnp.float32) * scales
+  angles = round_to_type(positions[..., None].astype(jnp.float32) * scales)
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

@@ -16,7 +16,7 @@ from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.models.api import Params, check_special_ids, setting
 from fastdec.models.encoder_decoder import EncoderDecoder, TextStacks
-from fastdec.models.layers import add_bias, look_up, project, sinusoids
+from fastdec.models.layers import add_bias, look_up, project, round_to_type, sinusoids
 from fastdec.models.stacks import PARTITION, StackConfig
 
 
@@ -93,7 +93,7 @@ class Network(TextStacks):
 
     embedding = self.source_embedding if is_source else self.embedding
     x = look_up(embedding, tokens).astype(c.dtype) * (c.d_model**0.5 if c.scales_embedding else 1.0)
-    x = x + signal.astype(c.dtype)
+    x = round_to_type(x) + signal.astype(c.dtype)
     if c.embedding_norm:
       norm = self.source_embedding_norm if is_source else self.target_embedding_norm
       x = norm(x)

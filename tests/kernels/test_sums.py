@@ -43,7 +43,7 @@ def logits_of(model, params, widths):
     cache = cache.commit(None, jnp.full(1, tokens.shape[1], jnp.int32))
     return model.unembed(params, hidden), cache
 
-  memory, by_width = model.encode(params, jnp.asarray(TOKENS[:, :9])), []
+  memory, by_width = jax.jit(model.encode)(params, jnp.asarray(TOKENS[:, :9])), []
   _, begun = read(TOKENS[:, :48], model.init_cache(params, memory, 1, 96))
   for width in widths:
     logits, cache = [], begun
