@@ -13,6 +13,7 @@ from fastdec.cache.kv import LayerKV
 from fastdec.cache.ring import LayerRing
 from fastdec.kernels.sums import softmax
 from fastdec.models.api import Nodes
+from fastdec.models.layers import narrow_product
 
 READING = 16  # a call on this many tokens or more reads a prompt
 LONG = 1024  # slots of a long cache, at least
@@ -232,6 +233,8 @@ def _product(
   product = functools.partial(
     jax.lax.dot_general, dimension_numbers=axes, preferred_element_type=dtype
   )
+  if x.shape[2] > 1 and axis == 3 and x.dtype == y.dtype == jnp.bfloat16:
+    return jax.vmap(jax.vmap(lambda x, y: narrow_product(x, y, dtype)))(x, y)
   if x.shape[2] > 1:
     return product(x, y)
   return jax.lax.platform_dependent(

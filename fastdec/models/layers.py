@@ -79,6 +79,8 @@ def product(
     if kernel.serves(x):
       return panel_product(x, kernel, wide)
     kernel = kernel.kernel
+  if len(x) > FEW and x.dtype == jnp.bfloat16:
+    return narrow_product(x, kernel, wide)
   kernel = kernel.astype(x.dtype)
   if (len(x) > FEW and sums is None) or is_split():
     return rows_first(x, kernel, wide)
@@ -89,6 +91,36 @@ def product(
     cpu=functools.partial(cpu_product, wide=wide),
     default=lambda x, kernel, _: rows_first(x, kernel, wide),
   )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def narrow_product(
+  x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
+) -> Num[Array, 'r *f']:
+  """Returns `product` of many rows in bfloat16, whose gradients are such products too.
+
+  JAX would take the gradient, which is as wide as the sums, times x and the kernel in that type.
+  """
+  return rows_first(x, kernel.astype(x.dtype), wide)
+
+
+def _keep_factors(x: Array, kernel: Array, wide: DTypeLike) -> tuple[Array, tuple[Array, Array]]:
+  return narrow_product(x, kernel, wide), (x, kernel)
+
+
+def _multiply_back(
+  wide: DTypeLike, factors: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+  x, kernel = factors
+  gradient, outputs = gradient.astype(x.dtype), tuple(range(kernel.ndim - 1))
+  after_rows = tuple(range(1, kernel.ndim))
+  multiply = functools.partial(jax.lax.dot_general, preferred_element_type=wide)
+  of_x = multiply(gradient, kernel.astype(x.dtype), ((after_rows, outputs), ((), ())))
+  of_kernel = multiply(gradient, x, (((0,), (0,)), ((), ())))
+  return of_x.astype(x.dtype), of_kernel.astype(kernel.dtype)
+
+
+narrow_product.defvjp(_keep_factors, _multiply_back)
 
 
 def product_in_parts(

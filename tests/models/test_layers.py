@@ -121,3 +121,24 @@ def test_the_product_of_rows_that_are_zero_or_no_numbers():
   np.testing.assert_array_equal(y[0], [0, 0])
   assert np.isnan(y[1]).all()
   np.testing.assert_allclose(y[2], [4, 0], rtol=0.02)
+
+
+def test_the_gradients_of_products_in_bfloat16_are_such_products_too():
+  rng = np.random.default_rng(0)
+  x, kernel, weights = (
+    rng.normal(size=shape).astype(np.float32) for shape in ((FEW + 1, 8), (2, 3, 8), (2, 3))
+  )
+
+  def loss(x, kernel):
+    return (layers.project(x, kernel) * weights).sum()
+
+  both, narrow = jax.grad(loss, (0, 1)), jnp.asarray(x, jnp.bfloat16)
+  factors = set()
+  for equation in jax.jit(both).trace(narrow, kernel).jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      factors |= {str(factor.aval.dtype) for factor in equation.invars}
+  assert factors == {'bfloat16'}
+  of_x, of_kernel = jax.jit(both)(narrow, kernel)
+  assert of_x.dtype == jnp.bfloat16 and of_kernel.dtype == jnp.float32
+  for found, expected in zip((of_x, of_kernel), both(x, kernel), strict=True):
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=0.05, atol=0.1)
