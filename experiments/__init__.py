@@ -86,6 +86,7 @@ EXPERIMENTS = {
   'train': Experiment('Trains one run: a base model, prediction heads, or a draft network'),
   'distill': Experiment('Rewrites the training text or images as a model writes them'),
   'evaluate': Experiment('Evaluates one finished run, or compares its model in int8'),
+  'status': Experiment('Shows how far a workdir is: stages, rows, failures, what is next'),
   'results': Experiment('Draws the tables of docs/results again from their rows'),
   'blocks': Experiment('Draws how a sentence is written: greedy decoding against blocks'),
   'attention': Experiment('Draws where a translation looked at its source'),

@@ -337,6 +337,18 @@ def lock(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     yield is_mine
 
 
+def is_locked(path: pathlib.Path) -> bool:
+  """Returns whether a process holds a file's lock; a missing file stays missing."""
+  try:
+    with open(path) as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:
+    pass
+  return False
+
+
 def parse_json(text: str | bytes) -> Any:
   """Parses JSON. A byte order mark may precede it, and the last of repeated keys counts.
 

@@ -32,6 +32,7 @@ from fastdec.evaluation.rows import append
 from fastdec.files import json_of, lock
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
+from fastdec.training.progress import named
 from fastdec.training.stage import OutOfTime, check_budget, reason_of
 
 LONGEST_REASON = 400  # characters
@@ -48,6 +49,7 @@ class Workdir:
     failed: names of the keys that failed.
     is_complete: False when the budget ended before all was made.
     shown: all rows that this command has returned so far; experiments.sweep draws them.
+    planned: names of all stages, in order; () while they are not known.
     on_rows: gets the rows so far of the keys that `fill` is measuring, after each one or each job.
   """
 
@@ -65,6 +67,7 @@ class Workdir:
     self.is_complete = True
     self.shown: list[Row] = []
     self.on_rows: Callable[[list[Row]], None] | None = None
+    self.planned: Sequence[str] = ()
     self.console = plain_console()
     # rows above this line are of earlier commands, whose failures are tried again
     self._lines_at_start = len(read(self.path))
@@ -96,17 +99,24 @@ class Workdir:
         raise UserError(self._reason_of_failed[folder])
       try:
         is_made = stages.is_made(folder)
+        place = self._place_of(name)
         if not is_made:
-          self.console.print(f'Making {name}, in {folder}')
+          self.console.print(f'Making {place}, in {folder}')
         if self.engine is not None and not is_made:
-          self.engine.call(name, stages.stage, self.root, name, make, **inputs)
+          self.engine.call(name, _make_stage, place, self.root, name, make, inputs)
         # The job has made the folder, or its budget ended: this call links it, or raises OutOfTime.
-        return stages.stage(self.root, name, make, **inputs)
+        return _make_stage(place, self.root, name, make, inputs)
       except OutOfTime:
         raise  # not a failure: the caller notes that the budget ended
       except Exception as error:
         self._reason_of_failed[folder] = f'{name}: {reason_of(error)}'
         raise
+
+  def _place_of(self, name: str) -> str:
+    """Returns a stage's name, with its place among the planned ones."""
+    if name not in self.planned:
+      return name
+    return f'stage {self.planned.index(name) + 1} of {len(self.planned)}, {name}'
 
   # --- rows
 
@@ -127,8 +137,7 @@ class Workdir:
   ) -> list[Row]:
     """Measures the keys that have no finished row yet; returns the rows of all keys, in order.
 
-    With an engine each group is a job, which calls `fill` again on the same folder, without an
-    engine.
+    With an engine each group is a job, which measures it in the same folder, without an engine.
 
     Args:
       keys: keys, and groups of keys. A key is a dict of all that decides a row's figures: what is
@@ -148,10 +157,10 @@ class Workdir:
     finished = len(every) - len(self._missing(every))
     if finished:
       self.console.print(f'{finished} of {len(every)} rows are there')
-    self.each(keys, lambda group: self._measure(group, figures, summary, every))
+    self.each(keys, lambda group: self.measure(group, figures, summary, every))
     return self.rows(every)
 
-  def _measure(
+  def measure(
     self,
     group: Row | list[Row],
     figures: Callable[[Any], Any],
@@ -165,7 +174,8 @@ class Workdir:
       return
     check_budget()
     if self.engine is not None:
-      outcome = self.engine.call(name_of(missing[0]), _fill_in_job, self, group, figures, summary)
+      job = group, figures, summary, every
+      outcome = self.engine.call(name_of(missing[0]), _measure_in_job, self, *job)
       failed, is_complete = outcome or ([], False)  # None: the job's budget ended
       for name in failed:
         self.console.print(f'{name} failed: see {self.root}/failures', style='red')
@@ -180,7 +190,8 @@ class Workdir:
       for key, values in zip(missing, measured, strict=True):
         row = self.add({**key, **values})
         if summary is not None:
-          self.console.print(summary(row))
+          place = f'row {len(every) - len(self._missing(every))} of {len(every)}'
+          self.console.print(f'{place}, {summary(row)}')
         self._tell(every)
         if key is not missing[-1]:
           check_budget()
@@ -319,10 +330,22 @@ def _listed(group: Row | list[Row]) -> list[Row]:
   return group if isinstance(group, list) else [group]
 
 
-def _fill_in_job(
-  work: Workdir, group: Any, figures: Callable[[Any], Any], summary: Callable[[Row], str] | None
+def _make_stage(
+  place: str, root: pathlib.Path, name: str, make: Callable[..., object], inputs: Mapping[str, Any]
+) -> pathlib.Path:
+  """Makes a stage, see `stage.stage`; its progress shows its place."""
+  with named(place):
+    return stages.stage(root, name, make, **inputs)
+
+
+def _measure_in_job(
+  work: Workdir,
+  group: Any,
+  figures: Callable[[Any], Any],
+  summary: Callable[[Row], str] | None,
+  every: Sequence[Row],
 ) -> tuple[list[str], bool]:
   """Measures a group of keys in a job. Returns the names of those that failed, and whether the
   budget sufficed."""
-  work.fill([group], figures, summary)
+  work.each([group], lambda group: work.measure(group, figures, summary, every))
   return work.failed, work.is_complete

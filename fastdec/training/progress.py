@@ -1,12 +1,28 @@
 """Progress of work on many items: a bar, or plain lines if stdout is not a terminal."""
 
+import contextlib
+import contextvars
 import datetime
+from collections.abc import Iterator
 from types import TracebackType
 
 import rich.progress as bars
 from rich.console import Console
 
 from fastdec.evaluation import wallclock
+
+_place: contextvars.ContextVar[str] = contextvars.ContextVar('place', default='')
+
+
+@contextlib.contextmanager
+def named(place: str) -> Iterator[None]:
+  """Names the place of the block's work in a larger one, such as 'stage 3 of 7, k8-finetune': all
+  progress in the block shows it."""
+  token = _place.set(place)
+  try:
+    yield
+  finally:
+    _place.reset(token)
 
 
 class Progress:
@@ -23,11 +39,12 @@ class Progress:
 
   def __init__(self, total: int, noun: str, done: int = 0, quiet: bool = False) -> None:
     self._total, self._noun, self._done = total, noun, done
+    self._before = f'{_place.get()}, '.removeprefix(', ')
     self._pieces, self._timed, self._since = 0, 0, wallclock.now()
     self._text = ''
     self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
     columns = (
-      noun,
+      self._before + noun,
       bars.MofNCompleteColumn(),
       bars.BarColumn(20),
       bars.TextColumn('{task.description}', markup=False),
@@ -67,11 +84,11 @@ class Progress:
     if self._console.is_terminal:
       self._bar.update(self._task, description=self._words())
     else:
-      self._console.print(f'{self._noun} {self._done}/{self._total}  {self._words()}')
+      self._console.print(f'{self._before}{self._noun} {self._done}/{self._total}  {self._words()}')
 
   def note(self, text: str) -> None:
     """Prints a text that stays."""
-    self._console.print(text)
+    self._console.print(self._before + text)
 
   def _words(self) -> str:
     if self._pieces < 3:
