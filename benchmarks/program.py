@@ -204,10 +204,11 @@ def instructions_in(
         instructions_in(computations, body[1], follows)
       )
     elif found[3] in follows:
-      for group in re.findall(r'(?:to_apply|calls|branch_computations)=\{?([^},]+)', line):
-        for called in re.findall(r'[\w.\-]+', group):
-          if called in computations:
-            yield from instructions_in(computations, called, follows)
+      called = r'(?:to_apply|calls|(?:branch|true|false)_computations?)=(\{[^}]*\}|%?[\w.\-]+)'
+      for group in re.findall(called, line):
+        for inner in re.findall(r'[\w.\-]+', group):
+          if inner in computations:
+            yield from instructions_in(computations, inner, follows)
 
 
 def _kernel(

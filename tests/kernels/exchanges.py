@@ -41,9 +41,10 @@ D, WORDS, PROMPT, MOST = 128, 32768, 6, 64
 SIZES: dict[str, Any] = {'vocab_size': WORDS, 'd_model': D, 'd_ff': 4 * D, 'heads': 8}
 MODELS: dict[str, Any] = {
   'lm': LM(LMConfig(**SIZES, layers=1, tied=False)),
+  'two key heads': LM(LMConfig(**SIZES, layers=1, key_heads=2)),  # which no device shares
   'translator': Transformer(TransformerConfig(**SIZES, encoder_layers=1, decoder_layers=1)),
 }
-SUMS = {'lm': 2, 'translator': 3}  # over devices, in a layer
+SUMS = {'lm': 2, 'two key heads': 2, 'translator': 3}  # over devices, in a layer
 LAYER = r'/jit\(_call_layer\)/|/decoder_0/'  # of the model, in the source of an operation
 IN_LAYERS = rf'{LAYER}|/tower/'
 STRATEGIES = {

@@ -29,7 +29,7 @@ GROUPS = {
   # every form of a product
   'types': [
     f'{network}, {dtype}, {way}, greedy'
-    for network in ('lm', 'translator')
+    for network in ('lm', 'two key heads', 'translator')
     for dtype in TYPES
     for way in WAYS[:3:2]
   ],
