@@ -41,6 +41,9 @@ from fastdec.training.state import TrainState, base_task, finetuned_heads_task, 
 CHARACTERS = 4  # of a token
 SAMPLE = 1000  # pairs whose characters are counted
 LAYER = 12  # kernels of a decoder's layer in a call
+INPUT = (
+  5.6e6  # tokens a second that a core lays out in batches (benchmarks/inputs.py, one Xeon core)
+)
 
 
 class Facts(NamedTuple):
@@ -290,10 +293,18 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
   """
   plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
   print(f'On {machine.devices} x {machine.name}, on paper; the workdir is {root}\n')
-  make(c, plan)
+  rest = ''
+  try:
+    make(c, plan)
+  except (UserError, OSError):
+    # The rows of many papers are named by what their models are.
+    if all(state == 'made' for _, state, _ in plan.entries):
+      raise
+    rest = '\nThe rows are known once these stages are made'
 
   # Print each stage, and the rows of each model.
   total, disk, scratch, memory, unknown = 0.0, facts.disk, 0.0, 0.0, []
+  read = 0.0  # tokens a second, of both sides of a text
   for i, (name, state, cost) in enumerate(plan.entries, start=1):
     if cost is None:
       is_done = state not in ('new', 'begun')
@@ -304,16 +315,22 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
     print('    ' + ', '.join(_words(cost)))
     total, disk = total + cost.seconds, disk + cost.disk
     scratch, memory = max(scratch, cost.scratch), max(memory, cost.step.memory)
+    if cost.step.flops and isinstance(c.data, TextConfig):
+      read = max(read, 2 * cost.tokens / cost.seconds)
 
   # Print what is missing, and the totals.
+  print(rest)
   hours, need = total / 3600, disk + scratch
   if facts.missing:
-    print(f'\nMissing: {facts.missing}\n    a download of {_short(facts.download)}B')
+    print(f'Missing: {facts.missing}\n    a download of {_short(facts.download)}B')
   print(
-    f'\nIn all: {hours:.3g} h, {hours * machine.devices:.3g} device-hours;'
+    f'In all: {hours:.3g} h, {hours * machine.devices:.3g} device-hours;'
     f' {_short(need)}B of disk, {_short(scratch)}B of them for checkpoints;'
     f' a download of {_short(facts.download if facts.missing else 0)}B'
   )
+  if read:
+    cores = math.ceil(read / INPUT)
+    print(f'Input: {_short(read).strip()} tokens a second at most, the batches of {cores} cores')
   if unknown:
     print(f'Not counted: {", ".join(unknown)}')
 

@@ -15,6 +15,7 @@ import math
 import os
 import pathlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from experiments.lab.rows import Row, find, read
 from fastdec.errors import UserError
-from fastdec.evaluation import wallclock
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
 
@@ -97,14 +97,21 @@ def machine_of(name: str) -> Machine:
 
 
 def measure_cpu() -> Machine:
-  """Measures this machine's rates in a second: of products, of memory, and of a small kernel."""
+  """Measures the rates of a core in a second: of products, of memory, and of a small kernel. Its
+  own time counts, so that other programs hardly disturb it."""
   n, few, many = 512, jnp.ones((2, 64)), jnp.ones(2**20)
   flops = 2 * n**3 / _time(lambda x: x @ x, jnp.ones((n, n)) / n)
   bandwidth = 2 * many.nbytes / _time(lambda x: jnp.exp(x) - 1.0, many)
   launch = _time(lambda x: (x @ x.T) @ x * 0.5, few) / 2
   memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   return Machine(
-    'this CPU', 1, {'float32': flops, 'bfloat16': flops}, bandwidth, memory, launch, overlaps=False
+    'core of this CPU',
+    1,
+    {'float32': flops, 'bfloat16': flops},
+    bandwidth,
+    memory,
+    launch,
+    overlaps=False,
   )
 
 
@@ -112,9 +119,9 @@ def _time(step: Callable[[Any], Any], x: Any) -> float:
   """Returns the seconds of a step, of 20 in one program, the fastest of six."""
   repeat, times = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: step(x), x)), []
   for _ in range(7):
-    begin = wallclock.now()
+    begin = time.process_time()
     jax.block_until_ready(repeat(x))
-    times.append(wallclock.now() - begin)
+    times.append(time.process_time() - begin)
   return min(times) / 20
 
 
@@ -329,8 +336,13 @@ class Plan:
     return make(folder, **fields) if stages.is_made(folder) else fields
 
   def each(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
-    """Returns do(group) for each group."""
-    return [do(group) for group in groups]
+    """Returns do(group) for each group; None where it reads a model that is not made."""
+    values: list[Any] = []
+    for group in groups:
+      values.append(None)
+      with contextlib.suppress(UserError, OSError):
+        values[-1] = do(group)
+    return values
 
   def failures(self, keys: Any) -> list[Row]:
     """Nothing fails."""

@@ -1,5 +1,7 @@
 """`--plan` lists what a command would do, with its costs on paper, and does nothing."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -101,3 +103,29 @@ def test_the_command_lists_all_and_makes_nothing(launch, tmp_path):
 def test_an_impossible_plan_is_a_sentence(launch, command, args, words):
   ended = launch(command, *args)
   assert ended.code == 2 and ended.err.startswith(words) and len(ended.err.splitlines()) == 1
+
+
+def test_a_scale_for_a_day_fits_into_one(launch, tmp_path):
+  """By the plan, on 8 H100s; so does its rehearsal, which has the same stages."""
+  names = {}
+  for scale in ('wmt14-day', 'wmt14-day,rehearsal'):
+    out = launch('table1', f'{WMT14}{scale}', '--plan', f'--workdir={tmp_path}').out
+    hours = re.search(r'In all: (\S+) h,', out)
+    assert hours is not None and float(hours[1]) < 24
+    names[scale] = [line.split()[1] for line in out.splitlines() if '; trains' in line]
+  assert names['wmt14-day'] == names['wmt14-day,rehearsal']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('table', 'config'), [
+  ('table1', f'{WMT14}wmt14-day,rehearsal'),
+  ('table2', '--config=configs/celeba.py:scale=celeba-day,rehearsal'),
+])  # fmt: skip
+def test_a_scale_for_a_day_is_rehearsed(launch, tmp_path, table, config):
+  """Each stage and row of it; then the plan has nothing left to do."""
+  flags = [config, f'--workdir={tmp_path}', f'--config.data.cache={tmp_path}/cache']
+  if table == 'table2':
+    flags.pop()
+  assert launch(table, *flags).code == 0
+  out = launch(table, *flags, '--plan').out
+  assert ': new' not in out and ' 0 of ' not in out and 'In all: 0 h,' in out
