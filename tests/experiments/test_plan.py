@@ -105,6 +105,7 @@ def test_an_impossible_plan_is_a_sentence(launch, command, args, words):
   assert ended.code == 2 and ended.err.startswith(words) and len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_scale_for_a_day_fits_into_one(launch, tmp_path):
   """By the plan, on 8 H100s; so does its rehearsal, which has the same stages."""
   names = {}
