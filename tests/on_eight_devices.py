@@ -1,8 +1,9 @@
 """Computes on eight virtual CPU devices what `test_sharding` checks, and prints it as JSON.
 
-python -m tests.on_eight_devices core   (or: rest, families, drafts)
+python -m tests.on_eight_devices core   (or: rest, families, drafts, chosen)
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -36,6 +37,7 @@ from fastdec.kernels.sharding import (
   constrain,
   make_mesh,
   mesh_of,
+  partition_of,
   place,
   place_rows,
   using,
@@ -54,6 +56,7 @@ from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_tas
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task
+from tests.decoding import methods_table
 from tests.training.fakes import pairs
 
 MODEL = Transformer(
@@ -251,6 +254,44 @@ def words():
     for shape in re.findall(r'= \w+\[([\d,]+)\]\S* (?:all-|collective-)', compiled):
       widest = max(widest, int(shape.split(',')[-1]))
   return {'same': found, 'widest': widest}
+
+
+def chosen():
+  """Whether strategies that draw, rank and compare 2,048 words write on 4 x 2 devices what they do
+  on one, by the same blocks; in float64, where other sums of probabilities decide alike."""
+  make = {name: methods_table.DRAWN[name] for name in ('speculative', 'eagle, a growing tree')}
+  make['block, a chain, as a block'] = methods_table.DRAWN['block, a chain, as a block']
+  make['flat'] = lambda kit: fd.Sample(9.0, top_k=900, top_p=0.9, min_p=1e-3)
+  make['top n'] = lambda kit: fd.Blockwise(kit.heads('separate'), rule=fd.TopN(40))
+  make['tree'] = lambda kit: fd.Medusa(kit.heads('separate'), methods_table.TREE)
+  found = {}
+  with jax.enable_x64(True):
+    sizes = dict(vocab_size=2048, d_model=16, d_ff=32, heads=4, layers=1, dtype='float64')
+    model, mesh = LM(LMConfig(**sizes)), make_mesh(MESHES['4 x 2'])
+    params = jax.jit(model.init)(jax.random.key(0))
+    kit = methods_table.fresh_kit(model, params)
+
+    def on_mesh(module, values):
+      return module, place(values, mesh, partition_of(module, 2))
+
+    placed = dataclasses.replace(
+      kit,
+      heads=lambda kind: on_mesh(*kit.heads(kind)),
+      draft=on_mesh(*kit.draft),
+      network=lambda kind: on_mesh(*kit.network(kind)),
+    )
+    for name, made in make.items():
+      changed = fd.Processors(repetition_penalty=1.2, no_repeat_ngram=2)
+      alone, there = (
+        fd.decode(
+          model, values, SOURCES, made(parts), max_len=8, key=jax.random.key(1),
+          processors=changed if name in ('flat', 'tree') else None,
+        )
+        for parts, values in ((kit, params), (placed, on_mesh(model, params)[1]))
+      )  # fmt: skip
+      same = (alone.tokens == there.tokens).all() and (alone.block_sizes == there.block_sizes).all()
+      found[name] = bool(same)
+  return found
 
 
 def packing(params):
@@ -486,6 +527,7 @@ if __name__ == '__main__':
     'core': lambda: core(*models()),
     'rest': lambda: rest(*models()),
     'families': families,
+    'chosen': chosen,
     'drafts': drafts,
   }
   print(json.dumps(parts[sys.argv[1]]()))

@@ -139,6 +139,12 @@ def test_draft_networks_learn_and_draft_on_eight_devices_as_on_one():
 
 
 @pytest.mark.slow
+def test_draws_rankings_and_changed_logits_of_split_words_write_what_one_device_does():
+  found = on_eight_devices('tests.on_eight_devices', 'chosen')
+  assert len(found) == 6 and all(found.values()), found
+
+
+@pytest.mark.slow
 def test_a_run_continues_on_a_different_mesh(rest):
   assert 0 < rest['continuing'] < 1e-4  # other sums, other roundings
 
