@@ -294,7 +294,7 @@ class BlockNetwork(DraftNetwork):
       state: of the row that guesses now.
       carry: zeros for the first row, then the carry that the row before returned.
     """
-    embedded = params['before'][before]
+    embedded = look_up(params['before'], before)
     latent, carry = self.call(params, embedded, state, carry, method='latent')
     if after is None:
       return project(latent, params['after']), carry
@@ -370,7 +370,7 @@ class BlockNetwork(DraftNetwork):
     self, params: Params, states: Float[Array, '*b d'], before: Int[Array, '*b']
   ) -> Float[Array, '*b']:
     """Returns the confidence in each row's guess after a token, before the sigmoid."""
-    seen = params['before'][before] if self.confidence_sees_guess else None
+    seen = look_up(params['before'], before) if self.confidence_sees_guess else None
     return self.call(params, states, seen, method='confident')
 
 

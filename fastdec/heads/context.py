@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.words import OWN
 from fastdec.models.api import Params
-from fastdec.models.layers import project
+from fastdec.models.layers import look_up, project
 
 BIAS = ('before', 'after')  # the parameters of a bias
 
@@ -118,7 +118,7 @@ class Context:
 
   def bias(self, params: Params, before: Int[Array, '*b']) -> Float[Array, '*b w']:
     """Returns what is added to the logits of the heads' words; `before` are ids of the target."""
-    return project(params['before'][before], params['after'])
+    return project(look_up(params['before'], before), params['after'])
 
   def add_markov_bias(
     self,

@@ -85,7 +85,7 @@ def make_kit(model: Any, dtype: str, mesh: Any) -> table.Kit:
     'medusa': MedusaHeads(depth=6, d_model=D, vocab_size=WORDS),
     'rooted medusa': MedusaHeads(depth=3, d_model=D, rooted=True),
     'eagle': EagleNetwork(**network, taps=(0, 1), fuses=True),
-    'block': BlockNetwork(**network, k=7, markov=8),
+    'block': BlockNetwork(**network, k=4, markov=8),
   }
 
   def made(kind: str) -> tuple[Any, Any]:
