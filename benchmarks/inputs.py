@@ -11,6 +11,7 @@ share a row; and batches of it, which every step of a training needs.
 import argparse
 import tempfile
 import time
+from typing import Any
 
 from fastdec.data.text.caching import make_tokenizer
 from fastdec.data.text.corpus import TextData, open_text
@@ -42,7 +43,7 @@ def main() -> None:
   ready = time.process_time()
   shown = 0
   for i in range(args.batches):
-    batch = batches[i]
+    batch: Any = batches[i]
     shown += int((batch['source_segment'] > 0).sum() + (batch['target_segment'] > 0).sum())
   ended = time.process_time()
 
