@@ -21,39 +21,48 @@ from fastdec import struct
 from fastdec.kernels.sharding import constrain
 
 T = TypeVar('T', bound='RowsFirst')
+Own = tuple[Array, Array]  # a call's keys and values, [b, g, n, p], as `LayerKV.write` takes them
 
 
 @struct.pytree
 class LayerKV:
-  """Keys and values of one layer. Heads come before slots, so a head's slots are contiguous."""
+  """Keys and values of one layer, in the order in which attention multiplies them.
 
-  k: Float[Array, 'b g s p']
+  A head's keys have their slots last: queries [m, p] times keys [p, s] are scores [m, s], and these
+  times values [s, p] are the output. XLA's CPU backend multiplies keys [s, p] several times slower.
+  """
+
+  k: Float[Array, 'b g p s']
   v: Float[Array, 'b g s p']
 
   @classmethod
   def empty(cls, rows: int, heads: int, slots: int, width: int, dtype: DTypeLike) -> 'LayerKV':
     """Returns an empty entry; see `KVCache.empty`."""
-    shape = (rows, heads, slots, width)
-    k = constrain(jnp.zeros(shape, dtype), 'data', 'model')
-    v = constrain(jnp.zeros(shape, dtype), 'data', 'model')
+    k = constrain(jnp.zeros((rows, heads, width, slots), dtype), 'data', 'model')
+    v = constrain(jnp.zeros((rows, heads, slots, width), dtype), 'data', 'model')
     return cls(k, v)
+
+  @classmethod
+  def of(cls, k: Float[Array, 'b g s p'], v: Float[Array, 'b g s p']) -> 'LayerKV':
+    """Returns an entry that is full of these keys and values."""
+    return cls(k.swapaxes(2, 3), v)
 
   @property
   def slots(self) -> int:
-    return self.k.shape[2]
+    return self.v.shape[2]
 
   def write(
     self, k: Float[Array, 'b g n p'], v: Float[Array, 'b g n p'], start: Int[Array, ' b']
   ) -> 'LayerKV':
     """Puts n new entries at slots start..start+n-1 of each row."""
-    return dataclasses.replace(self, k=_put(self.k, k, start), v=_put(self.v, v, start))
+    k, v = _put(self.k, k.swapaxes(2, 3), start, 3), _put(self.v, v, start, 2)
+    return dataclasses.replace(self, k=k, v=v)
 
   def move(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> 'LayerKV':
     """Copies the entries at slots `source` to start..start+m-1."""
-    index = source[:, None, :, None]
-    k = jnp.take_along_axis(self.k, index, axis=2)
-    v = jnp.take_along_axis(self.v, index, axis=2)
-    return self.write(k, v, start)
+    k = jnp.take_along_axis(self.k, source[:, None, None, :], axis=3)
+    v = jnp.take_along_axis(self.v, source[:, None, :, None], axis=2)
+    return self.write(k.swapaxes(2, 3), v, start)
 
 
 class RowsFirst:
@@ -75,7 +84,7 @@ class KVCache(RowsFirst):
   def empty(
     cls, layers: int, rows: int, heads: int, slots: SupportsIndex, width: int, dtype: DTypeLike
   ) -> 'KVCache':
-    """Returns an empty cache of `layers` times [rows, heads, slots, width].
+    """Returns an empty cache of `layers` entries, see `LayerKV`.
 
     `slots` is an integer, or the `models.api.Capacity` that the loop passes to `init_cache`. On
     a mesh (`kernels.sharding`) rows are split over 'data' and heads over 'model'.
@@ -104,15 +113,13 @@ class KVCache(RowsFirst):
 
 
 def _put(
-  entry: Float[Array, 'b g s p'], new: Float[Array, 'b g n p'], start: Int[Array, ' b']
-) -> Float[Array, 'b g s p']:
-  zero, new = jnp.zeros((), start.dtype), new.astype(entry.dtype)
+  entry: Float[Array, 'b g _ _'], new: Float[Array, 'b g _ _'], start: Int[Array, ' b'], axis: int
+) -> Float[Array, 'b g _ _']:
+  put, new = jax.lax.dynamic_update_slice_in_dim, new.astype(entry.dtype)
 
   # One row and one token: write the shape that loops carry, see `fastdec.cache.loops`.
-  if len(entry) == 1 and new.shape[2] == 1:
-    return jax.lax.dynamic_update_slice(entry[0], new[0], (zero, start[0], zero))[None]
+  if len(entry) == 1 and new.shape[axis] == 1:
+    return put(entry[0], new[0], start[0], axis - 1)[None]
   if len(entry) == 1:
-    return jax.lax.dynamic_update_slice(entry, new, (zero, zero, start[0], zero))
-  return jax.vmap(
-    lambda row, new_row, at: jax.lax.dynamic_update_slice(row, new_row, (zero, at, zero))
-  )(entry, new, start)
+    return put(entry, new, start[0], axis)
+  return jax.vmap(lambda row, new_row, at: put(row, new_row, at, axis - 1))(entry, new, start)

@@ -34,9 +34,10 @@ class LayerRing(LayerKV):
       return super().write(k, v, start % self.slots)
 
     slots_bn = (start[:, None] + jnp.arange(k.shape[2], dtype=start.dtype)[None]) % self.slots
-    put = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
-    k = put(self.k, k.astype(self.k.dtype), slots_bn)
-    v = put(self.v, v.astype(self.v.dtype), slots_bn)
+    set_k = jax.vmap(lambda ring, new, slots: ring.at[:, :, slots].set(new, unique_indices=True))
+    set_v = jax.vmap(lambda ring, new, slots: ring.at[:, slots].set(new, unique_indices=True))
+    k = set_k(self.k, k.swapaxes(2, 3).astype(self.k.dtype), slots_bn)
+    v = set_v(self.v, v.astype(self.v.dtype), slots_bn)
     return dataclasses.replace(self, k=k, v=v)
 
   def move(self, source: Int[Array, 'b m'], start: Int[Array, ' b']) -> LayerKV:

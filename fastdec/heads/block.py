@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.cache.kv import LayerKV
+from fastdec.cache.kv import LayerKV, Own
 from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.fields import check_choices
@@ -70,9 +70,7 @@ class Block(Network):
     if draft.has_confidence:
       self.confidence = Dense((1,), True, dtype)
 
-  def own(
-    self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']
-  ) -> tuple[LayerKV, ...]:
+  def own(self, features: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[Own, ...]:
     """Returns each layer's keys and values of features."""
     return self.tower.own(features, positions)
 
@@ -234,7 +232,7 @@ class BlockNetwork(DraftNetwork):
     entries = self.call(params, features, positions, method='own')
     layers = []
     for layer, new in zip(cache.own.layers, entries, strict=True):
-      layers.append(layer.write(new.k, new.v, cache.length))
+      layers.append(layer.write(*new, cache.length))
     return cache.with_layers(tuple(layers))
 
   def read(
@@ -353,7 +351,10 @@ class BlockNetwork(DraftNetwork):
     ahead = 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
     positions = (anchors.take(lesson.positions)[..., None] + ahead).reshape(b, a * n)
     mask = jnp.repeat(anchors.take(seen.causal), n, axis=1)
-    sees = [functools.partial(see_block, shared=shared, mask=mask, anchors=a) for shared in context]
+    sees = []
+    for own in context:
+      shared = LayerKV.of(*own)
+      sees.append(functools.partial(see_block, shared=shared, mask=mask, anchors=a))
     view = View(positions, sees, seen.across(anchors, n), seen.memory)
     states = self.call(
       params, x.reshape(b, a * n, d), view, method='read', **drop_with(dropout_key, 0)

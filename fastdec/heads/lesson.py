@@ -129,9 +129,10 @@ def see_own(
     stacked = jnp.stack(parts).transpose(1, 3, 2, 0, 4)
     return stacked.reshape(b * a, *stacked.shape[2:])
 
-  keys = own([*(entry.k for entry in before), kv.k])
-  values = own([*(entry.v for entry in before), kv.v])
-  return _attend_both(q, LayerKV(keys, values), shared, mask, drop, scale, cap)
+  entries = [*before, kv]
+  keys = own([entry.k.swapaxes(2, 3) for entry in entries])
+  values = own([entry.v for entry in entries])
+  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap)
 
 
 def see_block(
@@ -151,7 +152,8 @@ def see_block(
     by_anchor = x.reshape(b, g, anchors, n // anchors, p).swapaxes(1, 2)
     return by_anchor.reshape(b * anchors, g, n // anchors, p)
 
-  return _attend_both(q, LayerKV(own(kv.k), own(kv.v)), shared, mask, drop, scale, cap)
+  keys, values = own(kv.k.swapaxes(2, 3)), own(kv.v)
+  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap)
 
 
 def _attend_both(
@@ -167,21 +169,22 @@ def _attend_both(
 
   Args:
     q: the queries of all rows, those of an anchor together.
-    own: keys and values [b * anchors, g, m, p]; the rows of an anchor see all of its own.
-    shared: keys and values [b, g, t, p].
+    own: keys and values, entries of b * anchors rows and m slots; the rows of an anchor see all
+      of its own.
+    shared: keys and values, entries of b rows and t slots.
     mask: true on the shared ones that a row sees.
     drop: dropout on the weights.
     scale, cap: as of `attend`.
   """
   b, n, h, p = q.shape
-  groups, m = own.k.shape[1:3]
+  groups, m = own.k.shape[1], own.slots
   anchors = own.k.shape[0] // b
   wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
   # Scores of the shared keys and of the own ones have one softmax.
   split = q.reshape(b, n, groups, h // groups, p)
   by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
-  common = jnp.einsum('bngrp,bgsp->bngrs', split, shared.k, preferred_element_type=wide) * by
-  alone = jnp.einsum('cngrp,cgmp->cngrm', by_anchor, own.k, preferred_element_type=wide) * by
+  common = jnp.einsum('bngrp,bgps->bngrs', split, shared.k, preferred_element_type=wide) * by
+  alone = jnp.einsum('cngrp,cgpm->cngrm', by_anchor, own.k, preferred_element_type=wide) * by
   if cap is not None:
     common, alone = cap * jnp.tanh(common / cap), cap * jnp.tanh(alone / cap)
   common = jnp.where(mask[:, :, None, None, :], common, -1e30)

@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fastdec.cache.kv import LayerKV
+from fastdec.cache.kv import LayerKV, Own
 from fastdec.cache.memory import WithMemory
 from fastdec.models.attention import attend
 from fastdec.models.layers import LayerNorm, sinusoids
@@ -88,7 +88,7 @@ class LMTower(nn.Module):
   def setup(self) -> None:
     self.layer = [Layer(self.config) for _ in range(self.config.layers)]
 
-  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[Own, ...]:
     """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
     turns, entries = self.config.turns(positions), []
     for i, layer in enumerate(self.layer):
@@ -121,7 +121,7 @@ class DecoderTower(nn.Module):
   def setup(self) -> None:
     self.layer = [DecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
 
-  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[LayerKV, ...]:
+  def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[Own, ...]:
     """See `LMTower.own`."""
     x, entries = x + sinusoids(positions, x.shape[-1]).astype(x.dtype), []
     for layer in self.layer:

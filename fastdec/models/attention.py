@@ -159,7 +159,7 @@ def attend_to_used(
   ends = (kv.slots // 4, kv.slots // 2, kv.slots)
   branches = []
   for end in ends:
-    part = LayerKV(kv.k[:, :, :end], kv.v[:, :, :end])
+    part = LayerKV(kv.k[..., :end], kv.v[:, :, :end])
     seen = mask[:, :, :end]
     branches.append(lambda part=part, seen=seen: attend(q, part, seen, **settings))
   choice = sum((used > end).astype(jnp.int32) for end in ends[:-1])
@@ -168,7 +168,7 @@ def attend_to_used(
 
 def weights_of(
   q: Float[Array, 'b n h p'],
-  k: Float[Array, 'b g s p'],
+  k: Float[Array, 'b g p s'],
   mask: Bool[Array, '#b #n s'],
   bias: Float[Array, '#b h #n s'] | None = None,
   scale: float | None = None,
@@ -183,7 +183,7 @@ def weights_of(
   A row that sees nothing (an empty source) gets equal weights: finite, and never read.
   """
   b, n, h, p = q.shape
-  g, s = k.shape[1:3]
+  g, s = k.shape[1], k.shape[3]
   r = h // g
   wide = np.promote_types(q.dtype, np.float32)
 
@@ -196,7 +196,7 @@ def weights_of(
 
   # Scale the scores and not the queries, which in half precision would be rounded once more.
   q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
-  scores = _product(q_bgmp, k, 3, wide)
+  scores = _product(q_bgmp, k, wide)
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:
     scores = cap * jnp.tanh(scores / cap)
@@ -216,20 +216,20 @@ def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float
   """Returns the values mixed by these weights."""
   b, g, r, n, s = weights.shape
   weights_bgms = weights.reshape(b, g, r * n, s)
-  mixed_bgmp = _product(weights_bgms, v, 2, v.dtype)
+  mixed_bgmp = _product(weights_bgms, v, v.dtype)
   mixed_bngrp = jnp.moveaxis(mixed_bgmp.reshape(b, g, r, n, -1), 3, 1)
   return mixed_bngrp.reshape(b, n, g * r, -1)
 
 
 def _product(
-  x: Float[Array, 'b g m k'], y: Float[Array, 'b g _ _'], axis: int, dtype: DTypeLike
+  x: Float[Array, 'b g m k'], y: Float[Array, 'b g k _'], dtype: DTypeLike
 ) -> Float[Array, 'b g m _']:
-  """Returns x times y, summed over x's last axis and the axis `axis` of y.
+  """Returns x times y, in the type `dtype`.
 
   On a CPU a single row is multiplied twice. XLA's loop for one row sums in a different order than
   products of several rows: a text in int8 would depend on how many tokens are read at once.
   """
-  axes = (((3,), (axis,)), ((0, 1), (0, 1)))
+  axes = (((3,), (2,)), ((0, 1), (0, 1)))
   product = functools.partial(
     jax.lax.dot_general, dimension_numbers=axes, preferred_element_type=dtype
   )
@@ -263,7 +263,7 @@ def attend_locally(
 
   # Each block reads the keys and values of two blocks: the one before and its own.
   read = []
-  for x in (kv.k, kv.v):
+  for x in (kv.k.swapaxes(2, 3), kv.v):
     x = jnp.pad(x, ((0, 0), (0, 0), pad, (0, 0))).reshape(b, -1, blocks, block, p)
     before = jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))[:, :, :-1]
     both = jnp.concatenate([before, x], axis=3).swapaxes(1, 2)
@@ -273,4 +273,4 @@ def attend_locally(
   has_before = np.arange(blocks)[:, None, None] > 0
   mask = np.concatenate(np.broadcast_arrays(has_before, np.tri(block, dtype=bool)[None]), axis=2)
   mask = jnp.tile(mask, (b, 1, 1))
-  return attend(q, LayerKV(*read), mask, drop).reshape(b, -1, h, p)[:, :t]
+  return attend(q, LayerKV.of(*read), mask, drop).reshape(b, -1, h, p)[:, :t]

@@ -256,7 +256,7 @@ class Network(nn.Module):
     # Each decoder layer reads x twice, so its gradient is divided by their number (section 3.5).
     fixed = jax.lax.stop_gradient(x)
     x = fixed + (x - fixed) * (1 / (2 * len(c.decoder_layers)))
-    return LayerKV(x[:, None], ((x + embedded) * HALF)[:, None])
+    return LayerKV.of(x[:, None], ((x + embedded) * HALF)[:, None])
 
   def decode(
     self,

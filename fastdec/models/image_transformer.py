@@ -198,7 +198,7 @@ class Network(Stacks):
       token = tokens[:, None, :, None].astype(jnp.float32)
       ring = own.layers[-1].write(token, token, own.length)
       assert isinstance(memory, PictureMemory)
-      around = around_nodes(c.surroundings, nodes, own.length, tokens, ring.k[:, 0, :, 0])
+      around = around_nodes(c.surroundings, nodes, own.length, tokens, ring.v[:, 0, :, 0])
       # beams of a source are adjacent rows
       pixels = jnp.repeat(memory.pixels, len(tokens) // len(memory.pixels), axis=0)
       added, last = self.embed_forecast(around, positions, pixels), (ring,)
@@ -233,7 +233,7 @@ class Network(Stacks):
 
 def attend_to_all(q: Float[Array, 'b n h p'], kv: Any, **how: Any) -> Float[Array, 'b n h p']:
   """Attention without a mask: all pictures have the same size."""
-  return attend(q, kv, jnp.ones((1, 1, kv.k.shape[2]), bool), **how)
+  return attend(q, kv, jnp.ones((1, 1, kv.slots), bool), **how)
 
 
 @struct.pytree

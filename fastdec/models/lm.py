@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.kv import KVCache, LayerKV, Own
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
 from fastdec.kernels.sums import row_mean
@@ -94,9 +94,10 @@ class Layer(nn.Module):
     before, after = c.norms != 'after', c.norms != 'before'
     if read is None:
       read = self.attention_norm(x) if before else x
-    q, kv = self.queries_and_own(read, turns)
+    q, own = self.queries_and_own(read, turns)
+    kv = LayerKV.of(*own)
     if cached is not None and start is not None:
-      kv = cached.write(kv.k, kv.v, start)
+      kv = cached.write(*own, start)
     sinks = {'sinks': self.sinks} if c.sinks else {}
     mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap, **sinks)
     added = self.out(mixed.reshape(*x.shape[:2], -1))
@@ -123,7 +124,7 @@ class Layer(nn.Module):
 
   def queries_and_own(
     self, x: Float[Array, 'b n d'], turns: Turns | None
-  ) -> tuple[Float[Array, 'b n h w'], LayerKV]:
+  ) -> tuple[Float[Array, 'b n h w'], Own]:
     """Returns rotated queries, and the nodes' own keys (rotated) and values."""
     q, kv = self.q(x), self.kv(x)
     k, v = kv[:, :, 0], kv[:, :, 1]
@@ -132,7 +133,7 @@ class Layer(nn.Module):
     elif self.config.joined_qk_norm:  # over all heads at once
       q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
       k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
-    return rotate(q, turns), LayerKV(rotate(k, turns).swapaxes(1, 2), v.swapaxes(1, 2))
+    return rotate(q, turns), (rotate(k, turns).swapaxes(1, 2), v.swapaxes(1, 2))
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'is_sparse'))

@@ -11,7 +11,7 @@ import flax.linen as nn
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import KVCache, LayerKV
+from fastdec.cache.kv import KVCache, LayerKV, Own
 from fastdec.errors import UserError
 from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.kernels.sharding import Table
@@ -103,17 +103,17 @@ class Attention(nn.Module):
     self.out = Dense((c.d_model,), bias, c.dtype)
     self.drop = Dropout(c.attention_dropout)
 
-  def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, LayerKV]:
+  def queries_and_own(self, x: Float[Array, 'b n d']) -> tuple[Array, Own]:
     """Returns self-attention's queries [b, n, h, p] of x, and its own keys and values."""
     qkv = self.qkv(x)
     q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
-    return q, LayerKV(k.swapaxes(1, 2), v.swapaxes(1, 2))
+    return q, (k.swapaxes(1, 2), v.swapaxes(1, 2))
 
   def keys_values(self, memory: Float[Array, 'b s d']) -> LayerKV:
     """Returns cross-attention's keys and values of the memory."""
     kv = self.kv(memory)
     k, v = kv[:, :, 0], kv[:, :, 1]
-    return LayerKV(k.swapaxes(1, 2), v.swapaxes(1, 2))
+    return LayerKV.of(k.swapaxes(1, 2), v.swapaxes(1, 2))
 
   def __call__(self, q: Float[Array, 'b n h p'], kv: LayerKV, attend: Attend, train: bool) -> Array:
     attended = attend(q, kv, drop=lambda weights: self.drop(weights, train))
@@ -176,8 +176,8 @@ class EncoderLayer(nn.Module):
   def __call__(
     self, x: Float[Array, 'b s d'], attend: Attend, train: bool
   ) -> Float[Array, 'b s d']:
-    q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
-    y = self.attention(q, kv, attend, train)
+    q, own = self.attention.queries_and_own(self.around_attention.enter(x))
+    y = self.attention(q, LayerKV.of(*own), attend, train)
     x = self.around_attention.leave(x, y, train)
 
     y = self.feed_forward(self.around_feed_forward.enter(x), train)
@@ -211,9 +211,10 @@ class DecoderLayer(EncoderLayer):
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states, and the keys and values attended to (cache and nodes)."""
     # Self-attention, to the cache and to the nodes themselves.
-    q, kv = self.attention.queries_and_own(self.around_attention.enter(x))
+    q, own = self.attention.queries_and_own(self.around_attention.enter(x))
+    kv = LayerKV.of(*own)
     if cached is not None and start is not None:
-      kv = cached.write(kv.k, kv.v, start)
+      kv = cached.write(*own, start)
     y = self.attention(q, kv, sees.own, train)
     x = self.around_attention.leave(x, y, train)
 

@@ -29,7 +29,7 @@ def commit(cache, path, count):
 
 def committed(cache):
   keys = np.asarray(cache.layers[0].k)
-  return [keys[i, 0, :length, 0].tolist() for i, length in enumerate(np.asarray(cache.length))]
+  return [keys[i, 0, 0, :length].tolist() for i, length in enumerate(np.asarray(cache.length))]
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def test_rows_grow_on_their_own_and_rollback_is_a_length():
   cache = commit(write(an_empty_cache(), numbered(2, 3, 1)), None, np.array([3, 1]))
   cache = commit(write(cache, numbered(2, 3, 11)), None, np.array([1, 2]))
   assert committed(cache) == [[1, 2, 3, 11], [101, 111, 112]]
-  np.testing.assert_array_equal(cache.layers[1].v, -np.asarray(cache.layers[1].k))
+  np.testing.assert_array_equal(cache.layers[1].v, -np.asarray(cache.layers[1].k).swapaxes(2, 3))
 
 
 def test_commit_keeps_a_path_of_a_tree_in_its_order():
@@ -75,7 +75,7 @@ def test_gather_moves_whole_rows():
 
 
 def test_memory_never_changes():
-  layer = LayerKV(numbered(2, 3, 1), numbered(2, 3, 1))
+  layer = LayerKV.of(numbered(2, 3, 1), numbered(2, 3, 1))
   cache = WithMemory(
     an_empty_cache(), Memory((layer,), jnp.array([[True, True, False], [True, True, True]]))
   )

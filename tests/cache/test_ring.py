@@ -27,7 +27,7 @@ def write_and_commit(cache, values, path, count):
 
 def last_positions(cache, count):
   """Returns the ring's content at each row's last `count` committed positions."""
-  ring = np.asarray(cache.layers[0].k)[:, 0, :, 0]
+  ring = np.asarray(cache.layers[0].k)[:, 0, 0]
   return [
     [ring[b, p % SIZE] for p in range(max(0, n - count), n)]
     for b, n in enumerate(np.asarray(cache.length))

@@ -293,7 +293,7 @@ def test_no_write_is_clamped(monkeypatch, make):
   room, write = [], LayerKV.write
 
   def watched(self, k, v, start):
-    slots = self.k.shape[2] - k.shape[2]
+    slots = self.slots - k.shape[2]
     jax.debug.callback(lambda start: room.append(slots - int(start.max())), start)
     return write(self, k, v, start)
 

@@ -140,7 +140,7 @@ def test_the_intensity_of_a_written_embedding_is_read_back(room):
 def test_the_blocked_form_is_local_attention_by_the_definition(t):
   q, k, v = (np.random.default_rng(i).normal(size=(2, t, 2, 3)) for i in range(3))
   k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-  local = jax.jit(lambda q, k, v: attend_locally(q, LayerKV(k, v), BLOCK))
+  local = jax.jit(lambda q, k, v: attend_locally(q, LayerKV.of(k, v), BLOCK))
   out = local(q, k, v)
   np.testing.assert_allclose(out, full_attention(q, k, v, BLOCK), atol=1e-12)
 

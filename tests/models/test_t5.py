@@ -79,7 +79,7 @@ def test_a_bias_is_of_the_query_head_where_heads_share_keys():
   shapes = (1, 3, 4, 5), (1, 2, 6, 5), (1, 2, 6, 5), (1, 4, 3, 6)
   q, k, v, bias = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
   mask = rng.random((1, 3, 6)) < 0.7
-  kv = LayerKV(jnp.asarray(k), jnp.asarray(v))
+  kv = LayerKV.of(jnp.asarray(k), jnp.asarray(v))
   attended = jax.jit(lambda q, mask, bias: attend(q, kv, mask, bias=bias, scale=0.5))
   out = np.asarray(attended(q, mask, bias))
   for head in range(4):
