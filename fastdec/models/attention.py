@@ -1,6 +1,5 @@
 """Attention over a cache: its masks, and the product itself."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,9 @@ from fastdec.kernels.sums import softmax
 from fastdec.models.api import Nodes
 from fastdec.models.layers import narrow_product
 
-READING = 16  # a call on this many tokens or more reads a prompt
 LONG = 1024  # slots of a long cache, at least
+MOST = 128  # tokens of a decoding call, at most: more are a prompt's
+PART = 32  # rows of a product that XLA's CPU backend sums in one order
 
 
 def node_mask(nodes: Nodes, length: Int[Array, ' b'], slots: int) -> Bool[Array, 'b n s']:
@@ -153,17 +153,22 @@ def attend_to_used(
   is enough. In calls on few tokens, and on other devices, this choice would cost more than it
   saves.
   """
-  if q.shape[1] < READING or kv.slots < LONG or jax.default_backend() != 'cpu':
+  if q.shape[1] <= MOST or kv.slots < LONG:
     return attend(q, kv, mask, **settings)
 
-  ends = (kv.slots // 4, kv.slots // 2, kv.slots)
-  branches = []
-  for end in ends:
-    part = LayerKV(kv.k[..., :end], kv.v[:, :, :end])
-    seen = mask[:, :, :end]
-    branches.append(lambda part=part, seen=seen: attend(q, part, seen, **settings))
-  choice = sum((used > end).astype(jnp.int32) for end in ends[:-1])
-  return jax.lax.switch(choice, branches)
+  def attend_to_part() -> Array:
+    ends = (kv.slots // 4, kv.slots // 2, kv.slots)
+    branches = []
+    for end in ends:
+      part = LayerKV(kv.k[..., :end], kv.v[:, :, :end])
+      seen = mask[:, :, :end]
+      branches.append(lambda part=part, seen=seen: attend(q, part, seen, **settings))
+    choice = sum((used > end).astype(jnp.int32) for end in ends[:-1])
+    return jax.lax.switch(choice, branches)
+
+  return jax.lax.platform_dependent(
+    cpu=attend_to_part, default=lambda: attend(q, kv, mask, **settings)
+  )
 
 
 def weights_of(
@@ -196,7 +201,7 @@ def weights_of(
 
   # Scale the scores and not the queries, which in half precision would be rounded once more.
   q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
-  scores = _product(q_bgmp, k, wide)
+  scores = _product(q_bgmp, k, wide, n)
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:
     scores = cap * jnp.tanh(scores / cap)
@@ -216,32 +221,38 @@ def mix(weights: Float[Array, 'b g r n s'], v: Float[Array, 'b g s p']) -> Float
   """Returns the values mixed by these weights."""
   b, g, r, n, s = weights.shape
   weights_bgms = weights.reshape(b, g, r * n, s)
-  mixed_bgmp = _product(weights_bgms, v, v.dtype)
+  mixed_bgmp = _product(weights_bgms, v, v.dtype, n)
   mixed_bngrp = jnp.moveaxis(mixed_bgmp.reshape(b, g, r, n, -1), 3, 1)
   return mixed_bngrp.reshape(b, n, g * r, -1)
 
 
 def _product(
-  x: Float[Array, 'b g m k'], y: Float[Array, 'b g k _'], dtype: DTypeLike
+  x: Float[Array, 'b g m k'], y: Float[Array, 'b g k _'], dtype: DTypeLike, tokens: int
 ) -> Float[Array, 'b g m _']:
-  """Returns x times y, in the type `dtype`.
+  """Returns x times y, in the type `dtype`; `tokens` is how many a call reads.
 
-  On a CPU a single row is multiplied twice. XLA's loop for one row sums in a different order than
-  products of several rows: a text in int8 would depend on how many tokens are read at once.
+  On a CPU the rows of a decoding call are multiplied in parts, and a single row twice. XLA's
+  loop for one row, and its products of more than `PART` rows, sum in different orders: a text in
+  int8 would depend on how many tokens are read at once.
   """
   axes = (((3,), (2,)), ((0, 1), (0, 1)))
-  product = functools.partial(
-    jax.lax.dot_general, dimension_numbers=axes, preferred_element_type=dtype
-  )
-  if x.shape[2] > 1 and axis == 3 and x.dtype == y.dtype == jnp.bfloat16:
-    return jax.vmap(jax.vmap(lambda x, y: narrow_product(x, y, dtype)))(x, y)
-  if x.shape[2] > 1:
-    return product(x, y)
-  return jax.lax.platform_dependent(
-    x, y,
-    cpu=lambda x, y: product(jnp.concatenate([x, x], axis=2), y)[:, :, :1],
-    default=product,
-  )  # fmt: skip
+
+  def multiply(x: Array, y: Array) -> Array:
+    if x.dtype == y.dtype == jnp.bfloat16 != dtype:
+      return jax.vmap(jax.vmap(lambda x, y: narrow_product(x, y.T, dtype)))(x, y)
+    return jax.lax.dot_general(x, y, axes, preferred_element_type=dtype)
+
+  def multiply_in_parts(x: Array, y: Array) -> Array:
+    m = x.shape[2]
+    if m == 1:
+      return multiply(jnp.concatenate([x, x], axis=2), y)[:, :, :1]
+    size = -(-m // -(-m // PART))  # equal parts, so that none is a single row
+    parts = [multiply(x[:, :, i : i + size], y) for i in range(0, m, size)]
+    return jnp.concatenate(parts, axis=2)
+
+  if tokens > MOST or 1 < x.shape[2] <= PART:
+    return multiply(x, y)
+  return jax.lax.platform_dependent(x, y, cpu=multiply_in_parts, default=multiply)
 
 
 def attend_locally(
