@@ -156,7 +156,13 @@ def medusa(c: Medusa, work: Workdir) -> None:
   data, sizes = c.data.originals, c.measure
   if c.text != 'data':
     own = work.stage(
-      'own', continuations, model=target, data=data, prompt=sizes.prompt, max_len=sizes.max_len
+      'own',
+      continuations,
+      model=target,
+      data=data,
+      prompt=sizes.prompt,
+      max_len=sizes.max_len,
+      mesh=c.mesh,
     )
     data = dataclasses.replace(data, distilled=str(own))
 

@@ -166,7 +166,7 @@ def _count_step(
 # --- decoding
 
 
-def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any) -> Cost:
+def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **_: Any) -> Cost:
   """Returns the cost of `own.translations`."""
   facts = read_facts(data)
   n = min(data.max_train or np.inf, facts.counts['train'])

@@ -23,23 +23,24 @@ TEACHER = flags.DEFINE_string(
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder for what it writes', required=True)
 LIMIT_TIME = cli.budget_flag()
-CONNECT = cli.process_flags()
+cli.process_flags()
 
 
 def main(_: list[str]) -> None:
   from experiments import stern2018
   from experiments.lab.config import to_dataclass
   from fastdec.training import stage
+  from fastdec.training.processes import is_first
 
   paper, settings = stern2018.half(CONFIG.value)
   c, workdir = to_dataclass(settings, CONFIG.value), pathlib.Path(WORKDIR.value)
   with LIMIT_TIME():
-    if CONFIG.value.task == 'images':  # text is written by one process
-      CONNECT()
     try:
-      print(paper.distil(c, pathlib.Path(TEACHER.value), workdir))
+      outcome = paper.distil(c, pathlib.Path(TEACHER.value), workdir)
     except stage.OutOfTime:
-      print(f'Out of budget: the same command continues in {workdir}')
+      outcome = f'Out of budget: the same command continues in {workdir}'
+  if is_first():
+    print(outcome)
 
 
 if __name__ == '__main__':

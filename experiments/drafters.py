@@ -268,7 +268,7 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
 
 def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
   """The text that the base writes itself: what heads and networks guess."""
-  own, same = c.data.own, {'model': base, 'data': c.data.originals}
+  own, same = c.data.own, {'model': base, 'data': c.data.originals, 'mesh': c.mesh}
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
     own = str(work.stage('own', continuations, **same, **sizes))

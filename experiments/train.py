@@ -27,7 +27,7 @@ from experiments.lab import cli
 CONFIG = cli.config_flag('wmt14', 'celeba', 'drafts')
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of the run', required=True)
 LIMIT_TIME = cli.budget_flag()
-CONNECT = cli.process_flags()
+cli.process_flags()
 
 
 def main(_: list[str]) -> None:
@@ -44,7 +44,6 @@ def main(_: list[str]) -> None:
     make = paper.train_run
   workdir = pathlib.Path(WORKDIR.value)
   with LIMIT_TIME():
-    CONNECT()
     try:
       is_new = make(to_dataclass(settings, CONFIG.value), workdir)
       name = 'draft' if (workdir / 'draft').is_dir() else 'model'

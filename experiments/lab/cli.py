@@ -143,28 +143,39 @@ def budget_flag() -> Callable[[], contextlib.AbstractContextManager[None]]:
   return limit_time
 
 
-def process_flags() -> Callable[[], None]:
-  """Defines `--coordinator=host:port --processes=2 --process=0`. Returns a function that connects
-  this process to the others."""
-  coordinator = flags.DEFINE_string(
+def process_flags() -> None:
+  """Defines `--coordinator=host:port --processes=2 --process=0`; `run` connects this process to the
+  others."""
+  flags.DEFINE_string(
     'coordinator', None, 'of several processes: host:port where process 0 listens; or cluster'
   )
-  processes = flags.DEFINE_integer(
+  flags.DEFINE_integer(
     'processes', 1, 'how many processes work together, started with the same flags'
   )
-  process = flags.DEFINE_integer('process', 0, 'which of them this is, from 0')
+  flags.DEFINE_integer('process', 0, 'which of them this is, from 0')
 
-  def connect() -> None:
-    from fastdec.training import processes as together
 
-    if coordinator.value == 'cluster':
-      together.connect_by_cluster()
-    elif coordinator.value is not None:
-      together.connect(coordinator.value, processes.value, process.value)
-    elif processes.value > 1:
-      raise UserError(f'--processes={processes.value} need to meet: give --coordinator=host:port')
+def connect(words: Sequence[str]) -> None:
+  """Connects this process to the others that the flags name. JAX needs that before it computes
+  anything, and already a config may compute something."""
+  found = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+  found.add_argument('--coordinator')
+  found.add_argument('--processes', default='1')
+  found.add_argument('--process', default='0')
+  values = found.parse_known_args(words)[0]
+  count, own = values.processes, values.process
+  if not (count.isdecimal() and own.isdecimal()) or 'coordinator' not in flags.FLAGS:
+    return  # the flags say what is wrong
+  if values.coordinator is None and int(count) > 1:
+    raise UserError(f'--processes={count} need to meet: give --coordinator=host:port')
+  if values.coordinator is None:
+    return
+  from fastdec.training import processes as together
 
-  return connect
+  if values.coordinator == 'cluster':
+    together.connect_by_cluster()
+  else:
+    together.connect(values.coordinator, int(count), int(own))
 
 
 def seconds(text: str | None) -> float | None:
@@ -214,6 +225,7 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
 
   def work() -> None:
     sys.argv[1:] = expand_home(sys.argv[1:])
+    connect(sys.argv[1:])
     rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
@@ -248,15 +260,16 @@ class Paper:
 
 class Page:
   """Flags of a paper's command: --config (of these pages), --workdir (which only a plan can do
-  without), --plan, --budget, --engine."""
+  without), --plan, --budget, --engine, and those of `process_flags`."""
 
   def __init__(self, *pages: str) -> None:
     self.config = config_flag(*pages)
     self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results')
     self.plan = flags.DEFINE_flag(PlanFlag())
     needs = 'must have a value other than None'
-    flags.register_validator('workdir', lambda root: root or self.plan.value, needs)
+    flags.register_validator('workdir', lambda root: root is not None or self.plan.value, needs)
     self.limit_time = budget_flag()
+    process_flags()
     self.engine = flags.DEFINE_enum(
       'engine', 'local', ENGINES, 'runs rows here in order, by --jobs processes, or on a cluster'
     )
@@ -296,16 +309,23 @@ class Page:
     """
     from experiments.lab import engine
     from experiments.lab.workdir import Workdir
-    from fastdec.training import stage
+    from fastdec.kernels.sharding import make_own_mesh
+    from fastdec.training import processes, stage
 
     root, here = Path(str(self.workdir.value)), conditions()
     here['config'] = config_string(overrides)
     jobs = None
+    if self.engine.value != 'local' and processes.count() > 1:
+      raise UserError(
+        f'--engine={self.engine.value} starts its own processes: leave out --coordinator'
+      )
     if self.engine.value == 'processes':
       jobs = engine.by_processes(root / 'jobs', self.jobs.value)
     elif self.engine.value == 'slurm':
       sizes = self.partition.value, self.gpus.value, self.minutes.value
       jobs = engine.by_slurm(root / 'jobs', *sizes)
+    elif hasattr(c, 'mesh'):
+      make_own_mesh(c.mesh)  # a mistake shows before any work
     work = Workdir(root, here, jobs)
     work.on_rows = on_rows
     try:
@@ -319,15 +339,16 @@ class Page:
 def end(workdirs: Sequence[Any]) -> None:
   """Ends the process, by 1 if a row failed. The last line counts failures, or says that the budget
   ended."""
+  show: Any = workdirs[0].console.print
   failed, root = sum(len(work.failed) for work in workdirs), workdirs[0].root
   if failed:
-    print(
+    show(
       f'{failed} of the rows failed: the reasons are in {root}/failures, and the same command tries'
       ' them again'
     )
     sys.exit(1)
   if not all(work.is_complete for work in workdirs):
-    print(f'Out of budget: the same command continues in {root}')
+    show(f'Out of budget: the same command continues in {root}')
 
 
 def conditions() -> dict[str, Any]:

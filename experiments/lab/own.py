@@ -44,9 +44,11 @@ from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.files import whole_file, write_json
 from fastdec.folders.folder import hash_file
+from fastdec.kernels.sharding import MeshConfig, make_own_mesh, place_module
 from fastdec.struct import Bound
+from fastdec.training.processes import agreed, count, is_first
 from fastdec.training.progress import Progress
-from fastdec.training.written import Writing, read_content, write_part
+from fastdec.training.written import Writing, read_content, write_parts
 
 ROWS = 64  # beginnings at once
 PART = 2000  # beginnings between two points to resume from
@@ -117,7 +119,12 @@ class DistillConfig:
 
 
 def translations(
-  folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, distill: DistillConfig
+  folder: pathlib.Path,
+  *,
+  model: pathlib.Path,
+  data: TextConfig,
+  distill: DistillConfig,
+  mesh: MeshConfig = MeshConfig(),
 ) -> None:
   """Writes train.<source> and train.<target>, and, if the model writes greedily, dev too.
 
@@ -129,17 +136,17 @@ def translations(
     model: the folder of a finished translator, over the vocabulary of the text.
     data: people's text.
     distill: how the model translates it.
+    mesh: the devices; they change nothing but rounding.
   """
-  if not record_of(folder):
-    text, target = data.open(), Bound(*folders.load(model))
-    text.check_base(model)
-    author = author_of(target.module, target.params, text.tokenizer)
-    record = {'teacher': author, 'beam': distill.beam}
+  if not agreed(bool(record_of(folder))):
+    text, target, record = _open_author(model, data, distill.beam, mesh)
     for split, sources, total in _open_sources(text, distill):
       outputs = _translate(folder / 'parts' / split, target, text, distill, split, sources, total)
       record['counts'] = _save(folder, text, split, outputs)
-    write_json(folder / RECORD, record)
-  shutil.rmtree(folder / 'parts', ignore_errors=True)
+    if is_first():
+      write_json(folder / RECORD, record)
+  if is_first():
+    shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
 def _open_sources(
@@ -198,15 +205,21 @@ def _translate(
   if distill.samples:
     key = jax.random.key(seed_of(distill.seed, split))
   draws = max(distill.samples, 1)
-  writing = Writing(target, distill.strategy, max_len, distill.rows, key, draws)
-  for first, part in _in_parts(sources, distill.shard_size, total, split, 'sentence'):
-    # Translate the sources that are short enough.
-    ids, short = tokenizer.encode_lines(line for line, _ in part), {}
-    for i, source in enumerate(ids):
-      if len(source) <= longest:
-        short[i] = source
-    written = write_part(folder, writing, list(short.values()), first)
-    by_source = dict(zip(short, written, strict=True))
+  rows = distill.rows // count()
+  writing = Writing(target, distill.strategy, max_len, rows, key, draws)
+
+  def read_parts() -> Iterator[tuple[Any, ...]]:
+    """Yields the sources that are short enough, as `write_parts` takes them, and all of a part."""
+    for first, part in _in_parts(sources, distill.shard_size):
+      ids, short = tokenizer.encode_lines(line for line, _ in part), {}
+      for i, source in enumerate(ids):
+        if len(source) <= longest:
+          short[i] = source
+      yield first, list(short.values()), list(short), ids, part
+
+  parts = write_parts(folder, writing, read_parts())
+  for (_, _, places, ids, part), written in _shown(parts, total, split, 'sentence'):
+    by_source = dict(zip(places, written, strict=True))
 
     # Pair each source with its outputs, or else with its translation by people.
     for i, (source, translation) in enumerate(part):
@@ -243,7 +256,13 @@ def _cut_at_end(ids: list[int]) -> list[int]:
 
 
 def continuations(
-  folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int
+  folder: pathlib.Path,
+  *,
+  model: pathlib.Path,
+  data: TextConfig,
+  prompt: int,
+  max_len: int,
+  mesh: MeshConfig = MeshConfig(),
 ) -> None:
   """Writes dev and train: the first tokens of each line, as the model continues them greedily.
 
@@ -253,13 +272,12 @@ def continuations(
     data: people's text, whose beginnings the model continues.
     prompt: tokens of a beginning.
     max_len: tokens that the model writes at most.
+    mesh: the devices; they change nothing but rounding.
   """
-  if not record_of(folder):
-    text, target = data.open(), Bound(*folders.load(model))
-    text.check_base(model)
-    author = author_of(target.module, target.params, text.tokenizer)
-    record = {'teacher': author, 'beam': 1}
-    writing = Writing(target, fd.Greedy(), max_len, ROWS)
+  if not agreed(bool(record_of(folder))):
+    text, target, record = _open_author(model, data, 1, mesh)
+    rows = -(-ROWS // mesh.data) * mesh.data
+    writing = Writing(target, fd.Greedy(), max_len, rows // count())
     by_split = {}
     for split in ('dev', 'train'):
       prompts = prompts_of(text, split, prompt, target.module.config.bos_id)
@@ -267,19 +285,32 @@ def continuations(
     by_split['dev'] = _hold_out(by_split['dev'], by_split['train'])
     for split, beginnings in by_split.items():
       once, written = list(dict.fromkeys(beginnings)), {}  # many lines begin alike
-      for first, part in _in_parts(once, PART, len(once), split, 'beginning'):
-        outputs = write_part(folder / 'parts' / split, writing, part, first)
-        for ids, (tokens,) in zip(part, outputs, strict=True):
+      parts = write_parts(folder / 'parts' / split, writing, _in_parts(once, PART))
+      for (_, part), outputs in _shown(parts, len(once), split, 'beginning'):
+        for ids, texts in zip(part, outputs, strict=True):
+          (tokens,) = texts or [[]]  # only the first process has any
           own = [token for token in tokens if token not in target.module.eos_ids]
           whole = _cut_at_end([*ids[1:], *own])
           line = text.tokenizer.decode(whole)
           written[ids] = [(line, whole, line, whole, '')]
       record['counts'] = _save(folder, text, split, (written[ids] for ids in beginnings))
-    write_json(folder / RECORD, record)
-  shutil.rmtree(folder / 'parts', ignore_errors=True)
+    if is_first():
+      write_json(folder / RECORD, record)
+  if is_first():
+    shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
 # --- parts and files
+
+
+def _open_author(
+  folder: pathlib.Path, data: TextConfig, beam: int, mesh: MeshConfig
+) -> tuple[Text, Bound, dict[str, Any]]:
+  """Returns the text, the model that writes, on this process's devices, and their record."""
+  text, (model, params) = data.open(), folders.load(folder)
+  text.check_base(folder)
+  record = {'teacher': author_of(model, params, text.tokenizer), 'beam': beam}
+  return text, Bound(model, place_module(model, params, make_own_mesh(mesh))), record
 
 
 def _hold_out(
@@ -288,29 +319,40 @@ def _hold_out(
   """Returns the sources of the dev set whose content training lacks, and says how many it has."""
   learnt = set(map(read, dev)).intersection(map(read, train))
   kept = [source for source in dev if read(source) not in learnt]
-  if len(kept) < len(dev):
+  if len(kept) < len(dev) and is_first():
     print(f'{len(dev) - len(kept):,} of {len(dev):,} dev sources are left out: training has them')
   return kept
 
 
-def _in_parts(
-  inputs: Iterable[Any], size: int, total: int, split: str, noun: str
-) -> Iterator[tuple[int, list[Any]]]:
-  """Yields inputs in parts, each with the place of its first one, and shows how many are done."""
+def _in_parts(inputs: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
+  """Yields inputs in parts, each with the place of its first one."""
   rest, first = iter(inputs), 0
-  with Progress(total, noun) as progress:
-    while part := list(itertools.islice(rest, size)):
-      yield first, part
-      first += len(part)
-      progress.add(len(part))
-      progress.show(f'{split}, part {-(-first // size)}')
+  while part := list(itertools.islice(rest, size)):
+    yield first, part
+    first += len(part)
+
+
+def _shown(
+  parts: Iterator[tuple[tuple[Any, ...], Any]], total: int, split: str, noun: str
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+  """Yields what `write_parts` does, and shows how many inputs are done; the last entry of a part
+  has them."""
+  with Progress(total, noun, quiet=not is_first()) as progress:
+    for number, (part, outputs) in enumerate(parts, 1):
+      yield part, outputs
+      progress.add(len(part[-1]))
+      progress.show(f'{split}, part {number}')
 
 
 def _save(
   folder: pathlib.Path, text: Text, split: Split, made: Iterable[list[Output]]
 ) -> dict[str, int]:
-  """Writes the lines of a split and their ids; returns their counts."""
+  """Writes the lines of a split and their ids; returns their counts. Only the first of several
+  processes has the outputs."""
   data, counts = text.config, collections.Counter(sources=0, lines=0, empty=0, long=0)
+  if not is_first():
+    collections.deque(made, 0)  # it takes its turns
+    return counts
   source_ids, line_ids = [], []
   with contextlib.ExitStack() as files:
     targets = files.enter_context(whole_file(folder / f'{split}.{data.target}'))

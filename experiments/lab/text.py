@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Array, Int
 
-from experiments.lab.train import Count, Rows, Zero, author_of, say_left_out
+from experiments.lab.train import Count, Rows, Zero, author_of, check_read, say_left_out
 from fastdec import folders
 from fastdec.data.text.caching import make_tokenizer, make_tokens, make_union
 from fastdec.data.text.corpus import Corpus, TextData, open_text
@@ -70,11 +70,8 @@ class TextConfig:
   mixed: bool = False  # people's text is trained on too
 
   def __post_init__(self) -> None:
-    if self.kind == 'embedded' and self.folder:
-      raise UserError(
-        f'config.data.folder={self.folder} is not read, since config.data.kind=embedded has its'
-        ' text in the code: give kind=files, archives or tfds too'
-      )
+    of_files = dict.fromkeys(('train', 'dev', 'test', 'suffix'), ('files',))
+    check_read(self, {'folder': ('files', 'archives', 'tfds'), **of_files})
 
   @property
   def originals(self) -> 'TextConfig':

@@ -12,12 +12,14 @@ import functools
 import hashlib
 import os
 import pathlib
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
 
+from fastdec import folders
 from fastdec.data.text.sentencepiece import Tokenizer
 from fastdec.errors import UserError
 from fastdec.fields import Between
@@ -25,7 +27,7 @@ from fastdec.fields import Count as Count
 from fastdec.fields import Seed as Seed
 from fastdec.fields import Zero as Zero
 from fastdec.heads.blockwise import BlockwiseHeads
-from fastdec.kernels.sharding import MeshConfig, check_rows
+from fastdec.kernels.sharding import AXES, MeshConfig, check_rows, choose_shardings, partition_of
 from fastdec.models.api import Model, Params
 from fastdec.struct import Bound
 from fastdec.training.losses import dev_loss
@@ -188,10 +190,31 @@ def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) ->
   check_memory(f'config.{name}: a model of d_model={model.d_model}', numbers // mesh.model)
   try:
     check_rows(run.rows or rows, mesh.data, run.accumulate)
+    if mesh.model > 1:
+      check_split(folders.model_of(model), mesh)
     run.optimizer(model.d_model)
     run.loop()
   except UserError as error:
     raise UserError(f'config.{name}: {error}') from None
+
+
+def check_decoding(mesh: MeshConfig, rows: Mapping[str, int]) -> None:
+  """Raises UserError, before any work, where rows that are decoded at once (config.<name>.rows)
+  cannot be divided over the devices."""
+  for name, count in rows.items():
+    try:
+      check_rows(count, mesh.data)
+    except UserError as error:
+      raise UserError(f'config.{name}: {error}') from None
+
+
+@functools.cache
+def check_split(module: Any, mesh: MeshConfig) -> None:
+  """Raises UserError, before any work, where parameters cannot be divided over the devices."""
+  shapes = jax.eval_shape(module.init, jax.random.key(0))
+  devices = jax.sharding.AbstractMesh((mesh.data, mesh.model), AXES)
+  with warnings.catch_warnings(action='ignore'):  # of words: the text gives their number
+    choose_shardings(shapes, devices, partition_of(module, mesh.model))
 
 
 def check_memory(what: str, numbers: int) -> None:
@@ -203,6 +226,23 @@ def check_memory(what: str, numbers: int) -> None:
       f'{what} is not possible: training takes {needed / 1e9:,.0f} GB or more, and this machine has'
       f' {there / 1e9:,.0f} GB of memory, so give smaller sizes'
     )
+
+
+def check_read(data: Any, kinds: Mapping[str, tuple[str, ...]]) -> None:
+  """Raises UserError where config.data has a setting that data of its kind does not read.
+
+  Args:
+    data: a dataclass with a `kind`.
+    kinds: by the names of settings that not all kinds read, those that do.
+  """
+  defaults = {field.name: field.default for field in dataclasses.fields(data)}
+  for name, reading in kinds.items():
+    value = getattr(data, name)
+    if data.kind not in reading and value != defaults[name]:
+      raise UserError(
+        f'config.data.{name}={value} is not read, since config.data.kind={data.kind}: leave it out,'
+        f' or give kind={" or ".join(reading)} too'
+      )
 
 
 def say_left_out(left_out: int, kept: int, what: str, reason: str) -> None:

@@ -18,6 +18,7 @@ import collections
 import concurrent.futures
 import contextlib
 import contextvars
+import copy
 import pathlib
 import threading
 import time
@@ -32,6 +33,7 @@ from fastdec.evaluation.rows import append
 from fastdec.files import json_of, lock
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
+from fastdec.training.processes import by_first, count, is_first, of_first
 from fastdec.training.progress import named
 from fastdec.training.stage import OutOfTime, check_budget, reason_of
 
@@ -49,7 +51,8 @@ class Workdir:
     failed: names of the keys that failed.
     is_complete: False when the budget ended before all was made.
     shown: all rows that this command has returned so far; experiments.sweep draws them.
-    planned: names of all stages, in order; () while they are not known.
+    planned: names of all stages, in order; () while they are not known. plan.json keeps them for
+      experiments.status.
     on_rows: gets the rows so far of the keys that `fill` is measuring, after each one or each job.
   """
 
@@ -69,15 +72,16 @@ class Workdir:
     self.on_rows: Callable[[list[Row]], None] | None = None
     self.planned: Sequence[str] = ()
     self.console = plain_console()
+    self.console.quiet = not is_first()
     # rows above this line are of earlier commands, whose failures are tried again
-    self._lines_at_start = len(read(self.path))
+    self._lines_at_start = len(self._lines())
     self._reason_of_failed: dict[pathlib.Path, str] = {}
     self._lock_of_folder: dict[pathlib.Path, Any] = collections.defaultdict(threading.Lock)
     self._lock = threading.Lock()  # held while a thread changes the attributes
     self._telling = threading.Lock()  # held while a thread calls `on_rows`
 
   def __reduce__(self) -> Any:
-    """A job gets the same folder, without an engine."""
+    """A job, or a copy, has the same folder, without an engine."""
     return Workdir, (self.root, self.conditions, None, self.path.name)
 
   # --- stages
@@ -137,7 +141,8 @@ class Workdir:
   ) -> list[Row]:
     """Measures the keys that have no finished row yet; returns the rows of all keys, in order.
 
-    With an engine each group is a job, which measures it in the same folder, without an engine.
+    With an engine each group is a job, which measures it on the same folder, without an engine. Of
+    several processes the first one measures.
 
     Args:
       keys: keys, and groups of keys. A key is a dict of all that decides a row's figures: what is
@@ -173,9 +178,12 @@ class Workdir:
     if not missing:
       return
     check_budget()
-    if self.engine is not None:
-      job = group, figures, summary, every
-      outcome = self.engine.call(name_of(missing[0]), _measure_in_job, self, *job)
+    if self.engine is not None or count() > 1:
+      job: Any = group, figures, summary, every
+      if self.engine is None:  # several processes: the first one measures
+        outcome = by_first(lambda: _measure_in_job(copy.copy(self), *job))
+      else:
+        outcome = self.engine.call(name_of(missing[0]), _measure_in_job, self, *job)
       failed, is_complete = outcome or ([], False)  # None: the job's budget ended
       for name in failed:
         self.console.print(f'{name} failed: see {self.root}/failures', style='red')
@@ -215,7 +223,7 @@ class Workdir:
 
   def _found(self, keys: Iterable[Row]) -> list[Row]:
     """Returns what `rows` does, and notes nothing."""
-    lines = read(self.path)
+    lines = self._lines()
     rows: list[Row] = []
     for key in keys:
       row = find(lines, **key) or find_failure(lines[self._lines_at_start :], **key)
@@ -225,7 +233,7 @@ class Workdir:
 
   def failures(self, keys: Iterable[Row]) -> list[Row]:
     """Returns the failure of each key in this command, if it has one."""
-    lines = read(self.path)[self._lines_at_start :]
+    lines = self._lines()[self._lines_at_start :]
     rows = []
     for key in keys:
       row = find_failure(lines, **key)
@@ -237,7 +245,8 @@ class Workdir:
   def add(self, row: Mapping[str, Any]) -> Row:
     """Adds a row, with the conditions, and returns it once it is on the disk."""
     line: Row = json_of({**row, **self.conditions})
-    append(self.path, line)
+    if is_first():
+      append(self.path, line)
     return line
 
   def fail(self, key: Row, error: Exception) -> None:
@@ -249,13 +258,18 @@ class Workdir:
     log = self.root / 'failures' / f'{name}.log'
     self.console.print(f'{name} failed: {reason} (see {log})', style='red')
     with contextlib.suppress(OSError):  # a full disk must not stop the other rows
-      log.parent.mkdir(parents=True, exist_ok=True)
-      log.write_text(''.join(traceback.format_exception(error)))
+      if is_first():
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(''.join(traceback.format_exception(error)))
       self.add({**key, 'error': reason})
+
+  def _lines(self) -> list[Row]:
+    """Returns all rows of the file."""
+    return of_first(read(self.path) if is_first() else None)
 
   def _missing(self, keys: Sequence[Row]) -> list[Row]:
     """Returns the keys that have no finished row."""
-    lines = read(self.path)
+    lines = self._lines()
     return [key for key in keys if find(lines, **key) is None]
 
   # --- several processes, or jobs
@@ -305,8 +319,8 @@ class Workdir:
   def _attempt(self, group: Any, do: Callable[[Any], Any]) -> tuple[bool, Any]:
     """Calls do(group) if no other process holds the group's lock. Returns whether that was so, and
     the value: None where it failed, which becomes a row for each key, or where the budget ended."""
-    turn = contextlib.nullcontext(True)  # with an engine, the job takes the lock
-    if self.engine is None:
+    turn = contextlib.nullcontext(True)  # jobs, and the first of several processes, take the lock
+    if self.engine is None and count() == 1:
       turn = lock(self.root / 'locks' / stages.digest({'keys': _listed(group)}), wait=False)
     try:
       with turn as is_free:

@@ -63,17 +63,17 @@ from fastdec.evaluation.image_quality import bicubic, psnr, ssim
 from fastdec.fields import Between, read
 from fastdec.files import read_json, whole_file, write_json
 from fastdec.heads.transformed import without_heads
-from fastdec.kernels.packing import pack_if_faster
-from fastdec.kernels.sharding import MeshConfig, partition_of, place
+from fastdec.kernels.sharding import MeshConfig, make_own_mesh, mesh_of, place_module
 from fastdec.models.api import Model, Params
 from fastdec.models.image_transformer import CHANNELS, INTENSITIES, ImageTransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import read_trunk
 from fastdec.training.losses import dev_loss
-from fastdec.training.processes import agreed
+from fastdec.training.processes import agreed, is_first
 from fastdec.training.progress import Progress
-from fastdec.training.run import RunConfig, choose_devices
-from fastdec.training.stage import check_budget, in_place, inputs_of
+from fastdec.training.run import RunConfig
+from fastdec.training.stage import in_place, inputs_of
+from fastdec.training.written import in_turns
 
 DEV_IMAGES = 32  # of an evaluation during training, at most
 FORECAST_IMAGES = 1000  # of the training set: what a forecast's weights are fitted to
@@ -102,13 +102,7 @@ class ImagesConfig:
   own: str = ''  # a folder of images that a base has written (`write_images`), for heads to learn
 
   def __post_init__(self) -> None:
-    for name, kind in (('path', 'npz'), ('folder', 'tfds')):
-      value = getattr(self, name)
-      if value and self.kind != kind:
-        raise UserError(
-          f'config.data.{name}={value} is not read, since config.data.kind={self.kind}: give'
-          f' kind={kind} too'
-        )
+    train.check_read(self, {'path': ('npz',), 'folder': ('tfds',), 'black_corners': ('npz',)})
 
   @property
   def originals(self) -> 'ImagesConfig':
@@ -191,6 +185,7 @@ class Table2:
   def __post_init__(self) -> None:
     for name in ('train', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
+    train.check_decoding(self.mesh, {'table': self.table.rows})
     # A mistake shows at any k, too much memory at the largest.
     self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
     small, large = self.model.source_size, self.model.size
@@ -226,7 +221,7 @@ def table2(c: Table2, work: Workdir) -> None:
 
   split = Split(c, data, work.root / 'images', base)
   rows = runs.make_rows(split, work, list_cells(c))
-  if rows:
+  if rows and is_first():
     image_tables.blocks(rows, work.root / 'table2.png')
     image_tables.tau_sweep(rows, work.root / 'tau.png')
     tables.figure4(rows, work.root / 'figure4.png')
@@ -390,7 +385,7 @@ def write_images(
     images: number of them, evenly spaced; 0: all.
     mesh: the devices.
   """
-  if (folder / 'images.json').is_file():  # killed while parts were being removed
+  if agreed((folder / 'images.json').is_file()):  # killed while parts were being removed
     shutil.rmtree(folder / 'parts', ignore_errors=True)
     return
   pictures = data.originals.open()
@@ -400,21 +395,24 @@ def write_images(
   if data.mirrored:
     source = np.concatenate([source, source[:, :, ::-1]])
   source = source[spaced(len(source), images)]
-  devices = choose_devices(mesh)
+  devices, parts, rows = make_own_mesh(mesh), [], PART
   if devices is not None:
-    params = place(params, devices, partition_of(model, mesh.model))
-  parts = []
-  for first in range(0, len(source), PART):
-    parts.append(folder / 'parts' / f'{first:06}.npy')
-  with Progress(len(source), 'image') as progress:
-    for path, first in zip(parts, range(0, len(source), PART), strict=True):
-      inputs = source[first : first + PART]
-      if not agreed(path.exists()):
-        check_budget()
-        made = to_images(decode_images(model, params, fd.Greedy(), inputs, PART).tokens)
-        with whole_file(path) as file:
-          np.save(file, made)
-      progress.add(len(inputs))
+    rows = -(-PART // devices.shape['data']) * devices.shape['data']
+  params = place_module(model, params, devices)
+
+  def write(first: int, path: pathlib.Path) -> None:
+    inputs = source[first : first + PART]
+    made = to_images(decode_images(model, params, fd.Greedy(), inputs, rows).tokens)
+    with whole_file(path) as file:
+      np.save(file, made)
+
+  firsts = range(0, len(source), PART)
+  with Progress(len(source), 'image', quiet=not is_first()) as progress:
+    for first, path in in_turns(firsts, lambda i: folder / 'parts' / f'{i:06}.npy', write):
+      parts.append(path)
+      progress.add(len(source[first : first + PART]))
+  if not is_first():
+    return
   written = np.concatenate([*map(np.load, parts)])
   with whole_file(folder / 'images.npz') as file:
     np.savez_compressed(file, source=source, written=written)
@@ -583,7 +581,7 @@ class Split(Task):
     if regime in UNTRAINED:
       weights = self.fitted if regime == FITTED else None
       return {rule: fd.LinearForecast(k, parse_rule(rule), weights) for rule in rules}
-    heads = pack_if_faster(*folders.load_heads(folder))
+    heads = runs.prepare(*folders.load_heads(folder), mesh_of(target.params))
     return {rule: make_strategy(heads, k, rule) for rule in rules}
 
   def timed_inputs(self) -> list[tuple[Any]]:
@@ -591,7 +589,7 @@ class Split(Task):
     return [(image[None],) for image in timed]
 
   def decode(self, target: Bound, strategy: Any) -> Decoded:
-    rows = min(self.c.table.rows, len(self.inputs))
+    rows = runs.choose_rows(self.c.table.rows, len(self.inputs), target)
     return decode_images(target.module, target.params, strategy, self.inputs, rows)
 
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:

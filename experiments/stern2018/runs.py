@@ -17,6 +17,9 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+from jax.sharding import Mesh
+
 import fastdec as fd
 from experiments.lab import train
 from experiments.lab.report import Drawn, markdown, terminal
@@ -31,6 +34,7 @@ from fastdec.evaluation.wallclock import measure
 from fastdec.files import write_text
 from fastdec.heads.transformed import without_heads
 from fastdec.kernels.packing import pack_if_faster
+from fastdec.kernels.sharding import make_own_mesh, mesh_of, place_module
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import head_accuracy
@@ -177,8 +181,9 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
   """
   k, regime = missing[0]['k'], missing[0]['regime']
   folder = models[k, regime]
-  target = Bound(*pack_if_faster(*folders.load(folder)))
+  target = prepare(*folders.load(folder), make_own_mesh(task.c.mesh))
   by_rule = task.strategies(target, folder, k, regime, [key['rule'] for key in missing])
+  one = on_one_device(target)
 
   # Time some outputs one by one. With k = 1 the rule exact is greedy decoding itself.
   timed: dict[str, Any] = {'greedy': fd.Greedy()}
@@ -190,7 +195,8 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
   if wanted:
     functions = {}
     for name, strategy in timed.items():
-      functions[name] = functools.partial(fd.decode, *target, strategy=strategy, **task.limits)
+      strategy = on_one_device(strategy)
+      functions[name] = functools.partial(fd.decode, *one, strategy=strategy, **task.limits)
     times = measure(functions, task.c.table.repeats, task.timed_inputs())
 
   # Decode all outputs greedily, and see how often heads guess what comes next.
@@ -198,7 +204,7 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
   if content not in task.greedy:
     task.greedy[content] = task.decode(target, fd.Greedy())
   greedy = task.greedy[content]
-  same = task.model_figures(target)
+  same = task.model_figures(one)
   if k > 1 and regime not in UNTRAINED:
     heads = Bound(*folders.load_heads(folder))
     if heads.module.k > k:
@@ -218,7 +224,7 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
       out, time = greedy, times.get('greedy')
     else:
       out, time = task.decode(target, strategy), times.get(rule)
-    row = same | task.quality(key, target, strategy, out, greedy)
+    row = same | task.quality(key, one, strategy, out, greedy)
     if time is not None:
       row['ms_per_output'] = time.milliseconds
       row['greedy_ms_per_output'] = times['greedy'].milliseconds
@@ -226,6 +232,29 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
       row['spread'] = time.speedups_over(times['greedy'])
       row['compile_seconds'] = time.compile_seconds
     yield row
+
+
+def prepare(module: Any, params: Any, mesh: Mesh | None) -> Bound:
+  """Returns a model, or heads, for decoding on a mesh, or packed for one device (None)."""
+  if mesh is None:
+    return Bound(*pack_if_faster(module, params))
+  return Bound(module, place_module(module, params, mesh))
+
+
+def on_one_device(tree: Any) -> Any:
+  """Returns a model, or a strategy, on the first device of its mesh, where clocks run."""
+  mesh = mesh_of(tree)
+  if mesh is None:
+    return tree
+  move = functools.partial(jax.device_put, device=mesh.devices.flat[0])
+  return jax.tree.map(lambda x: move(x) if isinstance(x, jax.Array) else x, tree)
+
+
+def choose_rows(most: int, inputs: int, target: Bound) -> int:
+  """Returns how many inputs are decoded at once: at most `most`, a multiple of the devices."""
+  mesh = mesh_of(target.params)
+  unit = 1 if mesh is None else mesh.shape['data']
+  return min(most, -(-inputs // unit) * unit)
 
 
 def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:

@@ -58,10 +58,11 @@ from fastdec.evaluation.tree_calibration import rank_written_texts
 from fastdec.evaluation.tree_growth import grow
 from fastdec.files import write_text
 from fastdec.kernels.packing import pack_if_faster
-from fastdec.kernels.sharding import MeshConfig
+from fastdec.kernels.sharding import MeshConfig, mesh_of
 from fastdec.models.fconv import FConvConfig
 from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training.processes import is_first
 from fastdec.training.run import RunConfig
 from fastdec.training.stage import in_place
 
@@ -124,6 +125,7 @@ class Translation:
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     # A mistake shows at any k, too much memory at the largest.
     self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
+    train.check_decoding(self.mesh, {'table': self.table.rows, 'distill': self.distill.rows})
     for rule in self.table.rules:
       check_rule(rule, self.data.vocab_size)
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
@@ -144,7 +146,7 @@ def table1(c: Translation, work: Workdir) -> None:
         cells.append((k, regime, c.table.rules))
 
   rows = runs.make_rows(Sentences(c, c.table.split), work, cells)
-  if rows:
+  if rows and is_first():
     drawn = [tables.table1(rows, notes(c)), *(make(rows) for make in tables.TABLES[1:])]
     tables.scatter(rows, work.root / 'table1.png')
     runs.write(work, 'table1', drawn, 'table1.png')
@@ -156,7 +158,7 @@ def table4(c: Translation, work: Workdir) -> None:
   """Makes Table 4: the test set, everything distilled; Figure 4 shows the same rows."""
   base: Cell = (1, 'distil', ('exact', BEAM))
   rows = runs.make_rows(Sentences(c, 'test'), work, [base, *list_tuned(c)])
-  if rows:
+  if rows and is_first():
     tables.figure4(rows, work.root / 'figure4.png')
     runs.write(work, 'table4', [tables.table4(rows, notes(c))], 'figure4.png')
 
@@ -169,7 +171,7 @@ def list_tuned(c: Translation) -> list[Cell]:
 def figure4(c: Translation, work: Workdir) -> None:
   """Makes Figure 4: speed-up against block size, on the test set."""
   rows = runs.make_rows(Sentences(c, 'test'), work, list_tuned(c))
-  if rows:
+  if rows and is_first():
     tables.figure4(rows, work.root / 'figure4.png')
     work.console.print(f'The picture is {work.root}/figure4.png, its points are in {work.path}')
 
@@ -276,9 +278,8 @@ class Sentences(Task):
     distilled = c.data.distilled
     if not distilled:
       teacher = work.stage('teacher', train.base, **runs.base_inputs(c, seed_of(c.seed, 'teacher')))
-      translated = work.stage(
-        'distilled', own.translations, model=teacher, data=c.data.originals, distill=c.distill
-      )
+      same: Any = {'data': c.data.originals, 'distill': c.distill, 'mesh': c.mesh}
+      translated = work.stage('distilled', own.translations, model=teacher, **same)
       distilled = str(translated)
     data = dataclasses.replace(c.data, distilled=distilled, own='')
     retrained = work.stage('base-distil', train.base, **runs.retraining_inputs(c, base, data))
@@ -314,10 +315,11 @@ class Sentences(Task):
       if BEAM in plain:
         plain[BEAM] = fd.Beam(size=4, length_penalty=0.6)
       return plain
-    heads, table = Bound(*pack_if_faster(*folders.load_heads(folder))), self.c.table
+    heads, table = runs.prepare(*folders.load_heads(folder), mesh_of(target.params)), self.c.table
     if any(map(tree_nodes, rules)):
       drafting = Bound(*heads.module.drafting(heads.params, k - 1))
-      ranks = rank_written_texts(target, drafting, self.tree_sources, table.max_len, table.rows)
+      both = runs.on_one_device(target), runs.on_one_device(drafting)
+      ranks = rank_written_texts(*both, self.tree_sources, table.max_len, table.rows)
     by_rule: dict[str, Any] = {}
     for rule in rules:
       if nodes := tree_nodes(rule):
@@ -337,7 +339,7 @@ class Sentences(Task):
     if tokens is None:
       tokens = self.tokens
     check_sources(tokens, model.max_positions)
-    sources, rows = list(tokens.source), min(table.rows, len(tokens))
+    sources, rows = list(tokens.source), runs.choose_rows(table.rows, len(tokens), target)
     return in_order(decode_each(model, params, sources, strategy, table.max_len, rows)).checked()
 
   def batches(self, greedy: Decoded) -> tuple[list[Any], list[Any]]:
@@ -401,7 +403,8 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
 
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a teacher translate the training text; returns a sentence about the finished folder."""
-  in_place(workdir, own.translations, model=teacher, data=c.data.originals, distill=c.distill)
+  inputs = {'model': teacher, 'data': c.data.originals, 'distill': c.distill, 'mesh': c.mesh}
+  in_place(workdir, own.translations, **inputs)
   counts = record_of(workdir)['counts']
   outcome = 'keep their translation'
   if c.distill.sources:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
@@ -69,8 +69,32 @@ def make_mesh(config: MeshConfig) -> Mesh:
       f'mesh.data={config.data} x mesh.model={config.model} needs {wanted} devices, and there'
       f' are {count}: give two numbers whose product is {count}'
     )
+  return _mesh(config, jax.devices()[:wanted])
+
+
+def make_own_mesh(config: MeshConfig) -> Mesh | None:
+  """Returns this process's share of the mesh, on which it decodes what no other process does; None
+  where that is one device, which needs none.
+
+  Raises:
+    UserError: as `make_mesh`; the processes cannot have equal shares.
+  """
+  make_mesh(config)  # checks the number of devices
+  processes = jax.process_count()
+  if config.data % processes:
+    raise UserError(
+      f'mesh.data={config.data} cannot be divided over {processes} processes: give a multiple of'
+      f' {processes}'
+    )
+  share = MeshConfig(config.data // processes, config.model)
+  if share == MeshConfig():
+    return None
+  return _mesh(share, jax.local_devices()[: share.data * share.model])
+
+
+def _mesh(config: MeshConfig, devices: list[Any]) -> Mesh:
   shape = (config.data, config.model)
-  return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=jax.devices()[:wanted])
+  return jax.make_mesh(shape, AXES, axis_types=(AUTO, AUTO), devices=devices)
 
 
 def partition_of(module: Any, devices: int) -> Table:
@@ -103,7 +127,14 @@ def place(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
   return jax.tree.map(_put, tree, choose_shardings(tree, mesh, table))
 
 
-def choose_shardings(tree: PyTree, mesh: Mesh, table: Table) -> PyTree:
+def place_module(module: Any, params: T, mesh: Mesh | None) -> T:
+  """Puts a module's parameters onto the mesh by its own table; without a mesh it returns them."""
+  if mesh is None:
+    return params
+  return place(params, mesh, partition_of(module, mesh.shape['model']))
+
+
+def choose_shardings(tree: PyTree, mesh: Mesh | AbstractMesh, table: Table) -> PyTree:
   """Returns the sharding of each leaf of the tree; the leaves need only shapes.
 
   If the number of words cannot be divided over the devices, each device has all of them, with a
@@ -257,7 +288,7 @@ def by_words(top: Top) -> Top:
   return top_by_words
 
 
-def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh, spec: P) -> None:
+def _check_divides(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, spec: P) -> None:
   if len(spec) > len(shape):
     raise UserError(
       f'{name} has shape {list(shape)}, and {spec} needs {len(spec)} axes: fix the table'

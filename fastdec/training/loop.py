@@ -36,7 +36,7 @@ from fastdec.training.gradients import compute_gradients
 from fastdec.training.log import TrainingLog
 from fastdec.training.losses import Batch, Metrics
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.processes import agreed
+from fastdec.training.processes import agreed, count
 from fastdec.training.state import Task, TrainState
 
 with extras.explained():
@@ -169,7 +169,7 @@ def _has_passed(since: float, limit: float | None, may_ask: bool) -> bool:
 
   Several processes wait for its answer, so they ask only where `may_ask` is true.
   """
-  if limit is None or not (may_ask or jax.process_count() == 1):
+  if limit is None or not (may_ask or count() == 1):
     return False
   return agreed(wallclock.now() - since > limit)
 

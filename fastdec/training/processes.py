@@ -5,11 +5,16 @@ ever. Parameters and losses are the same in all. Clocks and files may differ, so
 reads them for all.
 """
 
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from fastdec.errors import UserError
+from fastdec.files import parse_json, to_json
 
 
 def connect(coordinator: str, processes: int, process: int) -> None:
@@ -60,26 +65,59 @@ def connect_by_cluster() -> None:
     ) from None
 
 
+_alone: contextvars.ContextVar[bool] = contextvars.ContextVar('alone', default=False)
+
+
+def count() -> int:
+  """Returns how many processes make the same decisions now. It does not look for devices."""
+  if _alone.get() or not jax.distributed.is_initialized():
+    return 1
+  return jax.process_count()
+
+
 def is_first() -> bool:
   """True in the process that prints, logs and writes for all."""
-  return jax.process_index() == 0
+  return count() == 1 or jax.process_index() == 0
+
+
+def by_first(work: Callable[[], Any]) -> Any:
+  """Has the first process do some work by itself while the others wait; returns its value, which is
+  JSON, in all of them."""
+  value = None
+  if is_first():
+    token = _alone.set(True)
+    try:
+      value = work()
+    finally:
+      _alone.reset(token)
+  return of_first(value)
 
 
 def agreed(answer: bool) -> bool:
   """Returns the first process's answer, in all of them."""
-  if jax.process_count() == 1:
+  if count() == 1:
     return answer
   return bool(multihost_utils.broadcast_one_to_all(answer))
 
 
+def of_first(value: Any) -> Any:
+  """Returns the first process's value, which is JSON, in all of them."""
+  if count() == 1:
+    return value
+  text = np.frombuffer(to_json(value).encode(), np.uint8)
+  size = int(multihost_utils.broadcast_one_to_all(np.array(len(text))))
+  sent = multihost_utils.broadcast_one_to_all(np.resize(text, size))
+  return parse_json(bytes(np.asarray(sent, np.uint8)))
+
+
 def everywhere(fact: bool) -> bool:
   """True if the fact holds in all processes."""
-  if jax.process_count() == 1:
+  if count() == 1:
     return fact
   return bool(multihost_utils.process_allgather(np.array(fact)).all())
 
 
 def wait(place: str) -> None:
   """Returns when all processes are at this place of the program."""
-  if jax.process_count() > 1:
+  if count() > 1:
     multihost_utils.sync_global_devices(place)

@@ -10,10 +10,11 @@ next to it. A budget counts these, so its plan is the same whichever command wro
 import collections
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +26,10 @@ from fastdec.decoding.sizes import LISTED
 from fastdec.evaluation import wallclock
 from fastdec.files import parse_json, to_json, whole_file, write_text
 from fastdec.struct import Bound
+from fastdec.training.processes import count, everywhere, is_first, wait
 from fastdec.training.stage import check_budget
 
+T = TypeVar('T')
 Outputs = list[list[int]]  # of a prompt: the tokens of each
 
 
@@ -68,9 +71,27 @@ def write_part(
     OutOfTime: the budget ended first.
     UserError: the part cannot be written to the disk.
   """
-  file = _file(folder, prompts, first)
-  if not file.is_file():
-    check_budget()
+  ((_, outputs),) = write_parts(folder, writing, [(first, prompts)])
+  return outputs
+
+
+def write_parts(
+  folder: pathlib.Path, writing: Writing, parts: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[tuple[Any, ...], list[Outputs]]]:
+  """Yields each part with the outputs of its prompts, see `write_part`.
+
+  Several processes write different parts at the same time. Only the first process gets outputs.
+
+  Args:
+    folder, writing: see `write_part`.
+    parts: the place of the first prompt, and the prompts' tokens. Further entries are yielded too.
+  """
+
+  def file_of(part: tuple[Any, ...]) -> pathlib.Path:
+    return _file(folder, part[1], part[0])
+
+  def write(part: tuple[Any, ...], file: pathlib.Path) -> None:
+    first, prompts = part[:2]
     begin = wallclock.now()
     written: list[Outputs] = [[] for _ in prompts]
     for draw in range(writing.draws):
@@ -81,7 +102,33 @@ def write_part(
     with whole_file(file) as out:
       for outputs in written:
         out.write(to_json(outputs).encode() + b'\n')
-  return [parse_json(line) for line in file.read_bytes().splitlines()]
+
+  for part, file in in_turns(parts, file_of, write):
+    outputs: list[Outputs] = [[] for _ in part[1]]
+    if is_first():
+      outputs = [parse_json(line) for line in file.read_bytes().splitlines()]
+    yield part, outputs
+
+
+def in_turns(
+  parts: Iterable[T], file_of: Callable[[T], pathlib.Path], write: Callable[[T, pathlib.Path], None]
+) -> Iterator[tuple[T, pathlib.Path]]:
+  """Yields each part with its file, once that is written. If n processes compute together, each
+  writes every n-th part, all at the same time.
+
+  Raises:
+    OutOfTime: the budget ended first.
+  """
+  rest = ((part, file_of(part)) for part in parts)
+  while group := list(itertools.islice(rest, count())):
+    mine = group[jax.process_index() :][:1]  # the last group may have too few
+    missing = [each for each in mine if not each[1].is_file()]
+    if not everywhere(not missing):
+      check_budget()
+    for part, file in missing:
+      write(part, file)
+    wait('parts are written')
+    yield from group
 
 
 def read_seconds(folder: pathlib.Path, prompts: Sequence[Sequence[int]], first: int) -> float:

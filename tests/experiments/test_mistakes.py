@@ -57,6 +57,11 @@ def listing(folder):
   ({'data.row_length': 200}, ['config.data.row_length=200', 'model.max_positions=128 is the most']),
   ({'data.vocab_size': 100000}, ['vocab_size=100000', 'set it to that or less']),
   ({'data.folder': 'x'}, ['config.data.folder=x is not read', 'kind=embedded', 'give kind=files']),
+  ({'data.suffix': '.gz'}, ['config.data.suffix=.gz is not read', 'give kind=files too']),
+  ({'mesh.data': 4, 'table.rows': 6}, ['config.table: 6 rows cannot be divided over mesh.data=4']),
+  ({'mesh.data': 4, 'distill.rows': 6}, ['config.distill: 6 rows cannot be divided']),
+  ({'mesh.model': 3}, ['config.train: ', 'cannot be divided over mesh.model=3 devices']),
+  ({'mesh.data': 8}, ['mesh.data=8 x mesh.model=1 needs 8 devices, and there are 1']),
   ({'data.cache': __file__}, [__file__, 'give another folder']),
   ({'mesh.data': 3}, ['8 rows cannot be divided over mesh.data=3', 'multiple of 3 rows']),
   ({'model.dtype': 'float33'}, ["dtype='float33'", 'bfloat16']),
@@ -207,15 +212,17 @@ def test_checkpoints_that_are_damaged_or_have_other_shapes(table, refused, launc
   refused(['holds no finished run'], 'evaluate', *table.words(), f'--workdir={begun}')
 
 
+COMPILED = {
+  'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
+  'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+  'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+}
+
+
 def start(name, *words, **pipes):
   """A launcher as its own process; what it compiles is shared with this one."""
   command = [sys.executable, '-m', f'experiments.{name}', *words]
-  compiled = {
-    'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.cache' / 'jax'),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
-  }
-  environment = os.environ | compiled
+  environment = os.environ | COMPILED
   pipes = {'stderr': subprocess.PIPE} | pipes
   return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
