@@ -289,18 +289,22 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
   """Prints what a paper's function would do.
 
   Raises:
-    UserError: it needs more disk or memory than there is; or files are missing.
+    UserError: it has no text and no images; it needs more disk or memory than there is; or files
+      are missing.
   """
+  if not hasattr(c, 'data'):
+    raise UserError(
+      'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'
+    )
   plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
   print(f'On {machine.devices} x {machine.name}, on paper; the workdir is {root}\n')
-  rest = ''
   try:
     make(c, plan)
   except (UserError, OSError):
     # The rows of many papers are named by what their models are.
     if all(state == 'made' for _, state, _ in plan.entries):
       raise
-    rest = '\nThe rows are known once these stages are made'
+    plan.is_complete = False
 
   # Print each stage, and the rows of each model.
   total, disk, scratch, memory, unknown = 0.0, facts.disk, 0.0, 0.0, []
@@ -319,7 +323,9 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
       read = max(read, 2 * cost.tokens / cost.seconds)
 
   # Print what is missing, and the totals.
-  print(rest)
+  if not plan.is_complete:
+    print('\nMore rows are known once these stages are made', end='')
+  print()
   hours, need = total / 3600, disk + scratch
   if facts.missing:
     print(f'Missing: {facts.missing}\n    a download of {_short(facts.download)}B')

@@ -280,6 +280,7 @@ class Plan:
     machine: what the stages run on.
     entries: stages and rows, in order.
     inputs: of the stages, by their folders.
+    is_complete: False when rows cannot be listed before their models are made.
   """
 
   def __init__(self, root: pathlib.Path, machine: Machine, costs: Mapping[Any, Any]) -> None:
@@ -287,6 +288,7 @@ class Plan:
     self.console = plain_console()
     self.entries: list[Entry] = []
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
+    self.is_complete = True
     self._costs = costs
 
   def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
@@ -339,9 +341,11 @@ class Plan:
     """Returns do(group) for each group; None where it reads a model that is not made."""
     values: list[Any] = []
     for group in groups:
-      values.append(None)
-      with contextlib.suppress(UserError, OSError):
-        values[-1] = do(group)
+      try:
+        values.append(do(group))
+      except (UserError, OSError):
+        values.append(None)
+        self.is_complete = False
     return values
 
   def failures(self, keys: Any) -> list[Row]:

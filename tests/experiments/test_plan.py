@@ -94,11 +94,25 @@ def test_the_command_lists_all_and_makes_nothing(launch, tmp_path):
   assert 'On 8 x H100, on paper' in out and 'In all: ' in out and 'not estimated' not in out
 
 
+@pytest.mark.parametrize(('page', 'stages'), [
+  ('speculative', ['target', 'large', 'small']),
+  ('medusa', ['target', 'own', 'medusa-1', 'medusa-1-tree', 'medusa-2', 'medusa-2-tree']),
+  ('lookahead', ['model']),
+])  # fmt: skip
+def test_a_page_whose_rows_depend_on_models_says_so(launch, monkeypatch, page, stages):
+  monkeypatch.setattr('experiments.costs.COSTS', {})
+  ended = launch(page, f'--config=configs/{page}.py:scale=smoke', '--plan')
+  assert ended.code == 0 and 'More rows are known once these stages are made' in ended.out
+  assert f'Not counted: {", ".join(stages)}\n' in ended.out
+
+
 @pytest.mark.parametrize(('command', 'args', 'words'), [
   ('table1', [f'{WMT14}smoke'], '--workdir is missing: folder of the results'),
   ('table1', [f'{WMT14}multi30k', '--plan'], "there is no folder 'data/multi30k' with the text"),
   ('table1', [f'{WMT14}smoke', '--plan=gpu'], '--plan=gpu is not a machine: give h100x8'),
   ('sweep', [f'{WMT14}smoke', '--plan'], 'a sweep has no plan'),
+  ('incremental', ['--config=configs/incremental.py:scale=smoke', '--plan'],
+   'a page that trains nothing has no plan'),
 ])  # fmt: skip
 def test_an_impossible_plan_is_a_sentence(launch, command, args, words):
   ended = launch(command, *args)
