@@ -358,7 +358,7 @@ def compile_program(
   graphs = pathlib.Path(newest).read_text().count('kCommandBuffer') if newest else None
   weights = [count_held(x) for x in jax.tree.leaves(params) if x.size > 2**16]
   copies = [k for k in kernels if not k.computes and count_bytes(k.output) >= min(weights)]
-  nodes = batch * getattr(strategy, 'size', 1) * nodes_of(strategy)
+  nodes = batch * nodes_of(strategy)
   a_layer = 2 if model.start_id is None else 3
   sums = 4 * a_layer * model.layers * nodes * model.d_model
   exchanged = sum(one.bytes for one in exchanges)

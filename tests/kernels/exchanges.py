@@ -109,8 +109,7 @@ def exchange(case: str) -> tuple[list[Collective], int]:
     program = make_calls.lower(
       run._target, run._strategy, None, run._coming, limits, run.sizes.most_tokens(run.prompt)
     )
-  beams = getattr(strategy, 'size', 1)
-  return find_collectives(program.compile().as_text() or ''), own * beams * nodes_of(strategy)
+  return find_collectives(program.compile().as_text() or ''), own * nodes_of(strategy)
 
 
 def find_faults(case: str) -> list[str]:
