@@ -436,7 +436,8 @@ def main() -> None:
             model, dtype, batch, strategy, mesh, dump, args
           )
           greedy = greedy or figures['on paper ms']
-          row = {'shape': shape, 'dtype': dtype, 'batch': batch, 'drafter': name}
+          row = {'shape': shape, 'layers': model.layers, 'dtype': dtype, 'batch': batch}
+          row['drafter'] = name
           if gpus > 1:
             row |= {'data': args.mesh[0], 'model': args.mesh[1]}
           row |= figures
