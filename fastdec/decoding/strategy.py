@@ -208,7 +208,7 @@ def interleave(*families: Sequence[T]) -> list[T]:
 
 
 def nodes_of(strategy: Any) -> int:
-  """Returns the tokens of each row (or beam) in a call: the drafter's `nodes`, or `nodes`, or 1."""
+  """Returns the tokens of each row in a call: the drafter's `nodes`, or `nodes`, or 1."""
   if isinstance(strategy, LoopStrategy):
     return strategy.drafter.nodes
   return getattr(strategy, 'nodes', 1)
