@@ -62,6 +62,7 @@ CALLS = (  # of benchmarks/calls.py
 )
 PROGRAMS = (  # of benchmarks/program.py
   Column('model', 'shape'),
+  Column('layers', 'layers'),
   Column('weights', 'dtype'),
   Column('batch', 'batch'),
   Column('call', 'drafter'),
@@ -70,6 +71,10 @@ PROGRAMS = (  # of benchmarks/program.py
   Column('sorts', 'sorts'),
   Column('graphs', 'graphs'),
   Column('copies', 'copies'),
+  Column('exchanges', 'exchanges'),
+  Column('exchanged, kB', 'exchanged kB', ',.0f'),
+  Column('of sums', 'of sums', '.2f'),
+  Column('held, GB', 'held GB', '.2f'),
   Column('floor, ms', 'floor ms', '.2f'),
   Column('on paper, ms', 'on paper ms', '.2f'),
   Column('of greedy', 'of greedy', '.2f'),
