@@ -22,7 +22,7 @@ from fastdec.decoding.settings import (
 )
 from fastdec.errors import UserError
 from fastdec.fields import quote
-from fastdec.kernels.sharding import by_rows, by_words
+from fastdec.kernels.sharding import by_rows, by_words, constrain
 
 FEW = 256  # tokens that are ranked first; the others only if they are needed
 BLOCK = 16  # tokens in a block of `best`, which first ranks only the largest of each block
@@ -249,9 +249,13 @@ def warp(
     least = x.max(axis=-1, keepdims=True) + jnp.log(min_p).astype(x.dtype)
     return jnp.where(x >= least, x, -jnp.inf)
 
+  # On a mesh of GPUs, XLA would gather the logits that a condition returns.
+  by_parts = ('data', *[None] * (logits.ndim - 2), 'model')
   cuts = (top_k > 0).any() | (top_p < 1).any()
   scaled = jax.lax.cond(cuts, lambda x: _cut(x, top_k, top_p), lambda x: x, scaled)
+  scaled = constrain(scaled, *by_parts)
   scaled = jax.lax.cond((min_p > 0).any(), cut_min_p, lambda x: x, scaled)
+  scaled = constrain(scaled, *by_parts)
   log_p = jax.nn.log_softmax(scaled, axis=-1)
   if not temperature.ndim:
     return log_p
