@@ -278,7 +278,7 @@ def test_a_draft_that_reads_the_length_of_the_prompt_reads_each_row_whole():
   def keys_of(draft, prompt):
     init = fd.Speculative((draft, params), 3).init
     state = jax.jit(lambda prompt: init(target, prompt, 8, None))(prompt)
-    return [np.asarray(layer.k)[-1, :, :63] for layer in state.drafter.cache.layers]
+    return [np.asarray(layer.k)[-1, ..., :63] for layer in state.drafter.cache.layers]
 
   expected = keys_of(LM(config), alone)
   for draft, tolerance in ((LM(config), 1e-5), (Careless(config), None)):

@@ -315,7 +315,7 @@ def test_a_full_disk_is_a_sentence_and_the_command_continues_later(
   with monkeypatch.context() as patched:
     patched.setattr(files.os, 'fsync', full)
     ended = launch('distill', *words())
-  assert ended.code == 2 and '.jsonl (No space left on device): make room' in ended.err
+  assert ended.code == 2 and ' (No space left on device): make room' in ended.err
   assert not list((tmp_path / 'out').rglob('*.partial'))
   assert len(list((tmp_path / 'out').rglob('*.jsonl'))) == 3
   assert launch('distill', *words()).code == 0

@@ -180,7 +180,9 @@ def remembered(state, row):
   draft begins with."""
   own = state.drafter.cache.own
   length = int(own.length[row])
-  entries = [x[row, :, :length] for layer in own.layers for x in (layer.k, layer.v)]
+  entries = []
+  for layer in own.layers:
+    entries += [layer.k[row, ..., :length], layer.v[row, :, :length]]
   return [*entries, state.drafter.last[row]]
 
 
