@@ -43,7 +43,7 @@ def main(_: list[str]) -> None:
   extras.require('matplotlib')  # draws the picture, when all is measured
   if PAGE.plan.value:
     raise UserError('a sweep has no plan: give --plan to the command of its page')
-  config, root = PAGE.config.value, pathlib.Path(PAGE.workdir.value)
+  config, root = PAGE.config.value, pathlib.Path(str(PAGE.workdir.value))
   flag: Any = flags.FLAGS['config']
   paper: Any = flag.page.get('PAPER')
   if paper is None:
