@@ -81,9 +81,11 @@ PROGRAMS = (  # of benchmarks/program.py
 )
 PEERS = (  # of benchmarks/peers.py
   Column('cores', 'cpus'),
+  Column('search', 'search'),
+  Column('texts at once', 'batch'),
   Column('engine', 'engine'),
-  Column('ms a token', 'ms_a_token', '.1f'),
-  Column('times our greedy speed', 'times_ours', '.2f', beside=lambda row: between(row['spread'])),
+  Column('ms a token', 'ms_a_token', '.2f'),
+  Column('times our speed', 'times_ours', '.2f', beside=lambda row: between(row['spread'])),
   Column('texts like its own', 'same_as_greedy', '.0%'),
 )
 MEMORY = (
