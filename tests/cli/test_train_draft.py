@@ -171,7 +171,7 @@ def test_killed_at_any_moment_it_ends_alike(talker, tmp_path, limit):
 
   whole, killed = tmp_path / 'whole' / 'draft', tmp_path / 'killed' / 'draft'
   *lines, last = start(whole).communicate()[0].splitlines()
-  writes = int(last.removeprefix('writes '))
+  writes, kills = int(last.removeprefix('writes ')), 0
   for attempt in range(4):
     write = 0
     if attempt % 2:
@@ -180,10 +180,12 @@ def test_killed_at_any_moment_it_ends_alike(talker, tmp_path, limit):
     for count, _ in enumerate(process.stdout, start=1):
       if not write and count == line:
         process.kill()
-    assert process.wait() == -signal.SIGKILL
+    ended = process.wait()  # less is left to write after each kill, so the last may end first
+    assert ended in (0, -signal.SIGKILL)
+    kills += ended != 0
     if attempt == 1:
       assert start(killed.with_name('other'), limit='--steps=2').wait() == 0
-  assert start(killed).wait() == 0
+  assert start(killed).wait() == 0 and kills >= 2
   assert read(killed) == read(whole)
   if 'budget' in limit:  # 12 of 16 texts, and steps for the rest
     kept = TokenPairs.load(whole.with_name('draft.training') / 'texts' / 'learnt.npy')
