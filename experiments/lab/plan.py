@@ -149,7 +149,7 @@ class Count:
   seconds: float = 0.0
 
   def add_kernel(self, flops: float, size: float, machine: Machine, dtype: str) -> None:
-    """Adds a kernel of so many FLOPs and bytes."""
+    """Adds a kernel with these FLOPs and bytes."""
     self.flops, self.bytes = self.flops + flops, self.bytes + size
     self.seconds += machine.kernel_seconds(flops, size, dtype)
 
@@ -164,16 +164,23 @@ def count_program(jaxpr: Any, machine: Machine) -> Count:
 
 def _count(jaxpr: Any, machine: Machine) -> Count:
   """Counts the kernels of a program, and what is alive: a value dies after its last use."""
+  # XLA drops what nothing reads, such as gradients of frozen kernels.
+  equations, read = [], set(_variables(jaxpr.outvars))
+  for equation in reversed(jaxpr.eqns):
+    if equation.effects or not read.isdisjoint(equation.outvars):
+      equations.insert(0, equation)
+      read.update(_variables(equation.invars))
+
   last: dict[Any, int] = {}
-  for i, equation in enumerate(jaxpr.eqns):
+  for i, equation in enumerate(equations):
     last |= dict.fromkeys(_variables(equation.invars), i)
-  last |= dict.fromkeys(_variables(jaxpr.outvars), len(jaxpr.eqns))
+  last |= dict.fromkeys(_variables(jaxpr.outvars), len(equations))
 
   begin = _variables([*jaxpr.invars, *jaxpr.constvars])
   alive = dict(zip(begin, _bytes(begin), strict=True))
   total, now = Count(), sum(alive.values())
   total.memory = now
-  for i, equation in enumerate(jaxpr.eqns):
+  for i, equation in enumerate(equations):
     # Add its kernel, or the program that it calls.
     name, inner = equation.primitive.name, 0.0
     size = sum(_bytes([*equation.invars, *equation.outvars]))
@@ -273,7 +280,7 @@ class Entry(NamedTuple):
 
 
 class Plan:
-  """Takes the place of a `Workdir`, see there, and notes what it is asked for.
+  """Takes the place of a `Workdir`: records stages and rows, and makes none.
 
   Attributes:
     root: the workdir; it need not exist.

@@ -29,6 +29,7 @@ def test_products_count_wherever_they_are():
     return jax.lax.scan(lambda x, _: (jax.jit(jnp.matmul)(x, y), None), x, length=6)[0]
 
   assert counted(loop, (5, 5), (5, 5)).flops == 6 * 2 * 5**3
+  assert counted(lambda x, y: (x @ y, x + y)[1], (5, 5), (5, 5)).flops == 0  # nothing reads it
 
 
 def test_memory_is_what_is_alive_at_once():
