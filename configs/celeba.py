@@ -20,7 +20,7 @@ scale (2 cores: time for the whole of table2; what to expect)
            paper: k = 10, fine-tuned, approximate: a mean accepted block size of 6.79
   celeba-day  the same images and model for a day on 8 GPUs: see `celeba_day` for what differs and
            what to expect. celeba-day,rehearsal: every stage of it, with 1/1000 of the steps, few
-           images and a toy model; minutes on a CPU
+           images and a toy model; on a CPU too
 
 regime (the paper's columns)
   regular   heads on the frozen base; with acceptance within 2 intensities: Approximate

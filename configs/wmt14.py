@@ -20,7 +20,7 @@ scale (2 cores: time for the whole of table1; what to expect)
              block size of 4.95
   wmt14-day  the same text and model for a day on 8 GPUs: see `wmt14_day` for what differs and what
              to expect. wmt14-day,rehearsal: every stage of it, with 1/1000 of the steps and the
-             text, and a toy model; minutes on a CPU
+             text, and a toy model; on a CPU too
 
 regime (the paper's columns; k=1 is the base, with regime=distil the base trained on)
   regular    heads on the frozen base

@@ -61,7 +61,7 @@ def read_facts(data: Any) -> Facts:
   """Returns the facts of a text or of images; nothing is prepared.
 
   Raises:
-    UserError: files are missing whose size nobody can know.
+    UserError: files are missing, and their size is unknown.
   """
   if not isinstance(data, TextConfig):
     tokens = 3 * data.side**2

@@ -48,7 +48,7 @@ def capacity_of(prompt: Prompt, max_len: int, nodes: int, paths: int = 1) -> Cap
   # A cache of any size continues as one of the next: nothing but `total` may differ between them.
   if prompt.most is None:
     most = text + paths * max_len + nodes
-    if paths > 1:  # their tokens do not leave a window in the order of slots: there is no ring
+    if paths > 1:  # their tokens leave a window out of the order of slots, which a ring needs
       widest = most
     return Capacity(total, nodes=widest, most=most)
   return Capacity(total, nodes=max(widest, CHUNK), most=prompt.most)

@@ -149,8 +149,8 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize('limit', ['--steps=4', '--budget=60s'])
 def test_killed_at_any_moment_it_ends_alike(talker, tmp_path, limit):
-  """SIGKILL after lines of output and before writes, with another command in between that writes
-  all texts."""
+  """SIGKILL after lines of output and before writes, and a second command in between, which
+  writes all texts."""
   prompts, moments = tmp_path / 'prompts.txt', random.Random(limit)
   prompts.write_text(
     ''.join(f'A {one} {other}\n' for one in ('man', 'dog') for other in 'abcdefgh')

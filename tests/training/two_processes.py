@@ -1,5 +1,5 @@
 """One of two processes that train together: `python -m tests.training.two_processes <port>
-<process> <workdir> <batches>`; it reads that many batches, and then waits to be killed."""
+<process> <workdir> <batches>`; it reads this number of batches, and then waits to be killed."""
 
 import itertools
 import sys

@@ -43,7 +43,7 @@ def test_beams_see_the_prompt_and_their_own_ancestors():
 
 
 def test_which_models_read_paths():
-  """A model whose cache is no list of slots does not; an ensemble does if all its members do."""
+  """A model whose cache is not a list of slots does not; an ensemble does if all its members do."""
   missing = {'fconv', 'image', 'image that forecasts', 'ensemble'}
   assert set(READ_PATHS) == set(MODELS) - missing
   assert fd.Ensemble((TRANSFORMER, TRANSFORMER)).reads_paths
