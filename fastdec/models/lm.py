@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from fastdec.cache.kv import KVCache, LayerKV, Own
 from fastdec.kernels.products import KERNELS
 from fastdec.kernels.sharding import Table
-from fastdec.kernels.sums import row_mean
+from fastdec.kernels.sums import normalize
 from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, attend_to_used, layer_mask
 from fastdec.models.experts import Experts
@@ -43,9 +43,8 @@ class RMSNorm(nn.Module):
   def __call__(self, x: Float[Array, '*b d']) -> Float[Array, '*b d']:
     scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
     wide = x.astype(np.promote_types(x.dtype, np.float32))
-    inverse = 1 / jnp.sqrt(row_mean(jnp.square(wide)) + self.config.norm_epsilon)
     scale = scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-    return (wide * inverse).astype(x.dtype) * scale
+    return normalize(wide, self.config.norm_epsilon).astype(x.dtype) * scale
 
 
 class Layer(nn.Module):

@@ -12,7 +12,7 @@ import pytest
 
 import fastdec as fd
 from fastdec.kernels import sums
-from fastdec.models import attention, lm
+from fastdec.models import attention
 from fastdec.models.api import causal
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5, T5Config
@@ -69,31 +69,46 @@ def test_by_xlas_sums_bits_depend_on_the_width(monkeypatch):
   config = dataclasses.replace(
     MODELS['grouped heads'].config, norm_epsilon=2e-6
   )  # so that it is traced again
-  monkeypatch.setattr(lm, 'row_mean', lambda x: x.mean(axis=-1, keepdims=True))
+  monkeypatch.setattr(sums, 'row_mean', lambda x: x.mean(axis=-1, keepdims=True))
   monkeypatch.setattr(attention, 'softmax', jax.nn.softmax)
   params = fd.quantize(LM(config), jax.jit(LM(config).init)(jax.random.key(0)))
   wide, alone = logits_of(LM(config), params, (8, 1))
   assert (wide != alone).any()
 
 
-@jax.jit
 def computed(x):
-  """Our functions, and the gradients of two of them next to those of JAX's functions."""
+  """Our functions, and the gradients of three of them next to those of JAX's functions."""
   slope = lambda f: jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
-  values = sums.row_sum(x), sums.row_max(x), sums.row_mean(x)[..., 0], sums.softmax(x)
-  pairs = (sums.softmax, jax.nn.softmax), (sums.row_sum, lambda x: x.sum(-1))
+  values = (
+    sums.row_sum(x), sums.row_max(x), sums.row_mean(x)[..., 0], sums.softmax(x),
+    sums.normalize(x, 0.5),
+  )  # fmt: skip
+  pairs = (
+    (sums.softmax, jax.nn.softmax),
+    (sums.row_sum, lambda x: x.sum(-1)),
+    (lambda x: sums.normalize(x, 0.5), lambda x: x / jnp.sqrt((x**2).mean(-1)[:, None] + 0.5)),
+  )
   return values, [(slope(ours), slope(theirs)) for ours, theirs in pairs]
 
 
+def on_another_platform(*args, cpu, default):
+  return default(*args)
+
+
 @pytest.mark.parametrize('width', [1, 2, 3, 9, 64, 576])
-def test_sums_and_their_gradients(width):
+@pytest.mark.parametrize('platform', ['cpu', 'another'])
+def test_sums_and_their_gradients(width, platform, monkeypatch):
+  if platform != 'cpu':
+    monkeypatch.setattr(jax.lax, 'platform_dependent', on_another_platform)
   x = np.random.default_rng(1).normal(size=(2, width))
   with jax.enable_x64(True):
-    (total, largest, mean, weights), gradients = computed(x)
+    (total, largest, mean, weights, normal), gradients = jax.jit(lambda x: computed(x))(x)
   np.testing.assert_allclose(total, x.sum(-1), rtol=1e-12)
   np.testing.assert_array_equal(largest, x.max(-1))
   np.testing.assert_allclose(mean, x.mean(-1), rtol=1e-12)
   np.testing.assert_allclose(weights, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-12)
+  root = np.sqrt((x**2).mean(-1, keepdims=True) + 0.5)
+  np.testing.assert_allclose(normal, x / root, rtol=1e-12)
   for ours, theirs in gradients:
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
