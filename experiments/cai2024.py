@@ -190,7 +190,11 @@ def medusa(c: Medusa, work: Workdir) -> None:
     for stage, calibration in trees.items():
       name = stage.capitalize()
       tables += [accuracies(calibration, name), widths(calibration, name)]
-    write(work.root / 'medusa', work.console, tables)
+      calibration.save(work.root / f'{stage}-tree.json')
+      smaller = calibration.tree.cut(sizes.nodes)
+      title = f'{name}: {len(smaller.choices) + 1} nodes'
+      tree_figure.draw(smaller, title, work.root / f'{stage}-tree.png')
+    write(work, 'medusa', tables)
     pictures = ', '.join(f'{work.root}/{stage}-tree.png' for stage in trees)
     work.console.print(f'The trees are {pictures}; the JSON file next to each has its choices')
 
@@ -220,7 +224,7 @@ def heads(
 
 
 def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibration:
-  """The tree of a stage's heads, grown if it is missing; the workdir gets a copy and a picture."""
+  """The tree of a stage's heads, grown if it is missing."""
   sizes = c.measure
   folder = work.stage(
     f'{stage}-tree',
@@ -233,12 +237,7 @@ def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibrati
     max_len=sizes.max_len,
     repeats=sizes.repeats,
   )
-  calibration = Calibration.load(folder / TREE_FILE)
-  calibration.save(work.root / f'{stage}-tree.json')
-  smaller = calibration.tree.cut(sizes.nodes)
-  title = f'{stage.capitalize()}: {len(smaller.choices) + 1} nodes'
-  tree_figure.draw(smaller, title, work.root / f'{stage}-tree.png')
-  return calibration
+  return Calibration.load(folder / TREE_FILE)
 
 
 def calibrate(

@@ -1,8 +1,8 @@
 """What stages and rows of the papers cost, for `--plan`: one function for each that makes them.
 
-A call of decoding is counted by shapes: the weights and the cache that it reads, its products, and
-the kernels of its layers. Tokens of a text that is not there yet, and the tokens of a call, are
-assumed; the plan says so.
+On a GPU a call of decoding is counted by shapes: the weights and the cache that it reads, its
+products, and the kernels of its layers. On this machine steps and calls are timed. Tokens of a text
+that is not there yet, and the tokens of a call, are assumed.
 """
 
 import dataclasses
@@ -31,15 +31,19 @@ from fastdec import folders
 from fastdec.data.images import celeba
 from fastdec.data.text import wmt14
 from fastdec.data.text.corpus import open_text
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
-from fastdec.evaluation.calls import DECODER
+from fastdec.evaluation.calls import DECODER, Calls, FreeDraft, random_params
+from fastdec.evaluation.wallclock import measure
+from fastdec.kernels.sharding import MeshConfig
 from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.loop import make_step
-from fastdec.training.run import RunConfig
+from fastdec.training.run import RunConfig, Training, time_step
 from fastdec.training.state import TrainState, base_task, finetuned_heads_task, frozen_heads_task
 
 CHARACTERS = 4  # of a token
 SAMPLE = 1000  # pairs whose characters are counted
+CALLS = 8  # that are timed together
 LAYER = 12  # kernels of a decoder's layer in a call
 INPUT = (
   5.6e6  # tokens a second that a core lays out in batches (benchmarks/inputs.py, one Xeon core)
@@ -150,17 +154,22 @@ def _count_step(
   state = jax.eval_shape(
     lambda key, trunk: TrainState.create(task_of(trunk), transform, key), key, trunk
   )
-  ids, task = jax.ShapeDtypeStruct(shape, jnp.int32), task_of(trunk)
+  ids, task = np.ones(shape, np.int32), task_of(trunk)
   batch = {'target': ids, 'target_segment': ids}
   if model.fixed_length:
-    batch['source'] = jax.ShapeDtypeStruct((shape[0], 8, 8, 3), jnp.uint8)
+    batch['source'] = np.zeros((shape[0], 8, 8, 3), np.uint8)
   else:
     for name in ('source', 'source_segment', 'source_position', 'target_position'):
       batch[name] = ids
   step: Any = make_step(task, transform, optimizer.learning_rate, run.accumulate)
-  jaxpr = step.trace(state, task.frozen, batch).jaxpr.jaxpr
-  trained = _numbers(state.params)
-  return count_program(jaxpr, machine), trained, trained + _numbers(task.frozen)
+  count = count_program(step.trace(state, task.frozen, batch).jaxpr.jaxpr, machine)
+  trained, frozen = _numbers(state.params), _numbers(task.frozen)
+
+  # Time it here, if it fits.
+  if not machine.flops and count.memory < machine.memory:
+    training = Training(task_of(model.init(jax.random.key(0))), [batch] * 4, [model], print)
+    count.seconds = time_step(training, run, MeshConfig())
+  return count, trained, trained + frozen
 
 
 # --- decoding
@@ -235,12 +244,25 @@ def _block(data: Any, k: int, regime: str, rule: str) -> float:
 def _call_seconds(machine: Machine, model: Any, rows: float, width: int, tokens: float) -> float:
   """Returns the seconds of a call: it reads the decoder, the projection on words and a cache that
   is half full, and multiplies them by each token."""
+  if not machine.flops:
+    return _time_call(model, math.ceil(rows), width, math.ceil(tokens))
   read, layers, size = _decoder(model)
   cache = rows * layers * 2 * 2 * tokens / 2 * model.d_model
   flops, dtype = 2 * rows * width * read + 2 * width * cache, model.config.dtype
   rate, kernels = machine.flops[dtype], layers * LAYER
-  times = flops / rate, (read + cache) * size / machine.bandwidth, kernels * machine.launch
-  return max(times) if machine.overlaps else sum(times)
+  return max(flops / rate, (read + cache) * size / machine.bandwidth, kernels * machine.launch)
+
+
+@functools.cache
+def _time_call(model: Any, rows: int, width: int, tokens: int) -> float:
+  """Returns the seconds of a call on this machine, whose drafts cost nothing."""
+  target = runs.prepare(model, random_params(model, 0, 'float32'), None)
+  inputs = np.ones((rows, tokens), np.int32)
+  if model.fixed_length:
+    inputs, tokens = np.zeros((rows, 8, 8, 3), np.uint8), model.fixed_length
+  drafter = FreeDraft(Topology.chain(width))
+  calls = Calls.after_prompt(target, drafter, inputs, tokens, CALLS)
+  return measure({'calls': calls}, 3)['calls'].median / CALLS
 
 
 @functools.cache
@@ -297,14 +319,9 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
       'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'
     )
   plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
-  print(f'On {machine.devices} x {machine.name}, on paper; the workdir is {root}\n')
-  try:
-    make(c, plan)
-  except (UserError, OSError):
-    # The rows of many papers are named by what their models are.
-    if all(state == 'made' for _, state, _ in plan.entries):
-      raise
-    plan.is_complete = False
+  how = 'on paper' if machine.flops else 'timed here'
+  print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n')
+  plan.read(make, c)
 
   # Print each stage, and the rows of each model.
   total, disk, scratch, memory, unknown = 0.0, facts.disk, 0.0, 0.0, []

@@ -191,11 +191,11 @@ def drafters(c: Drafters, work: Workdir) -> None:
   rows += work.failures(failed)
 
   if rows:
-    picture = functools.partial(learning, learning_curves(trained), rows)
+    learning(learning_curves(trained), rows, work.root / 'drafts.png')
     tables = [speeds(rows), acceptance(rows)]
     if set(c.table.rows) & set(LOSSES):
       tables.insert(0, by_loss(rows))
-    write(work.root / 'drafts', work.console, tables, picture)
+    write(work, 'drafts', tables, 'drafts.png')
 
 
 def plans(table: TableConfig) -> list[list[Row]]:

@@ -30,8 +30,6 @@ DTYPE = flags.DEFINE_list(
 
 
 def main(_: list[str]) -> None:
-  import rich
-
   from experiments import precision, stern2018
   from experiments.lab import report
   from experiments.lab.config import to_dataclass
@@ -49,7 +47,7 @@ def main(_: list[str]) -> None:
     sample = precision.open_sample(config, workdir)
     work = Workdir(workdir, cli.conditions(), file='types.jsonl')
     rows = precision.measure(workdir, sample, names, work)
-    rich.print(report.terminal(precision.table(rows)))
+    print(report.markdown(precision.table(rows)))
     return
   if 'table' not in config:
     raise UserError(

@@ -124,8 +124,8 @@ def lookahead(c: Lookahead, work: Workdir) -> None:
   rows = work.fill(keys(c, bench), functools.partial(figures, bench), summary)
 
   if rows:
-    draw = functools.partial(picture, rows, c.measure.batches[0])
-    write(work.root / 'lookahead', work.console, [speeds(rows)], draw)
+    picture(rows, c.measure.batches[0], work.root / 'lookahead.png')
+    write(work, 'lookahead', [speeds(rows)], 'lookahead.png')
 
 
 def plans(measure: Measure) -> list[Row]:

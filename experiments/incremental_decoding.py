@@ -112,10 +112,11 @@ def incremental(c: Incremental, work: Workdir) -> None:
   """The page from the top: its rows, the tables and the picture."""
   rows = work.fill(keys(c), functools.partial(figures, c), summary)
   if rows:
-    draw, measured = None, [*itertools.filterfalse(is_failure, rows)]
+    drawn, measured = '', [*itertools.filterfalse(is_failure, rows)]
     if by_batch(measured):
-      draw = functools.partial(picture, measured)
-    write(work.root / 'incremental', work.console, tables(rows), draw)
+      drawn = 'incremental.png'
+      picture(measured, work.root / drawn)
+    write(work, 'incremental', tables(rows), drawn)
 
 
 def keys(c: Incremental) -> list[Any]:

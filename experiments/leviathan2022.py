@@ -127,8 +127,8 @@ def speculative(c: Speculative, work: Workdir) -> None:
   rows += work.failures(failed)
 
   if rows:
-    tables = [speeds(rows), alphas(rows)]
-    write(work.root / 'speculative', work.console, tables, functools.partial(picture, rows))
+    picture(rows, work.root / 'speculative.png')
+    write(work, 'speculative', [speeds(rows), alphas(rows)], 'speculative.png')
 
 
 def model(c: Speculative, work: Workdir, role: str) -> pathlib.Path:

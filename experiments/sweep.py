@@ -20,7 +20,6 @@ import pathlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-import rich.console
 from absl import flags
 
 from experiments.lab import cli, report
@@ -82,7 +81,7 @@ def main(_: list[str]) -> None:
         work.failures([point])
       workdirs.append(work)
       sweep.add(point, work.shown)
-  sweep.write(workdirs[0].console)
+  sweep.write(workdirs[0])
   cli.end(workdirs)
 
 
@@ -219,13 +218,14 @@ class Sweep:
       text = report.markdown(self._table(rows))
       write_text(self.path.with_suffix('.md'), f'{text}\nNot finished: other rows are measured.\n')
 
-  def write(self, console: rich.console.Console) -> None:
+  def write(self, work: Any) -> None:
     """Writes <path>.md and <path>.png, and prints the table."""
     if not self.rows:
-      console.print('No row is measured yet')
+      work.console.print('No row is measured yet')
       return
-    draw = functools.partial(_draw, self.rows, self.swept, self._names, self.paper.figures[0])
-    report.write(self.path, console, [self._table(self.rows)], draw)
+    picture = self.path.with_suffix('.png')
+    _draw(self.rows, self.swept, self._names, self.paper.figures[0], picture)
+    report.write(work, self.path.name, [self._table(self.rows)], picture.name)
 
   def _select(self, point: Point, rows: Sequence[Row]) -> list[Row]:
     """The rows whose lists have the values that are swept, with the settings of their point."""

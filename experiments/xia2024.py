@@ -91,7 +91,7 @@ def specbench(c: SpecBench, work: Workdir) -> None:
   programs.keep()
   measured = functools.partial(figures, c, [*zip(categories, ids, strict=True)], strategies)
   rows = work.fill(keys, measured, lambda row: SUMMARY.format(**row))
-  report.write(work.root / 'specbench', work.console, tables(rows))
+  report.write(work, 'specbench', tables(rows))
 
 
 def figures(c: SpecBench, questions: list[Any], strategies: dict[Any, Any], key: Row) -> Row:

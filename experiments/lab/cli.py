@@ -308,6 +308,7 @@ class Page:
       on_rows: see `Workdir`.
     """
     from experiments.lab import engine
+    from experiments.lab.plan import Plan, machine_of
     from experiments.lab.workdir import Workdir
     from fastdec.kernels.sharding import make_own_mesh
     from fastdec.training import processes, stage
@@ -328,6 +329,9 @@ class Page:
       make_own_mesh(c.mesh)  # a mistake shows before any work
     work = Workdir(root, here, jobs)
     work.on_rows = on_rows
+    plan = Plan(root / 'new', machine_of('h100x8'), {})  # a folder in which nothing is made
+    plan.read(make, c)
+    work.planned = plan.steps
     try:
       with contextlib.nullcontext() if jobs is None else engine.ended_in_order():
         make(c, work)

@@ -1,8 +1,9 @@
 """A plan: the stages and rows of an experiment with what they cost, before any work.
 
 A `Plan` takes the place of a `Workdir`, so the paper's own function lists its stages and rows; none
-is made. Costs are on paper: a kernel takes as long as its FLOPs, or its bytes, at the rates of the
-data sheet, and never less than a launch. No real run is faster.
+is made. Costs on a GPU are on paper: a kernel takes as long as its FLOPs, or its bytes, at rates
+of the data sheet, and never less than a launch. No real run is faster. On this machine, steps and
+calls are timed.
 
 FLOPs, bytes and memory of a training step are counted in JAX's program of the very step that
 training runs, for the rows of one device. XLA's own count has the same FLOPs, but it counts the
@@ -15,12 +16,9 @@ import math
 import os
 import pathlib
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from experiments.lab.rows import Row, find, read
@@ -38,30 +36,27 @@ class Machine:
   Attributes:
     name: of the kind.
     devices: number of them.
-    flops: a second in products, by type.
-    bandwidth: bytes a second of its memory.
     memory: bytes.
+    flops: a second in products, by type; {} where programs are timed, on this machine.
+    bandwidth: bytes a second of its memory.
     launch: seconds that any kernel takes.
     links: bytes a second to the others of its node, and to other nodes.
     node: devices of a node.
-    overlaps: whether a kernel reads while it computes.
   """
 
   name: str
   devices: int
-  flops: Mapping[str, float]
-  bandwidth: float
   memory: float
-  launch: float
+  flops: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  bandwidth: float = math.inf
+  launch: float = 0.0
   links: tuple[float, float] = (math.inf, math.inf)
   node: int = 8
-  overlaps: bool = True
 
   def kernel_seconds(self, flops: float, size: float, dtype: str) -> float:
     """Returns the time of a kernel: of its FLOPs, its bytes, or its launch."""
-    rate = self.flops.get(dtype, self.flops['float32'])
-    times = flops / rate, size / self.bandwidth, self.launch
-    return max(times) if self.overlaps else sum(times)
+    rate = self.flops.get(dtype, self.flops.get('float32', math.inf))
+    return max(flops / rate, size / self.bandwidth, self.launch)
 
   def exchange_seconds(self, size: float, devices: int) -> float:
     """Returns the time in which devices add up gradients of `size` bytes: within each node, then
@@ -75,54 +70,24 @@ class Machine:
 
 
 # NVIDIA's data sheets of the SXM cards with 80 GB, without sparsity; a product of float32 is TF32.
+H100 = {'bfloat16': 989e12, 'float32': 494e12}
+A100 = {'bfloat16': 312e12, 'float32': 156e12}
 GPUS = {
-  'h100': Machine(
-    'H100', 8, {'bfloat16': 989e12, 'float32': 494e12}, 3.35e12, 80e9, 2e-6, (450e9, 50e9)
-  ),
-  'a100': Machine(
-    'A100', 8, {'bfloat16': 312e12, 'float32': 156e12}, 2.04e12, 80e9, 2e-6, (300e9, 25e9)
-  ),
+  'h100': Machine('H100', 8, 80e9, H100, 3.35e12, 2e-6, (450e9, 50e9)),
+  'a100': Machine('A100', 8, 80e9, A100, 2.04e12, 2e-6, (300e9, 25e9)),
 }
-MACHINES = 'h100x8, a100x8, h100x64 and so on, or cpu'
 
 
 def machine_of(name: str) -> Machine:
-  """Returns the machine of a name, such as h100x8; 'cpu' is this one, which is measured."""
+  """Returns the machine of a name, such as h100x8; 'cpu' is this one."""
   if name == 'cpu':
-    return measure_cpu()
+    return Machine('CPU', 1, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
   match = re.fullmatch(rf'({"|".join(GPUS)})x([1-9]\d{{0,5}})', name)
   if match is None:
-    raise UserError(f'--plan={name} is not a machine: give {MACHINES}')
+    raise UserError(
+      f'--plan={name} is not a machine: give h100x8, a100x8, h100x64 and so on, or cpu'
+    )
   return dataclasses.replace(GPUS[match[1]], devices=int(match[2]))
-
-
-def measure_cpu() -> Machine:
-  """Measures the rates of a core in a second: of products, of memory, and of a small kernel. Its
-  own time counts, so that other programs hardly disturb it."""
-  n, few, many = 512, jnp.ones((2, 64)), jnp.ones(2**20)
-  flops = 2 * n**3 / _time(lambda x: x @ x, jnp.ones((n, n)) / n)
-  bandwidth = 2 * many.nbytes / _time(lambda x: jnp.exp(x) - 1.0, many)
-  launch = _time(lambda x: (x @ x.T) @ x * 0.5, few) / 2
-  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  return Machine(
-    'core of this CPU',
-    1,
-    {'float32': flops, 'bfloat16': flops},
-    bandwidth,
-    memory,
-    launch,
-    overlaps=False,
-  )
-
-
-def _time(step: Callable[[Any], Any], x: Any) -> float:
-  """Returns the seconds of a step, of 20 in one program, the fastest of six."""
-  repeat, times = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: step(x), x)), []
-  for _ in range(7):
-    begin = time.process_time()
-    jax.block_until_ready(repeat(x))
-    times.append(time.process_time() - begin)
-  return min(times) / 20
 
 
 # --- programs
@@ -286,6 +251,7 @@ class Plan:
     root: the workdir; it need not exist.
     machine: what the stages run on.
     entries: stages and rows, in order.
+    steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.
     inputs: of the stages, by their folders.
     is_complete: False when rows cannot be listed before their models are made.
   """
@@ -294,9 +260,24 @@ class Plan:
     self.root, self.path, self.machine = root, root / 'results.jsonl', machine
     self.console = plain_console()
     self.entries: list[Entry] = []
+    self.steps: dict[str, int] = {}
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
     self.is_complete = True
     self._costs = costs
+
+  def read(self, make: Callable[[Any, Any], None], c: Any) -> None:
+    """Lists what a paper's function would make with these settings.
+
+    Raises:
+      UserError, OSError: it would fail before anything is made.
+    """
+    try:
+      make(c, self)
+    except (UserError, OSError):
+      # The rows of many papers are named by what their models are.
+      if all(state == 'made' for _, state, _ in self.entries):
+        raise
+      self.is_complete = False
 
   def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
     """Notes a stage, and returns its folder."""
@@ -309,6 +290,7 @@ class Plan:
         is_made = stages.is_made(folder)
     if folder not in self.inputs:
       self.inputs[folder] = inputs
+      self.steps[name] = getattr(inputs.get('run'), 'steps', 0)
       if is_made:
         self.entries.append(Entry(name, 'made', None))
       else:
@@ -337,8 +319,8 @@ class Plan:
       return None
     return cost(self, *getattr(make, 'args', ()), *args, **inputs)
 
-  def check(self, check: Callable[[], None]) -> None:
-    """Checks nothing, because that would read the text."""
+  def do(self, action: Callable[[], None]) -> None:
+    """Does nothing."""
 
   def key(self, make: Callable[..., Row], folder: pathlib.Path, **fields: Any) -> Row:
     """Returns the key of a row; if its model is not made, only some fields."""

@@ -1,4 +1,4 @@
-"""Tables: declared columns that draw rows as Markdown, and for the terminal.
+"""Tables: declared columns that draw rows as Markdown.
 
   COLUMNS = Column('k', 'k', names_row=True), Column('Speed-up', 'speedup', '.2f', '×')
   markdown(Table('Speeds', COLUMNS).of(rows))
@@ -10,19 +10,12 @@ is a dash. A row that failed shows the reason in the first column that needs a f
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import rich.box
-import rich.console
-import rich.table
-import rich.text
 
 from experiments.lab.rows import is_failure
 from fastdec.files import write_text
 
 MISSING = '–'
-UNBROKEN = 14  # characters that a column of the terminal holds: figures, but no reasons of failures
 
 
 class Entry(NamedTuple):
@@ -178,23 +171,19 @@ def repetition_note(rows: Iterable[Mapping[str, Any]]) -> list[str]:
   return [f'In greedy texts, {known} % of the 4-grams had occurred before in the same text.']
 
 
-def write(
-  path: Path,
-  console: rich.console.Console,
-  tables: Sequence[Drawn],
-  picture: Callable[[Path], object] | None = None,
-) -> None:
-  """Writes <path>.md and, if there is a picture, <path>.png; prints the tables and says where they
-  are."""
-  drawn = '\n'.join(map(markdown, tables))
-  places = f'\nThe table is {path}.md'
-  console.print(drawn)
-  if picture is not None:
-    picture(path.with_suffix('.png'))
-    drawn += f'\n![{tables[0].title}]({path.name}.png)\n'
-    places += f', the picture {path}.png'
-  write_text(path.with_suffix('.md'), drawn)
-  console.print(f'{places}; every row is a line of {path.parent}/results.jsonl')
+def write(work: Any, name: str, tables: Sequence[Drawn], picture: str = '') -> None:
+  """Writes <name>.md in a `Workdir`, and prints it. `picture` is the name of a file there."""
+  path = work.root / f'{name}.md'
+  page = '\n'.join(markdown(table) for table in tables if table.rows)
+  if not work.is_complete:
+    page += '\nNot finished: the same command continues.\n'
+  work.console.print(page)
+  places = f'\nThe table is {path}'
+  if picture:
+    page += f'\n![The same as a picture]({picture})\n'
+    places += f', the picture {path.with_name(picture)}'
+  write_text(path, page)
+  work.console.print(f'{places}; every row is a line of {work.path}')
 
 
 def markdown(table: Drawn) -> str:
@@ -209,38 +198,6 @@ def markdown(table: Drawn) -> str:
   for row in table.rows:
     lines.append(line(' '.join(filter(None, entry)) for entry in row))
   return '\n'.join([*lines, '', *(f'{note}\n' for note in table.notes)])
-
-
-def terminal(table: Drawn) -> rich.console.Group:
-  """The table for `rich.print`, for 80 columns: what follows a figure is dim and below it."""
-  drawn = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 1, 0, 0))
-  widths = [0] * len(table.header)  # so that no word of a heading and no figure is broken
-  for index, heading in enumerate(table.header):
-    for word in heading.split():
-      if len(word) <= UNBROKEN:
-        widths[index] = max(widths[index], len(word))
-  lines = []
-  for row in table.rows:
-    cells = []
-    for index, entry in enumerate(row):
-      # The terminal breaks lines at spaces: figures such as 'a / b' stay together without.
-      ours, beside = (figures.replace(' / ', '/') for figures in entry)
-      beside = beside.strip('()')
-      for text in (ours, beside):
-        if len(text) <= UNBROKEN:
-          widths[index] = max(widths[index], len(text))
-      cell = rich.text.Text(ours)
-      if ours and beside:
-        cell.append('\n')
-      cells.append(cell.append(beside, 'dim'))
-    lines.append(cells)
-
-  for heading, width in zip(table.header, widths, strict=True):
-    drawn.add_column(heading, min_width=width)
-  for cells in lines:
-    drawn.add_row(*cells)
-  notes = rich.text.Text('\n'.join(table.notes), 'dim')
-  return rich.console.Group(f'\n{table.title}', drawn, notes)
 
 
 def between(ratios: Sequence[float] | None) -> str:

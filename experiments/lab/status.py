@@ -1,18 +1,17 @@
 """How far the experiment of a workdir is, read from its files; nothing is made.
 
-plan.json, if a command has written it, lists the names of all stages, in order.
+plan.json lists the names of all stages, in order.
 """
 
 import pathlib
 
 from experiments.lab import rows
 from experiments.lab.rows import Row
+from experiments.lab.workdir import PLAN
 from fastdec.errors import UserError
 from fastdec.files import is_locked, read_json
 from fastdec.training.log import read_metrics
 from fastdec.training.stage import inputs_of
-
-PLAN = 'plan.json'
 
 
 def describe(root: pathlib.Path) -> list[str]:

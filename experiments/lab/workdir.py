@@ -3,7 +3,7 @@
   def table1(c: Settings, work: Workdir) -> None:
     base = work.stage('base', train.base, model=c.model, run=c.train, data=c.data, seed=c.seed)
     rows = work.fill([{'k': 2}, {'k': 4}], functools.partial(figures, c, base))
-    report.write(work.root / 'table1', work.console, [TABLE.of(rows)])
+    report.write(work, 'table1', [TABLE.of(rows)])
 
   def figures(c: Settings, base: pathlib.Path, key: Row) -> Row: ...
 
@@ -30,13 +30,14 @@ from experiments.lab.engine import Engine
 from experiments.lab.rows import Row, find, find_failure, name_of, read
 from fastdec.errors import UserError
 from fastdec.evaluation.rows import append
-from fastdec.files import json_of, lock
+from fastdec.files import json_of, lock, write_json
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
 from fastdec.training.processes import by_first, count, is_first, of_first
 from fastdec.training.progress import named
 from fastdec.training.stage import OutOfTime, check_budget, reason_of
 
+PLAN = 'plan.json'  # the names of all stages, in order
 LONGEST_REASON = 400  # characters
 
 
@@ -51,8 +52,8 @@ class Workdir:
     failed: names of the keys that failed.
     is_complete: False when the budget ended before all was made.
     shown: all rows that this command has returned so far; experiments.sweep draws them.
-    planned: names of all stages, in order; () while they are not known. plan.json keeps them for
-      experiments.status.
+    planned: steps of the trainings, by the names of all stages, in order (`Plan.steps`); {} while
+      they are not known. plan.json keeps the names for experiments.status.
     on_rows: gets the rows so far of the keys that `fill` is measuring, after each one or each job.
   """
 
@@ -70,7 +71,7 @@ class Workdir:
     self.is_complete = True
     self.shown: list[Row] = []
     self.on_rows: Callable[[list[Row]], None] | None = None
-    self.planned: Sequence[str] = ()
+    self.planned: Mapping[str, int] = {}
     self.console = plain_console()
     self.console.quiet = not is_first()
     # rows above this line are of earlier commands, whose failures are tried again
@@ -103,30 +104,38 @@ class Workdir:
         raise UserError(self._reason_of_failed[folder])
       try:
         is_made = stages.is_made(folder)
-        place = self._place_of(name)
+        place, later = self._place_of(name)
         if not is_made:
           self.console.print(f'Making {place}, in {folder}')
+          if self.planned and is_first():
+            write_json(self.root / PLAN, {'stages': list(self.planned)})
         if self.engine is not None and not is_made:
-          self.engine.call(name, _make_stage, place, self.root, name, make, inputs)
+          self.engine.call(name, _make_stage, place, 0, self.root, name, make, inputs)
         # The job has made the folder, or its budget ended: this call links it, or raises OutOfTime.
-        return _make_stage(place, self.root, name, make, inputs)
+        return _make_stage(place, later, self.root, name, make, inputs)
       except OutOfTime:
         raise  # not a failure: the caller notes that the budget ended
       except Exception as error:
         self._reason_of_failed[folder] = f'{name}: {reason_of(error)}'
         raise
 
-  def _place_of(self, name: str) -> str:
-    """Returns a stage's name, with its place among the planned ones."""
+  def _place_of(self, name: str) -> tuple[str, int]:
+    """Returns a stage's name with its place among the planned ones, and the steps of the trainings
+    after it that are not made."""
     if name not in self.planned:
-      return name
-    return f'stage {self.planned.index(name) + 1} of {len(self.planned)}, {name}'
+      return name, 0
+    names = list(self.planned)
+    number, later = names.index(name) + 1, 0
+    for other in names[number:]:
+      if not (self.root / other / 'DONE').is_file():
+        later += self.planned[other]
+    return f'stage {number} of {len(names)}, {name}', later
 
   # --- rows
 
-  def check(self, check: Callable[[], None]) -> None:
-    """Calls a check for mistakes that would show only after hours; a plan does not call it."""
-    check()
+  def do(self, action: Callable[[], None]) -> None:
+    """Does what only a command does: a plan does not read the text, and writes no file."""
+    action()
 
   def key(self, make: Callable[..., Row], folder: pathlib.Path, **fields: Any) -> Row:
     """Returns make(folder, **fields), the key of a row of the model in a folder. A plan's models
@@ -345,10 +354,15 @@ def _listed(group: Row | list[Row]) -> list[Row]:
 
 
 def _make_stage(
-  place: str, root: pathlib.Path, name: str, make: Callable[..., object], inputs: Mapping[str, Any]
+  place: str,
+  later: int,
+  root: pathlib.Path,
+  name: str,
+  make: Callable[..., object],
+  inputs: Mapping[str, Any],
 ) -> pathlib.Path:
   """Makes a stage, see `stage.stage`; its progress shows its place."""
-  with named(place):
+  with named(place, later):
     return stages.stage(root, name, make, **inputs)
 
 

@@ -27,6 +27,7 @@ from jaxtyping import Array, UInt8
 import fastdec as fd
 from experiments.lab import train
 from experiments.lab.compare import run_batches
+from experiments.lab.report import write
 from experiments.lab.rows import Row
 from experiments.lab.train import (
   Count,
@@ -226,7 +227,7 @@ def table2(c: Table2, work: Workdir) -> None:
     image_tables.tau_sweep(rows, work.root / 'tau.png')
     tables.figure4(rows, work.root / 'figure4.png')
     image_tables.samples(split.folder, c.table.split, max(c.table.ks), rows, work.root)
-    runs.write(work, 'table2', [make(rows) for make in image_tables.TABLES], 'table2.png')
+    write(work, 'table2', [make(rows) for make in image_tables.TABLES], 'table2.png')
 
 
 def list_cells(c: Table2) -> list[Cell]:

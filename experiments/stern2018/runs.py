@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 import fastdec as fd
 from experiments.lab import train
-from experiments.lab.report import Drawn, markdown, terminal
+from experiments.lab.report import Drawn, markdown
 from experiments.lab.rows import Row
 from experiments.lab.train import DISTILLED, TUNED, seed_of
 from experiments.lab.workdir import Workdir
@@ -31,7 +31,6 @@ from fastdec import folders
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
 from fastdec.evaluation.wallclock import measure
-from fastdec.files import write_text
 from fastdec.heads.transformed import without_heads
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import make_own_mesh, mesh_of, place_module
@@ -118,7 +117,7 @@ class Task(abc.ABC):
 def make_rows(task: Task, work: Workdir, cells: Sequence[Cell]) -> list[Row]:
   """Trains and measures what is missing of the cells. Returns all rows; those of a model that could
   not be trained say why."""
-  work.check(task.check)
+  work.do(task.check)
   task.base(work, 'regular')  # without it nothing can be measured, so its failure is raised
   keys: list[Row] = [{'k': k, 'regime': regime} for k, regime, _ in cells]
   trained = work.each(keys, lambda key: train_model(task, work, key['k'], key['regime']))
@@ -257,25 +256,6 @@ def choose_rows(most: int, inputs: int, target: Bound) -> int:
   return min(most, -(-inputs // unit) * unit)
 
 
-def write(work: Workdir, name: str, tables: Sequence[Drawn], picture: str) -> None:
-  """Writes <name>.md in the workdir, which shows a picture; prints the tables and their places."""
-  page = '\n'.join(markdown(table) for table in tables if table.rows)
-  if not work.is_complete:
-    page += '\nNot finished: the same command continues.\n'
-  path = work.root / name
-  write_text(path.with_suffix('.md'), f'{page}\n![The same as a picture]({picture})\n')
-  show(work, tables)
-  places = f'{path}.md, the picture {path.with_name(picture)}'
-  work.console.print(f'\nThe table is {places}, every row a line of {work.path}')
-
-
-def show(work: Workdir, tables: Sequence[Drawn]) -> None:
-  """Prints the tables that have rows."""
-  for table in tables:
-    if table.rows:
-      work.console.print(terminal(table))
-
-
 # --- trainings
 
 
@@ -369,7 +349,9 @@ def evaluate_run(
   task.check()
   cell = k, regime, tuple(rules) if k > 1 else ('exact',)
   rows = measure_rows(task, work, [cell], {(k, regime): folder})
-  show(work, [make(rows) for make in tables])
+  for table in [make(rows) for make in tables]:
+    if table.rows:
+      work.console.print(markdown(table))
 
 
 def check_model(folder: pathlib.Path, wanted: Any) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import fastdec as fd
 from experiments.lab import own, train
 from experiments.lab.own import DistillConfig
-from experiments.lab.report import text
+from experiments.lab.report import text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import Text, TextConfig, check_sources, record_of
 from experiments.lab.train import (
@@ -149,7 +149,7 @@ def table1(c: Translation, work: Workdir) -> None:
   if rows and is_first():
     drawn = [tables.table1(rows, notes(c)), *(make(rows) for make in tables.TABLES[1:])]
     tables.scatter(rows, work.root / 'table1.png')
-    runs.write(work, 'table1', drawn, 'table1.png')
+    write(work, 'table1', drawn, 'table1.png')
     if best := fastest(rows):
       work.console.print(best)
 
@@ -160,7 +160,7 @@ def table4(c: Translation, work: Workdir) -> None:
   rows = runs.make_rows(Sentences(c, 'test'), work, [base, *list_tuned(c)])
   if rows and is_first():
     tables.figure4(rows, work.root / 'figure4.png')
-    runs.write(work, 'table4', [tables.table4(rows, notes(c))], 'figure4.png')
+    write(work, 'table4', [tables.table4(rows, notes(c))], 'figure4.png')
 
 
 def list_tuned(c: Translation) -> list[Cell]:
@@ -189,13 +189,21 @@ def example(c: Translation, work: Workdir, sentence: str | None = None) -> None:
       ' change the table by --config.table'
     )
 
-  # Decode the sentence, or all of the test set.
   sentences = Sentences(c, 'test')
-  sentences.check()
+  work.do(sentences.check)
+  folder = runs.train_model(sentences, work, k, regime)
+  work.do(lambda: write_example(sentences, work, folder, k, regime, sentence))
+
+
+def write_example(
+  sentences: 'Sentences', work: Workdir, folder: pathlib.Path, k: int, regime: str,
+  sentence: str | None,
+) -> None:  # fmt: skip
+  """Writes the example of a model."""
+  # Decode the sentence, or all of the test set.
   tokenizer, tokens = sentences.text.tokenizer, sentences.tokens
   if sentence is not None:
     tokens = tokenise([(sentence, '')], tokenizer)
-  folder = runs.train_model(sentences, work, k, regime)
   target = Bound(*pack_if_faster(*folders.load(folder)))
   strategy = sentences.strategies(target, folder, k, regime, ['exact'])['exact']
   out = sentences.decode(target, strategy, tokens)

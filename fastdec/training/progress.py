@@ -11,14 +11,14 @@ from rich.console import Console
 
 from fastdec.evaluation import wallclock
 
-_place: contextvars.ContextVar[str] = contextvars.ContextVar('place', default='')
+_place: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar('place', default=('', 0))
 
 
 @contextlib.contextmanager
-def named(place: str) -> Iterator[None]:
+def named(place: str, later: int = 0) -> Iterator[None]:
   """Names the place of the block's work in a larger one, such as 'stage 3 of 7, k8-finetune': all
-  progress in the block shows it."""
-  token = _place.set(place)
+  progress in the block shows it. `later` is the number of training steps in the stages after it."""
+  token = _place.set((place, later))
   try:
     yield
   finally:
@@ -39,7 +39,8 @@ class Progress:
 
   def __init__(self, total: int, noun: str, done: int = 0, quiet: bool = False) -> None:
     self._total, self._noun, self._done = total, noun, done
-    self._before = f'{_place.get()}, '.removeprefix(', ')
+    place, self._later = _place.get()
+    self._before = f'{place}, '.removeprefix(', ')
     self._pieces, self._timed, self._since = 0, 0, wallclock.now()
     self._text = ''
     self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
@@ -95,4 +96,8 @@ class Progress:
       return self._text
     rate = self._timed / (wallclock.now() - self._since)
     left = datetime.timedelta(seconds=round((self._total - self._done) / rate))
-    return f'{self._text}  {rate:,.1f} {self._noun}s/s  {left} left'.strip()
+    words = f'{self._text}  {rate:,.1f} {self._noun}s/s  {left} left'.strip()
+    if self._later and self._noun == 'step':
+      hours = (self._total - self._done + self._later) / rate / 3600
+      words += f', all trainings done in about {hours:.2g} h'
+    return words
