@@ -45,9 +45,8 @@ CHARACTERS = 4  # of a token
 SAMPLE = 1000  # pairs whose characters are counted
 CALLS = 8  # that are timed together
 LAYER = 12  # kernels of a decoder's layer in a call
-INPUT = (
-  5.6e6  # tokens a second that a core lays out in batches (benchmarks/inputs.py, one Xeon core)
-)
+# tokens a second that a core of a Xeon lays out in batches (benchmarks/inputs.py)
+INPUT = 5.6e6
 
 
 class Facts(NamedTuple):
@@ -67,64 +66,60 @@ def read_facts(data: Any) -> Facts:
   Raises:
     UserError: files are missing, and their size is unknown.
   """
-  if not isinstance(data, TextConfig):
-    tokens = 3 * data.side**2
-    if data.kind != 'tfds':
-      return Facts(data.images.counts, tokens)
-    missing = _missing(lambda: celeba.from_tfds(data.folder, data.max_train or None, data.side))
-    return Facts(celeba.COUNTS, tokens, missing, celeba.DOWNLOAD, 2 * celeba.DOWNLOAD)
+  # Text that is there is counted; so are images.
+  if data.kind in ('embedded', 'files') and isinstance(data, TextConfig):
+    with tempfile.TemporaryDirectory() as cache:
+      text = open_text(data.data, cache)
+      lengths = [len(source) + len(target) for source, target in text.pairs('train', SAMPLE)]
+      return Facts(dict(text.counts), sum(lengths) / len(lengths) / 2 / CHARACTERS + 1)
+  if data.kind in ('embedded', 'npz'):
+    return Facts(data.images.counts, 3 * data.side**2)
 
-  if data.kind in ('tfds', 'archives'):
-    opened = wmt14.from_tfds if data.kind == 'tfds' else wmt14.in_archives
-    missing = _missing(lambda: opened(data.folder, data.source, data.target))
-    counts, tokens = wmt14.COUNTS, wmt14.TOKENS
-    ids = 2 * 4 * tokens * counts['train']
-    return Facts(counts, tokens, missing, wmt14.DOWNLOAD, 2 * wmt14.DOWNLOAD + ids)
-  with tempfile.TemporaryDirectory() as cache:
-    text = open_text(data.data, cache)
-    lengths = [len(source) + len(target) for source, target in text.pairs('train', SAMPLE)]
-    return Facts(dict(text.counts), sum(lengths) / len(lengths) / 2 / CHARACTERS + 1)
-
-
-def _missing(look: Callable[[], object]) -> str:
+  # The papers' own sets are known, and may be missing.
+  missing = ''
   try:
-    look()
+    if not isinstance(data, TextConfig):
+      celeba.from_tfds(data.folder, data.max_train or None, data.side)
+    elif data.kind == 'tfds':
+      wmt14.from_tfds(data.folder, data.source, data.target)
+    else:
+      wmt14.in_archives(data.folder, data.source, data.target)
   except UserError as error:
-    return str(error)
-  return ''
+    missing = str(error)
+  if not isinstance(data, TextConfig):
+    sizes = celeba.DOWNLOAD, 2 * celeba.DOWNLOAD
+    return Facts(celeba.COUNTS, 3 * data.side**2, missing, *sizes)
+  ids = 2 * 4 * wmt14.TOKENS * wmt14.COUNTS['train']
+  return Facts(wmt14.COUNTS, wmt14.TOKENS, missing, wmt14.DOWNLOAD, 2 * wmt14.DOWNLOAD + ids)
 
 
 # --- training
 
 
-def base(plan: Plan, *, model: Any, run: RunConfig, data: Any, **_: Any) -> Cost:
-  """Returns the cost of `train.base`."""
-  return _training(plan, 'base', _module(model, data), None, False, run, data)
-
-
-def heads(
-  plan: Plan, *, base: pathlib.Path, heads: Any, k: int, run: RunConfig, data: Any,
-  together: bool = False, **_: Any,
+def training(
+  plan: Plan, *, run: RunConfig, data: Any, model: Any = None, base: pathlib.Path | None = None,
+  heads: Any = None, k: int = 0, together: bool = False, **_: Any,
 ) -> Cost:  # fmt: skip
-  """Returns the cost of `train_heads`."""
-  model = _model_of(plan, base)
-  what = f'heads for k={k}, with the base' if together else f'heads for k={k}'
-  return _training(plan, what, model, heads.module(model, k), together, run, data, heads)
+  """Returns the cost of `train.base`, or of `train_heads` on a base, on all devices that the rows
+  divide over."""
+  what, module = 'base', None
+  if base is None:
+    model = _module(model, data)
+  else:
+    model = _model_of(plan, base)
+    what, module = f'heads for k={k}', heads.module(model, k)
+  if together:
+    what += ', with the base'
 
-
-def _training(
-  plan: Plan, what: str, model: Any, module: Any, together: bool, run: RunConfig, data: Any,
-  settings: Any = None,
-) -> Cost:  # fmt: skip
-  """Returns the cost of a training on all devices that its rows divide over."""
+  # A batch has the same rows on each device.
   rows, machine = run.rows or data.rows, plan.machine
   devices = math.gcd(rows // run.accumulate, machine.devices)
   shape = rows // devices, getattr(data, 'row_length', 0) or model.fixed_length
   usual = dataclasses.replace(run, steps=10**6, every=1, average=1, rows=0)
-  step, trained, all_of = _count_step(machine, model, module, together, usual, shape, settings)
+  step, trained, all_of = _count_step(machine, model, module, together, usual, shape, heads)
   seconds = run.steps * (step.seconds + machine.exchange_seconds(4 * trained, devices))
   return Cost(
-    f'trains {what}, {_short(trained).strip()} of {_short(all_of).strip()} parameters',
+    f'trains {what}, {_short(trained)} of {_short(all_of)} parameters',
     steps=run.steps, tokens=run.steps * rows * shape[1], step=step, devices=devices,
     seconds=seconds, disk=4 * all_of, scratch=3 * 4 * trained * (len(run.loop().kept) + 2),
   )  # fmt: skip
@@ -154,22 +149,22 @@ def _count_step(
   state = jax.eval_shape(
     lambda key, trunk: TrainState.create(task_of(trunk), transform, key), key, trunk
   )
-  ids, task = np.ones(shape, np.int32), task_of(trunk)
-  batch = {'target': ids, 'target_segment': ids}
+  sides = ('target',) if model.fixed_length else ('target', 'source')
+  batch = {}
+  for side in sides:
+    for name in (side, f'{side}_segment', f'{side}_position'):
+      batch[name] = np.ones(shape, np.int32)
   if model.fixed_length:
     batch['source'] = np.zeros((shape[0], 8, 8, 3), np.uint8)
-  else:
-    for name in ('source', 'source_segment', 'source_position', 'target_position'):
-      batch[name] = ids
-  step: Any = make_step(task, transform, optimizer.learning_rate, run.accumulate)
-  count = count_program(step.trace(state, task.frozen, batch).jaxpr.jaxpr, machine)
-  trained, frozen = _numbers(state.params), _numbers(task.frozen)
+  step: Any = make_step(task_of(trunk), transform, optimizer.learning_rate, run.accumulate)
+  frozen = task_of(trunk).frozen
+  count = count_program(step.trace(state, frozen, batch).jaxpr.jaxpr, machine)
 
   # Time it here, if it fits.
   if not machine.flops and count.memory < machine.memory:
-    training = Training(task_of(model.init(jax.random.key(0))), [batch] * 4, [model], print)
-    count.seconds = time_step(training, run, MeshConfig())
-  return count, trained, trained + frozen
+    real = Training(task_of(model.init(jax.random.key(0))), [batch] * 4, [model], print)
+    count.seconds = time_step(real, run, MeshConfig())
+  return count, _numbers(state.params), _numbers(state.params) + _numbers(frozen)
 
 
 # --- decoding
@@ -177,27 +172,28 @@ def _count_step(
 
 def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **_: Any) -> Cost:
   """Returns the cost of `own.translations`."""
-  facts = read_facts(data)
+  facts, beams = read_facts(data), max(distill.beam, distill.samples)
   n = min(data.max_train or np.inf, facts.counts['train'])
-  devices = math.gcd(distill.rows, plan.machine.devices)
-  rows = distill.rows // devices * max(distill.beam, distill.samples)
-  calls, module = n * facts.tokens / distill.rows, _model_of(plan, model)
-  seconds = calls * _call_seconds(plan.machine, module, rows, 1, facts.tokens)
-  return Cost(
-    f'translates {n:,.0f} sentences, beam {distill.beam}', calls, n * facts.tokens,
-    devices=devices, seconds=seconds, disk=2 * n * facts.tokens * (4 + CHARACTERS),
-  )  # fmt: skip
+  cost = _writing(plan, _model_of(plan, model), n, facts.tokens, distill.rows, beams)
+  cost.what = f'translates {n:,.0f} sentences, beam {distill.beam}'
+  cost.disk = 2 * n * facts.tokens * (4 + CHARACTERS)
+  return cost
 
 
 def write_images(plan: Plan, *, base: pathlib.Path, data: Any, images: int, **_: Any) -> Cost:
   """Returns the cost of `write_images`."""
-  n, tokens = images or read_facts(data).counts['train'], read_facts(data).tokens
-  devices, calls = math.gcd(faces.PART, plan.machine.devices), n * tokens / faces.PART
-  second = _call_seconds(plan.machine, _model_of(plan, base), faces.PART // devices, 1, tokens)
-  return Cost(
-    f'writes {n:,} images', calls, n * tokens, devices=devices, seconds=calls * second,
-    disk=n * tokens,
-  )  # fmt: skip
+  facts = read_facts(data)
+  n = images or facts.counts['train']
+  cost = _writing(plan, _model_of(plan, base), n, facts.tokens, faces.PART, 1)
+  cost.what, cost.disk = f'writes {n:,} images', n * facts.tokens
+  return cost
+
+
+def _writing(plan: Plan, model: Any, n: float, tokens: float, rows: int, beams: int) -> Cost:
+  """Returns the cost of decoding n outputs on all devices that the rows divide over."""
+  devices, calls = math.gcd(rows, plan.machine.devices), n * tokens / rows
+  seconds = _call_seconds(plan.machine, model, rows // devices * beams, 1, tokens)
+  return Cost('', calls, n * tokens, devices=devices, seconds=calls * seconds)
 
 
 def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
@@ -212,14 +208,13 @@ def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
   devices = math.gcd(min(table.rows, int(n)), machine.devices)
   cost = Cost(f'measures {len(missing)} rows on {n:,.0f} outputs', devices=devices)
 
-  rules = ['greedy', *(key['rule'] for key in missing)]
-  for rule in rules:
+  for rule in ['greedy', *(key['rule'] for key in missing)]:
     width, block, beams = k, _block(task.c.data, k, regime, rule), 1
     if rule == 'greedy' or k == 1:
       width, block, beams = 1, 1.0, 4 if rule == BEAM else 1
     elif rule.startswith('tree'):
       width = tree_nodes(rule) or 1
-      n += GROWN_ON / len(rules)
+      n += GROWN_ON / (len(missing) + 1)
     rows = min(table.rows, n) * beams / devices
     calls = n * tokens / min(table.rows, n) / block
     cost.seconds += calls * _call_seconds(machine, model, rows, width, tokens)
@@ -232,46 +227,36 @@ def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
 
 def _block(data: Any, k: int, regime: str, rule: str) -> float:
   """Returns the tokens of a call: the paper's at this k or the next smaller one; else 1."""
+  blocks = dict(PAPERS_TABLE2)
+  if isinstance(data, TextConfig):
+    blocks = {key: block for key, (_, block) in PAPERS_TABLE1.items()}
   for size in range(k, 1, -1):
     for name in (rule, 'exact'):
-      if isinstance(data, TextConfig) and (size, regime, name) in PAPERS_TABLE1:
-        return PAPERS_TABLE1[size, regime, name][1]
-      if not isinstance(data, TextConfig) and (size, regime, name) in PAPERS_TABLE2:
-        return PAPERS_TABLE2[size, regime, name]
+      if (size, regime, name) in blocks:
+        return blocks[size, regime, name]
   return 1.0
 
 
+@functools.cache
 def _call_seconds(machine: Machine, model: Any, rows: float, width: int, tokens: float) -> float:
   """Returns the seconds of a call: it reads the decoder, the projection on words and a cache that
-  is half full, and multiplies them by each token."""
+  is half full, and multiplies them by each token. Here it is timed; its drafts cost nothing."""
   if not machine.flops:
-    return _time_call(model, math.ceil(rows), width, math.ceil(tokens))
-  read, layers, size = _decoder(model)
-  cache = rows * layers * 2 * 2 * tokens / 2 * model.d_model
-  flops, dtype = 2 * rows * width * read + 2 * width * cache, model.config.dtype
-  rate, kernels = machine.flops[dtype], layers * LAYER
-  return max(flops / rate, (read + cache) * size / machine.bandwidth, kernels * machine.launch)
+    target = runs.prepare(model, random_params(model, 0, 'float32'), None)
+    inputs, tokens = np.ones((math.ceil(rows), math.ceil(tokens)), np.int32), math.ceil(tokens)
+    if model.fixed_length:
+      inputs = np.zeros((len(inputs), 8, 8, 3), np.uint8)
+    drafter = FreeDraft(Topology.chain(width))
+    calls = Calls.after_prompt(target, drafter, inputs, tokens, CALLS)
+    return measure({'calls': calls}, 3)['calls'].median / CALLS
 
-
-@functools.cache
-def _time_call(model: Any, rows: int, width: int, tokens: int) -> float:
-  """Returns the seconds of a call on this machine, whose drafts cost nothing."""
-  target = runs.prepare(model, random_params(model, 0, 'float32'), None)
-  inputs = np.ones((rows, tokens), np.int32)
-  if model.fixed_length:
-    inputs, tokens = np.zeros((rows, 8, 8, 3), np.uint8), model.fixed_length
-  drafter = FreeDraft(Topology.chain(width))
-  calls = Calls.after_prompt(target, drafter, inputs, tokens, CALLS)
-  return measure({'calls': calls}, 3)['calls'].median / CALLS
-
-
-@functools.cache
-def _decoder(model: Any) -> tuple[int, int, int]:
-  """Returns the numbers of the decoder and the projection, the layers, and bytes of a number."""
   params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
   layers = [value for name, value in params.items() if name.startswith(DECODER)]
-  words = model.vocab_size * model.d_model
-  return _numbers(layers) + words, len(layers), jnp.dtype(model.config.dtype).itemsize
+  read = _numbers(layers) + model.vocab_size * model.d_model
+  cache = rows * len(layers) * 2 * 2 * tokens / 2 * model.d_model
+  flops, dtype = 2 * rows * width * read + 2 * width * cache, model.config.dtype
+  size = (read + cache) * jnp.dtype(dtype).itemsize / machine.bandwidth
+  return max(flops / machine.flops[dtype], size, len(layers) * LAYER * machine.launch)
 
 
 def _module(model: Any, data: Any) -> Any:
@@ -296,8 +281,8 @@ def _numbers(tree: Any) -> int:
 
 
 COSTS = {
-  train.base: base,
-  train_heads: heads,
+  train.base: training,
+  train_heads: training,
   own.translations: translations,
   faces.write_images: write_images,
   runs.figures: figures,
@@ -324,68 +309,70 @@ def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: 
   plan.read(make, c)
 
   # Print each stage, and the rows of each model.
-  total, disk, scratch, memory, unknown = 0.0, facts.disk, 0.0, 0.0, []
-  read = 0.0  # tokens a second, of both sides of a text
+  total, disk, scratch, memory = 0.0, facts.disk, 0.0, 0.0
+  read, unknown = 0.0, []  # tokens a second, of both sides of a text; stages without an estimate
   for i, (name, state, cost) in enumerate(plan.entries, start=1):
-    if cost is None:
-      is_done = state not in ('new', 'begun')
-      print(f'{i:3} {name}: {state}' + ('' if is_done else ', not estimated'))
-      unknown += [] if is_done else [name]
-      continue
-    print(f'{i:3} {name}: {state}; {cost.what}')
-    print('    ' + ', '.join(_words(cost)))
-    total, disk = total + cost.seconds, disk + cost.disk
-    scratch, memory = max(scratch, cost.scratch), max(memory, cost.step.memory)
-    if cost.step.flops and isinstance(c.data, TextConfig):
-      read = max(read, 2 * cost.tokens / cost.seconds)
+    if cost is not None:
+      print(f'{i:3} {name}: {state}; {cost.what}\n    {_describe(cost)}')
+      total, disk = total + cost.seconds, disk + cost.disk
+      scratch, memory = max(scratch, cost.scratch), max(memory, cost.step.memory)
+      if cost.step.flops and isinstance(c.data, TextConfig):
+        read = max(read, 2 * cost.tokens / cost.seconds)
+    elif state in ('new', 'begun'):
+      print(f'{i:3} {name}: {state}, not estimated')
+      unknown.append(name)
+    else:
+      print(f'{i:3} {name}: {state}')
 
   # Print what is missing, and the totals.
   if not plan.is_complete:
     print('\nMore rows are known once these stages are made', end='')
   print()
-  hours, need = total / 3600, disk + scratch
+  hours, need, download = total / 3600, disk + scratch, 0.0
   if facts.missing:
-    print(f'Missing: {facts.missing}\n    a download of {_short(facts.download)}B')
+    download = facts.download
+    print(f'Missing: {facts.missing}\n    a download of {_short(download, "B")}')
   print(
     f'In all: {hours:.3g} h, {hours * machine.devices:.3g} device-hours;'
-    f' {_short(need)}B of disk, {_short(scratch)}B of them for checkpoints;'
-    f' a download of {_short(facts.download if facts.missing else 0)}B'
+    f' {_short(need, "B")} of disk, {_short(scratch, "B")} of them for checkpoints;'
+    f' a download of {_short(download, "B")}'
   )
   if read:
     cores = math.ceil(read / INPUT)
-    print(f'Input: {_short(read).strip()} tokens a second at most, the batches of {cores} cores')
+    print(f'Input: {_short(read)} tokens a second at most, the batches of {cores} cores')
   if unknown:
     print(f'Not counted: {", ".join(unknown)}')
 
   # Refuse what cannot be done.
   if memory > machine.memory:
     raise UserError(
-      f'a step needs {_short(memory)}B of memory, and a device of {machine.name} has'
-      f' {_short(machine.memory)}B: give more devices, or --config.train.accumulate=2'
+      f'a step needs {_short(memory, "B")} of memory, and a device of {machine.name} has'
+      f' {_short(machine.memory, "B")}: give more devices, or --config.train.accumulate=2'
     )
   free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
   if need > free:
     raise UserError(
-      f'this takes {_short(need)}B of disk, and {root} has {_short(free)}B: choose another workdir'
+      f'this takes {_short(need, "B")} of disk, and {root} has {_short(free, "B")}: choose another'
+      ' workdir'
     )
 
 
-def _words(cost: Cost) -> list[str]:
+def _describe(cost: Cost) -> str:
   """Returns the figures of a stage in words."""
-  words = [f'{_short(cost.steps).strip()} calls', f'{_short(cost.tokens).strip()} tokens']
+  words = [f'{_short(cost.steps)} calls', f'{_short(cost.tokens)} tokens']
   if cost.step.flops:
-    words[0] = f'{_short(cost.steps).strip()} steps'
-    words.append(f'a step on each of {cost.devices}: {_short(cost.step.flops)}FLOPs')
-    words.append(f'{_short(cost.step.bytes)}B, {_short(cost.step.memory)}B of memory')
+    words[0] = f'{_short(cost.steps)} steps'
+    words.append(f'a step on each of {cost.devices}: {_short(cost.step.flops, "FLOPs")}')
+    words.append(f'{_short(cost.step.bytes, "B")}, {_short(cost.step.memory, "B")} of memory')
   words.append(f'{cost.seconds / 3600:.3g} h')
   if cost.disk:
-    words.append(f'{_short(cost.disk)}B of disk')
-  return words
+    words.append(f'{_short(cost.disk, "B")} of disk')
+  return ', '.join(words)
 
 
-def _short(number: float) -> str:
-  """Returns a number in three digits: 1.23 G."""
-  for unit, size in (('P', 1e15), ('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)):
+def _short(number: float, unit: str = '') -> str:
+  """Returns a number in three digits: 1.23 G, or 1.23 GB."""
+  for prefix, size in (('P', 1e15), ('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)):
     if number >= size:
-      return f'{number / size:.3g} {unit}'
-  return f'{number:.0f} '
+      return f'{number / size:.3g} {prefix}{unit}'
+  return f'{number:.0f} {unit}'.strip()
