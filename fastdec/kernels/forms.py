@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int32, Num
 
+from fastdec.kernels.mesh import is_split
 from fastdec.kernels.unsigned import unsigned_product
 
 FEW = 64  # the most rows of a decoding call
@@ -33,15 +34,17 @@ Table = dict[str, dict[str, list[tuple[str, int]]]]
 def rows_first(
   x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike
 ) -> Num[Array, 'r *f']:
-  """Returns x @ kernel^T, summed in the type `wide`."""
+  """Returns x @ kernel^T, summed in the type `wide`.
+
+  Outputs are one axis of the product: with several, XLA's CPU backend would lay the kernel out anew
+  in every call. A mesh may split these axes, so there they stay.
+  """
+  outputs = kernel.shape[:-1]
+  if not is_split():
+    kernel = kernel.reshape(-1, kernel.shape[-1])
   axes = (((1,), (kernel.ndim - 1,)), ((), ()))
-  return jax.lax.dot_general(x, kernel, axes, preferred_element_type=wide)
-
-
-def _flat(x: Num[Array, 'r d'], kernel: Num[Array, '*f d'], wide: DTypeLike) -> Num[Array, 'r *f']:
-  # With several axes of outputs XLA would lay the kernel out anew in every call.
-  y = rows_first(x, kernel.reshape(-1, kernel.shape[-1]), wide)
-  return y.reshape(len(x), *kernel.shape[:-1])
+  y = jax.lax.dot_general(x, kernel, axes, preferred_element_type=wide)
+  return y.reshape(len(x), *outputs)
 
 
 def _kernel_first(
@@ -76,7 +79,7 @@ def _in_lanes(
 
 
 SIZES = 'layer', 'large', 'narrow'
-FORMS: dict[str, Form] = {'rows': _flat, 'kernel': _kernel_first, 'lanes': _in_lanes}
+FORMS: dict[str, Form] = {'rows': rows_first, 'kernel': _kernel_first, 'lanes': _in_lanes}
 UNSIGNED = 'unsigned'  # the form of `kernels.unsigned`, which also needs sums of the kernel
 # Measured on an AMD EPYC with AVX-512 and VNNI.
 TABLE: Table = {
