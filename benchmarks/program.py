@@ -25,6 +25,7 @@ Columns; on a mesh they are of one GPU:
     source), in float32
   largest: the largest of them
   held: gigabytes of weights and state
+  whole: megabytes of weights and cache that are not divided over 'model'
   of greedy: `on paper` by that of the same model's greedy call
 """
 
@@ -264,11 +265,13 @@ def _with_sharding(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def count_held(tree: Any) -> int:
-  """Returns the bytes of shapes with shardings that one device has."""
+def count_held(tree: Any, most_parts: int = 2**31) -> int:
+  """Returns the bytes of shapes with shardings that one device has, in arrays of so many parts."""
   total = 0
   for x in jax.tree.leaves(tree):
-    total += int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+    entries = int(np.prod(x.sharding.shard_shape(x.shape)))
+    if x.size <= most_parts * entries:
+      total += entries * x.dtype.itemsize
   return total
 
 
@@ -365,6 +368,7 @@ def compile_program(
   on_paper = sum(max(LAUNCH, kernel.bytes / BANDWIDTH) for kernel in kernels)
   on_paper += sum(EXCHANGE + one.bytes / NETWORK for one in exchanges)
   floor = count_held((params, strategy, state.cache)) / BANDWIDTH
+  undivided = count_held((params, strategy), 1) + count_held(state.cache, mesh.shape['data'])
   return (
     {
       'kernels': len(kernels),
@@ -380,6 +384,7 @@ def compile_program(
       'of sums': exchanged / sums,
       'largest': max(exchanges, key=lambda one: one.bytes).shape if exchanges else '',
       'held GB': count_held((params, strategy, state)) / 1e9,
+      'whole MB': undivided / 1e6,
       'temporary MB': program.memory_analysis().temp_size_in_bytes / 1e6,
       'compile s': seconds,
     },

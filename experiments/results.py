@@ -75,6 +75,7 @@ PROGRAMS = (  # of benchmarks/program.py
   Column('exchanged, kB', 'exchanged kB', ',.0f'),
   Column('of sums', 'of sums', '.2f'),
   Column('held, GB', 'held GB', '.2f'),
+  Column('whole, MB', 'whole MB', ',.1f'),
   Column('floor, ms', 'floor ms', '.2f'),
   Column('on paper, ms', 'on paper ms', '.2f'),
   Column('of greedy', 'of greedy', '.2f'),
