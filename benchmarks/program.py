@@ -266,7 +266,7 @@ def _with_sharding(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def count_held(tree: Any, most_parts: int = 2**31) -> int:
-  """Returns the bytes of shapes with shardings that one device has, in arrays of so many parts."""
+  """Returns the bytes that one device has of shapes with shardings, in few enough parts."""
   total = 0
   for x in jax.tree.leaves(tree):
     entries = int(np.prod(x.sharding.shard_shape(x.shape)))

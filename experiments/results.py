@@ -63,6 +63,7 @@ CALLS = (  # of benchmarks/calls.py
 PROGRAMS = (  # of benchmarks/program.py
   Column('model', 'shape'),
   Column('layers', 'layers'),
+  Column('GPUs', 'model'),
   Column('weights', 'dtype'),
   Column('batch', 'batch'),
   Column('call', 'drafter'),
