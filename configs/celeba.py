@@ -190,12 +190,5 @@ def celeba_day():
 def rehearsal(settings):
   """A scale with 1/1000 of its steps, few images, and a toy model."""
   sizes: Any = {'d_model': 32, 'd_ff': 32, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 1}
-  return dataclasses.replace(
-    presets.shortened(settings, ('train', 'freeze', 'finetune')),
-    data=ImagesConfig(max_train=160),
-    model=dataclasses.replace(settings.model, **sizes),
-    heads=dataclasses.replace(settings.heads, d_ff=16, anchors=min(settings.heads.anchors, 16)),
-    table=dataclasses.replace(
-      settings.table, ks=(2, 4), taus=(2, 8), images=2, rows=2, timed=1, repeats=1
-    ),
-  )
+  table: Any = {'ks': (2, 4), 'taus': (2, 8), 'images': 2, 'rows': 2}
+  return presets.rehearsal(settings, ImagesConfig(max_train=160), sizes, **table)

@@ -61,11 +61,14 @@ def draft_run(*, steps):
   return RunConfig(steps=steps, warmup=400, every=100, average=4, constant=0.6)
 
 
-def shortened(settings, runs):
-  """Settings with a thousandth of the steps of these runs, at least ten."""
-  short = {}
-  for name in runs:
-    run = getattr(settings, name)
-    steps = max(run.steps // 1000, 10)
-    short[name] = dataclasses.replace(run, steps=steps, warmup=steps // 5, every=steps)
-  return dataclasses.replace(settings, **short)
+def rehearsal(settings, data, sizes, **table):
+  """A scale with a thousandth of its steps, at least ten, on few examples, and with a toy model."""
+  heads = settings.heads
+  changed: dict[str, Any] = {'data': data, 'model': dataclasses.replace(settings.model, **sizes)}
+  changed['heads'] = dataclasses.replace(heads, d_ff=32, anchors=min(heads.anchors, 16))
+  changed['table'] = dataclasses.replace(settings.table, timed=1, repeats=1, **table)
+  for name, run in vars(settings).items():
+    if isinstance(run, RunConfig):
+      steps = max(run.steps // 1000, 10)
+      changed[name] = dataclasses.replace(run, steps=steps, warmup=steps // 5, every=steps)
+  return dataclasses.replace(settings, **changed)

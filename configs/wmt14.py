@@ -192,18 +192,11 @@ def wmt14_day():
 def rehearsal(settings):
   """A scale with 1/1000 of its steps and text, and a toy model."""
   sizes: Any = {'d_model': 64, 'd_ff': 128, 'heads': 2, 'encoder_layers': 1, 'decoder_layers': 2}
-  table = dataclasses.replace(
-    settings.table,
-    ks=(2, 10), rules=('exact', 'top-2', 'tree-8'), max_len=24, timed=1, repeats=1, sentences=32,
-  )  # fmt: skip
-  return dataclasses.replace(
-    presets.shortened(settings, ('train', 'retrain', 'freeze', 'finetune')),
-    data=TextConfig(vocab_size=600, rows=16, max_train=4500),
-    model=dataclasses.replace(settings.model, **sizes),
-    heads=dataclasses.replace(settings.heads, d_ff=32, anchors=min(settings.heads.anchors, 16)),
-    distill=dataclasses.replace(settings.distill, max_len=(1, 4), rows=64),
-    table=table,
-  )
+  data = TextConfig(vocab_size=600, rows=16, max_train=4500)
+  table: Any = {'ks': (2, 10), 'rules': ('exact', 'top-2', 'tree-8'), 'max_len': 24}
+  settings = presets.rehearsal(settings, data, sizes, sentences=32, **table)
+  distill = dataclasses.replace(settings.distill, max_len=(1, 4), rows=64)
+  return dataclasses.replace(settings, distill=distill)
 
 
 def seeing_heads(d_ff):

@@ -119,4 +119,4 @@ def make_page(page: Any, settings: type, make: Any) -> None:
     page.run(settings, make)
     return
   costs = importlib.import_module('experiments.costs')
-  costs.show(make, *page.read_plan(settings))
+  costs.show(page, settings, make)

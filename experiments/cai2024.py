@@ -144,26 +144,12 @@ class Medusa:
 def medusa(c: Medusa, work: Workdir) -> None:
   """The page from the top: a model, its own text, heads, trees, rows and tables."""
   # Train the model, and have it write the text that heads learn.
-  target = work.stage(
-    'target',
-    train.base,
-    model=c.model,
-    run=c.train,
-    data=c.data.originals,
-    seed=c.seed,
-    mesh=c.mesh,
-  )
   data, sizes = c.data.originals, c.measure
+  same: Any = {'data': data, 'mesh': c.mesh}
+  target = work.stage('target', train.base, model=c.model, run=c.train, seed=c.seed, **same)
   if c.text != 'data':
-    own = work.stage(
-      'own',
-      continuations,
-      model=target,
-      data=data,
-      prompt=sizes.prompt,
-      max_len=sizes.max_len,
-      mesh=c.mesh,
-    )
+    same |= {'prompt': sizes.prompt, 'max_len': sizes.max_len}
+    own = work.stage('own', continuations, model=target, **same)
     data = dataclasses.replace(data, distilled=str(own))
 
   # Train heads on it, and grow a tree for each.
@@ -203,40 +189,21 @@ def heads(
   c: Medusa, work: Workdir, stage: str, target: pathlib.Path, data: TextConfig
 ) -> pathlib.Path:
   """The heads of a stage, trained if they are missing; Medusa-2 begins at Medusa-1."""
-  base, run = target, c.freeze
+  same: Any = {'heads': c.heads, 'k': c.heads.depth + 1, 'seed': c.seed, 'mesh': c.mesh}
+  same |= {'base': target, 'run': c.freeze, 'together': stage == TOGETHER}
   if stage == TOGETHER:
-    base, run = heads(c, work, FROZEN, target, data), c.finetune
+    same |= {'base': heads(c, work, FROZEN, target, data), 'run': c.finetune}
     # the model changes: of mixed text it sees people's too, to keep what it knows of that
     data = dataclasses.replace(data, mixed=c.text == 'mixed')
-  return work.stage(
-    stage,
-    train_heads,
-    base=base,
-    heads=c.heads,
-    k=c.heads.depth + 1,
-    together=stage == TOGETHER,
-    run=run,
-    data=data,
-    seed=c.seed,
-    order=seed_of(c.seed, stage),
-    mesh=c.mesh,
-  )
+  return work.stage(stage, train_heads, data=data, order=seed_of(c.seed, stage), **same)
 
 
 def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibration:
   """The tree of a stage's heads, grown if it is missing."""
-  sizes = c.measure
-  folder = work.stage(
-    f'{stage}-tree',
-    calibrate,
-    heads=heads,
-    data=c.data.originals,
-    prompt=sizes.prompt,
-    calibrated=sizes.calibrated,
-    most=max(sizes.most, sizes.nodes),
-    max_len=sizes.max_len,
-    repeats=sizes.repeats,
-  )
+  sizes: dict[str, Any] = {'most': max(c.measure.most, c.measure.nodes)}
+  for name in ('prompt', 'calibrated', 'max_len', 'repeats'):
+    sizes[name] = getattr(c.measure, name)
+  folder = work.stage(f'{stage}-tree', calibrate, heads=heads, data=c.data.originals, **sizes)
   return Calibration.load(folder / TREE_FILE)
 
 

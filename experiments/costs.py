@@ -11,18 +11,18 @@ import math
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.lab import own, train
-from experiments.lab.plan import Cost, Count, Machine, Plan, count_program
+from experiments.lab import cli, own, train
+from experiments.lab.config import to_dataclass
+from experiments.lab.plan import Cost, Count, Machine, Plan, count_program, machine_of
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
-from experiments.stern2018 import images as faces
 from experiments.stern2018 import runs
 from experiments.stern2018.image_tables import PAPERS_TABLE2
 from experiments.stern2018.tables import PAPERS_TABLE1
@@ -36,10 +36,10 @@ from fastdec.errors import UserError
 from fastdec.evaluation.calls import DECODER, Calls, FreeDraft, random_params
 from fastdec.evaluation.wallclock import measure
 from fastdec.kernels.sharding import MeshConfig
-from fastdec.training.drafts.trainer import train_heads
+from fastdec.training.drafts.trainer import heads_task, train_heads
 from fastdec.training.loop import make_step
 from fastdec.training.run import RunConfig, Training, time_step
-from fastdec.training.state import TrainState, base_task, finetuned_heads_task, frozen_heads_task
+from fastdec.training.state import TrainState, base_task
 
 CHARACTERS = 4  # of a token
 SAMPLE = 1000  # pairs whose characters are counted
@@ -137,11 +137,7 @@ def _count_step(
   def task_of(trunk: Any) -> Any:
     if module is None:
       return base_task(model, smoothing)
-    same: Any = {'draw': settings.draw, 'decay': settings.decay, 'anchors': settings.anchors}
-    if together:
-      shares = None, settings.p1_share, smoothing
-      return finetuned_heads_task(model, module, trunk, *shares, **same)
-    return frozen_heads_task(model, module, trunk, smoothing, **same)
+    return heads_task(model, module, trunk, settings, together, smoothing)
 
   # Trace the step on shapes.
   key = jax.eval_shape(lambda: jax.random.key(0))
@@ -172,28 +168,15 @@ def _count_step(
 
 def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **_: Any) -> Cost:
   """Returns the cost of `own.translations`."""
-  facts, beams = read_facts(data), max(distill.beam, distill.samples)
+  facts, devices = read_facts(data), math.gcd(distill.rows, plan.machine.devices)
   n = min(data.max_train or np.inf, facts.counts['train'])
-  cost = _writing(plan, _model_of(plan, model), n, facts.tokens, distill.rows, beams)
-  cost.what = f'translates {n:,.0f} sentences, beam {distill.beam}'
-  cost.disk = 2 * n * facts.tokens * (4 + CHARACTERS)
-  return cost
-
-
-def write_images(plan: Plan, *, base: pathlib.Path, data: Any, images: int, **_: Any) -> Cost:
-  """Returns the cost of `write_images`."""
-  facts = read_facts(data)
-  n = images or facts.counts['train']
-  cost = _writing(plan, _model_of(plan, base), n, facts.tokens, faces.PART, 1)
-  cost.what, cost.disk = f'writes {n:,} images', n * facts.tokens
-  return cost
-
-
-def _writing(plan: Plan, model: Any, n: float, tokens: float, rows: int, beams: int) -> Cost:
-  """Returns the cost of decoding n outputs on all devices that the rows divide over."""
-  devices, calls = math.gcd(rows, plan.machine.devices), n * tokens / rows
-  seconds = _call_seconds(plan.machine, model, rows // devices * beams, 1, tokens)
-  return Cost('', calls, n * tokens, devices=devices, seconds=calls * seconds)
+  rows = distill.rows // devices * max(distill.beam, distill.samples)
+  calls, module = n * facts.tokens / distill.rows, _model_of(plan, model)
+  seconds = calls * _call_seconds(plan.machine, module, rows, 1, facts.tokens)
+  return Cost(
+    f'translates {n:,.0f} sentences, beam {distill.beam}', calls, n * facts.tokens,
+    devices=devices, seconds=seconds, disk=2 * n * facts.tokens * (4 + CHARACTERS),
+  )  # fmt: skip
 
 
 def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
@@ -284,7 +267,6 @@ COSTS = {
   train.base: training,
   train_heads: training,
   own.translations: translations,
-  faces.write_images: write_images,
   runs.figures: figures,
 }
 
@@ -292,13 +274,15 @@ COSTS = {
 # --- in words
 
 
-def show(make: Callable[[Any, Any], None], c: Any, root: pathlib.Path, machine: Machine) -> None:
-  """Prints what a paper's function would do.
+def show(page: cli.Page, settings: type, make: cli.Make) -> None:
+  """Prints what a paper's function would do, by the flags of its page.
 
   Raises:
     UserError: it has no text and no images; it needs more disk or memory than there is; or files
       are missing.
   """
+  c, machine = to_dataclass(settings, page.config.value), machine_of(page.plan.value)
+  root = pathlib.Path(page.workdir.value or 'WORKDIR')
   if not hasattr(c, 'data'):
     raise UserError(
       'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'

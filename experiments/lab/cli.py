@@ -119,7 +119,7 @@ class PlanFlag(flags.Flag):
     self.boolean = True  # it may have no value, which absl then calls true
 
   def _parse(self, argument: str) -> str | None:
-    return None if argument == 'false' else argument
+    return {'true': 'h100x8', 'false': None}.get(argument, argument)
 
 
 def config_flag(*pages: str) -> flags.FlagHolder:
@@ -160,22 +160,22 @@ def connect(words: Sequence[str]) -> None:
   anything, and already a config may compute something."""
   found = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
   found.add_argument('--coordinator')
-  found.add_argument('--processes', default='1')
-  found.add_argument('--process', default='0')
-  values = found.parse_known_args(words)[0]
-  count, own = values.processes, values.process
-  if not (count.isdecimal() and own.isdecimal()) or 'coordinator' not in flags.FLAGS:
+  found.add_argument('--processes', type=int, default=1)
+  found.add_argument('--process', type=int, default=0)
+  try:
+    place, count, own = vars(found.parse_known_args(words)[0]).values()
+  except argparse.ArgumentError:
     return  # the flags say what is wrong
-  if values.coordinator is None and int(count) > 1:
+  if place is None and count > 1 and 'coordinator' in flags.FLAGS:
     raise UserError(f'--processes={count} need to meet: give --coordinator=host:port')
-  if values.coordinator is None:
+  if place is None or 'coordinator' not in flags.FLAGS:
     return
   from fastdec.training import processes as together
 
-  if values.coordinator == 'cluster':
+  if place == 'cluster':
     together.connect_by_cluster()
   else:
-    together.connect(values.coordinator, int(count), int(own))
+    together.connect(place, count, own)
 
 
 def seconds(text: str | None) -> float | None:
@@ -283,14 +283,6 @@ class Page:
     with self.limit_time():
       work = self.make_all(to_dataclass(settings, self.config.value), make)
     end([work])
-
-  def read_plan(self, settings: type) -> tuple[Any, Path, Any]:
-    """Returns the settings, the workdir and the machine that a plan is about."""
-    from experiments.lab.plan import machine_of
-
-    c, name = to_dataclass(settings, self.config.value), self.plan.value
-    machine = machine_of('h100x8' if name == 'true' else name)
-    return c, Path(self.workdir.value or 'WORKDIR'), machine
 
   def make_all(
     self,

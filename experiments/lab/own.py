@@ -138,15 +138,13 @@ def translations(
     distill: how the model translates it.
     mesh: the devices; they change nothing but rounding.
   """
-  if not agreed(bool(record_of(folder))):
-    text, target, record = _open_author(model, data, distill.beam, mesh)
+
+  def write(text: Text, target: Bound) -> Iterator[tuple[Split, Iterator[list[Output]]]]:
     for split, sources, total in _open_sources(text, distill):
-      outputs = _translate(folder / 'parts' / split, target, text, distill, split, sources, total)
-      record['counts'] = _save(folder, text, split, outputs)
-    if is_first():
-      write_json(folder / RECORD, record)
-  if is_first():
-    shutil.rmtree(folder / 'parts', ignore_errors=True)
+      parts = folder / 'parts' / split
+      yield split, _translate(parts, target, text, distill, split, sources, total)
+
+  _write(folder, model, data, distill.beam, mesh, write)
 
 
 def _open_sources(
@@ -274,11 +272,11 @@ def continuations(
     max_len: tokens that the model writes at most.
     mesh: the devices; they change nothing but rounding.
   """
-  if not agreed(bool(record_of(folder))):
-    text, target, record = _open_author(model, data, 1, mesh)
+
+  def write(text: Text, target: Bound) -> Iterator[tuple[Split, Iterator[list[Output]]]]:
     rows = -(-ROWS // mesh.data) * mesh.data
     writing = Writing(target, fd.Greedy(), max_len, rows // count())
-    by_split = {}
+    by_split: dict[Split, list[Any]] = {}
     for split in ('dev', 'train'):
       prompts = prompts_of(text, split, prompt, target.module.config.bos_id)
       by_split[split] = list(map(tuple, prompts.tolist()))
@@ -293,24 +291,35 @@ def continuations(
           whole = _cut_at_end([*ids[1:], *own])
           line = text.tokenizer.decode(whole)
           written[ids] = [(line, whole, line, whole, '')]
-      record['counts'] = _save(folder, text, split, (written[ids] for ids in beginnings))
-    if is_first():
-      write_json(folder / RECORD, record)
-  if is_first():
-    shutil.rmtree(folder / 'parts', ignore_errors=True)
+      yield split, (written[ids] for ids in beginnings)
+
+  _write(folder, model, data, 1, mesh, write)
 
 
 # --- parts and files
 
 
-def _open_author(
-  folder: pathlib.Path, data: TextConfig, beam: int, mesh: MeshConfig
-) -> tuple[Text, Bound, dict[str, Any]]:
-  """Returns the text, the model that writes, on this process's devices, and their record."""
-  text, (model, params) = data.open(), folders.load(folder)
-  text.check_base(folder)
-  record = {'teacher': author_of(model, params, text.tokenizer), 'beam': beam}
-  return text, Bound(model, place_module(model, params, make_own_mesh(mesh))), record
+def _write(
+  folder: pathlib.Path,
+  author: pathlib.Path,
+  data: TextConfig,
+  beam: int,
+  mesh: MeshConfig,
+  write: Callable[[Text, Bound], Iterator[tuple[Split, Iterator[list[Output]]]]],
+) -> None:
+  """Saves the outputs of each split, which `write` makes by the model in the folder `author`, on
+  this process's devices; then their record."""
+  if not agreed(bool(record_of(folder))):
+    text, (model, params) = data.open(), folders.load(author)
+    text.check_base(author)
+    record: Any = {'teacher': author_of(model, params, text.tokenizer), 'beam': beam}
+    target = Bound(model, place_module(model, params, make_own_mesh(mesh)))
+    for split, outputs in write(text, target):
+      record['counts'] = _save(folder, text, split, outputs)
+    if is_first():
+      write_json(folder / RECORD, record)
+  if is_first():
+    shutil.rmtree(folder / 'parts', ignore_errors=True)
 
 
 def _hold_out(

@@ -23,7 +23,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from experiments.lab.rows import Row, find, read
 from fastdec.errors import UserError
-from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
 
 # --- machines
@@ -31,27 +30,18 @@ from fastdec.training import stage as stages
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Machine:
-  """Devices of one kind; rates are of each.
-
-  Attributes:
-    name: of the kind.
-    devices: number of them.
-    memory: bytes.
-    flops: a second in products, by type; {} where programs are timed, on this machine.
-    bandwidth: bytes a second of its memory.
-    launch: seconds that any kernel takes.
-    links: bytes a second to the others of its node, and to other nodes.
-    node: devices of a node.
-  """
+  """Devices of one kind; all but their number is of each."""
 
   name: str
   devices: int
-  memory: float
+  memory: float  # bytes
+  # a second in products, by type; {} where programs are timed, on this machine
   flops: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  bandwidth: float = math.inf
-  launch: float = 0.0
+  bandwidth: float = math.inf  # bytes of its memory a second
+  launch: float = 0.0  # seconds that any kernel takes
+  # bytes a second to the others of its node, and to other nodes
   links: tuple[float, float] = (math.inf, math.inf)
-  node: int = 8
+  node: int = 8  # devices of a node
 
   def kernel_seconds(self, flops: float, size: float, dtype: str) -> float:
     """Returns the time of a kernel: of its FLOPs, its bytes, or its launch."""
@@ -99,19 +89,12 @@ VIEWS = 'reshape', 'squeeze', 'broadcast_in_dim', 'expand_dims'  # they take no 
 
 @dataclasses.dataclass
 class Count:
-  """What a program does.
+  """What a program does."""
 
-  Attributes:
-    flops: of products.
-    bytes: read and written.
-    memory: the most bytes that are alive at once.
-    seconds: on a machine.
-  """
-
-  flops: float = 0.0
-  bytes: float = 0.0
-  memory: float = 0.0
-  seconds: float = 0.0
+  flops: float = 0.0  # of products
+  bytes: float = 0.0  # read and written
+  memory: float = 0.0  # the most bytes that are alive at once
+  seconds: float = 0.0  # on a machine
 
   def add_kernel(self, flops: float, size: float, machine: Machine, dtype: str) -> None:
     """Adds a kernel with these FLOPs and bytes."""
@@ -213,27 +196,16 @@ def _flops(equation: Any) -> float:
 
 @dataclasses.dataclass
 class Cost:
-  """What a stage, or the rows of a model, cost.
+  """What a stage, or the rows of a model, cost."""
 
-  Attributes:
-    what: says what is done.
-    steps: of the training, or calls of the model.
-    tokens: trained on, or written.
-    step: a step, for the rows of one device.
-    devices: that share the work.
-    seconds: of all.
-    disk: bytes that stay.
-    scratch: bytes of the disk that are free again afterwards.
-  """
-
-  what: str
-  steps: float = 0
-  tokens: float = 0
-  step: Count = dataclasses.field(default_factory=Count)
-  devices: int = 1
+  what: str  # says what is done
+  steps: float = 0  # of the training, or calls of the model
+  tokens: float = 0  # trained on, or written
+  step: Count = dataclasses.field(default_factory=Count)  # for the rows of one device
+  devices: int = 1  # that share the work
   seconds: float = 0
-  disk: float = 0
-  scratch: float = 0
+  disk: float = 0  # bytes that stay
+  scratch: float = 0  # bytes that are free again afterwards
 
 
 class Entry(NamedTuple):
@@ -258,7 +230,6 @@ class Plan:
 
   def __init__(self, root: pathlib.Path, machine: Machine, costs: Mapping[Any, Any]) -> None:
     self.root, self.path, self.machine = root, root / 'results.jsonl', machine
-    self.console = plain_console()
     self.entries: list[Entry] = []
     self.steps: dict[str, int] = {}
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}

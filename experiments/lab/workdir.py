@@ -110,9 +110,10 @@ class Workdir:
           if self.planned and is_first():
             write_json(self.root / PLAN, {'stages': list(self.planned)})
         if self.engine is not None and not is_made:
-          self.engine.call(name, _make_stage, place, 0, self.root, name, make, inputs)
+          self.engine.call(name, stages.stage, self.root, name, make, **inputs)
         # The job has made the folder, or its budget ended: this call links it, or raises OutOfTime.
-        return _make_stage(place, later, self.root, name, make, inputs)
+        with named(place, later):
+          return stages.stage(self.root, name, make, **inputs)
       except OutOfTime:
         raise  # not a failure: the caller notes that the budget ended
       except Exception as error:
@@ -351,19 +352,6 @@ class Workdir:
 def _listed(group: Row | list[Row]) -> list[Row]:
   """Returns the keys of a group."""
   return group if isinstance(group, list) else [group]
-
-
-def _make_stage(
-  place: str,
-  later: int,
-  root: pathlib.Path,
-  name: str,
-  make: Callable[..., object],
-  inputs: Mapping[str, Any],
-) -> pathlib.Path:
-  """Makes a stage, see `stage.stage`; its progress shows its place."""
-  with named(place, later):
-    return stages.stage(root, name, make, **inputs)
 
 
 def _measure_in_job(

@@ -145,3 +145,6 @@ def test_all_of_it_at_toy_size(tmp_path, launch):
   before = results.read_bytes()
   assert launch('medusa', *words, f'--workdir={folder}').code == 0
   assert results.read_bytes() == before
+  files = {path: path.stat().st_mtime_ns for path in folder.rglob('*')}
+  assert launch('medusa', *words, f'--workdir={folder}', '--plan').code == 0
+  assert {path: path.stat().st_mtime_ns for path in folder.rglob('*')} == files

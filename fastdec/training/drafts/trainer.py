@@ -31,7 +31,7 @@ from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
 from fastdec.training.losses import head_accuracy
 from fastdec.training.run import RunConfig, Training, carry_out
-from fastdec.training.state import finetuned_heads_task, frozen_heads_task
+from fastdec.training.state import Task, finetuned_heads_task, frozen_heads_task
 
 SAMPLE = 16  # batches of the training text, on which a network is evaluated too
 
@@ -163,14 +163,10 @@ def plan_heads(
   model, trunk = material.read_base(on.base)
   module = heads.module(model, k)
   dev = material.dev_batches()
-  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
-  settings['smoothing'] = on.run.label_smoothing
   start = heads.fresh(module, model, trunk)
   if together:
     start = read_heads(on.base, module) or start
-    task = finetuned_heads_task(model, module, trunk, start, heads.p1_share, **settings)
-  else:
-    task = frozen_heads_task(model, module, trunk, start=start, **settings)
+  task = heads_task(model, module, trunk, heads, together, on.run.label_smoothing, start)
 
   def separate(params: Params) -> tuple[Params, Params]:
     """Returns the base's and the heads' parameters, of what is trained."""
@@ -188,6 +184,24 @@ def plan_heads(
 
   batches = material.train_batches(on.run.rows, on.order)
   return Training(task, batches, [model, module], save, evaluate if dev else None)
+
+
+def heads_task(
+  model: Any,
+  module: Any,
+  trunk: Params,
+  heads: Any,
+  together: bool,
+  smoothing: float,
+  start: Params | None = None,
+) -> Task:
+  """Returns the task of `train_heads`: heads on the trunk of a model, which learns too if both are
+  trained together; they begin with `start`, or fresh."""
+  settings: Any = {'draw': heads.draw, 'decay': heads.decay, 'anchors': heads.anchors}
+  settings |= {'smoothing': smoothing, 'start': start}
+  if together:
+    return finetuned_heads_task(model, module, trunk, p1_share=heads.p1_share, **settings)
+  return frozen_heads_task(model, module, trunk, **settings)
 
 
 def read_trunk(folder: pathlib.Path) -> Bound:

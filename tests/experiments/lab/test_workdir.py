@@ -8,9 +8,10 @@ import pytest
 
 import fastdec as fd
 from experiments.lab import engine, rows
-from experiments.lab.workdir import Workdir
-from fastdec.files import lock
+from experiments.lab.workdir import PLAN, Workdir
+from fastdec.files import lock, read_json
 from fastdec.training import stage
+from fastdec.training.progress import Progress
 from fastdec.training.stage import budget
 
 
@@ -45,6 +46,25 @@ def test_keys_that_are_measured_together_are_those_that_are_missing(work):
   work.fill([keys_of(1, 2)], figures)
   lines = work.fill([keys_of(2, 3), keys_of(1)], figures, summary=lambda row: f'k is {row["k"]}')
   assert seen == [[1, 2], [3]] and [row['tokens'] for row in lines] == [2, 3, 1]
+
+
+def test_a_stage_names_its_place_and_counts_later_trainings(work, capsys):
+  def make(folder):
+    with Progress(10, 'step') as progress:
+      for _ in range(4):
+        progress.add()
+        progress.show('here')
+
+  work.planned = {'base': 5, 'own': 0, 'k2-both': 40, 'k4-both': 60}
+  work.stage('k4-both', lambda folder: None)  # made before
+  capsys.readouterr()
+  folder = work.stage('own', make)
+  first, *_, last = capsys.readouterr().out.splitlines()
+  assert first == f'Making stage 2 of 4, own, in {folder}'
+  assert last.startswith('stage 2 of 4, own, step 4/10  here')
+  assert ' left, all trainings done in about ' in last
+  assert work._place_of('base') == ('stage 1 of 4, base', 40)
+  assert read_json(work.root / PLAN) == {'stages': [*work.planned]}
 
 
 def test_a_failure_is_a_row_that_says_why_while_the_rest_continues(work):
