@@ -288,7 +288,7 @@ def show(page: cli.Page, settings: type, make: cli.Make) -> None:
       'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'
     )
   plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
-  how = 'on paper' if machine.flops else 'timed here'
+  how = 'on paper' if machine.flops else 'timed here, without compilation'
   print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n')
   plan.read(make, c)
 

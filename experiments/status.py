@@ -9,15 +9,89 @@ import pathlib
 
 from absl import flags
 
-from experiments.lab import cli
+from experiments.lab import cli, rows
+from experiments.lab.workdir import PLAN
+from fastdec.errors import UserError
+from fastdec.files import is_locked, read_json
+from fastdec.training.log import read_metrics
+from fastdec.training.stage import inputs_of
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'folder of an experiment', required=True)
 
 
 def main(_: list[str]) -> None:
-  from experiments.lab.status import describe
-
   print('\n'.join(describe(pathlib.Path(WORKDIR.value))))
+
+
+def describe(root: pathlib.Path) -> list[str]:
+  """Returns stages, rows, failures and what is next of a workdir, in lines.
+
+  Raises:
+    UserError: it has neither stages nor rows.
+  """
+  begun: dict[str, pathlib.Path] = {}  # the newest folder of each stage, in the order of time
+  for file in sorted(root.glob('*/inputs.json'), key=lambda file: file.stat().st_mtime):
+    if not file.parent.is_symlink():
+      name = file.parent.name.rpartition('-')[0]
+      begun.pop(name, None)
+      begun[name] = file.parent
+  measured = rows.read(root / 'results.jsonl')
+  if not begun and not measured:
+    raise UserError(f'{root} has no stages and no rows: give the --workdir of an experiment')
+
+  # Stages in the order of the plan, then others in the order in which they began.
+  names = []
+  if (root / PLAN).is_file():
+    names = list(read_json(root / PLAN)['stages'])
+  names += [name for name in begun if name not in names]
+  lines, left = [], []
+  for number, name in enumerate(names, 1):
+    state = 'waiting'
+    if name in begun:
+      state = describe_stage(begun[name])
+    lines.append(f'stage {number} of {len(names)}, {name}: {state}')
+    if state != 'done':
+      left.append(f'{name} ({state})')
+
+  # Rows, and failures that no later row has made good.
+  finished = [row for row in measured if not rows.is_failure(row)]
+  failed = list_failures(measured)
+  lines.append(f'{len(finished)} rows are measured, {len(failed)} failed')
+  for name, reason in failed.items():
+    lines.append(f'failed: {name}: {reason} (see {root}/failures/{name}.log)')
+
+  following = 'rows that are not measured yet, if any'
+  if left:
+    following = left[0]
+  lines.append(f'next: {following}; the same command continues')
+  return lines
+
+
+def describe_stage(folder: pathlib.Path) -> str:
+  """Returns the state of a stage in words: done, or running or stopped and how far."""
+  if (folder / 'DONE').is_file():
+    return 'done'
+  state = 'running' if is_locked(folder / 'lock') else 'stopped'
+  steps = inputs_of(folder).get('run', {}).get('steps')
+  if steps:
+    metrics = read_metrics(folder)
+    step = metrics[-1]['step'] if metrics else 0
+    return f'{state} at step {step:,} of {steps:,}'
+  if parts := list(folder.glob('parts/**/*.[jn]*')):
+    return f'{state}, {len(parts):,} parts are there'
+  return state
+
+
+def list_failures(measured: list[rows.Row]) -> dict[str, str]:
+  """Returns the reason of each key, by its name, that failed and has no finished row."""
+  reasons = {}
+  for row in measured:
+    names = list(row)
+    if rows.is_failure(row):
+      key = {name: row[name] for name in names[: names.index('error')]}
+      if rows.find(measured, **key) is None:
+        reasons[rows.name_of(key)] = row['error']
+  return reasons
 
 
 if __name__ == '__main__':

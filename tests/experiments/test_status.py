@@ -2,7 +2,6 @@
 
 import pytest
 
-from experiments.lab.status import describe
 from experiments.lab.workdir import Workdir
 from fastdec.errors import UserError
 from fastdec.files import lock, write_json, write_text
@@ -18,7 +17,7 @@ def stop(folder, steps=0, parts=0, **inputs):
   raise OutOfTime
 
 
-def test_it_shows_stages_rows_failures_and_what_is_next(tmp_path):
+def test_it_shows_stages_rows_failures_and_what_is_next(launch, tmp_path):
   work = Workdir(tmp_path, {'machine': 'here'})
   base = work.stage('base', lambda folder, seed: None, seed=0)
   for name, inputs in {'k2-both': {'run': {'steps': 5000}}, 'own': {'parts': 3}}.items():
@@ -38,7 +37,7 @@ def test_it_shows_stages_rows_failures_and_what_is_next(tmp_path):
   write_json(tmp_path / 'plan.json', {'stages': ['base', 'own', 'k2-both', 'k4-both']})
   before = sorted(tmp_path.rglob('*'))
   with lock(running / 'lock'):
-    lines = describe(tmp_path)
+    lines = launch('status', f'--workdir={tmp_path}').out.splitlines()
   assert lines == [
     'stage 1 of 4, base: done',
     'stage 2 of 4, own: running, 3 parts are there',
@@ -51,6 +50,6 @@ def test_it_shows_stages_rows_failures_and_what_is_next(tmp_path):
   assert sorted(tmp_path.rglob('*')) == before and base.is_dir()
 
 
-def test_a_folder_without_stages_and_rows_is_a_sentence(tmp_path):
-  with pytest.raises(UserError, match='has no stages and no rows: give the --workdir'):
-    describe(tmp_path)
+def test_a_folder_without_stages_and_rows_is_a_sentence(launch, tmp_path):
+  ended = launch('status', f'--workdir={tmp_path}')
+  assert ended.code == 2 and 'has no stages and no rows: give the --workdir' in ended.err
