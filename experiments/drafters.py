@@ -30,6 +30,7 @@ from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import Count, HeadsConfig, Rows, Seed, Tokens, Zero, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_by_place, repeated_share
@@ -305,7 +306,10 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
     batch = key['batch']
     timed = bench.comparison(strategy, bench.timed, batch, *plain)
     ours, theirs = timed.counts
-    alone = wide_calls(bench.target, strategy, timed.state(strategy), nodes), ours.steps
+    alone = (
+      wide_calls(bench.target, strategy, timed.state(strategy), Topology.chain(nodes)),
+      ours.steps,
+    )
     clock = timed.clock(bench.texts.repeats, {'alone': alone}, max(FEW // batch, 1))
     call = milliseconds(clock['ours calls'], ours.steps)
     target = milliseconds(clock['alone'], ours.steps)

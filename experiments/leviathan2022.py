@@ -25,6 +25,7 @@ from experiments.lab.train import Count, Rows, Seed, Tokens, check_lengths, each
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.decoding import theory
+from fastdec.decoding.topology import Topology
 from fastdec.evaluation import drawing
 from fastdec.evaluation.acceptance import accepted_share, betas, repeated_share
 from fastdec.evaluation.calls import draft_calls, repeat_calls, wide_calls
@@ -197,7 +198,7 @@ def figures(bench: Bench, models: Models, key: Row) -> Row:
   target, before, after = bench.target, comparison.state(plain), comparison.state(strategy)
   calls = {
     'one call': (functools.partial(repeat_calls, target, plain, before), theirs.steps),
-    'wide calls': (wide_calls(target, strategy, after, gamma + 1), ours.steps),
+    'wide calls': (wide_calls(target, strategy, after, Topology.chain(gamma + 1)), ours.steps),
     'drafts': (draft_calls(target, strategy, after), ours.steps),
   }
   clock = comparison.clock(bench.texts.repeats, calls, max(FEW // key['batch'], 1))

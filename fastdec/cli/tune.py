@@ -4,22 +4,24 @@ Example:
   fastdec tune --model=folder --prompts=lines.txt --draft=eagle --draft=smaller --heads=heads
   fastdec generate --model=folder --prompt='A man in' --strategy=tuned --draft=eagle
 
-Greedy decoding, prompt lookup, lookahead and all that --draft and --heads can do, in several sizes,
-decode the same prompts in turn; slow ones are dropped. Within --budget, the command chooses the
-fastest one that keeps --promise:
+Greedy decoding writes texts for some prompts. Prompt lookup and all that --draft and --heads can
+do, in several sizes, are predicted on them: tokens a call by a replay, and what calls and drafts
+cost here. The most promising ones, and what cannot be predicted (lookahead), then decode in turn
+with greedy decoding, as --budget allows. The command chooses the fastest one that keeps --promise:
 
   exact     the output is the model's own greedy output (the default), as far as rounding lets it
             be the same text: docs/own/exact.md
   law       tokens are distributed as by sampling at --temperature (the default if that is above 0)
   relaxed   the output may differ: top-n and typical acceptance of heads take part too
 
-Plain decoding, one token a call, takes part too. It is kept unless something is faster beyond
-noise. For each candidate the command prints tokens a call; milliseconds a call and a token, prompts
-included; tokens a second; how many times as fast as plain decoding it is, with the interval that
-holds 95 % of 1000 samples of the prompts; and how many texts equal greedy decoding's. It writes the
-choice to tuned.json in the model's folder (or in ~/.local/share/fastdec if that folder cannot be
-written), where --strategy=tuned of the other commands and fd.load_tuned find it. On a CPU, the
-first run of a minute or more also times the forms of a product, for all commands on this machine
+Plain decoding, one token a call, is kept unless something is faster beyond noise; if the budget
+ends before anything else is timed, the best prediction is chosen. For each candidate the command
+prints tokens a call; milliseconds a call and a token, prompts included; tokens a second; how many
+times as fast as plain decoding it is predicted to be, and was, with the interval that holds 95 % of
+1000 samples of the prompts; and how many texts equal greedy decoding's. It writes the choice to
+tuned.json in the model's folder (or in ~/.local/share/fastdec if that folder cannot be written),
+where --strategy=tuned of the other commands and fd.load_tuned find it. On a CPU, the first run of
+two minutes or more also times the forms of a product, for all commands on this machine
 (fastdec/kernels/forms.py).
 
 --dtypes=float32,int8,int8w tunes in several types; drafters have the type of the model. all means
@@ -46,7 +48,7 @@ import fastdec as fd
 from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, duration, one_of, wholes
 from fastdec.cli.prompts import read_prompts
-from fastdec.decoding.description import parse, usual_for
+from fastdec.decoding.description import label, parse, usual_for
 from fastdec.decoding.strategy import TREES, choose_lengths, interleave, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
@@ -61,10 +63,10 @@ from fastdec.text.load import choose_draft_type, load_heads, open_fast
 from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
-MEASURES = 60.0  # seconds: with this budget or more, products are timed first, for a few seconds
+MEASURES = 120.0  # seconds: with this budget or more, products are timed first, for some seconds
 # Prompts read for each row decoded at once. Not all are timed, because some may be too long.
 MOST_PROMPTS = 128
-CALIBRATED = 64  # prompts that a tree for heads is fitted to
+CALIBRATED = 32  # prompts that a tree for heads is fitted to
 # Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
 
@@ -113,7 +115,7 @@ def main(words: Sequence[str]) -> None:
     programs.measure_forms()
   runs = left = len(dtypes) * len(args.batches)
   results: list[tuple[fd.Tuned, str | None]] = []
-  too_short = ''
+  too_short, speeds = '', {}
   trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype, generator in generators.items():
     if left < runs and wallclock.now() >= deadline:
@@ -132,6 +134,8 @@ def main(words: Sequence[str]) -> None:
     target = Bound(*pack_if_faster(generator.model, opened.params()))
     candidates = _list_candidates(args, sampling, heads, drafts, target, ids, trees)
     for rows in args.batches:
+      # What was fast before is tried first.
+      candidates.sort(key=lambda one: -speeds.get(label(one.strategy), 0.0))
       print(f'{describe_run(rows, dtype)}:', flush=True)
       share = (deadline - wallclock.now()) / left
       left -= 1
@@ -154,6 +158,7 @@ def main(words: Sequence[str]) -> None:
       for candidate in candidates:
         if candidate.strategy is tuned.strategy:
           folder = candidate.folder
+      speeds = {figures.name: figures.tokens_per_second or 0.0 for figures in tuned.table}
       results.append((dataclasses.replace(tuned, dtype=dtype), folder))
       print(f'{tuned}\n{tuned.why}\n')
   if not results:
@@ -237,7 +242,7 @@ def _list_candidates(
     if folder not in trees:
       print(f'fitting a tree to {folder}', flush=True)
       prompts, most = list(ids)[:CALIBRATED], max(args.nodes or TREES)
-      rows = min(16, len(prompts))
+      rows = min(args.batches[0], len(prompts))  # as in tuning, by the same program
       fitted = calibrate(target, Bound(*part), prompts, most, args.max_len, rows)
       trees[folder] = [list(path) for path in fitted.tree.choices]
     families += _list_head_families(args, sampling, part, folder, trees[folder])
@@ -300,6 +305,8 @@ def _save(
     flag = 'heads' if folder in args.heads else 'draft'
     flags += f' --{flag}={folder}'
   print(f'Written to {file}; use it by {flags}')
+  if best.name == best.plain and not args.draft and not args.heads:
+    print('A draft would help: fastdec train-draft --budget=1h trains one on texts of this model')
 
 
 def compare_runs(best: fd.Tuned, first: fd.Tuned) -> str:

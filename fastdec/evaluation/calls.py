@@ -179,10 +179,10 @@ _continue = jax.jit(_make_calls, static_argnames='calls', donate_argnames='state
 
 
 def wide_calls(
-  target: Bound, strategy: LoopStrategy, state: DecodeState, nodes: int
+  target: Bound, strategy: LoopStrategy, state: DecodeState, topology: Topology
 ) -> Callable[[int], Any]:
-  """Returns a function of a number of calls on `nodes` tokens, judged by the strategy's rule."""
-  drafter = FreeDraft(Topology.chain(nodes), has_probs=isinstance(strategy.effective_rule, Warped))
+  """Returns a function of a number of calls on such nodes, judged by the strategy's rule."""
+  drafter = FreeDraft(topology, has_probs=isinstance(strategy.effective_rule, Warped))
   without_draft = dataclasses.replace(state, drafter=())
   return lambda calls: repeat_calls(
     target, Drafted(drafter, strategy.effective_rule), without_draft, calls

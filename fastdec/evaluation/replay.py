@@ -23,12 +23,13 @@ from fastdec.decoding.inputs import make_prompt, pad_ids
 from fastdec.decoding.law import Emitted
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
+from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
 from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.rules.matching import Drawn
 from fastdec.decoding.run import Run
 from fastdec.decoding.score import read_again
-from fastdec.decoding.strategy import read_streaming
+from fastdec.decoding.strategy import LoopStrategy, read_streaming
 from fastdec.decoding.topology import with_rows
 from fastdec.errors import UserError
 from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_projection
@@ -65,44 +66,71 @@ def replay(
   Raises:
     UserError: as `decode`; a strategy whose calls do not follow from the text.
   """
-  check_model(model, params)
-  strategy = read_streaming(strategy)
+  run = begin_replay(
+    model, params, inputs, texts, strategy, prompt_lengths, prefix, constraint, processors
+  )
+  run.advance()
+  return run.finish(run.decoded, run.prompt)
+
+
+def can_replay(strategy: LoopStrategy) -> bool:
+  """True if a text decides what the strategy accepts."""
   rule = strategy.effective_rule
   compares = promise_of(rule) == 'exact' or type(rule) is Drawn
-  if isinstance(strategy, Lookahead | Jacobi) or not compares:
+  return compares and not isinstance(strategy, Lookahead | Jacobi)
+
+
+def begin_replay(
+  model: Model,
+  params: Params,
+  inputs: Any,
+  texts: Sequence[Sequence[int]] | Decoded,
+  strategy: Any,
+  prompt_lengths: Any = None,
+  prefix: Any = None,
+  constraint: Any = None,
+  processors: Any = None,
+) -> Run:
+  """Returns a run that replays the texts: `advance` makes the calls. Arguments as in `replay`."""
+  check_model(model, params)
+  strategy = read_streaming(strategy)
+  if not can_replay(strategy):
     raise UserError(
-      f'{type(strategy).__name__} with the rule {type(rule).__name__} cannot be replayed, because'
-      ' what it accepts does not follow from a text: decode with it, or give a different strategy'
+      f'{type(strategy).__name__} with the rule {type(strategy.effective_rule).__name__} cannot be'
+      ' replayed, because what it accepts does not follow from a text: decode with it, or give a'
+      ' different strategy'
     )
   if strategy.sampling is not None:
     strategy = strategy.with_sampling(None)
-  if isinstance(texts, Decoded):
-    texts = [texts.written(row) for row in range(len(texts.lengths))]
   prompt = make_prompt(model, inputs, prompt_lengths, prefix)
-  tokens, _ = pad_ids('texts', texts, model.vocab_size, model.pad_id)
+  if isinstance(texts, Decoded):  # whose width is that of other batches with its limit
+    tokens, lengths = np.asarray(texts.tokens), np.asarray(texts.lengths)
+  else:
+    lengths = [*map(len, texts)]
+    tokens, _ = pad_ids('texts', texts, model.vocab_size, model.pad_id)
   if len(prompt.tokens) != len(tokens):
     raise UserError(f'{len(tokens)} texts for {len(prompt.tokens)} inputs: give one for each')
 
-  # The model reads the texts, and the loop writes them again.
+  # The model reads the texts, and the loop writes them again. Copies need no states.
   taps = number_taps(getattr(strategy.drafter, 'taps', ()), getattr(model, 'layers', None))
   prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
-  hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
+  hidden, states = jnp.zeros((*tokens.shape, 1)), ()
+  if not isinstance(strategy, PromptLookup):
+    hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
   waits = True if getattr(processors, 'forced_begin', None) is not None else None
   following = Following(tokens, waits)
-  settings = Settings(
-    max_len=[len(text) for text in texts], processors=following, constraint=constraint
-  )
+  settings = Settings(max_len=tokens.shape[1], processors=following, constraint=constraint)
   request = prepare(
     model, {**params, 'known': known}, inputs, strategy, settings, prompt_lengths, prefix
   )
 
   # A text ends where it ends: a token that ends other texts may be within it.
   target = dataclasses.replace(request.target, module=Reciting(model))
-  prompt = dataclasses.replace(request.prompt, empty=np.zeros_like(request.prompt.empty))
-  run = Run.begin(dataclasses.replace(request, target=target, prompt=prompt))
-  run.advance()
-  return run.finish(run.decoded, run.prompt)
+  prompt = dataclasses.replace(
+    request.prompt, empty=np.zeros_like(request.prompt.empty), limit=np.array(lengths, np.int32)
+  )
+  return Run.begin(dataclasses.replace(request, target=target, prompt=prompt))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,172 +1,184 @@
-"""Candidates timed in turn, batch by batch; the slower ones leave the race.
+"""Strategies that decode the same batches in turn, and the comparison of their speeds.
 
-  round 0, batch 0    A B C D
-  round 1, batch 1    B C D A       each round begins with another candidate
-  round 2, batch 2    C D A B
-  ...
-  round 4, batch 4    A B C D       now D is slower than the fastest beyond its interval, and leaves
-  round 5, batch 0    C A B
+  round 0, batch 0    A B C
+  round 1, batch 1    B C A       each round begins with a different strategy
+  round 2, batch 2    C A B
 
-Two candidates are compared by the ratio of their tokens per second. A candidate's time for a batch
-is the median of its visits there, so that a moment in which the machine was busy does not count.
-The interval holds 95 % of 1000 bootstrap samples of the batches, so it is wide where texts differ
-much. A race knows a candidate only as a function that decodes a batch.
+Two strategies are compared by the ratio of their tokens per second on the batches that both have
+decoded. The time of a batch is the median of its rounds, so that a moment in which the machine was
+busy does not count. The interval of a ratio holds 95 % of 1000 bootstrap samples of the batches; of
+few batches it is wider than all their ratios by what a machine's times differ.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float
 
-from fastdec.evaluation.wallclock import time_round
+from fastdec.decoding.decode import decode
+from fastdec.decoding.methods.greedy import Greedy
+from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.strategy import LoopStrategy
+from fastdec.evaluation.wallclock import now, time_round
+from fastdec.struct import Bound
+from fastdec.tuning.prompts import Batch
 
-# Batches before a candidate is dropped or wins. With fewer, the chance that one of two equal
-# candidates is the faster on all of them is above 5 %.
-LEAST = 5
-VISITS = 10  # of each batch; more rounds would add nothing
+LEAST = 5  # batches of a bootstrap: two equal ones are rarely in the same order on all of them
+NOISE = 1.1  # ratio of two times of the same work
 SAMPLES = 1000
+VISITS = 3  # of each batch; more would change little
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """One candidate's speed divided by another's, with the ends of its interval."""
+  """A speed divided by another, with the ends of its interval."""
 
   value: float
   low: float
   high: float
 
 
-@dataclasses.dataclass
-class Race:
-  """The times measured so far.
+class Shape(NamedTuple):
+  """What a call reads of a row: a chain or a tree of tokens."""
+
+  nodes: int = 1
+  is_tree: bool = False
+
+  def __str__(self) -> str:
+    if self.nodes == 1:
+      return 'one token'
+    return f'a {"tree" if self.is_tree else "chain"} of {self.nodes}'
+
+
+ONE = Shape()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+  """What a candidate would need for the texts that were replayed.
 
   Attributes:
-    plain: name of the candidate that never leaves: one token a call.
-    batches: their number; round r decodes batch r % batches.
-    seconds, tokens: for each candidate's name, by the rounds that it was in.
-    running: names of the candidates still in the race.
-    rounds: their number so far.
+    speedup: over the plain strategy; 0: not predicted.
+    shape: of a call.
+    tokens_per_call: of a row, without the first token, which the prompt's call writes.
+    steps: calls of each batch; it runs until its slowest row is done.
+    draft: time of a step's draft, as in `Predictor`.
   """
 
-  plain: str
-  batches: int
-  seconds: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
-  tokens: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)
-  running: list[str] = dataclasses.field(default_factory=list)
-  rounds: int = 0
+  speedup: float = 0.0
+  shape: Shape = ONE
+  tokens_per_call: float = 1.0
+  steps: tuple[int, ...] = ()
+  draft: float = 0.0
 
-  def join(self, names: Iterable[str]) -> None:
-    """Lets candidates join, at the beginning or later."""
-    for name in names:
-      self.seconds[name], self.tokens[name] = {}, {}
-      self.running.append(name)
 
-  def run(self, entrants: Mapping[str, Callable[[int], int]]) -> None:
-    """Times the running candidates on one batch, and drops those that are clearly slower.
+@dataclasses.dataclass
+class Candidate:
+  """A strategy that decodes batches, and what is known of it.
 
-    Args:
-      entrants: for each name, a function from a batch's number to the number of tokens decoded.
-    """
-    batch = self.rounds % self.batches
+  Attributes:
+    name: of the strategy with its settings.
+    target: the model.
+    strategy: how it decodes.
+    batches: the prompts.
+    max_len: as in `decode`.
+    texts: its first output for each batch, by the batch's number.
+    seconds: of each batch, one entry a round.
+    compile_seconds: time of the first batch, which compiles the program, and does not count.
+    prediction: of its speed.
+    note: why it was not predicted or not timed.
+  """
 
-    def decode(name: str) -> None:
-      self.tokens[name][self.rounds] = entrants[name](batch)
+  name: str
+  target: Bound
+  strategy: LoopStrategy
+  batches: Sequence[Batch]
+  max_len: int | None
+  texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)
+  seconds: dict[int, list[float]] = dataclasses.field(default_factory=dict)
+  compile_seconds: float = 0.0
+  prediction: Prediction = Prediction()
+  note: str = ''
 
-    visits = {name: functools.partial(decode, name) for name in self.running}
-    for name, seconds in time_round(visits, self.rounds).items():
-      self.seconds[name][self.rounds] = seconds
-    self.rounds += 1
+  def compile(self) -> None:
+    """Decodes the first batch, so that the program exists."""
+    begin = now()
+    self.decode(0)
+    self.compile_seconds = now() - begin
 
-    # Drop candidates that are slower than the fastest beyond noise, except the plain one.
-    fastest = max(self.running, key=lambda name: self.compare(name, self.plain).value)
-    running = []
-    for name in self.running:
-      has_seen_enough = min(self.count_batches(name), self.count_batches(fastest)) >= LEAST
-      may_leave = name not in (fastest, self.plain) and has_seen_enough
-      if not may_leave or self.compare(name, fastest).high >= 1:
-        running.append(name)
-    self.running = running
+  def decode(self, number: int) -> None:
+    """Decodes the batch of this number, and keeps its first output."""
+    model, params = self.target
+    batch = self.batches[number]
+    out = decode(
+      model, params, batch.inputs, self.strategy, batch.lengths, max_len=self.max_len,
+      key=batch.keys,
+    )  # fmt: skip
+    jax.block_until_ready(out.tokens)
+    if number not in self.texts:
+      self.texts[number] = jax.tree.map(np.asarray, out.checked())
 
-  def compare(self, name: str, other: str) -> Ratio:
-    """Computes the ratio of tokens per second, `name` to `other`, over their common rounds."""
-    rounds = self.seconds[name].keys() & self.seconds[other].keys()
-    seconds, tokens = self._by_batch(name, rounds)
-    other_seconds, other_tokens = self._by_batch(other, rounds)
+  def seconds_of(self, numbers: Sequence[int]) -> np.ndarray:
+    """Returns the median time of each of these batches."""
+    return np.array([np.median(self.seconds[number]) for number in numbers])
 
-    # Row 0 has the batches as they are, the others have bootstrap samples of them.
-    count = len(seconds)
-    samples = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
-    chosen = np.concatenate([np.arange(count)[None], samples])
-    speeds = tokens[chosen].sum(-1) / seconds[chosen].sum(-1)
-    other_speeds = other_tokens[chosen].sum(-1) / other_seconds[chosen].sum(-1)
-    ratios = speeds / other_speeds
-    low, high = np.percentile(ratios[1:], (2.5, 97.5))
-    return Ratio(float(ratios[0]), float(low), float(high))
+  def tokens_of(self, numbers: Sequence[int]) -> np.ndarray:
+    """Returns the tokens of all rows in each of these batches."""
+    return np.array([int(self.texts[number].lengths.sum()) for number in numbers])
 
-  def tokens_per_second(self, name: str) -> float:
-    """Computes the speed over all batches that a candidate has visited."""
-    seconds, tokens = self._by_batch(name, self.seconds[name].keys())
-    return float(tokens.sum() / seconds.sum())
-
-  def seconds_per_batch(self, name: str) -> float:
-    """Computes the mean time of the batches that a candidate has visited."""
-    return float(self._by_batch(name, self.seconds[name].keys())[0].mean())
-
-  def count_batches(self, name: str) -> int:
-    """Counts the batches that a candidate has visited."""
-    return min(len(self.seconds[name]), self.batches)
+  def agreement(self, plain: 'Candidate') -> float | None:
+    """Returns the share of texts that `plain` wrote too; None if tokens are drawn."""
+    both = self.texts.keys() & plain.texts.keys()
+    if not isinstance(plain.strategy, Greedy):
+      return None
+    rows = [(self.texts[i].tokens == plain.texts[i].tokens).all(1) for i in both]
+    return float(np.concatenate(rows).mean())
 
   @property
-  def is_over(self) -> bool:
-    """True if more rounds would change nothing.
+  def tokens_per_second(self) -> float:
+    """Speed on all batches that were timed."""
+    numbers = list(self.seconds)
+    return float(self.tokens_of(numbers).sum() / self.seconds_of(numbers).sum())
 
-    That is so if only the plain candidate is left; if it and one other are left and both have seen
-    every batch; or if all that are left have seen each batch `VISITS` times.
-    """
-    if len(self.running) == 1:
-      return True
-    fewest = min(len(self.seconds[name]) for name in self.running)
-    if len(self.running) == 2:
-      return fewest >= self.batches
-    return fewest >= VISITS * self.batches
 
-  def choose_winner(self) -> tuple[str, str]:
-    """Returns the fastest that beats the plain one beyond noise, else the plain one; and why."""
-    if len(self.seconds) == 1:
-      return self.plain, f'{self.plain} is kept: there is no other candidate that keeps the promise'
-    batches = self.count_batches(self.plain)
-    if batches < LEAST:
-      reason = 'the budget was enough for'
-      if self.batches < LEAST:
-        reason = 'there are'
-      noun = 'batch' if batches == 1 else 'batches'
-      return self.plain, (
-        f'{self.plain} is kept: {reason} {batches} {noun} of prompts, too few to tell candidates'
-        f' apart, which takes {LEAST}'
-      )
-    ahead = {}
-    for name in self.running:
-      ratio = self.compare(name, self.plain)
-      if self.count_batches(name) >= LEAST and ratio.low > 1:
-        ahead[name] = ratio
-    if not ahead:
-      return self.plain, f'{self.plain} is kept: nothing else was faster beyond noise'
-    name = max(ahead, key=lambda name: ahead[name].value)
-    best = ahead[name]
-    return name, (
-      f'{name} is {best.value:.2f} times as fast as {self.plain} ({best.low:.2f} to'
-      f' {best.high:.2f})'
-    )
+def run_round(candidates: Sequence[Candidate], number: int) -> None:
+  """Lets each candidate decode one batch; round after round they take the batches in turn."""
+  batch = number % len(candidates[0].batches)
+  visits = {}
+  for place, candidate in enumerate(candidates):
+    visits[place] = functools.partial(candidate.decode, batch)
+  for place, seconds in time_round(visits, number).items():
+    candidates[place].seconds.setdefault(batch, []).append(seconds)
 
-  def _by_batch(self, name: str, rounds: Iterable[int]) -> Float[np.ndarray, '2 n']:
-    """Returns the median seconds and mean tokens of each batch visited in these rounds."""
-    visits: dict[int, list[int]] = {}
-    for number in sorted(rounds):
-      visits.setdefault(number % self.batches, []).append(number)
-    seconds, tokens = [], []
-    for numbers in visits.values():
-      seconds.append(np.median([self.seconds[name][number] for number in numbers]))
-      tokens.append(np.mean([self.tokens[name][number] for number in numbers]))
-    return np.array([seconds, tokens])
+
+def compare(one: Candidate, other: Candidate) -> Ratio:
+  """Computes the ratio of tokens per second on the batches that both have decoded."""
+  both = [number for number in one.seconds if number in other.seconds]
+  seconds, other_seconds = one.seconds_of(both), other.seconds_of(both)
+  tokens, other_tokens = one.tokens_of(both), other.tokens_of(both)
+
+  # Row 0 has the batches as they are, the others have bootstrap samples of them.
+  count = len(both)
+  samples = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
+  chosen = np.concatenate([np.arange(count)[None], samples])
+  speeds = tokens[chosen].sum(1) / seconds[chosen].sum(1)
+  other_speeds = other_tokens[chosen].sum(1) / other_seconds[chosen].sum(1)
+  ratios = speeds / other_speeds
+  low, high = np.percentile(ratios[1:], (2.5, 97.5))
+  if count < LEAST:
+    low, high = ratios.min() / NOISE, ratios.max() * NOISE
+  return Ratio(float(ratios[0]), float(low), float(high))
+
+
+def is_decided(candidates: Sequence[Candidate]) -> bool:
+  """True if one is ahead of all others beyond noise, or if more rounds would change little."""
+  batches = len(candidates[0].batches)
+  rounds = min(sum(map(len, candidate.seconds.values())) for candidate in candidates)
+  if rounds < min(LEAST, batches) and len(candidates) > 1:
+    return False
+  best = max(candidates, key=lambda candidate: compare(candidate, candidates[0]).value)
+  is_ahead = all(compare(best, one).low > 1 for one in candidates if one is not best)
+  return is_ahead or rounds >= VISITS * batches

@@ -1,10 +1,12 @@
 """The search for the strategy that is fastest on this machine, for a model and prompts.
 
-Candidates that keep the promise are compiled in their order: first two, then as many as half of the
-budget allows, if the rest of it is enough to tell them apart. They race (`tuning.race`) for half of
-the rest. In the remaining time other candidates are compiled and join the race. The plain strategy
-with one token a call, `Greedy` or `Sample`, always takes part. It is kept unless another one is
-faster beyond noise, so the answer is never slower.
+    the plain strategy writes texts          compiled and timed: `Greedy`, or `Sample`
+    all others are predicted on them         `tuning.prediction`, without the target's layers
+    the most promising decode in turn        compiled and timed (`tuning.race`), while there is time
+
+A candidate that is timed wins if it is ahead of the plain one beyond noise, so the answer is never
+slower. If none could be timed, the best prediction is the answer, if it is ahead by more than
+predictions err. Candidates whose calls do not follow from a text are timed last.
 
 Progress is logged as 'fastdec.tuning'.
 """
@@ -12,6 +14,7 @@ Progress is logged as 'fastdec.tuning'.
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,24 +22,29 @@ import jax
 from fastdec.decoding.description import label
 from fastdec.decoding.methods.greedy import Greedy, Sample
 from fastdec.decoding.protocol import Promise, promise_of
+from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.strategy import LoopStrategy, read_strategy
 from fastdec.errors import UserError
 from fastdec.evaluation import machine, wallclock
+from fastdec.evaluation.replay import can_replay
 from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
-from fastdec.tuning.entrants import Entrant, compute_figures
-from fastdec.tuning.prompts import make_batches
-from fastdec.tuning.race import LEAST, Race
+from fastdec.tuning.prediction import Predictor
+from fastdec.tuning.prompts import Batch, make_batches
+from fastdec.tuning.race import ONE, Candidate, compare, is_decided, run_round
 from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
+FOR_TEXTS, FOR_REPLAYS = 0.15, 0.5  # of the budget, after which no more are begun
+MOST_TIMED = 3  # candidates, of those that can be predicted
+ERROR = 1.15  # ratio of a prediction to what is measured, at most
 IN_WORDS: dict[Promise, str] = {'exact': 'exact', 'law': 'for sampling', 'relaxed': 'relaxed'}
 log = logging.getLogger('fastdec.tuning')
 
 
 class OutOfTime(UserError):
-  """The budget ended before one round."""
+  """The budget ended before anything was predicted."""
 
 
 def tune(
@@ -49,7 +57,7 @@ def tune(
   relaxed: bool = False,
   budget: int | float = BUDGET,
 ) -> Tuned:
-  """Finds the fastest of some strategies, by decoding prompts with all of them in turn.
+  """Finds the fastest of some strategies: predicts all, and decodes prompts with the best in turn.
 
   Args:
     model, params, max_len: as in `decode`.
@@ -59,12 +67,12 @@ def tune(
       `fd.Generator.read(prompt)[0]` gives the ids of texts and chats. Give at least five batches of
       different prompts; the few that are much longer than the others are left out.
     rows: prompts decoded at once.
-    relaxed: also races candidates that may write other text than the model would.
+    relaxed: also times candidates that may write other text than the model would.
     budget: seconds for everything, compiling included.
 
   Raises:
     UserError: no inputs, a candidate that cannot decode them, or (`OutOfTime`) a budget that ends
-      before one round.
+      before anything is predicted.
   """
   start = wallclock.now()
   rows = count('rows', rows, 1, '1 or more')
@@ -72,57 +80,78 @@ def tune(
   if not is_number(budget) or not 0 < budget < float('inf'):
     raise UserError(f'budget={budget!r} is not possible: give seconds, more than 0')
   strategies = [*map(read_strategy, strategies)]
-  plain = next((one for one in strategies if isinstance(one, Sample)), Greedy())
-  candidates = _name_candidates(plain, strategies)
+  drawing = next((one for one in strategies if isinstance(one, Sample)), None)
   key = None
-  if relaxed or isinstance(plain, Sample):
+  if relaxed or drawing is not None:
     key = jax.random.key(0)
   batches = make_batches(model, inputs, rows, key)
 
-  # Candidates that break the promise are left out, and so are those compiled too late.
-  entrants: dict[str, Entrant] = {}
-  notes: dict[str, str] = {}
-  for name, strategy in candidates.items():
+  # Leave out what breaks the promise, and refuse what cannot decode.
+  plain, *others = candidates = _list_candidates(
+    Bound(model, params), drawing or Greedy(), strategies, batches, max_len
+  )
+  tried = []
+  for candidate in others:
     if not relaxed:
-      notes[name] = _find_broken_promise(strategy, plain)
-    if not notes.get(name):
-      entrants[name] = Entrant(Bound(model, params), strategy, batches, max_len)
-  race = Race(label(plain), len(batches))
-  for name in _compile_and_race(race, entrants, start + budget):
-    notes[name] = 'not run: the budget was not enough to compile it'
+      candidate.note = _find_broken_promise(candidate.strategy, plain.strategy)
+    if not candidate.note:
+      tried.append(candidate)
+      settings = Settings(max_len=max_len, key=batches[0].keys)
+      try:
+        prepare(model, params, batches[0].inputs, candidate.strategy, settings, batches[0].lengths)
+      except UserError as error:
+        raise UserError(f'{candidate.name}: {error}') from None
 
-  fastest, why = race.choose_winner()
-  if race.rounds < min(LEAST, len(batches)):
-    why += f'; these candidates need {_describe_time_for_all(race, entrants)}'
-  table = []
-  for name in candidates:
-    if name in race.seconds:
-      table.append(compute_figures(name, entrants, race))
-    else:
-      table.append(Figures(name, note=notes[name]))
+  # The plain strategy writes texts, the others are predicted on them, and the best are timed.
+  log.info(f'compiling {plain.name}')
+  plain.compile()
+  asked_at = wallclock.now()
+  with wallclock.alone():
+    start += wallclock.now() - asked_at  # the budget does not count waiting for other programs
+    until, written = wallclock.now() + FOR_TEXTS * budget, 0
+    while not written or (written < len(batches) and wallclock.now() < until):
+      run_round([plain], written)
+      written += 1
+  predictor = Predictor(plain)
+  _predict(predictor, tried, start + FOR_REPLAYS * budget)
+  _time(plain, tried, start + budget)
+  if tried and not any(one.prediction.speedup or one.seconds for one in tried):
+    wanted = _minutes((2 + MOST_TIMED) * plain.compile_seconds)
+    raise OutOfTime(
+      f'the budget ended before a candidate was tried: compiling {plain.name} took'
+      f' {plain.compile_seconds:.0f} s, so give {wanted}'
+    )
+  chosen, why = _choose(plain, tried)
   texts = []
-  for _, out in sorted(entrants[race.plain].texts.items()):
+  for _, out in sorted(plain.texts.items()):
     texts.extend(out.tokens)
   return Tuned(
-    name=fastest,
+    name=chosen.name,
     why=why,
-    plain=race.plain,
-    promise='relaxed' if relaxed else promise_of(plain.effective_rule),
+    plain=plain.name,
+    promise='relaxed' if relaxed else promise_of(plain.strategy.effective_rule),
     rows=rows,
     max_len=len(texts[0]),
-    prompts=rows * min(race.rounds, len(batches)),
+    prompts=rows * len(plain.seconds),
     seconds=wallclock.now() - start,
-    compile_seconds=sum(entrant.compile_seconds for entrant in entrants.values()),
+    compile_seconds=sum(candidate.compile_seconds for candidate in candidates),
     machine=machine.here(),
-    table=tuple(table),
-    strategy=candidates[fastest],
+    table=tuple(_make_figures(candidate, plain) for candidate in candidates),
+    call_ms=predictor.milliseconds,
+    strategy=chosen.strategy,
     texts=tuple(tuple(row.tolist()) for row in texts),
   )
 
 
-def _name_candidates(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
-  """Names the plain strategy and the others by their labels; repeated labels get a number."""
-  candidates = {label(plain): plain}
+def _list_candidates(
+  target: Bound,
+  plain: Any,
+  strategies: Sequence[Any],
+  batches: Sequence[Batch],
+  max_len: int | None,
+) -> list[Candidate]:
+  """Lists the plain strategy and the others, named by labels; repeated labels get a number."""
+  named = {label(plain): plain}
   for strategy in strategies:
     if not isinstance(strategy, LoopStrategy):
       name = type(strategy).__name__
@@ -130,10 +159,10 @@ def _name_candidates(plain: Any, strategies: Sequence[Any]) -> dict[str, Any]:
     if strategy is plain or (isinstance(strategy, Greedy) and isinstance(plain, Greedy)):
       continue
     name, number = label(strategy), 2
-    while name in candidates:
+    while name in named:
       name, number = f'{label(strategy)} {number}', number + 1
-    candidates[name] = strategy
-  return candidates
+    named[name] = strategy
+  return [Candidate(name, target, one, batches, max_len) for name, one in named.items()]
 
 
 def _find_broken_promise(strategy: LoopStrategy, plain: Any) -> str:
@@ -146,93 +175,141 @@ def _find_broken_promise(strategy: LoopStrategy, plain: Any) -> str:
   return ''
 
 
-def _compile_and_race(race: Race, entrants: dict[str, Entrant], ends: float) -> list[str]:
-  """Compiles the plain candidate and another, and times them once, to learn how many others fit.
+def _predict(predictor: Predictor, candidates: Sequence[Candidate], until: float) -> None:
+  """Predicts candidates in their order while there is time, and at least the first.
 
-  Others are compiled for half of the time left, then all are timed for half of the rest, and so on,
-  as long as the rest is enough to tell candidates apart (`LEAST` rounds).
-
-  Returns the names of the candidates that were not compiled for lack of time.
-
-  Raises:
-    OutOfTime: no time was left for the first round.
-    UserError: a candidate cannot decode the prompts.
+  Then calls like those of the most promising ones are timed. Until then a call costs no more than
+  those that are known, so that no candidate is passed over.
   """
-  waiting = list(entrants)
-  while waiting:
-    number = _compile(race, waiting, entrants, ends)
-    if not number:
-      break
-    joining, waiting = waiting[:number], waiting[number:]
-    is_first = not race.rounds
-    race.join(joining)
-    log.info(f'{number} candidates are compiled; {len(race.running)} are timed in turn')
-    asked_at = wallclock.now()
+  predicted = []
+  for candidate in candidates:
+    if not can_replay(candidate.strategy):
+      candidate.note = 'not predicted: its calls do not follow from a text'
+    elif predicted and wallclock.now() > until:
+      candidate.note = 'not predicted: the budget was not enough'
+    else:
+      candidate.prediction = predictor.replay(candidate.strategy)
+      predicted.append(candidate)
+      log.info(f'{candidate.name}: {candidate.prediction.tokens_per_call:.2f} tokens a call')
+  while True:
+    for candidate in predicted:
+      candidate.prediction = predictor.weigh(candidate.prediction)
+    shapes = [one.prediction.shape for one in _rank(predicted)[:MOST_TIMED]]
+    unknown = [shape for shape in shapes if shape not in predictor.calls]
+    if not unknown or (len(predictor.calls) > 1 and wallclock.now() > until):
+      return
+    predictor.time_call(unknown[0])
+    ratio = predictor.calls[unknown[0]] / max(predictor.calls[ONE], 1e-9)
+    log.info(f'a call on {unknown[0]} takes {ratio:.2f} times as long as a call on one token')
+
+
+def _rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+  """Returns the predicted candidates, the best first."""
+  predicted = [one for one in candidates if one.prediction.speedup]
+  return sorted(predicted, key=lambda one: -one.prediction.speedup)
+
+
+def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> None:
+  """Compiles the most promising candidates, and lets them decode in turn until one is ahead.
+
+  Predictions err, so those that are nearly as good as the best are timed too. Candidates that could
+  not be replayed follow."""
+  wanted, ranked = [], _rank(candidates)
+  for candidate in ranked[:MOST_TIMED]:
+    if ERROR * candidate.prediction.speedup > max(1.0, ranked[0].prediction.speedup):
+      wanted.append(candidate)
+  wanted += [one for one in candidates if not can_replay(one.strategy)]
+
+  racing, rounds = [plain], 0
+  for candidate in wanted:
+    if wallclock.now() + max(one.compile_seconds for one in racing) > ends:
+      candidate.note = 'not timed: the budget was not enough to compile it'
+      continue
+    log.info(f'compiling {candidate.name}')
+    candidate.compile()
+    if len(racing) == 1:
+      plain.seconds.clear()  # only times that were taken in turn are compared
+    racing.append(candidate)
     with wallclock.alone():
-      ends += wallclock.now() - asked_at  # the budget does not count waiting for other programs
-      until = ends
-      if waiting and is_first:
-        until = wallclock.now()  # one round
-      elif waiting:
-        until = (wallclock.now() + ends) / 2
-      _run(race, entrants, until, least=1)
+      run_round(racing, rounds)
+    rounds += 1
   with wallclock.alone():
-    _run(race, entrants, ends)
-  return waiting
+    while not is_decided(racing) and wallclock.now() < ends:
+      run_round(racing, rounds)
+      rounds += 1
 
 
-def _compile(race: Race, names: list[str], entrants: dict[str, Entrant], ends: float) -> int:
-  """Compiles candidates in their order while there is time; returns their number."""
-  until = (wallclock.now() + ends) / 2
-  least = 0 if race.rounds else 2
-  for number, name in enumerate(names):
-    # Stop when the next one would leave too little time to race.
-    start = wallclock.now()
-    slowest = max(entrant.compile_seconds for entrant in entrants.values())
-    has_time = start <= until and start + slowest + _estimate_race(race, number + 1) <= ends
-    if number >= least and not (race.rounds and has_time):
-      return number
-    if number and start + slowest >= ends:
-      raise OutOfTime(
-        f'the budget ended before one round: compiling {number} of {len(entrants)} candidates took'
-        f' {slowest:.0f} s, so give {_describe_time_for_all(race, entrants)}, or fewer candidates'
-      )
-    log.info(f'compiling {name}')
-    try:
-      entrants[name](0)
-    except UserError as error:
-      raise UserError(f'{name}: {error}') from None
-    entrants[name].compile_seconds = wallclock.now() - start
-  return len(names)
+def _choose(plain: Candidate, candidates: Sequence[Candidate]) -> tuple[Candidate, str]:
+  """Returns the fastest candidate, and why it is chosen."""
+  if not candidates:
+    reason = 'there is no other candidate that keeps the promise'
+    return plain, f'{plain.name} is kept: {reason}'
+  timed = [(one, compare(one, plain)) for one in candidates if one.seconds]
+  ahead = [(one, ratio) for one, ratio in timed if ratio.low > 1]
+  if ahead:
+    best, ratio = max(ahead, key=lambda pair: pair[1].value)
+    return best, (
+      f'{best.name} is {ratio.value:.2f} times as fast as {plain.name} ({ratio.low:.2f} to'
+      f' {ratio.high:.2f})'
+    )
+
+  # What was timed is no faster. Other predictions are trusted as far as those that were tried.
+  trust = 1.0
+  for one, ratio in timed:
+    if one.prediction.speedup:
+      trust = min(trust, ratio.value / one.prediction.speedup)
+  waiting = [one for one in _rank(candidates) if not one.seconds]
+  if waiting and trust * waiting[0].prediction.speedup > ERROR:
+    best = waiting[0]
+    return best, (
+      f'{best.name} is predicted to be {best.prediction.speedup:.2f} times as fast as {plain.name};'
+      ' the budget ended before it was timed'
+    )
+  if timed:
+    return plain, f'{plain.name} is kept: nothing else was faster beyond noise'
+  return plain, (
+    f'{plain.name} is kept: the best prediction is {waiting[0].prediction.speedup:.2f} times its'
+    ' speed'
+  )
 
 
-def _estimate_race(race: Race, more: int) -> float:
-  """Estimates the seconds it takes to tell the running candidates and some more apart."""
-  timed = [name for name in race.running if race.seconds[name]]
-  if not timed:
-    return 0.0
-  mean = sum(map(race.seconds_per_batch, timed)) / len(timed)
-  return LEAST * mean * (len(race.running) + more)
+def _make_figures(candidate: Candidate, plain: Candidate) -> Figures:
+  """Returns what was measured of a candidate, or else what is predicted."""
+  figures, prediction = Figures(candidate.name, note=candidate.note), candidate.prediction
+  if prediction.speedup:
+    speed = plain.tokens_per_second * prediction.speedup
+    figures = replace(
+      figures, how='predicted', tokens_per_call=prediction.tokens_per_call,
+      ms_per_token=1e3 / speed, tokens_per_second=speed, predicted=prediction.speedup,
+    )  # fmt: skip
+  if not candidate.seconds:
+    return figures
+
+  # The prompt's call, which is not counted, writes a row's first token. A batch runs until its
+  # slowest row is done.
+  texts = [candidate.texts[number] for number in candidate.seconds]
+  calls = sum(int(out.calls.sum()) for out in texts)
+  measured = compare(candidate, plain)
+  speed = plain.tokens_per_second * measured.value
+  figures = replace(
+    figures, how='timed', ms_per_token=1e3 / speed, tokens_per_second=speed,
+    speedup=measured.value, low=measured.low, high=measured.high,
+    same=candidate.agreement(plain), rounds=sum(map(len, candidate.seconds.values())),
+    compile_seconds=candidate.compile_seconds,
+  )  # fmt: skip
+  if calls:
+    tokens = sum(int((out.lengths - 1).sum()) for out in texts)
+    steps = sum(int(out.calls.max()) for out in texts)
+    seconds = candidate.seconds_of(list(candidate.seconds)).sum()
+    figures = replace(figures, tokens_per_call=tokens / calls, ms_per_call=1e3 * seconds / steps)
+  error = prediction.speedup / measured.value
+  if error and not 1 / ERROR < error < ERROR:
+    side = 'high' if error > 1 else 'low'
+    figures = replace(figures, note=f'predicted {100 * abs(error - 1):.0f} % too {side}')
+  return figures
 
 
-def _describe_time_for_all(race: Race, entrants: dict[str, Entrant]) -> str:
-  """Estimates the time that all candidates need, in words."""
-  compiled = [one.compile_seconds for one in entrants.values() if one.compile_seconds]
-  seconds = len(entrants) * sum(compiled) / max(len(compiled), 1)
-  seconds += _estimate_race(race, len(entrants) - len(race.running)) or seconds / 2
+def _minutes(seconds: float) -> str:
+  """Returns a number of seconds in words, rounded up to minutes."""
   minutes = math.ceil(seconds / 60)
-  if minutes <= 1:
-    return 'about a minute'
-  return f'about {minutes} minutes'
-
-
-def _run(race: Race, entrants: dict[str, Entrant], ends: float, least: int = 0) -> None:
-  """Runs at least `least` rounds, until more would change nothing or do not fit into the time."""
-  rounds, last_round = 0, _estimate_race(race, 0) / LEAST  # seconds
-  while rounds < least or (not race.is_over and wallclock.now() + last_round <= ends):
-    started, before = wallclock.now(), list(race.running)
-    race.run(entrants)
-    rounds, last_round = rounds + 1, wallclock.now() - started
-    for name in before:
-      if name not in race.running:
-        log.info(f'{name} is dropped after {len(race.seconds[name])} rounds')
+  return f'about {minutes} minutes' if minutes > 1 else 'about a minute'

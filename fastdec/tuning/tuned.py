@@ -31,14 +31,19 @@ Kind = Literal['heads', 'draft network', 'draft model']
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-  """A candidate's row of the table; None: not measured, and `note` gives the reason."""
+  """A candidate's row of the table; None: neither measured nor predicted, for the reason in `note`.
+
+  Ratios are to the plain strategy's speed. A candidate that was timed has what was measured; one
+  that was not has the figures that follow from `predicted`."""
 
   name: str
-  tokens_per_call: float | None = None
+  how: Literal['timed', 'predicted', ''] = ''
+  tokens_per_call: float | None = None  # counted in texts, or in a replay of the plain ones
   ms_per_call: float | None = None  # time of a whole batch, its prompts included, over its calls
   ms_per_token: float | None = None
   tokens_per_second: float | None = None  # of all rows together
-  speedup: float | None = None  # over the plain strategy, with the interval
+  predicted: float | None = None  # a ratio
+  speedup: float | None = None  # the measured ratio, with its interval
   low: float | None = None
   high: float | None = None
   same: float | None = None  # share of texts equal to the greedy ones; None if tokens are drawn
@@ -55,17 +60,18 @@ class Figures:
       (self.ms_per_call, '.3f'),
       (self.ms_per_token, '.3f'),
       (self.tokens_per_second, '.0f'),
+      (self.predicted, '.2f'),
       (self.speedup, '.2f'),
       (self.same, '.1%'),
     ):
       cells.append('-' if value is None else f'{value:{form}}')
     if self.speedup is not None:
-      cells[4] += f'x ({self.low:.2f}-{self.high:.2f})'
-    cells[5] = cells[5].removesuffix('%')  # the column's name has it
+      cells[5] += f'x ({self.low:.2f}-{self.high:.2f})'
+    cells[6] = cells[6].removesuffix('%')  # the column's name has it
     return [*cells, self.note]
 
 
-COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'of plain', 'same %', '']
+COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'predicted', 'of plain', 'same %', '']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Tuned:
     seconds: time of tuning, `compile_seconds` of it for compiling.
     machine: the machine that was measured.
     table: all candidates, in their order.
+    call_ms: milliseconds of a call of the model, by what it reads of a row, as they were timed.
     dtype: type in which `fd.load` loads the model; None: its own.
     strategy: the chosen candidate, for `decode`.
     texts: tokens that the plain strategy wrote, prompt by prompt; not saved.
@@ -99,6 +106,7 @@ class Tuned:
   compile_seconds: float
   machine: Machine
   table: tuple[Figures, ...]
+  call_ms: dict = dataclasses.field(default_factory=dict)
   dtype: str | None = None
   strategy: Any = None
   texts: tuple[tuple[int, ...], ...] = dataclasses.field(default=(), repr=False)

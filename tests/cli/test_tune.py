@@ -153,7 +153,7 @@ def test_heads_are_tried_in_trees_and_relaxed(translator):
 def test_another_type_is_compared_by_speed_and_texts():
   figures = Figures('Greedy', tokens_per_second=100.0, same=1.0)
   first = Tuned(
-    'Greedy', '', 'Greedy', 'exact', 1, 8, 2, 1.0, 1.0, machine.here(), (figures,), 'float32',
+    'Greedy', '', 'Greedy', 'exact', 1, 8, 2, 1.0, 1.0, machine.here(), (figures,), dtype='float32',
     texts=((3, 4), (5, 6)),
   )  # fmt: skip
   table = (dataclasses.replace(figures, tokens_per_second=150.0),)

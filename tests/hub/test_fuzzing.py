@@ -168,7 +168,7 @@ def test_a_pool(folder):
 
 def test_what_was_tuned(folder, monkeypatch):
   write_native(folder)
-  row = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
+  row = Figures('Greedy', 'timed', 1.0, 2.0, 2.0, 500.0, None, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
   strategy = fd.Medusa(fd.load_heads(folder), [[0]])
   results = ('Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here())
   Tuned(*results, (row,), strategy=strategy).save(folder)

@@ -1,11 +1,16 @@
-"""The race, on a clock that the candidates move: which are dropped, which wins, and when it
-ends."""
+"""The race, on a clock that the candidates move: how speeds compare, and when it is decided."""
 
+import numpy as np
 import pytest
 
+import fastdec as fd
+from fastdec.decoding.protocol import Decoded
 from fastdec.evaluation import wallclock
+from fastdec.struct import Bound
 from fastdec.tuning import race as racing
-from fastdec.tuning.race import Race
+from fastdec.tuning.prompts import make_batches
+from fastdec.tuning.race import Candidate, compare, is_decided, run_round
+from tests.decoding.fakes import HashLM
 
 
 class Clock:
@@ -17,16 +22,6 @@ class Clock:
   def __call__(self):
     return self.now
 
-  def entrant(self, seconds, tokens=10):
-    """A candidate; seconds are of each batch, or a function of its visit's number."""
-    visits = iter(range(10**6))
-
-    def decode(batch):
-      self.now += seconds(batch, next(visits)) if callable(seconds) else seconds
-      return tokens
-
-    return decode
-
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
@@ -37,110 +32,73 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def run_race(clock):
-  """A race of candidates that need these seconds for a batch, after some rounds."""
+  """Candidates after some rounds; each needs its seconds for a batch, or a function's of the
+  batch's number and its visits so far."""
 
   def run_race(seconds, batches, rounds):
-    race = Race('greedy', batches)
-    race.join(seconds)
-    entrants = {name: clock.entrant(one) for name, one in seconds.items()}
-    for _ in range(rounds):
-      race.run(entrants)
-    return race
+    def candidate(name, needed):
+      prompts = make_batches(HashLM(), [[2, 3 + i] for i in range(batches)], 1, None)
+      one = Candidate(name, Bound(HashLM(), {}), fd.Greedy(), prompts, 10)
+      visits = iter(range(10**6))
+
+      def decode(number):
+        clock.now += needed(number, next(visits)) if callable(needed) else needed
+        row = np.full((1, 10), 3, np.int32)
+        one.texts[number] = Decoded(
+          row, np.array([10]), row, np.array([9]), np.array([0]), np.array([True])
+        )
+
+      one.decode = decode
+      return one
+
+    candidates = [candidate(*pair) for pair in seconds.items()]
+    for number in range(rounds):
+      run_round(candidates, number)
+    return candidates
 
   return run_race
 
 
-def test_the_slower_leave_as_soon_as_may_be_and_the_plain_one_never(run_race):
-  race = run_race({'greedy': 3.0, 'fast': 1.0, 'slow': 2.0}, batches=8, rounds=racing.LEAST - 1)
-  assert race.running == ['greedy', 'fast', 'slow']
-  race = run_race({'greedy': 3.0, 'fast': 1.0, 'slow': 2.0}, batches=8, rounds=racing.LEAST + 2)
-  assert race.running == ['greedy', 'fast']
-  assert (
-    len(race.seconds['slow']) == racing.LEAST and len(race.seconds['greedy']) == racing.LEAST + 2
-  )
-  # over the rounds that both were in
-  assert race.compare('slow', 'fast').value == pytest.approx(0.5)
-
-
-def test_who_is_as_fast_within_noise_stays(run_race):
-  """Each is faster on every other batch."""
-  even, odd = (lambda batch, visit, turn=turn: 1.0 + (batch % 2 == turn) for turn in (0, 1))
-  race = run_race({'greedy': 3.0, 'a': even, 'b': odd}, batches=8, rounds=16)
-  assert race.running == ['greedy', 'a', 'b'] and not race.is_over
-
-
-def test_the_winner_is_the_fastest_of_those_that_are_ahead_beyond_noise(run_race):
-  name, why = run_race({'greedy': 3.0, 'a': 1.6, 'b': 1.5}, batches=5, rounds=5).choose_winner()
-  assert (name, why) == ('b', 'b is 2.00 times as fast as greedy (2.00 to 2.00)')
+def test_a_ratio_is_of_tokens_a_second_and_its_interval_of_batches(run_race):
+  greedy, fast = run_race({'greedy': 3.0, 'fast': 1.5}, batches=5, rounds=5)
+  assert compare(fast, greedy) == racing.Ratio(2.0, 2.0, 2.0)
+  assert greedy.tokens_per_second == pytest.approx(10 / 3)
 
 
 def test_a_lead_within_noise_is_none(run_race):
-  """Twice as fast on three batches of eight, slower on the others: ahead in the mean, and by
-  chance."""
+  """Twice as fast on three batches of eight, slower on the others: ahead in the mean, by chance."""
   lucky = lambda batch, visit: 1.0 if batch < 3 else 2.2
-  race = run_race({'greedy': 2.0, 'lucky': lucky}, batches=8, rounds=16)
-  ratio = race.compare('lucky', 'greedy')
+  candidates = run_race({'greedy': 2.0, 'lucky': lucky}, batches=8, rounds=16)
+  ratio = compare(candidates[1], candidates[0])
   assert ratio.low < 1 < ratio.value < ratio.high
-  assert race.choose_winner() == ('greedy', 'greedy is kept: nothing else was faster beyond noise')
+  assert not is_decided(candidates)
 
 
-@pytest.mark.parametrize('batches, rounds, reason', [
-  (4, 12, 'there are 4 batches of prompts, too few to tell candidates apart, which takes 5'),
-  (9, 4, 'the budget was enough for 4 batches of prompts, too few to tell candidates apart, which'
-         ' takes 5'),
-])  # fmt: skip
-def test_few_batches_tell_nothing(run_race, batches, rounds, reason):
-  assert run_race({'greedy': 3.0, 'fast': 1.0}, batches, rounds).choose_winner() == (
-    'greedy',
-    f'greedy is kept: {reason}',
-  )
+def test_few_batches_have_an_interval_that_is_wider_by_a_machines_noise(run_race):
+  greedy, close, far = run_race({'greedy': 1.05, 'close': 1.0, 'far': 0.5}, batches=9, rounds=2)
+  assert compare(close, greedy).low < 1 < compare(far, greedy).low
+  assert compare(far, greedy).low == pytest.approx(2.1 / racing.NOISE)
 
 
 def test_a_moment_in_which_the_machine_was_busy_does_not_count(run_race):
   busy = lambda batch, visit: 100.0 if visit == 1 else 1.0
-  race = run_race({'greedy': 3.0, 'fast': busy}, batches=5, rounds=15)
-  assert race.seconds_per_batch('fast') == 1.0
-  assert race.compare('fast', 'greedy').value == pytest.approx(3.0)
+  greedy, one = run_race({'greedy': 3.0, 'busy': busy}, batches=5, rounds=15)
+  assert compare(one, greedy).value == pytest.approx(3.0)
 
 
-def test_each_round_begins_with_a_different_candidate(clock):
+def test_each_round_begins_with_a_different_candidate_on_the_next_batch(run_race):
   order = []
-  race = Race('greedy', 5)
-  race.join(['greedy', 'a', 'b'])
-  decode = clock.entrant(1.0)
-  entrants = {
-    name: lambda batch, name=name: order.append((name, batch)) or decode(batch)
-    for name in race.running
-  }
-  for _ in range(2):
-    race.run(entrants)
+  note = lambda name: lambda batch, visit: order.append((name, batch)) or 1.0
+  run_race({name: note(name) for name in ('greedy', 'a', 'b')}, batches=5, rounds=2)
   assert order == [('greedy', 0), ('a', 0), ('b', 0), ('a', 1), ('b', 1), ('greedy', 1)]
 
 
-def test_it_is_over_when_more_rounds_would_change_nothing(run_race):
-  one = run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=5)
-  assert not one.is_over  # one batch is left
-  assert run_race({'greedy': 3.0, 'fast': 1.0}, batches=6, rounds=6).is_over
-  # only greedy is left
-  assert run_race({'greedy': 1.0, 'a': 2.0, 'b': 3.0}, batches=6, rounds=racing.LEAST).is_over
-  equal = {'greedy': 3.0, 'a': 1.0, 'b': 1.0}
-  assert not run_race(equal, batches=2, rounds=racing.VISITS * 2 - 1).is_over
-  assert run_race(equal, batches=2, rounds=racing.VISITS * 2).is_over
-
-
-def test_who_joins_later_is_compared_over_the_rounds_that_both_were_in(clock):
-  """The machine becomes half as fast when the third one joins, which is the fastest."""
-  race = Race('greedy', 6)
-  race.join(['greedy', 'fast'])
-  slowing = lambda seconds: lambda batch, visit: seconds * (1 if visit < 7 else 2)
-  entrants = {
-    name: clock.entrant(slowing(seconds)) for name, seconds in (('greedy', 3.0), ('fast', 1.0))
-  }
-  entrants['late'] = clock.entrant(1.0)
-  for number in range(14):
-    if number == 7:
-      race.join(['late'])
-    race.run(entrants)
-  assert race.compare('late', 'greedy').value == pytest.approx(6.0)
-  assert race.running == ['greedy', 'late'] and len(race.seconds['fast']) == 7 + racing.LEAST
-  assert race.choose_winner()[0] == 'late'
+@pytest.mark.parametrize('seconds, batches, rounds', [
+  ({'greedy': 3.0, 'fast': 1.0}, 6, racing.LEAST),
+  ({'greedy': 1.0, 'slow': 2.0}, 6, racing.LEAST),  # the plain one is ahead
+  ({'greedy': 3.0, 'fast': 1.0}, 2, 2),  # of fewer batches than the least, each once
+  ({'greedy': 3.0, 'a': 1.0, 'b': 1.0}, 6, 6 * racing.VISITS),  # equal ones: at the end
+])  # fmt: skip
+def test_it_is_decided_when_more_rounds_would_change_little(run_race, seconds, batches, rounds):
+  assert not is_decided(run_race(seconds, batches, rounds - 1))
+  assert is_decided(run_race(seconds, batches, rounds))

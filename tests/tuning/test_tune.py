@@ -1,13 +1,14 @@
-"""Tuning on models without weights: the candidates, the counts, and the notes of the table."""
+"""Tuning on models without weights: candidates, their predictions, the choice, and the notes."""
 
-import logging
+import dataclasses
 
 import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.tuning.entrants import Entrant
-from fastdec.tuning.race import Race
+from fastdec.struct import Bound
+from fastdec.tuning import tune as tuning
+from fastdec.tuning.race import ONE, Candidate, Prediction, Ratio, Shape
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import hash_kit
 
@@ -35,20 +36,13 @@ def tune(ticks):
   return tune
 
 
-def test_exact_lets_no_relaxed_rule_take_part(tune, monkeypatch):
-  """A relaxed candidate is not even run, however fast it would be."""
-  ran = []
-  monkeypatch.setattr(
-    Race,
-    'choose_winner',
-    lambda race: ran.extend(race.seconds) or (list(race.seconds)[-1], 'of this test'),
-  )
+def test_exact_lets_no_relaxed_rule_take_part(tune):
+  """A relaxed candidate is neither predicted nor run, however fast it would be."""
   tuned = tune([*RELAXED, DRAWN, LOOKUP])
-  assert ran == ['Greedy', 'PromptLookup(ngram=2, k=4)'] and tuned.promise == 'exact'
-  assert len(tuned.table) == 8
+  assert tuned.promise == 'exact' and len(tuned.table) == 8
   for one in tuned.table[1:-1]:
-    assert one.note.startswith('not exact: its rule is ') and one.rounds == 0
-  assert tuned.name == ran[-1] and tuned.strategy is LOOKUP
+    assert one.note.startswith('not exact: its rule is ') and one.how == ''
+  assert tuned.table[-1].name == 'PromptLookup(ngram=2, k=4)' and tuned.table[-1].how
 
 
 def test_sampling_takes_only_strategies_that_draw_from_the_same_law(tune):
@@ -57,7 +51,7 @@ def test_sampling_takes_only_strategies_that_draw_from_the_same_law(tune):
   plain = fd.Sample(0.7, top_k=5)
   tuned = tune([same, hotter, LOOKUP, DRAWN, *RELAXED, plain, fd.Greedy()])
   assert tuned.promise == 'law' and tuned.plain == 'Sample(temperature=0.7, top_k=5)'
-  ran = [one.name for one in tuned.table if one.rounds]
+  ran = [one.name for one in tuned.table if one.how]
   assert ran == [tuned.plain, 'PromptLookup(ngram=2, k=4, temperature=0.7, top_k=5)']
   notes = [one.note for one in tuned.table[2:5]]
   assert notes[0] == notes[2] == 'samples at other settings than the plain strategy'
@@ -69,7 +63,7 @@ def test_sampling_takes_only_strategies_that_draw_from_the_same_law(tune):
 def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
   strategies = [fd.Greedy(), LOOKUP, RELAXED[0]]
   tuned = tune(strategies[1:], relaxed=True)
-  assert tuned.promise == 'relaxed' and all(one.rounds for one in tuned.table)
+  assert tuned.promise == 'relaxed' and all(one.how for one in tuned.table)
   plain = [fd.decode(MODEL, PARAMS, [prompt], fd.Greedy(), max_len=8) for prompt in PROMPTS]
   for one, strategy in zip(tuned.table, strategies, strict=True):
     rows = [fd.decode(MODEL, PARAMS, [prompt], strategy, max_len=8) for prompt in PROMPTS]
@@ -77,81 +71,113 @@ def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
     later = sum(int(out.lengths[0]) - 1 for out in rows)
     assert one.tokens_per_call == pytest.approx(later / calls)
     same = [(a.tokens == b.tokens).all() for a, b in zip(rows, plain, strict=True)]
-    assert one.same == np.mean(same)
-  assert tuned.table[0].same == tuned.table[1].same == 1 and tuned.table[2].same < 1
+    if one.how == 'timed':
+      assert one.same == np.mean(same)
   texts = {tuple(out.tokens[0].tolist()) for out in plain}
   assert set(tuned.texts) == texts and len(tuned.texts) == len(PROMPTS)
+
+
+@pytest.mark.parametrize('rows', [1, 2])
+def test_a_prediction_has_the_calls_of_a_decode(tune, monkeypatch, rows):
+  """A replay counts the steps of `decode`; a batch runs until its slowest row ends."""
+  candidates = []
+  monkeypatch.setattr(tuning, '_time', lambda plain, tried, ends: candidates.extend(tried))
+  tuned = tune([LOOKUP, fd.Blockwise(HEADS, 3)], rows=rows, budget=600)
+  assert [one.how for one in tuned.table] == ['timed', 'predicted', 'predicted']
+  for candidate in candidates:
+    for number, steps in enumerate(candidate.prediction.steps):
+      batch = candidate.batches[number]
+      out = fd.decode(MODEL, PARAMS, batch.inputs, candidate.strategy, batch.lengths, max_len=8)
+      assert steps == out.calls.max()
+  assert [one.prediction.shape for one in candidates] == [Shape(4), Shape(3)]
+  assert list(tuned.call_ms) == ['one token', 'a chain of 3', 'a chain of 4']
+
+
+@pytest.fixture
+def choose(monkeypatch):
+  """What is chosen among candidates with these predictions, and measured ratios of those timed."""
+
+  def choose(predicted, measured):
+    make = lambda name: Candidate(name, Bound(MODEL, PARAMS), fd.Greedy(), [], 8)
+    plain, others = make('Greedy'), [make(name) for name in predicted]
+    for one in others:
+      one.prediction = Prediction(predicted[one.name])
+      one.seconds = {0: [1.0]} if one.name in measured else {}
+    monkeypatch.setattr(tuning, 'compare', lambda one, _: Ratio(*measured[one.name]))
+    chosen, why = tuning._choose(plain, others)
+    return chosen.name, why
+
+  return choose
+
+
+@pytest.mark.parametrize('predicted, measured, name, why', [
+  ({'a': 1.9, 'b': 1.8}, {'a': (1.5, 1.4, 1.6), 'b': (1.7, 1.6, 1.8)}, 'b',
+   'b is 1.70 times as fast as Greedy (1.60 to 1.80)'),
+  ({'a': 1.9}, {'a': (1.1, 0.9, 1.2)}, 'Greedy', 'nothing else was faster beyond noise'),
+  ({'a': 1.9, 'b': 1.8}, {}, 'a', 'a is predicted to be 1.90 times as fast as Greedy'),
+  ({'a': 1.1}, {}, 'Greedy', 'Greedy is kept: the best prediction is 1.10 times its speed'),
+  # what was timed shows how far predictions can be trusted
+  ({'a': 2.0, 'b': 1.9}, {'a': (0.8, 0.7, 0.9)}, 'Greedy', 'nothing else was faster'),
+  ({'a': 2.0, 'b': 1.9}, {'a': (1.9, 0.9, 2.1)}, 'b', 'b is predicted to be 1.90 times'),
+  ({}, {}, 'Greedy', 'there is no other candidate that keeps the promise'),
+])  # fmt: skip
+def test_the_fastest_measured_one_is_chosen_else_the_best_prediction(
+  choose, predicted, measured, name, why
+):
+  chosen = choose(predicted, measured)
+  assert chosen[0] == name and why in chosen[1]
 
 
 def test_where_all_take_as_long_greedy_is_kept_and_the_reason_is_named(tune):
   tuned = tune([LOOKUP, LOOKUP])
   assert tuned.name == 'Greedy' and isinstance(tuned.strategy, fd.Greedy)
-  assert tuned.why == 'Greedy is kept: nothing else was faster beyond noise'
+  assert tuned.why.startswith('Greedy is kept: ')
   assert '> Greedy' in str(tuned) and '  PromptLookup(ngram=2, k=4) 2' in str(tuned)
   assert tuned.tokens_per_second == tuned.table[0].tokens_per_second
 
 
-def test_with_few_prompts_greedy_is_kept_and_the_reason_is_named(tune):
-  tuned = tune([LOOKUP], PROMPTS[:3] * 9)  # the same ones again tell nothing
-  assert tuned.name == 'Greedy' and tuned.prompts == 3
-  assert 'there are 3 batches of prompts, too few to tell candidates apart' in tuned.why
+def test_a_prediction_that_was_wrong_says_so():
+  plain = Candidate('Greedy', Bound(MODEL, PARAMS), fd.Greedy(), [], 8)
+  out = fd.decode(MODEL, PARAMS, PROMPTS[:1], fd.Greedy(), max_len=8)
+  one = dataclasses.replace(plain, name='a', prediction=Prediction(2.0, ONE, 1.5))
+  plain.seconds, plain.texts = {0: [1.0]}, {0: out}
+  figures = tuning._make_figures(one, plain)
+  assert (figures.how, figures.predicted, figures.speedup) == ('predicted', 2.0, None)
+  assert figures.tokens_per_second == 2 * plain.tokens_per_second
+  one.seconds, one.texts = {0: [0.8]}, {0: out}
+  figures = tuning._make_figures(one, plain)
+  assert (figures.how, figures.speedup) == ('timed', 1.25)
+  assert figures.note == 'predicted 60 % too high'
 
 
 def test_rows_are_decoded_together(tune):
   tuned = tune([LOOKUP], rows=2)
-  assert tuned.rows == 2 and tuned.prompts == 12 and tuned.table[1].same == 1
+  assert tuned.rows == 2 and tuned.prompts == 12 and len(tuned.texts) == 12
 
 
-def test_half_of_the_time_compiles_and_who_is_compiled_late_joins_the_race(ticks):
-  """Compiling takes 10 seconds of 39: two candidates at first, a third when these have raced, and
-  never a fourth."""
-  clock, log = ticks(0.01), logging.getLogger('fastdec.tuning')
+def test_the_budget_is_spent_on_texts_then_predictions_then_times(ticks, monkeypatch):
+  """Each program compiles for 10 seconds, so that 39 are enough for two candidates of three."""
+  clock = ticks(0.001)
+  compile_it = Candidate.compile
 
-  class Slow(logging.Handler):
-    def emit(self, record):
-      clock.now += 10 * record.getMessage().startswith('compiling')
+  def slowly(candidate):
+    compile_it(candidate)
+    clock.now += 10
+    candidate.compile_seconds = 10.0
 
-  slow, level = Slow(), log.level
-  log.addHandler(slow)
-  log.setLevel(logging.INFO)
-  try:
-    strategies = [fd.PromptLookup(2, k) for k in (2, 3, 4)]
-    tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=39)
-  finally:
-    log.removeHandler(slow)
-    log.setLevel(level)
-  greedy, first, second, third = (one.rounds for one in tuned.table)
-  assert greedy == first > second >= len(PROMPTS) and third == 0
-  assert tuned.table[-1].note == 'not run: the budget was not enough to compile it'
-  assert tuned.compile_seconds == pytest.approx(30, abs=1)
-
-
-def test_no_more_is_compiled_than_there_is_time_to_tell_apart(ticks, monkeypatch):
-  """A candidate compiles for 10 seconds and takes 4 for a batch: two of four fit into 75 seconds
-  with five rounds, and with less a sentence says what all need."""
-  decode = Entrant.__call__
-
-  def slowly(entrant, number):
-    clock.now += 4 if entrant.texts else 14
-    return decode(entrant, number)
-
-  monkeypatch.setattr(Entrant, '__call__', slowly)
-  strategies = [fd.PromptLookup(2, k) for k in (2, 3, 4)]
-  for budget, rounds, why in (
-    (75, 5, 'else was faster'),
-    (50, 2, 'candidates need about 3 minutes'),
-  ):
-    clock = ticks(0.01)
-    tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=budget)
-    assert [one.rounds for one in tuned.table] == [rounds, rounds, 0, 0]
-    assert why in tuned.why and tuned.seconds < budget
+  monkeypatch.setattr(Candidate, 'compile', slowly)
+  strategies = [fd.Jacobi(2), fd.Jacobi(3), fd.Jacobi(4)]
+  tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=39)
+  assert [one.how for one in tuned.table] == ['timed', 'timed', 'timed', '']
+  assert tuned.table[-1].note == 'not timed: the budget was not enough to compile it'
+  assert tuned.seconds < 39 and tuned.compile_seconds == pytest.approx(30)
 
 
 def test_a_budget_too_small_for_one_round_is_a_sentence(ticks):
   ticks(1.0)
-  message = r'compiling 1 of 2 candidates took \d+ s, so give about a minute, or fewer candidates'
+  message = r'before a candidate was tried: compiling Greedy took \d+ s, so give about a minute'
   with pytest.raises(fd.UserError, match=message):
-    fd.tune(MODEL, PARAMS, [LOOKUP], PROMPTS, max_len=8, budget=2)
+    fd.tune(MODEL, PARAMS, [fd.Jacobi(2)], PROMPTS, max_len=8, budget=2)
 
 
 @pytest.mark.parametrize('settings, message', [

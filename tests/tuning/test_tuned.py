@@ -17,9 +17,10 @@ from fastdec.heads.blockwise import BlockwiseHeads
 from fastdec.models.lm import LM, LMConfig
 from fastdec.tuning.tuned import Figures, Tuned
 
-GREEDY = Figures('Greedy', 1.0, 2.0, 2.0, 500.0, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
+GREEDY = Figures('Greedy', 'timed', 1.0, 2.0, 2.0, 500.0, None, 1.0, 1.0, 1.0, 1.0, 6, 0.5)
 TUNED = Tuned(
   'Greedy', 'of this test', 'Greedy', 'exact', 1, 8, 6, 2.0, 1.0, machine.here(), (GREEDY,),
+  {'one token': 1.0},
   strategy=fd.Greedy(),
 )  # fmt: skip
 
@@ -70,7 +71,7 @@ def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
   assert lines[1].split() == [
     '>',
     'Greedy',
-    *['1.00', '2.000', '2.000', '500', '1.00x', '(1.00-1.00)', '100.0'],
+    *['1.00', '2.000', '2.000', '500', '-', '1.00x', '(1.00-1.00)', '100.0'],
   ]
   assert lines[2].split()[:3] == ['Jacobi(k=2)', '-', '-'] and lines[2].endswith('not run: no time')
 
