@@ -24,6 +24,7 @@ from typing import Any
 
 from fastdec.errors import UserError
 from fastdec.files import lock
+from fastdec.training.progress import named
 from fastdec.training.stage import POLL_SECONDS, OutOfTime, budget, reason_of, seconds_left
 
 TRIES = 3  # of a job that is killed
@@ -35,12 +36,14 @@ class Job:
   """A function that continues when it is called again, wherever it was stopped.
 
   Attributes:
+    name: which its progress shows.
     function, args, inputs: what is called.
     seconds: the budget; None is endless.
     environment: variables that the job needs as they are here.
     launcher: a file that is locked as long as the job is wanted; None: there is none.
   """
 
+  name: str
   function: Callable[..., Any]
   args: tuple[Any, ...]
   inputs: Mapping[str, Any]
@@ -54,7 +57,7 @@ class Job:
       threading.Thread(target=_end_with, args=[self.launcher], daemon=True).start()
     os.environ.update(self.environment)  # before JAX looks for devices
     try:
-      with budget(self.seconds):
+      with budget(self.seconds), named(self.name):
         return self.function(*self.args, **self.inputs), ''
     except OutOfTime:
       return None, ''
@@ -109,7 +112,7 @@ class Engine:
 
     for _ in range(TRIES):
       with self._launcher() as launcher:
-        job = Job(function, args, inputs, seconds_left(), self._environment, launcher)
+        job = Job(name, function, args, inputs, seconds_left(), self._environment, launcher)
         running = self._submit(name, job)
         try:
           while not running.done():
