@@ -21,9 +21,10 @@ of all texts; with --loss=ce they learn only the token that the model wrote. The
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, of which the last may then be missing, and as
-many steps as fit into the rest. A line says at once if these will be few. Texts that are there
-count with the time that they took, so the plan is the same after a stop. --start=DRAFT trains an
-existing draft further, for more steps or on other texts; its words stay those of that draft.
+many steps as fit into the rest. A budget that leaves too few steps is refused at once, with the time
+that it takes. Texts that are there count with the time that they took, so the plan is the same after
+a stop. --start=DRAFT trains an existing draft further, for more steps or on other texts; its words
+stay those of that draft.
 
 A twentieth of the texts is held out, with all texts whose prompt is the same, or a chat that begins
 with the same question. On these the draft is evaluated as it learns, and its confidences are
@@ -377,7 +378,7 @@ def _make(
     on = OnBase(**on_text(folder, STEPS))
     return time_step(plan(work, on=on, **settings), on.run, on.mesh)
 
-  # Say so if the budget is too short, before any text is written.
+  # Refuse a budget that is too short before any text is written.
   is_planned = args.budget is not None and args.steps is None
   if is_planned and not (work / 'texts').exists():
     # A step takes as long with random words as with texts by the model.
@@ -442,16 +443,15 @@ def _make(
 
 
 def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> None:
-  """Prints a line if --budget leaves few steps, each of which takes `seconds`."""
+  """Raises UserError if --budget leaves too few steps, each of which takes `seconds`."""
   share = FOR_STEPS * (1 - FOR_TEXT)
-  steps = max(int(share * (args.budget - spent) / seconds), 2)
+  steps = max(int(share * (args.budget - spent) / seconds), 0)
   if steps < FEW:
     wanted = math.ceil((spent + FEW * seconds / share) / 60)
-    print(
-      f'--budget={args.budget:g}s leaves about {steps} steps of {seconds:.2g} s after the texts,'
-      f' and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW} and fewer'
-      ' prompts',
-      flush=True,
+    raise UserError(
+      f'--budget={args.budget:g}s is too short: after the texts it leaves {steps} steps of'
+      f' {seconds:.2g} s, and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW}'
+      ' and fewer prompts'
     )
 
 
