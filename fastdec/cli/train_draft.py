@@ -21,10 +21,10 @@ of all texts; with --loss=ce they learn only the token that the model wrote. The
 its states are kept in OUT.training, where the disk has twice the room.
 
 --budget=15m plans for a time: three fifths for texts, of which the last may then be missing, and as
-many steps as fit into the rest. A budget that leaves too few steps is refused at once, with the time
-that it takes. Texts that are there count with the time that they took, so the plan is the same after
-a stop. --start=DRAFT trains an existing draft further, for more steps or on other texts; its words
-stay those of that draft.
+many steps as fit into the rest. A budget that leaves too few steps is refused at once, with the
+time that it takes. Texts that are there count with the time that they took, so the plan is the same
+after a stop. --start=DRAFT trains an existing draft further, for more steps or on other texts; its
+words stay those of that draft.
 
 A twentieth of the texts is held out, with all texts whose prompt is the same, or a chat that begins
 with the same question. On these the draft is evaluated as it learns, and its confidences are
@@ -450,8 +450,8 @@ def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> Non
     wanted = math.ceil((spent + FEW * seconds / share) / 60)
     raise UserError(
       f'--budget={args.budget:g}s is too short: after the texts it leaves {steps} steps of'
-      f' {seconds:.2g} s, and a draft needs {FEW} or more: give --budget={wanted}m, or --steps={FEW}'
-      ' and fewer prompts'
+      f' {seconds:.2g} s, and a draft needs {FEW} or more: give --budget={wanted}m, or'
+      f' --steps={FEW} and fewer prompts'
     )
 
 

@@ -75,7 +75,7 @@ class Predictor:
       return begin_replay(model, params, batch.inputs, texts, strategy, batch.lengths)
 
     def advance(calls: int | None) -> float:
-      """Replays the longest batch up to so many calls, and returns the seconds."""
+      """Replays the longest batch up to a number of calls, and returns the seconds."""
       run = begin(self._longest)
       jax.block_until_ready(run.request.target.params)
       started = now()

@@ -34,7 +34,7 @@ VISITS = 3  # of each batch; more would change little
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """A speed divided by another, with the ends of its interval."""
+  """The ratio of two speeds, with the ends of its interval."""
 
   value: float
   low: float

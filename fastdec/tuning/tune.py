@@ -116,10 +116,10 @@ def tune(
   _predict(predictor, tried, start + FOR_REPLAYS * budget)
   _time(plain, tried, start + budget)
   if tried and not any(one.prediction.speedup or one.seconds for one in tried):
-    wanted = _minutes((2 + MOST_TIMED) * plain.compile_seconds)
+    wanted = (2 + MOST_TIMED) * plain.compile_seconds
     raise OutOfTime(
       f'the budget ended before a candidate was tried: compiling {plain.name} took'
-      f' {plain.compile_seconds:.0f} s, so give {wanted}'
+      f' {plain.compile_seconds:.0f} s, so give about {math.ceil(wanted)} s'
     )
   chosen, why = _choose(plain, tried)
   texts = []
@@ -242,18 +242,19 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> Non
 def _choose(plain: Candidate, candidates: Sequence[Candidate]) -> tuple[Candidate, str]:
   """Returns the fastest candidate, and why it is chosen."""
   if not candidates:
-    reason = 'there is no other candidate that keeps the promise'
+    reason = 'there is nothing else that keeps the promise'
     return plain, f'{plain.name} is kept: {reason}'
   timed = [(one, compare(one, plain)) for one in candidates if one.seconds]
-  ahead = [(one, ratio) for one, ratio in timed if ratio.low > 1]
-  if ahead:
-    best, ratio = max(ahead, key=lambda pair: pair[1].value)
+  best, ratio = max(
+    timed, key=lambda pair: pair[1].value * (pair[1].low > 1), default=(plain, None)
+  )
+  if ratio is not None and ratio.low > 1:
     return best, (
       f'{best.name} is {ratio.value:.2f} times as fast as {plain.name} ({ratio.low:.2f} to'
       f' {ratio.high:.2f})'
     )
 
-  # What was timed is no faster. Other predictions are trusted as far as those that were tried.
+  # Nothing that was timed is faster. Predictions are trusted as far as those of what was timed.
   trust = 1.0
   for one, ratio in timed:
     if one.prediction.speedup:
@@ -307,9 +308,3 @@ def _make_figures(candidate: Candidate, plain: Candidate) -> Figures:
     side = 'high' if error > 1 else 'low'
     figures = replace(figures, note=f'predicted {100 * abs(error - 1):.0f} % too {side}')
   return figures
-
-
-def _minutes(seconds: float) -> str:
-  """Returns a number of seconds in words, rounded up to minutes."""
-  minutes = math.ceil(seconds / 60)
-  return f'about {minutes} minutes' if minutes > 1 else 'about a minute'
