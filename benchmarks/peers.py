@@ -31,6 +31,7 @@ import fastdec as fd
 from fastdec.decoding.inputs import pad_ids
 from fastdec.evaluation import rows, wallclock
 from fastdec.evaluation.calls import random_params
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.models.layers import sinusoids
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.text.load import load_tokenizer, open_folder
@@ -274,7 +275,7 @@ def open_model(args: argparse.Namespace) -> tuple[Any, Any, Any, Ways]:
   """Opens the model, its parameters, sources, and our own ways to decode with it."""
 
   def ready(module: Any, params: Any) -> tuple[Any, Any]:
-    return module, (fd.pack(module, params) if args.packed else params)
+    return pack_if_faster(module, params) if args.packed else (module, params)
 
   def decode(model: Any, params: Any, strategy: Any, sources: Any, beams: int) -> list[list[int]]:
     search = fd.Beam(beams) if beams > 1 else strategy
@@ -366,7 +367,9 @@ def main() -> None:
     '--dtypes', nargs='+', default=['float32', 'int8'], help='of a GGUF file; own: its'
   )
   parser.add_argument('--draft', help='draft network for a GGUF file')
-  parser.add_argument('--packed', action='store_true', help='our weights packed (fd.pack)')
+  parser.add_argument(
+    '--packed', action='store_true', help='our weights packed if that is faster here'
+  )
   args = parser.parse_args()
   if (args.model is None) != (args.prompts is None):
     parser.error('--model and --prompts go together: give both, or none for random weights')

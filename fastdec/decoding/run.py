@@ -184,6 +184,9 @@ class Run:
         chunk=size.chunk, most=size.most,
       )  # fmt: skip
     self.prompt, keys = place_rows((prompt, newest.keys), self.request.mesh)
+    self._coming = Coming(self.prompt, keys)
+    if len(places) == len(self.owners) >= len(self.request.prompt.length):
+      return  # all rows begin together, and none follow: they are the state
     self._coming, self._exchanges = Coming(self.prompt, keys, places), True
     if self.state is None:
       self.state = self._make_blank(self._coming)

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from fastdec.decoding.prefill import CHUNK
+from fastdec.decoding.prefill import CHUNK, SUMMED
 from fastdec.decoding.protocol import Prompt
 from fastdec.decoding.settings import MOST_TOKENS
 from fastdec.decoding.strategy import Strategy, nodes_of
@@ -189,8 +189,12 @@ class Sizes:
     return padded
 
   def _with_slots(self, prompt: Prompt, slots: int) -> Prompt:
-    """Returns the prompt with these slots, or with all (None) if they are enough."""
-    is_enough = slots >= self.most_tokens(prompt)
+    """Returns the prompt with about these slots, or with all (None) if they are enough."""
+    is_enough = not self.ladders.joint and slots >= self.most_tokens(prompt)
+    # A cache has a multiple of SUMMED slots: a few tokens fewer may need one part less.
+    over = (prompt.tokens.shape[1] + slots + nodes_of(self.strategy)) % SUMMED
+    if over <= FIRST // SHARE:
+      slots -= over
     return dataclasses.replace(prompt, slots=None if is_enough else slots)
 
   def _share_width(self, prompt: Prompt) -> Prompt:
@@ -202,7 +206,8 @@ class Sizes:
     if getattr(self.model, 'reads_length', True):  # its caches may depend on the longest text
       last = choose_width(self.ladders.prompts, self.longest, self.model.max_positions)
       most = last + max(last // ROOM, FIRST)
-    return dataclasses.replace(prompt, slots=max(width // ROOM, FIRST), chunk=chunk, most=most)
+    prompt = dataclasses.replace(prompt, chunk=chunk, most=most)
+    return self._with_slots(prompt, max(width // ROOM, FIRST))
 
 
 def exact_widths(prompt: Prompt, max_len: int) -> Ladders:

@@ -19,7 +19,8 @@ def pack_if_faster(module: Any, params: Any) -> tuple[Any, Any]:
 
   It is faster on a CPU, for modules that name their kernels and have a width that gains on the
   cores of this process. Parameters on a mesh or in int8 are never packed, and none on a CPU with
-  AMX: there the forms of `kernels.forms` are faster for 1 to 12 rows.
+  AMX: there greedy decoding and beam search of one text take 1.3 times as long with panels, and
+  those of 16 texts as long as without.
   """
   is_on_cpu = jax.default_backend() == 'cpu' and mesh_of(params) is None
   if not (is_on_cpu and getattr(module, 'products', ())) or is_quantized(params):
