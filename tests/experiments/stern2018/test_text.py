@@ -146,7 +146,7 @@ def copy(table, tmp_path):
 
 def test_the_folder_has_the_rows_the_table_a_picture_and_the_models(table):
   names = {re.sub(r'-[0-9a-f]{10}$', '', path.name) for path in table.folder.iterdir()}
-  files = {'results.jsonl', 'table1.md', 'table1.png'}
+  files = {'plan.json', 'results.jsonl', 'table1.md', 'table1.png'}
   assert names == {'base', 'k2-regular', 'k2-finetune', 'locks', *files}
   assert (table.folder / 'table1.png').read_bytes().startswith(b'\x89PNG')
   assert (table.folder / 'base').is_symlink() and not list(table.folder.rglob('*.partial'))
