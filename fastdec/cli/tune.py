@@ -264,14 +264,15 @@ def _list_head_families(
 ) -> list[list[Candidate]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part.
 
-  The first paths of the fitted tree make the best smaller tree.
+  The first paths of the fitted tree make the best smaller tree. One that is a chain is left out.
   """
   wanted = None
   if args.nodes is not None:
     wanted = [nodes - 1 for nodes in args.nodes]
   trees = []
   for size in choose_lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
-    trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
+    if any(any(path) for path in tree[:size]):  # otherwise a chain
+      trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
   relaxed = []
   if args.promise == 'relaxed' and not args.temperature:
     for n in (2, 3):

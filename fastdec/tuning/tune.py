@@ -113,7 +113,7 @@ def tune(
       run_round([plain], written)
       written += 1
   predictor = Predictor(plain)
-  _predict(predictor, tried, start + FOR_REPLAYS * budget)
+  _predict(predictor, tried, start + FOR_REPLAYS * budget, start + budget)
   _time(plain, tried, start + budget)
   if tried and not any(one.prediction.speedup or one.seconds for one in tried):
     wanted = (2 + MOST_TIMED) * plain.compile_seconds
@@ -175,7 +175,9 @@ def _find_broken_promise(strategy: LoopStrategy, plain: Any) -> str:
   return ''
 
 
-def _predict(predictor: Predictor, candidates: Sequence[Candidate], until: float) -> None:
+def _predict(
+  predictor: Predictor, candidates: Sequence[Candidate], until: float, ends: float
+) -> None:
   """Predicts candidates in their order while there is time, and at least the first.
 
   Then calls like those of the most promising ones are timed. Until then a call costs no more than
@@ -196,7 +198,9 @@ def _predict(predictor: Predictor, candidates: Sequence[Candidate], until: float
       candidate.prediction = predictor.weigh(candidate.prediction)
     shapes = [one.prediction.shape for one in _rank(predicted)[:MOST_TIMED]]
     unknown = [shape for shape in shapes if shape not in predictor.calls]
-    if not unknown or (len(predictor.calls) > 1 and wallclock.now() > until):
+    # If there is no time for both, timing the candidate tells more.
+    has_time = wallclock.now() + 2 * predictor.plain.compile_seconds < ends
+    if not unknown or not has_time or (len(predictor.calls) > 1 and wallclock.now() > until):
       return
     predictor.time_call(unknown[0])
     ratio = predictor.calls[unknown[0]] / max(predictor.calls[ONE], 1e-9)
