@@ -294,9 +294,10 @@ def _save(
       best, folder = tuned, other_folder
   best = dataclasses.replace(best, why=best.why + compare_runs(best, first))
   file = best.save(args.model, folder, output)
+  prompts = '1 prompt' if best.prompts == 1 else f'{best.prompts} prompts'
   print(
     f'{best.why}\n{describe_run(best.rows, best.dtype)}, at most {best.max_len} tokens:'
-    f' {best.prompts} prompts; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
+    f' {prompts}; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
     f' compiling; {best.machine}'
   )
   flags = '--strategy=tuned'
