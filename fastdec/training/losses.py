@@ -56,12 +56,18 @@ def _each(
   """Computes, at each place, the terms that `cross_entropy` averages."""
   v = logits.shape[-1]
   low, high = smoothing / (v - 1), 1 - smoothing
-  normalizer_bt = jax.nn.logsumexp(logits, axis=-1)
-  nll_bt = normalizer_bt - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  uniform_bt = v * normalizer_bt - logits.sum(axis=-1)  # sum over classes of -log p
+  # Logits are read with the largest, then for all sums, then for the gradient: nothing else of
+  # their size is written. So the target's logit and the argmax are sums and minima over all words.
+  wide = jnp.promote_types(logits.dtype, jnp.float32)
+  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+  largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  below_btv = logits.astype(wide) - largest.astype(wide)
+  normalizer_bt = jnp.log(jnp.exp(below_btv).sum(axis=-1))
+  nll_bt = normalizer_bt - jnp.where(ids == targets[..., None], below_btv, 0).sum(axis=-1)
+  uniform_bt = v * normalizer_bt - below_btv.sum(axis=-1)  # sum over classes of -log p
   entropy = -float(sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p))
   loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
-  is_right = logits.argmax(-1).astype(targets.dtype) == targets
+  is_right = jnp.where(below_btv == 0, ids, v).min(axis=-1) == targets
   return {'loss': loss_bt, 'nll': nll_bt, 'accuracy': is_right.astype(float)}
 
 
