@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import tempfile
+import unittest.mock
 from pathlib import Path
 
 from tests.compiling import xla_flags
@@ -36,6 +37,23 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # Processes that tests start keep theirs here too, and not in the user's cache folder.
 os.environ['FASTDEC_CACHE'] = str(ROOT / '.cache' / 'fastdec')
+
+
+@pytest.fixture(scope='session', autouse=True)
+def usual_forms():
+  """Products have the forms of this kind of processor, whatever a command of a test would measure
+  on a busy machine. Commands may keep one core, for which the folder is a different one."""
+  from fastdec.evaluation import machine
+  from fastdec.files import write_json
+  from fastdec.kernels import forms
+  from fastdec.text import programs
+
+  for cores in (1, machine.cores()):
+    with unittest.mock.patch.object(programs.machine, 'cores', return_value=cores):
+      folder = programs.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / programs._FORMS, forms.table_of_cpu())
+
 
 # The tests in which JAX promotes nothing in silence (a mixture of types, or of arrays of different
 # ranks, is an error unless it is written out) and in which a warning is an error. The others follow
