@@ -32,7 +32,7 @@ from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
 from fastdec.tuning.prediction import Predictor
 from fastdec.tuning.prompts import Batch, make_batches
-from fastdec.tuning.race import ONE, Candidate, compare, is_decided, run_round
+from fastdec.tuning.race import LEAST, ONE, Candidate, compare, is_decided, run_round
 from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
@@ -237,8 +237,9 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> Non
     with wallclock.alone():
       run_round(racing, rounds)
     rounds += 1
+  least = rounds + LEAST  # after all that compiling, a few rounds more make times comparable
   with wallclock.alone():
-    while not is_decided(racing) and wallclock.now() < ends:
+    while not is_decided(racing) and (rounds < least or wallclock.now() < ends):
       run_round(racing, rounds)
       rounds += 1
 
