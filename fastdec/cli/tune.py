@@ -308,7 +308,7 @@ def _save(
     flags += f' --{flag}={folder}'
   print(f'Written to {file}; use it by {flags}')
   if best.name == best.plain and not args.draft and not args.heads:
-    print('A draft would help: fastdec train-draft --budget=1h trains one on texts of this model')
+    print('A draft may help: fastdec train-draft --budget=1h trains one on texts of this model')
 
 
 def compare_runs(best: fd.Tuned, first: fd.Tuned) -> str:

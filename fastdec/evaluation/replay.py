@@ -70,7 +70,8 @@ def replay(
     model, params, inputs, texts, strategy, prompt_lengths, prefix, constraint, processors
   )
   run.advance()
-  return run.finish(run.decoded, run.prompt)
+  longest = int(run.request.prompt.limit.max())
+  return run.finish(run.decoded, run.prompt).resized(longest, model.pad_id)
 
 
 def can_replay(strategy: LoopStrategy) -> bool:
@@ -120,17 +121,18 @@ def begin_replay(
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
   waits = True if getattr(processors, 'forced_begin', None) is not None else None
   following = Following(tokens, waits)
-  settings = Settings(max_len=tokens.shape[1], processors=following, constraint=constraint)
+  settings = Settings(max_len=[*lengths], processors=following, constraint=constraint)
   request = prepare(
     model, {**params, 'known': known}, inputs, strategy, settings, prompt_lengths, prefix
   )
 
-  # A text ends where it ends: a token that ends other texts may be within it.
+  # A text ends where it ends: a token that ends other texts may be within it. Batches whose texts
+  # have one width share a program.
   target = dataclasses.replace(request.target, module=Reciting(model))
-  prompt = dataclasses.replace(
-    request.prompt, empty=np.zeros_like(request.prompt.empty), limit=np.array(lengths, np.int32)
+  prompt = dataclasses.replace(request.prompt, empty=np.zeros_like(request.prompt.empty))
+  return Run.begin(
+    dataclasses.replace(request, target=target, prompt=prompt, max_len=tokens.shape[1])
   )
-  return Run.begin(dataclasses.replace(request, target=target, prompt=prompt))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,8 +36,8 @@ def rows_first(
 ) -> Num[Array, 'r *f']:
   """Returns x @ kernel^T, summed in the type `wide`.
 
-  Outputs are one axis of the product: with several, XLA's CPU backend would lay the kernel out anew
-  in every call. A mesh may split these axes, so there they stay.
+  Outputs are one axis of the product: with several, XLA's CPU backend would transpose the kernel in
+  every call. A mesh may split these axes, so there they stay.
   """
   outputs = kernel.shape[:-1]
   if not is_split():

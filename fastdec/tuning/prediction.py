@@ -23,9 +23,9 @@ from fastdec.decoding.request import Settings
 from fastdec.decoding.run import Run, start
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
+from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import wide_calls
 from fastdec.evaluation.replay import begin_replay
-from fastdec.evaluation.wallclock import measure, now
 from fastdec.tuning.race import ONE, Candidate, Prediction, Shape
 
 CALLS = 8  # in a round, which is timed
@@ -78,10 +78,10 @@ class Predictor:
       """Replays the longest batch up to a number of calls, and returns the seconds."""
       run = begin(self._longest)
       jax.block_until_ready(run.request.target.params)
-      started = now()
+      started = wallclock.now()
       run.advance(calls)
       jax.block_until_ready(run.state)
-      return now() - started
+      return wallclock.now() - started
 
     steps, calls, tokens = [], 0, 0
     for number in self.numbers:
@@ -136,6 +136,6 @@ class Predictor:
     rounds = ROUNDS
     if self._seconds:
       rounds = max(ROUNDS, min(int(LEAST_SECONDS / self._seconds), MOST_ROUNDS))
-    timings = measure({'first calls': first_calls, 'function': function}, rounds)
+    timings = wallclock.measure({'first calls': first_calls, 'function': function}, rounds)
     self._seconds = timings['first calls'].median
     return timings['first calls'].speedup_over(timings['function'])

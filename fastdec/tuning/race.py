@@ -22,7 +22,7 @@ from fastdec.decoding.decode import decode
 from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.strategy import LoopStrategy
-from fastdec.evaluation.wallclock import now, time_round
+from fastdec.evaluation import wallclock
 from fastdec.struct import Bound
 from fastdec.tuning.prompts import Batch
 
@@ -105,9 +105,9 @@ class Candidate:
 
   def compile(self) -> None:
     """Decodes the first batch, so that the program exists."""
-    begin = now()
+    begin = wallclock.now()
     self.decode(0)
-    self.compile_seconds = now() - begin
+    self.compile_seconds = wallclock.now() - begin
 
   def decode(self, number: int) -> None:
     """Decodes the batch of this number, and keeps its first output."""
@@ -150,7 +150,7 @@ def run_round(candidates: Sequence[Candidate], number: int) -> None:
   visits = {}
   for place, candidate in enumerate(candidates):
     visits[place] = functools.partial(candidate.decode, batch)
-  for place, seconds in time_round(visits, number).items():
+  for place, seconds in wallclock.time_round(visits, number).items():
     candidates[place].seconds.setdefault(batch, []).append(seconds)
 
 

@@ -198,7 +198,7 @@ def _predict(
       candidate.prediction = predictor.weigh(candidate.prediction)
     shapes = [one.prediction.shape for one in _rank(predicted)[:MOST_TIMED]]
     unknown = [shape for shape in shapes if shape not in predictor.calls]
-    # If there is no time for both, timing the candidate tells more.
+    # Where time is short, a candidate's own time tells more than a call's.
     has_time = wallclock.now() + 2 * predictor.plain.compile_seconds < ends
     if not unknown or not has_time or (len(predictor.calls) > 1 and wallclock.now() > until):
       return

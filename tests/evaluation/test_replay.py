@@ -1,5 +1,7 @@
 """A replay makes the calls of the decode, block by block, with every kind of draft, on 3 models."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -67,3 +69,12 @@ def test_texts_as_lists_and_prompts_of_different_lengths():
 def test_what_does_not_follow_from_a_text_is_refused(strategy, message):
   with pytest.raises(fd.UserError, match=message):
     replay(HashLM(), {}, [[2, 3]], [[4, 5]], strategy)
+
+
+def test_texts_that_only_fit_into_the_positions_with_their_own_limits():
+  """A long prompt with a short text, and a short prompt with a long text."""
+  model, params = test_deep.target()
+  model = dataclasses.replace(model, config=dataclasses.replace(model.config, max_positions=24))
+  prompts, limits = [[5] * 18, [5, 6]], [4, 20]
+  decoded = fd.decode(model, params, prompts, fd.PromptLookup(), max_len=limits)
+  same_calls(replay(model, params, prompts, decoded, fd.PromptLookup()), decoded)
