@@ -70,8 +70,8 @@ def replay(
     model, params, inputs, texts, strategy, prompt_lengths, prefix, constraint, processors
   )
   run.advance()
-  longest = int(run.request.prompt.limit.max())
-  return run.finish(run.decoded, run.prompt).resized(longest, model.pad_id)
+  decoded = run.finish(run.decoded, run.prompt)
+  return decoded.resized(int(np.max(decoded.lengths)), model.pad_id)
 
 
 def can_replay(strategy: LoopStrategy) -> bool:
