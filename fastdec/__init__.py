@@ -33,8 +33,11 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.decoding.pool import decode_all, decode_each
   from fastdec.decoding.protocol import Decoded, Noted
   from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
+  from fastdec.decoding.rules.recursive import RecursiveRejection
   from fastdec.decoding.rules.rejection import BlockVerification, Rejection
+  from fastdec.decoding.rules.traversal import Traversal
   from fastdec.decoding.rules.typical import Typical
+  from fastdec.decoding.rules.univer import UniVer
   from fastdec.decoding.sampling import Sampling
   from fastdec.decoding.score import score
   from fastdec.decoding.topology import Topology

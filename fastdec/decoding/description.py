@@ -27,8 +27,11 @@ from fastdec.decoding.methods.trees import PUBLISHED
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.methods.union import Union
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
+from fastdec.decoding.rules.recursive import RecursiveRejection
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
+from fastdec.decoding.rules.traversal import Traversal
 from fastdec.decoding.rules.typical import Typical
+from fastdec.decoding.rules.univer import UniVer
 from fastdec.decoding.sampling import SETTINGS, Sampling
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.decoding.topology import Topology
@@ -54,6 +57,7 @@ STRATEGIES = (
 )
 PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification)
+RULES += (RecursiveRejection, Traversal, UniVer)  # of drawn trees
 ARRAYS = ('pool', 'weights')  # settings that are arrays, which cannot be written in words
 DRAFTERS = ('first', 'second')  # of a Union
 LONGEST = 65_536  # characters of a description: enough for a tree with MOST_NODES nodes

@@ -20,6 +20,8 @@ PROMISES = [
   (fd.Rejection(0.9).greedy, 'relaxed'),
   (fd.BlockVerification(), 'law'),
   (fd.BlockVerification().greedy, 'exact'),
+  (fd.RecursiveRejection(), 'law'), (fd.Traversal(), 'law'), (fd.UniVer(), 'law'),
+  (fd.Traversal().greedy, 'exact'),
   (Warped(fd.Rejection(), fd.Sampling()), 'law'),
   (Warped(fd.Rejection(0.5), fd.Sampling()), 'relaxed'),
 ]  # fmt: skip
