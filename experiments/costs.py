@@ -20,7 +20,8 @@ import numpy as np
 
 from experiments.lab import cli, own, train
 from experiments.lab.config import to_dataclass
-from experiments.lab.plan import Cost, Count, Machine, Plan, count_program, machine_of
+from experiments.lab.machine import Count, Machine, count_program, machine_of
+from experiments.lab.plan import Cost, Plan
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
 from experiments.stern2018 import runs

@@ -300,7 +300,8 @@ class Page:
       on_rows: see `Workdir`.
     """
     from experiments.lab import engine
-    from experiments.lab.plan import Plan, machine_of
+    from experiments.lab.machine import machine_of
+    from experiments.lab.plan import Plan
     from experiments.lab.workdir import Workdir
     from fastdec.kernels.sharding import make_own_mesh
     from fastdec.training import processes, stage
