@@ -13,9 +13,8 @@ Two entries:
   'joined'   every row is join(cat(root's embedding, last feature)) + a learned vector of its slot
   'masks'    the first row is the root's embedding, the others are a mask's: DFlash, DSpark
 
-A row does not know what the other rows guess. A Markov bias of low rank makes up for a part of
-that: logit(x) += after[x] . latent(y), where y is the token guessed before. `MARKOV` lists the ways
-to make the latent vector from before[y].
+A row does not know what the other rows guess. An edge from the token guessed before, y, makes up
+for a part of that: score(x) += after[x] . latent(y). `EDGES` lists the ways to make the two.
 """
 
 import dataclasses
@@ -41,6 +40,12 @@ from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
 CAUSAL = ('none', 'windows', 'all')
+EDGES = (
+  'markov',  # latent(y) is made from before[y], as `MARKOV` says (DSpark)
+  # from the row's state, and that of a GRU over the target's embeddings of root ... y (Domino)
+  'rnn',
+  'selector',  # before[y], times a projection of the row's state (DFlash 2)
+)
 MARKOV = (
   'vanilla',  # before[y]
   'gated',  # before[y], times a gate that depends on before[y] and the row's state
@@ -63,10 +68,17 @@ class Block(Network):
       self.embedding_norm = tower.norm(draft.layers)
       self.join = Dense((d,), False, dtype)
       self.slots = self.param('slots', nn.initializers.normal(0.02), (draft.rows, d))
-    if draft.markov and draft.markov_kind == 'gated':
-      self.gate = Dense((draft.markov,), True, dtype)
-    if draft.markov and draft.markov_kind == 'rnn':
-      self.joint = Dense((3 * draft.markov,), True, dtype)
+    kind, rank = draft.edge_kind, draft.markov
+    if kind == 'gated':
+      self.gate = Dense((rank,), True, dtype)
+    if kind == 'joint':
+      self.joint = Dense((3 * rank,), True, dtype)
+    if kind == 'rnn':
+      self.gru_input = Dense((3, draft.gru), False, dtype)
+      self.gru_state = Dense((3, draft.gru), False, dtype)
+      self.squeeze = Dense((rank,), False, dtype)
+    if kind == 'selector':
+      self.select = Dense((rank,), False, dtype)
     if draft.has_confidence:
       self.confidence = Dense((1,), True, dtype)
 
@@ -86,7 +98,10 @@ class Block(Network):
     assert unknown is not None
     shape = (*root.shape[:-1], self.draft.rows - 1, root.shape[-1])
     others = jnp.broadcast_to(unknown.astype(root.dtype), shape)
-    return jnp.concatenate([root[..., None, :], others], axis=-2)
+    x = jnp.concatenate([root[..., None, :], others], axis=-2)
+    if self.draft.embedding_scale != 1:
+      x *= jnp.asarray(self.draft.embedding_scale, x.dtype)
+    return x
 
   def read(
     self, x: Float[Array, 'b n d'], view: View, train: bool = False
@@ -95,14 +110,29 @@ class Block(Network):
     return self.norm(self.tower(x, view, None, train)[0])
 
   def latent(
-    self, before: Float[Array, '*b r'], state: Float[Array, '*b d'], carry: Float[Array, '*b r']
-  ) -> tuple[Float[Array, '*b r'], Float[Array, '*b r']]:
-    """Returns the latent vector of a bias, and the carry for the next guess."""
-    kind = self.draft.markov_kind
+    self, before: Float[Array, '*b _'], state: Float[Array, '*b d'], carry: Float[Array, '*b c']
+  ) -> tuple[Float[Array, '*b r'], Float[Array, '*b c']]:
+    """Returns the latent vector of an edge, and the carry for the next guess.
+
+    Args:
+      before: what stands for the token before: before[y], or for 'rnn' the target's embedding.
+      state: of the row that guesses.
+      carry: see `DraftNetwork.start_carry`.
+    """
+    kind = self.draft.edge_kind
     if kind == 'gated':
       gate = self.gate(jnp.concatenate([state, before], axis=-1))
       return jax.nn.sigmoid(gate) * before, carry
-    if kind == 'rnn':
+    if kind == 'selector':
+      return self.select(state) * before, carry
+    if kind == 'rnn':  # gates as torch orders them: reset, keep, new
+      seen, own = self.gru_input(before), self.gru_state(carry)
+      gates = jax.nn.sigmoid(seen[..., :2, :] + own[..., :2, :])
+      reset, keep = gates[..., 0, :], gates[..., 1, :]
+      new = jnp.tanh(seen[..., 2, :] + reset * own[..., 2, :])
+      carry = (1 - keep) * new + keep * carry
+      return jax.nn.silu(self.squeeze(jnp.concatenate([state, carry], axis=-1))), carry
+    if kind == 'joint':
       joint = self.joint(jnp.concatenate([carry, before, state], axis=-1))
       keep, new, out = jnp.split(joint, 3, axis=-1)
       kept = jax.nn.sigmoid(keep)
@@ -132,7 +162,9 @@ class Block(Network):
     state = self.read(x, view)
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
     if draft.markov:
-      self.latent(before, state, before)
+      first = state[:, :1]
+      seen = embedded if draft.edge == 'rnn' else before[:, :1]
+      self.latent(seen, first, draft.start_carry(first))
     if draft.has_confidence:
       self.confident(state, before if draft.confidence_sees_guess else None)
     return state
@@ -142,17 +174,24 @@ class Block(Network):
 class BlockNetwork(DraftNetwork):
   """Sizes and options.
 
-  A Markov bias adds the parameters before [vocab_size, markov] and after [words, markov].
+  An edge adds the parameters after [words, markov] and, except for 'rnn', before
+  [vocab_size, markov].
 
   Attributes:
     k: block size: the root, and k - 1 guesses.
     entry: 'joined' or 'masks', see the top of this file.
     unknown_id: with 'masks', the mask: a token whose embedding replaces unknown ones.
     drops_first: with 'masks', rows predict their own positions; the root's row predicts nothing.
-    markov: rank of the bias by the token guessed before; 0: none.
-    markov_kind: one of `MARKOV`.
-    candidates: the number of each row's best words that the bias may reorder. None: all words, as
+    drops_last: with 'masks', the block has a last row that the others see; it predicts nothing.
+    edge: one of `EDGES`: how the token guessed before changes a guess.
+    markov: rank of the edge's vectors; 0: there are no edges.
+    markov_kind: of the edge 'markov', one of `MARKOV`.
+    gru: width of the state of the edge 'rnn'.
+    bare: number of first guesses that the edge does not change.
+    candidates: the number of each row's best words that the edge may reorder. None: all words, as
       in training. With few, chains are shorter, and a call with a large tree costs less.
+    embedding_scale, logit_scale: factors of the rows' embeddings, and of the candidates' logits.
+    logit_cap: then their logits are logit_cap tanh(logit / logit_cap); None: they are not capped.
     has_confidence: a head estimates the confidence of each row.
     confidence_sees_guess: that head reads before[y] too.
     causal: layers whose rows see no later row: 'none', 'windows' (layers with a window), 'all'.
@@ -163,9 +202,16 @@ class BlockNetwork(DraftNetwork):
   norms_fused: bool = True
   unknown_id: int | None = None
   drops_first: bool = False
+  drops_last: bool = False
+  edge: str = 'markov'
   markov: int = 0
   markov_kind: str = 'vanilla'
+  gru: int = 0
+  bare: int = 0
   candidates: int | None = None
+  embedding_scale: float = 1.0
+  logit_scale: float = 1.0
+  logit_cap: float | None = None
   has_confidence: bool = False
   confidence_sees_guess: bool = True
   causal: str = 'none'
@@ -177,7 +223,7 @@ class BlockNetwork(DraftNetwork):
     super().__post_init__()
     if self.k < 2:
       raise UserError(f'a block needs k >= 2, not k={self.k}, which drafts nothing')
-    check_choices(self, entry=ENTRIES, markov_kind=MARKOV, causal=CAUSAL)
+    check_choices(self, entry=ENTRIES, edge=EDGES, markov_kind=MARKOV, causal=CAUSAL)
     if self.entry == 'masks' and not (
       self.unknown_id is not None and 0 <= self.unknown_id < self.vocab_size
     ):
@@ -185,10 +231,13 @@ class BlockNetwork(DraftNetwork):
         f"entry='masks' with unknown_id={self.unknown_id}: give an id from 0 to"
         f' {self.vocab_size - 1}'
       )
-    if self.drops_first and self.entry == 'joined':
+    if self.entry == 'joined' and (self.drops_first or self.drops_last):
       raise UserError(
-        "drops_first=True is for entry='masks': joined rows all predict what comes after the root"
+        "drops_first=True and drops_last=True are for entry='masks': joined rows all predict what"
+        ' comes after the root'
       )
+    if self.edge == 'rnn' and self.markov and self.gru < 1:
+      raise UserError(f"edge='rnn' needs gru >= 1, the width of its state, not gru={self.gru}")
     if self.markov < 0 or (self.candidates is not None and self.candidates < 1):
       raise UserError(
         f'markov={self.markov} with candidates={self.candidates} is not possible: give a rank of 0'
@@ -198,7 +247,16 @@ class BlockNetwork(DraftNetwork):
   @property
   def rows(self) -> int:
     """Number of rows that go through the layers for a block."""
-    return self.k if self.drops_first else self.k - 1
+    return self.k - 1 + self.drops_first + self.drops_last
+
+  @property
+  def edge_kind(self) -> str | None:
+    """The kind of edge, 'joint' for the recurrent one of `MARKOV`; None: there are no edges."""
+    if not self.markov:
+      return None
+    if self.edge != 'markov':
+      return self.edge
+    return 'joint' if self.markov_kind == 'rnn' else self.markov_kind
 
   @property
   def depth(self) -> int:
@@ -212,12 +270,13 @@ class BlockNetwork(DraftNetwork):
     return words if self.candidates is None else min(self.candidates, words)
 
   def init(self, key: Array) -> Params:
-    """Returns fresh float32 parameters; the bias does nothing yet."""
+    """Returns fresh float32 parameters; the edges change nothing yet."""
     params = super().init(key)
     if self.markov:
       shape = (self.vocab_size, self.markov)
-      before = jax.random.normal(jax.random.fold_in(key, 0), shape) * self.markov**-0.5
-      params['before'] = before
+      if self.edge != 'rnn':
+        before = jax.random.normal(jax.random.fold_in(key, 0), shape) * self.markov**-0.5
+        params['before'] = before
       params['after'] = jnp.zeros((self.words or self.vocab_size, self.markov))
     return params
 
@@ -267,12 +326,23 @@ class BlockNetwork(DraftNetwork):
       masks.append(block_mask(length, n, slots, causal, window, self.windows_follow))
     view = View.of(cache, positions, masks, length)
     states = self.call(params, x, view, method='read')
-    if self.drops_first:
-      states = states[:, 1:]
-    return states
+    return states[:, self.drops_first : self.drops_first + self.depth]
+
+  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b c']:
+    """See `DraftNetwork.start_carry`."""
+    width = self.gru if self.edge == 'rnn' else self.markov
+    return jnp.zeros((*state.shape[:-1], width), state.dtype)
+
+  def scaled(self, logits: Float[Array, '*b m']) -> Float[Array, '*b m']:
+    """Returns the scores of candidates before edges change them."""
+    if self.logit_scale != 1:
+      logits *= jnp.asarray(self.logit_scale, logits.dtype)
+    if self.logit_cap is not None:
+      logits = self.logit_cap * jnp.tanh(logits / self.logit_cap)
+    return logits
 
   def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
-    """Returns the bias's vectors of some of the draft's words."""
+    """Returns the edge's vectors of some of the draft's words."""
     return look_up(params['after'], drafted)
 
   def bias(
@@ -281,19 +351,29 @@ class BlockNetwork(DraftNetwork):
     before: Int[Array, '*b'],
     after: Float[Array, '*#b m r'] | None,
     state: Float[Array, '*b d'],
-    carry: Float[Array, '*b r'],
-  ) -> tuple[Float[Array, '*b m'], Float[Array, '*b r']]:
-    """Returns what the token guessed before adds to the logits, and the next carry.
+    carry: Float[Array, '*b c'],
+    target: Bound | None = None,
+    number: int | Int[Array, ''] = 0,
+  ) -> tuple[Float[Array, '*b m'], Float[Array, '*b c']]:
+    """Returns what the token guessed before adds to the scores, and the next carry.
 
     Args:
       params: the draft's parameters.
       before: the target's id of that token: the root for the first row.
       after: vectors of the wanted words, for each token before or for all (None: all words).
       state: of the row that guesses now.
-      carry: zeros for the first row, then the carry that the row before returned.
+      carry: `start_carry` for the first row, then the carry that the row before returned.
+      target: its embeddings are read by the edge 'rnn'.
+      number: of the guess, from 0.
     """
-    embedded = look_up(params['before'], before)
+    if self.edge == 'rnn':
+      assert target is not None, "the edge 'rnn' reads the target's embeddings"
+      embedded = self.embedded(params, target, before)
+    else:
+      embedded = look_up(params['before'], before)
     latent, carry = self.call(params, embedded, state, carry, method='latent')
+    if self.bare:
+      latent = jnp.where(number < self.bare, 0, latent)
     if after is None:
       return project(latent, params['after']), carry
     return jnp.einsum('...r,...mr->...m', latent, after), carry
@@ -304,9 +384,10 @@ class BlockNetwork(DraftNetwork):
     target: Bound,
     state: Float[Array, '*b d'],
     before: Int[Array, '*b'],
-    carry: Float[Array, '*b r'],
+    carry: Float[Array, '*b c'],
     as_decoded: bool = False,
-  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
+    number: int | Int[Array, ''] = 0,
+  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b c']]:
     """Adds the bias by the token before; `as_decoded` keeps the best `choices` of each row only.
 
     See `DraftNetwork.guess_logits`.
@@ -315,9 +396,10 @@ class BlockNetwork(DraftNetwork):
     if as_decoded and self.choices < logits.shape[-1]:
       least = jax.lax.top_k(logits, self.choices)[0][..., -1:]
       logits = jnp.where(logits >= least, logits, -jnp.inf)
+    logits = self.scaled(logits)
     if not self.markov:
       return logits, carry
-    bias, carry = self.bias(params, before, None, state, carry)
+    bias, carry = self.bias(params, before, None, state, carry, target, number)
     return logits + bias, carry
 
   def training_rows(
@@ -359,9 +441,7 @@ class BlockNetwork(DraftNetwork):
     states = self.call(
       params, x.reshape(b, a * n, d), view, method='read', **drop_with(dropout_key, 0)
     ).reshape(b, a, n, d)
-    if self.drops_first:
-      states = states[:, :, 1:]
-    rows = jnp.moveaxis(states, 2, 0)
+    rows = jnp.moveaxis(states[:, :, self.drops_first : self.drops_first + self.depth], 2, 0)
     if guess is not None:
       for i, state in enumerate(rows):
         guess(i, state)

@@ -117,7 +117,6 @@ class DraftNetwork:
   words: int | None = None
   entry: str = 'joined'
 
-  markov = 0  # rank of a bias by the token guessed before, which some kinds have
   network: ClassVar[type[Network]]
   products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
 
@@ -211,9 +210,9 @@ class DraftNetwork:
     """
     raise NotImplementedError
 
-  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b r']:
+  def start_carry(self, state: Float[Array, '*b d']) -> Float[Array, '*b c']:
     """Returns what `guess_logits` takes for the first guess, in the shape of its row's states."""
-    return jnp.zeros((*state.shape[:-1], self.markov), state.dtype)
+    return jnp.zeros((*state.shape[:-1], 0), state.dtype)
 
   def guess_logits(
     self,
@@ -221,9 +220,10 @@ class DraftNetwork:
     target: Bound,
     state: Float[Array, '*b d'],
     before: Int[Array, '*b'],
-    carry: Float[Array, '*b r'],
+    carry: Float[Array, '*b c'],
     as_decoded: bool = False,
-  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b r']]:
+    number: int | Int[Array, ''] = 0,
+  ) -> tuple[Float[Array, '*b w'], Float[Array, '*b c']]:
     """Returns the logits of a guess over the draft's words, and the carry for the next guess.
 
     Args:
@@ -233,6 +233,7 @@ class DraftNetwork:
       before: the token before the guess, by which a bias may change the logits.
       carry: `start_carry` for the first guess, then what the guess before returned.
       as_decoded: words that decoding never guesses have minus infinity.
+      number: of the guess, from 0.
     """
     logits = self.logits(params, target, state)
     if as_decoded:

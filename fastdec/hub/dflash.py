@@ -1,8 +1,9 @@
-"""Published DFlash and DSpark (2026): one-pass drafts whose layers are Qwen3's.
+"""Published DFlash, DSpark and Domino (2026): one-pass drafts whose layers are Qwen3's.
 
   config.json                                     rows predict        kind
   dflash_config                                   their own position  DFlash: z-lab, SpecForge
   dflash_config with projector_type 'dspark'      the next one        DSpark of SpecForge
+  dflash_config with projector_type 'domino'      shift_label: next   Domino of SpecForge
   target_layer_ids, markov_rank, ... not nested   the next one        DSpark and DFlash of DeepSpec
   speculators_model_type 'dflash' or 'dspark'     sample_from_anchor: the next one
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastdec.errors import UserError
-from fastdec.fields import Size, Token
+from fastdec.fields import Size, Token, Zero
 from fastdec.heads.block import BlockNetwork
 from fastdec.hub.draft_parts import draft_layers, read_architectures, vocabulary
 from fastdec.hub.eagle import nested_layers
@@ -29,7 +30,11 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, number_taps
 
 UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
-AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal')  # or in `dflash_config`
+# or in `dflash_config`
+AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal', 'mask_token_id', 'emb_dim')
+PROJECTORS = {  # of `projector_type`, by the class in architectures
+  'DSparkDraftModel': 'dspark', 'DominoDraftModel': 'domino',
+}  # fmt: skip
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 DSPARK_DEFAULTS = {  # of speculators
   'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True,
@@ -52,19 +57,24 @@ class BlockFields:
   sliding_window_non_causal: bool | None = None  # speculators
   use_swa: bool | None = None  # Model-Optimizer: a window in all layers
   swa_window_size: Size | None = None
-  projector_type: Literal['dflash', 'dspark'] | None = None
+  projector_type: Literal['dflash', 'dspark', 'domino'] | None = None
   sample_from_anchor: bool | None = None
   markov_rank: int | None = 0
   markov_head_type: Literal['vanilla', 'gated', 'rnn'] | None = 'vanilla'
   enable_confidence_head: bool | None = None
   confidence_head_alpha: float | None = 0.0
   confidence_head_with_markov: bool | None = False
+  # Domino
+  emb_dim: Size | None = None
+  gru_hidden_dim: Size | None = None
+  shift_label: bool | None = False
+  pure_draft_prefix_len: Zero | None = 0
 
 
 def dflash(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> UnreadDraft:
-  """Reads DFlash, and DSpark of SpecForge."""
+  """Reads DFlash, DSpark of SpecForge, and Domino."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
     raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
@@ -76,11 +86,18 @@ def dflash(
       raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
     window = fields.swa_window_size or max(layers.layer_windows)
     layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
-  is_dspark = fields.projector_type == 'dspark' or 'DSparkDraftModel' in read_architectures(config)
+  projector = fields.projector_type
+  for name in read_architectures(config):
+    projector = projector or PROJECTORS.get(name)
   if taps is None:
     outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
     taps = taps_after(outputs, fields.num_target_layers)
-  return _network(config, fields, layers, tensors, taps, predicts_own=not is_dspark)
+  options: dict[str, Any] = {'drops_first': projector != 'dspark'}
+  if projector == 'domino':
+    options |= {'edge': 'rnn', 'bare': fields.pure_draft_prefix_len or 0}
+    options |= {'markov': _needed(fields, 'emb_dim'), 'gru': _needed(fields, 'gru_hidden_dim')}
+    options |= {'drops_first': not fields.shift_label, 'drops_last': bool(fields.shift_label)}
+  return _network(config, fields, layers, tensors, taps, **options)
 
 
 def deepspec(
@@ -91,7 +108,7 @@ def deepspec(
   if taps is None:
     taps = taps_after(fields.target_layer_ids or (), fields.num_target_layers)
   layers = draft_layers('qwen3', config, dtype)
-  return _network(config, fields, layers, tensors, taps, predicts_own=False)
+  return _network(config, fields, layers, tensors, taps)
 
 
 def speculators_block(
@@ -110,7 +127,7 @@ def speculators_block(
   if predicts_next is None:
     predicts_next = is_dspark
   taps = taps or fields.aux_hidden_state_layer_ids or RULE
-  return _network(config, fields, layers, tensors, taps, predicts_own=not predicts_next)
+  return _network(config, fields, layers, tensors, taps, drops_first=not predicts_next)
 
 
 def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
@@ -152,17 +169,13 @@ def _network(
   layers: LMConfig,
   tensors: Mapping[str, Any],
   taps: Taps,
-  predicts_own: bool,
+  **options: Any,
 ) -> UnreadDraft:
-  """Reads what all kinds of files share.
-
-  `predicts_own`: a row predicts the token of its own position, otherwise the next one."""
+  """Reads what all kinds of files share; options are fields of the network in which they differ."""
   if fields.num_target_layers is not None:
     taps = number_taps(taps, fields.num_target_layers)
-  for name in ('block_size', 'mask_token_id'):
-    if getattr(fields, name) is None:
-      raise UserError(f'config.json lacks {name}: set it to a whole number')
-  rank, rows = fields.markov_rank or 0, fields.block_size or 0
+  rows, rank = _needed(fields, 'block_size'), options.pop('markov', fields.markov_rank or 0)
+  drops = options.get('drops_first') or options.get('drops_last')
   words, params = vocabulary(tensors, config, layers, embeds=False)
   has_confidence = fields.enable_confidence_head
   if has_confidence is None:
@@ -187,10 +200,9 @@ def _network(
     words=words,
     taps=taps,
     fuses=True,
-    k=rows + (not predicts_own),  # if the root's row predicts too, it adds a guess
+    k=rows + (not drops),  # if all rows predict, there is one guess more
     entry='masks',
-    unknown_id=fields.mask_token_id,
-    drops_first=predicts_own,
+    unknown_id=_needed(fields, 'mask_token_id'),
     markov=rank,
     markov_kind=fields.markov_head_type or 'vanilla',
     candidates=None,
@@ -198,8 +210,17 @@ def _network(
     confidence_sees_guess=sees_guess,
     causal=causal,
     windows_follow='speculators_model_type' not in config,  # there a window ends at the root
+    **options,
   )
   return network, params | _params(network, layers, tensors)
+
+
+def _needed(fields: BlockFields, name: str) -> int:
+  """Returns a field that must be there."""
+  value = getattr(fields, name)
+  if value is None:
+    raise UserError(f'config.json lacks {name}: set it to a whole number')
+  return value
 
 
 def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any]) -> Params:
@@ -219,14 +240,22 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   head = ''
   if any(name.startswith(OLD) for name in tensors):
     head = OLD
-  markov = f'{head}markov_head'
+  markov, kind, words = f'{head}markov_head', network.edge_kind, layers.vocab_size
+  before, after = f'{markov}.markov_w1.weight', f'{markov}.markov_w2.weight'
+  if kind == 'rnn':
+    width = network.gru
+    for ours, name, inputs in (('gru_input', 'ih', d), ('gru_state', 'hh', width)):
+      kernel = shaped(tensors, f'prefix_gru.weight_{name}_l0', 3 * width, inputs)
+      inner[ours] = {'kernel': kernel}
+    inner['squeeze'] = dense(tensors, 'embed_proj.0', rank, d + width)
+    after = 'embed_proj.2.weight'
+  elif rank:
+    params['before'] = shaped(tensors, before, words, rank)
   if rank:
-    draft_words = network.words or layers.vocab_size
-    params['before'] = shaped(tensors, f'{markov}.markov_w1.weight', layers.vocab_size, rank)
-    params['after'] = shaped(tensors, f'{markov}.markov_w2.weight', draft_words, rank)
-  if rank and network.markov_kind == 'gated':
+    params['after'] = shaped(tensors, after, network.words or words, rank)
+  if kind == 'gated':
     inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
-  if rank and network.markov_kind == 'rnn':
+  if kind == 'joint':
     inner['joint'] = dense(tensors, f'{markov}.joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
   if network.has_confidence:
     inputs = d + rank * network.confidence_sees_guess

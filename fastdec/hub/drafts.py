@@ -1,4 +1,4 @@
-"""Published draft networks: EAGLE, DFlash, DSpark and MTP, as several projects write them.
+"""Published draft networks: EAGLE, DFlash, DSpark, Domino and MTP, as several projects write them.
 
 config.json and the names of tensors decide the kind (`find_reader`), never the name of
 the folder.
@@ -35,7 +35,6 @@ OF_SPECULATORS = {
 }
 REFUSED = {  # by their architectures
   'PEagleDraftModel': 'P-EAGLE',
-  'DominoDraftModel': 'Domino',
   'Gemma4DSparkModel': 'DSpark with layers of Gemma',
   'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
 }

@@ -58,6 +58,10 @@ FINAL, HEAD, EMBEDDED = (
 SMALL = {'lm_head.weight': (5, D), 'd2t': (5,), 't2d': (V,)}  # 5 words
 BLOCK = {'fc.weight': (D, 3 * D), 'hidden_norm.weight': (D,)} | FINAL
 MARKOV = {'markov_w1.weight': (V, 3), 'markov_w2.weight': (V, 3)}
+GRU = {
+  'prefix_gru.weight_ih_l0': (12, D), 'prefix_gru.weight_hh_l0': (12, 4),
+  'embed_proj.0.weight': (3, D + 4), 'embed_proj.2.weight': (V, 3),
+}  # fmt: skip
 SPECULATORS = {
   'architectures': ['Eagle3DraftModel'], 'speculators_model_type': 'eagle3', 'draft_vocab_size': 5,
   'eagle_aux_hidden_state_layer_ids': [0, 2, 3, 5], 'norm_before_residual': True,
@@ -153,6 +157,18 @@ LAYOUTS = {
     under(mask_token_id=9) | {'num_target_layers': 9}, BLOCK | {'fc.weight': (D, 2 * D)} | qwen3(2),
     {'taps': (2, 7), 'k': 4, 'rows': 4, 'depth': 3, 'drops_first': True, 'markov': 0,
      'unknown_id': 9},
+  ),
+  'domino': (
+    under(mask_token_id=9, target_layer_ids=[0, 2, 4], gru_hidden_dim=4, shift_label=True,
+          pure_draft_prefix_len=1)
+    | {'architectures': ['DominoDraftModel'], 'emb_dim': 3}, BLOCK | qwen3(2) | GRU,
+    {'k': 4, 'rows': 4, 'depth': 3, 'drops_first': False, 'drops_last': True, 'edge': 'rnn',
+     'bare': 1, 'gru': 4, 'markov': 3, 'causal': 'windows'},
+  ),
+  'domino whose rows predict their own positions': (
+    under(mask_token_id=9, target_layer_ids=[0, 2, 4], gru_hidden_dim=4, emb_dim=3,
+          projector_type='domino', causal=False), BLOCK | qwen3(2) | GRU,
+    {'k': 4, 'rows': 4, 'drops_first': True, 'drops_last': False, 'bare': 0, 'causal': 'none'},
   ),
   'dspark of SpecForge, gated': (
     under(mask_token_id=9, target_layer_ids=[0, 2, 4], projector_type='dspark', markov_rank=3,

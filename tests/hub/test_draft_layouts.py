@@ -27,6 +27,10 @@ NAMES = tuple(
     (r'markov_head\.markov_w2\.weight', 'after', None),
     (r'markov_head\.gate_proj\.(weight|bias)', r'network/gate/\1', None),
     (r'markov_head\.joint_proj\.(weight|bias)', r'network/joint/\1', None),
+    (r'prefix_gru\.weight_ih_l0', 'network/gru_input/kernel', None),
+    (r'prefix_gru\.weight_hh_l0', 'network/gru_state/kernel', None),
+    (r'embed_proj\.0\.weight', 'network/squeeze/kernel', None),
+    (r'embed_proj\.2\.weight', 'after', None),
     (r'confidence_head\.proj\.(weight|bias)', r'network/confidence/\1', None),
     (r'fc_norm\.(\d)\.weight', r'network/make_features/tap_norm_\1/scale', None),
     (r'input_norm\.weight', 'network/make_features/joined_norm/scale', None),
@@ -94,9 +98,9 @@ def output(module, target, params):
   )
   states = module.read(params, target, tokens[:, 0], features[:, -1], cache)
   total = jnp.sin(module.logits(params, target, states)).sum()
-  carry = jnp.zeros((1, module.markov))
+  carry = module.start_carry(states[:, 0])
   for i in range(2 if module.markov else 0):
-    bias, carry = module.bias(params, tokens[:, i], None, states[:, i], carry)
+    bias, carry = module.bias(params, tokens[:, i], None, states[:, i], carry, target, i)
     total += jnp.sin(bias).sum()
   if module.has_confidence:
     total += jnp.sin(module.confidence(params, states[:, 0], tokens[:, 0])).sum()
@@ -221,10 +225,11 @@ def ones(*shape):
   return np.ones(shape, np.float32)
 
 
-E3, SPEC, FLASH, SPARK = (
+E3, SPEC, FLASH, SPARK, DOMINO = (
   'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dflash by its rule',
-  'dspark of DeepSpec, recurrent',
+  'dspark of DeepSpec, recurrent', 'domino',
 )  # fmt: skip
+DOMINO_CONFIG = {'mask_token_id': 9, 'target_layer_ids': [0, 2, 4], 'gru_hidden_dim': 4}
 WINDOWS = {
   'use_sliding_window': True, 'sliding_window': 4, 'layer_types': ['sliding_attention'] * 2,
 }  # fmt: skip
@@ -250,8 +255,11 @@ REFUSED = {
     "is of model_type 'gpt_oss'"),
   'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {},
     'this is P-EAGLE, which is not supported'),
-  'Domino': (FLASH, {'dflash_config': {'projector_type': 'domino'}}, {},
-    'projector_type=.domino. is not possible'),
+  'Domino without a width': (FLASH,
+    {'dflash_config': {'projector_type': 'domino', 'mask_token_id': 9, 'emb_dim': 3}}, {},
+    'config.json lacks gru_hidden_dim: set it to a whole number'),
+  'Domino of another width': (DOMINO, {'emb_dim': 4, 'dflash_config': DOMINO_CONFIG}, {},
+    r'embed_proj\.0\.weight is of shape \[3, 12\], and config\.json means \[4, 12\]'),
   'no mask': (FLASH, {'dflash_config': {}}, {},
     'config.json lacks mask_token_id: set it to a whole number'),
   'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},

@@ -22,6 +22,7 @@ PROMPTS = ('p17_', 'p9_')
 EAGLES = ('eagle1', 'eagle3', 'eagle3_speculators', 'eagle3_windows')
 BLOCKS = (
   'dflash', 'dspark', 'dflash_windows', 'dflash_windows_noncausal', 'dflash_windows_specforge',
+  'dspark_confidence', 'domino', 'jetspec',
 )  # fmt: skip
 
 
@@ -136,13 +137,12 @@ def corrected(draft, target, states, root):
   confidences."""
   module, params = draft
   base = module.logits(params, target, states)
-  before, carry = jnp.full(1, root, jnp.int32), jnp.zeros((1, module.markov))
+  before, carry = jnp.full(1, root, jnp.int32), module.start_carry(states[:, 0])
   rows, tokens, sure = [], [], []
   for i in range(module.depth):
-    logits = base[:, i]
-    if module.markov:
-      bias, carry = module.bias(params, before, None, states[:, i], carry)
-      logits = logits + bias
+    logits, carry = module.guess_logits(
+      params, target, states[:, i], before, carry, as_decoded=True, number=i
+    )
     if module.has_confidence:
       sure.append(module.confidence(params, states[:, i], before)[0])
     before = ids_of(params, logits.argmax(-1)).astype(jnp.int32)
@@ -164,12 +164,14 @@ def block_of(draft, target, features, cache, root):
 
 
 @pytest.mark.parametrize('family', BLOCKS)
-@pytest.mark.wide('p17_-dflash', 'p17_-dspark', 'p17_-dflash_windows_noncausal')
+@pytest.mark.wide('p17_-dflash', 'p17_-dspark', 'p17_-dflash_windows_noncausal', 'p9_-domino')
 def test_a_block_draft_computes_what_its_authors_code_does(family, case):
-  dropped = int(case.module.drops_first)
+  used = slice(int(case.module.drops_first), int(case.module.drops_first) + case.module.depth)
   names = {'base': 'draft_logits', 'again': 'round2_logits'}
-  if family == 'dspark':
+  is_corrected = 'corrected_logits' in case.arrays
+  if is_corrected:
     names = {'base': 'base_logits', 'again': 'round2_base_logits'}
+  of_guesses = slice(None) if family == 'jetspec' else used
   draft = Bound(case.module, case.params)
   features, cache = case.features(case['target_features']), case.cache()
   rounds = ((0, names['base'], 'block_tokens', ''), (3, names['again'], 'round2_tokens', 'round2_'))
@@ -179,10 +181,11 @@ def test_a_block_draft_computes_what_its_authors_code_does(family, case):
     root = jnp.int32(case.greedy[at])
     states, cache = block_of(draft, case.target, features, cache, root)
     if not prefix:
-      np.testing.assert_allclose(states[0], case['draft_hidden'][dropped:], rtol=1e-5, atol=1e-3)
+      np.testing.assert_allclose(states[0], case['draft_hidden'][used], rtol=1e-5, atol=1e-3)
     logits, with_bias, tokens, sure = corrected(draft, case.target, states, root)
-    np.testing.assert_allclose(logits, case[base][dropped:], **CLOSE)
+    np.testing.assert_allclose(logits, case[base][of_guesses], **CLOSE)
     assert tokens == list(case[guesses])
-    if family == 'dspark':
-      np.testing.assert_allclose(with_bias, case[f'{prefix}corrected_logits'], **CLOSE)
+    if is_corrected:
+      np.testing.assert_allclose(with_bias, case[f'{prefix}corrected_logits'][used], **CLOSE)
+    if case.module.has_confidence:
       np.testing.assert_allclose(np.stack(sure), case[f'{prefix}confidence_logits'], **CLOSE)

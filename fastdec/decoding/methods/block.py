@@ -176,7 +176,7 @@ class BlockDrafter:
     states = module.read(params, target, root, state.last, state.cache)[:, : self.k - 1]
     logits = module.logits(params, target, states)
     logits = suppress_words(params, logits, target.module.suppressed_ids)
-    candidates = self._lattice(states, logits)
+    candidates = self._lattice(target, states, logits)
     if isinstance(self.tree, int):
       width = min(WIDTH, module.choices)
       tokens, topology = lattice.grow(candidates, root, width, self.tree, params.get('warmth'))
@@ -206,8 +206,10 @@ class BlockDrafter:
     cache = module.remember(params, features, positions, cache).commit(None, count)
     return Seen(cache, take_node(features, jnp.maximum(count - 1, 0)))
 
-  def _lattice(self, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']) -> Lattice:
-    """Returns the candidates of each token, and their bias from the token before."""
+  def _lattice(
+    self, target: Bound, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']
+  ) -> Lattice:
+    """Returns the candidates of each token, and the edges from the token before."""
     module, params = self.draft
     scores, ids, after_bgmr = logits, params.get('ids'), None
     if module.choices < logits.shape[-1]:
@@ -215,14 +217,15 @@ class BlockDrafter:
       ids = ids_of(params, chosen)
       if module.markov:
         after_bgmr = module.after(params, chosen)  # one look-up for all tokens is faster than g
+    scores = module.scaled(scores)
     if not module.markov:
       return Lattice(scores, ids)
 
     def bias(
-      i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w r']
+      i: int, before: Int[Array, 'b w'], carry: Float[Array, 'b w c']
     ) -> tuple[Array, Array]:
       state = jnp.broadcast_to(states[:, None, i], (*before.shape, states.shape[-1]))
       after = None if after_bgmr is None else after_bgmr[:, None, i]
-      return module.bias(params, before, after, state, carry)
+      return module.bias(params, before, after, state, carry, target, i)
 
-    return Lattice(scores, ids, bias, jnp.zeros((len(states), 1, module.markov), states.dtype))
+    return Lattice(scores, ids, bias, module.start_carry(states[:, :1]))

@@ -93,7 +93,7 @@ def _judge_own_guesses(
     nonlocal before, carry
     if carry is None:
       carry = module.start_carry(state)
-    logits, carry = module.guess_logits(params, target, state, before, carry, as_decoded=True)
+    logits, carry = module.guess_logits(params, target, state, before, carry, True, i)
     before = ids_of(params, logits.argmax(-1).astype(jnp.int32))
     confidences.append(_confidences(logits))
     right.append((before == chosen.take(tokens, i + 1)).reshape(-1))

@@ -163,7 +163,9 @@ def _judge(
 
   def one_guess(carry: Array, numbered: tuple[Array, Guesses]) -> tuple[Array, Outcome]:
     number, guess = numbered
-    logits, carry = module.guess_logits(draft.params, target, guess.states, guess.before, carry)
+    logits, carry = module.guess_logits(
+      draft.params, target, guess.states, guess.before, carry, number=number
+    )
     law = None
     if laws is not None:
       law = anchors.take(laws, number + 1)
