@@ -1,10 +1,11 @@
 """Computes on eight virtual CPU devices what `test_sharding` checks, and prints it as JSON.
 
-python -m tests.on_eight_devices core   (or: rest, families, drafts, chosen)
+python -m tests.on_eight_devices core   (or: rest, families, drafts, chosen, steps)
 """
 
 import dataclasses
 import json
+import math
 import os
 import re
 import sys
@@ -55,7 +56,7 @@ from fastdec.training.drafts.start import layers_like
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task
 from fastdec.training.loop import LoopConfig, make_step, train
 from fastdec.training.optimizer import OptimizerConfig
-from fastdec.training.state import TrainState, base_task, finetuned_heads_task
+from fastdec.training.state import TrainState, base_task, finetuned_heads_task, frozen_heads_task
 from tests.decoding import methods_table
 from tests.training.fakes import pairs
 
@@ -162,16 +163,50 @@ def looked_up():
   return found
 
 
+def steps(*names):
+  """The number of parameters that each task trains, and what devices exchange in a step of it."""
+  target = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0)))
+  eagle, block = draft_networks()
+  drafts = [Bound(module, module.init(jax.random.key(1))) for module in (eagle, block)]
+  tasks = {
+    'base': base_task(MODEL),
+    'a drawn head': frozen_heads_task(MODEL, HEADS3, target.params),
+    'all heads, and the base': finetuned_heads_task(MODEL, HEADS3, target.params, draw='all'),
+    'heads at some places': frozen_heads_task(MODEL, HEADS3, target.params, draw='all', anchors=4),
+    'eagle': frozen_draft_task(target, drafts[0], DraftLoss(passes=2, anchors=4)),
+    'block, and the base': finetuned_draft_task(target, drafts[1], DraftLoss(kl=0.5), 0.5, 0.1),
+  }
+  found = {}
+  for name in names or tasks:
+    task = tasks[name]
+    state = TrainState.create(task, OPTIMIZER.build(), jax.random.key(2))
+    sent = exchanges(task, state, make_mesh(MESHES['8 x 1']), ())
+    found[name] = {'trained': sum(x.size for x in jax.tree.leaves(state.params)), 'sent': sent}
+  return found
+
+
+def exchanges(task, state, mesh, table):
+  """The kind, type and number of entries of each array that devices exchange in a training step."""
+  state = place(state, mesh, table)
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  step = make_step(task, OPTIMIZER.build(), OPTIMIZER.learning_rate, 1, shardings)
+  with using(mesh):
+    program = step.lower(state, task.frozen, place_rows(pairs(0, rows=16), mesh)).compile()
+  sent = []
+  exchange = r'= (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(.*?op_name="(.*?)"'
+  for shapes, kind, source in re.findall(exchange, program.as_text()):
+    for dtype, shape in re.findall(r'(\w+)\[([\d,]*)\]', shapes):
+      entries = math.prod(int(size) for size in shape.split(',') if size)
+      sent.append({'kind': kind, 'dtype': dtype, 'entries': entries, 'source': source})
+  return sent
+
+
 def gathered_for_embeddings():
   """What a training step gathers for its embeddings."""
-  mesh, base, transform = make_mesh(MESHES['4 x 2']), base_task(MODEL), OPTIMIZER.build()
-  state = place(TrainState.create(base, transform, jax.random.key(2)), mesh, TABLE)
-  shardings = jax.tree.map(lambda x: x.sharding, state)
-  step = make_step(base, transform, OPTIMIZER.learning_rate, 1, shardings)
-  with using(mesh):
-    program = step.lower(state, base.frozen, place_rows(pairs(0, rows=16), mesh)).compile()
-  gathered = re.findall(r'all-gather(?:-start)?\(.*op_name="(.*?)"', program.as_text())
-  return [source for source in gathered if 'embed' in source]
+  base, mesh = base_task(MODEL), make_mesh(MESHES['4 x 2'])
+  state = TrainState.create(base, OPTIMIZER.build(), jax.random.key(2))
+  sent = exchanges(base, state, mesh, TABLE)
+  return [one for one in sent if one['kind'] == 'all-gather' and 'embed' in one['source']]
 
 
 def losses(task, mesh, table, accumulate=1):
@@ -203,6 +238,7 @@ def core(params, head_params):
     'packing': packing(params),
     'looked up': looked_up(),
     'gathered for embeddings': gathered_for_embeddings(),
+    'steps': steps('base'),
     'words': words(),
   }
 
@@ -329,8 +365,7 @@ def drafts():
   with its model, each on a mesh in one part and in two; and whether each, and heads with a bias,
   decode on 4 x 2 devices what they do on one."""
   target, mesh = Bound(MODEL, jax.jit(MODEL.init)(jax.random.key(0))), make_mesh(MESHES['4 x 2'])
-  same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
-  eagle, block = EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
+  eagle, block = draft_networks()
   tasks = {
     eagle: frozen_draft_task(
       target, Bound(eagle, eagle.init(jax.random.key(1))), DraftLoss(passes=2, anchors=4)
@@ -350,6 +385,12 @@ def drafts():
     'losses': found,
     'decoding': {type(module).__name__: drafted(target, module, mesh) for module in modules},
   }
+
+
+def draft_networks():
+  """One that guesses after its own guesses, and one that guesses all at once."""
+  same = {'layers': layers_like(MODEL, 1), 'vocab_size': 30, 'd_target': 16}
+  return EagleNetwork(**same, words=20), BlockNetwork(**same, k=3, markov=2)
 
 
 def drafted(target, module, mesh):
@@ -529,5 +570,6 @@ if __name__ == '__main__':
     'families': families,
     'chosen': chosen,
     'drafts': drafts,
+    'steps': steps,
   }
   print(json.dumps(parts[sys.argv[1]]()))

@@ -300,15 +300,14 @@ class LayerNorm(nn.Module):
     return y.astype(self.dtype)
 
 
-# The first row of a part of a batch, the distance of its rows in the whole batch, and their number.
-_rows: contextvars.ContextVar[Any] = contextvars.ContextVar('rows', default=(0, 1, 1))
+# The numbers, in the whole batch, of a part's rows.
+_rows: contextvars.ContextVar[Any] = contextvars.ContextVar('rows', default=(0,))
 
 
 @contextlib.contextmanager
-def numbering_rows(first: Int[Array, ''], step: int, count: int) -> Iterator[None]:
-  """Makes `dropout` in the block drop from rows first, first + step, ... what it would drop from
-  those of the whole batch; `count` is their number."""
-  token = _rows.set((first, step, count))
+def numbering_rows(rows: Int[Array, ' b']) -> Iterator[None]:
+  """Makes `dropout` in the block drop what it would drop from these rows of the whole batch."""
+  token = _rows.set(rows)
   try:
     yield
   finally:
@@ -324,9 +323,8 @@ def dropout(x: Float[Array, 'b *n'], rate: float, key: Array) -> Float[Array, 'b
   step, XLA's Philox 4 times.
   """
   low, high = jax.random.bits(key, (2,), jnp.uint32)
-  first, step, rows = _rows.get()
-  in_row = jax.lax.iota(jnp.uint32, x.size // rows)
-  row = jnp.uint32(first) + np.uint32(step) * jax.lax.iota(jnp.uint32, rows)
+  row = jnp.asarray(_rows.get(), jnp.uint32)
+  in_row = jax.lax.iota(jnp.uint32, x.size // len(row))
   bits = (row[:, None] * np.uint32(in_row.size) + in_row[None]).reshape(x.shape) ^ low
   for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
     bits = (bits ^ (bits >> shift)) * np.uint32(factor) + high

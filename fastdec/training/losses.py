@@ -114,9 +114,9 @@ def own_key(model: Any, batch: Batch, key: Array | None) -> Array | None:
 
   Our models number a part's rows as in the whole batch. Any other needs another key in each part.
   """
-  if key is None or 'part' not in batch or isinstance(model, LinenModel):
+  if key is None or 'row' not in batch or isinstance(model, LinenModel):
     return key
-  return jax.random.fold_in(key, batch['part'])
+  return jax.random.fold_in(key, batch['row'][0])
 
 
 def head_loss(

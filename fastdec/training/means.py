@@ -1,9 +1,10 @@
 """Means over a batch, which is computed whole or in parts, on one device or several.
 
-Part i of n has the rows i, i + n, ... of its batch, so each device along 'data' has rows of every
-part. It knows the whole batch: means divide sums over its own rows by counts over all rows, and
-what a key draws is drawn for all rows. So the losses, gradients and metrics of the parts add up to
-those of the whole batch, whatever a loss counts. A mean that nothing exists for is NaN in metrics.
+A part is some rows of a batch: each device along 'data' has its own, and may compute them in parts
+that follow one another. A part has the fields 'row', the numbers of its rows in the whole batch,
+and 'whole', that batch: means divide sums over a part's rows by counts over all rows, and what a
+key draws is drawn for all rows. So the losses, gradients and metrics of the parts add up to those
+of the whole batch, whatever a loss counts. A mean that nothing exists for is NaN in metrics.
 """
 
 from collections.abc import Mapping
@@ -17,13 +18,6 @@ T = TypeVar('T')
 Fields = Mapping[str, Any]  # a batch
 
 
-def take_part(batch: Fields, number: Int[Array, ''], parts: int) -> Fields:
-  """Returns one part of a batch, which knows the whole."""
-  rows = len(batch['target']) // parts
-  part = jax.tree.map(lambda x: _take(jnp.asarray(x), rows, number), dict(batch))
-  return part | {'whole': batch, 'part': number}
-
-
 def whole_of(batch: Fields) -> Fields:
   """Returns the batch that this is a part of, or the batch itself."""
   return batch.get('whole', batch)
@@ -31,15 +25,9 @@ def whole_of(batch: Fields) -> Fields:
 
 def own_rows(batch: Fields, whole: T) -> T:
   """Returns the rows of `batch` from arrays that have a row for each row of the whole batch."""
-  if 'part' not in batch:
+  if 'row' not in batch:
     return whole
-  rows = len(batch['target'])
-  return jax.tree.map(lambda x: _take(x, rows, batch['part']), whole)
-
-
-def _take(x: Array, rows: int, number: Int[Array, '']) -> Array:
-  split = x.reshape(rows, -1, *x.shape[1:])
-  return jax.lax.dynamic_index_in_dim(split, number, axis=1, keepdims=False)
+  return jax.tree.map(lambda x: x[batch['row']], whole)
 
 
 def mean_over(x: Array, mask: Bool[Array, '*n b a'], count: Int[Array, '*n']) -> Float[Array, '*n']:

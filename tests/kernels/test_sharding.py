@@ -106,6 +106,26 @@ def test_training_gathers_nothing_for_embeddings(core):
   assert core['gathered for embeddings'] == []
 
 
+def check_exchanges(steps):
+  """Gradients are exchanged once, and nothing else that is large."""
+  for name, step in steps.items():
+    summed = [one['entries'] for one in step['sent'] if one['dtype'] == 'f32']
+    others = [one['entries'] for one in step['sent'] if one['dtype'] != 'f32']
+    assert 0 < sum(summed) - step['trained'] < 10, name  # gradients, and metrics
+    assert max(others) <= 2 * 16 * 12, name  # ids of tokens and their segments
+
+
+def test_a_training_step_exchanges_gradients_once(core):
+  check_exchanges(core['steps'])
+
+
+@pytest.mark.slow
+def test_steps_of_heads_and_drafts_exchange_gradients_once():
+  found = on_eight_devices('tests.on_eight_devices', 'steps')
+  assert len(found) == 6
+  check_exchanges(found)
+
+
 def test_what_is_on_several_devices_is_not_packed(core):
   assert 'on several devices cannot be packed' in core['packing']
 
