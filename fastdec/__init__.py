@@ -27,6 +27,7 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.decoding.methods.lookahead import Lookahead
   from fastdec.decoding.methods.lookup import PromptLookup
   from fastdec.decoding.methods.speculative import Speculative
+  from fastdec.decoding.methods.suffix import Suffix
   from fastdec.decoding.methods.trees import medusa_choices
   from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
   from fastdec.decoding.methods.union import Union

@@ -23,6 +23,7 @@ from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
+from fastdec.decoding.methods.suffix import Suffix
 from fastdec.decoding.methods.trees import PUBLISHED
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.methods.union import Union
@@ -47,6 +48,7 @@ STRATEGIES = (
   BlockwiseTwoCalls,
   Speculative,
   PromptLookup,
+  Suffix,
   Lookahead,
   Jacobi,
   Forced,

@@ -24,6 +24,7 @@ from fastdec.decoding.law import Emitted
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
+from fastdec.decoding.methods.suffix import Suffix
 from fastdec.decoding.protocol import Decoded, Draft, Prompt, promise_of
 from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.rules.matching import Drawn
@@ -116,7 +117,7 @@ def begin_replay(
   taps = number_taps(getattr(strategy.drafter, 'taps', ()), getattr(model, 'layers', None))
   prompt, tokens = jax.tree.map(jnp.asarray, (prompt, tokens))
   hidden, states = jnp.zeros((*tokens.shape, 1)), ()
-  if not isinstance(strategy, PromptLookup):
+  if not isinstance(strategy, PromptLookup | Suffix):
     hidden, states = _read_again(Bound(model, params), prompt, tokens, taps)
   known = {'hidden': hidden, **dict(zip(map(str, taps), states, strict=True))}
   waits = True if getattr(processors, 'forced_begin', None) is not None else None

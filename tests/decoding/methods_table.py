@@ -63,6 +63,7 @@ METHODS: dict[str, Make] = {
   'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), TREE),
   'speculative': lambda kit: fd.Speculative(kit.draft, 3),
   'lookup': lambda kit: fd.PromptLookup(ngram=2, k=4),
+  'suffix': lambda kit: fd.Suffix(longest=4, depth=3, nodes=6),
   'jacobi': lambda kit: fd.Jacobi(4),
   'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2),
 }

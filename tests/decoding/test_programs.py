@@ -134,6 +134,7 @@ SWEEPS = {
   'lookup': [
     fd.PromptLookup(sampling=fd.Sampling(1)),
     fd.PromptLookup(sampling=fd.Sampling(0.5, top_k=3, top_p=0.9))],
+  'suffix': [fd.Suffix(), fd.Suffix(factor=2, least=0.5)],
   'beams': [fd.Beam(2), *(fd.Beam(2, length_penalty=alpha, min_len=2) for alpha in (0.0, 1.0, 2))],
 }  # fmt: skip
 

@@ -41,7 +41,9 @@ def test_drawn_texts_whose_guesses_the_draw_accepts(name):
 
 
 @pytest.mark.parametrize('family', ['transformer', 'fconv'])
-@pytest.mark.parametrize('name', ['lookup', 'blockwise', 'two-calls', 'tree', 'speculative'])
+@pytest.mark.parametrize(
+  'name', ['lookup', 'blockwise', 'two-calls', 'tree', 'speculative', 'suffix']
+)
 @pytest.mark.slow
 @pytest.mark.usefixtures('in_float64')
 def test_encoder_decoders(name, family):

@@ -46,6 +46,21 @@ class Searched:
   source_length: Int[Array, '*b']  # tokens of the source, at most `begin`
   begin: int = struct.static()  # slot of the prompt's first token
 
+  @classmethod
+  def start(cls, target: Bound, prefill: Prefill, room: int) -> 'Searched':
+    """Returns the text after the prompt, root included, with `room` slots more than it needs."""
+    source, source_length = source_text(target.module, prefill.prompt)
+    prompt, begin = prefill.prompt, source.shape[1]
+    tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.max_len + room)))
+    text = Text(jnp.concatenate([source, tokens], axis=1), begin + prompt.length)
+    text = text.append(prefill.root[:, None], jnp.ones_like(prompt.length))
+    return cls(text, source_length, begin)
+
+  def append(self, step: Step) -> 'Searched':
+    """Returns the text with the tokens of this call."""
+    text = self.text.append(step.block(step.path.shape[1]), step.count)
+    return dataclasses.replace(self, text=text)
+
 
 @struct.pytree
 class LookupDrafter:
@@ -56,12 +71,7 @@ class LookupDrafter:
   pool: NGramPool | None = None
 
   def init(self, target: Bound, prefill: Prefill) -> Searched:
-    source, source_length = source_text(target.module, prefill.prompt)
-    prompt, begin = prefill.prompt, source.shape[1]
-    tokens = jnp.pad(prompt.tokens, ((0, 0), (0, prefill.max_len + self.nodes)))
-    text = Text(jnp.concatenate([source, tokens], axis=1), begin + prompt.length)
-    text = text.append(prefill.root[:, None], jnp.ones_like(prompt.length))
-    return Searched(text, source_length, begin)
+    return Searched.start(target, prefill, self.nodes)
 
   def propose(
     self, target: Bound, state: Searched, root: Int[Array, ' b'], keys: Array | None
@@ -77,8 +87,7 @@ class LookupDrafter:
     return Draft(tokens, chain), state
 
   def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
-    text = state.text.append(step.block(step.path.shape[1]), step.count)
-    return dataclasses.replace(state, text=text)
+    return state.append(step)
 
 
 def _or_from_pool(
@@ -105,18 +114,20 @@ def _continuation(
 ) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
   """Returns `count` tokens after the best match in one row's text, and a mask of known ones."""
   tokens, root = searched.text.tokens, searched.text.length - 1
-  place, matched = _best_match(searched, ngram)
+  # The latest of the longest matches
+  matched = match_suffix(searched, ngram)
+  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
   in_source = place < searched.begin
   index = jnp.arange(1, count + 1, dtype=jnp.int32)
   index = place + jnp.where(in_source, index, 1 + (index - 1) % jnp.maximum(root - place, 1))
-  is_known = (matched > 0) & (~in_source | (index < searched.source_length))
+  is_known = (matched[place] > 0) & (~in_source | (index < searched.source_length))
   return jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root]), is_known
 
 
-def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Array, '']]:
-  """Returns the end of the latest, longest match of one row's suffix that has a token after it.
+def match_suffix(searched: Searched, longest: int) -> Int[Array, ' t']:
+  """Returns how many tokens that end in each slot of one row also end its text, up to `longest`.
 
-  The second result is the match's length. A match is in the source or in the rest of the text, and
+  A slot with no token after it has 0. A match is in the source or in the rest of the text, and
   never crosses from one to the other.
   """
   tokens, root, begin = searched.text.tokens, searched.text.length - 1, searched.begin
@@ -125,7 +136,7 @@ def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Arr
   first = jnp.where(is_source, 0, begin)
   agrees = index + 1 < jnp.where(is_source, searched.source_length, root + 1)
   matched = jnp.zeros(tokens.shape, jnp.int32)
-  for back in range(ngram):
+  for back in range(longest):
     here = (
       (jnp.roll(tokens, back) == tokens[root - back])
       & (index - back >= first)
@@ -133,9 +144,7 @@ def _best_match(searched: Searched, ngram: int) -> tuple[Int[Array, ''], Int[Arr
     )
     agrees &= here
     matched += agrees.astype(jnp.int32)
-  # The latest of the longest matches
-  place = tokens.shape[0] - 1 - jnp.argmax(matched[::-1]).astype(jnp.int32)
-  return place, matched[place]
+  return matched
 
 
 @struct.pytree
