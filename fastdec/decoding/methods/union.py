@@ -113,8 +113,8 @@ class Union(LoopStrategy):
   nodes and the draft calls of both.
 
   Args:
-    first, second: `PromptLookup`, `Forced`, `Eagle`, `BlockDraft`, `Blockwise` or `Medusa`, without
-      a rule or a sampling of its own.
+    first, second: `PromptLookup`, `Suffix`, `Forced`, `Eagle`, `BlockDraft`, `Blockwise` or
+      `Medusa`, without a rule or a sampling of its own.
     sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
 
   Raises:
@@ -131,8 +131,8 @@ class Union(LoopStrategy):
       struct.assign(self, **{name: one})
       if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
         raise UserError(
-          f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Forced, Eagle,'
-          ' BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to Union'
+          f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Suffix, Forced,'
+          ' Eagle, BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to Union'
         )
     struct.assign(self, sampling=check_sampling(self.sampling))
 
