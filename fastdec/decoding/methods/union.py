@@ -132,7 +132,8 @@ class Union(LoopStrategy):
       if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
         raise UserError(
           f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Suffix, Forced,'
-          ' Eagle, BlockDraft, Blockwise or Medusa, without a rule or sampling, which belong to Union'
+          ' Eagle, BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to'
+          ' Union'
         )
     struct.assign(self, sampling=check_sampling(self.sampling))
 
