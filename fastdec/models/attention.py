@@ -12,7 +12,7 @@ from fastdec.cache.kv import LayerKV
 from fastdec.cache.ring import LayerRing
 from fastdec.kernels.sums import softmax
 from fastdec.models.api import Nodes
-from fastdec.models.layers import narrow_product
+from fastdec.models.layers import narrow_in_training, narrow_product
 
 LONG = 1024  # slots of a long cache, at least
 MOST = 128  # tokens of a decoding call, at most: more are a prompt's
@@ -201,7 +201,7 @@ def weights_of(
 
   # Scale the scores and not the queries, which in half precision would be rounded once more.
   q_bgmp = jnp.moveaxis(q.reshape(b, n, g, r, p), 1, 3).reshape(b, g, r * n, p)
-  scores = _product(q_bgmp, k, wide, n)
+  scores = narrow_in_training(_product(q_bgmp, k, wide, n), q.dtype)
   scores *= p**-0.5 if scale is None else scale
   if cap is not None:
     scores = cap * jnp.tanh(scores / cap)

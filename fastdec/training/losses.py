@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 from fastdec.errors import UserError
 from fastdec.heads.anchors import Anchors
 from fastdec.models.api import Params, embedding_of
+from fastdec.models.layers import narrow_in_training
 from fastdec.models.linen import LinenModel
 from fastdec.training.means import mean_over, or_nan, weigh, whole_of
 
@@ -56,19 +57,33 @@ def _each(
   """Computes, at each place, the terms that `cross_entropy` averages."""
   v = logits.shape[-1]
   low, high = smoothing / (v - 1), 1 - smoothing
-  # Logits are read with the largest, then for all sums, then for the gradient: nothing else of
-  # their size is written. So the target's logit and the argmax are sums and minima over all words.
-  wide = jnp.promote_types(logits.dtype, jnp.float32)
-  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
-  largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-  below_btv = logits.astype(wide) - largest.astype(wide)
-  normalizer_bt = jnp.log(jnp.exp(below_btv).sum(axis=-1))
-  nll_bt = normalizer_bt - jnp.where(ids == targets[..., None], below_btv, 0).sum(axis=-1)
+  below_btv, normalizer_bt, nll_bt, is_right = judge(logits, targets)
   uniform_bt = v * normalizer_bt - below_btv.sum(axis=-1)  # sum over classes of -log p
   entropy = -float(sum(p * np.log(p) * count for p, count in ((high, 1), (low, v - 1)) if p))
   loss_bt = (high - low) * nll_bt + low * uniform_bt - entropy
-  is_right = jnp.where(below_btv == 0, ids, v).min(axis=-1) == targets
   return {'loss': loss_bt, 'nll': nll_bt, 'accuracy': is_right.astype(float)}
+
+
+def judge(
+  logits: Float[Array, 'b t v'], targets: Ids
+) -> tuple[Float[Array, 'b t v'], Float[Array, 'b t'], Float[Array, 'b t'], Bool[Array, 'b t']]:
+  """Compares logits with the right words, in float32 or wider.
+
+  Logits are read with the largest, then for all sums, then for the gradient, and nothing else of
+  their size is written. So the target's logit and the argmax are sums and minima over all words.
+
+  Returns:
+    How far logits are above the largest one, at most 0; the log of the sum of their exponentials;
+    the target's -log p; and whether it is the argmax.
+  """
+  wide = jnp.promote_types(logits.dtype, jnp.float32)
+  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+  largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  below = logits.astype(wide) - largest.astype(wide)
+  normalizer = jnp.log(jnp.exp(below).sum(axis=-1))
+  nll = normalizer - jnp.where(ids == targets[..., None], below, 0).sum(axis=-1)
+  is_right = jnp.where(below == 0, ids, logits.shape[-1]).min(axis=-1) == targets
+  return below, normalizer, nll, is_right
 
 
 def _means(
@@ -105,7 +120,8 @@ def loss_of_hidden(
 ) -> tuple[Float[Array, ''], Metrics]:
   """Computes `model_loss` from hidden states."""
   tokens = (whole_of(batch)['target_segment'] != 0).sum()
-  mask_bt, logits_btv = batch['target_segment'] != 0, model.unembed(params, hidden)
+  mask_bt = batch['target_segment'] != 0
+  logits_btv = narrow_in_training(model.unembed(params, hidden), hidden.dtype)
   return cross_entropy(logits_btv, batch['target'], mask_bt, smoothing, tokens)
 
 
@@ -233,6 +249,7 @@ def _on_hidden(
     before = before_bt
   project = functools.partial(model.unembed, params)
   logits_btv = heads.logits_at(head_params, hidden, offset, project, key, root, before)
+  logits_btv = narrow_in_training(logits_btv, hidden.dtype)
   return _means(_each(logits_btv, targets_bt, smoothing), mask_bt, tokens, weight)
 
 

@@ -12,7 +12,7 @@ import pytest
 from fastdec.decoding.sampling import argmax
 from fastdec.kernels import quantized
 from fastdec.models import layers
-from fastdec.models.layers import FEW, project_each
+from fastdec.models.layers import FEW, narrow_in_training, project_each
 
 project = jax.jit(layers.project)
 round_kernel = jax.jit(quantized.round_kernel)
@@ -142,3 +142,12 @@ def test_the_gradients_of_products_in_bfloat16_are_such_products_too():
   assert of_x.dtype == jnp.bfloat16 and of_kernel.dtype == jnp.float32
   for found, expected in zip((of_x, of_kernel), both(x, kernel), strict=True):
     np.testing.assert_allclose(found.astype(np.float32), expected, rtol=0.05, atol=0.1)
+
+
+def test_logits_and_scores_are_rounded_to_the_models_type_only_where_a_gradient_is_computed():
+  x = jnp.array([1 + 2**-12, 3], jnp.float32)
+  assert (narrow_in_training(x, jnp.bfloat16) == x).all()
+  rounded, pull_back = jax.vjp(lambda x: narrow_in_training(x, jnp.bfloat16), x)
+  assert rounded.dtype == x.dtype and (rounded == jnp.array([1, 3])).all()
+  assert (pull_back(x)[0] == x).all()
+  assert (jax.vjp(lambda x: narrow_in_training(x, jnp.float32), x)[0] == x).all()

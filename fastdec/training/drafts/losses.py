@@ -25,10 +25,10 @@ from fastdec.errors import UserError
 from fastdec.heads.anchors import Anchors
 from fastdec.heads.lesson import Lesson
 from fastdec.models.api import suppress
-from fastdec.models.layers import project
+from fastdec.models.layers import narrow_in_training, project
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
-from fastdec.training.losses import KEPT, Batch, Metrics
+from fastdec.training.losses import KEPT, Batch, Metrics, judge
 from fastdec.training.means import mean_over, or_nan, weigh, whole_of
 
 
@@ -203,12 +203,12 @@ def _judge_one(
 ) -> Outcome:
   """Computes the loss of one guess; a token that the draft does not have counts as its word 0."""
   word, has_word = _find_word(draft, guess.token)
-  is_right = has_word & (logits.argmax(-1).astype(word.dtype) == word)
-  log_q = jax.nn.log_softmax(logits, axis=-1)
-  loss = -settings.ce * jnp.take_along_axis(log_q, word[..., None], axis=-1)[..., 0]
+  logits = narrow_in_training(logits, guess.states.dtype)
+  below, normalizer, nll, is_right = judge(logits, word)
+  loss = settings.ce * nll
   if law is not None:
-    loss += settings.kl * (xlogy(law, law) - law * log_q).sum(-1)
-  return Outcome(loss, is_right, has_word)
+    loss += settings.kl * ((xlogy(law, law) - law * below).sum(-1) + normalizer)
+  return Outcome(loss, has_word & is_right, has_word)
 
 
 def _find_word(draft: Bound, token: Int[Array, '*b']) -> tuple[Int[Array, '*b'], Bool[Array, '*b']]:
