@@ -8,7 +8,7 @@ executes nothing and opens no file.
 import ast
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -24,11 +24,11 @@ from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
 from fastdec.decoding.methods.speculative import Speculative
 from fastdec.decoding.methods.suffix import Suffix
-from fastdec.decoding.methods.trees import PUBLISHED
+from fastdec.decoding.methods.trees import PUBLISHED, static_tree
 from fastdec.decoding.methods.two_calls import BlockwiseTwoCalls
 from fastdec.decoding.methods.union import Union
 from fastdec.decoding.rules.matching import Distance, Exact, MinBlock, TopN
-from fastdec.decoding.rules.recursive import RecursiveRejection
+from fastdec.decoding.rules.recursive import RecursiveRejection, Siblings
 from fastdec.decoding.rules.rejection import BlockVerification, Rejection
 from fastdec.decoding.rules.traversal import Traversal
 from fastdec.decoding.rules.typical import Typical
@@ -58,8 +58,8 @@ STRATEGIES = (
   Union,
 )
 PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
-RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification)
-RULES += (RecursiveRejection, Traversal, UniVer)  # of drawn trees
+TREE_RULES = (RecursiveRejection, Traversal, UniVer)  # for drawn trees
+RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, *TREE_RULES)
 ARRAYS = ('pool', 'weights')  # settings that are arrays, which cannot be written in words
 DRAFTERS = ('first', 'second')  # of a Union
 LONGEST = 65_536  # characters of a description: enough for a tree with MOST_NODES nodes
@@ -200,10 +200,10 @@ def _read_value(name: str, node: ast.expr) -> Any:
     value = ast.literal_eval(node)
   except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
     raise UserError(f'{name} is not possible: give a number, a rule or a tree') from None
-  if isinstance(value, str) and value not in PUBLISHED:
+  if isinstance(value, str) and value not in (*PUBLISHED, *get_args(Siblings)):
     raise UserError(f'{name}={quote(value)} is not a published tree: {list_known(PUBLISHED)}')
   if isinstance(value, list | tuple):
-    return Topology.from_choices(value)
+    return static_tree(value)
   if value is None or isinstance(value, bool | int | float | str):
     return value
   raise UserError(f'{name}={quote(value)} is not possible: give a number, a rule or a tree')

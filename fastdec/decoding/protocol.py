@@ -237,7 +237,8 @@ class Draft:
 
   tokens: Int[Array, 'b n']
   topology: Topology
-  # q, the law each node was drawn from; 0: nothing was drawn there
+  # q, the law each node was drawn from, given the siblings before it: 1 at the token of a node that
+  # was not drawn, 0 where nothing was drafted
   probabilities: Float[Array, 'b n v'] | None = None
   calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
 
@@ -333,8 +334,9 @@ class Drafter(Protocol):
     Returns:
       The draft of `nodes` nodes, tokens int32[b, n] with tokens[:, 0] == root; and the state, for
       `observe`. The topology may differ from row to row and from call to call; its number of nodes
-      may not. Siblings must be different tokens: a rule that draws would draw below both of two
-      equal ones and keep the luckier, which bends the law.
+      may not. Siblings without q must be different tokens: a rule that draws would draw below
+      both of two equal ones and keep the luckier, which bends the law. Where nodes are drawn, the
+      shape below a node must not depend on what was drawn there.
     """
     ...
 

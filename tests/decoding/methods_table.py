@@ -96,6 +96,7 @@ VARIANTS: dict[str, Make] = {
 NETWORKS: dict[str, Make] = {
   'eagle': lambda kit: fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6),
   'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), depth=4),
+  'eagle, a static tree': lambda kit: fd.Eagle(kit.network('eagle'), choices=TREE),
   'block': lambda kit: fd.BlockDraft(kit.network('block'), choices=6),
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
@@ -109,6 +110,8 @@ DEEPEST = 6  # tokens below the root, where drafts are right often
 DEEP_TREE = [[0] * n for n in range(1, DEEPEST + 1)]
 DEEP_TREE += [[1], [0, 1], [0, 0, 1], [0, 0, 0, 1], [1, 0], [0, 1, 0]]
 
+BRANCHED_LATE = (1, 1, 2, 2, 1, 1)  # children of a node, level by level
+
 DEEP: dict[str, Make] = {
   'blockwise': lambda kit: fd.Blockwise(kit.heads('separate'), DEEPEST + 1),
   'medusa': lambda kit: fd.Medusa(kit.heads('medusa'), DEEP_TREE),
@@ -118,6 +121,7 @@ DEEP: dict[str, Make] = {
   'lookahead with a pool': lambda kit: fd.Lookahead(2, DEEPEST, 4, pool=kit.pool),
   'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), depth=DEEPEST),
   'eagle, a growing tree': lambda kit: fd.Eagle(kit.network('eagle'), DEEPEST, width=3, nodes=16),
+  'eagle, a static tree': lambda kit: fd.Eagle(kit.network('eagle'), choices=DEEP_TREE),
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a growing tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=16),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=DEEP_TREE),
@@ -151,6 +155,27 @@ DRAWN: dict[str, Make] = {
   'block, a chain, as a block': lambda kit: fd.BlockDraft(kit.network('block'), **AS_BLOCK),
   'block, a growing tree': lambda kit: fd.BlockDraft(
     kit.network('block'), choices=16, sampling=SAMPLING
+  ),
+  'eagle, a drawn tree, recursive rejection': lambda kit: fd.Eagle(
+    kit.network('eagle'), choices=DEEP_TREE, rule=fd.RecursiveRejection(), sampling=SAMPLING
+  ),
+  'eagle, a drawn tree, traversal': lambda kit: fd.Eagle(
+    kit.network('eagle'), choices=BRANCHED_LATE, rule=fd.Traversal(), sampling=SAMPLING
+  ),
+  'eagle, a drawn tree, univer': lambda kit: fd.Eagle(
+    kit.network('eagle'), choices=DEEP_TREE, rule=fd.UniVer(), sampling=SAMPLING
+  ),
+  'block, a drawn tree, recursive rejection': lambda kit: fd.BlockDraft(
+    kit.network('block'),
+    choices=BRANCHED_LATE,
+    rule=fd.RecursiveRejection('independent'),
+    sampling=SAMPLING,
+  ),
+  'block, a drawn tree, traversal': lambda kit: fd.BlockDraft(
+    kit.network('block'), choices=DEEP_TREE, rule=fd.Traversal('independent'), sampling=SAMPLING
+  ),
+  'block, a drawn tree, univer': lambda kit: fd.BlockDraft(
+    kit.network('block'), choices=BRANCHED_LATE, rule=fd.UniVer(), sampling=SAMPLING
   ),
   'union': lambda kit: fd.Union(
     fd.BlockDraft(kit.network('block')),

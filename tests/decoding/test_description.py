@@ -24,6 +24,12 @@ KINDS = {
   'verified': lambda kit: fd.Speculative(
     kit.draft, 2, sampling=fd.Sampling(1e-6), rule=fd.BlockVerification()
   ),
+  'drawn tree': lambda kit: fd.Eagle(
+    kit.network('eagle'),
+    choices=(1, 2),
+    rule=fd.Traversal('independent'),
+    sampling=fd.Sampling(1.0),
+  ),
 }
 
 
@@ -49,6 +55,9 @@ def test_a_strategy_comes_back_from_its_words_as_it_was(name):
   ('Blockwise(k=3, rule=Exact)', fd.Blockwise(HEADS, 3)),
   ('medusa(choices=[[0], [0, 0]])', fd.Medusa(HEADS, [[0], [0, 0]])),
   ("medusa(choices='zephyr_stage2')", fd.Medusa(HEADS, 'zephyr_stage2')),
+  ('eagle(choices=(1, 2), rule=univer, temperature=1)',
+   fd.Eagle(KIT.network('eagle'), choices=[[0], [0, 0], [0, 1]], rule=fd.UniVer(),
+            sampling=fd.Sampling(1.0))),
   ('Eagle(depth=3, width=2, nodes=6)', fd.Eagle(KIT.network('eagle'), 3, 2, 6)),
   ('union(prompt_lookup, eagle(depth=3), temperature=0.5)',
    fd.Union(fd.PromptLookup(), fd.Eagle(KIT.network('eagle'), 3), sampling=fd.Sampling(0.5))),

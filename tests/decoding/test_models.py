@@ -144,9 +144,13 @@ class Misled:
   """Passes a wrong q to its rule: the law that drafts were drawn from, mixed with a `share` of the
   uniform law."""
 
-  rule: fd.Rejection | fd.BlockVerification
+  rule: Any
   share: Any
   greedy = fd.Exact()
+
+  @property
+  def siblings(self):
+    return self.rule.siblings  # only rules for drawn trees have them
 
   def __call__(self, keys, draft, logits, acceptable):
     q_bnv = draft.probabilities

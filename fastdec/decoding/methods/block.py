@@ -19,8 +19,10 @@ from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing, lattice
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
 from fastdec.decoding.methods.lattice import Lattice
+from fastdec.decoding.methods.planned import Drawing, plan
 from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.recursive import Siblings
 from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.settings import Whole, is_whole
 from fastdec.decoding.strategy import TREES, Sizes, choose_lengths, interleave
@@ -42,7 +44,7 @@ class BlockDraft(DraftsWithProbs):
 
   With `sampling` a chain is drawn, each token from a distribution biased by the token before, and
   `Rejection` accepts it. A tree consists of the draft's best guesses; those that the target draws
-  are accepted.
+  are accepted. With a rule for drawn trees, such as `Traversal()`, a static tree is drawn too.
 
   Args:
     draft: (module, params), a `BlockNetwork` as `load_draft` gives it.
@@ -97,10 +99,12 @@ class BlockDraft(DraftsWithProbs):
     return self.choices is not None
 
   @property
+  def grows(self) -> bool:
+    return isinstance(self.choices, int)
+
+  @property
   def drafter(self) -> Drafter:
-    # Trees are guessed, not drawn.
-    sampling = None if self.drafts_trees else self.sampling
-    return BlockDrafter(self.draft, self.k, self.choices, sampling)
+    return BlockDrafter(self.draft, self.k, self.choices, self.sampling, self.siblings)
 
   @property
   def most_accepted(self) -> int:
@@ -146,12 +150,13 @@ class Seen:
 
 @struct.pytree
 class BlockDrafter:
-  """Drafter of a chain (greedy or sampled), of a static tree, or of one grown to some nodes."""
+  """Drafter of a chain or a static tree, of guesses or drawn, or of a tree grown to some nodes."""
 
   draft: Bound
   k: int = struct.static()
   tree: Topology | int | None = struct.static(default=None)
-  sampling: Sampling | None = None  # of a chain
+  sampling: Sampling | None = None
+  siblings: Siblings | None = struct.static(default=None)  # how nodes are drawn; None: guesses
 
   @property
   def nodes(self) -> int:
@@ -181,11 +186,11 @@ class BlockDrafter:
       width = min(WIDTH, module.choices)
       tokens, topology = lattice.grow(candidates, root, width, self.tree, params.get('warmth'))
       return Draft(tokens, topology, calls=1), state
-    if self.sampling is not None:
-      log_probs = self.sampling.log_probs
-      tokens, q = lattice.sample(candidates, root, log_probs, keys, module.vocab_size)
-      return Draft(tokens, Topology.chain(self.k), q, calls=1), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
+    if self.sampling is not None and self.siblings is not None:
+      drawing = Drawing(self.siblings, self.sampling.log_probs, keys, module.vocab_size)
+      drawn = lattice.sample(candidates, plan(topology, root, drawing))
+      return Draft(drawn.filled, topology, drawn.laws, calls=1), state
     return Draft(lattice.fill(candidates, root, topology), topology, calls=1), state
 
   def observe(self, target: Bound, state: Seen, step: Step) -> Seen:

@@ -22,8 +22,11 @@ from fastdec.cache.memory import WithMemory
 from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
+from fastdec.decoding.methods.planned import Drawing, parents_at, plan
+from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.rules.recursive import Siblings
 from fastdec.decoding.sampling import Sampling, argmax, draw, fold_keys, scale
 from fastdec.decoding.settings import Whole, size
 from fastdec.decoding.strategy import DRAFTED, TREES, Sizes, interleave
@@ -47,7 +50,8 @@ class Eagle(DraftsWithProbs):
 
   Lossless with the default rules. With `sampling` a chain is drawn from the draft's distribution,
   and `Rejection` accepts it. A tree consists of the draft's best guesses; those that the target
-  draws are accepted.
+  draws are accepted. With a rule for drawn trees, such as `Traversal()`, a static tree is drawn
+  too.
 
   Args:
     draft: (module, params), an `EagleNetwork` as `load_draft` gives it.
@@ -55,6 +59,8 @@ class Eagle(DraftsWithProbs):
     width: 1: a chain of `depth` tokens. More: the children of each node, and the expanded nodes of
       each level.
     nodes: tokens that the target scores in a call, the root included (None: 1 + depth * width).
+    choices: a static tree instead of one that grows by depth, width and nodes: as `Medusa` takes
+      it, or its number of children level by level, such as (1, 1, 3, 1).
     rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
     sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
@@ -67,6 +73,7 @@ class Eagle(DraftsWithProbs):
   depth: Whole = struct.static(default=7)
   width: Whole = struct.static(default=1)
   nodes: Whole = struct.static(default=None)
+  choices: Any = struct.static(default=None)
   rule: Rule | None = None
   sampling: Sampling | None = None
   part = 'draft'
@@ -76,6 +83,10 @@ class Eagle(DraftsWithProbs):
   def __post_init__(self) -> None:
     draft = check_draft(self.draft, 'draft', EagleNetwork)
     words = draft.module.words or draft.module.vocab_size
+    if self.choices is not None:
+      tree = static_tree(self.choices)
+      sizes = {'depth': tree.max_depth, 'width': int(tree.ranks.max()) + 1, 'nodes': tree.n}
+      struct.assign(self, choices=tree, **sizes)
     depth = size('depth', self.depth, 1, 'how many tokens deep drafts may be, 1 or more')
     width = size('width', self.width, 1, '1 for a chain, or more for a tree')
     nodes = 1 + depth * width if self.nodes is None else self.nodes
@@ -84,12 +95,15 @@ class Eagle(DraftsWithProbs):
     self.settle()
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
-    chains = [dataclasses.replace(self, depth=n, width=1, nodes=None) for n in drafted or DRAFTED]
+    growing_tree = dataclasses.replace(self, choices=None)
+    chains = [
+      dataclasses.replace(growing_tree, depth=n, width=1, nodes=None) for n in drafted or DRAFTED
+    ]
     trees = []
     for n in nodes or TREES:
       for depth in LEVELS:
         if growing.fits(depth, WIDTH, n):
-          trees.append(dataclasses.replace(self, depth=depth, width=WIDTH, nodes=n))
+          trees.append(dataclasses.replace(growing_tree, depth=depth, width=WIDTH, nodes=n))
     return interleave(chains, trees)
 
   @property
@@ -97,7 +111,13 @@ class Eagle(DraftsWithProbs):
     return self.width > 1
 
   @property
+  def grows(self) -> bool:
+    return self.choices is None
+
+  @property
   def drafter(self) -> Drafter:
+    if self.drafts_trees and not self.grows:
+      return PlannedDrafter(self.draft, self.choices, self.sampling, self.siblings)
     if self.drafts_trees:
       return TreeDrafter(self.draft, self.depth, self.width, self.nodes)
     return ChainDrafter(self.draft, self.depth, self.sampling)
@@ -234,34 +254,25 @@ class ChainDrafter(_EagleDrafter):
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 
-@struct.pytree
-class TreeDrafter(_EagleDrafter):
-  """Drafter of the tree of the likeliest paths (`growing`)."""
-
-  draft: Bound
-  depth: int = struct.static()
-  width: int = struct.static()
-  nodes: int = struct.static()
+class _ByLevels(_EagleDrafter):
+  """Common part of the drafters of trees: the network reads a level's frontier at once."""
 
   @property
   def guessed(self) -> int:
-    return growing.frontier_rows(self.depth, self.width, self.nodes)
+    return sum(self._widths())
 
   def propose(
     self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Read]:
     module, params = self.draft
     cache, length = state.cache, state.cache.length
-    ids = params['ids'].astype(root.dtype) if 'ids' in params else None
 
     # For each slot with a guess, how many positions after the root the guess is
-    places = []
-    for level in range(1, self.depth):
-      places += [level - 1] * growing.frontier_width(level, self.width, self.nodes)
-    places = jnp.asarray(np.array(places, np.int32))
+    widths = self._widths()
+    places = jnp.asarray(np.repeat(np.arange(len(widths), dtype=np.int32), widths))
 
     states = state.last[:, None]  # outputs of the level before
-    tree = growing.start(self._log_q(target, state.last, 0), self.width, self.nodes, ids)
+    tree = self._start(target, state.last, root, keys)
     for level in range(1, self.depth):
       # The frontier's nodes, each with its parent's output, see the text and their ancestors.
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
@@ -275,9 +286,56 @@ class TreeDrafter(_EagleDrafter):
       offsets = jnp.where(slots < 0, slots, places[slots.clip(0, self.guessed - 1)])
       at = length[:, None] + offsets
       states, cache = module.read(params, embedded, before, positions, mask, cache, start, at)
-      tree = growing.advance(tree, self._log_q(target, states, level), ids)
+      tree = self._advance(target, tree, states, level)
+    return self._finish(tree, root), Read(cache, state.last)
+
+  @property
+  def _ids(self) -> Int[Array, ' w'] | None:
+    """The target's ids of the draft's words."""
+    ids = self.draft.params.get('ids')
+    return None if ids is None else ids.astype(jnp.int32)
+
+  def _widths(self) -> list[int]:
+    """Returns the number of nodes that the network reads of each level but the last."""
+    raise NotImplementedError
+
+  def _start(
+    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
+  ) -> Any:
+    """Returns a tree of one level, by the network's output at the root."""
+    raise NotImplementedError
+
+  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
+    """Returns the tree with one more level, by the outputs at its frontier."""
+    raise NotImplementedError
+
+  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
+    raise NotImplementedError
+
+
+@struct.pytree
+class TreeDrafter(_ByLevels):
+  """Drafter of the tree of the likeliest paths (`growing`)."""
+
+  draft: Bound
+  depth: int = struct.static()
+  width: int = struct.static()
+  nodes: int = struct.static()
+
+  def _widths(self) -> list[int]:
+    return [growing.frontier_width(i, self.width, self.nodes) for i in range(1, self.depth)]
+
+  def _start(
+    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
+  ) -> Any:
+    return growing.start(self._log_q(target, last, 0), self.width, self.nodes, self._ids)
+
+  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
+    return growing.advance(tree, self._log_q(target, states, level), self._ids)
+
+  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
     tokens, topology = growing.finish(tree, root)
-    return Draft(tokens, topology, calls=self.depth), Read(cache, state.last)
+    return Draft(tokens, topology, calls=self.depth)
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
     """Returns log-probabilities over the draft's words, calibrated for this level."""
@@ -287,6 +345,42 @@ class TreeDrafter(_EagleDrafter):
     if temperatures is not None:
       logits = scale(logits, temperatures[min(level, temperatures.shape[0] - 1)])
     return jax.nn.log_softmax(logits, axis=-1)
+
+
+@struct.pytree
+class PlannedDrafter(_ByLevels):
+  """Drafter of a static tree (`planned`): of the best guesses, or drawn."""
+
+  draft: Bound
+  tree: Topology = struct.static()
+  sampling: Sampling | None = None
+  siblings: Siblings | None = struct.static(default=None)
+
+  @property
+  def depth(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    return self.tree.max_depth
+
+  @property
+  def nodes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    return self.tree.n
+
+  def _widths(self) -> list[int]:
+    return [len(parents_at(self.tree, level)) for level in range(1, self.depth)]
+
+  def _start(
+    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
+  ) -> Any:
+    drawing = None
+    if self.sampling is not None and self.siblings is not None:
+      words = self.draft.module.vocab_size
+      drawing = Drawing(self.siblings, self.sampling.log_probs, keys, words)
+    return self._advance(target, plan(self.tree, root, drawing), last[:, None], 0)
+
+  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
+    return tree.advance(self._logits(target, states), self._ids)
+
+  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
+    return Draft(tree.filled, self.tree, tree.laws, calls=self.depth)
 
 
 def _shift(

@@ -81,11 +81,6 @@ def frontier_width(level: int, width: int, nodes: int) -> int:
   return max(1, min(width, nodes - 1 - level))
 
 
-def frontier_rows(depth: int, width: int, nodes: int) -> int:
-  """Returns the number of nodes that a drafter reads: the frontiers of all levels but the last."""
-  return sum(frontier_width(level, width, nodes) for level in range(1, depth))
-
-
 def start(
   log_q: Float[Array, 'b v'],
   width: int,

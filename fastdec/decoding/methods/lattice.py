@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.growing import take_ids
-from fastdec.decoding.sampling import best, draw, fold_keys, scale, score_windows
+from fastdec.decoding.methods.planned import Planned
+from fastdec.decoding.sampling import best, scale, score_windows
 from fastdec.decoding.topology import Topology
 
 Carry = PyTree[Array]
@@ -127,41 +128,17 @@ def grow(
   return growing.finish(tree, root)
 
 
-def sample(
-  lattice: Lattice,
-  root: Int[Array, ' b'],
-  log_probs: Callable[[Array], Array],
-  keys: Array | None,
-  words: int,
-) -> tuple[Int[Array, 'b n'], Float[Array, 'b n v']]:
-  """Draws a chain token by token, n = g + 1 with the root.
+def sample(lattice: Lattice, tree: Planned) -> Planned:
+  """Draws a tree, or a chain, level by level.
 
   Args:
-    lattice, root: the candidates, and the token that they follow.
-    log_probs: turns scores into log-probabilities to draw from (`Sampling.log_probs`).
-    keys: one for each row.
-    words: size of the vocabulary.
-
-  Returns:
-    The tokens, and the distributions q over the vocabulary that they were drawn from. q is 0
-    outside the candidates, and at the root, which is not drawn. Each q depends on the tokens drawn
-    before, as `Rejection` needs it.
+    lattice: the candidates.
+    tree: with the token that they follow. Its `laws` become q: 0 outside the candidates, and at the
+      root, which is not drawn. Each depends on the tokens drawn before, as rules need it.
   """
-  tokens_bn, carry, q = root[:, None], lattice.carry, []
-  for i in range(lattice.scores.shape[1]):
-    corrected_b1m, carry = lattice.correct(i, tokens_bn[:, -1:], carry)
-    log_q_b1m = log_probs(corrected_b1m)
-    drawn_b1 = draw(fold_keys(keys, i), log_q_b1m)
-    token_b1 = take_ids(lattice.ids_of(i), drawn_b1[..., None])[..., 0].astype(root.dtype)
-    tokens_bn = jnp.concatenate([tokens_bn, token_b1], axis=1)
-    q.append(jnp.exp(log_q_b1m))
-
-  # From probabilities of candidates to those of all words
-  q_bgv, ids = jnp.concatenate(q, axis=1), lattice.ids
-  if ids is not None:
-    whole_bgv = jnp.zeros((*q_bgv.shape[:2], words), q_bgv.dtype)
-    if ids.ndim == 1:
-      q_bgv = whole_bgv.at[..., ids].set(q_bgv)
-    else:
-      q_bgv = jnp.put_along_axis(whole_bgv, ids, q_bgv, axis=-1, inplace=False)
-  return tokens_bn, jnp.pad(q_bgv, ((0, 0), (1, 0), (0, 0)))
+  carry = lattice.carry
+  for i in range(tree.topology.max_depth):
+    scores, carry = lattice.correct(i, tree.tokens, carry)
+    tree = tree.advance(scores, lattice.ids_of(i))
+    carry = jax.tree.map(lambda x, at=tree.origin: jax.vmap(operator.getitem)(x, at), carry)
+  return tree

@@ -7,8 +7,12 @@ follow from these heads' accuracies. Other heads need other trees, from files.
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from fastdec.decoding.settings import is_whole, size
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import quote
@@ -111,19 +115,36 @@ def _read(path: pathlib.Path) -> list[list[int]]:
 
 
 def static_tree(choices: Any) -> Topology:
-  """Returns a static tree from a `Topology`, paths of ranks, a published tree's name, or a file.
+  """Returns a static tree.
+
+  Args:
+    choices: a `Topology`, paths of ranks, a published tree's name, or a file. Or the number of
+      children of each node, level by level: (1, 1, 3, 1) is a path of two nodes, after which three
+      branches of two nodes follow.
 
   Raises:
     UserError: something else is given.
   """
   if isinstance(choices, str | os.PathLike):
     choices = medusa_choices(choices)
+  if isinstance(choices, list | tuple) and choices and all(is_whole(x, 1, 'iu') for x in choices):
+    choices = _with_widths(choices)
   tree = choices if isinstance(choices, Topology) else Topology.from_choices(choices)
   if not tree.is_static:
     raise UserError(
       'this tree is data, one for each row: give a static one, such as [[0], [0, 0], [1]]'
     )
   return tree
+
+
+def _with_widths(widths: Sequence[int]) -> list[list[int]]:
+  """Returns the paths of the tree whose nodes have this number of children, level by level."""
+  size('nodes', 1 + int(np.cumprod(widths, dtype=float).sum()), 1, 'the nodes of a tree')
+  paths, newest = [], [[]]
+  for width in widths:
+    newest = [[*path, rank] for path in newest for rank in range(width)]
+    paths += newest
+  return paths
 
 
 def _is_path(value: object) -> bool:

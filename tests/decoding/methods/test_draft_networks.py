@@ -250,6 +250,27 @@ def block_chain(rule, honest):
 CHAINS = {'eagle': eagle_chain, 'block': block_chain}
 
 
+def eagle_tree(rule, honest):
+  misled = Misled(rule, jnp.float64(0.0 if honest else 0.5))
+  network = eagle(OF, **TAPS, words=4)
+  return fd.Eagle(network, choices=(2, 2), rule=misled, sampling=fd.Sampling(WARM))
+
+
+def block_tree(rule, honest):
+  chain = block_chain(rule, honest)
+  return dataclasses.replace(chain, strategy=dataclasses.replace(chain.strategy, choices=(2, 2)))
+
+
+TREES = {
+  'recursive rejection': (eagle_tree, fd.RecursiveRejection()),
+  'recursive rejection, independent': (block_tree, fd.RecursiveRejection('independent')),
+  'traversal': (eagle_tree, fd.Traversal()),
+  'traversal, independent': (block_tree, fd.Traversal('independent')),
+  'univer': (eagle_tree, fd.UniVer()),
+  'univer, block': (block_tree, fd.UniVer()),
+}
+
+
 def seen(strategy, rows, chunks=1):
   """Counts how often each text of three tokens is written after the first prompt."""
   case, law, times = made(OF), law_by_scores(OF), 0
@@ -268,6 +289,21 @@ def test_chains_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(chai
   law = law_by_scores(OF)
   assert p_value(seen(CHAINS[chain](RULES[rule], True), 5_000), law) > 1e-3
   assert p_value(seen(CHAINS[chain](RULES[rule], False), 5_000), law) < 1e-9
+
+
+@pytest.mark.parametrize('name', TREES)
+@pytest.mark.wide('traversal', 'univer, block')
+def test_drawn_trees_have_the_law_of_the_target_and_with_a_wrong_q_they_have_not(name):
+  (tree, rule), law = TREES[name], law_by_scores(OF)
+  assert p_value(seen(tree(rule, True), 5_000), law) > 1e-3
+  assert p_value(seen(tree(rule, False), 5_000), law) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', TREES)
+def test_a_million_texts_of_drawn_trees_show_a_shift_of_one_percent_and_there_is_none(name):
+  tree, rule = TREES[name]
+  check_million(seen(tree(rule, True), 10_000, 100), law_by_scores(OF))
 
 
 @pytest.mark.slow  # test_grown_trees.py tests the law of a different drafter
@@ -322,6 +358,11 @@ HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
     'Rejection needs a chain'),
   (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Exact(), sampling=fd.Sampling(1.0)),
     'leave out the rule for a tree'),
+  (lambda: fd.Eagle((NETWORK, {}), width=2, rule=fd.Traversal(), sampling=fd.Sampling(1.0)),
+    'Traversal needs a tree of a static shape.*choices='),
+  (lambda: fd.Eagle((NETWORK, {}), choices=(1, 7)), 'width=7 is not possible'),
+  (lambda: fd.Eagle((NETWORK, {}), choices=(300, 300)), 'nodes=90301 is more than a call can hold'),
+  (lambda: fd.Traversal('mixed'), "siblings='mixed' is not possible: known are distinct"),
   (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
   (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
     'a tree 4 deep'),

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.methods.growing import (
-  advance,
-  check_sizes,
-  finish,
-  frontier_rows,
-  frontier_width,
-  start,
-)
+from fastdec.decoding.methods.growing import advance, check_sizes, finish, frontier_width, start
 from fastdec.decoding.topology import Topology
 
 ROWS, WORDS, CANDIDATES = 3, 20, 8
@@ -146,8 +139,6 @@ def test_a_tree_is_that_of_the_definition(kind, names):
 
 def test_a_small_tree_reads_fewer_rows():
   assert [frontier_width(level, 6, 8) for level in range(1, 8)] == [6, 5, 4, 3, 2, 1, 1]
-  assert frontier_rows(7, 6, 8) == 21
-  assert frontier_rows(7, 6, 32) == 6 * 6
 
 
 @pytest.mark.parametrize('kind', ['plain', 'tied', 'ruled out', 'nan', 'above 0'])

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from fastdec.decoding.methods.lattice import Lattice, fill, grow, sample
+from fastdec.decoding.methods.planned import Drawing, plan
 from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.topology import Topology
 from tests.decoding.methods.test_growing import by_hand
@@ -44,6 +45,13 @@ def grown_tree(lattice, width, nodes):
   """Tokens, parents and ranks of a grown tree."""
   tokens, topology = grow(lattice, ROOT, width, nodes)
   return tokens, topology.parents, topology.ranks
+
+
+def drawn_chain(lattice, root, sampling, keys):
+  """Tokens and q of a drawn chain."""
+  drawing = Drawing('distinct', sampling.log_probs, keys, WORDS)
+  tree = sample(lattice, plan(Topology.chain(1 + lattice.scores.shape[1]), root, drawing))
+  return tree.filled, tree.laws
 
 
 def candidates(row, i):
@@ -132,7 +140,7 @@ def test_a_bias_may_remember_the_path(kind):
     parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
   else:  # so cold that the best is drawn
     keys = jax.random.split(jax.random.key(0), ROWS)
-    tokens, _ = compiled(sample, remembering, ROOT, Sampling(1e-4).log_probs, keys, WORDS)
+    tokens, _ = compiled(drawn_chain, remembering, ROOT, Sampling(1e-4), keys)
     parents, ranks = (
       np.tile(np.arange(GUESSES + 1) - 1, (ROWS, 1)),
       np.zeros((ROWS, GUESSES + 1), int),
@@ -173,7 +181,7 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
     jax.tree.map(np.testing.assert_array_equal, made, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
   # so cold that the best is drawn
-  tokens, q = compiled(sample, whole, ROOT, Sampling(1e-4).log_probs, keys, WORDS)
+  tokens, q = compiled(drawn_chain, whole, ROOT, Sampling(1e-4), keys)
   chain = compiled(fill, ranked, ROOT, Topology.chain(GUESSES + 1))
   np.testing.assert_array_equal(tokens, chain)
   np.testing.assert_allclose(np.take_along_axis(q, tokens[..., None], -1)[:, 1:], 1, atol=1e-5)
@@ -188,7 +196,7 @@ def drawn(law):
   """Chains of two guesses, all from the first row's candidates, and their q."""
   short = of(*(jnp.repeat(x[:1, :2], MANY, axis=0) for x in best(jnp.asarray(LOGITS), CANDIDATES)))
   keys = jax.random.split(jax.random.key(0), MANY)
-  return sample(short, jnp.repeat(ROOT[:1], MANY), law.log_probs, keys, WORDS)
+  return drawn_chain(short, jnp.repeat(ROOT[:1], MANY), law, keys)
 
 
 def joint(law, with_bias=True):
