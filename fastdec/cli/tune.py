@@ -14,15 +14,12 @@ with greedy decoding, as --budget allows. The command chooses the fastest one th
   law       tokens are distributed as by sampling at --temperature (the default if that is above 0)
   relaxed   the output may differ: top-n and typical acceptance of heads take part too
 
-Plain decoding, one token a call, is kept unless something is faster beyond noise; if the budget
-ends before anything else is timed, the best prediction is chosen. For each candidate the command
-prints tokens a call; milliseconds a call and a token, prompts included; tokens a second; how many
-times as fast as plain decoding it is predicted to be, and was, with the interval that holds 95 % of
-1000 samples of the prompts; and how many texts equal greedy decoding's. It writes the choice to
+Greedy decoding is kept unless something is faster beyond noise; if the budget ends before anything
+else is timed, the best prediction is chosen. Milliseconds include the prompts. The ratio to greedy
+decoding has an interval that holds 95 % of 1000 samples of its rounds. The choice is written to
 tuned.json in the model's folder (or in ~/.local/share/fastdec if that folder cannot be written),
 where --strategy=tuned of the other commands and fd.load_tuned find it. On a CPU, the first run of
-two minutes or more also times the forms of a product, for all commands on this machine
-(fastdec/kernels/forms.py).
+two minutes or more also times the forms of a product, for all commands on this machine.
 
 --dtypes=float32,int8,int8w tunes in several types; drafters have the type of the model. all means
 float32, int8, and if the machine has units for bfloat16 also bfloat16 and int8w. Without --dtypes
@@ -41,7 +38,7 @@ import dataclasses
 import logging
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fastdec as fd
@@ -60,7 +57,6 @@ from fastdec.struct import Bound
 from fastdec.text import programs
 from fastdec.text.drafting import load_checked_draft
 from fastdec.text.load import choose_draft_type, load_heads, open_fast
-from fastdec.tuning.tune import OutOfTime
 from fastdec.tuning.tuned import file_to_write
 
 MEASURES = 120.0  # seconds: with this budget or more, products are timed first, for some seconds
@@ -69,6 +65,8 @@ MOST_PROMPTS = 128
 CALIBRATED = 32  # prompts that a tree for heads is fitted to
 # Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
+
+Path = list[int]  # ranks of a tree's node and of those above it
 
 
 class Candidate(NamedTuple):
@@ -84,88 +82,28 @@ def main(words: Sequence[str]) -> None:
   programs.keep()
 
   # Find mistakes in the flags before any work.
-  dtypes = _list_types(args.dtypes)
-  sampling = opening.pick_flags(args, opening.SAMPLING)
-  plain = with_settings(fd.Greedy(), sampling)
+  plain = with_settings(fd.Greedy(), opening.pick_flags(args, opening.SAMPLING))
   if args.promise == 'exact' and plain.sampling is not None:
     raise UserError('--promise=exact cannot be kept with --temperature: give --promise=law')
   if args.promise == 'law' and plain.sampling is None:
     raise UserError('--promise=law needs --temperature: give it too, or --promise=exact')
-  for text in args.strategy:
-    _parse_strategy(text, sampling)
+  _list_candidates(args, [], {})
   output = place_to_write(args.output or file_to_write(args.model))
 
   # Take prompts from the whole file, and check them and the types of numbers.
   prompts = read_prompts(pathlib.Path(args.prompts))
-  most = MOST_PROMPTS * max(args.batches)
-  prompts = prompts[:: -(-len(prompts) // most)]
+  prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(args.batches)))]
   prompts, template = opening.apply_chat_flags(args, prompts), opening.read_template(args)
   generators = {}
-  for dtype in dtypes:
+  for dtype in args.dtypes:
     generators[dtype] = opening.open_without_weights(
       args.model, dtype, prompts, args.max_len, template=template
     )
 
-  # Tune in each type of numbers and with each number of rows. Each has its share of the time left.
   log = logging.getLogger('fastdec.tuning')
   log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
   log.setLevel(logging.INFO)
-  deadline = wallclock.now() + args.budget
-  if args.budget >= MEASURES:
-    programs.measure_forms()
-  runs = left = len(dtypes) * len(args.batches)
-  results: list[tuple[fd.Tuned, str | None]] = []
-  too_short, speeds = '', {}
-  trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
-  for dtype, generator in generators.items():
-    if left < runs and wallclock.now() >= deadline:
-      print(f'the budget ended before {dtype}\n')
-      break
-    ids = [generator.read(prompt)[0] for prompt in prompts]
-    opened = open_fast(args.model, dtype)
-    heads, drafts = [], []
-    for path in args.heads:
-      heads.append((pack_if_faster(*load_heads(path, dtype or opened.dtype)), path))
-    for path in args.draft:
-      draft_type = choose_draft_type(opened, dtype)
-      drafts.append(
-        (load_checked_draft(path, draft_type, None, generator.model, generator.tokenizer), path)
-      )
-    target = Bound(*pack_if_faster(generator.model, opened.params()))
-    candidates = _list_candidates(args, sampling, heads, drafts, target, ids, trees)
-    for rows in args.batches:
-      # What was fast before is tried first.
-      candidates.sort(key=lambda one: -speeds.get(label(one.strategy), 0.0))
-      print(f'{describe_run(rows, dtype)}:', flush=True)
-      share = (deadline - wallclock.now()) / left
-      left -= 1
-      try:
-        tuned = fd.tune(
-          target.module,
-          target.params,
-          [plain, *(candidate.strategy for candidate in candidates)],
-          ids,
-          args.max_len,
-          rows,
-          relaxed=args.promise == 'relaxed',
-          budget=max(share, 1e-3),
-        )
-      except OutOfTime as error:
-        too_short = str(error)
-        print(f'{error}\n')
-        continue
-      folder = None
-      for candidate in candidates:
-        if candidate.strategy is tuned.strategy:
-          folder = candidate.folder
-      speeds = {figures.name: figures.tokens_per_second or 0.0 for figures in tuned.table}
-      results.append((dataclasses.replace(tuned, dtype=dtype), folder))
-      print(f'{tuned}\n{tuned.why}\n')
-  if not results:
-    if runs > 1:
-      too_short += f' (for each of {runs} runs)'
-    raise UserError(f'--budget={args.budget:g}s is too short: {too_short}')
-  _save(args, results, output)
+  _save(args, _tune(args, plain, prompts, generators), output)
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
@@ -187,7 +125,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     '--promise', type=one_of('exact', 'law', 'relaxed'), help='what the output must keep'
   )
   parser.add_argument('--batches', type=wholes(1), default=[1], help='prompts at once, such as 1,8')
-  parser.add_argument('--dtypes', help="such as float32,int8, or all (the model's own)")
+  parser.add_argument(
+    '--dtypes', type=_types, default=[None], help="such as float32,int8, or all (the model's own)"
+  )
   parser.add_argument('--budget', type=duration, default=300.0, help='time for all of it (5m)')
   parser.add_argument(
     '--output', help="file to write (tuned.json in the model's folder, or named after its file)"
@@ -198,82 +138,127 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   return parser.read(words)
 
 
-def _list_types(names: str | None) -> list[str | None]:
-  """Lists the types of --dtypes; 'all' means those that this machine has units for."""
-  if names is None:
-    return [None]
+def _types(names: str) -> list[str]:
+  """The type of --dtypes; 'all' means the types that this machine has units for."""
   if names == 'all':
-    if computes_bfloat16():
-      return ['float32', 'bfloat16', 'int8w', 'int8']
-    return ['float32', 'int8']
+    names = 'float32,bfloat16,int8w,int8' if computes_bfloat16() else 'float32,int8'
   return list(dict.fromkeys(names.split(',')))
 
 
-def _parse_strategy(text: str, sampling: dict[str, Any]) -> Any:
-  """Reads a --strategy. It samples as the flags say, unless it says so itself."""
-  strategy = parse(text)
-  if strategy.sampling is None:
-    strategy = with_settings(strategy, sampling)
-  return strategy
+def _tune(
+  args: argparse.Namespace,
+  plain: Any,
+  prompts: Sequence[Any],
+  generators: Mapping[str | None, fd.Generator],
+) -> list[tuple[fd.Tuned, str | None]]:
+  """Tunes in each type of numbers and with each number of rows.
+
+  Each has its share of the time left. Returns the results, with the folders of heads or drafts.
+  """
+  deadline = wallclock.now() + args.budget
+  if args.budget >= MEASURES:
+    programs.measure_forms()
+  left = len(generators) * len(args.batches)
+  results: list[tuple[fd.Tuned, str | None]] = []
+  trees: dict[str, list[Path]] = {}  # for heads, by their folders
+  for dtype, generator in generators.items():
+    if results and wallclock.now() >= deadline:
+      print(f'the budget ended before {dtype}\n')
+      break
+
+    # Read the model, heads and drafts. The first type fits trees for all.
+    ids = [generator.read(prompt)[0] for prompt in prompts]
+    opened, parts = open_fast(args.model, dtype), []
+    for path in args.heads:
+      parts.append((pack_if_faster(*load_heads(path, dtype or opened.dtype)), path))
+    for path in args.draft:
+      draft_type = choose_draft_type(opened, dtype)
+      draft = load_checked_draft(path, draft_type, None, generator.model, generator.tokenizer)
+      parts.append((draft, path))
+    target = Bound(*pack_if_faster(generator.model, opened.params()))
+    for heads, path in parts[: len(args.heads)]:
+      if path not in trees:
+        print(f'fitting a tree to {path}', flush=True)
+        rows = min(args.batches[0], len(ids), CALIBRATED)  # as in tuning, by the same program
+        most = max(args.nodes or TREES)
+        fitted = calibrate(target, Bound(*heads), ids[:CALIBRATED], most, args.max_len, rows)
+        trees[path] = [list(choice) for choice in fitted.tree.choices]
+
+    # What was fast before is tried first.
+    candidates = _list_candidates(args, parts, trees)
+    if results:
+      speeds = {one.name: one.tokens_per_second or 0.0 for one in results[-1][0].table}
+      candidates.sort(key=lambda one: -speeds.get(label(one.strategy), 0.0))
+    for rows in args.batches:
+      print(f'{describe_run(rows, dtype)}:', flush=True)
+      tuned = fd.tune(
+        target.module,
+        target.params,
+        [plain, *(candidate.strategy for candidate in candidates)],
+        ids,
+        args.max_len,
+        rows,
+        relaxed=args.promise == 'relaxed',
+        budget=max((deadline - wallclock.now()) / left, 1e-3),
+      )
+      left -= 1
+      folder = None
+      for candidate in candidates:
+        if candidate.strategy is tuned.strategy:
+          folder = candidate.folder
+      results.append((dataclasses.replace(tuned, dtype=dtype), folder))
+      print(f'{tuned}\n{tuned.why}\n')
+  return results
 
 
 def _list_candidates(
-  args: argparse.Namespace,
-  sampling: dict[str, Any],
-  heads: Sequence[tuple[Any, str]],
-  drafts: Sequence[tuple[Any, str]],
-  target: Bound,
-  ids: Sequence[Sequence[int]],
-  trees: dict[str, list[list[int]]],
+  args: argparse.Namespace, parts: Sequence[tuple[Any, str]], trees: Mapping[str, Sequence[Path]]
 ) -> list[Candidate]:
   """Lists strategies: the first of each drafter, then the second of each, and so on.
 
-  A tree that `trees` lacks is fitted here, so the first type of numbers fits it for all.
+  Args:
+    args: the flags.
+    parts: heads and drafts, with their folders.
+    trees: for the heads, by their folders.
   """
   bases, families = [], []
   if not args.no_lookup:
-    bases.append(Candidate(with_settings(fd.PromptLookup(), sampling)))
+    bases.append(Candidate(fd.PromptLookup()))
   if not args.no_lookahead:
-    bases.append(Candidate(with_settings(fd.Lookahead(), sampling)))
+    bases.append(Candidate(fd.Lookahead()))
   for text in args.strategy:
-    bases.append(Candidate(_parse_strategy(text, sampling)))
-  # Heads are tried as a chain, and as trees that suit the prompts.
-  for part, folder in heads:
-    if folder not in trees:
-      print(f'fitting a tree to {folder}', flush=True)
-      prompts, most = list(ids)[:CALIBRATED], max(args.nodes or TREES)
-      rows = min(args.batches[0], len(prompts))  # as in tuning, by the same program
-      fitted = calibrate(target, Bound(*part), prompts, most, args.max_len, rows)
-      trees[folder] = [list(path) for path in fitted.tree.choices]
-    families += _list_head_families(args, sampling, part, folder, trees[folder])
-    bases.append(Candidate(with_settings(fd.Blockwise(part), sampling), folder))
-  for part, folder in drafts:
+    bases.append(Candidate(parse(text)))
+  for part, folder in parts:
+    if folder in trees:
+      bases.append(Candidate(fd.Blockwise(part), folder))
+      families += _list_trees(args, part, folder, trees[folder])
+      continue
     usual = usual_for(part)
-    bases.append(Candidate(with_settings(usual, sampling), folder))
+    bases.append(Candidate(usual, folder))
     if usual.joins and not args.no_lookup:
-      both = fd.Union(fd.PromptLookup(k=6), usual)
-      bases.append(Candidate(with_settings(both, sampling), folder))
-  for base in bases:
-    sizes = base.strategy.sizes(args.gammas, args.nodes)
-    families.append([Candidate(strategy, base.folder) for strategy in sizes])
+      bases.append(Candidate(fd.Union(fd.PromptLookup(k=6), usual), folder))
+  sampling = opening.pick_flags(args, opening.SAMPLING)
+  for strategy, folder in bases:
+    if strategy.sampling is None:
+      strategy = with_settings(strategy, sampling)
+    sizes = strategy.sizes(args.gammas, args.nodes)
+    families.append([Candidate(one, folder) for one in sizes])
   return interleave(*families)
 
 
-def _list_head_families(
-  args: argparse.Namespace, sampling: dict[str, Any], heads: Any, folder: str, tree: Sequence[Any]
+def _list_trees(
+  args: argparse.Namespace, heads: Any, folder: str, tree: Sequence[Path]
 ) -> list[list[Candidate]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part.
 
   The first paths of the fitted tree make the best smaller tree. One that is a chain is left out.
   """
-  wanted = None
-  if args.nodes is not None:
-    wanted = [nodes - 1 for nodes in args.nodes]
-  trees = []
-  for size in choose_lengths(wanted, len(tree), [nodes - 1 for nodes in TREES]):
-    if any(any(path) for path in tree[:size]):  # otherwise a chain
+  sampling = opening.pick_flags(args, opening.SAMPLING)
+  trees, relaxed = [], []
+  for nodes in choose_lengths(args.nodes, len(tree) + 1, TREES):
+    size = nodes - 1
+    if any(any(path) for path in tree[:size]):
       trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
-  relaxed = []
   if args.promise == 'relaxed' and not args.temperature:
     for n in (2, 3):
       relaxed.append(Candidate(fd.Blockwise(heads, rule=fd.TopN(n)), folder))
@@ -287,9 +272,8 @@ def _save(
   args: argparse.Namespace, results: Sequence[tuple[fd.Tuned, str | None]], output: pathlib.Path
 ) -> None:
   """Writes the fastest result, and prints which it is."""
-  first, _ = results[0]
-  best, folder = results[0]
-  for tuned, other_folder in results[1:]:
+  (first, _), (best, folder) = results[0], results[0]
+  for tuned, other_folder in results:
     if tuned.tokens_per_second > MARGIN * best.tokens_per_second:
       best, folder = tuned, other_folder
   best = dataclasses.replace(best, why=best.why + compare_runs(best, first))
@@ -304,8 +288,7 @@ def _save(
   if args.output is not None:
     flags = f'--strategy={file}'
   if folder is not None:
-    flag = 'heads' if folder in args.heads else 'draft'
-    flags += f' --{flag}={folder}'
+    flags += f' --{"heads" if folder in args.heads else "draft"}={folder}'
   print(f'Written to {file}; use it by {flags}')
   if best.name == best.plain and not args.draft and not args.heads:
     print('A draft may help: fastdec train-draft --budget=1h trains one on texts of this model')
@@ -329,6 +312,4 @@ def compare_runs(best: fd.Tuned, first: fd.Tuned) -> str:
 
 def describe_run(rows: int, dtype: str | None) -> str:
   """Names a number of rows and a type: '8 at once in int8'."""
-  if not dtype:
-    return f'{rows} at once'
-  return f'{rows} at once in {dtype}'
+  return f'{rows} at once' + f' in {dtype}' * bool(dtype)

@@ -1,22 +1,22 @@
 """Predictions of how fast strategies decode texts that the plain strategy has written.
 
-    seconds of a batch = prompt + steps x (call on the strategy's nodes + draft)
+    seconds of a batch = prompt + steps x call + drafts
 
-  prompt, call on one node   the plain strategy's times, up to its first call and to its end
-  calls on more nodes        timed with guesses that cost nothing (`calls.FreeDraft`), for few
-                             widths; those between them are on the line that joins them
-  steps                      counted in a replay of the texts (`evaluation.replay`)
-  draft                      the time of that replay, in which only the drafter works
+  prompt, call    the plain strategy's, by its times up to its first call and to a later one; calls
+                  on more tokens are timed with guesses that cost nothing (`calls.FreeDraft`), for
+                  few widths; those between them are on the line that joins them
+  steps           counted in a replay of the texts (`evaluation.replay`)
+  drafts          what this replay takes more than that of the plain strategy
 
 So the target's layers are compiled once for each width, and for no strategy.
 """
 
-import dataclasses
+import copy
 import functools
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from fastdec.decoding.request import Settings
@@ -26,116 +26,126 @@ from fastdec.decoding.topology import Topology
 from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import wide_calls
 from fastdec.evaluation.replay import begin_replay
-from fastdec.tuning.race import ONE, Candidate, Prediction, Shape
+from fastdec.tuning.race import ONE, Candidate, Shape
 
-CALLS = 8  # in a round, which is timed
-ROUNDS, MOST_ROUNDS = 4, 20
-LEAST_SECONDS = 0.5  # that a time takes, as long as these are few rounds
+CALLS = 8  # that are timed together
+ROUNDS, MOST_ROUNDS = 3, 20
+SECONDS = 0.5  # for more rounds than the fewest
 
 
 class Predictor:
   """Predicts by the texts of the plain strategy.
 
-  Machines change their speed from one second to the next. So all times here are ratios: to the time
-  in which the plain strategy makes its first calls on a batch, taken in turn with it.
+  Machines change their speed from one second to the next. So times are ratios here: to the time in
+  which the plain strategy makes its first calls on a batch, taken in turn with it.
 
   Attributes:
     plain: the plain strategy, which has decoded some batches.
-    numbers: of these batches.
-    prompt: time of a batch before its first call.
+    predicted: the candidates whose speeds are known, the better the more calls are timed.
     calls: time of a call of a batch, by the shapes that were timed.
   """
 
   def __init__(self, plain: Candidate) -> None:
-    self.plain, self.numbers = plain, list(plain.seconds)
-    self._steps = np.array([plain.texts[number].calls.max() for number in self.numbers])
-    self._longest = self.numbers[int(self._steps.argmax())]
-    self._first_calls = min(CALLS, max(int(self._steps.max()), 2))
-    self._seconds = 0.0  # of the first calls
-    self._state: Any = None
+    self.plain, self.predicted = plain, list[Candidate]()
+    self._steps = np.array([out.calls.max() for out in plain.texts.values()])
+    self._longest = int(self._steps.argmax())
+    count = min(CALLS, max(int(self._steps.max()), 2))
+    self._first_calls = functools.partial(self._decode, count)
 
-    one_call = self._time(functools.partial(self._begin, 1))
-    self.calls: dict[Shape, float] = {ONE: max(1 - one_call, 0.0) / (self._first_calls - 1)}
-    self.prompt = max(one_call - self.calls[ONE], 0.0)
+    times = _time({'first': self._first_calls, 'one': functools.partial(self._decode, 1)})
+    self._seconds = times['first']
+    one_call = times['one'] / times['first']
+    self.calls = {ONE: max(1 - one_call, 0.0) / (count - 1)}
+    self._prompt = max(one_call - self.calls[ONE], 0.0)
+
+  def replay(self, candidate: Candidate) -> None:
+    """Counts a candidate's calls on the texts of the plain strategy, and times its drafts."""
+    steps, calls, tokens, longest = [], 0, 0, self._longest
+    for number in self.plain.texts:
+      run = self._replay(candidate.strategy, number)
+      run.advance()
+      steps.append(run.calls)
+      calls += int(np.asarray(run.decoded.calls).sum())
+      tokens += int(np.asarray(run.decoded.lengths - 1).sum())
+
+    # The first draft takes what this replay's first step takes more than the plain strategy's.
+    functions = {'plain': functools.partial(_repeat, self._replay(self.plain.strategy, longest), 1)}
+    run = self._replay(candidate.strategy, longest)
+    functions |= {
+      'first': functools.partial(_repeat, run, 1),
+      'all': functools.partial(_repeat, run, None),
+    }
+    times = _time(functions)
+    first = max(times['first'] - times['plain'], 0.0)
+    later = max(times['all'] - times['first'], 0.0) / max(steps[longest] - 1, 1)
+    candidate.steps = steps
+    candidate.drafts = (first + later * (np.array(steps) - 1)) / self._seconds
+    candidate.tokens_per_call = tokens / max(calls, 1)
+    nodes = nodes_of(candidate.strategy)
+    candidate.shape = Shape(nodes, candidate.strategy.most_accepted < nodes - 1)
+    self.predicted.append(candidate)
+    self._predict()
 
   def time_call(self, shape: Shape) -> None:
     """Times a call on a chain or a tree."""
     topology = Topology.chain(shape.nodes)
     if shape.is_tree:
       topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, shape.nodes))])
-    calls = wide_calls(self.plain.target, self.plain.strategy, self._state, topology)
-    self.calls[shape] = self._time(lambda: calls(CALLS)) / CALLS
-
-  def replay(self, strategy: LoopStrategy) -> Prediction:
-    """Counts a strategy's calls on the texts of the plain one, and times its drafts."""
-    model, params = self.plain.target
-
-    def begin(number: int) -> Run:
-      batch, texts = self.plain.batches[number], self.plain.texts[number]
-      return begin_replay(model, params, batch.inputs, texts, strategy, batch.lengths)
-
-    def advance(calls: int | None) -> float:
-      """Replays the longest batch up to a number of calls, and returns the seconds."""
-      run = begin(self._longest)
-      jax.block_until_ready(run.request.target.params)
-      started = wallclock.now()
-      run.advance(calls)
-      jax.block_until_ready(run.state)
-      return wallclock.now() - started
-
-    steps, calls, tokens = [], 0, 0
-    for number in self.numbers:
-      run = begin(number)
-      run.advance()
-      steps.append(run.calls)
-      calls += int(np.asarray(run.decoded.calls).sum())
-      tokens += int(np.asarray(run.decoded.lengths - 1).sum())
-
-    # What a text takes more than its first call are the drafts of all others.
-    one_call, all_calls = [], []
-    for _ in range(2 * ROUNDS):
-      one_call.append(advance(1))
-      all_calls.append(advance(None))
-    more = steps[self.numbers.index(self._longest)] - 1
-    draft = max(min(all_calls) - min(one_call), 0.0) / max(more, 1) / self._seconds
-    nodes = nodes_of(strategy)
-    shape = Shape(nodes, strategy.most_accepted < nodes - 1)
-    return Prediction(1.0, shape, tokens / max(calls, 1), tuple(steps), draft)
-
-  def weigh(self, prediction: Prediction) -> Prediction:
-    """Returns the prediction with the speed-up that follows from the calls timed so far.
-
-    A chain or tree that is larger than those costs what the largest one costs."""
-    widths, times = [], []
-    for shape in sorted(self.calls):
-      if shape.nodes == 1 or shape.is_tree == prediction.shape.is_tree:
-        widths.append(shape.nodes)
-        times.append(self.calls[shape])
-    call = float(np.interp(prediction.shape.nodes, widths, times))
-    plain = self.prompt + self._steps * self.calls[ONE]
-    predicted = self.prompt + np.array(prediction.steps) * (call + prediction.draft)
-    return dataclasses.replace(prediction, speedup=float(plain.sum() / predicted.sum()))
+    state = self._first_calls()
+    calls = wide_calls(self.plain.target, self.plain.strategy, state, topology)
+    # A function that follows itself is faster: the plain strategy's calls precede both.
+    times = _time({
+      'plain': self._first_calls, 'one': lambda: calls(1),
+      'again': self._first_calls, 'more': lambda: calls(1 + CALLS),
+    })  # fmt: skip
+    plain = (times['plain'] + times['again']) / 2
+    self.calls[shape] = (times['more'] - times['one']) / CALLS / plain
+    self._predict()
 
   @property
   def milliseconds(self) -> dict[str, float]:
     """The milliseconds of a call, by the shapes that were timed."""
     return {str(one): 1e3 * self._seconds * self.calls[one] for one in sorted(self.calls)}
 
-  def _begin(self, calls: int) -> None:
+  def _predict(self) -> None:
+    """Predicts by the calls timed so far. A larger one costs what the largest of them costs."""
+    plain = self._prompt + self._steps * self.calls[ONE]
+    for one in self.predicted:
+      nodes, times = [], []
+      for shape in sorted(self.calls):
+        if shape == ONE or shape.is_tree == one.shape.is_tree:
+          nodes.append(shape.nodes)
+          times.append(self.calls[shape])
+      steps, call = np.array(one.steps), np.interp(one.shape.nodes, nodes, times)
+      one.predicted = float(plain.sum() / (self._prompt + steps * call + one.drafts).sum())
+
+  def _decode(self, calls: int) -> Any:
     """Reads a batch's prompts and makes calls, by the program that decodes whole texts."""
     model, params = self.plain.target
     batch = self.plain.batches[self._longest]
     settings = Settings(max_len=self.plain.max_len, key=batch.keys)
     run = start(model, params, batch.inputs, self.plain.strategy, settings, batch.lengths)
     run.advance(calls)
-    self._state = jax.block_until_ready(run.state)
+    return run.state
 
-  def _time(self, function: Callable[[], Any]) -> float:
-    """Returns the time of a function, which may compile a program first."""
-    first_calls = functools.partial(self._begin, self._first_calls)
-    rounds = ROUNDS
-    if self._seconds:
-      rounds = max(ROUNDS, min(int(LEAST_SECONDS / self._seconds), MOST_ROUNDS))
-    timings = wallclock.measure({'first calls': first_calls, 'function': function}, rounds)
-    self._seconds = timings['first calls'].median
-    return timings['first calls'].speedup_over(timings['function'])
+  def _replay(self, strategy: LoopStrategy, number: int) -> Run:
+    """Begins the replay of a batch."""
+    model, params = self.plain.target
+    batch, texts = self.plain.batches[number], self.plain.texts[number]
+    return begin_replay(model, params, batch.inputs, texts, strategy, batch.lengths)
+
+
+def _repeat(run: Run, calls: int | None) -> Any:
+  """Makes the first calls of a run, which stays as it was, and returns the state."""
+  again = copy.copy(run)
+  again.advance(calls)
+  return again.state
+
+
+def _time(functions: Mapping[Any, Callable[[], Any]]) -> dict[Any, float]:
+  """Returns the median seconds of functions in turn, after a round that compiles."""
+  wallclock.time_round(functions, 0)
+  rounds, until = [], wallclock.now() + SECONDS
+  while len(rounds) < ROUNDS or (len(rounds) < MOST_ROUNDS and wallclock.now() < until):
+    rounds.append(wallclock.time_round(functions, len(rounds)))
+  return {name: statistics.median([seconds[name] for seconds in rounds]) for name in functions}

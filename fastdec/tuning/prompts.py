@@ -1,9 +1,10 @@
 """Batches of prompts to tune on: all have one width, so each candidate compiles one program."""
 
-import dataclasses
+import operator
 from collections.abc import Iterable, Sized
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fastdec.decoding.inputs import make_prompt, make_row_keys, pad_ids, read_rows
@@ -15,8 +16,7 @@ MOST = 32  # batches; with more of them, each would be visited too rarely for a 
 WIDEST = 0.9  # share of prompts that must fit into the common width; longer ones are left out
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
   """Prompts padded to one shape, and a key for each row if tokens are drawn."""
 
   inputs: np.ndarray
@@ -35,7 +35,7 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
     UserError: no prompts, or an empty one.
   """
   # Pad texts to their common width; pictures have one shape already.
-  all_lengths = all_keys = None
+  lengths = keys = None
   if model.start_id is None or model.fixed_length is None:
     prompts = _read_texts(model, inputs)
     padded, _ = pad_ids('inputs', prompts, source_words(model), source_pad(model))
@@ -43,19 +43,15 @@ def make_batches(model: Model, inputs: Any, rows: int, key: Any) -> list[Batch]:
     prompts = _leave_out_repeats(np.asarray(inputs))
     padded = np.stack(prompts)
   if model.start_id is None:
-    all_lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   if key is not None:
-    all_keys = make_row_keys(key, len(prompts))
+    keys = make_row_keys(key, len(prompts))
+
   order = np.random.default_rng(0).permutation(len(prompts))
-  count = max(len(order) // rows, 1)
   batches = []
-  for chosen in np.resize(order, (count, rows))[:MOST]:
-    lengths = keys = None
-    if all_lengths is not None:
-      lengths = all_lengths[chosen]
-    if all_keys is not None:
-      keys = all_keys[chosen]
-    batches.append(Batch(padded[chosen], lengths, keys))
+  for chosen in np.resize(order, (max(len(order) // rows, 1), rows))[:MOST]:
+    taken = jax.tree.map(operator.itemgetter(chosen), (padded, lengths, keys))
+    batches.append(Batch(*taken))
   return batches
 
 

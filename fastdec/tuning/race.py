@@ -1,39 +1,34 @@
 """Strategies that decode the same batches in turn, and the comparison of their speeds.
 
-  round 0, batch 0    A B C
-  round 1, batch 1    B C A       each round begins with a different strategy
-  round 2, batch 2    C A B
+  round 0, batches 0 and 1    A B C
+  round 1, batches 2 and 3    B C A       each round begins with a different strategy
+  round 2, batches 4 and 5    C A B
 
-Two strategies are compared by the ratio of their tokens per second on the batches that both have
-decoded. The time of a batch is the median of its rounds, so that a moment in which the machine was
-busy does not count. The interval of a ratio holds 95 % of 1000 bootstrap samples of the batches; of
-few batches it is wider than all their ratios by what a machine's times differ.
+Two strategies are compared round by round. The median of the ratios of their tokens per second
+counts, so that a moment in which the machine was busy does not; its interval holds 95 % of the
+medians of 1000 bootstrap samples of the rounds.
 """
 
 import dataclasses
-import functools
+import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fastdec.decoding.decode import decode
-from fastdec.decoding.methods.greedy import Greedy
 from fastdec.decoding.protocol import Decoded
 from fastdec.decoding.strategy import LoopStrategy
 from fastdec.evaluation import wallclock
 from fastdec.struct import Bound
 from fastdec.tuning.prompts import Batch
 
-LEAST = 5  # batches of a bootstrap: two equal ones are rarely in the same order on all of them
-NOISE = 1.1  # ratio of two times of the same work
+LEAST = 5  # rounds: two equal ones are rarely in the same order in all of them
 SAMPLES = 1000
-VISITS = 3  # of each batch; more would change little
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratio:
+class Ratio(NamedTuple):
   """The ratio of two speeds, with the ends of its interval."""
 
   value: float
@@ -44,64 +39,36 @@ class Ratio:
 class Shape(NamedTuple):
   """What a call reads of a row: a chain or a tree of tokens."""
 
-  nodes: int = 1
+  nodes: int
   is_tree: bool = False
 
   def __str__(self) -> str:
-    if self.nodes == 1:
-      return 'one token'
-    return f'a {"tree" if self.is_tree else "chain"} of {self.nodes}'
+    return f'{self.nodes} token' + 's' * (self.nodes > 1) + ' in a tree' * self.is_tree
 
 
-ONE = Shape()
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-  """What a candidate would need for the texts that were replayed.
-
-  Attributes:
-    speedup: over the plain strategy; 0: not predicted.
-    shape: of a call.
-    tokens_per_call: of a row, without the first token, which the prompt's call writes.
-    steps: calls of each batch; it runs until its slowest row is done.
-    draft: time of a step's draft, as in `Predictor`.
-  """
-
-  speedup: float = 0.0
-  shape: Shape = ONE
-  tokens_per_call: float = 1.0
-  steps: tuple[int, ...] = ()
-  draft: float = 0.0
+ONE = Shape(1)
 
 
 @dataclasses.dataclass
 class Candidate:
-  """A strategy that decodes batches, and what is known of it.
-
-  Attributes:
-    name: of the strategy with its settings.
-    target: the model.
-    strategy: how it decodes.
-    batches: the prompts.
-    max_len: as in `decode`.
-    texts: its first output for each batch, by the batch's number.
-    seconds: of each batch, one entry a round.
-    compile_seconds: time of the first batch, which compiles the program, and does not count.
-    prediction: of its speed.
-    note: why it was not predicted or not timed.
-  """
+  """A strategy that decodes batches, and what is known of it."""
 
   name: str
   target: Bound
   strategy: LoopStrategy
   batches: Sequence[Batch]
   max_len: int | None
-  texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)
-  seconds: dict[int, list[float]] = dataclasses.field(default_factory=dict)
-  compile_seconds: float = 0.0
-  prediction: Prediction = Prediction()
-  note: str = ''
+  note: str = ''  # why it was not predicted or not timed
+  # What was measured.
+  compile_seconds: float = 0.0  # of decoding the first batch, which compiles the program
+  texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)  # by the batch's number
+  speeds: list[float] = dataclasses.field(default_factory=list)  # tokens per second, round by round
+  # What was predicted, by the texts of the plain strategy.
+  predicted: float = 0.0  # speed-up over the plain strategy; 0: not predicted
+  tokens_per_call: float = 0.0  # without the first token, which the prompt's call writes
+  shape: Shape = ONE
+  steps: Sequence[int] = ()  # for each batch: it runs until its slowest row is done
+  drafts: Any = ()  # their time for each batch, as in `Predictor`
 
   def compile(self) -> None:
     """Decodes the first batch, so that the program exists."""
@@ -121,64 +88,31 @@ class Candidate:
     if number not in self.texts:
       self.texts[number] = jax.tree.map(np.asarray, out.checked())
 
-  def seconds_of(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the median time of each of these batches."""
-    return np.array([np.median(self.seconds[number]) for number in numbers])
 
-  def tokens_of(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the tokens of all rows in each of these batches."""
-    return np.array([int(self.texts[number].lengths.sum()) for number in numbers])
+def run_round(candidates: Sequence[Candidate], number: int, together: int = 1) -> None:
+  """Lets each candidate decode some batches; round after round they take the next ones in turn.
 
-  def agreement(self, plain: 'Candidate') -> float | None:
-    """Returns the share of texts that `plain` wrote too; None if tokens are drawn."""
-    both = self.texts.keys() & plain.texts.keys()
-    if not isinstance(plain.strategy, Greedy):
-      return None
-    rows = [(self.texts[i].tokens == plain.texts[i].tokens).all(1) for i in both]
-    return float(np.concatenate(rows).mean())
-
-  @property
-  def tokens_per_second(self) -> float:
-    """Speed on all batches that were timed."""
-    numbers = list(self.seconds)
-    return float(self.tokens_of(numbers).sum() / self.seconds_of(numbers).sum())
-
-
-def run_round(candidates: Sequence[Candidate], number: int) -> None:
-  """Lets each candidate decode one batch; round after round they take the batches in turn."""
-  batch = number % len(candidates[0].batches)
+  `together` are decoded in a row, as users do it: the first one after another program is slower."""
+  first, count = number * together, len(candidates[0].batches)
+  batches = [(number % count,) for number in range(first, first + together)]
   visits = {}
   for place, candidate in enumerate(candidates):
-    visits[place] = functools.partial(candidate.decode, batch)
-  for place, seconds in wallclock.time_round(visits, number).items():
-    candidates[place].seconds.setdefault(batch, []).append(seconds)
+    visits[place] = candidate.decode
+  for place, seconds in wallclock.time_round(visits, number, batches).items():
+    candidate = candidates[place]
+    tokens = sum(int(candidate.texts[batch].lengths.sum()) for (batch,) in batches)
+    candidate.speeds.append(tokens / len(batches) / seconds)
 
 
 def compare(one: Candidate, other: Candidate) -> Ratio:
-  """Computes the ratio of tokens per second on the batches that both have decoded."""
-  both = [number for number in one.seconds if number in other.seconds]
-  seconds, other_seconds = one.seconds_of(both), other.seconds_of(both)
-  tokens, other_tokens = one.tokens_of(both), other.tokens_of(both)
-
-  # Row 0 has the batches as they are, the others have bootstrap samples of them.
-  count = len(both)
-  samples = np.random.default_rng(0).integers(0, count, (SAMPLES, count))
-  chosen = np.concatenate([np.arange(count)[None], samples])
-  speeds = tokens[chosen].sum(1) / seconds[chosen].sum(1)
-  other_speeds = other_tokens[chosen].sum(1) / other_seconds[chosen].sum(1)
-  ratios = speeds / other_speeds
-  low, high = np.percentile(ratios[1:], (2.5, 97.5))
-  if count < LEAST:
-    low, high = ratios.min() / NOISE, ratios.max() * NOISE
-  return Ratio(float(ratios[0]), float(low), float(high))
+  """Computes the ratio of speeds in rounds that both have run."""
+  ratios = np.divide(one.speeds, other.speeds)
+  samples = np.random.default_rng(0).choice(ratios, (SAMPLES, len(ratios)))
+  low, high = np.percentile(np.median(samples, axis=1), (2.5, 97.5))
+  return Ratio(statistics.median(ratios.tolist()), float(low), float(high))
 
 
 def is_decided(candidates: Sequence[Candidate]) -> bool:
-  """True if one is ahead of all others beyond noise, or if more rounds would change little."""
-  batches = len(candidates[0].batches)
-  rounds = min(sum(map(len, candidate.seconds.values())) for candidate in candidates)
-  if rounds < min(LEAST, batches) and len(candidates) > 1:
-    return False
+  """True if one is ahead of all others beyond noise."""
   best = max(candidates, key=lambda candidate: compare(candidate, candidates[0]).value)
-  is_ahead = all(compare(best, one).low > 1 for one in candidates if one is not best)
-  return is_ahead or rounds >= VISITS * batches
+  return all(compare(best, one).low > 1 for one in candidates if one is not best)

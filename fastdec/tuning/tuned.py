@@ -51,64 +51,37 @@ class Figures:
   compile_seconds: float | None = None
   note: str = ''
 
-  @property
-  def cells(self) -> list[str]:
-    """The row as text, in the order of `COLUMNS`."""
-    cells = []
-    for value, form in (
-      (self.tokens_per_call, '.2f'),
-      (self.ms_per_call, '.3f'),
-      (self.ms_per_token, '.3f'),
-      (self.tokens_per_second, '.0f'),
-      (self.predicted, '.2f'),
-      (self.speedup, '.2f'),
-      (self.same, '.1%'),
-    ):
-      cells.append('-' if value is None else f'{value:{form}}')
-    if self.speedup is not None:
-      cells[5] += f'x ({self.low:.2f}-{self.high:.2f})'
-    cells[6] = cells[6].removesuffix('%')  # the column's name has it
-    return [*cells, self.note]
 
-
-COLUMNS = ['tokens/call', 'ms/call', 'ms/token', 'tokens/s', 'predicted', 'of plain', 'same %', '']
+COLUMNS = {  # of the table: figures and their formats
+  'tokens/call': ('tokens_per_call', '.2f'),
+  'ms/call': ('ms_per_call', '.3f'),
+  'ms/token': ('ms_per_token', '.3f'),
+  'tokens/s': ('tokens_per_second', '.0f'),
+  'predicted': ('predicted', '.2f'),
+  'of plain': ('speedup', '.2f'),
+  'same': ('same', '.1%'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-  """The fastest strategy that keeps a promise, and the figures that show it.
+  """The fastest strategy that keeps a promise, and the figures that show it."""
 
-  Attributes:
-    name: the chosen candidate.
-    why: the reason for the choice, a sentence.
-    plain: name of the strategy of one token a call, kept unless something is faster beyond noise.
-    promise: how the output relates to that of one token a call by the same model.
-    rows: texts decoded at once.
-    max_len: the most tokens of a text.
-    prompts: number of prompts.
-    seconds: time of tuning, `compile_seconds` of it for compiling.
-    machine: the machine that was measured.
-    table: all candidates, in their order.
-    call_ms: milliseconds of a call of the model, by what it reads of a row, as they were timed.
-    dtype: type in which `fd.load` loads the model; None: its own.
-    strategy: the chosen candidate, for `decode`.
-    texts: tokens that the plain strategy wrote, prompt by prompt; not saved.
-  """
-
-  name: str
-  why: str
-  plain: str
-  promise: Promise
-  rows: int
-  max_len: int
+  name: str  # of the chosen candidate
+  why: str  # it is chosen, a sentence
+  plain: str  # name of the strategy of one token a call, kept unless another is faster beyond noise
+  promise: Promise  # how the output relates to that of one token a call by the same model
+  rows: int  # texts decoded at once
+  max_len: int  # the most tokens of a text
   prompts: int
-  seconds: float
-  compile_seconds: float
+  seconds: float  # of tuning
+  compile_seconds: float  # of them
   machine: Machine
-  table: tuple[Figures, ...]
-  call_ms: dict = dataclasses.field(default_factory=dict)
-  dtype: str | None = None
-  strategy: Any = None
+  table: tuple[Figures, ...]  # all candidates, in their order
+  call_ms: dict = dataclasses.field(default_factory=dict)  # milliseconds of a call on 1 token, ...
+  dtype: str | None = None  # in which `fd.load` loads the model; None: its own
+  strategy: Any = None  # the chosen candidate, for `decode`
+  # Tokens that the plain strategy wrote, prompt by prompt; not saved.
   texts: tuple[tuple[int, ...], ...] = dataclasses.field(default=(), repr=False)
 
   @property
@@ -132,38 +105,39 @@ class Tuned:
       UserError: a strategy that cannot be described, a draft model whose folder is not given, or a
         file that cannot be written.
     """
-    folder = folders.model_folder(model)
+    part_of = None
+    if self.strategy.part:
+      part_of = dataclasses.asdict(_describe_part(self.strategy, model, part))
     figures = dataclasses.asdict(dataclasses.replace(self, strategy=None, texts=()))
     del figures['strategy'], figures['texts']
-    described_part = None
-    if self.strategy.part:
-      described_part = dataclasses.asdict(_describe_part(self.strategy, model, part))
     content = {
       'strategy': describe(self.strategy),
-      'part': described_part,
-      'model': folders.content(folder),
+      'part': part_of,
+      'model': folders.content(folders.model_folder(model)),
       'figures': figures,
     }
-    if file is None:
-      path = file_to_write(model)
-    else:
-      path = files.place(file)
+    path = file_to_write(model) if file is None else files.place(file)
     files.write_json(path, content)
     return path
 
   def __str__(self) -> str:
     """Writes the table, with the choice marked."""
-    lines = [['', *COLUMNS]]
+    lines = [['', *COLUMNS, '']]
     for figures in self.table:
-      mark = '> ' if figures.name == self.name else '  '
-      lines.append([mark + figures.name, *figures.cells])
+      line = [('> ' if figures.name == self.name else '  ') + figures.name]
+      for name, form in COLUMNS.values():
+        value = getattr(figures, name)
+        line.append('-' if value is None else f'{value:{form}}')
+      if figures.speedup is not None:
+        line[-2] += f'x ({figures.low:.2f}-{figures.high:.2f})'
+      lines.append([*line, figures.note])
     # Names are aligned on the left, numbers on the right, and notes hang over.
     first, *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = []
+    text = ''
     for name, *numbers, note in lines:
-      padded = map(str.rjust, numbers, widths)
-      text.append('  '.join([name.ljust(first), *padded, note]).rstrip())
-    return '\n'.join(text)
+      padded = '  '.join([name.ljust(first), *map(str.rjust, numbers, widths), note])
+      text += padded.rstrip() + '\n'
+    return text.rstrip()
 
 
 def default_file(model: PathLike) -> pathlib.Path:
@@ -228,16 +202,13 @@ def _describe_part(strategy: Any, model: PathLike, folder: PathLike | None) -> P
     kind = 'draft model'
 
   # A part in the model's own folder is written without its path, so that the folder can be moved.
-  if folder is None:
-    folder = model
-  path = pathlib.Path(folder).resolve()
-  is_own = path == pathlib.Path(model).resolve()
+  given = pathlib.Path(model if folder is None else folder).resolve()
+  own = pathlib.Path(model).resolve()
   if kind == 'heads':
-    is_own = folders.model_folder(folder) == folders.model_folder(model)
-  part = Part(kind, hash_part(kind, folder), str(path))
-  if is_own:
-    part = dataclasses.replace(part, folder=None)
-  return part
+    own, there = folders.model_folder(own), folders.model_folder(given)
+  else:
+    there = given
+  return Part(kind, hash_part(kind, given), None if there == own else str(given))
 
 
 def hash_part(kind: Kind, folder: PathLike) -> str:

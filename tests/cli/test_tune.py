@@ -10,10 +10,8 @@ from fastdec.cli import opening, tune
 from fastdec.cli.flags import Parser
 from fastdec.decoding.description import label
 from fastdec.evaluation import machine
-from fastdec.struct import Bound
 from fastdec.text.generator import ROWS
 from fastdec.tuning.tuned import Figures, Tuned
-from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import hash_kit
 
 
@@ -43,7 +41,7 @@ def test_a_draft_network_is_also_tried_together_with_prompt_lookup():
   def names(*words):
     args = tune._read(['--model=m', '--prompts=p', '--no-lookahead', '--gammas=2', *words])
     network = hash_kit().network('eagle')
-    tried = tune._list_candidates(args, {}, [], [(network, 'eagle')], Bound(HashLM(), {}), [], {})
+    tried = tune._list_candidates(args, [(network, 'eagle')], {})
     return [(label(one.strategy), one.folder) for one in tried]
 
   both = ('Union(PromptLookup(k=6), Eagle(nodes=8))', 'eagle')
@@ -121,31 +119,32 @@ def test_all_types_are_checked_before_the_first_is_tuned(translator, fastdec, pr
   assert "dtype='int4' is not possible: give one of" in ended.mistake and ended.out == ''
 
 
-def test_a_strategy_in_words_samples_as_the_flags_say_unless_it_says_how_itself():
-  sampling = {'temperature': 0.5}
-  assert label(tune._parse_strategy('jacobi(k=4)', sampling)) == 'Jacobi(k=4, temperature=0.5)'
-  own = tune._parse_strategy('jacobi(k=4, temperature=0.8)', sampling)
-  assert label(own) == 'Jacobi(k=4, temperature=0.8)'
-  assert tune._parse_strategy('jacobi(k=4)', {}).sampling is None
-
-
 def candidates(translator, *words):
-  """Returns the labels of the trees and relaxed strategies that are tried for two heads."""
-  args = tune._read(['--model=m', '--prompts=p', *words])
-  heads, tree = fd.load_heads(translator), [[0], [1], [0, 0], [2], [0, 1]]
-  families = tune._list_head_families(args, {}, heads, 'h', tree)
-  assert all(path == 'h' for family in families for _, path in family)
-  return [[label(strategy) for strategy, _ in family] for family in families]
+  """Returns the labels of what is tried for two heads with a fitted tree."""
+  args = tune._read(['--model=m', '--prompts=p', '--no-lookup', '--no-lookahead', *words])
+  tree = [[0], [1], [0, 0], [2], [0, 1]]
+  tried = tune._list_candidates(args, [(fd.load_heads(translator), 'h')], {'h': tree})
+  assert all(path == 'h' for strategy, path in tried if strategy.part)
+  return [label(strategy) for strategy, _ in tried]
+
+
+def test_a_strategy_in_words_samples_as_the_flags_say_unless_it_says_how_itself(translator):
+  words = '--strategy=jacobi(k=4)', '--strategy=jacobi(k=2, temperature=0.8)'
+  tried = candidates(translator, *words, '--temperature=0.5', '--gammas=1')
+  assert 'Jacobi(k=4, temperature=0.5)' in tried and 'Jacobi(k=2, temperature=0.8)' in tried
+  assert 'Jacobi(k=4)' in candidates(translator, *words)
 
 
 def test_heads_are_tried_in_trees_and_relaxed(translator):
-  trees, relaxed = candidates(translator, '--nodes=2,4,64')  # one of 2 is a chain
-  assert trees == ['Medusa(choices=[4 nodes])'] and not relaxed
-  trees, relaxed = candidates(translator, '--promise=relaxed')
-  assert trees == ['Medusa(choices=[6 nodes])']
-  assert relaxed == [
+  chains = ['Blockwise(k=3)', 'Blockwise(k=2)']
+  tried = candidates(translator, '--nodes=2,4,64')  # one of 2 is a chain
+  assert tried == ['Medusa(choices=[4 nodes])', *chains]
+  assert candidates(translator, '--promise=relaxed') == [
+    'Medusa(choices=[6 nodes])',
     'Blockwise(k=3, rule=TopN(n=2))',
+    chains[0],
     'Blockwise(k=3, rule=TopN(n=3))',
+    chains[1],
     'Medusa(choices=[6 nodes], rule=Typical())',
   ]
 

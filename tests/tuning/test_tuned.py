@@ -71,7 +71,7 @@ def test_the_table_marks_the_choice_and_says_why_something_did_not_run():
   assert lines[1].split() == [
     '>',
     'Greedy',
-    *['1.00', '2.000', '2.000', '500', '-', '1.00x', '(1.00-1.00)', '100.0'],
+    *['1.00', '2.000', '2.000', '500', '-', '1.00x', '(1.00-1.00)', '100.0%'],
   ]
   assert lines[2].split()[:3] == ['Jacobi(k=2)', '-', '-'] and lines[2].endswith('not run: no time')
 
