@@ -28,8 +28,8 @@ words stay those of that draft.
 
 A twentieth of the texts is held out, with all texts whose prompt is the same, or a chat that begins
 with the same question. On these the draft is evaluated as it learns, and its confidences are
-fitted, by which trees grow. At the end it decodes them: tokens a call, by category of prompts
-(those of JSON lines), and what more steps would bring.
+fitted, by which trees grow. At the end they are replayed with it: tokens a call, by category of
+prompts (those of JSON lines), and what more steps would bring.
 
 The work is done in stages, folders that are named by what went into them, so the same command
 resumes exactly where it was stopped. The model's texts are in train-draft-text-..., next to OUT,
@@ -62,11 +62,13 @@ from fastdec.cli.flags import Parser, duration, number, one_of, whole
 from fastdec.cli.own_text import OwnText, save_texts
 from fastdec.cli.prompts import Prompt, Question, hash_prompts, read_by_category, read_texts
 from fastdec.cli.show import columns
+from fastdec.data.text.tokens import TokenPairs
 from fastdec.decoding.description import label, usual_for
 from fastdec.decoding.inputs import DEFAULT_MAX_LEN
 from fastdec.decoding.strategy import with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
+from fastdec.evaluation.replay import tokens_a_call
 from fastdec.fields import LAST_SEED
 from fastdec.files import (
   json_lines,
@@ -103,7 +105,7 @@ from fastdec.training.drafts.trainer import (
   train_heads,
   train_network,
 )
-from fastdec.training.drafts.worth import forecast, tokens_a_call
+from fastdec.training.drafts.worth import forecast
 from fastdec.training.log import read_metrics
 from fastdec.training.progress import Progress
 from fastdec.training.stage import (
@@ -139,12 +141,11 @@ KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
 PUBLISHED = 'eagle3', 'dflash'  # kinds that are written as others write them too
 LOSSES = {'kl': {'ce': 0.0, 'kl': 1.0}, 'ce': {}}  # --loss: its weights
 DROPPED = 'tv', 'nla', 'hybrid'  # values that --loss took before
-MEASURED = 40  # held-out prompts, at most, that are decoded at the end
+MEASURED = 40  # held-out texts, at most, that are replayed at the end
 FOR_TEXT, FOR_STEPS = 0.6, 0.85  # of a budget; of what is left of it then
 FEW = 200  # steps: fewer teach a draft little
 LEAST = 1.05  # tokens a call of a draft that may be worth using
 HELD_OUT = 20  # one of 20 texts is held out
-MOST = 64  # tokens of each
 ANSWER = 256  # tokens of an answer in a chat, at most
 DEEP = 8  # layers of a model from which a draft reads three
 WRITTEN = 32  # texts written at once
@@ -405,7 +406,8 @@ def _make(
     write_json(folder / 'spent.json', {'seconds': spent})
 
   texts = stage(work, 'texts', choose, **inputs)
-  print(f'{len(read_held_out(texts)):,} of the texts are held out', flush=True)
+  held_out = read_held_out(texts, model)
+  print(f'{len(held_out):,} of the texts are held out', flush=True)
 
   # Choose the number of steps, and train.
   steps = args.steps or STEPS
@@ -432,8 +434,7 @@ def _make(
     draft = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
     words = on_text(texts, steps)['data'].written_words()
     _show_curve(draft, words, trained, steps)
-    most = min(MOST, args.max_len, length)  # which the model's positions allow
-    tokens = _show_worth(draft, Bound(model, generator.params), read_held_out(texts), most)
+    tokens = _show_worth(draft, Bound(model, generator.params), held_out)
   write_json(work / 'account.json', {'tokens': tokens})
   for folder in work.glob('states-*'):
     if folder.is_symlink():
@@ -548,12 +549,17 @@ def _save_texts(
   write_text(folder / 'held-out.jsonl', ''.join(lines))
 
 
-def read_held_out(folder: pathlib.Path) -> list[tuple[str, list[int]]]:
-  """Returns the categories and the ids of the held-out prompts of a stage of texts."""
-  prompts = []
-  for _, record in json_lines(folder / 'held-out.jsonl'):
-    prompts.append((record['category'], record['ids']))
-  return prompts
+def read_held_out(folder: pathlib.Path, model: Any) -> list[tuple[str, list[int], list[int]]]:
+  """Returns the held-out part of a stage of texts: categories, ids of prompts and of texts."""
+  pairs = TokenPairs.load(folder / 'held-out.npy')
+  assert pairs is not None  # `save_texts` has written it
+  texts = []
+  for index, (_, record) in enumerate(json_lines(folder / 'held-out.jsonl')):
+    text = pairs.target[index].tolist()
+    if model.start_id is None:  # the text follows the prompt
+      text = text[len(_drop_start(model, record['ids'])) :]
+    texts.append((record['category'], record['ids'], text))
+  return texts
 
 
 def _drop_start(model: Any, ids: list[int]) -> list[int]:
@@ -673,36 +679,26 @@ def _show_curve(draft: Any, written: np.ndarray, folder: pathlib.Path, steps: in
 
 
 def _show_worth(
-  draft: Any, target: Bound, held_out: Sequence[tuple[str, list[int]]], most: int
+  draft: Any, target: Bound, texts: Sequence[tuple[str, list[int], list[int]]]
 ) -> float:
-  """Prints how a draft decodes held-out prompts, and returns the tokens a call of a greedy chain.
+  """Replays texts with a draft, and returns the tokens a call of a chain.
 
   If these are few, the draft is tried in no other way.
 
   Args:
     draft: the network and its parameters.
     target: the model and its parameters.
-    held_out: categories and ids of prompts.
-    most: tokens after each.
+    texts: categories, ids of prompts and of texts, which the draft has not seen.
   """
-  measured = sorted(held_out[:MEASURED])
-  lines, categories, first = [], [], None
   shapes = usual_for(draft).sizes([5], [16])[:2]
-  with Progress(2 * len(shapes) * len(measured), 'held-out prompt') as progress:
-    for strategy in shapes:
-      for temperature in (0, 1):
-        chosen = strategy
-        if temperature:
-          chosen = with_settings(strategy, {'temperature': 1.0})
-        worth = tokens_a_call(target, chosen, measured, most)
-        progress.add(len(measured))
-        progress.show(f'{label(strategy)}, temperature {temperature}')
-        categories = list(worth)
-        lines.append([label(strategy), f'{temperature}', *(f'{x:.2f}' for x in worth.values())])
-        if first is None:
-          first = worth['all']
-        if first < LEAST:
-          return first
-  print('\nTokens a call as it decodes them, by category:')
-  print(columns([['', 'temperature', *categories], *lines]))
-  return first or 0.0
+  lines, measured = [], sorted(texts[:MEASURED])
+  for strategy in shapes:
+    worth = tokens_a_call(target, strategy, measured)
+    lines.append([label(strategy), *(f'{x:.2f}' for x in worth.values())])
+    if strategy is shapes[0]:
+      first = worth['all']
+      if first < LEAST:
+        return first
+  print('\nTokens a call on held-out texts, by category:')
+  print(columns([['', *worth], *lines]))
+  return first

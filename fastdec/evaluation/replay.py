@@ -37,6 +37,7 @@ from fastdec.models.api import Model, Nodes, Params, check_model, vocabulary_pro
 from fastdec.models.taps import Taps, number_taps
 from fastdec.struct import Bound
 
+ROWS = 8  # texts replayed at once by `tokens_a_call`
 _read_again = jax.jit(read_again, static_argnames='taps')
 
 
@@ -73,6 +74,29 @@ def replay(
   run.advance()
   decoded = run.finish(run.decoded, run.prompt)
   return decoded.resized(int(np.max(decoded.lengths)), model.pad_id)
+
+
+def tokens_a_call(
+  target: Bound, strategy: Any, texts: Sequence[tuple[str, Sequence[int], Sequence[int]]]
+) -> dict[str, float]:
+  """Replays texts of the target, and returns the tokens of a call, of each category and of 'all'.
+
+  Args:
+    target: the model and its parameters.
+    strategy: with the draft.
+    texts: category, ids of the prompt (of a translator its source), and ids of the text.
+  """
+  model, params = target
+  names = [*sorted({category for category, *_ in texts}), 'all']
+  tokens, calls = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+  for first in range(0, len(texts), ROWS):
+    categories, prompts, written = zip(*texts[first : first + ROWS], strict=True)
+    decoded = replay(model, params, list(prompts), list(written), strategy)
+    for row, category in enumerate(categories):
+      for name in (category, 'all'):
+        tokens[name] += int(decoded.lengths[row]) - 1
+        calls[name] += int(decoded.calls[row])
+  return {name: tokens[name] / max(calls[name], 1) for name in names}
 
 
 def can_replay(strategy: LoopStrategy) -> bool:

@@ -6,7 +6,7 @@
                   on more tokens are timed with guesses that cost nothing (`calls.FreeDraft`), for
                   few widths; those between them are on the line that joins them
   steps           counted in a replay of the texts (`evaluation.replay`)
-  drafts          what this replay takes more than that of the plain strategy
+  drafts          the time of this replay, in which only the drafter works
 
 So the target's layers are compiled once for each width, and for no strategy.
 """
@@ -43,17 +43,18 @@ class Predictor:
     plain: the plain strategy, which has decoded some batches.
     predicted: the candidates whose speeds are known, the better the more calls are timed.
     calls: time of a call of a batch, by the shapes that were timed.
+    seconds: that the slowest of these took to compile and to time.
   """
 
   def __init__(self, plain: Candidate) -> None:
-    self.plain, self.predicted = plain, list[Candidate]()
+    self.plain, self.predicted, self.seconds = plain, list[Candidate](), 0.0
     self._steps = np.array([out.calls.max() for out in plain.texts.values()])
     self._longest = int(self._steps.argmax())
     count = min(CALLS, max(int(self._steps.max()), 2))
     self._first_calls = functools.partial(self._decode, count)
 
     times = _time({'first': self._first_calls, 'one': functools.partial(self._decode, 1)})
-    self._seconds = times['first']
+    self._unit = times['first']
     one_call = times['one'] / times['first']
     self.calls = {ONE: max(1 - one_call, 0.0) / (count - 1)}
     self._prompt = max(one_call - self.calls[ONE], 0.0)
@@ -68,18 +69,14 @@ class Predictor:
       calls += int(np.asarray(run.decoded.calls).sum())
       tokens += int(np.asarray(run.decoded.lengths - 1).sum())
 
-    # The first draft takes what this replay's first step takes more than the plain strategy's.
-    functions = {'plain': functools.partial(_repeat, self._replay(self.plain.strategy, longest), 1)}
+    # The first draft reads the whole prompt.
     run = self._replay(candidate.strategy, longest)
-    functions |= {
-      'first': functools.partial(_repeat, run, 1),
-      'all': functools.partial(_repeat, run, None),
-    }
-    times = _time(functions)
-    first = max(times['first'] - times['plain'], 0.0)
+    times = _time({
+      'first': functools.partial(_repeat, run, 1), 'all': functools.partial(_repeat, run, None),
+    })  # fmt: skip
     later = max(times['all'] - times['first'], 0.0) / max(steps[longest] - 1, 1)
     candidate.steps = steps
-    candidate.drafts = (first + later * (np.array(steps) - 1)) / self._seconds
+    candidate.drafts = (times['first'] + later * (np.array(steps) - 1)) / self._unit
     candidate.tokens_per_call = tokens / max(calls, 1)
     nodes = nodes_of(candidate.strategy)
     candidate.shape = Shape(nodes, candidate.strategy.most_accepted < nodes - 1)
@@ -88,6 +85,7 @@ class Predictor:
 
   def time_call(self, shape: Shape) -> None:
     """Times a call on a chain or a tree."""
+    begin = wallclock.now()
     topology = Topology.chain(shape.nodes)
     if shape.is_tree:
       topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, shape.nodes))])
@@ -100,12 +98,13 @@ class Predictor:
     })  # fmt: skip
     plain = (times['plain'] + times['again']) / 2
     self.calls[shape] = (times['more'] - times['one']) / CALLS / plain
+    self.seconds = max(self.seconds, wallclock.now() - begin)
     self._predict()
 
   @property
   def milliseconds(self) -> dict[str, float]:
     """The milliseconds of a call, by the shapes that were timed."""
-    return {str(one): 1e3 * self._seconds * self.calls[one] for one in sorted(self.calls)}
+    return {str(one): 1e3 * self._unit * self.calls[one] for one in sorted(self.calls)}
 
   def _predict(self) -> None:
     """Predicts by the calls timed so far. A larger one costs what the largest of them costs."""

@@ -36,7 +36,8 @@ from fastdec.tuning.race import LEAST, ONE, Candidate, Ratio, compare, is_decide
 from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
-FOR_TEXTS, FOR_PREDICTIONS = 0.15, 0.5  # of the budget, after which no more are begun
+FOR_TEXTS = 0.05  # of the budget, after compiling
+FOR_PREDICTIONS = 0.5  # of the budget, after which no more are begun
 MOST_TIMED = 3  # candidates, of those that can be predicted
 VISITS = 3  # of each batch; more would change little
 TURN = 0.2  # seconds that a candidate decodes in a row, if more than one batch
@@ -88,10 +89,10 @@ def tune(
   tried = [candidate for candidate in others if not candidate.note]
   with wallclock.alone():
     begin = wallclock.now()
-    _write_texts(plain, begin + FOR_TEXTS * budget)
+    _write_texts(plain, FOR_TEXTS * budget)
     predictor = Predictor(plain)
     _predict(predictor, tried, begin + FOR_PREDICTIONS * budget)
-    _time(plain, tried, begin + budget)
+    _time(plain, tried, predictor.seconds, begin + budget)
     seconds = wallclock.now() - begin
   chosen, why = _choose(plain, tried)
   texts = []
@@ -155,13 +156,14 @@ def _list_candidates(
   return [*candidates.values()]
 
 
-def _write_texts(plain: Candidate, until: float) -> None:
-  """Lets the plain strategy decode batches while there is time, and at least one."""
+def _write_texts(plain: Candidate, seconds: float) -> None:
+  """Lets the plain strategy decode batches for some seconds, and at least one."""
   log.info(f'compiling {plain.name}')
   plain.compile()
-  for number in range(len(plain.batches)):
-    if not number or wallclock.now() < until:
-      run_round([plain], number)
+  until, number = wallclock.now() + seconds, 0
+  while not number or (number < len(plain.batches) and wallclock.now() < until):
+    run_round([plain], number)
+    number += 1
 
 
 def _predict(predictor: Predictor, candidates: list[Candidate], until: float) -> None:
@@ -189,7 +191,9 @@ def _predict(predictor: Predictor, candidates: list[Candidate], until: float) ->
     log.info(f'a call on {unknown[0]} takes {ratio:.2f} times as long as one on {ONE}')
 
 
-def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> None:
+def _time(
+  plain: Candidate, candidates: Sequence[Candidate], call_seconds: float, ends: float
+) -> None:
   """Compiles the most promising candidates, and lets them decode in turn until one is ahead.
 
   Predictions err, so those that are nearly as good as the best are timed too. Candidates that could
@@ -200,13 +204,12 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> Non
       wanted.append(candidate)
   wanted += [one for one in candidates if not can_replay(one.strategy)]
 
-  # A program takes as long to compile as others did, and the fewest rounds take their time too.
+  # The fewest rounds take their time too. A program takes about twice as long to compile as a call.
   racing, seconds = [plain], float(plain.texts[0].lengths.sum()) / min(plain.speeds)
   together = max(min(int(TURN / seconds), wallclock.TOGETHER), 1)
   for candidate in wanted:
-    needed = (
-      max(one.compile_seconds for one in racing) + LEAST * (1 + len(racing)) * together * seconds
-    )
+    compiling = max(2 * call_seconds, *(one.compile_seconds for one in racing))
+    needed = compiling + LEAST * (1 + len(racing)) * together * seconds
     if wallclock.now() + needed > ends:
       candidate.note = 'not timed: the budget was not enough to compile it'
       continue

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.evaluation.replay import replay
+from fastdec.evaluation.replay import replay, tokens_a_call
+from fastdec.struct import Bound
 from tests.decoding import test_deep, test_strategies
 from tests.decoding.fakes import HashLM
 from tests.decoding.methods_table import DEEP, DRAWN, LOSSLESS
@@ -80,3 +81,16 @@ def test_texts_that_only_fit_into_the_positions_with_their_own_limits():
   prompts, limits = [[5] * 18, [5, 6]], [4, 20]
   decoded = fd.decode(model, params, prompts, fd.PromptLookup(), max_len=limits)
   same_calls(replay(model, params, prompts, decoded, fd.PromptLookup()), decoded)
+
+
+def test_tokens_a_call_are_those_of_the_calls_of_a_category():
+  prompts, strategy = [('b', [4, 5, 4]), ('a', [6]), ('b', [5, 5, 5, 5])], fd.PromptLookup(k=4)
+  texts, alone = [], []
+  for category, ids in prompts:
+    decoded = fd.decode(HashLM(), {}, [ids], strategy, max_len=8)
+    texts.append((category, ids, decoded.written(0)))
+    alone.append((int(decoded.block_sizes.sum()), int(decoded.calls.sum())))
+  (x, n), (y, m), (z, k) = alone
+  expected = {'a': y / m, 'b': (x + z) / (n + k), 'all': (x + y + z) / (n + m + k)}
+  worth = tokens_a_call(Bound(HashLM(), {}), strategy, texts)
+  assert worth == pytest.approx(expected) and [*worth] == ['a', 'b', 'all']

@@ -1,42 +1,11 @@
-"""The worth of a draft: tokens a call as it decodes, and what more training would bring."""
+"""What more training would bring to a draft."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
-from fastdec.decoding.pool import decode_all
-from fastdec.struct import Bound
-
-ROWS = 8  # prompts decoded at once
 LEAST_POINTS = 5  # of a curve that is fitted
 POWERS = np.geomspace(0.02, 4, 100)  # c of its fit
-
-
-def tokens_a_call(
-  target: Bound, strategy: Any, prompts: Sequence[tuple[str, Sequence[int]]], max_new_tokens: int
-) -> dict[str, float]:
-  """Decodes prompts, and returns the tokens of a call, of each category and of 'all'.
-
-  Args:
-    target: the model and its parameters.
-    strategy: with the draft; if it samples, by one key.
-    prompts: category and ids of each; of a translator its sources.
-    max_new_tokens: of each text.
-  """
-  categories, ids = zip(*prompts, strict=True)
-  decoded = decode_all(
-    *target, list(ids), strategy, rows=ROWS, max_new_tokens=max_new_tokens, key=jax.random.key(0)
-  ).checked()
-  tokens, calls = np.asarray(decoded.block_sizes).sum(1), np.asarray(decoded.calls)
-  worth = {}
-  for category in [*dict.fromkeys(categories), 'all']:
-    chosen = np.array(categories) == category
-    if category == 'all':
-      chosen = np.ones(len(categories), bool)
-    worth[category] = float(tokens[chosen].sum() / max(calls[chosen].sum(), 1))
-  return worth
 
 
 def forecast(steps: Sequence[int], values: Sequence[float], at: int) -> tuple[float, float] | None:
