@@ -35,6 +35,7 @@ from fastdec.folders.stored import put, stored_in, write
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import DraftNetwork
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
 from fastdec.models.api import Params
 from fastdec.models.image_transformer import ImageTransformerConfig
 from fastdec.models.lm import LMConfig
@@ -47,14 +48,14 @@ FILE = 'model.safetensors'
 THESE_ARE_HEADS = (
   'these are prediction heads: load them with fd.load_heads, or give the folder as --heads'
 )
-DRAFTS = {'eagle': EagleNetwork, 'block': BlockNetwork}
+DRAFTS = {'eagle': EagleNetwork, 'block': BlockNetwork, 'parallel': ParallelNetwork}
 LAYERS = {
   'lm': LMConfig, 'stack': StackConfig, 'transformer': TransformerConfig,
   'image_transformer': ImageTransformerConfig, 't5': T5Config,
 }  # fmt: skip
 WIDE = (  # sizes that the number of weights bounds; not the target's vocabulary, which is elsewhere
   'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width',
-  'words', 'markov', 'k', 'rows',
+  'words', 'markov', 'k', 'rows', 'gru', 'conv', 'candidates',
 )  # fmt: skip
 MOST_WORDS = 2**31 - 1
 

@@ -31,8 +31,10 @@ from fastdec.cache.memory import WithMemory
 from fastdec.errors import UserError
 from fastdec.fields import check_choices
 from fastdec.heads import tower
+from fastdec.heads.convolution import Convolution
+from fastdec.heads.correlator import Correlator, CorrelatorConfig
 from fastdec.heads.draft import DraftNetwork, Network
-from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_block
+from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with
 from fastdec.heads.tower import View
 from fastdec.models.api import Params
 from fastdec.models.layers import Dense, look_up, project
@@ -45,6 +47,8 @@ EDGES = (
   # from the row's state, and that of a GRU over the target's embeddings of root ... y (Domino)
   'rnn',
   'selector',  # before[y], times a projection of the row's state (DFlash 2)
+  # both of a transformer over all candidates; their products replace the scores (LiLiCorr)
+  'correlator',
 )
 MARKOV = (
   'vanilla',  # before[y]
@@ -79,6 +83,8 @@ class Block(Network):
       self.squeeze = Dense((rank,), False, dtype)
     if kind == 'selector':
       self.select = Dense((rank,), False, dtype)
+    if kind == 'correlator':
+      self.correlator = Correlator(draft)
     if draft.has_confidence:
       self.confidence = Dense((1,), True, dtype)
 
@@ -108,6 +114,16 @@ class Block(Network):
   ) -> Float[Array, 'b n d']:
     """Returns the rows' states, after the last norm."""
     return self.norm(self.tower(x, view, None, train)[0])
+
+  def link(
+    self,
+    embedded: Float[Array, 'c g m e'],
+    states: Float[Array, 'c g d'],
+    log_probs: Float[Array, 'c g m'],
+    last: Float[Array, 'c d'],
+  ) -> tuple[Float[Array, 'c g m r'], Float[Array, 'c g m r']]:
+    """See `Correlator`."""
+    return self.correlator(embedded, states, log_probs, last)
 
   def latent(
     self, before: Float[Array, '*b _'], state: Float[Array, '*b d'], carry: Float[Array, '*b c']
@@ -161,7 +177,12 @@ class Block(Network):
     view = View.of_everything(x.shape[1], draft.layers, source, memory)
     state = self.read(x, view)
     before = jnp.zeros((*state.shape[:-1], draft.markov), state.dtype)
-    if draft.markov:
+    if draft.edge_kind == 'correlator':
+      rows = state[:, : draft.depth]
+      log_probs = jnp.zeros((*rows.shape[:2], draft.choices), state.dtype)
+      of_words = jnp.broadcast_to(embedded[:, :, None], (*log_probs.shape, embedded.shape[-1]))
+      self.link(of_words, rows, log_probs, features[:, 0])
+    elif draft.markov:
       first = state[:, :1]
       seen = embedded if draft.edge == 'rnn' else before[:, :1]
       self.latent(seen, first, draft.start_carry(first))
@@ -174,8 +195,8 @@ class Block(Network):
 class BlockNetwork(DraftNetwork):
   """Sizes and options.
 
-  An edge adds the parameters after [words, markov] and, except for 'rnn', before
-  [vocab_size, markov].
+  The edges 'markov' and 'selector' add the parameters before [vocab_size, markov] and after
+  [words, markov], and 'rnn' only after.
 
   Attributes:
     k: block size: the root, and k - 1 guesses.
@@ -187,7 +208,10 @@ class BlockNetwork(DraftNetwork):
     markov: rank of the edge's vectors; 0: there are no edges.
     markov_kind: of the edge 'markov', one of `MARKOV`.
     gru: width of the state of the edge 'rnn'.
+    correlator: sizes of the edge 'correlator'.
     bare: number of first guesses that the edge does not change.
+    conv: kernel of the convolutions over the rows, around each sublayer; 0: there are none.
+    conv_group: channels that share the factors that depend on the row.
     candidates: the number of each row's best words that the edge may reorder. None: all words, as
       in training. With few, chains are shorter, and a call with a large tree costs less.
     embedding_scale, logit_scale: factors of the rows' embeddings, and of the candidates' logits.
@@ -207,7 +231,10 @@ class BlockNetwork(DraftNetwork):
   markov: int = 0
   markov_kind: str = 'vanilla'
   gru: int = 0
+  correlator: CorrelatorConfig | None = None
   bare: int = 0
+  conv: int = 0
+  conv_group: int = 16
   candidates: int | None = None
   embedding_scale: float = 1.0
   logit_scale: float = 1.0
@@ -236,6 +263,10 @@ class BlockNetwork(DraftNetwork):
         "drops_first=True and drops_last=True are for entry='masks': joined rows all predict what"
         ' comes after the root'
       )
+    if self.conv and (self.conv_group < 1 or self.layers.d_model % self.conv_group):
+      raise UserError(
+        f'conv_group={self.conv_group} must divide the width of the layers, {self.layers.d_model}'
+      )
     if self.edge == 'rnn' and self.markov and self.gru < 1:
       raise UserError(f"edge='rnn' needs gru >= 1, the width of its state, not gru={self.gru}")
     if self.markov < 0 or (self.candidates is not None and self.candidates < 1):
@@ -244,10 +275,30 @@ class BlockNetwork(DraftNetwork):
         ' or more, and 1 candidate or more'
       )
 
+    if self.edge_kind == 'correlator':
+      c, words = self.correlator, self.words or self.vocab_size
+      if c is None or self.candidates is None or self.candidates > words or c.width % c.heads:
+        raise UserError(
+          f"edge='correlator' with candidates={self.candidates} and {c} is not possible: give at"
+          f' most {words} candidates, and a width that the heads divide'
+        )
+
+  @property
+  def longest(self) -> int:
+    """The largest block that it can draft."""
+    return self.k
+
   @property
   def rows(self) -> int:
     """Number of rows that go through the layers for a block."""
     return self.k - 1 + self.drops_first + self.drops_last
+
+  @property
+  def around(self) -> tower.Around:
+    """See `DraftNetwork.around`."""
+    if not self.conv:
+      return None
+    return functools.partial(Convolution, self.rows, self.conv, self.conv_group, self.layers.dtype)
 
   @property
   def edge_kind(self) -> str | None:
@@ -272,7 +323,7 @@ class BlockNetwork(DraftNetwork):
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters; the edges change nothing yet."""
     params = super().init(key)
-    if self.markov:
+    if self.markov and self.edge != 'correlator':
       shape = (self.vocab_size, self.markov)
       if self.edge != 'rnn':
         before = jax.random.normal(jax.random.fold_in(key, 0), shape) * self.markov**-0.5
@@ -294,6 +345,22 @@ class BlockNetwork(DraftNetwork):
       layers.append(layer.write(*new, cache.length))
     return cache.with_layers(tuple(layers))
 
+  def see(
+    self,
+    params: Params,
+    target: Bound,
+    features: Float[Array, 'b n d'],
+    following: Int[Array, 'b n'],
+    cache: WithMemory,
+  ) -> tuple[Float[Array, 'b n d'], WithMemory]:
+    """Reads n features after the committed ones, each with the token after it.
+
+    Returns:
+      What `read` takes as `last` at each of these positions; and the cache, nothing committed.
+    """
+    positions = cache.length[:, None] + jnp.arange(features.shape[1], dtype=jnp.int32)[None]
+    return features, self.remember(params, features, positions, cache)
+
   def read(
     self,
     params: Params,
@@ -312,9 +379,7 @@ class BlockNetwork(DraftNetwork):
       cache: the features of all positions before the root, with free slots for the rows.
     """
     embedded = self.embedded(params, target, root)
-    unknown = None
-    if self.unknown_id is not None:
-      unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
+    unknown = self.mask_embedding(params, target)
     x = self.call(params, embedded, unknown, last, method='enter')
 
     # Each layer has its own mask, by its window.
@@ -341,9 +406,28 @@ class BlockNetwork(DraftNetwork):
       logits = self.logit_cap * jnp.tanh(logits / self.logit_cap)
     return logits
 
+  def mask_embedding(self, params: Params, target: Bound) -> Float[Array, ' e'] | None:
+    """Returns the embedding of the mask; None: there is none."""
+    if self.unknown_id is None:
+      return None
+    return self.embedded(params, target, jnp.int32(self.unknown_id))
+
   def after(self, params: Params, drafted: Int[Array, '*b']) -> Float[Array, '*b r']:
     """Returns the edge's vectors of some of the draft's words."""
     return look_up(params['after'], drafted)
+
+  def link(
+    self,
+    params: Params,
+    target: Bound,
+    states: Float[Array, 'c g d'],
+    last: Float[Array, 'c d'],
+    log_probs: Float[Array, 'c g m'],
+    ids: Int[Array, 'c g m'],
+  ) -> tuple[Float[Array, 'c g m r'], Float[Array, 'c g m r']]:
+    """Returns the vectors of the edge 'correlator', see `Correlator`; ids are the target's."""
+    embedded = self.embedded(params, target, ids)
+    return self.call(params, embedded, states, log_probs, last, method='link')
 
   def bias(
     self,
@@ -397,7 +481,7 @@ class BlockNetwork(DraftNetwork):
       least = jax.lax.top_k(logits, self.choices)[0][..., -1:]
       logits = jnp.where(logits >= least, logits, -jnp.inf)
     logits = self.scaled(logits)
-    if not self.markov:
+    if not self.markov or self.edge == 'correlator':
       return logits, carry
     bias, carry = self.bias(params, before, None, state, carry, target, number)
     return logits + bias, carry
@@ -415,29 +499,19 @@ class BlockNetwork(DraftNetwork):
     The rows of an anchor at place t are at t + 1, t + 2, ... They see the features of the places up
     to t, and one another. See `DraftNetwork.training_rows`.
     """
-    if self.causal != 'none':
-      raise UserError('a draft with causal blocks cannot be trained here: give one without')
     target, anchors = lesson.target, lesson.anchors
     seen = LessonView(self, params, lesson)
 
     # Features become keys and values, as decoding caches them. The rows of each block enter.
     context = self.call(params, seen.features, lesson.positions, method='own')
     root = self.embedded(params, target, anchors.take(lesson.tokens))
-    unknown = None
-    if self.unknown_id is not None:
-      unknown = self.embedded(params, target, jnp.int32(self.unknown_id))
+    unknown = self.mask_embedding(params, target)
     x = self.call(params, root, unknown, anchors.take(seen.features), method='enter')
 
     # One pass reads the rows of all anchors, one anchor after another.
     b, a, n, d = x.shape
-    ahead = 1 + jnp.arange(n, dtype=jnp.int32).reshape(1, 1, n)
-    positions = (anchors.take(lesson.positions)[..., None] + ahead).reshape(b, a * n)
-    mask = jnp.repeat(anchors.take(seen.causal), n, axis=1)
-    sees = []
-    for own in context:
-      shared = LayerKV.of(*own)
-      sees.append(functools.partial(see_block, shared=shared, mask=mask, anchors=a))
-    view = View(positions, sees, seen.across(anchors, n), seen.memory)
+    entries = [LayerKV.of(*own) for own in context]
+    view = seen.of_blocks(anchors, n, entries, is_causal=self.causal == 'all')
     states = self.call(
       params, x.reshape(b, a * n, d), view, method='read', **drop_with(dropout_key, 0)
     ).reshape(b, a, n, d)

@@ -71,9 +71,9 @@ class Network(nn.Module):
     layers = self.draft.layers
     self.make_features = Fusion(self.draft)
     if isinstance(layers, StackConfig):
-      self.tower = tower.DecoderTower(layers)
+      self.tower = tower.DecoderTower(layers, self.draft.around)
     else:
-      self.tower = tower.LMTower(layers)
+      self.tower = tower.LMTower(layers, self.draft.around)
 
   def features(self, states: Sequence[Float[Array, '*b _']]) -> Float[Array, '*b d']:
     return self.make_features(states)
@@ -117,6 +117,7 @@ class DraftNetwork:
   words: int | None = None
   entry: str = 'joined'
 
+  around: ClassVar[Any] = None  # what is around the layers' sublayers, see `tower.Around`
   network: ClassVar[type[Network]]
   products = (KERNELS, r'(^|/)(embedding|output|after)$')  # see `kernels.products`
 

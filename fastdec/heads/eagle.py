@@ -33,8 +33,8 @@ from fastdec.heads import tower
 from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with, see_own
 from fastdec.heads.tower import View
-from fastdec.models.api import Params
-from fastdec.models.attention import attend
+from fastdec.models.api import Params, causal
+from fastdec.models.attention import attend, node_mask
 from fastdec.models.layers import Dense
 from fastdec.struct import Bound
 
@@ -171,6 +171,21 @@ class EagleNetwork(DraftNetwork):
     view = View.of(cache, positions, masks, start)
     states, entries = self.call(params, embedded, features, view, method='read')
     return states, cache.with_layers(entries)
+
+  def see(
+    self,
+    params: Params,
+    target: Bound,
+    features: Float[Array, 'b n d'],
+    following: Int[Array, 'b n'],
+    cache: WithMemory,
+  ) -> tuple[Float[Array, 'b n d'], WithMemory]:
+    """Reads n tokens after the committed ones: features, and the token after each. See `read`."""
+    nodes = causal(following.shape[1])
+    positions = cache.length[:, None] + nodes.depths[None]
+    mask = node_mask(nodes, cache.length, cache.own.slots)
+    embedded = self.embedded(params, target, following)
+    return self.read(params, embedded, features, positions, mask, cache, cache.length)
 
   def logits(
     self, params: Params, target: Bound, states: Float[Array, '*b d']

@@ -19,6 +19,7 @@ from fastdec.cache.kv import LayerKV
 from fastdec.errors import UserError
 from fastdec.heads import tower
 from fastdec.heads.anchors import Anchors
+from fastdec.heads.tower import View
 from fastdec.models.api import Params
 from fastdec.models.attention import attend
 from fastdec.models.stacks import Attend
@@ -80,7 +81,7 @@ class LessonView:
       raise UserError(
         'a draft with windows cannot be trained here: give one whose layers see everything'
       )
-    segments = lesson.segments
+    segments, self._positions = lesson.segments, lesson.positions
     is_earlier = np.tri(segments.shape[1], dtype=bool)[None]
     self.causal = (segments[:, :, None] == segments[:, None, :]) & is_earlier
     self.features = network.features(params, lesson.features.hidden, lesson.features.taps)
@@ -100,6 +101,24 @@ class LessonView:
     if anchors is not None:
       mask = jnp.repeat(anchors.take(mask), rows, axis=1)
     return functools.partial(attend, mask=mask)
+
+  def of_blocks(
+    self, anchors: Anchors, rows: int, entries: Sequence[LayerKV], is_causal: bool
+  ) -> View:
+    """Returns the view of `rows` rows of each anchor, at the places after it.
+
+    They see one another, if `is_causal` only earlier ones, and each layer's `entries` of all places
+    up to the anchor.
+    """
+    b, a = anchors.place.shape
+    ahead = 1 + jnp.arange(rows, dtype=jnp.int32)[None, None]
+    positions = (anchors.take(self._positions)[..., None] + ahead).reshape(b, a * rows)
+    mask, sees = jnp.repeat(anchors.take(self.causal), rows, axis=1), []
+    for shared in entries:
+      sees.append(
+        functools.partial(see_block, shared=shared, mask=mask, anchors=a, is_causal=is_causal)
+      )
+    return View(positions, sees, self.across(anchors, rows), self.memory)
 
 
 def drop_with(key: Array | None, number: int) -> dict[str, Any]:
@@ -141,11 +160,14 @@ def see_block(
   shared: LayerKV,
   mask: Bool[Array, 'b n t'],
   anchors: int,
+  is_causal: bool = False,
   drop: Callable[[Array], Array] = lambda weights: weights,
   scale: float | None = None,
   cap: float | None = None,
 ) -> Float[Array, 'b n h p']:
-  """Attends as the rows of blocks: to the shared keys under the mask, and to one another."""
+  """Attends as the rows of blocks: to the shared keys under the mask, and to one another.
+
+  If `is_causal`, a row sees no later row of its block."""
 
   def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
     b, g, n, p = x.shape
@@ -153,7 +175,9 @@ def see_block(
     return by_anchor.reshape(b * anchors, g, n // anchors, p)
 
   keys, values = own(kv.k.swapaxes(2, 3)), own(kv.v)
-  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap)
+  rows = q.shape[1] // anchors
+  own_mask = np.tri(rows, dtype=bool) if is_causal else None
+  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap, own_mask)
 
 
 def _attend_both(
@@ -164,17 +188,19 @@ def _attend_both(
   drop: Callable[[Array], Array],
   scale: float | None,
   cap: float | None,
+  own_mask: Bool[np.ndarray, 'k m'] | None = None,
 ) -> Float[Array, 'b n h p']:
   """Attends as `models.attention`, to keys that all rows share and to each anchor's own keys.
 
   Args:
     q: the queries of all rows, those of an anchor together.
-    own: keys and values, entries of b * anchors rows and m slots; the rows of an anchor see all
-      of its own.
+    own: keys and values, entries of b * anchors rows and m slots; the k rows of an anchor see all
+      of its own, or those under `own_mask`.
     shared: keys and values, entries of b rows and t slots.
     mask: true on the shared ones that a row sees.
     drop: dropout on the weights.
     scale, cap: as of `attend`.
+    own_mask: see `own`.
   """
   b, n, h, p = q.shape
   groups, m = own.k.shape[1], own.slots
@@ -188,6 +214,8 @@ def _attend_both(
   if cap is not None:
     common, alone = cap * jnp.tanh(common / cap), cap * jnp.tanh(alone / cap)
   common = jnp.where(mask[:, :, None, None, :], common, -1e30)
+  if own_mask is not None:
+    alone = jnp.where(own_mask[None, :, None, None, :], alone, -1e30)
   scores = jnp.concatenate([common, alone.reshape(b, n, groups, h // groups, m)], axis=-1)
   weights = drop(jax.nn.softmax(scores, axis=-1).astype(q.dtype))
   common, alone = weights[..., :-m], weights[..., -m:].reshape(*by_anchor.shape[:-1], m)

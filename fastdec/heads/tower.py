@@ -13,7 +13,7 @@ keys and values of the source, computed once. Both kinds of tower have the same 
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from fastdec.models.lm import Layer, LMConfig, RMSNorm
 from fastdec.models.stacks import Attend, DecoderLayer, Sees, StackConfig
 
 LayersConfig = LMConfig | StackConfig
+Around = Callable[[], nn.Module] | None  # makes what is around each sublayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +85,11 @@ class LMTower(nn.Module):
   """Layers of a language model; positions are rotations."""
 
   config: LMConfig
+  around: Around = None
 
   def setup(self) -> None:
-    self.layer = [Layer(self.config) for _ in range(self.config.layers)]
+    layers = range(self.config.layers)
+    self.layer = [Layer(self.config, around=self.around) for _ in layers]
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[Own, ...]:
     """Returns each layer's keys and values of x itself, the target's features (block drafters)."""
@@ -117,9 +120,11 @@ class DecoderTower(nn.Module):
   """Layers of an encoder-decoder's decoder; positions are a signal added to the input."""
 
   config: StackConfig
+  around: Around = None
 
   def setup(self) -> None:
-    self.layer = [DecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
+    layers = range(self.config.decoder_layers)
+    self.layer = [DecoderLayer(self.config, self.around) for _ in layers]
 
   def own(self, x: Float[Array, 'b n d'], positions: Int[Array, 'b n']) -> tuple[Own, ...]:
     """See `LMTower.own`."""

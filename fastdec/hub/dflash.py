@@ -1,9 +1,11 @@
-"""Published DFlash, DSpark and Domino (2026): one-pass drafts whose layers are Qwen3's.
+"""Published DFlash, DFlash 2, DSpark, Domino, LiLiCorr (2026): one-pass drafts of Qwen3's layers.
 
   config.json                                     rows predict        kind
   dflash_config                                   their own position  DFlash: z-lab, SpecForge
   dflash_config with projector_type 'dspark'      the next one        DSpark of SpecForge
-  dflash_config with projector_type 'domino'      shift_label: next   Domino of SpecForge
+  ... 'domino'                                    shift_label: next   Domino of SpecForge
+  ... 'dflash2'                                   their own position  DFlash 2: NeMo Automodel, vLLM
+  ... 'lilicorr'                                  their own position  LiLiCorr of Model-Optimizer
   target_layer_ids, markov_rank, ... not nested   the next one        DSpark and DFlash of DeepSpec
   speculators_model_type 'dflash' or 'dspark'     sample_from_anchor: the next one
 
@@ -14,12 +16,14 @@ late; we follow its trainer, which does not.)
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastdec.errors import UserError
-from fastdec.fields import Size, Token, Zero
+from fastdec.fields import Positive, Size, Token, Zero
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.correlator import FACTS, CorrelatorConfig
 from fastdec.hub.draft_parts import draft_layers, read_architectures, vocabulary
 from fastdec.hub.eagle import nested_layers
 from fastdec.hub.families import read_fields
@@ -33,8 +37,10 @@ UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
 # or in `dflash_config`
 AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal', 'mask_token_id', 'emb_dim')
 PROJECTORS = {  # of `projector_type`, by the class in architectures
-  'DSparkDraftModel': 'dspark', 'DominoDraftModel': 'domino',
+  'DSparkDraftModel': 'dspark', 'DominoDraftModel': 'domino', 'DFlash2DraftModel': 'dflash2',
+  'LiLiCorrDraftModel': 'lilicorr',
 }  # fmt: skip
+FRACTIONS = ('lilicorr_mlp_ratio', 'lilicorr_vector_eps', 'lilicorr_logit_scale')
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 DSPARK_DEFAULTS = {  # of speculators
   'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True,
@@ -57,7 +63,7 @@ class BlockFields:
   sliding_window_non_causal: bool | None = None  # speculators
   use_swa: bool | None = None  # Model-Optimizer: a window in all layers
   swa_window_size: Size | None = None
-  projector_type: Literal['dflash', 'dspark', 'domino'] | None = None
+  projector_type: Literal['dflash', 'dspark', 'domino', 'dflash2', 'lilicorr'] | None = None
   sample_from_anchor: bool | None = None
   markov_rank: int | None = 0
   markov_head_type: Literal['vanilla', 'gated', 'rnn'] | None = 'vanilla'
@@ -69,6 +75,23 @@ class BlockFields:
   gru_hidden_dim: Size | None = None
   shift_label: bool | None = False
   pure_draft_prefix_len: Zero | None = 0
+  # DFlash 2
+  conv_kernel_size: Zero | None = None
+  conv_group_size: Zero | None = None
+  selector_rank: Size | None = None
+  selector_top_k: Size | None = None
+  input_embedding_scale: float | None = None
+  output_multiplier: Positive | None = None
+  final_logit_softcapping: Positive | None = None
+  # LiLiCorr
+  lilicorr_candidate_topk: Size | None = None
+  lilicorr_hidden_size: Zero | None = None
+  lilicorr_num_layers: Size | None = None
+  lilicorr_num_heads: Size | None = None
+  lilicorr_mlp_ratio: Positive | None = None
+  lilicorr_factor_dim: Size | None = None
+  lilicorr_vector_eps: Positive | None = None
+  lilicorr_logit_scale: float | None = None
 
 
 def dflash(
@@ -93,10 +116,32 @@ def dflash(
     outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
     taps = taps_after(outputs, fields.num_target_layers)
   options: dict[str, Any] = {'drops_first': projector != 'dspark'}
+  needed = functools.partial(_needed, fields)
+  if fields.conv_kernel_size or projector == 'dflash2':
+    options |= {'conv': needed('conv_kernel_size'), 'conv_group': needed('conv_group_size')}
   if projector == 'domino':
-    options |= {'edge': 'rnn', 'bare': fields.pure_draft_prefix_len or 0}
-    options |= {'markov': _needed(fields, 'emb_dim'), 'gru': _needed(fields, 'gru_hidden_dim')}
-    options |= {'drops_first': not fields.shift_label, 'drops_last': bool(fields.shift_label)}
+    shifts = bool(fields.shift_label)
+    options |= {'edge': 'rnn', 'markov': needed('emb_dim'), 'gru': needed('gru_hidden_dim')}
+    options |= {'drops_first': not shifts, 'drops_last': shifts}
+    options |= {'bare': fields.pure_draft_prefix_len or 0}
+  if projector == 'dflash2':
+    options |= {'edge': 'selector', 'markov': needed('selector_rank')}
+    options |= {'candidates': needed('selector_top_k')}
+    options |= {'embedding_scale': fields.input_embedding_scale or 1.0}
+    options |= {'logit_scale': fields.output_multiplier or 1.0}
+    options |= {'logit_cap': fields.final_logit_softcapping}
+  if projector == 'lilicorr':
+    width = fields.lilicorr_hidden_size or layers.d_model
+    options |= {'edge': 'correlator', 'markov': needed('lilicorr_factor_dim')}
+    options |= {'candidates': needed('lilicorr_candidate_topk')}
+    options['correlator'] = CorrelatorConfig(
+      width,
+      needed('lilicorr_num_layers'),
+      needed('lilicorr_num_heads'),
+      int(needed('lilicorr_mlp_ratio') * width + 1e-6),
+      needed('lilicorr_logit_scale'),
+      needed('lilicorr_vector_eps'),
+    )
   return _network(config, fields, layers, tensors, taps, **options)
 
 
@@ -205,7 +250,6 @@ def _network(
     unknown_id=_needed(fields, 'mask_token_id'),
     markov=rank,
     markov_kind=fields.markov_head_type or 'vanilla',
-    candidates=None,
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
     causal=causal,
@@ -215,11 +259,12 @@ def _network(
   return network, params | _params(network, layers, tensors)
 
 
-def _needed(fields: BlockFields, name: str) -> int:
+def _needed(fields: BlockFields, name: str) -> Any:
   """Returns a field that must be there."""
   value = getattr(fields, name)
   if value is None:
-    raise UserError(f'config.json lacks {name}: set it to a whole number')
+    kind = 'a number' if name in FRACTIONS else 'a whole number'
+    raise UserError(f'config.json lacks {name}: set it to {kind}')
   return value
 
 
@@ -236,7 +281,14 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
     'norm': norm(tensors, 'norm', d),
   }
   for i in range(layers.layers):
-    inner['tower'][f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
+    layer = inner['tower'][f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
+    for name in ('attention_conv', 'mlp_conv') if network.conv else ():
+      prefix, kernel = f'layers.{i}.{name}', network.conv
+      outputs = 2 * kernel * d // network.conv_group
+      layer[name] = {
+        'base': shaped(tensors, f'{prefix}.base_kernel', 2, kernel, d),
+        'taps': dense(tensors, f'{prefix}.kernel_projection', outputs, d),
+      }
   head = ''
   if any(name.startswith(OLD) for name in tensors):
     head = OLD
@@ -249,7 +301,13 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
       inner[ours] = {'kernel': kernel}
     inner['squeeze'] = dense(tensors, 'embed_proj.0', rank, d + width)
     after = 'embed_proj.2.weight'
-  elif rank:
+  elif kind == 'selector':
+    before, after = (f'candidate_selector.{name}_codebook' for name in ('predecessor', 'successor'))
+    inner['select'] = dense(tensors, 'candidate_selector.hidden_projection', rank, d)
+  if kind == 'correlator':
+    inner['correlator'] = _correlator(network, tensors)
+    return params | {'network': inner}
+  if rank and kind != 'rnn':
     params['before'] = shaped(tensors, before, words, rank)
   if rank:
     params['after'] = shaped(tensors, after, network.words or words, rank)
@@ -261,3 +319,40 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
     inputs = d + rank * network.confidence_sees_guess
     inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, inputs, has_bias=True)
   return params | {'network': inner}
+
+
+def _correlator(network: BlockNetwork, tensors: Mapping[str, Any]) -> Params:
+  """Returns the tensors of LiLiCorr's transformer under our names."""
+  c, place = network.correlator, 'lilicorr.'
+  assert c is not None
+  w, h, rank, depth = c.width, network.layers.d_model, network.markov, network.depth
+  each: Any = {
+    'state': ('pass_hidden_proj', w, h), 'context': ('context_proj', w, h),
+    'facts_in': ('feature_mlp.1', w, FACTS), 'facts_out': ('feature_mlp.3', w, w),
+    'factor': ('factor_input_proj', w, 3 * w), 'after_head': ('out_head', rank, w),
+    'before_head': ('in_head', rank, w), 'root_head': ('anchor_out_head', rank, w),
+  }  # fmt: skip
+  if w != h:
+    each['token'] = ('token_proj', w, h)
+  norms = {'norm': 'output_norm', 'context_norm': 'anchor_norm'}
+  for i in range(c.layers):
+    layer = f'layers.{i}.'
+    each[f'out_{i}'] = (f'{layer}attn.out_proj', w, w)
+    each[f'up_{i}'], each[f'down_{i}'] = (f'{layer}mlp.0', c.d_ff, w), (f'{layer}mlp.2', w, c.d_ff)
+    norms |= {f'attention_norm_{i}': f'{layer}attn_norm', f'mlp_norm_{i}': f'{layer}mlp_norm'}
+  params = {ours: norm(tensors, place + theirs, w) for ours, theirs in norms.items()}
+  for ours, (theirs, outputs, inputs) in each.items():
+    params[ours] = dense(tensors, place + theirs, outputs, inputs, has_bias=True)
+  for i in range(c.layers):
+    packed = f'{place}layers.{i}.attn.in_proj_'
+    params[f'qkv_{i}'] = {
+      'kernel': shaped(tensors, f'{packed}weight', 3 * w, w),
+      'bias': shaped(tensors, f'{packed}bias', 3 * w),
+    }
+  return params | {
+    'facts_norm': norm(tensors, f'{place}feature_mlp.0', FACTS, has_bias=True),
+    'slots': shaped(tensors, f'{place}slot_embedding', 1, 1, depth, 1, w),
+    'ranks': shaped(tensors, f'{place}rank_embedding', 1, 1, 1, network.choices, w),
+    'distance': shaped(tensors, f'{place}relative_slot_bias', c.heads, 2 * depth + 1),
+    'same': shaped(tensors, f'{place}same_slot_bias', c.heads),
+  }

@@ -30,11 +30,11 @@ ReadDraft = Callable[[Mapping[str, Any], Mapping[str, Any], str, Taps | None], t
 PICKLE = 'pytorch_model.bin'
 OF_SPECULATORS = {
   'eagle3': eagle.speculators_eagle3,
+  'peagle': eagle.speculators_eagle3,
   'dflash': dflash.speculators_block,
   'dspark': dflash.speculators_block,
 }
 REFUSED = {  # by their architectures
-  'PEagleDraftModel': 'P-EAGLE',
   'Gemma4DSparkModel': 'DSpark with layers of Gemma',
   'Gemma4Eagle3Model': 'EAGLE-3 with layers of Gemma',
 }
@@ -104,6 +104,8 @@ def find_reader(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
       )
   if any(name.startswith(MTP) for name in names):
     return mtp.mtp
+  if 'PEagleDraftModel' in architectures or 'mask_hidden' in names:
+    return eagle.peagle
   if 'dflash_config' in config:
     return dflash.dflash
   if 'Qwen3Eagle3Model' in architectures:

@@ -1,9 +1,10 @@
-"""Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in four spellings.
+"""Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in four spellings, and P-EAGLE (2026).
 
   fc, layers.0 without input_layernorm             EAGLE-1 and -2 (SafeAILab, HASS), one network
   fc, midlayer, norm, lm_head, d2t                 EAGLE-3 of SafeAILab and of SpecForge
   fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators; config.json nests layers
   fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec; taps numbered as in DFlash
+  layers.i, ..., mask_hidden                       P-EAGLE of speculators and of SpecForge
 
 Their configs mean what their code reads: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02,
 speculators at c05b95b, DeepSpec at afdfa7c.
@@ -11,11 +12,14 @@ speculators at c05b95b, DeepSpec at afdfa7c.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import Size
+from fastdec.fields import Between, Size, Token
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
 from fastdec.hub.draft_parts import check_no_taps, draft_layers, read_architectures, vocabulary
 from fastdec.hub.families import read_fields
 from fastdec.hub.lm_tensors import layer_params
@@ -24,8 +28,9 @@ from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, number_taps
 
-UnreadDraft = tuple[EagleNetwork, Params]  # network and parameters
+UnreadDraft = tuple[EagleNetwork | ParallelNetwork, Params]  # network and parameters
 # keys that the code of SafeAILab and SpecForge never reads
+USUAL = 7  # guesses of P-EAGLE, if config.json names no number
 IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
 
@@ -57,6 +62,24 @@ class Eagle3Fields:
   eagle_config: TapFields | None = None  # k: the output of layer k
   target_layer_ids: tuple[int, ...] | None = None  # DeepSpec. k: the output of layer k
   num_target_layers: Size | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskFields:
+  """Names of the mask's id in P-EAGLE's config.json; the first that is there counts."""
+
+  mask_token_id: Token | None = None
+  dspark_noise_token_id: Token | None = None
+  pard_token: Token | None = None
+  ptd_token_id: Token | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ProposalFields:
+  """Number of P-EAGLE's guesses."""
+
+  speculative_tokens: Annotated[int, Between(1, 998)] = USUAL
+  num_depths: Annotated[int, Between(1, 998)] = USUAL
 
 
 def eagle1(
@@ -91,10 +114,8 @@ def eagle3(
   """Reads EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
   fields = read_fields(Eagle3Fields, config)
   layers = _layers({**config, 'num_hidden_layers': 1}, tensors, dtype, 'midlayer.')
-  if taps is None and fields.eagle_config is not None:
-    outputs = fields.eagle_config.eagle_aux_hidden_state_layer_ids
-    if outputs is not None:
-      taps = tuple(k + 1 for k in outputs)
+  if taps is None:
+    taps = _outputs(fields)
   has_norm = fields.norm_output is not False  # absent means true
   if not has_norm:
     norm(tensors, 'norm', layers.d_model)  # the file still has one, which counts as used
@@ -113,15 +134,54 @@ def eagle3(
 def speculators_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> UnreadDraft:
-  """Reads EAGLE-3 of speculators: layers of Llama or of Qwen3."""
+  """Reads EAGLE-3 and P-EAGLE of speculators: layers of Llama or of Qwen3."""
   fields = read_fields(Eagle3Fields, config)
   layers = nested_layers(config, dtype, ('llama', 'qwen3'))
   if 'verifier_norm.weight' in tensors:  # the target's, which only training reads
     norm(tensors, 'verifier_norm', layers.d_model)
   prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
-  return _eagle3(
-    config, fields, layers, tensors, taps, prefixes, recycles_normed=bool(fields.norm_output)
-  )
+  options: dict[str, Any] = {'recycles_normed': bool(fields.norm_output)}
+  if config.get('speculators_model_type') == 'peagle':
+    options = _block_options(config)
+  return _eagle3(config, fields, layers, tensors, taps, prefixes, **options)
+
+
+def peagle(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> UnreadDraft:
+  """Reads P-EAGLE of SpecForge and of NeMo Automodel."""
+  fields = read_fields(Eagle3Fields, config)
+  layers = draft_layers('llama', {**config, **IGNORED, 'parallel_drafting': False}, dtype)
+  prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
+  taps = taps or _outputs(fields)
+  return _eagle3(config, fields, layers, tensors, taps, prefixes, **_block_options(config))
+
+
+def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the options of P-EAGLE's network: the mask, and the usual number of guesses."""
+  inner = config.get('dflash_config')
+  nested = inner if isinstance(inner, Mapping) else {}
+  ids = vars(read_fields(MaskFields, {**config, **nested})).values()
+  masks = [one for one in ids if one is not None]
+  if not masks:
+    raise UserError('config.json lacks mask_token_id: set it to a whole number')
+  options = {'unknown_id': masks[0], 'k': USUAL + 1}
+  speculators = config.get('speculators_config')
+  if isinstance(speculators, Mapping):
+    methods = speculators.get('proposal_methods')
+    if isinstance(methods, list) and methods and isinstance(methods[0], Mapping):
+      options['k'] = read_fields(ProposalFields, methods[0]).speculative_tokens + 1
+  elif 'num_depths' in config:
+    options['k'] = read_fields(ProposalFields, config).num_depths + 1
+  return options
+
+
+def _outputs(fields: Eagle3Fields) -> Taps | None:
+  """Returns the taps that `eagle_config` names, by the layers whose outputs they are."""
+  outputs = fields.eagle_config and fields.eagle_config.eagle_aux_hidden_state_layer_ids
+  if outputs is None:
+    return None
+  return tuple(k + 1 for k in outputs)
 
 
 def deepspec_eagle3(
@@ -179,7 +239,7 @@ def _eagle3(
   tensors: Mapping[str, Any],
   taps: Taps | None,
   prefixes: tuple[str, ...],
-  **options: bool,
+  **options: Any,
 ) -> UnreadDraft:
   """Reads the parts that all spellings of EAGLE-3 share.
 
@@ -190,7 +250,7 @@ def _eagle3(
     tensors: by their names.
     taps: the target's layers that it reads; None: as config.json names them.
     prefixes: one for each layer's names; the first layer reads embedding and features.
-    options: fields of `EagleNetwork` in which the spellings differ.
+    options: fields of the network in which the spellings differ; of a `ParallelNetwork` with k.
   """
   if fields.norm_before_fc and fields.fc_norm:
     raise UserError(
@@ -203,7 +263,11 @@ def _eagle3(
   d, n = layers.d_model, len(taps)
   d_target = fields.target_hidden_size or d
   words, params = vocabulary(tensors, config, layers, embeds=d_target != d)
-  network = EagleNetwork(
+  is_parallel = 'k' in options
+  kind: Any = ParallelNetwork if is_parallel else EagleNetwork
+  if not is_parallel:
+    options['entry'] = 'beside'
+  network = kind(
     layers=layers,
     vocab_size=layers.vocab_size,
     d_target=d_target,
@@ -213,7 +277,6 @@ def _eagle3(
     fuses=True,
     norms_taps=bool(fields.fc_norm),
     norms_joined=bool(fields.norm_before_fc),
-    entry='beside',
     keeps_normed=bool(fields.norm_before_residual),
     **options,
   )
@@ -233,6 +296,10 @@ def _eagle3(
     'feature_norm': norm(tensors, f'{first}hidden_norm', d),
     'tower': tower,
   }
-  if network.norms_last:
+  if is_parallel or network.norms_last:
     inner['norm'] = norm(tensors, 'norm', d)
+  if is_parallel:
+    inner['mask_hidden'] = np.zeros(n * d_target, np.float32)  # if the file has none
+    if 'mask_hidden' in tensors:
+      inner['mask_hidden'] = shaped(tensors, 'mask_hidden', 1, 1, n * d_target)
   return network, params | {'network': inner}

@@ -1,22 +1,26 @@
 """Writes drafts that were trained here in published formats, for vLLM, SGLang and others.
 
-  EAGLE-3   fc, midlayer, norm, lm_head, d2t: SafeAILab's form, which SpecForge writes too
-  DFlash    z-lab's form, which has no vocabulary: it uses the target's embeddings and words
+  EAGLE-3, P-EAGLE                       as SafeAILab and SpecForge write them
+  DFlash, JetSpec, DFlash 2, DSpark,     with `dflash_config`, as `hub.dflash` reads it; they use
+  Domino, LiLiCorr                       the target's embeddings and words
 
-`hub.drafts` reads both back as the same network and parameters. The temperatures of the guesses
-are lost, since the formats have no place for them.
+The reader of a format says which tensor each parameter is, so a draft is read back as the same
+network and parameters. The temperatures of the guesses are lost, since the formats have no place
+for them.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from fastdec.errors import UserError
 from fastdec.files import PathLike, place, whole_folder, write_json
-from fastdec.folders.stored import write
-from fastdec.heads.block import BlockNetwork
+from fastdec.folders.stored import Stacked, write
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
+from fastdec.hub import dflash, eagle
+from fastdec.hub.tensors import Place, Places
 from fastdec.hub.weight_files import SINGLE
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
@@ -30,12 +34,13 @@ SCALINGS = {  # ropes with a form in rope_scaling: its fields by ours
     'original_max_position_embeddings': 'rope_original',
   },
 }  # fmt: skip
-PLAIN = LMConfig()  # what else layers may differ in has no place in config.json of a draft
-FREE = (
-  'vocab_size', 'd_model', 'd_ff', 'layers', 'heads', 'key_heads', 'head_width', 'norm_epsilon',
-  'rope', 'rope_theta', 'rope_factor', 'rope_low', 'rope_high', 'rope_original', 'qk_norm', 'tied',
-  'max_positions', 'bos_id', 'eos_ids', 'pad_id', 'suppressed_ids', 'dropout', 'dtype',
+FREE = (  # of layers: what has no place in config.json of a draft, or several forms
+  'key_heads', 'head_width', 'windows', 'tied', 'max_positions', 'bos_id', 'eos_ids',
+  'pad_id', 'suppressed_ids', 'dropout', 'dtype',
 )  # fmt: skip
+CONFIDENCE, SEES_GUESS = 'has_confidence', 'confidence_sees_guess'
+FREE_OF_NETWORK = ('layers', 'taps', 'd_embed', 'd_source', 'words')
+BIASED = 'vanilla', 'gated', 'joint'  # edges of DSpark
 
 
 def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: int) -> None:
@@ -43,105 +48,155 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
 
   Args:
     folder: a new one.
-    draft: an `EagleNetwork` with an entry 'beside' and its own words, or a `BlockNetwork` with
-      entry='masks' and the target's words, with layers of Llama or Qwen3.
+    draft: an `EagleNetwork` with an entry 'beside' and its own words, a `ParallelNetwork`, or a
+      `BlockNetwork` with entry='masks' and the target's words, with layers of Llama or Qwen3.
     target_layers: number of layers of the model that it drafts for.
 
   Raises:
     UserError: the draft has no published form, or the folder exists.
   """
   path = place(folder)
+  module: Any
   module, params = bound(draft, 'draft')
   if path.exists():
     raise UserError(f'{path} is there already: give a new folder')
-  is_eagle3 = isinstance(module, EagleNetwork) and module.entry == 'beside'
-  is_dflash = isinstance(module, BlockNetwork) and module.entry == 'masks' and module.drops_first
+  is_eagle = isinstance(module, EagleNetwork | ParallelNetwork)
   lacks = None
-  if not (is_eagle3 or is_dflash) or module.norms_taps or module.norms_joined:
-    lacks = 'only fastdec has such a network: train it with --kind=eagle3 or --kind=dflash'
-  elif is_eagle3 and 'output' not in params:
+  if isinstance(module, EagleNetwork) and module.entry == 'beside' and 'output' not in params:
     lacks = 'EAGLE-3 has words of its own: train it with --words'
-  elif is_dflash and ('output' in params or module.markov):
+  elif not is_eagle and ('output' in params or (module.drops_first and module.edge_kind in BIASED)):
     lacks = 'DFlash has no words of its own, and no Markov bias: train it with --words=0'
-  elif not isinstance(module.layers, LMConfig) or module.layers.qk_norm == is_eagle3:
+  elif not isinstance(module.layers, LMConfig):
     lacks = 'its layers are not those of Llama (EAGLE-3) or Qwen3 (DFlash)'
-  if lacks is None:
-    layers: Any = module.layers
-    for name, value in vars(layers).items():
-      if name not in FREE and value != getattr(PLAIN, name):
-        lacks = f'its layers have {name}={value!r}'
-    if layers.rope not in ('default', *SCALINGS):
-      lacks = f'its layers have rope={layers.rope!r}'
   if lacks is not None:
     raise UserError(f'this draft has no published form: {lacks}')
-  write_layout: Any = _dflash
-  if is_eagle3:
-    write_layout = _eagle3
-  config, tensors = write_layout(module, params, target_layers)
+  if is_eagle:
+    config, read = _eagle_config(module, target_layers), eagle.eagle3
+    if isinstance(module, ParallelNetwork):
+      read = eagle.peagle
+  else:
+    config, read = _block_config(module, target_layers), dflash.dflash
+
+  # What a reader would make of config.json must be this network.
+  tensors = _vocabulary(module, params)
+  places = Places(tensors)
+  written, tree = read(config, places, str(module.layers.dtype), None)
+  changed = [name for name in vars(module.layers) if name not in FREE]
+  for name in (*changed, 'layer_windows'):
+    value = getattr(module.layers, name)
+    if value != getattr(written.layers, name):
+      raise UserError(f'this draft has no published form: its layers have {name}={value!r}')
+  for name, value in vars(module).items():
+    is_free = name in FREE_OF_NETWORK or (name == SEES_GUESS and not vars(module)[CONFIDENCE])
+    if not is_free and value != getattr(written, name, None):
+      raise UserError(
+        'this draft has no published form: only fastdec has such a network: train it with'
+        f' --kind=eagle3 or --kind=dflash, without {name}={value!r}'
+      )
+
+  values = flatten_dict(params)
+  for names, asked in flatten_dict(tree).items():
+    parts, value = (asked,), np.asarray(values[names])[None]
+    if isinstance(asked, Stacked):
+      parts, value = asked.parts, value[0]
+    for part, one in zip(parts, value, strict=True):
+      if isinstance(part, Place):
+        tensors[part.name] = np.asarray(one, np.float32).reshape(part.shape)
   with whole_folder(path) as partial:
     write(partial / SINGLE, tensors)
     write_json(partial / 'config.json', config)
 
 
-def _eagle3(module: EagleNetwork, params: Params, layers: int) -> tuple[dict[str, Any], Params]:
-  network, c = params['network'], module.layers
-  assert isinstance(c, LMConfig)
-  config = _layers_config(c) | {
-    'architectures': ['LlamaForCausalLMEagle3'],
-    'model_type': 'llama',
-    'num_hidden_layers': 1,
-    'draft_vocab_size': len(params['output']),
-    'norm_before_residual': module.keeps_normed,
-    'norm_output': module.norms_last,
-    'target_hidden_size': module.d_target,
-  }
-  taps = number_taps(module.taps, layers)
-  if taps != (2, layers // 2, layers - 3):  # `RULE`, which needs no name
-    ids = [tap - 1 for tap in taps]
-    config['eagle_config'] = {'eagle_aux_hidden_state_layer_ids': ids}
-  tensors = _layer(c, network['tower']['layer_0'], 'midlayer.') | {
-    'fc.weight': _flat(network['make_features']['fuse']['kernel']),
-    'midlayer.input_layernorm.weight': network['embedding_norm']['scale'],
-    'midlayer.hidden_norm.weight': network['feature_norm']['scale'],
-    'norm.weight': network['norm']['scale'],
-    'lm_head.weight': params['output'],
-  }
+def _vocabulary(module: Any, params: Params) -> Params:
+  """Returns the tensors of a draft vocabulary, and places for others that a file may lack."""
+  tensors: Params = {}
+  for ours, theirs in (('embedding', 'embed_tokens.weight'), ('output', 'lm_head.weight')):
+    if ours in params:
+      tensors[theirs] = Place(theirs)
+  if isinstance(module, ParallelNetwork):
+    tensors['mask_hidden'] = Place('mask_hidden')
   if 'ids' in params:
     ids = np.asarray(params['ids'], np.int64)
     has_word = np.zeros(module.vocab_size, bool)
     has_word[ids] = True
     tensors |= {'d2t': ids - np.arange(len(ids)), 't2d': has_word}
-  return config, tensors
+  return tensors
 
 
-def _dflash(module: BlockNetwork, params: Params, layers: int) -> tuple[dict[str, Any], Params]:
-  network, c = params['network'], module.layers
-  assert isinstance(c, LMConfig)
-  config = _layers_config(c) | {
-    'architectures': ['DFlashDraftModel'],
-    'model_type': 'qwen3',
-    'num_hidden_layers': c.layers,
-    'layer_types': ['full_attention'] * c.layers,
-    'num_target_layers': layers,
-    'block_size': module.k,
-    'is_causal': False,
-    'dflash_config': {
-      'mask_token_id': module.unknown_id,
-      'target_layer_ids': [tap - 1 for tap in number_taps(module.taps, layers)],
-    },
+def _eagle_config(module: Any, layers: int) -> dict[str, Any]:
+  """Returns config.json of EAGLE-3 and P-EAGLE."""
+  config = _layers_config(module.layers) | {
+    'architectures': ['LlamaForCausalLMEagle3'],
+    'model_type': 'llama',
+    'draft_vocab_size': module.words or module.vocab_size,
+    'norm_before_residual': module.keeps_normed,
+    'norm_before_fc': module.norms_joined,
+    'fc_norm': module.norms_taps,
+    'target_hidden_size': module.d_target,
   }
-  tensors = {
-    'fc.weight': _flat(network['make_features']['fuse']['kernel']),
-    'hidden_norm.weight': network['make_features']['fused_norm']['scale'],
-    'norm.weight': network['norm']['scale'],
+  if isinstance(module, ParallelNetwork):
+    config |= {'architectures': ['PEagleDraftModel'], 'parallel_drafting': True}
+    config |= {'mask_token_id': module.unknown_id, 'num_depths': module.k - 1}
+    config['ptd_token_id'] = module.unknown_id
+  else:
+    config['norm_output'] = module.norms_last
+  taps = number_taps(module.taps, layers)
+  if taps != (2, layers // 2, layers - 3):  # `RULE`, which needs no name
+    ids = [tap - 1 for tap in taps]
+    config['eagle_config'] = {'eagle_aux_hidden_state_layer_ids': ids}
+  return config
+
+
+def _block_config(module: Any, layers: int) -> dict[str, Any]:
+  """Returns config.json of the kinds of DFlash."""
+  c, kind = module.layers, module.edge_kind
+  inner = {
+    'mask_token_id': module.unknown_id,
+    'target_layer_ids': [tap - 1 for tap in number_taps(module.taps, layers)],
   }
-  for i in range(c.layers):
-    tensors |= _layer(c, network['tower'][f'layer_{i}'], f'layers.{i}.')
-  return config, tensors
+  config: dict[str, Any] = {'architectures': ['DFlashDraftModel'], 'model_type': 'qwen3'}
+  if module.conv:
+    inner |= {'conv_kernel_size': module.conv, 'conv_group_size': module.conv_group}
+  if kind in BIASED:
+    inner |= {'projector_type': 'dspark', 'markov_rank': module.markov}
+    inner |= {'markov_head_type': module.markov_kind}
+    inner |= {'enable_confidence_head': module.has_confidence}
+    inner |= {'confidence_head_with_markov': module.confidence_sees_guess}
+    config['architectures'] = ['DSparkDraftModel']
+  if kind == 'rnn':
+    inner |= {'projector_type': 'domino', 'emb_dim': module.markov, 'gru_hidden_dim': module.gru}
+    inner |= {'shift_label': module.drops_last, 'pure_draft_prefix_len': module.bare}
+    config |= {'architectures': ['DominoDraftModel'], 'emb_dim': module.markov}
+  if kind == 'selector':
+    inner |= {'projector_type': 'dflash2', 'block_size': module.rows}
+    inner |= {'selector_rank': module.markov, 'selector_top_k': module.candidates}
+    inner |= {'input_embedding_scale': module.embedding_scale}
+    inner |= {'output_multiplier': module.logit_scale, 'final_logit_softcapping': module.logit_cap}
+    config['architectures'] = ['DFlash2DraftModel']
+  if kind == 'correlator':
+    own = module.correlator
+    inner |= {'projector_type': 'lilicorr', 'lilicorr_enabled': True}
+    inner |= {
+      'lilicorr_candidate_topk': module.candidates,
+      'lilicorr_hidden_size': own.width,
+      'lilicorr_num_layers': own.layers,
+      'lilicorr_num_heads': own.heads,
+      'lilicorr_mlp_ratio': own.d_ff / own.width,
+      'lilicorr_factor_dim': module.markov,
+      'lilicorr_vector_eps': own.epsilon,
+      'lilicorr_logit_scale': own.scale,
+    }
+    config['architectures'] = ['LiLiCorrDraftModel']
+  if module.causal != 'windows':  # as SpecForge's layers are without a key
+    config['is_causal'] = module.causal == 'all'
+    inner |= {'causal': config['is_causal'], 'causal_head': config['is_causal']}
+  config |= {'num_target_layers': layers, 'block_size': module.rows, 'dflash_config': inner}
+  return _layers_config(c) | config
 
 
 def _layers_config(c: LMConfig) -> dict[str, Any]:
   """Returns the fields of config.json that layers of Llama and Qwen3 share."""
+  kinds = ['sliding_attention' if window else 'full_attention' for window in c.layer_windows]
   config: dict[str, Any] = {
     'vocab_size': c.vocab_size,
     'hidden_size': c.d_model,
@@ -158,33 +213,12 @@ def _layers_config(c: LMConfig) -> dict[str, Any]:
     'tie_word_embeddings': False,
     'max_position_embeddings': c.max_positions or 32_768,
     'torch_dtype': 'float32',
+    'num_hidden_layers': c.layers,
+    'layer_types': kinds,
+    'sliding_window': max(c.layer_windows) or None,
+    'use_sliding_window': any(c.layer_windows),
   }
   if c.rope in SCALINGS:
     fields = {theirs: getattr(c, ours) for theirs, ours in SCALINGS[c.rope].items()}
     config['rope_scaling'] = {'rope_type': c.rope, **fields}
   return config
-
-
-def _layer(c: LMConfig, layer: Mapping[str, Any], prefix: str) -> Params:
-  """Returns a layer's tensors, [outputs, inputs]; the inverse of `lm_tensors.layer_params`."""
-  tensors, attention = {}, f'{prefix}self_attn.'
-  tensors[f'{attention}q_proj.weight'] = _flat(layer['q']['kernel'])
-  for name, kernel in zip(('k_proj', 'v_proj'), layer['kv']['kernel'], strict=True):
-    tensors[f'{attention}{name}.weight'] = _flat(kernel)
-  tensors[f'{attention}o_proj.weight'] = _flat(layer['out']['kernel'])
-  for name, kernel in zip(('gate_proj', 'up_proj'), layer['gate_up']['kernel'], strict=True):
-    tensors[f'{prefix}mlp.{name}.weight'] = _flat(kernel)
-  tensors[f'{prefix}mlp.down_proj.weight'] = _flat(layer['down']['kernel'])
-  tensors[f'{prefix}post_attention_layernorm.weight'] = layer['mlp_norm']['scale']
-  if 'attention_norm' in layer:
-    tensors[f'{prefix}input_layernorm.weight'] = layer['attention_norm']['scale']
-  if c.qk_norm:
-    tensors[f'{attention}q_norm.weight'] = layer['q_norm']['scale']
-    tensors[f'{attention}k_norm.weight'] = layer['k_norm']['scale']
-  return tensors
-
-
-def _flat(kernel: Any) -> np.ndarray:
-  """Returns a kernel as a matrix [outputs, inputs]."""
-  array = np.asarray(kernel, np.float32)
-  return array.reshape(-1, array.shape[-1])

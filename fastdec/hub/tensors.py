@@ -1,5 +1,6 @@
 """The tensors of a folder by name, checked by shape. Errors list missing or unknown ones."""
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,6 +115,22 @@ class Tensors(Mapping[str, Any]):
     raise UserError(f'{self.where} {problem}: {advice}')
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """A tensor that is to be written, which a reader of the format asks for."""
+
+  name: str
+  shape: tuple[int, ...] = ()
+
+
+class Places(dict[str, Any]):
+  """What a reader takes for a folder that is to be written: it has the named tensors, and gives a
+  place for any."""
+
+  def __missing__(self, name: str) -> Place:
+    return Place(name)
+
+
 def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:
   """Returns the tensor of this name.
 
@@ -121,6 +138,8 @@ def shaped(tensors: Mapping[str, Any], name: str, *shape: int) -> Any:
     UserError: it has another shape.
   """
   tensor = tensors[name]
+  if isinstance(tensor, Place):
+    return Place(name, shape)
   if tensor.shape != shape:
     have, want = list(tensor.shape), list(shape)
     origin = getattr(tensors, 'origin', Tensors.origin)

@@ -294,6 +294,12 @@ class Dense(nn.Module):
     return y
 
 
+def make_around(around: Callable[[], nn.Module] | None) -> Callable[[Array], tuple[Array, Any]]:
+  """Returns what is around a sublayer f: of f's input it makes another, and a function of f's
+  output. None: both stay as they are."""
+  return (lambda x: (x, lambda y: y)) if around is None else around()
+
+
 class LayerNorm(nn.Module):
   """Layer norm (Ba et al. 2016) as `nn.LayerNorm` computes it, in float32 or wider.
 

@@ -25,7 +25,7 @@ from fastdec.models.api import Capacity, Nodes, Params, setting
 from fastdec.models.attention import attend, attend_to_used, layer_mask
 from fastdec.models.experts import Experts
 from fastdec.models.fresh import init_by_trace, trace_shapes
-from fastdec.models.layers import Dense, Dropout, look_up, project
+from fastdec.models.layers import Dense, Dropout, look_up, make_around, project
 from fastdec.models.linen import LinenModel, fed_tokens, same_segment
 from fastdec.models.lm_config import ACTIVATIONS, LMConfig
 from fastdec.models.rotary import Turns, rotate
@@ -52,9 +52,11 @@ class Layer(nn.Module):
 
   config: LMConfig
   is_sparse: bool = False
+  around: Callable[[], nn.Module] | None = None  # makes what is around a sublayer, see `layers`
 
   def setup(self) -> None:
     c = self.config
+    self.attention_conv, self.mlp_conv = make_around(self.around), make_around(self.around)
     if c.norms != 'after':
       self.attention_norm, self.mlp_norm = RMSNorm(c), RMSNorm(c)
     if c.norms != 'before':
@@ -93,13 +95,14 @@ class Layer(nn.Module):
     before, after = c.norms != 'after', c.norms != 'before'
     if read is None:
       read = self.attention_norm(x) if before else x
+    read, leave = self.attention_conv(read)
     q, own = self.queries_and_own(read, turns)
     kv = LayerKV.of(*own)
     if cached is not None and start is not None:
       kv = cached.write(*own, start)
     sinks = {'sinks': self.sinks} if c.sinks else {}
     mixed = sees(q, kv, scale=c.score_scale, cap=c.score_cap, **sinks)
-    added = self.out(mixed.reshape(*x.shape[:2], -1))
+    added = leave(self.out(mixed.reshape(*x.shape[:2], -1)))
     if after:
       added = self.attention_out_norm(added)
     added = self.drop(added, train)
@@ -108,12 +111,13 @@ class Layer(nn.Module):
     x = x + added
 
     # The MLP, or experts.
-    read = self.mlp_norm(x) if before else x
+    read, leave = self.mlp_conv(self.mlp_norm(x) if before else x)
     if self.is_sparse:
       added = self.experts(read, reads_all=cached is None)
     else:
       gate_up = self.gate_up(read)
       added = self.down(ACTIVATIONS[c.activation](gate_up[:, :, 0]) * gate_up[:, :, 1])
+    added = leave(added)
     if after:
       added = self.mlp_out_norm(added)
     added = self.drop(added, train)

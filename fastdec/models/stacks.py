@@ -15,7 +15,7 @@ from fastdec.cache.kv import KVCache, LayerKV, Own
 from fastdec.errors import UserError
 from fastdec.fields import check_choices, check_shares, check_sizes
 from fastdec.kernels.sharding import Table
-from fastdec.models.layers import Dense, Dropout, LayerNorm
+from fastdec.models.layers import Dense, Dropout, LayerNorm, make_around
 
 ACTIVATIONS = {
   'relu': nn.relu,
@@ -195,8 +195,11 @@ class Sees:
 class DecoderLayer(EncoderLayer):
   """Self-attention, cross-attention to the source, and a feed-forward layer."""
 
+  around: Callable[[], nn.Module] | None = None  # makes what is around a sublayer, see `layers`
+
   def setup(self) -> None:
     super().setup()
+    self.attention_conv, self.mlp_conv = make_around(self.around), make_around(self.around)
     self.cross = Attention(self.config, is_self=False)
     self.around_cross = Sublayer(self.config)
 
@@ -211,11 +214,12 @@ class DecoderLayer(EncoderLayer):
   ) -> tuple[Float[Array, 'b n d'], LayerKV]:
     """Returns the new hidden states, and the keys and values attended to (cache and nodes)."""
     # Self-attention, to the cache and to the nodes themselves.
-    q, own = self.attention.queries_and_own(self.around_attention.enter(x))
+    read, leave = self.attention_conv(self.around_attention.enter(x))
+    q, own = self.attention.queries_and_own(read)
     kv = LayerKV.of(*own)
     if cached is not None and start is not None:
       kv = cached.write(*own, start)
-    y = self.attention(q, kv, sees.own, train)
+    y = leave(self.attention(q, kv, sees.own, train))
     x = self.around_attention.leave(x, y, train)
 
     # Cross-attention. The beams of a source are several queries of its memory.
@@ -226,7 +230,8 @@ class DecoderLayer(EncoderLayer):
     y = self.cross(q, memory, sees.memory, train).reshape(x.shape)
     x = self.around_cross.leave(x, y, train)
 
-    y = self.feed_forward(self.around_feed_forward.enter(x), train)
+    read, leave = self.mlp_conv(self.around_feed_forward.enter(x))
+    y = leave(self.feed_forward(read, train))
     return self.around_feed_forward.leave(x, y, train), kv
 
 

@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 
+from fastdec.heads.correlator import CorrelatorConfig
+
 V, D, FF = 11, 8, 12
 LLAMA = {
   'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': D,
@@ -62,6 +64,11 @@ GRU = {
   'prefix_gru.weight_ih_l0': (12, D), 'prefix_gru.weight_hh_l0': (12, 4),
   'embed_proj.0.weight': (3, D + 4), 'embed_proj.2.weight': (V, 3),
 }  # fmt: skip
+SELECTOR = {
+  'candidate_selector.predecessor_codebook': (V, 3),
+  'candidate_selector.successor_codebook': (V, 3),
+  'candidate_selector.hidden_projection.weight': (3, D),
+}  # fmt: skip
 SPECULATORS = {
   'architectures': ['Eagle3DraftModel'], 'speculators_model_type': 'eagle3', 'draft_vocab_size': 5,
   'eagle_aux_hidden_state_layer_ids': [0, 2, 3, 5], 'norm_before_residual': True,
@@ -77,6 +84,36 @@ MTP = {
   'mtp.pre_fc_norm_hidden.weight': (D,), 'mtp.norm.weight': (D,), 'model.norm.weight': (D,),
   **qwen3(1, 'mtp.layers.'),
 }  # fmt: skip
+
+
+def convolutions(layers, kernel, group):
+  """Shapes around the sublayers of DFlash 2."""
+  shapes = {}
+  for i in range(layers):
+    for name in ('attention_conv', 'mlp_conv'):
+      shapes[f'layers.{i}.{name}.base_kernel'] = (2, kernel, D)
+      projection = (2 * kernel * D // group, D)
+      shapes[f'layers.{i}.{name}.kernel_projection.weight'] = projection
+  return shapes
+
+
+def lilicorr(slots, ranks, w, inner, rank):
+  """Shapes of LiLiCorr's transformer of one layer, with two heads."""
+  sizes = {
+    'token_proj': (w, D), 'pass_hidden_proj': (w, D), 'context_proj': (w, D),
+    'feature_mlp.1': (w, 5), 'feature_mlp.3': (w, w), 'factor_input_proj': (w, 3 * w),
+    'in_head': (rank, w), 'out_head': (rank, w), 'anchor_out_head': (rank, w),
+    'layers.0.attn.out_proj': (w, w), 'layers.0.mlp.0': (inner, w), 'layers.0.mlp.2': (w, inner),
+  }  # fmt: skip
+  shapes = {f'{name}.weight': size for name, size in sizes.items()}
+  shapes |= {f'{name}.bias': size[:1] for name, size in sizes.items()}
+  for name in ('anchor_norm', 'output_norm', 'layers.0.attn_norm', 'layers.0.mlp_norm'):
+    shapes[f'{name}.weight'] = (w,)
+  shapes |= {'feature_mlp.0.weight': (5,), 'feature_mlp.0.bias': (5,)}
+  shapes |= {'layers.0.attn.in_proj_weight': (3 * w, w), 'layers.0.attn.in_proj_bias': (3 * w,)}
+  shapes |= {'slot_embedding': (1, 1, slots, 1, w), 'rank_embedding': (1, 1, 1, ranks, w)}
+  shapes |= {'relative_slot_bias': (2, 2 * slots + 1), 'same_slot_bias': (2,)}
+  return prefixed('lilicorr.', shapes)
 
 
 def prefixed(prefix, shapes):
@@ -157,6 +194,43 @@ LAYOUTS = {
     under(mask_token_id=9) | {'num_target_layers': 9}, BLOCK | {'fc.weight': (D, 2 * D)} | qwen3(2),
     {'taps': (2, 7), 'k': 4, 'rows': 4, 'depth': 3, 'drops_first': True, 'markov': 0,
      'unknown_id': 9},
+  ),
+  'dflash 2': (
+    QWEN3 | {'num_hidden_layers': 2, 'num_target_layers': 6, 'is_causal': False,
+             'architectures': ['DFlash2DraftModel'], 'dflash_config': {
+      'mask_token_id': 9, 'target_layer_ids': [0, 2, 4], 'selector_rank': 3, 'selector_top_k': 4,
+      'conv_kernel_size': 3, 'conv_group_size': 4, 'block_size': 4, 'output_multiplier': 0.5,
+      'final_logit_softcapping': 20, 'input_embedding_scale': 2}},
+    BLOCK | qwen3(2) | SELECTOR | convolutions(2, 3, 4),
+    {'k': 4, 'edge': 'selector', 'markov': 3, 'candidates': 4, 'conv': 3, 'conv_group': 4,
+     'logit_scale': 0.5, 'logit_cap': 20.0, 'embedding_scale': 2.0, 'causal': 'none'},
+  ),
+  'lilicorr': (
+    under(mask_token_id=9, target_layer_ids=[0, 2, 4], causal=False, projector_type='lilicorr',
+          lilicorr_candidate_topk=4, lilicorr_hidden_size=6, lilicorr_num_layers=1,
+          lilicorr_num_heads=2, lilicorr_mlp_ratio=1.5, lilicorr_factor_dim=3,
+          lilicorr_vector_eps=1e-6, lilicorr_logit_scale=7.0, conv_kernel_size=2,
+          conv_group_size=2),
+    BLOCK | qwen3(2) | convolutions(2, 2, 2) | lilicorr(3, 4, 6, 9, 3),
+    {'k': 4, 'edge': 'correlator', 'markov': 3, 'candidates': 4, 'conv': 2,
+     'correlator': CorrelatorConfig(6, 1, 2, 9, 7.0, 1e-6)},
+  ),
+  'p-eagle of SpecForge': (
+    LLAMA | {'architectures': ['PEagleDraftModel'], 'num_hidden_layers': 2, 'draft_vocab_size': 5,
+             'ptd_token_id': 7, 'norm_before_residual': True,
+             'eagle_config': {'eagle_aux_hidden_state_layer_ids': [0, 2]}},
+    {'fc.weight': (D, 2 * D), 'mask_hidden': (1, 1, 2 * D)} | EMBEDDED | FINAL | SMALL
+    | first('layers.0.') | layer('layers.1.'),
+    {'taps': (1, 3), 'unknown_id': 7, 'k': 8, 'keeps_normed': True, 'words': 5},
+  ),
+  'p-eagle of speculators': (
+    SPECULATORS | {'architectures': ['PEagleDraftModel'], 'speculators_model_type': 'peagle',
+                   'mask_token_id': 4, 'norm_before_fc': True,
+                   'speculators_config': {'proposal_methods': [{'speculative_tokens': 3}]}},
+    {'fc.weight': (D, 4 * D), 'mask_hidden': (1, 1, 4 * D), 'input_norm.weight': (4 * D,)}
+    | EMBEDDED | FINAL | SMALL | first('layers.0.', width=6, has_bias=True, has_qk_norm=True)
+    | layer('layers.1.', width=6, has_bias=True, has_qk_norm=True),
+    {'taps': (0, 2, 3, 5), 'unknown_id': 4, 'k': 4, 'rows': 2, 'norms_joined': True},
   ),
   'domino': (
     under(mask_token_id=9, target_layer_ids=[0, 2, 4], gru_hidden_dim=4, shift_label=True,

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 import fastdec as fd
 from fastdec.heads import tower
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.struct import Bound
 from fastdec.text.load import is_draft
@@ -27,6 +28,20 @@ NAMES = tuple(
     (r'markov_head\.markov_w2\.weight', 'after', None),
     (r'markov_head\.gate_proj\.(weight|bias)', r'network/gate/\1', None),
     (r'markov_head\.joint_proj\.(weight|bias)', r'network/joint/\1', None),
+    (r'mask_hidden', 'network/mask_hidden', None),
+    (
+      r'layers\.(\d)\.(attention|mlp)_conv\.base_kernel',
+      r'network/tower/layer_\1/\2_conv/base',
+      None,
+    ),
+    (
+      r'layers\.(\d)\.(attention|mlp)_conv\.kernel_projection\.weight',
+      r'network/tower/layer_\1/\2_conv/taps/kernel',
+      None,
+    ),
+    (r'candidate_selector\.hidden_projection\.weight', 'network/select/kernel', None),
+    (r'candidate_selector\.predecessor_codebook', 'before', None),
+    (r'candidate_selector\.successor_codebook', 'after', None),
     (r'prefix_gru\.weight_ih_l0', 'network/gru_input/kernel', None),
     (r'prefix_gru\.weight_hh_l0', 'network/gru_state/kernel', None),
     (r'embed_proj\.0\.weight', 'network/squeeze/kernel', None),
@@ -54,6 +69,31 @@ NAMES = tuple(
     (r'layers\.0\.hidden_norm\.weight', 'network/feature_norm/scale', None),
   )
 )
+LILICORR_NAMES = (
+  (r'token_proj\.weight', 'token/kernel'), (r'token_proj\.bias', 'token/bias'),
+  (r'pass_hidden_proj\.weight', 'state/kernel'), (r'pass_hidden_proj\.bias', 'state/bias'),
+  (r'context_proj\.weight', 'context/kernel'), (r'context_proj\.bias', 'context/bias'),
+  (r'feature_mlp\.0\.weight', 'facts_norm/scale'), (r'feature_mlp\.0\.bias', 'facts_norm/bias'),
+  (r'feature_mlp\.1\.weight', 'facts_in/kernel'), (r'feature_mlp\.1\.bias', 'facts_in/bias'),
+  (r'feature_mlp\.3\.weight', 'facts_out/kernel'), (r'feature_mlp\.3\.bias', 'facts_out/bias'),
+  (r'factor_input_proj\.weight', 'factor/kernel'), (r'factor_input_proj\.bias', 'factor/bias'),
+  (r'in_head\.weight', 'before_head/kernel'), (r'in_head\.bias', 'before_head/bias'),
+  (r'out_head\.weight', 'after_head/kernel'), (r'out_head\.bias', 'after_head/bias'),
+  (r'anchor_out_head\.weight', 'root_head/kernel'), (r'anchor_out_head\.bias', 'root_head/bias'),
+  (r'output_norm\.weight', 'norm/scale'), (r'anchor_norm\.weight', 'context_norm/scale'),
+  (r'slot_embedding', 'slots'), (r'rank_embedding', 'ranks'),
+  (r'relative_slot_bias', 'distance'), (r'same_slot_bias', 'same'),
+  (r'layers\.(\d)\.attn_norm\.weight', r'attention_norm_\1/scale'),
+  (r'layers\.(\d)\.mlp_norm\.weight', r'mlp_norm_\1/scale'),
+  (r'layers\.(\d)\.attn\.in_proj_weight', r'qkv_\1/kernel'),
+  (r'layers\.(\d)\.attn\.in_proj_bias', r'qkv_\1/bias'),
+  (r'layers\.(\d)\.attn\.out_proj\.weight', r'out_\1/kernel'),
+  (r'layers\.(\d)\.attn\.out_proj\.bias', r'out_\1/bias'),
+  (r'layers\.(\d)\.mlp\.0\.weight', r'up_\1/kernel'),
+  (r'layers\.(\d)\.mlp\.0\.bias', r'up_\1/bias'),
+  (r'layers\.(\d)\.mlp\.2\.weight', r'down_\1/kernel'),
+  (r'layers\.(\d)\.mlp\.2\.bias', r'down_\1/bias'),
+)  # fmt: skip
 UNREAD = ('d2t', 't2d', 'verifier_norm.weight', 'model.norm.weight')
 
 
@@ -61,6 +101,10 @@ def our_name(theirs, module):
   """Returns the place of a tensor."""
   name = re.sub(r'^(mtp|logit_head)\.', '', theirs).replace('midlayer.', 'layers.0.')
   is_eagle3 = isinstance(module, EagleNetwork) and module.entry == 'beside'
+  is_eagle3 |= isinstance(module, ParallelNetwork)
+  for pattern, ours in LILICORR_NAMES if name.startswith('lilicorr.') else ():
+    if match := re.fullmatch(pattern, name.removeprefix('lilicorr.')):
+      return f'network/correlator/{match.expand(ours)}', None
   if name.startswith('fc.'):
     into = 'make_features/fuse' if is_eagle3 or not isinstance(module, EagleNetwork) else 'join'
     return f'network/{into}/{name[3:]}'.replace('weight', 'kernel'), None
@@ -86,17 +130,21 @@ def output(module, target, params):
   taps = jnp.split(states, max(len(module.taps), 1), axis=-1)
   features = module.features(params, taps[0], taps)
   cache = module.init_cache(params, None, 1, 16)
-  positions, tokens = jnp.arange(3, dtype=jnp.int32)[None], jnp.array([[2, 5, 1]])
+  positions, tokens = jnp.arange(3, dtype=jnp.int32)[None], jnp.array([[2, 5, 1]], jnp.int32)
   if isinstance(module, EagleNetwork):
     mask, start = jnp.tri(3, 16, dtype=bool)[None], jnp.zeros(1, jnp.int32)
     embedded = module.embedded(params, target, tokens)
     states, _ = module.read(params, embedded, features, positions, mask, cache, start)
     again, _ = module.read(params, embedded, states, positions, mask, cache, start)
     return jnp.sin(module.logits(params, target, again)).sum()
-  cache = module.remember(params, features, positions, cache).commit(
-    None, jnp.full(1, 3, jnp.int32)
-  )
-  states = module.read(params, target, tokens[:, 0], features[:, -1], cache)
+  rows, cache = module.see(params, target, features, tokens, cache)
+  cache = cache.commit(None, jnp.full(1, 3, jnp.int32))
+  states = module.read(params, target, tokens[:, 0], rows[:, -1], cache)
+  if module.edge_kind == 'correlator':
+    ids = jnp.broadcast_to(jnp.arange(module.choices), (1, module.depth, module.choices))
+    log_probs = -0.3 - jnp.arange(1.0, 1 + ids.size).reshape(ids.shape)
+    links = module.link(params, target, states, rows[:, -1], log_probs, ids)
+    return jnp.sin(links[0]).sum() + jnp.sin(2 * links[1]).sum()
   total = jnp.sin(module.logits(params, target, states)).sum()
   carry = module.start_carry(states[:, 0])
   for i in range(2 if module.markov else 0):
@@ -229,6 +277,11 @@ E3, SPEC, FLASH, SPARK, DOMINO = (
   'eagle-3 of SpecForge', 'eagle-3 of speculators', 'dflash by its rule',
   'dspark of DeepSpec, recurrent', 'domino',
 )  # fmt: skip
+PARALLEL, DFLASH2, LILICORR = 'p-eagle of SpecForge', 'dflash 2', 'lilicorr'
+DFLASH2_CONFIG = {
+  'mask_token_id': 9, 'target_layer_ids': [0, 2, 4], 'selector_rank': 3, 'conv_kernel_size': 2,
+  'conv_group_size': 4, 'block_size': 4,
+}  # fmt: skip
 DOMINO_CONFIG = {'mask_token_id': 9, 'target_layer_ids': [0, 2, 4], 'gru_hidden_dim': 4}
 WINDOWS = {
   'use_sliding_window': True, 'sliding_window': 4, 'layer_types': ['sliding_attention'] * 2,
@@ -253,8 +306,17 @@ REFUSED = {
     'only reads the last hidden state: leave taps out'),
   'layers of another family': (SPEC, {'transformer_layer_config': {'model_type': 'gpt_oss'}}, {},
     "is of model_type 'gpt_oss'"),
-  'P-EAGLE': (E3, {'architectures': ['PEagleDraftModel']}, {},
-    'this is P-EAGLE, which is not supported'),
+  'P-EAGLE without a mask': (PARALLEL, {'ptd_token_id': 'absent'}, {},
+    'config.json lacks mask_token_id: set it to a whole number'),
+  'DFlash 2 without candidates': (DFLASH2, {'dflash_config': DFLASH2_CONFIG}, {},
+    'config.json lacks selector_top_k: set it to a whole number'),
+  'groups of channels that do not fit': (DFLASH2,
+    {'dflash_config': DFLASH2_CONFIG | {'selector_top_k': 4, 'conv_group_size': 3}}, {},
+    'conv_group=3 must divide the width of the layers, 8'),
+  'LiLiCorr without a scale': (LILICORR, {'dflash_config': {
+    name: value for name, value in LAYOUTS[LILICORR][0]['dflash_config'].items()
+    if name != 'lilicorr_logit_scale'}}, {},
+    'config.json lacks lilicorr_logit_scale: set it to a number'),
   'Domino without a width': (FLASH,
     {'dflash_config': {'projector_type': 'domino', 'mask_token_id': 9, 'emb_dim': 3}}, {},
     'config.json lacks gru_hidden_dim: set it to a whole number'),
@@ -323,7 +385,7 @@ def test_pickles_and_heads_are_refused(tmp_path):
 
 
 def test_a_draft_of_a_refused_kind_is_a_draft_none_the_less(tmp_path):
-  write(tmp_path, E3, {'architectures': ['PEagleDraftModel']})
+  write(tmp_path, E3, {'architectures': ['Gemma4Eagle3Model']})
   assert is_draft(tmp_path)
-  with pytest.raises(fd.UserError, match='P-EAGLE, which is not supported'):
+  with pytest.raises(fd.UserError, match='layers of Gemma, which is not supported'):
     fd.load_draft(tmp_path)

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.decoding.methods.block import BlockDrafter
+from fastdec.decoding.methods.eagle import Read
 from fastdec.heads.words import ids_of
+from fastdec.hub.published import publish_draft
 from fastdec.models.api import causal
 from fastdec.models.attention import node_mask
 from fastdec.models.taps import apply_with
@@ -22,8 +25,11 @@ PROMPTS = ('p17_', 'p9_')
 EAGLES = ('eagle1', 'eagle3', 'eagle3_speculators', 'eagle3_windows')
 BLOCKS = (
   'dflash', 'dspark', 'dflash_windows', 'dflash_windows_noncausal', 'dflash_windows_specforge',
-  'dspark_confidence', 'domino', 'jetspec',
+  'dspark_confidence', 'domino', 'jetspec', 'dflash2', 'lilicorr',
 )  # fmt: skip
+PARALLEL = ('peagle', 'peagle_specforge')
+LATTICES = ('dflash2', 'lilicorr')
+LOOPS = ('domino', 'dflash2', 'jetspec')
 
 
 class Case:
@@ -35,7 +41,7 @@ class Case:
       for k, v in np.load(folder / 'cases.npz').items()
       if k.startswith(prefix)
     }
-    self.target = Bound(*fd.load(folder / 'target'))
+    self.folder, self.target = folder, Bound(*fd.load(folder / 'target'))
     self.module, self.params = fd.load_draft(folder / 'draft')
     self.prompt, self.greedy = self.arrays['prompt'], self.arrays['target_greedy']
     self.n = len(self.prompt)
@@ -62,7 +68,7 @@ def case(request, shared):
 
 
 @pytest.mark.parametrize('case', PROMPTS[:1], indirect=True)
-@pytest.mark.parametrize('family', EAGLES + BLOCKS)
+@pytest.mark.parametrize('family', EAGLES + BLOCKS + PARALLEL)
 @pytest.mark.wide('dflash-p17_', 'eagle1-p17_', 'eagle3-p17_')
 def test_the_target_gives_what_the_draft_reads(family, case):
   """Layers are numbered otherwise in each family; where none are named, a rule says which."""
@@ -164,14 +170,16 @@ def block_of(draft, target, features, cache, root):
 
 
 @pytest.mark.parametrize('family', BLOCKS)
-@pytest.mark.wide('p17_-dflash', 'p17_-dspark', 'p17_-dflash_windows_noncausal', 'p9_-domino')
+@pytest.mark.wide(
+  'p17_-dflash', 'p17_-dspark', 'p17_-dflash_windows_noncausal', 'p9_-domino', 'p9_-dflash2'
+)
 def test_a_block_draft_computes_what_its_authors_code_does(family, case):
   used = slice(int(case.module.drops_first), int(case.module.drops_first) + case.module.depth)
   names = {'base': 'draft_logits', 'again': 'round2_logits'}
   is_corrected = 'corrected_logits' in case.arrays
   if is_corrected:
     names = {'base': 'base_logits', 'again': 'round2_base_logits'}
-  of_guesses = slice(None) if family == 'jetspec' else used
+  of_guesses = used if len(case[names['base']]) == case.module.rows else slice(None)
   draft = Bound(case.module, case.params)
   features, cache = case.features(case['target_features']), case.cache()
   rounds = ((0, names['base'], 'block_tokens', ''), (3, names['again'], 'round2_tokens', 'round2_'))
@@ -184,8 +192,179 @@ def test_a_block_draft_computes_what_its_authors_code_does(family, case):
       np.testing.assert_allclose(states[0], case['draft_hidden'][used], rtol=1e-5, atol=1e-3)
     logits, with_bias, tokens, sure = corrected(draft, case.target, states, root)
     np.testing.assert_allclose(logits, case[base][of_guesses], **CLOSE)
+    if family == 'lilicorr':  # whose edges are between candidates
+      continue
     assert tokens == list(case[guesses])
     if is_corrected:
       np.testing.assert_allclose(with_bias, case[f'{prefix}corrected_logits'][used], **CLOSE)
     if case.module.has_confidence:
       np.testing.assert_allclose(np.stack(sure), case[f'{prefix}confidence_logits'], **CLOSE)
+
+
+@jax.jit
+def rows_up_to(draft, target, features, following, cache):
+  rows, cache = draft.module.see(draft.params, target, features, following, cache)
+  return rows, cache.commit(None, jnp.full(1, features.shape[1], jnp.int32))
+
+
+@pytest.mark.parametrize('family', PARALLEL)
+@pytest.mark.wide('p17_-peagle')
+def test_a_parallel_draft_computes_what_its_authors_code_does(family, case):
+  drafter = fd.BlockDraft((case.module, case.params), k=6).drafter
+  draft, cache = drafter.draft, case.cache()
+  rounds = (
+    (np.append(case.prompt[1:], case.greedy[0]), 'target_features', 'draft_logits', 'block_tokens'),
+    (case.greedy[1:4], 'round2_features', 'round2_logits', 'round2_tokens'),
+  )
+  for following, features, logits, tokens in rounds:
+    following = jnp.asarray(following)[None]
+    rows, cache = rows_up_to(draft, case.target, case.features(case[features]), following, cache)
+    read = jax.jit(lambda *args: draft.module.read(draft.params, *args))
+    states = read(case.target, following[:, -1], rows[:, -1], cache)
+    guessed = logits_of(draft, case.target, states)[0]
+    np.testing.assert_allclose(guessed, case[logits][-5:], **CLOSE)
+    np.testing.assert_array_equal(ids_of(case.params, guessed.argmax(-1)), case[tokens])
+    if features == 'target_features':
+      true = logits_of(draft, case.target, rows)[0]
+      np.testing.assert_allclose(true, case[logits][: case.n], **CLOSE)
+
+
+@jax.jit
+def scores_of(draft, target, states, last, root):
+  """Returns the candidates of each guess, the scores of the first ones, and those of each after
+  each candidate before."""
+  drafter = BlockDrafter(draft, draft.module.k)
+  found = drafter.lattice(target, states, last, draft.module.logits(draft.params, target, states))
+  first, carry = found.correct(0, root[:, None], found.carry)
+  pairs = []
+  each = jax.tree.map(lambda x: jnp.repeat(x, first.shape[-1], axis=1), carry)
+  for i in range(1, draft.module.depth):
+    pairs.append(found.correct(i, found.ids[:, i - 1], each)[0][0])
+  return found.ids[0], first[0, 0], jnp.stack(pairs)
+
+
+def best_paths(ids, first, pairs, count):
+  """Returns the likeliest paths through all guesses and their scores, by trying all of them."""
+  log = lambda scores: np.asarray(jax.nn.log_softmax(scores, axis=-1), np.float64)
+  total = log(first)
+  for pair in log(pairs):
+    total = total[..., None] + pair
+  order = np.argsort(-total, axis=None)[:count]
+  places = np.stack(np.unravel_index(order, total.shape), axis=1)
+  return np.asarray(ids)[np.arange(len(ids)), places], total.ravel()[order]
+
+
+@pytest.mark.parametrize('family', LATTICES)
+@pytest.mark.wide('p9_-*')
+def test_the_edges_of_a_lattice_have_the_scores_of_its_authors_code(family, case):
+  names = ('start_scores', 'pair_scores')
+  if family == 'lilicorr':
+    names = ('start_factors', 'pair_factors')
+  draft, root = Bound(case.module, case.params), jnp.full(1, case.greedy[0], jnp.int32)
+  features = case.features(case['target_features'])
+  states, _ = block_of(draft, case.target, features, case.cache(), root[0])
+  ids, first, pairs = scores_of(draft, case.target, states, features[:, -1], root)
+  np.testing.assert_array_equal(ids, case['candidate_ids'])
+  place = int(first.argmax())
+  walked = [ids[0, place]]
+  for i, pair in enumerate(pairs, start=1):
+    place = int(pair[place].argmax())
+    walked.append(ids[i, place])
+  assert walked == list(case['block_tokens'])
+  for ours, theirs in zip((first, pairs), names, strict=True):
+    np.testing.assert_allclose(ours, case[theirs], **CLOSE)
+  paths, scores = best_paths(ids, first, pairs, len(case['best_paths']))
+  np.testing.assert_array_equal(paths, case['best_paths'])
+  np.testing.assert_allclose(scores, case['best_path_scores'], **CLOSE)
+
+
+@jax.jit
+def proposed(drafter, target, cache, features, root):
+  """Returns the tokens of a draft, their parents, and which of them are acceptable."""
+  draft, _ = drafter.propose(target, Read(cache, features[:, -1]), root[None], None)
+  tree = draft.topology
+  return draft.tokens, jnp.asarray(tree.parents), jnp.asarray(tree.acceptable)
+
+
+def paths_of(tokens, parents):
+  """Returns the tokens below the root on the path to each node."""
+  paths = [()]
+  for token, parent in zip(tokens[1:], parents[1:], strict=True):
+    paths.append((*paths[parent], int(token)))
+  return sorted(paths)
+
+
+@pytest.mark.parametrize('family', ['jetspec'])
+@pytest.mark.wide('p9_-*')
+def test_trees_of_families_are_those_of_its_authors_code(family, case):
+  draft, cache = (case.module, case.params), case.cache()
+  features = case.features(case['target_features'])
+  for at, sizes, prefix in ((0, (8, 16), ''), (3, (16,), 'round2_')):
+    if at:
+      features = case.features(case['round2_features'])
+    root = jnp.int32(case.greedy[at])
+    _, cache = block_of(Bound(*draft), case.target, features, cache, root)
+    for nodes in sizes:
+      drafter = fd.BlockDraft(draft, choices=nodes, width=4, families=True).drafter
+      tokens, parents, _ = proposed(drafter, case.target, cache, features, root)
+      name = f'{prefix}tree{nodes}_'
+      wanted = paths_of(case[f'{name}tokens'], case[f'{name}parents'])
+      assert paths_of(tokens[0], parents[0]) == wanted
+
+
+@pytest.mark.parametrize('family', ['jetspec'])
+@pytest.mark.wide('p9_-*')
+def test_trees_of_families_write_what_the_authors_loop_writes(family, case):
+  draft = fd.BlockDraft((case.module, case.params), choices=16, width=4, families=True)
+  wanted = case['generate_tokens']
+  out = fd.decode(*case.target, [case.prompt.tolist()], draft, max_new_tokens=len(wanted))
+  np.testing.assert_array_equal(out.tokens[0], wanted)
+  sizes = [size for size in np.asarray(out.block_sizes[0]).tolist() if size]
+  assert sizes == case['generate_block_sizes'].tolist()
+
+
+@pytest.mark.parametrize('family', ['dspark_confidence'])
+@pytest.mark.wide('p9_-*')
+def test_a_chain_ends_where_its_authors_code_ends_it(family, case):
+  draft, cache = Bound(case.module, case.params), case.cache()
+  thresholds = np.load(case.folder / 'cases.npz')['thresholds']
+  for at, prefix in ((0, ''), (3, 'round2_')):
+    features = case.features(case[f'{prefix}features' if at else 'target_features'])
+    root = jnp.int32(case.greedy[at])
+    _, cache = block_of(draft, case.target, features, cache, root)
+    lengths = []
+    for least in thresholds:
+      drafter = fd.BlockDraft(tuple(draft), confidence=float(least)).drafter
+      tokens, _, acceptable = proposed(drafter, case.target, cache, features, root)
+      np.testing.assert_array_equal(tokens[0, 1:], case[f'{prefix or "block_"}tokens'])
+      lengths.append(int(acceptable[0].sum()) - 1)
+    assert lengths == case[f'{prefix}verify_lengths'].tolist()
+
+
+@pytest.mark.parametrize('family', LOOPS)
+@pytest.mark.wide('p9_-*')
+def test_a_chain_writes_what_the_authors_loop_writes(family, case):
+  draft = fd.BlockDraft((case.module, case.params))
+  wanted = case['generate_tokens']
+  (ends,) = np.nonzero(wanted == case.target.module.eos_ids[0])  # their loop does not stop there
+  wanted = wanted[: ends[0] + 1] if len(ends) else wanted
+  out = fd.decode(*case.target, [case.prompt.tolist()], draft, max_new_tokens=len(wanted))
+  np.testing.assert_array_equal(out.tokens[0][: len(wanted)], wanted)
+
+
+@pytest.mark.parametrize('family', ['jetspec', 'dflash2', 'domino', 'lilicorr', 'peagle_specforge'])
+@pytest.mark.wide('lilicorr')
+def test_a_draft_is_written_as_it_was_read(family, shared, tmp_path):
+  from safetensors.numpy import load_file
+
+  folder = shared / 'reference' / 'drafts' / family
+  module, params = fd.load_draft(folder / 'draft')
+  publish_draft(tmp_path / 'draft', (module, params), 4)
+  written = load_file(tmp_path / 'draft' / 'model.safetensors')
+  read = load_file(folder / 'draft' / 'model.safetensors')
+  assert written.keys() == read.keys()
+  for name, tensor in read.items():
+    np.testing.assert_array_equal(written[name], tensor)
+  again = fd.load_draft(tmp_path / 'draft')
+  assert again[0].__dict__ | {'k': module.k} == module.__dict__
+  jax.tree.map(np.testing.assert_array_equal, again[1], params)

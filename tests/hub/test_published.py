@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import fastdec as fd
+from fastdec.decoding.description import usual_for
 from fastdec.hub.published import publish_draft
 from fastdec.models.lm import LMConfig
 from fastdec.training.drafts.start import start_params
-from tests.training.drafts.small import MODELS, D, bound, network
+from tests.training.drafts.small import KINDS, MODELS, D, bound, network
 from tests.training.fakes import VOCAB
 
 ROPE = {'rope': 'llama3', 'rope_theta': 5e5, 'rope_factor': 8.0, 'rope_original': 64}
@@ -36,16 +37,31 @@ def draft_of(kind, settings):
   return draft
 
 
-@pytest.mark.parametrize('kind, settings', [('eagle', EAGLE3), ('block', DFLASH)])
+PARALLEL = {
+  'layers': dataclasses.replace(LAYERS, layers=2), 'taps': (1, 2), 'fuses': True, 'unknown_id': 3,
+  'words': 6, 'k': 4,
+}  # fmt: skip
+BLOCKS = {name: DFLASH | {'markov': 3} | settings for name, settings in KINDS.items()}
+WINDOWS = DFLASH | {'layers': dataclasses.replace(DFLASH['layers'], windows=(0, 5))}
+
+
+@pytest.mark.parametrize('kind, settings', [
+  ('eagle', EAGLE3), ('block', DFLASH), ('parallel', PARALLEL), ('block', BLOCKS['jetspec']),
+  ('block', BLOCKS['dspark']), ('block', BLOCKS['domino']), ('block', BLOCKS['lilicorr']),
+  ('block', BLOCKS['dflash2'] | {'logit_cap': 5.0, 'logit_scale': 0.5, 'embedding_scale': 2.0}),
+  ('block', WINDOWS | {'causal': 'windows'}),
+])  # fmt: skip
+@pytest.mark.wide('eagle-settings0', 'block-settings5')
 def test_a_draft_that_is_published_is_read_back(kind, settings, tmp_path):
   draft = draft_of(kind, settings)
   publish_draft(tmp_path / 'draft', tuple(draft), 3)
   module, params = fd.load_draft(tmp_path / 'draft')
   jax.tree.map(np.testing.assert_array_equal, params, draft.params)
   assert module.taps == (1, 2) and module.words == draft.module.words
+  assert type(module) is type(draft.module) and module.k == draft.module.k
   # It writes the same text with the same guesses.
   target = bound(MODELS['lm'], 5)
-  strategy = fd.Eagle if kind == 'eagle' else fd.BlockDraft
+  strategy = usual_for
   outputs = []
   for one in (tuple(draft), (module, params)):
     outputs.append(fd.decode(*target, [[4, 5, 6]], strategy(one), max_new_tokens=9))

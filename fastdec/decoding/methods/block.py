@@ -10,29 +10,29 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fastdec import struct
-from fastdec.cache.memory import WithMemory
 from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing, lattice
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
+from fastdec.decoding.methods.eagle import Read, ReadingDrafter
 from fastdec.decoding.methods.lattice import Lattice
 from fastdec.decoding.methods.planned import Drawing, plan
 from fastdec.decoding.methods.trees import static_tree
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
+from fastdec.decoding.protocol import Draft, Drafter, Prompt, Rule
 from fastdec.decoding.rules.recursive import Siblings
 from fastdec.decoding.sampling import Sampling, best
-from fastdec.decoding.settings import Whole, is_whole
+from fastdec.decoding.settings import Whole, is_whole, real
 from fastdec.decoding.strategy import TREES, Sizes, choose_lengths, interleave
-from fastdec.decoding.topology import Topology, take_node
+from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target
 from fastdec.heads.words import ids_of, suppress_words
-from fastdec.models.api import Model, source_of
-from fastdec.models.taps import Taps
+from fastdec.models.api import Model
 from fastdec.struct import Bound
 
 WIDTH = 8  # of trees that grow: children of each node, and nodes of each level that are expanded
@@ -52,6 +52,11 @@ class BlockDraft(DraftsWithProbs):
     choices: None: a chain of k - 1 tokens. A number: the most likely tree with as many nodes, the
       root included, which each draft grows. Or a static tree, as `Medusa` takes it: paths of
       ranks, a `Topology`, a name.
+    width: children of each node of a growing tree, at most (None: 8, or as many as there are).
+    families: a growing tree has all children of a node or none (JetSpec), instead of the likeliest
+      nodes.
+    confidence: a chain ends before the first token of which the draft's own head is less sure, 0
+      to 1 (DSpark). None: it never does.
     rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
     sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
@@ -63,6 +68,9 @@ class BlockDraft(DraftsWithProbs):
   draft: Any
   k: Whole = struct.static(default=None)
   choices: Any = struct.static(default=None)
+  width: Whole = struct.static(default=None)
+  families: bool = struct.static(default=False)
+  confidence: Any = None  # float32 scalar
   rule: Rule | None = None
   sampling: Sampling | None = None
   part = 'draft'
@@ -71,27 +79,37 @@ class BlockDraft(DraftsWithProbs):
 
   def __post_init__(self) -> None:
     draft = check_draft(self.draft, 'draft', BlockNetwork)
-    most = draft.module.k
-    k = most if self.k is None else self.k
+    most = draft.module.longest
+    k = draft.module.k if self.k is None else self.k
     if not (is_whole(k, 2, 'iu') and k <= most):
       raise UserError(
         f'k={k!r} is out of range: this draft was trained for k={most}, so give 2 <= k <= {most}'
       )
-    choices = _tree(self.choices, int(k) - 1, draft.module.choices)
+    width = children_of(draft.module, self.width)
+    choices = _tree(self.choices, int(k) - 1, width, draft.module.choices, self.families)
     if isinstance(choices, Topology) and self.k is None:
       k = choices.max_depth + 1
+    if most > draft.module.k:  # its layers fit any size
+      draft = Bound(dataclasses.replace(draft.module, k=int(k)), draft.params)
     struct.assign(self, draft=draft, k=int(k), choices=choices)
+    if self.confidence is not None:
+      if choices is not None or not draft.module.has_confidence:
+        raise UserError(
+          'confidence is for a chain of a draft with a confidence head (DSpark): leave it out'
+        )
+      least = real('confidence', self.confidence, 0.0, 1.0, 'a chance, 0 to 1')
+      struct.assign(self, confidence=least)
     self.settle()
 
   def sizes(self, drafted: Sizes = None, nodes: Sizes = None) -> Sequence[Any]:
     draft = self.draft.module
-    most, width = draft.k - 1, min(WIDTH, draft.choices)
+    most, width = draft.k - 1, children_of(draft, self.width)
     chains, trees = [], []
     for n in choose_lengths(drafted, most):
       chains.append(dataclasses.replace(self, k=n + 1, choices=None))
     for n in nodes or TREES:
       if growing.fits(most, width, n):
-        trees.append(dataclasses.replace(self, k=None, choices=n))
+        trees.append(dataclasses.replace(self, k=None, choices=n, confidence=None))
     return interleave(chains, trees)
 
   @property
@@ -104,7 +122,8 @@ class BlockDraft(DraftsWithProbs):
 
   @property
   def drafter(self) -> Drafter:
-    return BlockDrafter(self.draft, self.k, self.choices, self.sampling, self.siblings)
+    shape = (self.k, self.choices, children_of(self.draft.module, self.width), self.families)
+    return BlockDrafter(self.draft, *shape, self.sampling, self.siblings, self.confidence)
 
   @property
   def most_accepted(self) -> int:
@@ -116,7 +135,14 @@ class BlockDraft(DraftsWithProbs):
     check_target(self.draft, model)
 
 
-def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
+def children_of(draft: Any, width: int | None) -> int:
+  """Returns the most children of a node of a growing tree; None: the usual number."""
+  return min(WIDTH, draft.choices) if width is None else width
+
+
+def _tree(
+  choices: Any, depth: int, width: Any, candidates: int, families: bool
+) -> Topology | int | None:
   """Returns a static tree, the number of nodes of a growing one, or None for a chain.
 
   Raises:
@@ -125,8 +151,7 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
   if choices is None:
     return None
   if is_whole(choices, -(2**31), 'iu'):
-    _, _, nodes = growing.check_sizes(depth, min(WIDTH, candidates), choices)
-    return nodes
+    return growing.check_sizes(depth, width, choices, candidates, families)[2]
   tree = static_tree(choices)
   if not 1 <= tree.max_depth <= depth:
     raise UserError(
@@ -141,22 +166,17 @@ def _tree(choices: Any, depth: int, candidates: int) -> Topology | int | None:
 
 
 @struct.pytree
-class Seen:
-  """The network's memory of each row: the features of all positions before the root."""
-
-  cache: WithMemory
-  last: Float[Array, 'b d']  # the newest of them
-
-
-@struct.pytree
-class BlockDrafter:
+class BlockDrafter(ReadingDrafter):
   """Drafter of a chain or a static tree, of guesses or drawn, or of a tree grown to some nodes."""
 
   draft: Bound
   k: int = struct.static()
   tree: Topology | int | None = struct.static(default=None)
+  width: int = struct.static(default=WIDTH)
+  families: bool = struct.static(default=False)
   sampling: Sampling | None = None
   siblings: Siblings | None = struct.static(default=None)  # how nodes are drawn; None: guesses
+  confidence: Float[Array, ''] | None = None  # of a chain
 
   @property
   def nodes(self) -> int:
@@ -165,61 +185,59 @@ class BlockDrafter:
     return self.tree.n if isinstance(self.tree, Topology) else self.tree
 
   @property
-  def taps(self) -> Taps:
-    return self.draft.module.taps
-
-  def init(self, target: Bound, prefill: Prefill) -> Seen:
-    module, params = self.draft
-    rows, slots = len(prefill.root), prefill.capacity.total + module.rows
-    cache = module.init_cache(params, source_of(target.module)(prefill.memory), rows, slots)
-    return self._see(prefill.hidden, prefill.taps, prefill.prompt.length, cache)
+  def guessed(self) -> int:
+    return self.draft.module.rows
 
   def propose(
-    self, target: Bound, state: Seen, root: Int[Array, ' b'], keys: Array | None
-  ) -> tuple[Draft, Seen]:
+    self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
+  ) -> tuple[Draft, Read]:
     module, params = self.draft
     states = module.read(params, target, root, state.last, state.cache)[:, : self.k - 1]
     logits = module.logits(params, target, states)
     logits = suppress_words(params, logits, target.module.suppressed_ids)
-    candidates = self._lattice(target, states, logits)
+    candidates = self.lattice(target, states, state.last, logits)
     if isinstance(self.tree, int):
-      width = min(WIDTH, module.choices)
-      tokens, topology = lattice.grow(candidates, root, width, self.tree, params.get('warmth'))
-      return Draft(tokens, topology, calls=1), state
+      sizes = (self.width, self.tree, params.get('warmth'), self.families)
+      return Draft(*lattice.grow(candidates, root, *sizes), calls=1), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
-    if self.sampling is not None and self.siblings is not None:
+    if self.sampling is None or self.siblings is None:
+      tokens, q = lattice.fill(candidates, root, topology), None
+    else:
       drawing = Drawing(self.siblings, self.sampling.log_probs, keys, module.vocab_size)
       drawn = lattice.sample(candidates, plan(topology, root, drawing))
-      return Draft(drawn.filled, topology, drawn.laws, calls=1), state
-    return Draft(lattice.fill(candidates, root, topology), topology, calls=1), state
+      tokens, q = drawn.filled, drawn.laws
+    if self.confidence is not None:  # each looks at the tokens before its own only
+      sure = jax.nn.sigmoid(module.confidence(params, states, tokens[:, :-1]))
+      is_kept = jnp.cumprod(sure >= self.confidence, axis=1, dtype=jnp.int32) > 0
+      acceptable = jnp.pad(is_kept, ((0, 0), (1, 0)), constant_values=True)
+      topology = dataclasses.replace(topology, acceptable=acceptable)
+    return Draft(tokens, topology, q, calls=1), state
 
-  def observe(self, target: Bound, state: Seen, step: Step) -> Seen:
-    hidden, taps = step.on_path((step.hidden, step.taps))
-    return self._see(hidden, taps, step.count, state.cache)
-
-  def _see(
+  def lattice(
     self,
-    hidden: Float[Array, 'b n e'],
-    taps: tuple[Float[Array, 'b n _'], ...],
-    count: Int[Array, ' b'],
-    cache: WithMemory,
-  ) -> Seen:
-    """Reads the first `count` of n positions that the target has read."""
-    module, params = self.draft
-    features = module.features(params, hidden, taps)
-    positions = cache.length[:, None] + jnp.arange(features.shape[1], dtype=jnp.int32)[None]
-    cache = module.remember(params, features, positions, cache).commit(None, count)
-    return Seen(cache, take_node(features, jnp.maximum(count - 1, 0)))
-
-  def _lattice(
-    self, target: Bound, states: Float[Array, 'b g d'], logits: Float[Array, 'b g w']
+    target: Bound,
+    states: Float[Array, 'b g d'],
+    last: Float[Array, 'b d'],
+    logits: Float[Array, 'b g w'],
   ) -> Lattice:
-    """Returns the candidates of each token, and the edges from the token before."""
+    """Returns the candidates of each token, and the edges from the token before.
+
+    Args:
+      target: its embeddings may be read.
+      states: of the rows that guess.
+      last: the feature at the position before the root.
+      logits: of the rows, before any edge.
+    """
     module, params = self.draft
     scores, ids, after_bgmr = logits, params.get('ids'), None
-    if module.choices < logits.shape[-1]:
+    is_linked = module.edge_kind == 'correlator'
+    if module.choices < logits.shape[-1] or is_linked:
       scores, chosen = best(logits, module.choices)
       ids = ids_of(params, chosen)
+      if is_linked:
+        log_probs = scores - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        links = module.link(params, target, states, last, log_probs, ids)
+        return lattice.link(ids, *links)
       if module.markov:
         after_bgmr = module.after(params, chosen)  # one look-up for all tokens is faster than g
     scores = module.scaled(scores)

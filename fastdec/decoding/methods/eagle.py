@@ -34,8 +34,7 @@ from fastdec.decoding.topology import Topology, take_node
 from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.words import ids_of, in_target_words, suppress_words
-from fastdec.models.api import Model, causal, source_of
-from fastdec.models.attention import node_mask
+from fastdec.models.api import Model, source_of
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -135,19 +134,19 @@ class Read:
   """The network's memory of each row: all emitted tokens, the root included."""
 
   cache: WithMemory
-  last: Float[Array, 'b d']  # the network's output at the root, for the first guess
+  # the network's output at the root, for the first guess; of blocks the newest feature
+  last: Float[Array, 'b d']
 
 
-class _EagleDrafter:
-  """Common part of the two drafters: it reads accepted tokens with the target's features."""
+class ReadingDrafter:
+  """Common part of drafters by networks, which read accepted tokens with the target's features."""
 
   draft: Bound
-  depth: int
 
   @property
   def guessed(self) -> int:
-    """Number of guesses that the network reads to make a draft."""
-    return self.depth
+    """Number of rows that the network reads to make a draft."""
+    raise NotImplementedError
 
   @property
   def taps(self) -> Taps:
@@ -189,12 +188,8 @@ class _EagleDrafter:
     """Reads the first `count` of n positions of the target, each with the token after it."""
     module, params = self.draft
     features = module.features(params, hidden, taps)
-    nodes = causal(following.shape[1])
-    positions = cache.length[:, None] + nodes.depths[None]
-    mask = node_mask(nodes, cache.length, cache.own.slots)
-    embedded = module.embedded(params, target, following)
-    states, cache = module.read(params, embedded, features, positions, mask, cache, cache.length)
-    return Read(cache.commit(None, count), take_node(states, jnp.maximum(count - 1, 0)))
+    rows, cache = module.see(params, target, features, following, cache)
+    return Read(cache.commit(None, count), take_node(rows, jnp.maximum(count - 1, 0)))
 
   def _logits(self, target: Bound, states: Float[Array, '*b d']) -> Float[Array, '*b w']:
     """Returns logits over the draft's words, minus infinity for words that are never emitted."""
@@ -204,12 +199,16 @@ class _EagleDrafter:
 
 
 @struct.pytree
-class ChainDrafter(_EagleDrafter):
+class ChainDrafter(ReadingDrafter):
   """Drafter of a chain, greedily or by sampling."""
 
   draft: Bound
   depth: int = struct.static()
   sampling: Sampling | None = None
+
+  @property
+  def guessed(self) -> int:
+    return self.depth
 
   @property
   def nodes(self) -> int:
@@ -254,8 +253,10 @@ class ChainDrafter(_EagleDrafter):
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 
-class _ByLevels(_EagleDrafter):
+class _ByLevels(ReadingDrafter):
   """Common part of the drafters of trees: the network reads a level's frontier at once."""
+
+  depth: int
 
   @property
   def guessed(self) -> int:

@@ -11,6 +11,10 @@ A parent comes before its children, which never score higher, so no node is kept
 A child is kept only together with its whole path and with all nodes before its parent in the
 frontier. If these are already nodes - 1, there is no need to look for the child. So in a small tree
 the deeper frontiers are narrower than w (`frontier_width`).
+
+JetSpec's tree (2026, arXiv 2606.18394) has `families`: all w children of a node enter together,
+those of the likeliest nodes. Its n nodes are the families of e = ceil((n - 1) / w) nodes, so its
+frontiers are the best e - l nodes of each level l.
 """
 
 import dataclasses
@@ -51,6 +55,7 @@ class Growing:
   candidates: tuple[tuple[Int[Array, 'b _'], Float[Array, 'b _']], ...]
   width: int = struct.static()  # children of a node, and nodes of a frontier at most
   nodes: int = struct.static()  # of the finished tree, the root included
+  families: bool = struct.static(default=False)
 
   @property
   def depth(self) -> int:
@@ -72,13 +77,20 @@ class Growing:
     return (self.paths[-1][:, :, None, :] == expanded_bs[:, None, :, None]).any(-1)
 
 
-def frontier_width(level: int, width: int, nodes: int) -> int:
+def frontier_width(level: int, width: int, nodes: int, families: bool = False) -> int:
   """Returns the number of nodes of a level whose children may be kept, at least 1.
 
   The f-th best node of level l comes with f - 1 better ones and l - 1 ancestors. With one child
   they are f + l nodes, and only nodes - 1 are kept.
   """
+  if families:
+    return max(1, min(width**level, count_families(width, nodes) - level))
   return max(1, min(width, nodes - 1 - level))
+
+
+def count_families(width: int, nodes: int) -> int:
+  """Returns the number of nodes with children, in a tree of families."""
+  return -(-(nodes - 1) // width)
 
 
 def start(
@@ -86,6 +98,7 @@ def start(
   width: int,
   nodes: int,
   ids: Int[Array, ' v'] | Int[Array, 'b 1 v'] | None = None,
+  families: bool = False,
 ) -> Growing:
   """Makes level 1, the best children of the root.
 
@@ -96,15 +109,17 @@ def start(
     nodes: of the finished tree, the root included. The sizes must be possible (`check_sizes`).
     ids: the token of each entry of log_q, for all rows or, with an axis for nodes, for each; None:
       the indices. They must differ.
+    families: see the top of this file.
   """
   # The root's score. Sums in bfloat16 would all tie.
   zero = jnp.zeros((len(log_q), 1), jnp.promote_types(log_q.dtype, jnp.float32))
   tokens_bw, scores_bw = _find_children(zero, log_q[:, None], width, ids)
-  frontier = frontier_width(1, width, nodes)
+  frontier = frontier_width(1, width, nodes, families)
   tokens_bf, scores_bf = tokens_bw[:, :frontier], scores_bw[:, :frontier]
   numbers = jnp.broadcast_to(1 + jnp.arange(tokens_bf.shape[1], dtype=jnp.int32), tokens_bf.shape)
   origin, first = jnp.zeros_like(tokens_bf), (tokens_bw, scores_bw)
-  return Growing(tokens_bf, scores_bf, origin, (numbers[..., None],), (first,), width, nodes)
+  paths = (numbers[..., None],)
+  return Growing(tokens_bf, scores_bf, origin, paths, (first,), width, nodes, families)
 
 
 def advance(
@@ -121,7 +136,7 @@ def advance(
   """
   width = growing.width
   tokens_bc, scores_bc = _find_children(growing.scores, log_q, width, ids)
-  frontier = frontier_width(growing.depth + 1, width, growing.nodes)
+  frontier = frontier_width(growing.depth + 1, width, growing.nodes, growing.families)
   scores_bf, best_bf = rank(scores_bc, frontier)  # ties: the lowest number first
   origin_bf = best_bf // width
 
@@ -145,7 +160,7 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   tokens_by_level, scores_by_level = zip(*growing.candidates, strict=True)
   tokens_bc = jnp.concatenate(tokens_by_level, axis=1)
   scores_bc = jnp.concatenate(scores_by_level, axis=1)
-  kept = jnp.sort(rank(scores_bc, nodes - 1)[1], axis=1)
+  kept = jnp.sort(_keep(growing, scores_bc), axis=1)
   tokens_bn = jnp.concatenate([root[:, None], jnp.take_along_axis(tokens_bc, kept, axis=1)], axis=1)
   number_bn = jnp.pad(kept + 1, ((0, 0), (1, 0)), constant_values=ROOT)
 
@@ -174,8 +189,22 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   )
 
 
+def _keep(growing: Growing, scores_bc: Float[Array, 'b c']) -> Int[Array, 'b k']:
+  """Returns the places of the candidates that are kept, the best first."""
+  width, kept = growing.width, growing.nodes - 1
+  if not growing.families:
+    return rank(scores_bc, kept)[1]
+  numbers = [path[..., -1] for path in growing.paths[:-1]]
+  scores = [jnp.zeros_like(scores_bc[:, :1])]
+  for number in numbers:
+    scores.append(jnp.take_along_axis(scores_bc, number - 1, axis=1))
+  parents = rank(jnp.concatenate(scores, axis=1), count_families(width, growing.nodes))[1]
+  children = parents[..., None] * width + jnp.arange(width, dtype=jnp.int32)[None, None]
+  return children.reshape(len(children), -1)[:, :kept]
+
+
 def check_sizes(
-  depth: Any, width: Any, nodes: Any, choices: int | None = None
+  depth: Any, width: Any, nodes: Any, choices: int | None = None, families: bool = False
 ) -> tuple[int, int, int]:
   """Returns the sizes of a tree, as Python ints.
 
@@ -184,6 +213,7 @@ def check_sizes(
     width: children of each expanded node, and expanded nodes of each level; 1: a chain.
     nodes: of the finished tree, the root included.
     choices: tokens that the drafter can choose among (None: enough).
+    families: see the top of this file.
 
   Raises:
     UserError: no tree has these sizes.
@@ -196,7 +226,15 @@ def check_sizes(
       f'width={width} is not possible: this draft has {choices} candidates for each token, so give'
       f' at most {choices}'
     )
-  if not fits(depth, width, nodes):
+  if families:
+    parents, levels = 1, range(1, min(depth, count_families(width, nodes)))
+    parents += sum(frontier_width(level, width, nodes, families) for level in levels)
+    if nodes < 2 or parents < count_families(width, nodes):
+      raise UserError(
+        f'nodes={nodes} is not possible: a tree of families has 2 nodes or more, and one of'
+        f' depth={depth} and width={width} has fewer than {nodes}'
+      )
+  elif not fits(depth, width, nodes):
     most = 1 + width + (depth - 1) * width**2
     raise UserError(
       f'nodes={nodes} is not possible: with the root, a tree of depth={depth} and width={width} has'

@@ -62,6 +62,25 @@ class Lattice:
     return self.ids[:, i : i + 1]
 
 
+def link(
+  ids: Int[Array, 'b g m'], before: Float[Array, 'b g m r'], after: Float[Array, 'b g m r']
+) -> Lattice:
+  """Returns a lattice whose scores are products of two vectors.
+
+  Args:
+    ids: the candidates.
+    before: of each candidate of the guess before; of the root for the first guess.
+    after: of each candidate.
+  """
+
+  def score(i: int, tokens: Int[Array, 'b w'], carry: Carry) -> tuple[Float[Array, 'b w m'], Carry]:
+    place = (ids[:, None, max(i - 1, 0)] == tokens[..., None]).argmax(-1)
+    of_tokens = jnp.take_along_axis(before[:, i], place[..., None], axis=1)
+    return jnp.einsum('bwr,bmr->bwm', of_tokens, after[:, i]), carry
+
+  return Lattice(jnp.zeros(ids.shape, after.dtype), ids, score)
+
+
 def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
   """Returns the tokens of a static tree: a node of rank r is the r-th choice after its parent.
 
@@ -100,6 +119,7 @@ def grow(
   width: int,
   nodes: int,
   temperatures: Float[Array, ' g'] | None = None,
+  families: bool = False,
 ) -> tuple[Int[Array, 'b n'], Topology]:
   """Returns the tree of the most likely paths by the corrected scores (`growing`), g levels deep.
 
@@ -107,6 +127,7 @@ def grow(
     lattice, root: the candidates, and the token that they follow.
     width, nodes: sizes as in `growing.check_sizes`, with depth g and m choices.
     temperatures: divide the corrected scores of each level, to calibrate them. None: 1.
+    families: the children of a node enter together.
   """
 
   def log_q(
@@ -119,8 +140,11 @@ def grow(
     return jax.nn.log_softmax(scores, axis=-1), carry
 
   first, carry = log_q(0, root[:, None], lattice.carry)
-  tree = growing.start(first[:, 0], width, nodes, lattice.ids_of(0))
-  for i in range(1, lattice.scores.shape[1]):
+  tree = growing.start(first[:, 0], width, nodes, lattice.ids_of(0), families)
+  depth = lattice.scores.shape[1]
+  if families:
+    depth = min(depth, growing.count_families(width, nodes))
+  for i in range(1, depth):
     origin = tree.origin
     of_parents = jax.tree.map(lambda x, at=origin: jax.vmap(operator.getitem)(x, at), carry)
     level_log_q, carry = log_q(i, tree.tokens, of_parents)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.correlator import CorrelatorConfig
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.stacks import StackConfig
 from fastdec.models.transformer import Transformer, TransformerConfig
@@ -29,13 +31,25 @@ STACK = StackConfig(
 )
 LAYERS_OF = {'translation': STACK, 'lm': LMConfig(**SIZES, layers=2, key_heads=1)}
 TAPS = {'taps': (0, 2), 'fuses': True}
+# Settings of published kinds of blocks
+MASKS = {'entry': 'masks', 'unknown_id': 3, 'drops_first': True}
+KINDS = {
+  'jetspec': MASKS | {'markov': 0, 'causal': 'all'},
+  'dspark': MASKS | {'drops_first': False, 'has_confidence': True},
+  'domino': MASKS | {'drops_first': False, 'drops_last': True, 'edge': 'rnn', 'gru': 5, 'bare': 1},
+  'dflash2': MASKS | {'edge': 'selector', 'candidates': 4, 'conv': 2, 'conv_group': 4},
+  'lilicorr': MASKS | {
+    'edge': 'correlator', 'candidates': 4,
+    'correlator': CorrelatorConfig(width=6, layers=2, heads=2, d_ff=9, scale=5.0),
+  },
+}  # fmt: skip
 
 
 def network(kind, task, **settings):
   """A draft network for one of MODELS."""
   sizes = {'layers': LAYERS_OF[task], 'vocab_size': VOCAB, 'd_target': D}
-  if kind == 'eagle':
-    return EagleNetwork(**sizes | settings)
+  if kind != 'block':
+    return {'eagle': EagleNetwork, 'parallel': ParallelNetwork}[kind](**sizes | settings)
   return BlockNetwork(**sizes | {'k': 4, 'markov': 3} | settings)
 
 
