@@ -123,23 +123,21 @@ def _multiply_back(
 narrow_product.defvjp(_keep_factors, _multiply_back)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def narrow_in_training(x: Float[Array, '*b'], dtype: DTypeLike) -> Float[Array, '*b']:
   """Returns x; where a gradient is computed, rounded to a model's type.
 
   It is for the largest arrays between kernels, logits and scores: a GPU writes and reads them in
   half as many bytes, and that takes most of the time of these kernels.
   """
-  return x
-
-
-def _narrow(x: Array, dtype: DTypeLike) -> tuple[Array, None]:
   if x.dtype == dtype:
-    return x, None
-  return jax.lax.optimization_barrier(x.astype(dtype)).astype(x.dtype), None
+    return x
 
+  def narrow(x: Array) -> tuple[Array, None]:
+    return jax.lax.optimization_barrier(x.astype(dtype)).astype(x.dtype), None
 
-narrow_in_training.defvjp(_narrow, lambda dtype, _, gradient: (gradient,))
+  identity: Any = jax.custom_vjp(lambda x: x)
+  identity.defvjp(narrow, lambda _, gradient: (gradient,))
+  return identity(x)
 
 
 def product_in_parts(

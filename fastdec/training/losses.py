@@ -76,13 +76,16 @@ def judge(
     How far logits are above the largest one, at most 0; the log of the sum of their exponentials;
     the target's -log p; and whether it is the argmax.
   """
-  wide = jnp.promote_types(logits.dtype, jnp.float32)
-  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+  # What does not depend on a head, JAX makes before a loop over heads, in the size of all logits.
+  # The barrier prevents that: it lets ids and 0 depend on a head's targets.
+  v, wide = logits.shape[-1], jnp.promote_types(logits.dtype, jnp.float32)
+  ids = jax.lax.broadcasted_iota(targets.dtype, (1,) * targets.ndim + (v,), targets.ndim)
+  ids, zero, targets = jax.lax.optimization_barrier((ids, wide.type(0), jnp.asarray(targets)))
   largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   below = logits.astype(wide) - largest.astype(wide)
   normalizer = jnp.log(jnp.exp(below).sum(axis=-1))
-  nll = normalizer - jnp.where(ids == targets[..., None], below, 0).sum(axis=-1)
-  is_right = jnp.where(below == 0, ids, logits.shape[-1]).min(axis=-1) == targets
+  nll = normalizer - jnp.where(ids == targets[..., None], below, zero).sum(axis=-1)
+  is_right = jnp.where(below == 0, ids, targets[..., None] + 1).min(axis=-1) == targets
   return below, normalizer, nll, is_right
 
 

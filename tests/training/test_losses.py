@@ -58,6 +58,21 @@ def test_accuracy_counts_argmax_and_only_tokens_under_the_mask_count():
     assert (loss == 0) == (tokens == 0)
 
 
+def test_a_loop_over_heads_makes_nothing_of_the_size_of_logits_before_it():
+  states, tokens = jnp.ones((2, 5, 77)), jnp.arange(10).reshape(2, 5)
+
+  def one_head(head):
+    number, weight = head
+    _, _, nll, is_right = losses.judge(weight * states, tokens + number)
+    return nll.sum() + is_right.sum().astype(float)
+
+  def loss(weights):
+    return jax.lax.map(jax.checkpoint(one_head), (jnp.arange(3), weights)).sum()
+
+  program = jax.make_jaxpr(jax.grad(loss))(jnp.ones(3))
+  assert all(made.aval.shape != (2, 5, 77) for step in program.eqns for made in step.outvars)
+
+
 def test_padding_does_not_count():
   batch = on_device(0)
   with_other_padding = batch | {
