@@ -25,13 +25,13 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: quickstart llm test test-slow lint results docs clean
 .DEFAULT_GOAL := quickstart
 
-# Trains a model with its heads, finds the fastest way to decode with them on this machine, in float32 and in int8, on
-# sentences of the dev set, and decodes a sentence that way: its blocks are coloured, and drawn against the clock.
+# Trains a model with its heads, finds the fastest way to decode with them on this machine, on sentences
+# of the dev set, and decodes a sentence that way: its blocks are coloured, and drawn against the clock.
 quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
 	$(BIN)/fastdec tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
-	  --prompts=out/quickstart/dev.en --dtypes=float32,int8 --gammas=3,7 --nodes=8 --no-lookup --no-lookahead --budget=90s
+	  --prompts=out/quickstart/dev.en --gammas=3,7 --nodes=8 --no-lookup --no-lookahead --budget=75s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=out/quickstart/dev.en --cores=1 \
 	  --packed --out=out/quickstart/peers.jsonl
