@@ -151,51 +151,14 @@ def write(
   Raises:
     UserError: another process writes the output, or other settings wrote it.
   """
-  console = plain_console()
-  with lock(path, wait=False) as is_mine, Progress(len(prompts), 'prompt') as progress:
+  with lock(path, wait=False) as is_mine:
     if not is_mine:
       raise UserError(f'another process writes {path}: wait for it, or give another --output')
     check_settings(path, record)  # again: another process may have been here
     write_json(_settings_file(path), record)
-
-    # Find the missing lines, and read their prompts.
-    done = read_lines(path, len(prompts))
-    todo, sources, contexts = [], [], []
-    for index, prompt in enumerate(asked):
-      if index not in done:
-        ids, context = generator.read(prompt)
-        todo.append(index)
-        sources.append(np.array(ids, np.int32))
-        contexts.append(context)
-    progress.reset(len(done))
-    keys = key_of(generator.strategy, seed)
-    if todo and keys is not None:
-      keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
-
-    # Decode them. Each exchange of the pool adds its lines to the file.
-    started = logged = wallclock.now()
-    tokens = 0
-    parts = decode_list(
-      generator.model, generator.params, sources, generator.strategy, generator.rows,
-      Settings(
-        max_len, key=keys, processors=generator.processors, constraint=generator.constraint,
-        logprobs=logprobs,
-      ),
-      LISTED,
-    )  # fmt: skip
-    for finished in parts:
-      decoded, rows = jax.device_get(finished.decoded.checked()), []
-      for row, place in enumerate(finished.indices):
-        index, context = todo[int(place)], contexts[int(place)]
-        reader = StopReader(generator.tokenizer, context, stops)
-        rows.append(_describe(generator, index, prompts[index], decoded, row, reader))
-      with explained('write', path, 'make room, and give the same command'):
-        add(path, *rows)
-      progress.add(len(rows))
-      tokens += int(decoded.lengths.sum())
-      if wallclock.now() - logged > LOGGED:
-        progress.show(str(path))
-        logged = wallclock.now()
+    begin = wallclock.now()
+    new, tokens = _write_missing(path, generator, prompts, asked, max_len, seed, logprobs, stops)
+    seconds = wallclock.now() - begin
 
     # Put the lines into the order of the prompts, without those that were cut short.
     lines = read_lines(path, len(prompts))
@@ -209,16 +172,70 @@ def write(
   for line in lines.values():
     histogram.update(dict(enumerate(blocks_of(line))))
     cut += parse_json(line).get('finish_reason') == 'length'
-  console.print(f'{path} holds {len(lines):,} outputs, {len(todo):,} of them new')
+  console = plain_console()
+  console.print(f'{path} holds {len(lines):,} outputs, {new:,} of them new')
   blocks = [histogram[size] for size in range(max(histogram, default=-1) + 1)]
   count = describe_blocks(blocks, generator.strategy.most_accepted)
   if count:
     console.print(count)
   if cut:
     console.print(f'{cut:,} of them were cut at --max-len={max_len}: raise it for longer ones')
-  if todo:
-    speed = tokens / (wallclock.now() - started)
-    console.print(f'{speed:,.1f} tokens per second with compilation')
+  if new:
+    console.print(f'{tokens / seconds:,.1f} tokens per second with compilation')
+
+
+def _write_missing(
+  path: pathlib.Path,
+  generator: fd.Generator,
+  prompts: Sequence[Prompt],
+  asked: Sequence[Prompt],
+  max_len: int,
+  seed: int,
+  logprobs: int,
+  stops: Sequence[str],
+) -> tuple[int, int]:
+  """Adds the missing lines to an output, and returns their number and that of their tokens.
+
+  Arguments as in `write`.
+  """
+  # Find the missing lines, and read their prompts.
+  done = read_lines(path, len(prompts))
+  todo, sources, contexts = [], [], []
+  for index, prompt in enumerate(asked):
+    if index not in done:
+      ids, context = generator.read(prompt)
+      todo.append(index)
+      sources.append(np.array(ids, np.int32))
+      contexts.append(context)
+  keys = key_of(generator.strategy, seed)
+  if todo and keys is not None:
+    keys = make_row_keys(keys, len(prompts))[np.array(todo, int)]
+
+  # Decode them. Each exchange of the pool adds its lines to the file.
+  settings = Settings(
+    max_len, key=keys, processors=generator.processors, constraint=generator.constraint,
+    logprobs=logprobs,
+  )  # fmt: skip
+  parts = decode_list(
+    generator.model, generator.params, sources, generator.strategy, generator.rows, settings, LISTED
+  )
+  logged, tokens = wallclock.now(), 0
+  with Progress(len(prompts), 'prompt') as progress:
+    progress.reset(len(done))
+    for finished in parts:
+      decoded, rows = jax.device_get(finished.decoded.checked()), []
+      for row, place in enumerate(finished.indices):
+        index, context = todo[int(place)], contexts[int(place)]
+        reader = StopReader(generator.tokenizer, context, stops)
+        rows.append(_describe(generator, index, prompts[index], decoded, row, reader))
+      with explained('write', path, 'make room, and give the same command'):
+        add(path, *rows)
+      progress.add(len(rows))
+      tokens += int(decoded.lengths.sum())
+      if wallclock.now() - logged > LOGGED:
+        progress.show(str(path))
+        logged = wallclock.now()
+  return len(todo), tokens
 
 
 def _describe(

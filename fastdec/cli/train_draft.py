@@ -332,7 +332,6 @@ def _make(
     args, [prompt for _, prompt in prompts], are_texts=args.as_is
   )
   generator = _open_model(args, templated)
-  target = Bound(generator.model, open_folder(args.model).params(as_stored=True))
   model, sources, rests = generator.model, [], {}
   if args.as_is:  # the first token of a text is its prompt
     for index, ids in enumerate(opening.encode_texts(args, generator.tokenizer, templated)):
@@ -341,57 +340,17 @@ def _make(
   else:
     sources = [generator.read(prompt)[0] for prompt in templated]
 
-  # Plan the training. All texts fit into rows of this length.
+  # All texts fit into rows of this length.
   longest = max(map(len, rests.values()), default=args.max_len)
   length = max(map(len, sources))
   if model.start_id is not None:
     length = max(length, longest)
   else:
     length = min(length + longest, model.max_positions or math.inf)
-  rows, places, anchors = args.rows, 2 * TOKENS * args.devices, 0
-  if rows is None:
-    rows = args.devices * max(TOKENS // length, 1)
-    if args.kind == 'heads':
-      rows = args.devices * HEADS_ROWS
-  if rows * length > places:
-    anchors = max(places // rows, 1)  # a batch with too many places learns at a sample of them
-  plan: Any = plan_network
-  train: Any = train_network
-  if args.kind == 'heads':
-    plan, train, settings = plan_heads, train_heads, {'heads': Medusa(), 'k': HEADS + 1}
-  else:
-    loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
-    settings = {'draft': _choose_draft(args, model), 'loss': loss, 'sample': 0}
-
-  def on_text(folder: pathlib.Path, steps: int) -> dict[str, Any]:
-    """Returns the fields of `OnBase` for the texts in a folder."""
-    return {
-      'base': folders.content(args.model),
-      'data': OwnText(folder, target, args.model, rows, length, is_watched=args.kind != 'heads'),
-      'run': _plan_run(args, rows, steps),
-      'seed': args.seed,
-      'order': args.seed,
-      'mesh': MeshConfig(data=args.devices),
-    }
-
-  def clock(folder: pathlib.Path) -> float:
-    """Returns the seconds of a step on the texts in a folder."""
-    on = OnBase(**on_text(folder, STEPS))
-    return time_step(plan(work, on=on, **settings), on.run, on.mesh)
-
-  # Refuse a budget that is too short before any text is written.
+  plan = _Plan.of(args, model, length)
   is_planned = args.budget is not None and args.steps is None
   if is_planned and not (work / 'texts').exists():
-    # A step takes as long with random words as with texts by the model.
-    folder = work / 'stand-in'
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-    (folder / 'texts').mkdir(parents=True)
-    words = np.random.default_rng(0).integers(model.vocab_size, size=(4 * rows, length)).tolist()
-    save_texts(folder / 'texts', [(ids, ids) for ids in words], [(words[0], words[0])])
-    print('a step is timed on texts of random words', flush=True)
-    seconds = clock(folder / 'texts')
-    shutil.rmtree(folder)
-    _check_budget(args, wallclock.now() - begin, seconds)
+    _check_budget(plan, begin, work)
 
   # Let the model write its texts, and hold some of them out.
   inputs = _text_inputs(args, [prompt for _, prompt in prompts])
@@ -416,13 +375,14 @@ def _make(
     def count(folder: pathlib.Path, **_: Any) -> None:
       # A command that was killed plans as if it had not been.
       spent = read_json(texts / 'spent.json')['seconds'] - wallclock.now()
-      seconds = clock(texts)
+      seconds = plan.time_step(texts, work)
       left = FOR_STEPS * (args.budget - spent - wallclock.now())
       write_json(folder / 'steps.json', {'steps': max(int(left / seconds), 2)})
 
-    folder = stage(work, 'steps', count, data=on_text(texts, STEPS)['data'])
+    folder = stage(work, 'steps', count, data=plan.on_text(texts, STEPS)['data'])
     steps = read_json(folder / 'steps.json')['steps']
-  trained = stage(work, 'draft', train, **settings, **on_text(texts, steps))
+  on_text = plan.on_text(texts, steps)
+  trained = stage(work, 'draft', plan.train, **plan.settings, **on_text)
 
   # Write the draft, give an account of it, and remove what took much room.
   _copy_result(work, out)
@@ -432,8 +392,7 @@ def _make(
   tokens = None
   if args.kind != 'heads':
     draft = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
-    words = on_text(texts, steps)['data'].written_words()
-    _show_curve(draft, words, trained, steps)
+    _show_curve(draft, on_text['data'].written_words(), trained, steps)
     tokens = _show_worth(draft, Bound(model, generator.params), held_out)
   write_json(work / 'account.json', {'tokens': tokens})
   for folder in work.glob('states-*'):
@@ -443,14 +402,72 @@ def _make(
       shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_budget(args: argparse.Namespace, spent: float, seconds: float) -> None:
-  """Raises UserError if --budget leaves too few steps, each of which takes `seconds`."""
-  share = FOR_STEPS * (1 - FOR_TEXT)
-  steps = max(int(share * (args.budget - spent) / seconds), 0)
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """How a draft is trained, apart from the texts and the number of steps."""
+
+  args: argparse.Namespace
+  target: Bound
+  rows: int  # of a batch
+  length: int  # tokens of a row
+  prepare: Any  # of `drafts.trainer`: makes a training that can be timed ...
+  train: Any  # ... and carries it out
+  settings: dict[str, Any]  # that both take
+
+  @classmethod
+  def of(cls, args: argparse.Namespace, model: Any, length: int) -> '_Plan':
+    """Plans by the flags, for texts of at most this length."""
+    target = Bound(model, open_folder(args.model).params(as_stored=True))
+    if args.kind == 'heads':
+      rows = args.rows or args.devices * HEADS_ROWS
+      settings: dict[str, Any] = {'heads': Medusa(), 'k': HEADS + 1}
+      return cls(args, target, rows, length, plan_heads, train_heads, settings)
+
+    rows = args.rows or args.devices * max(TOKENS // length, 1)
+    places, anchors = 2 * TOKENS * args.devices, 0
+    if rows * length > places:
+      anchors = max(places // rows, 1)  # a batch with too many places learns at a sample of them
+    loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
+    settings = {'draft': _choose_draft(args, model), 'loss': loss, 'sample': 0}
+    return cls(args, target, rows, length, plan_network, train_network, settings)
+
+  def on_text(self, folder: pathlib.Path, steps: int) -> dict[str, Any]:
+    """Returns the fields of `OnBase` for the texts in a folder."""
+    args, is_watched = self.args, self.args.kind != 'heads'
+    return {
+      'base': folders.content(args.model),
+      'data': OwnText(folder, self.target, args.model, self.rows, self.length, is_watched),
+      'run': _plan_run(args, self.rows, steps),
+      'seed': args.seed,
+      'order': args.seed,
+      'mesh': MeshConfig(data=args.devices),
+    }
+
+  def time_step(self, folder: pathlib.Path, work: pathlib.Path) -> float:
+    """Returns the seconds of a step on the texts in a folder."""
+    on = OnBase(**self.on_text(folder, STEPS))
+    return time_step(self.prepare(work, on=on, **self.settings), on.run, on.mesh)
+
+
+def _check_budget(plan: _Plan, begin: float, work: pathlib.Path) -> None:
+  """Raises UserError if --budget leaves too few steps, before any text is written."""
+  # A step takes as long with random words as with texts by the model.
+  folder = work / 'stand-in'
+  shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+  (folder / 'texts').mkdir(parents=True)
+  shape = 4 * plan.rows, plan.length
+  words = np.random.default_rng(0).integers(plan.target.module.vocab_size, size=shape).tolist()
+  save_texts(folder / 'texts', [(ids, ids) for ids in words], [(words[0], words[0])])
+  print('a step is timed on texts of random words', flush=True)
+  seconds = plan.time_step(folder / 'texts', work)
+  shutil.rmtree(folder)
+
+  spent, share = wallclock.now() - begin, FOR_STEPS * (1 - FOR_TEXT)
+  steps = max(int(share * (plan.args.budget - spent) / seconds), 0)
   if steps < FEW:
     wanted = math.ceil((spent + FEW * seconds / share) / 60)
     raise UserError(
-      f'--budget={args.budget:g}s is too short: after the texts it leaves {steps} steps of'
+      f'--budget={plan.args.budget:g}s is too short: after the texts it leaves {steps} steps of'
       f' {seconds:.2g} s, and a draft needs {FEW} or more: give --budget={wanted}m, or'
       f' --steps={FEW} and fewer prompts'
     )

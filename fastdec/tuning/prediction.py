@@ -97,7 +97,7 @@ class Predictor:
       'again': self._first_calls, 'more': lambda: calls(1 + CALLS),
     })  # fmt: skip
     plain = (times['plain'] + times['again']) / 2
-    self.calls[shape] = (times['more'] - times['one']) / CALLS / plain
+    self.calls[shape] = max(times['more'] - times['one'], 0.0) / CALLS / plain
     self.seconds = max(self.seconds, wallclock.now() - begin)
     self._predict()
 

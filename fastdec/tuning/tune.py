@@ -5,8 +5,8 @@
     the most promising decode in turn        compiled and timed (`tuning.race`), while there is time
 
 The fastest that was timed wins if it is ahead of the plain one beyond noise, so the answer is never
-slower. If there was no time to time any, the best prediction is the answer, if it is ahead by more
-than predictions err. Candidates whose calls do not follow from a text are timed last.
+slower. If the budget ended before any was timed, the best prediction is the answer, if it is ahead
+by more than predictions err. Candidates whose calls do not follow from a text are timed last.
 
 Progress is logged as 'fastdec.tuning'.
 """
@@ -220,7 +220,7 @@ def _time(
   if len(racing) == 1:
     return
   plain.speeds.clear()  # only times that were taken in turn are compared
-  for number in range(VISITS * len(plain.batches)):
+  for number in range(max(VISITS * len(plain.batches) // together, LEAST)):
     if number >= LEAST and (wallclock.now() > ends or is_decided(racing)):
       return
     run_round(racing, number, together)
