@@ -17,6 +17,7 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.decoding.beam.penalties import PowerPenalty
   from fastdec.decoding.beam.search import Beam
   from fastdec.decoding.decode import decode, stream
+  from fastdec.decoding.methods.adaptive import Adaptive
   from fastdec.decoding.methods.block import BlockDraft
   from fastdec.decoding.methods.eagle import Eagle
   from fastdec.decoding.methods.forced import Forced

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import jax
 import numpy as np
 
+from fastdec.decoding.methods.adaptive import Adaptive
 from fastdec.decoding.methods.block import BlockDraft
 from fastdec.decoding.methods.eagle import Eagle
 from fastdec.decoding.methods.forced import Forced
@@ -56,12 +57,17 @@ STRATEGIES = (
   BlockDraft,
   LinearForecast,
   Union,
+  Adaptive,
 )
 PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
 TREE_RULES = (RecursiveRejection, Traversal, UniVer)  # for drawn trees
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, *TREE_RULES)
 ARRAYS = ('pool', 'weights')  # settings that are arrays, which cannot be written in words
-DRAFTERS = ('first', 'second')  # of a Union
+DRAFTERS = ('first', 'second', 'strategy')  # fields of strategies of other strategies' guesses
+WRAPPERS = {  # how many there are
+  Union: (2, 'two drafters: write union(prompt_lookup(k=6), eagle(depth=5))'),
+  Adaptive: (1, 'a drafter: write adaptive(suffix(nodes=16), costs={1: 1.0, 16: 1.5})'),
+}
 LONGEST = 65_536  # characters of a description: enough for a tree with MOST_NODES nodes
 
 
@@ -125,13 +131,12 @@ def parse(text: str, part: Any = None) -> Any:
 def _read_strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) -> Any:
   """Reads a strategy of one of these kinds."""
   kind, settings = _read_call(node, kinds, what)
-  if kind is Union:
+  if kind in WRAPPERS:
     drafters = node.args if isinstance(node, ast.Call) else []
-    if len(drafters) != 2:
-      raise UserError('Union takes two drafters: write union(prompt_lookup(k=6), eagle(depth=5))')
-    first = _read_strategy(drafters[0], PARTS, 'part of a union', part)
-    second = _read_strategy(drafters[1], PARTS, 'part of a union', part)
-    return Union(first, second, **settings)
+    if len(drafters) != WRAPPERS[kind][0]:
+      raise UserError(f'{kind.__name__} takes {WRAPPERS[kind][1]}')
+    parts = [_read_strategy(one, PARTS, f'part of {kind.__name__}', part) for one in drafters]
+    return kind(*parts, **settings)
   if not kind.part:
     return kind(**settings)
   if part is None:
@@ -166,7 +171,7 @@ def _read_call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dic
   fields = _settings_of(kind)
   draws = 'sampling' in {field.name for field in dataclasses.fields(kind)}
   names = [*fields, *SETTINGS] if draws else list(fields)
-  if isinstance(node, ast.Call) and node.args and kind is not Union:
+  if isinstance(node, ast.Call) and node.args and kind not in WRAPPERS:
     raise UserError(f'{kind.__name__} takes its settings by name: {list_known(names)}')
   settings, drawing = {}, {}
   for keyword in keywords:
@@ -204,7 +209,7 @@ def _read_value(name: str, node: ast.expr) -> Any:
     raise UserError(f'{name}={quote(value)} is not a published tree: {list_known(PUBLISHED)}')
   if isinstance(value, list | tuple):
     return static_tree(value)
-  if value is None or isinstance(value, bool | int | float | str):
+  if value is None or isinstance(value, bool | int | float | str | dict):
     return value
   raise UserError(f'{name}={quote(value)} is not possible: give a number, a rule or a tree')
 
@@ -250,6 +255,8 @@ def _write(value: Any, is_label: bool) -> str:
   if isinstance(value, jax.Array | np.generic | np.ndarray) and not value.ndim:
     # The shortest number that is the same in float32: 0.8, not 0.800000011920929
     return str(np.asarray(value)) if value.dtype.kind == 'f' else str(value.item())
+  if isinstance(value, tuple):
+    return repr(dict(value))  # of widths and their costs
   if value is None or isinstance(value, bool | int | float | str):
     return repr(value)
   if is_label:

@@ -31,7 +31,7 @@ from fastdec.decoding.sampling import is_among
 from fastdec.decoding.text import Text
 from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.kernels.sharding import constrain
-from fastdec.models.api import suppress
+from fastdec.models.api import Nodes, suppress
 from fastdec.models.taps import apply_with
 from fastdec.struct import Bound
 
@@ -160,10 +160,14 @@ def step(target: Bound, drafter: Drafter, rule: Rule, state: DecodeState) -> Dec
 
   # Score: one call of the target over all nodes, the root included.
   apply = apply_with(model, getattr(drafter, 'taps', ()))
-  *states, cache = apply(params, draft.tokens, topology.nodes, state.cache)
-  # On a mesh, states are whole on each device, however a drafter splits what it makes of them.
-  hidden, taps = jax.tree.map(lambda x: constrain(x, 'data'), states)
-  raw_logits = model.unembed(params, hidden)
+
+  def call(tokens: Array, nodes: Nodes, cache: Any) -> tuple[Array, tuple[Array, ...], Array, Any]:
+    *states, cache = apply(params, tokens, nodes, cache)
+    # On a mesh, states are whole on each device, however a drafter splits what it makes of them.
+    hidden, taps = jax.tree.map(lambda x: constrain(x, 'data'), states)
+    return hidden, taps, model.unembed(params, hidden), cache
+
+  hidden, taps, raw_logits, cache = draft.score(call, state.cache)
   allowed_logits = suppress(raw_logits, model.suppressed_ids)
   logits = law.change(target, state.laws, draft, allowed_logits)
 

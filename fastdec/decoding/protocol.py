@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec import struct
 from fastdec.decoding.topology import Topology, take_node
 from fastdec.errors import UserError
-from fastdec.models.api import Capacity, Model, source_length, source_pad
+from fastdec.models.api import Capacity, Model, Nodes, source_length, source_pad
 from fastdec.struct import Bound
 
 Promise = Literal['exact', 'law', 'relaxed']  # from the strictest to the loosest
@@ -241,6 +241,13 @@ class Draft:
   # was not drawn, 0 where nothing was drafted
   probabilities: Float[Array, 'b n v'] | None = None
   calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
+  # how likely each node is to be kept, for `Adaptive`: the root 1, and no node more than its
+  # parent; None: unknown
+  chances: Float[Array, 'b n'] | None = None
+
+  def score(self, call: Callable[[Array, Nodes, Any], Any], cache: Any) -> Any:
+    """Returns what one call of the target makes of the nodes and the cache."""
+    return call(self.tokens, self.topology.nodes, cache)
 
 
 @dataclasses.dataclass(frozen=True)

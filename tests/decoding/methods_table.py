@@ -88,6 +88,9 @@ VARIANTS: dict[str, Make] = {
   'speculative, adaptive': lambda kit: fd.Speculative(kit.draft, 4, adaptive=True),
   'lookup 3 10': lambda kit: fd.PromptLookup(),
   'lookahead 4 5 3': lambda kit: fd.Lookahead(window=4, ngram=5, guesses=3),
+  'adaptive suffix': lambda kit: fd.Adaptive(
+    fd.Suffix(longest=4, depth=3, nodes=6), costs={1: 1, 3: 1.1, 6: 1.3}
+  ),
   'union of heads': lambda kit: fd.Union(
     fd.Medusa(kit.heads('separate'), TREE), fd.Blockwise(kit.heads('separate'), 4)
   ),
@@ -100,11 +103,14 @@ NETWORKS: dict[str, Make] = {
   'block': lambda kit: fd.BlockDraft(kit.network('block'), choices=6),
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
+  'adaptive': lambda kit: fd.Adaptive(
+    fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6), costs={1: 1, 3: 1.2, 6: 1.8}
+  ),
   'union': lambda kit: fd.Union(
     fd.PromptLookup(ngram=2, k=4), fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6)
   ),
 }
-GROWN = {name: NETWORKS[name] for name in ('eagle', 'block', 'union')}
+GROWN = {name: NETWORKS[name] for name in ('eagle', 'block', 'union', 'adaptive')}
 
 DEEPEST = 6  # tokens below the root, where drafts are right often
 DEEP_TREE = [[0] * n for n in range(1, DEEPEST + 1)]

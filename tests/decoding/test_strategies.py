@@ -294,7 +294,7 @@ MOST = {
   'greedy': 0, 'blockwise': 6, 'two-calls': 3, 'tree': 3, 'speculative': 3, 'lookup': 3,
   'suffix': 3, 'jacobi': 3, 'lookahead': 2, 'eagle': 3, 'eagle, a chain': 4,
   'eagle, a static tree': 3, 'block': 3, 'block, a chain': 3, 'block, a static tree': 3,
-  'union': 3, 'union of heads': 3,
+  'union': 3, 'union of heads': 3, 'adaptive': 3, 'adaptive suffix': 3,
 }  # fmt: skip
 
 

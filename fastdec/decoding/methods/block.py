@@ -198,7 +198,8 @@ class BlockDrafter(ReadingDrafter):
     candidates = self.lattice(target, states, state.last, logits)
     if isinstance(self.tree, int):
       sizes = (self.width, self.tree, params.get('warmth'), self.families)
-      return Draft(*lattice.grow(candidates, root, *sizes), calls=1), state
+      tokens, topology, chances = lattice.grow(candidates, root, *sizes)
+      return Draft(tokens, topology, calls=1, chances=chances), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
     if self.sampling is None or self.siblings is None:
       tokens, q = lattice.fill(candidates, root, topology), None

@@ -335,8 +335,8 @@ class TreeDrafter(_ByLevels):
     return growing.advance(tree, self._log_q(target, states, level), self._ids)
 
   def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
-    tokens, topology = growing.finish(tree, root)
-    return Draft(tokens, topology, calls=self.depth)
+    tokens, topology, chances = growing.finish(tree, root)
+    return Draft(tokens, topology, calls=self.depth, chances=chances)
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
     """Returns log-probabilities over the draft's words, calibrated for this level."""

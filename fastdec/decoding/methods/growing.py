@@ -154,8 +154,13 @@ def advance(
   )
 
 
-def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'], Topology]:
-  """Returns tokens and topology of the root and the best nodes - 1 candidates."""
+def finish(
+  growing: Growing, root: Int[Array, ' b']
+) -> tuple[Int[Array, 'b n'], Topology, Float[Array, 'b n']]:
+  """Returns tokens and topology of the root and the best nodes - 1 candidates, and their chances.
+
+  A node's chance is q of the whole path to it.
+  """
   width, depth, nodes = growing.width, growing.depth, growing.nodes
   tokens_by_level, scores_by_level = zip(*growing.candidates, strict=True)
   tokens_bc = jnp.concatenate(tokens_by_level, axis=1)
@@ -179,7 +184,8 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
   parents = (number_bn[:, None, :] < parent[:, :, None]).sum(-1, dtype=jnp.int32)
   is_above = (above_bnd[:, :, None, :] == number_bn[:, None, :, None]).any(-1)
   mask = is_above | jnp.eye(nodes, dtype=bool)[None]
-  return tokens_bn, Topology(
+  chances_bn = jnp.where(is_root, 1, jnp.exp(jnp.take_along_axis(scores_bc, child_bn, axis=1)))
+  topology = Topology(
     parents=jnp.where(is_root, NO_PARENT, parents),
     ranks=child_bn % width,
     depths=mask.sum(-1, dtype=jnp.int32) - 1,
@@ -187,6 +193,7 @@ def finish(growing: Growing, root: Int[Array, ' b']) -> tuple[Int[Array, 'b n'],
     acceptable=jnp.ones_like(is_root),
     max_depth=depth,
   )
+  return tokens_bn, topology, chances_bn
 
 
 def _keep(growing: Growing, scores_bc: Float[Array, 'b c']) -> Int[Array, 'b k']:

@@ -120,8 +120,10 @@ def grow(
   nodes: int,
   temperatures: Float[Array, ' g'] | None = None,
   families: bool = False,
-) -> tuple[Int[Array, 'b n'], Topology]:
+) -> tuple[Int[Array, 'b n'], Topology, Float[Array, 'b n']]:
   """Returns the tree of the most likely paths by the corrected scores (`growing`), g levels deep.
+
+  The last result is the chance of each node: q of the path to it.
 
   Args:
     lattice, root: the candidates, and the token that they follow.

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fastdec import struct
 from fastdec.decoding.methods.lookup import LONGEST, Searched, match_suffix
@@ -56,17 +56,18 @@ class SuffixDrafter:
   def propose(
     self, target: Bound, state: Searched, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Searched]:
-    tokens, parents, is_likely = jax.vmap(self.grow)(state)
-    tree = Topology.from_parents(parents, acceptable=is_likely)
-    return Draft(tokens, dataclasses.replace(tree, max_depth=self.depth)), state
+    tokens, parents, chances = jax.vmap(self.grow)(state)
+    tree = Topology.from_parents(parents, acceptable=chances > 0)
+    tree = dataclasses.replace(tree, max_depth=self.depth)
+    return Draft(tokens, tree, chances=chances), state
 
   def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
     return state.append(step)
 
   def grow(
     self, searched: Searched
-  ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Bool[Array, ' n']]:
-    """Returns the tokens, the parents and a mask of the likely nodes of one row's tree."""
+  ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Float[Array, ' n']]:
+    """Returns the tokens, the parents and the chances of one row's nodes; 0: no node is there."""
     tokens, root = searched.text.tokens, searched.text.length - 1
     drafted = self.nodes - 1
 
@@ -109,7 +110,7 @@ class SuffixDrafter:
     sum_l = jnp.where(is_kept_lk, count_lk, 0).sum(axis=1) / all_l
     best = self.longest - 1 - jnp.argmax(sum_l[::-1])
     place_k, depth_k = node_lk[best] // self.depth, node_lk[best] % self.depth
-    is_kept_k = is_kept_lk[best]
+    is_kept_k, count_k = is_kept_lk[best], count_lk[best]
 
     # A node's parent is the one that stands for its place's path a level higher.
     above_k = jnp.argmax(agree_pqd[place_k, :, depth_k - 1], axis=1)
@@ -120,7 +121,7 @@ class SuffixDrafter:
     return (
       jnp.concatenate([tokens[root][None], tokens_k]),
       jnp.pad(parent_k.astype(jnp.int32), (1, 0), constant_values=-1),
-      jnp.pad(is_kept_k, (1, 0), constant_values=True),
+      jnp.pad(jnp.where(is_kept_k, count_k / all_l[best], 0), (1, 0), constant_values=1),
     )
 
 

@@ -92,10 +92,9 @@ def grown(laws, names, width, nodes):
     levels.append(
       advance(levels[-1], jnp.take_along_axis(laws[:, i], before[..., None], axis=1), ids(before))
     )
-  tokens, topology = finish(levels[-1], root)
-  fields = {
-    name: getattr(topology, name) for name in ('parents', 'ranks', 'depths', 'mask', 'acceptable')
-  }
+  tokens, topology, chances = finish(levels[-1], root)
+  names = ('parents', 'ranks', 'depths', 'mask', 'acceptable')
+  fields = {name: getattr(topology, name) for name in names} | {'chances': chances}
   return (
     tokens,
     fields,
@@ -121,6 +120,8 @@ def test_a_tree_is_that_of_the_definition(kind, names):
       np.testing.assert_array_equal(topology['depths'][row], [len(path) - 1 for path in paths])
       np.testing.assert_array_equal(topology['mask'][row], mask)
       assert topology['acceptable'].all()
+      chances = [np.exp(tree[number].score) for number in kept]
+      np.testing.assert_allclose(topology['chances'][row], chances, rtol=1e-6)
 
       # The frontiers of the growing tree; in a small tree they are narrower than the width.
       tree, _, frontiers = by_hand(laws[row], [NAMES[names]] * depth, width, nodes, frontier_width)

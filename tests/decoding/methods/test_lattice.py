@@ -43,7 +43,7 @@ def compiled(make, *args):
 
 def grown_tree(lattice, width, nodes):
   """Tokens, parents and ranks of a grown tree."""
-  tokens, topology = grow(lattice, ROOT, width, nodes)
+  tokens, topology, _ = grow(lattice, ROOT, width, nodes)
   return tokens, topology.parents, topology.ranks
 
 
@@ -84,7 +84,7 @@ def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bia
 
 @functools.partial(jax.jit, static_argnames=('width', 'nodes', 'with_bias'))
 def grown(width, nodes, with_bias=True, temperatures=None):
-  tokens, topology = grow(lattice(with_bias), ROOT, width, nodes, temperatures)
+  tokens, topology, _ = grow(lattice(with_bias), ROOT, width, nodes, temperatures)
   assert topology.max_depth == GUESSES
   return tokens, topology.parents, topology.mask
 

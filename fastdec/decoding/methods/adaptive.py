@@ -1,0 +1,222 @@
+"""Calls as wide as they pay: each call keeps the likely nodes of the draft, and leaves out others.
+
+A drafter of point guesses says how likely each node is to be kept (`Draft.chances`). Sorted by
+that, the first w nodes are a tree for each w, and a call on them emits, as the drafter expects,
+
+    E(w) = sum over running rows and their first w nodes of the chance; the root's is 1
+
+tokens. All rows of the batch have one call, so they share w: the static width of the largest
+E(w) / cost(w). One branch of the program is compiled for each width, and the device chooses.
+
+Which nodes are kept follows from the text before the call alone, never from what the call draws. So
+a rule that is lossless for all trees of point guesses stays lossless ("what a length may look at").
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fastdec import struct
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
+from fastdec.decoding.rules.matching import Exact
+from fastdec.decoding.sampling import Sampling, check_sampling
+from fastdec.decoding.settings import is_number, is_whole
+from fastdec.decoding.strategy import LoopStrategy, read_strategy
+from fastdec.decoding.topology import Topology
+from fastdec.errors import UserError
+from fastdec.fields import quote
+from fastdec.models.api import Model, Nodes, causal
+from fastdec.models.taps import Taps
+from fastdec.struct import Bound
+
+Costs = tuple[tuple[int, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrowed(Draft):
+  """A draft whose first widths[choice] nodes are scored. The others are not acceptable."""
+
+  widths: tuple[int, ...] = ()
+  choice: Int[Array, ''] | int = 0
+
+  def score(self, call: Callable[[Array, Nodes, Any], Any], cache: Any) -> Any:
+    tree = self.topology
+    whole = jax.eval_shape(call, self.tokens, tree.nodes, cache)
+
+    def narrow(width: int) -> Callable[[Any], Any]:
+      if tree.is_chain:
+        nodes = causal(width)
+      else:
+        nodes = Nodes(tree.parents[:, :width], tree.depths[:, :width], tree.mask[:, :width, :width])
+
+      # Results of nodes that are left out are zeros; some caches have entries of a call's nodes.
+      def branch(cache: Any) -> Any:
+        return jax.tree.map(_widen, call(self.tokens[:, :width], nodes, cache), whole)
+
+      return branch
+
+    return jax.lax.switch(self.choice, [narrow(width) for width in self.widths], cache)
+
+
+def _widen(x: Array, like: jax.ShapeDtypeStruct) -> Array:
+  """Pads an array with zeros at the end of each axis to the shape of another."""
+  return jnp.pad(x, [(0, most - n) for n, most in zip(x.shape, like.shape, strict=True)])
+
+
+@struct.pytree
+class AdaptiveDrafter:
+  """Drafter that orders another one's nodes by their chances, and chooses how many are scored.
+
+  Its state is the other one's, and a mask of the rows that are running.
+  """
+
+  drafter: Any
+  costs: Costs = struct.static()
+
+  @property
+  def nodes(self) -> int:
+    return self.drafter.nodes
+
+  @property
+  def taps(self) -> Taps:
+    return getattr(self.drafter, 'taps', ())
+
+  def init(self, target: Bound, prefill: Prefill) -> tuple[Any, Bool[Array, ' b']]:
+    return self.drafter.init(target, prefill), ~jnp.asarray(prefill.prompt.empty)
+
+  def propose(
+    self, target: Bound, state: tuple[Any, Bool[Array, ' b']], root: Int[Array, ' b'], keys: Any
+  ) -> tuple[Draft, tuple[Any, Bool[Array, ' b']]]:
+    draft, own = self.drafter.propose(target, state[0], root, None)
+    is_running = state[1]
+    if draft.chances is None:
+      raise UserError(
+        f'{type(self.drafter).__name__} does not say how likely its guesses are: give Adaptive a'
+        ' Suffix, or a tree of Eagle or BlockDraft'
+      )
+    chances_bn = jnp.broadcast_to(draft.chances, draft.tokens.shape)
+    if not draft.topology.is_chain:
+      draft, chances_bn = _sort(draft, chances_bn)
+
+    # The width of most tokens for its cost
+    emitted_n = jnp.cumsum(jnp.where(is_running[:, None], chances_bn, 0).sum(axis=0))
+    widths = tuple(width for width, _ in self.costs)
+    rates = [emitted_n[width - 1] / cost for width, cost in self.costs]
+    choice = jnp.argmax(jnp.stack(rates)).astype(jnp.int32)
+
+    # Only scored nodes are acceptable.
+    index_n = jnp.arange(draft.topology.n, dtype=jnp.int32)
+    is_scored_n = index_n < jnp.asarray(widths, jnp.int32)[choice]
+    acceptable = draft.topology.acceptable & is_scored_n[None]
+    tree = dataclasses.replace(draft.topology, acceptable=acceptable)
+    narrowed = Narrowed(draft.tokens, tree, calls=draft.calls, widths=widths, choice=choice)
+    return narrowed, (own, is_running)
+
+  def observe(
+    self, target: Bound, state: tuple[Any, Bool[Array, ' b']], step: Step
+  ) -> tuple[Any, Bool[Array, ' b']]:
+    return self.drafter.observe(target, state[0], step), step.count > 0
+
+
+def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Array, 'b n']]:
+  """Sorts a draft by its nodes' chances, the likeliest first; parents stay before children.
+
+  No node is likelier than its parent, and those of one chance keep their order.
+  """
+  order_bn = jnp.argsort(-chances, axis=1, stable=True).astype(jnp.int32)
+  place_bn = jnp.argsort(order_bn, axis=1).astype(jnp.int32)
+
+  def sort(x: Any) -> Array:
+    return jnp.take_along_axis(jnp.broadcast_to(x, chances.shape), order_bn, axis=1)
+
+  tree = draft.topology
+  parents_bn = sort(tree.parents)
+  moved_bn = jnp.take_along_axis(place_bn, jnp.maximum(parents_bn, 0), axis=1)
+  mask = jnp.broadcast_to(tree.mask, (*chances.shape, tree.n))
+  mask = jnp.take_along_axis(mask, order_bn[:, :, None], axis=1)
+  topology = Topology(
+    parents=jnp.where(parents_bn < 0, parents_bn, moved_bn),
+    ranks=sort(tree.ranks),
+    depths=sort(tree.depths),
+    mask=jnp.take_along_axis(mask, order_bn[:, None, :], axis=2),
+    acceptable=sort(tree.acceptable),
+    max_depth=tree.max_depth,
+  )
+  draft = dataclasses.replace(draft, tokens=sort(draft.tokens), topology=topology)
+  return draft, sort(chances)
+
+
+@struct.pytree
+class Adaptive(LoopStrategy):
+  """Decoding with another strategy's guesses, as many in each call as pay (`methods.adaptive`).
+
+  A call has one of some widths, that of the most tokens for its cost: as the drafter expects them,
+  summed over the rows of the batch. With a cost for one node, a call where nothing is likely is a
+  greedy one. It is lossless: the output is that of greedy decoding or, with `sampling`, has the
+  distribution of `Sample`.
+
+  Args:
+    strategy: `Suffix`, or `Eagle` or `BlockDraft` with a tree, without a rule or a sampling of its
+      own.
+    costs: {nodes: cost} of calls of some widths in any unit, such as milliseconds (`call_ms` of
+      `fd.tune`) with the draft's own time. The largest width is that of the strategy.
+    sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
+
+  Raises:
+    UserError: another strategy, or costs of impossible widths.
+  """
+
+  strategy: Any
+  costs: Any = struct.static()
+  sampling: Sampling | None = None
+
+  def __post_init__(self) -> None:
+    one: Any = read_strategy(self.strategy)
+    if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
+      raise UserError(
+        f'Adaptive cannot narrow this {type(one).__name__}: give Suffix, or Eagle or BlockDraft'
+        ' with a tree, without a rule or sampling, and sampling to Adaptive'
+      )
+    costs = _check_costs(self.costs, one.drafter.nodes)
+    struct.assign(self, strategy=one, costs=costs, sampling=check_sampling(self.sampling))
+
+  @property
+  def drafter(self) -> Drafter:
+    return AdaptiveDrafter(self.strategy.drafter, self.costs)
+
+  @property
+  def most_accepted(self) -> int:
+    return self.strategy.most_accepted
+
+  @property
+  def part(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    return self.strategy.part
+
+  def __getattr__(self, name: str) -> Any:
+    """Returns `heads` or `draft` of the strategy."""
+    if name not in ('heads', 'draft'):
+      raise AttributeError(name)
+    return getattr(self.strategy, name)
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    self.strategy.check(model, prompt, max_len)
+
+
+def _check_costs(costs: Any, nodes: int) -> Costs:
+  """Returns widths and costs, the narrowest first; raises UserError if they are impossible."""
+  pairs = sorted(dict(costs).items()) if isinstance(costs, dict | tuple) else []
+  fits = bool(pairs) and all(
+    is_whole(width, 1, 'iu', nodes) and is_number(cost) and 0 < cost < math.inf
+    for width, cost in pairs
+  )
+  if not (fits and pairs[-1][0] == nodes):
+    raise UserError(
+      f'costs={quote(costs)} are not possible: give {{nodes: cost}} of some widths from 1 to'
+      f' {nodes}, the nodes of the strategy, which is one of them, with costs above 0'
+    )
+  return tuple((int(width), float(cost)) for width, cost in pairs)

@@ -1,0 +1,110 @@
+"""Adaptive keeps the nodes of each call that pay, by a rule in plain Python, in one program."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fastdec as fd
+from fastdec.decoding.methods.adaptive import AdaptiveDrafter
+from fastdec.decoding.protocol import Draft
+from fastdec.struct import Bound
+from tests.decoding.fakes import HashLM
+
+COSTS = {1: 1.0, 2: 1.3, 4: 1.6, 6: 2.6}
+PARENTS = np.array([[-1, 0, 1, 0, 3, 3], [-1, 0, 0, 2, 3, 4]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+  """A drafter of one draft."""
+
+  parents: Any
+  chances: Any
+  nodes = 6
+
+  def propose(self, target: Bound, state: Any, root: Any, keys: Any) -> tuple[Draft, Any]:
+    tokens = jnp.broadcast_to(jnp.arange(10, 16), self.parents.shape).at[:, 0].set(root)
+    tree = fd.Topology.from_parents(jnp.asarray(self.parents))
+    return Draft(tokens, tree, chances=self.chances), state
+
+
+def propose(chances: Any, is_running: Any, parents: Any = PARENTS) -> Any:
+  drafter = AdaptiveDrafter(Fixed(parents, jnp.asarray(chances)), tuple(COSTS.items()))
+  root = jnp.full(len(parents), 3, jnp.int32)
+  return drafter.propose(Bound(HashLM(), {}), ((), jnp.asarray(is_running)), root, None)[0]
+
+
+@pytest.mark.parametrize('is_running', [[True, True], [True, False], [False, True]])
+@pytest.mark.parametrize('seed', range(6))
+def test_the_width_is_that_of_most_tokens_for_its_cost(seed: int, is_running: list[bool]) -> None:
+  rng = np.random.default_rng(seed)
+  chances = np.ones((2, 6), np.float32)
+  for row in range(2):
+    for node in range(1, 6):
+      chances[row, node] = chances[row, PARENTS[row, node]] * rng.choice([0.1, 0.5, 0.95])
+  draft = propose(chances, is_running)
+
+  rates = {}
+  for width, cost in COSTS.items():
+    best = -np.sort(-chances, axis=1)[:, :width]
+    rates[width] = best[np.array(is_running)].sum() / cost
+  assert list(COSTS)[int(draft.choice)] == max(rates, key=rates.__getitem__)
+
+  # The likeliest nodes are first, below the same parents, and only they are acceptable.
+  width = list(COSTS)[int(draft.choice)]
+  tree = draft.topology
+  for row in range(2):
+    numbers = [0, *(np.asarray(draft.tokens[row, 1:]) - 10)]
+    np.testing.assert_array_equal(chances[row, numbers], -np.sort(-chances[row]))
+    for place, number in enumerate(numbers[1:], start=1):
+      assert numbers[tree.parents[row, place]] == PARENTS[row, number]
+    expected = fd.Topology.from_parents(tree.parents)
+    np.testing.assert_array_equal(tree.mask, expected.mask)
+    np.testing.assert_array_equal(tree.depths, expected.depths)
+    assert tree.acceptable[row].tolist() == [place < width for place in range(6)]
+
+
+def test_a_call_that_expects_nothing_is_a_greedy_one() -> None:
+  """The layers see one token of each row, or all nodes: as the device chooses."""
+  seen = []
+
+  @dataclasses.dataclass(frozen=True)
+  class Counting(HashLM):
+    def apply(self, params: Any, tokens: Any, nodes: Any, cache: Any) -> Any:
+      jax.debug.callback(lambda: seen.append(tokens.shape[1]))
+      return super().apply(params, tokens, nodes, cache)
+
+  strategy = fd.Adaptive(fd.Suffix(longest=4, depth=4, nodes=5), costs={1: 1.0, 5: 1.2})
+  prompts = jnp.asarray([[3, 4, 5, 6, 7, 3, 4, 5]])
+  model: Any = Counting()
+  fd.decode(model, {}, prompts, strategy, max_len=12)
+  jax.effects_barrier()
+  assert {1, 5} <= set(seen[1:])
+
+
+def test_a_drafter_without_chances_is_refused() -> None:
+  strategy = fd.Adaptive(fd.PromptLookup(k=4), costs={1: 1, 4: 1.5})
+  with pytest.raises(fd.UserError, match='LookupDrafter does not say how likely'):
+    model: Any = HashLM()
+    fd.decode(model, {}, [[3, 4]], strategy, max_len=4)
+
+
+@pytest.mark.parametrize(
+  ('strategy', 'costs', 'message'),
+  [
+    (fd.Suffix(nodes=4), {1: 1, 3: 2}, 'widths from 1 to 4'),
+    (fd.Suffix(nodes=4), {1: 0, 4: 2}, 'with costs above 0'),
+    (fd.Suffix(nodes=4), {0: 1, 4: 2}, 'costs='),
+    (fd.Suffix(nodes=4), {}, 'costs='),
+    (fd.Suffix(nodes=4), [1, 2], 'costs='),
+    (fd.Suffix(nodes=4, sampling=fd.Sampling(1.0)), {4: 1}, 'sampling to Adaptive'),
+    (fd.Jacobi(4), {4: 1}, 'cannot narrow this Jacobi'),
+  ],
+)
+def test_impossible_settings_are_refused(strategy: Any, costs: Any, message: str) -> None:
+  with pytest.raises(fd.UserError, match=message):
+    fd.Adaptive(strategy, costs=costs)
