@@ -104,7 +104,7 @@ NETWORKS: dict[str, Make] = {
   'block, a chain': lambda kit: fd.BlockDraft(kit.network('block')),
   'block, a static tree': lambda kit: fd.BlockDraft(kit.network('block'), choices=TREE),
   'adaptive': lambda kit: fd.Adaptive(
-    fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6), costs={1: 1, 3: 1.2, 6: 1.8}
+    fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6), costs={1: 1, 3: 1.1, 6: 1.2}
   ),
   'union': lambda kit: fd.Union(
     fd.PromptLookup(ngram=2, k=4), fd.Eagle(kit.network('eagle'), depth=3, width=2, nodes=6)

@@ -6,7 +6,7 @@ that, the first w nodes are a tree for each w, and a call on them emits, as the 
     E(w) = sum over running rows and their first w nodes of the chance; the root's is 1
 
 tokens. All rows of the batch have one call, so they share w: the static width of the largest
-E(w) / cost(w). One branch of the program is compiled for each width, and the device chooses.
+E(w) / cost(w). The program has a call of each width, and the device chooses.
 
 Which nodes are kept follows from the text before the call alone, never from what the call draws. So
 a rule that is lossless for all trees of point guesses stays lossless ("what a length may look at").
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
+from fastdec.cache.loops import while_loop
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
 from fastdec.decoding.rules.matching import Exact
 from fastdec.decoding.sampling import Sampling, check_sampling
@@ -48,19 +49,33 @@ class Narrowed(Draft):
     tree = self.topology
     whole = jax.eval_shape(call, self.tokens, tree.nodes, cache)
 
-    def narrow(width: int) -> Callable[[Any], Any]:
+    # Results of nodes that are left out are zeros. Entries of the cache are written in place.
+    results = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), whole)
+    results = (*results[:-1], _start_from(cache, results[-1]))
+
+    # Each width has a loop, and the chosen one's makes one turn. A loop writes a cache in place;
+    # a branch of `lax.switch` copies it whole.
+    for i, width in enumerate(self.widths):
       if tree.is_chain:
         nodes = causal(width)
       else:
         nodes = Nodes(tree.parents[:, :width], tree.depths[:, :width], tree.mask[:, :width, :width])
 
-      # Results of nodes that are left out are zeros; some caches have entries of a call's nodes.
-      def branch(cache: Any) -> Any:
-        return jax.tree.map(_widen, call(self.tokens[:, :width], nodes, cache), whole)
+      def turn(state: tuple[Array, Any], width: int = width, nodes: Nodes = nodes) -> Any:
+        _, results = state
+        narrow = call(self.tokens[:, :width], nodes, _start_from(results[-1], cache))
+        return jnp.array(False), jax.tree.map(_widen, narrow, whole)
 
-      return branch
+      waits = jnp.asarray(self.choice) == i
+      _, results = while_loop(lambda state: state[0], turn, (waits, results), width)
+    return results
 
-    return jax.lax.switch(self.choice, [narrow(width) for width in self.widths], cache)
+
+def _start_from(cache: Any, other: Any) -> Any:
+  """Returns `other` with the entries of `cache` that have the same shapes."""
+  if jax.tree.structure(cache) != jax.tree.structure(other):
+    return other
+  return jax.tree.map(lambda x, y: x if x.shape == y.shape else y, cache, other)
 
 
 def _widen(x: Array, like: jax.ShapeDtypeStruct) -> Array:
