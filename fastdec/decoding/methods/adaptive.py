@@ -1,6 +1,6 @@
 """Calls as wide as they pay: each call keeps the likely nodes of the draft, and leaves out others.
 
-A drafter of point guesses says how likely each node is to be kept (`Draft.chances`). Sorted by
+A drafter of point guesses says how likely each node will be kept (`Draft.chances`). Sorted by
 that, the first w nodes are a tree for each w, and a call on them emits, as the drafter expects,
 
     E(w) = sum over running rows and their first w nodes of the chance; the root's is 1
@@ -8,8 +8,8 @@ that, the first w nodes are a tree for each w, and a call on them emits, as the 
 tokens. All rows of the batch have one call, so they share w: the static width of the largest
 E(w) / cost(w). The program has a call of each width, and the device chooses.
 
-Which nodes are kept follows from the text before the call alone, never from what the call draws. So
-a rule that is lossless for all trees of point guesses stays lossless ("what a length may look at").
+Which nodes are scored follows from the text before the call, never from what the call draws. So a
+rule that is lossless for all trees of point guesses stays lossless ("what a length may look at").
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ def _start_from(cache: Any, other: Any) -> Any:
 
 
 def _widen(x: Array, like: jax.ShapeDtypeStruct) -> Array:
-  """Pads an array with zeros at the end of each axis to the shape of another."""
+  """Pads an array with zeros at the end of each axis to a shape."""
   return jnp.pad(x, [(0, most - n) for n, most in zip(x.shape, like.shape, strict=True)])
 
 
@@ -141,7 +141,7 @@ class AdaptiveDrafter:
 def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Array, 'b n']]:
   """Sorts a draft by its nodes' chances, the likeliest first; parents stay before children.
 
-  No node is likelier than its parent, and those of one chance keep their order.
+  No chance is above the parent's, and nodes of one chance keep their order.
   """
   order_bn = jnp.argsort(-chances, axis=1, stable=True).astype(jnp.int32)
   place_bn = jnp.argsort(order_bn, axis=1).astype(jnp.int32)
@@ -168,7 +168,7 @@ def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Arra
 
 @struct.pytree
 class Adaptive(LoopStrategy):
-  """Decoding with another strategy's guesses, as many in each call as pay (`methods.adaptive`).
+  """Decoding with a strategy's guesses, as many in each call as pay (`methods.adaptive`).
 
   A call has one of some widths, that of the most tokens for its cost: as the drafter expects them,
   summed over the rows of the batch. With a cost for one node, a call where nothing is likely is a

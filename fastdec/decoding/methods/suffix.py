@@ -2,7 +2,7 @@
 
 This is SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975) with the suffixes of one text, the
 prompt and the output (and the source, as in `methods.lookup`). For each length l, its last l tokens
-are looked up. The text goes on after each earlier place of theirs, and these continuations are a
+are looked up. What followed each earlier place of theirs is in a
 trie. A node's probability is
 
     places of the l tokens and of the path down to the node
@@ -10,13 +10,13 @@ trie. A node's probability is
     places of the l tokens, the text's own end included
 
 A trie keeps at most `factor` * l nodes, the most probable ones, and none below `least`. Their sum
-is how many of them the text will probably go on with. The length of the largest sum drafts.
+is how many of them the text will probably have next. The length of the largest sum drafts.
 
     text        a b c  a b d  a b c  a b           the last token, b, has 4 places, and c follows 2
     l = 1, 2    "b" or "a b" before                c 1/2   c a 1/2   c a b 1/2   d 1/4
 
 `PromptLookup` copies from one place, however rare the continuation is. Counts tell a phrase that
-always goes on alike from a word with many continuations: long drafts follow the first only.
+always continues alike from a word with many continuations: long drafts follow the first only.
 """
 
 import dataclasses
@@ -83,12 +83,12 @@ class SuffixDrafter:
     follow_pd = tokens.at[index_pd].get(mode='clip')
     exists_pd = (index_pd < end_p[:, None]) & (matched_p > 0)[:, None]
 
-    # agree[p, q, d]: both places go on with the same tokens down to depth d + 1.
+    # agree[p, q, d]: the same tokens follow both places, down to depth d + 1.
     agree_pqd = (follow_pd[:, None] == follow_pd[None]) & exists_pd[:, None] & exists_pd[None]
     agree_pqd = jnp.cumprod(agree_pqd, axis=-1).astype(bool)
 
-    # Count, for each length of suffix, the places that have it and go on down to each node. The
-    # first place of a node stands for it, since it has the longest match of them.
+    # Count, for each length of suffix, the places that have it and each node's path after it. The
+    # first place of a node is its own, with the longest match of them.
     length_l = jnp.arange(1, self.longest + 1, dtype=jnp.int32)
     has_lq = matched_p[None] >= length_l[:, None]
     count_lpd = jnp.einsum('lq,pqd->lpd', has_lq.astype(jnp.float32), agree_pqd.astype(jnp.float32))
@@ -112,7 +112,7 @@ class SuffixDrafter:
     place_k, depth_k = node_lk[best] // self.depth, node_lk[best] % self.depth
     is_kept_k, count_k = is_kept_lk[best], count_lk[best]
 
-    # A node's parent is the one that stands for its place's path a level higher.
+    # A node's parent has the first place of the path a level higher.
     above_k = jnp.argmax(agree_pqd[place_k, :, depth_k - 1], axis=1)
     is_parent_kj = (place_k[None] == above_k[:, None]) & (depth_k[None] == depth_k[:, None] - 1)
     is_parent_kj &= is_kept_k[None]
