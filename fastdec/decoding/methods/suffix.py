@@ -2,8 +2,7 @@
 
 This is SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975) with the suffixes of one text, the
 prompt and the output (and the source, as in `methods.lookup`). For each length l, its last l tokens
-are looked up. What followed each earlier place of theirs is in a
-trie. A node's probability is
+are looked up, and what followed each earlier place of theirs is in a trie. A node's probability is
 
     places of the l tokens and of the path down to the node
     --------------------------------------------------------
