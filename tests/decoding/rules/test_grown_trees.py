@@ -50,7 +50,8 @@ class Grower:
     tree = start(laws[0][root], WIDTH, self.nodes, ids)
     for i in range(1, DEPTH):
       tree = advance(tree, laws[i][tree.tokens], ids)
-    return Draft(*finish(tree, root)), state
+    tokens, topology, chances = finish(tree, root)
+    return Draft(tokens, topology, chances=chances), state
 
   def observe(self, target, state, step):
     return state
