@@ -31,7 +31,7 @@ quickstart: $(VENV)/.ready
 	$(BIN)/python -m experiments.table1 --config=configs/wmt14.py:scale=tiny --workdir=out/quickstart
 	tar -xzOf fastdec/data/text/embedded.tgz dev.en > out/quickstart/dev.en
 	$(BIN)/fastdec tune --model=out/quickstart/k8-finetune --heads=out/quickstart/k8-finetune \
-	  --prompts=out/quickstart/dev.en --gammas=3,7 --nodes=8 --no-lookup --no-lookahead --budget=75s
+	  --prompts=out/quickstart/dev.en --gammas=3,7 --nodes=2 --no-lookup --no-lookahead --budget=75s
 	@! $(BIN)/python -c 'import ctranslate2' 2> /dev/null || \
 	  $(BIN)/python benchmarks/peers.py --model=out/quickstart/k8-finetune --prompts=out/quickstart/dev.en --cores=1 \
 	  --packed --out=out/quickstart/peers.jsonl

@@ -63,6 +63,7 @@ MEASURES = 120.0  # seconds: with this budget or more, products are timed first,
 # Prompts read for each row decoded at once. Not all are timed, because some may be too long.
 MOST_PROMPTS = 128
 CALIBRATED = 32  # prompts that a tree for heads is fitted to
+SMALLEST = 3  # nodes of a tree: fewer are a chain
 # Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
 
@@ -120,7 +121,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--no-lookup', action='store_true', help='leaves prompt lookup out')
   parser.add_argument('--no-lookahead', action='store_true', help='leaves lookahead out')
   parser.add_argument('--gammas', type=wholes(1), help='tokens drafted in a row, such as 2,4,8')
-  parser.add_argument('--nodes', type=wholes(2), help='nodes of trees, such as 8,16,32')
+  parser.add_argument('--nodes', type=wholes(2), help='nodes of trees, such as 8,16,32; 2: none')
   parser.add_argument(
     '--promise', type=one_of('exact', 'law', 'relaxed'), help='what the output must keep'
   )
@@ -177,10 +178,12 @@ def _tune(
       parts.append((draft, path))
     target = Bound(*pack_if_faster(generator.model, opened.params()))
     for heads, path in parts[: len(args.heads)]:
-      if path not in trees:
+      most = max(args.nodes or TREES)
+      if most < SMALLEST:
+        trees[path] = []
+      elif path not in trees:
         print(f'fitting a tree to {path}', flush=True)
         rows = min(args.batches[0], len(ids), CALIBRATED)  # as in tuning, by the same program
-        most = max(args.nodes or TREES)
         fitted = calibrate(target, Bound(*heads), ids[:CALIBRATED], most, args.max_len, rows)
         trees[path] = [list(choice) for choice in fitted.tree.choices]
 
