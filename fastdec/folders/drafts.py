@@ -55,7 +55,7 @@ LAYERS = {
 }  # fmt: skip
 WIDE = (  # sizes that the number of weights bounds; not the target's vocabulary, which is elsewhere
   'd_model', 'd_ff', 'd_kv', 'd_target', 'd_embed', 'd_source', 'heads', 'key_heads', 'head_width',
-  'words', 'markov', 'k', 'rows', 'gru', 'conv', 'candidates',
+  'words', 'markov', 'k', 'rows', 'gru', 'conv', 'candidates', 'width',
 )  # fmt: skip
 MOST_WORDS = 2**31 - 1
 
@@ -193,7 +193,8 @@ def _unread(
   if not file.is_file():
     raise UserError(f'{file} is missing: the folder is not whole, train or copy it again')
   stored = stored_in(file)
-  for part in (layers, module):
+  correlator = getattr(module, 'correlator', None)
+  for part in (layers, module) if correlator is None else (layers, module, correlator):
     check_sizes(part, stored, file, WIDE)
   if module.vocab_size > MOST_WORDS:
     raise UserError(f'vocab_size={module.vocab_size} is not possible: give at most {MOST_WORDS}')

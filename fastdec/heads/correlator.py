@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fastdec.fields import Layers, Positive, Size
 from fastdec.heads import tower
 from fastdec.models.layers import Dense, LayerNorm
 
@@ -31,12 +32,12 @@ class CorrelatorConfig:
     epsilon: the least length by which vectors are divided.
   """
 
-  width: int
-  layers: int
-  heads: int
-  d_ff: int
+  width: Size
+  layers: Layers
+  heads: Size
+  d_ff: Size
   scale: float
-  epsilon: float = 1e-6
+  epsilon: Positive = 1e-6
 
 
 class Correlator(nn.Module):

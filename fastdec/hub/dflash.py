@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastdec.errors import UserError
-from fastdec.fields import Positive, Size, Token, Zero
+from fastdec.fields import Layers, Positive, Size, Token, Zero
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.correlator import FACTS, CorrelatorConfig
 from fastdec.hub.draft_parts import draft_layers, read_architectures, vocabulary
@@ -86,7 +86,7 @@ class BlockFields:
   # LiLiCorr
   lilicorr_candidate_topk: Size | None = None
   lilicorr_hidden_size: Zero | None = None
-  lilicorr_num_layers: Size | None = None
+  lilicorr_num_layers: Layers | None = None
   lilicorr_num_heads: Size | None = None
   lilicorr_mlp_ratio: Positive | None = None
   lilicorr_factor_dim: Size | None = None

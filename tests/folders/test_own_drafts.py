@@ -13,7 +13,9 @@ from fastdec import folders
 from fastdec.folders.drafts import draft_content
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.blockwise import BlockwiseHeads
+from fastdec.heads.correlator import CorrelatorConfig
 from fastdec.heads.eagle import EagleNetwork
+from fastdec.heads.parallel import ParallelNetwork
 from fastdec.kernels.sharding import MeshConfig, make_mesh
 from fastdec.models.lm import LMConfig
 from fastdec.models.stacks import StackConfig
@@ -37,6 +39,9 @@ DRAFTS = {
     has_confidence=True),
   'masks': BlockNetwork(layers=LAYERS, **TARGET, k=4, entry='masks', unknown_id=8, drops_first=True,
     markov=3, markov_kind='rnn'),
+  'parallel': ParallelNetwork(layers=LAYERS, **TARGET, k=4, unknown_id=8, words=5),
+  'lattice': BlockNetwork(layers=STACK, **TARGET, k=4, edge='correlator', markov=3, candidates=4,
+    conv=2, conv_group=2, correlator=CorrelatorConfig(6, 2, 2, 9, 5.0)),
 }  # fmt: skip
 
 

@@ -5,6 +5,9 @@ A draft with the law q learns the token that the target wrote, or the target's w
   ce   -log q(token)
   kl   KL(p || q)
 
+A draft whose edges choose among candidates (`heads.block`) learns by its logits before the edges,
+and by the token's cross entropy among the candidates, where they have it.
+
 A loss is the mean over real guesses at each position after the anchors, and then the weighted mean
 over positions that have any. The weights fall by a constant factor.
 """
@@ -13,7 +16,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +27,15 @@ from jaxtyping import Array, Bool, Float, Int
 from fastdec.errors import UserError
 from fastdec.heads.anchors import Anchors
 from fastdec.heads.lesson import Lesson
+from fastdec.heads.words import ids_of
 from fastdec.models.api import suppress
 from fastdec.models.layers import narrow_in_training, project
 from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import KEPT, Batch, Metrics, judge
 from fastdec.training.means import mean_over, or_nan, weigh, whole_of
+
+CHOOSING = ('selector', 'correlator')  # edges between candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +47,7 @@ class DraftLoss:
     anchors: number of places in each row at which the draft learns, drawn again in each step; 0:
       all.
     ce, kl: weights of the two losses.
+    edge: weight of the cross entropy among candidates.
     decay: weight of each guess relative to the one before.
   """
 
@@ -48,6 +55,7 @@ class DraftLoss:
   anchors: int = 0
   ce: float = 1.0
   kl: float = 0.0
+  edge: float = 1.0
   decay: float = 0.9
 
   def __post_init__(self) -> None:
@@ -161,23 +169,98 @@ def _judge(
   if settings.kl and not settings.anchors:
     laws = _law(draft, target, hidden, projection)
 
-  def one_guess(carry: Array, numbered: tuple[Array, Guesses]) -> tuple[Array, Outcome]:
-    number, guess = numbered
-    logits, carry = module.guess_logits(
-      draft.params, target, guess.states, guess.before, carry, number=number
-    )
+  chooses = getattr(module, 'edge_kind', None) in CHOOSING
+  links = _link(draft, lesson, guesses) if chooses and module.edge == 'correlator' else None
+
+  def one_guess(carry: Array, numbered: tuple[Array, Guesses, Any]) -> tuple[Array, Outcome]:
+    number, guess, linked = numbered
+    if chooses:
+      logits = module.logits(draft.params, target, guess.states)
+    else:
+      logits, carry = module.guess_logits(
+        draft.params, target, guess.states, guess.before, carry, number=number
+      )
     law = None
     if laws is not None:
       law = anchors.take(laws, number + 1)
     elif settings.kl:
       law = _law(draft, target, anchors.take(hidden, number + 1), projection)
-    return carry, _judge_one(draft, logits, law, guess, settings)
+    outcome = _judge_one(draft, logits, law, guess, settings)
+    if chooses:
+      outcome = _judge_choice(draft, logits, guess, linked, outcome, settings.edge)
+    return carry, outcome
 
   if guesses.token.size * (module.words or module.vocab_size) > KEPT:
     one_guess = jax.checkpoint(one_guess)
   numbers = jnp.arange(len(guesses.token), dtype=jnp.int32)
   carry = module.start_carry(guesses.states[0])
-  return jax.lax.scan(one_guess, carry, (numbers, guesses))[1]
+  return jax.lax.scan(one_guess, carry, (numbers, guesses, links))[1]
+
+
+class Links(NamedTuple):
+  """What the edges of a block know of one guess (`BlockNetwork.link`)."""
+
+  before_ids: Int[Array, '*n b a m']  # candidates of the guess before
+  before: Float[Array, '*n b a m r']
+  after: Float[Array, '*n b a m r']
+  is_taught: Bool[Array, '*n b a']  # the tokens before are candidates
+
+
+def _link(draft: Bound, lesson: Lesson, guesses: Guesses) -> Links:
+  """Returns the links of all guesses. Candidates have no gradient, but their probabilities do."""
+  module, params = draft
+
+  def pick(state: Float[Array, 'b a d']) -> tuple[Array, Array]:
+    return best_of(module, module.logits(params, lesson.target, state))
+
+  words, log_probs = jax.lax.map(jax.checkpoint(pick), guesses.states)
+  ids, (n, b, a, m) = ids_of(params, words), words.shape
+  features = module.features(params, lesson.features.hidden, lesson.features.taps)
+
+  def by_anchor(x: Float[Array, 'n b a k']) -> Float[Array, 'c n k']:
+    return jnp.moveaxis(x, 0, 2).reshape(b * a, n, -1)
+
+  last = lesson.anchors.take(features).reshape(b * a, -1)
+  parts = (by_anchor(guesses.states), last, by_anchor(log_probs), by_anchor(ids))
+  links = []
+  for x in module.link(params, lesson.target, *parts):
+    links.append(jnp.moveaxis(x.reshape(b, a, n, m, -1), 2, 0))
+  known = jnp.cumprod((ids == guesses.token[..., None]).any(-1), axis=0, dtype=jnp.int32) > 0
+  is_taught = jnp.concatenate([jnp.ones_like(known[:1]), known[:-1]])
+  return Links(jnp.concatenate([ids[:1], ids[:-1]]), links[0], links[1], is_taught)
+
+
+def best_of(module: Any, logits: Float[Array, '*b w']) -> tuple[Array, Array]:
+  """Returns the candidates of a guess, and their log-probabilities among all words."""
+  words = jax.lax.top_k(jax.lax.stop_gradient(logits), module.choices)[1]
+  return words, jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), words, axis=-1)
+
+
+def _judge_choice(
+  draft: Bound,
+  logits: Float[Array, 'b a w'],
+  guess: Guesses,
+  linked: Links | None,
+  outcome: Outcome,
+  weight: float,
+) -> Outcome:
+  """Adds the loss of a choice among candidates, which decides whether the guess is right."""
+  module, params = draft
+  words, _ = best_of(module, logits)
+  if linked is None:
+    scores = module.scaled(jnp.take_along_axis(logits, words, axis=-1))
+    after, carry = module.after(params, words), module.start_carry(guess.states)
+    added, _ = module.bias(params, guess.before, after, guess.states, carry)
+    scores, is_taught = scores + added.astype(scores.dtype), True
+  else:
+    place = (linked.before_ids == guess.before[..., None]).argmax(-1)[..., None, None]
+    latent = jnp.take_along_axis(linked.before, place, axis=2)[:, :, 0]
+    scores, is_taught = jnp.einsum('bar,bamr->bam', latent, linked.after), linked.is_taught
+  is_word = words == _find_word(draft, guess.token)[0][..., None]
+  nll = -jnp.where(is_word, jax.nn.log_softmax(scores, axis=-1), 0).sum(-1)
+  loss = outcome.loss + weight * jnp.where(is_taught & outcome.has_word, nll, 0)
+  is_right = jnp.take_along_axis(is_word, scores.argmax(-1)[..., None], axis=-1)[..., 0]
+  return outcome._replace(loss=loss, is_right=is_right & outcome.has_word)
 
 
 def _law(

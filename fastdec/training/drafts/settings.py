@@ -6,6 +6,7 @@ folder with a finished one.
 """
 
 import dataclasses
+import math
 import pathlib
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from fastdec.errors import UserError
 from fastdec.fields import Between, Count, Layers, Zero
 from fastdec.folders.drafts import draft_content, load_draft
 from fastdec.heads.block import BlockNetwork
+from fastdec.heads.correlator import CorrelatorConfig
 from fastdec.heads.draft import DraftNetwork, check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.shortlist import most_frequent
@@ -25,6 +27,7 @@ from fastdec.models.taps import check_taps
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import INITS, layers_like, start_params
 
+CHOICES = {'selector': 16, 'correlator': 8}  # candidates, if no number is given
 Several = Annotated[int, Between(2, 999)]  # tokens of a block
 Words = Int[np.ndarray, ' n']  # tokens that the base has written
 
@@ -146,7 +149,10 @@ class BlockConfig(NetworkConfig):
   """The rows of a block in one pass, and a bias from the token before each."""
 
   k: Several = 8  # the root and 7 guesses
-  markov: Zero = 64  # rank of the bias; 0: none
+  causal: bool = False  # rows see no later ones (JetSpec)
+  conv: Zero = 0  # kernel of convolutions over the rows (DFlash 2: 2); 0: none
+  edge: Literal['none', 'markov', 'rnn', 'selector', 'correlator'] = 'markov'
+  markov: Zero = 64  # rank of the edge's vectors; 0: none
   markov_kind: Literal['vanilla', 'gated', 'rnn'] = 'vanilla'
   candidates: Zero = 0  # words of each row that the bias may reorder in decoding; 0: all
 
@@ -166,8 +172,20 @@ class BlockConfig(NetworkConfig):
         sizes['unknown_id'] = int(unread[-1]) if len(unread) else model.pad_id
     if self.published:
       sizes['layers'] = dataclasses.replace(sizes['layers'], qk_norm=True)
-    markov = {'markov': self.markov, 'markov_kind': self.markov_kind}
-    return BlockNetwork(k=self.k, candidates=self.candidates or None, **markov, **sizes)
+    sizes |= {'markov': self.markov, 'markov_kind': self.markov_kind}
+    sizes |= {'candidates': self.candidates or None, 'causal': 'all' if self.causal else 'none'}
+    sizes |= {'conv': self.conv, 'conv_group': math.gcd(model.d_model, 16)}
+    if self.edge == 'none':
+      sizes['markov'] = 0
+    elif self.edge != 'markov':  # other sizes are about those of their papers
+      sizes |= {'edge': self.edge, 'gru': 4 * self.markov}
+    if self.edge in CHOICES:
+      sizes['candidates'] = self.candidates or CHOICES[self.edge]
+    if self.edge == 'correlator':
+      d = model.d_model
+      heads = math.gcd(d, 4)
+      sizes['correlator'] = CorrelatorConfig(d, layers=2, heads=heads, d_ff=2 * d, scale=10.0)
+    return BlockNetwork(k=self.k, **sizes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,8 +129,11 @@ def plan_network(
     learnt, base = separate(params)
     if p1_share:
       material.save(folder, base)
-    warmth = fit_temperatures(learnt, base, samples['dev'], draft.depth, loss.anchors)
-    save_draft(folder / 'draft', (module, learnt.params | {'warmth': jnp.asarray(warmth)}))
+    kept = dict(learnt.params)
+    if getattr(module, 'edge_kind', None) != 'correlator':  # whose scores have their own scale
+      warmth = fit_temperatures(learnt, base, samples['dev'], draft.depth, loss.anchors)
+      kept['warmth'] = jnp.asarray(warmth)
+    save_draft(folder / 'draft', (module, kept))
 
   return Training(task, batches, [target.module, module], save, evaluate)
 

@@ -24,7 +24,7 @@ from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_tas
 from fastdec.training.loop import make_step
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState
-from tests.training.drafts.small import MODELS, D, batch_of, bound, network, seen_by
+from tests.training.drafts.small import KINDS, MODELS, TAPS, D, batch_of, bound, network, seen_by
 from tests.training.fakes import VOCAB
 
 OPTIMIZER = OptimizerConfig(
@@ -80,6 +80,23 @@ def test_the_loss_of_one_batch_falls_and_the_target_stays(kind, loss, target):
   assert np.mean(loss[-3:]) < 0.9 * np.mean(loss[:3])
   assert all(same(target.params, before)) and 'ids' not in state.params
   assert same(state.params['output'], draft.params['output']) == [False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*KINDS, 'p-eagle'])
+def test_ten_steps_of_any_kind_of_block_go_down(name, target):
+  batch = batch_of('translation')
+  if name == 'p-eagle':
+    target, batch = bound(MODELS['lm']), batch_of('lm')
+    module = network('parallel', 'lm', unknown_id=3, k=4, **TAPS)
+  else:
+    module = network('block', 'translation', **KINDS[name])
+  draft = Bound(module, start_params(module, target, jax.random.key(2), 'fresh', None))
+  state, history = run(frozen_draft_task(target, draft, DraftLoss()), batch)
+  loss = [float(metrics['loss']) for metrics in history]
+  assert np.mean(loss[-3:]) < 0.95 * np.mean(loss[:3])
+  if module.edge_kind in ('rnn', 'selector'):
+    assert np.any(state.params['after'])  # the edges learn
 
 
 @functools.partial(jax.jit, static_argnames='passes')
