@@ -30,7 +30,6 @@ from fastdec.models.taps import RULE, Taps, number_taps
 
 UnreadDraft = tuple[EagleNetwork | ParallelNetwork, Params]  # network and parameters
 # keys that the code of SafeAILab and SpecForge never reads
-USUAL = 7  # guesses of P-EAGLE, if config.json names no number
 IGNORED = {'attention_bias': False, 'mlp_bias': False}
 
 
@@ -65,21 +64,16 @@ class Eagle3Fields:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskFields:
-  """Names of the mask's id in P-EAGLE's config.json; the first that is there counts."""
+class ParallelFields:
+  """Fields of P-EAGLE's config.json: names of the mask's id, of which the first that is there
+  counts, and of the number of guesses."""
 
   mask_token_id: Token | None = None
   dspark_noise_token_id: Token | None = None
   pard_token: Token | None = None
   ptd_token_id: Token | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class ProposalFields:
-  """Number of P-EAGLE's guesses."""
-
-  speculative_tokens: Annotated[int, Between(1, 998)] = USUAL
-  num_depths: Annotated[int, Between(1, 998)] = USUAL
+  speculative_tokens: Annotated[int, Between(1, 998)] | None = None
+  num_depths: Annotated[int, Between(1, 998)] = 7
 
 
 def eagle1(
@@ -159,21 +153,20 @@ def peagle(
 
 def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the options of P-EAGLE's network: the mask, and the usual number of guesses."""
-  inner = config.get('dflash_config')
-  nested = inner if isinstance(inner, Mapping) else {}
-  ids = vars(read_fields(MaskFields, {**config, **nested})).values()
-  masks = [one for one in ids if one is not None]
-  if not masks:
-    raise UserError('config.json lacks mask_token_id: set it to a whole number')
-  options = {'unknown_id': masks[0], 'k': USUAL + 1}
-  speculators = config.get('speculators_config')
+  flat = dict(config)
+  speculators, methods = config.get('speculators_config'), None
   if isinstance(speculators, Mapping):
     methods = speculators.get('proposal_methods')
-    if isinstance(methods, list) and methods and isinstance(methods[0], Mapping):
-      options['k'] = read_fields(ProposalFields, methods[0]).speculative_tokens + 1
-  elif 'num_depths' in config:
-    options['k'] = read_fields(ProposalFields, config).num_depths + 1
-  return options
+  first = methods[:1] if isinstance(methods, list) else []
+  for part in (*first, config.get('dflash_config')):
+    if isinstance(part, Mapping):
+      flat |= part
+  fields = read_fields(ParallelFields, flat)
+  for name in ('mask_token_id', 'dspark_noise_token_id', 'pard_token', 'ptd_token_id'):
+    mask = getattr(fields, name)
+    if mask is not None:
+      return {'unknown_id': mask, 'k': (fields.speculative_tokens or fields.num_depths) + 1}
+  raise UserError('config.json lacks mask_token_id: set it to a whole number')
 
 
 def _outputs(fields: Eagle3Fields) -> Taps | None:
