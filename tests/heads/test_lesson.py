@@ -10,7 +10,16 @@ from fastdec.heads.anchors import anchors_of
 from fastdec.heads.lesson import Lesson
 from fastdec.models.encoder_decoder import Source
 from fastdec.training.drafts.losses import make_guesses
-from tests.training.drafts.small import MODELS, TAPS, apart, batch_of, bound, network, seen_by
+from tests.training.drafts.small import (
+  KINDS,
+  MODELS,
+  TAPS,
+  apart,
+  batch_of,
+  bound,
+  network,
+  seen_by,
+)
 
 PASSES = 3
 MASKS = {'entry': 'masks', 'unknown_id': 3, 'drops_first': True}
@@ -25,6 +34,9 @@ BLOCK = [
   ('translation', TAPS | MASKS),
   ('lm', {'markov_kind': 'gated'}),
   ('lm', TAPS | MASKS | {'drops_first': False}),
+  ('lm', TAPS | KINDS['domino'] | {'bare': 0}),
+  ('translation', TAPS | MASKS | {'causal': 'all', 'conv': 3, 'conv_group': 4}),
+  ('lm', TAPS | {'unknown_id': 3, 'k': 4, 'keeps_normed': True}),  # P-EAGLE
 ]
 
 
@@ -67,14 +79,16 @@ def block_steps(draft, target, alone, t):
   seen = seen_by(target, alone, module.taps)
   features = module.features(draft.params, seen.hidden, seen.taps)
   cache = cache_of(draft, alone, seen, n + module.rows)
-  cache = module.remember(draft.params, features, alone['target_position'], cache)
+  rows, cache = module.see(draft.params, target, features, alone['target'], cache)
   cache = cache.commit(None, jnp.full(len(features), t + 1, jnp.int32))
-  states = module.read(draft.params, target, alone['target'][:, t], features[:, t], cache)
-  decoded, carry = [], jnp.zeros((len(features), module.markov))
+  states = module.read(draft.params, target, alone['target'][:, t], rows[:, t], cache)
+  decoded, carry = [], module.start_carry(states[:, 0])
   for i in range(module.depth):
     before = alone['target'][:, jnp.minimum(t + i, n - 1)]
-    bias, carry = module.bias(draft.params, before, None, states[:, i], carry)
-    decoded.append(module.logits(draft.params, target, states[:, i]) + bias)
+    logits, bias = module.logits(draft.params, target, states[:, i]), 0
+    if module.markov:
+      bias, carry = module.bias(draft.params, before, None, states[:, i], carry, target, i)
+    decoded.append(logits + bias)
   return jnp.stack(decoded)
 
 
@@ -135,7 +149,7 @@ def test_the_rows_of_a_block_are_what_one_call_makes_of_the_features_before_the_
   task, settings
 ):
   draft, target, batch = (
-    bound(network('block', task, **settings), 3),
+    bound(network('parallel' if 'keeps_normed' in settings else 'block', task, **settings), 3),
     bound(MODELS[task]),
     batch_of(task),
   )

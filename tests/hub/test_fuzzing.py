@@ -119,7 +119,10 @@ def test_the_config_of_published_heads(folder):
   fuzz_json(folder / 'config.json', MEDUSA, lambda: fd.load_heads(folder))
 
 
-@pytest.mark.parametrize('layout', ['eagle-3 of SpecForge', 'dspark of SpecForge, gated'])
+@pytest.mark.parametrize('layout', [
+  'eagle-3 of SpecForge', 'dspark of SpecForge, gated', 'lilicorr', 'dflash 2',
+  'p-eagle of speculators',
+])  # fmt: skip
 @pytest.mark.wide('dspark*')
 def test_the_config_of_a_published_draft(layout, folder):
   write_draft(folder, layout)

@@ -47,7 +47,6 @@ class DraftLoss:
     anchors: number of places in each row at which the draft learns, drawn again in each step; 0:
       all.
     ce, kl: weights of the two losses.
-    edge: weight of the cross entropy among candidates.
     decay: weight of each guess relative to the one before.
   """
 
@@ -55,7 +54,6 @@ class DraftLoss:
   anchors: int = 0
   ce: float = 1.0
   kl: float = 0.0
-  edge: float = 1.0
   decay: float = 0.9
 
   def __post_init__(self) -> None:
@@ -187,7 +185,7 @@ def _judge(
       law = _law(draft, target, anchors.take(hidden, number + 1), projection)
     outcome = _judge_one(draft, logits, law, guess, settings)
     if chooses:
-      outcome = _judge_choice(draft, logits, guess, linked, outcome, settings.edge)
+      outcome = _judge_choice(draft, logits, guess, linked, outcome)
     return carry, outcome
 
   if guesses.token.size * (module.words or module.vocab_size) > KEPT:
@@ -242,7 +240,6 @@ def _judge_choice(
   guess: Guesses,
   linked: Links | None,
   outcome: Outcome,
-  weight: float,
 ) -> Outcome:
   """Adds the loss of a choice among candidates, which decides whether the guess is right."""
   module, params = draft
@@ -258,7 +255,7 @@ def _judge_choice(
     scores, is_taught = jnp.einsum('bar,bamr->bam', latent, linked.after), linked.is_taught
   is_word = words == _find_word(draft, guess.token)[0][..., None]
   nll = -jnp.where(is_word, jax.nn.log_softmax(scores, axis=-1), 0).sum(-1)
-  loss = outcome.loss + weight * jnp.where(is_taught & outcome.has_word, nll, 0)
+  loss = outcome.loss + jnp.where(is_taught & outcome.has_word, nll, 0)
   is_right = jnp.take_along_axis(is_word, scores.argmax(-1)[..., None], axis=-1)[..., 0]
   return outcome._replace(loss=loss, is_right=is_right & outcome.has_word)
 

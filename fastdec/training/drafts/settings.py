@@ -27,6 +27,7 @@ from fastdec.models.taps import check_taps
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import INITS, layers_like, start_params
 
+NEWER = 'causal', 'conv', 'edge'  # settings of a block
 CHOICES = {'selector': 16, 'correlator': 8}  # candidates, if no number is given
 Several = Annotated[int, Between(2, 999)]  # tokens of a block
 Words = Int[np.ndarray, ' n']  # tokens that the base has written
@@ -155,6 +156,15 @@ class BlockConfig(NetworkConfig):
   markov: Zero = 64  # rank of the edge's vectors; 0: none
   markov_kind: Literal['vanilla', 'gated', 'rnn'] = 'vanilla'
   candidates: Zero = 0  # words of each row that the bias may reorder in decoding; 0: all
+
+  @property
+  def key(self) -> dict[str, Any]:
+    """See `NetworkConfig.key`; blocks without newer settings keep their names."""
+    settings = super().key
+    for field in dataclasses.fields(self):
+      if field.name in NEWER and settings[field.name] == field.default:
+        del settings[field.name]
+    return settings
 
   @property
   def depth(self) -> int:
