@@ -4,7 +4,7 @@ from fastdec import struct
 from fastdec.decoding.drafted_by import check_rule
 from fastdec.decoding.protocol import Rule
 from fastdec.decoding.rules.matching import Drawn, Exact
-from fastdec.decoding.rules.recursive import Siblings, TreeRule
+from fastdec.decoding.rules.recursive import Siblings
 from fastdec.decoding.rules.rejection import ComparingRule, Rejection, Warped
 from fastdec.decoding.sampling import Sampling, check_sampling
 from fastdec.decoding.strategy import LoopStrategy
@@ -37,9 +37,8 @@ class DraftsWithProbs(LoopStrategy):
     """How nodes are drawn from q; None: drafts are guesses."""
     if self.sampling is None:
       return None
-    if isinstance(self.rule, TreeRule):
-      return self.rule.siblings
-    return None if self.drafts_trees else 'distinct'
+    guesses: Siblings | None = None if self.drafts_trees else 'distinct'
+    return getattr(self.rule, 'siblings', guesses)
 
   def settle(self) -> None:
     """Checks the rule, and replaces a `sampling` at temperature 0 by None.
@@ -53,7 +52,7 @@ class DraftsWithProbs(LoopStrategy):
     check_rule(self.rule)
     name = type(self.rule).__name__
     compares = isinstance(self.rule, ComparingRule)
-    judges_trees = isinstance(self.rule, TreeRule)
+    judges_trees = hasattr(self.rule, 'siblings')
     if self.drafts_trees and compares and not judges_trees:
       raise UserError(
         f'{name} needs a chain of drafts, and this draft is a tree: leave out the rule, or give one'

@@ -7,40 +7,35 @@ without F if all fail:
   a(x) = min(1, t p(x) / q(x))
   a(f) = t p(f) (1 - a(x)) / z,   z = 1 - t + sum max(0, t p - q), for each f in F
 
-These follow from `Traversal` if a guess has the law that is 1 at its token, and is tested after x.
+That is `Traversal` if a guess has the law that is 1 at its token, and is tested after x.
 """
 
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Int
 
 from fastdec import struct
 from fastdec.decoding.protocol import Draft, Promise
-from fastdec.decoding.rules.recursive import DrawnTree, Siblings
-from fastdec.decoding.rules.traversal import weigh_upwards
+from fastdec.decoding.rules.recursive import Siblings
+from fastdec.decoding.rules.traversal import Traversal
 from fastdec.decoding.topology import with_rows
 
 
 @struct.pytree
-class UniVer(DrawnTree):
+class UniVer(Traversal):
   """`Traversal` of trees in which one child of each node is drawn, the others are the likeliest.
 
-  Lossless in distribution. The children of a node are in the order of their chances by the draft:
-  the likeliest one has the deepest branch of a tree, be it drawn or not. On a chain, where each
-  token is drawn, it is `BlockVerification()`.
+  Lossless in distribution. The likeliest child by the draft, be it drawn or not, has the deepest
+  branch of a tree. On a chain, where each token is drawn, it is `BlockVerification()`.
   """
 
-  siblings: ClassVar[Siblings] = 'mixed'
+  siblings: Siblings = struct.static(default='mixed', init=False)
   promise: ClassVar[Promise] = 'law'
 
-  def weigh(
-    self, draft: Draft, logits: Float[Array, 'b n v'], acceptable: Bool[Array, 'b n']
-  ) -> tuple[Float[Array, 'b n'], Float[Array, 'b n v']]:
-    depths_bn = jnp.broadcast_to(with_rows(draft.topology.depths, 2), draft.tokens.shape)
-    is_guess_bn = jnp.zeros_like(acceptable)
-    if draft.probabilities is not None:
-      q_bn = jnp.take_along_axis(draft.probabilities, draft.tokens[..., None], axis=-1)[..., 0]
-      is_guess_bn = q_bn == 1
-    order_bn = jnp.argsort(2 * depths_bn + is_guess_bn.astype(jnp.int32), axis=1)
-    return weigh_upwards(draft, logits, acceptable, order_bn)
+  def order(self, draft: Draft) -> Int[Array, 'b n']:
+    if draft.probabilities is None:
+      return super().order(draft)
+    q_bn = jnp.take_along_axis(draft.probabilities, draft.tokens[..., None], axis=-1)[..., 0]
+    late_bn = (q_bn == 1).astype(jnp.int32)
+    return jnp.argsort(2 * with_rows(draft.topology.depths, 2) + late_bn, axis=1)

@@ -362,7 +362,7 @@ HEADS = MedusaHeads(depth=3, d_model=8, vocab_size=WORDS)
     'Traversal needs a tree of a static shape.*choices='),
   (lambda: fd.Eagle((NETWORK, {}), choices=(1, 7)), 'width=7 is not possible'),
   (lambda: fd.Eagle((NETWORK, {}), choices=(300, 300)), 'nodes=90301 is more than a call can hold'),
-  (lambda: fd.Traversal('mixed'), "siblings='mixed' is not possible: known are distinct"),
+  (lambda: fd.Traversal('equal'), "siblings='equal' is not possible: known are distinct"),
   (lambda: fd.BlockDraft((BLOCK, {}), k=5), 'k=5 is out of range.*give 2 <= k <= 4'),
   (lambda: fd.BlockDraft((BLOCK, {}), choices=[[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]),
     'a tree 4 deep'),

@@ -17,7 +17,7 @@ import pytest
 import fastdec as fd
 from fastdec import struct
 from fastdec.decoding.protocol import Draft
-from fastdec.decoding.rules.recursive import DrawnTree
+from fastdec.decoding.rules.recursive import TreeRule
 from fastdec.decoding.topology import Topology
 
 pytestmark = pytest.mark.usefixtures('in_float64')
@@ -152,6 +152,7 @@ def distance(rule, parents, siblings, seed, drawn_at=0, weigh=weighed):
   drafts = drafts_on(parents, siblings, seed, drawn_at)
   chance, rest = weigh(rule, drafts, parents)
   np.testing.assert_allclose(chance.sum(1), 1, atol=1e-12)
+  assert chance.min() >= 0 and np.nanmin(rest) >= 0  # their logarithms are drawn from
   weight = chance * drafts.probability[:, None]
 
   # The law of the text of length 1, 2, ..., where a shorter one is continued by the target.
@@ -310,10 +311,10 @@ def test_wrong_weights_fail_the_same_test():
 
 
 @struct.pytree
-class BonusFromTarget(DrawnTree):
+class BonusFromTarget(TreeRule):
   """Wrong: the bonus is drawn from p, although children have failed."""
 
-  rule: Any
+  rule: Any = None
 
   def weigh(self, draft, logits, acceptable):
     return self.rule.weigh(draft, logits, acceptable)[0], jax.nn.softmax(logits, axis=-1)
@@ -322,7 +323,7 @@ class BonusFromTarget(DrawnTree):
 @pytest.mark.parametrize('name', RULES)
 def test_a_wrong_bonus_or_guesses_as_if_they_were_drawn_fail_the_same_test(name):
   rule = RULES[name]
-  assert distance(BonusFromTarget(rule), BRANCHED, rule.siblings, 2)[0] > 1e-3
+  assert distance(BonusFromTarget(rule=rule), BRANCHED, rule.siblings, 2)[0] > 1e-3
   assert distance(rule, BRANCHED, 'guessed', 2)[0] > 1e-3
 
 
