@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import math
 import re
 import runpy
 import sys
@@ -107,19 +108,6 @@ class ConfigFlag(flags.Flag):
       self.settings[name] = value
     config.set(self.settings)
     return [*rest, *following]
-
-
-class PlanFlag(flags.Flag):
-  """`--plan`, or `--plan=MACHINE`: h100x8 without a name."""
-
-  def __init__(self) -> None:
-    about = 'print stages, time, memory and disk on a machine, and do nothing: h100x8 (without a'
-    about += ' name), a100x8, h100x64 and so on, or cpu, which is this one'
-    super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), 'plan', None, about)
-    self.boolean = True  # it may have no value, which absl then calls true
-
-  def _parse(self, argument: str) -> str | None:
-    return {'true': 'h100x8', 'false': None}.get(argument, argument)
 
 
 def config_flag(*pages: str) -> flags.FlagHolder:
@@ -265,7 +253,10 @@ class Page:
   def __init__(self, *pages: str) -> None:
     self.config = config_flag(*pages)
     self.workdir = flags.DEFINE_string('workdir', None, 'folder of the results')
-    self.plan = flags.DEFINE_flag(PlanFlag())
+    self.plan = flags.DEFINE_string(
+      'plan', None, 'print stages, time, memory and disk on a machine, and do nothing: h100x8'
+      ' (without a name), a100x8, h100x64 and so on, or cpu, which is this one',
+    )  # fmt: skip
     needs = 'must have a value other than None'
     flags.register_validator('workdir', lambda root: root is not None or self.plan.value, needs)
     self.limit_time = budget_flag()
@@ -300,7 +291,8 @@ class Page:
       on_rows: see `Workdir`.
     """
     from experiments.lab import engine
-    from experiments.lab.machine import machine_of
+    from experiments.lab.costs import NEEDS, check_room
+    from experiments.lab.machine import Machine, find_machine
     from experiments.lab.plan import Plan
     from experiments.lab.workdir import Workdir
     from fastdec.kernels.sharding import make_own_mesh
@@ -308,7 +300,7 @@ class Page:
 
     root, here = Path(str(self.workdir.value)), conditions()
     here['config'] = config_string(overrides)
-    jobs = None
+    jobs, machine = None, Machine('the cluster', 1, math.inf)
     if self.engine.value != 'local' and processes.count() > 1:
       raise UserError(
         f'--engine={self.engine.value} starts its own processes: leave out --coordinator'
@@ -318,12 +310,19 @@ class Page:
     elif self.engine.value == 'slurm':
       sizes = self.partition.value, self.gpus.value, self.minutes.value
       jobs = engine.by_slurm(root / 'jobs', *sizes)
-    elif hasattr(c, 'mesh'):
-      make_own_mesh(c.mesh)  # a mistake shows before any work
+    else:
+      machine = find_machine()
+      if hasattr(c, 'mesh'):
+        make_own_mesh(c.mesh)  # a mistake shows before any work
     work = Workdir(root, here, jobs)
     work.on_rows = on_rows
-    plan = Plan(root / 'new', machine_of('h100x8'), {})  # a folder in which nothing is made
+
+    # List all stages as if none were made; those that have not begun must have room.
+    plan = Plan(root / 'new', machine, NEEDS)
     plan.read(make, c)
+    begun = {folder.name.rpartition('-')[0] for folder in root.glob('*-*')}
+    costs = [cost for name, _, cost in plan.entries if cost is not None and name not in begun]
+    check_room(costs, machine, root)
     work.planned = plan.steps
     try:
       with contextlib.nullcontext() if jobs is None else engine.ended_in_order():
@@ -359,6 +358,7 @@ def conditions() -> dict[str, Any]:
 def _parse(argv: list[str]) -> list[str]:
   """`flags.FLAGS(argv)`, with every mistake of the user as a UserError."""
   words = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+  words = ['--plan=h100x8' if word == '--plan' else word for word in words]
   flag: Any = None
   if 'config' in flags.FLAGS:
     flag = flags.FLAGS['config']

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from fastdec.errors import UserError
@@ -61,6 +62,7 @@ class Machine:
     return seconds
 
 
+RAM = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
 # NVIDIA's data sheets of the SXM cards with 80 GB, without sparsity; a product of float32 is TF32.
 H100 = {'bfloat16': 989e12, 'float32': 494e12}
 A100 = {'bfloat16': 312e12, 'float32': 156e12}
@@ -73,13 +75,20 @@ GPUS = {
 def machine_of(name: str) -> Machine:
   """Returns the machine of a name, such as h100x8; 'cpu' is this one."""
   if name == 'cpu':
-    return Machine('CPU', 1, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
+    return Machine('CPU', 1, RAM)
   match = re.fullmatch(rf'({"|".join(GPUS)})x([1-9]\d{{0,5}})', name)
   if match is None:
     raise UserError(
       f'--plan={name} is not a machine: give h100x8, a100x8, h100x64 and so on, or cpu'
     )
   return dataclasses.replace(GPUS[match[1]], devices=int(match[2]))
+
+
+def find_machine() -> Machine:
+  """Returns the devices of this process; a CPU's share its memory."""
+  devices = jax.local_devices()
+  limits = devices[0].memory_stats() or {'bytes_limit': RAM / len(devices)}
+  return Machine(devices[0].device_kind, len(devices), limits['bytes_limit'])
 
 
 # --- programs
@@ -102,13 +111,13 @@ class Value:
   Attributes:
     size: bytes.
     readers: how many equations read it.
-    kernel: the number of the kernel that writes it to memory; None: it is not written.
+    kernel: the number of the kernel that writes it to memory; inf: none does.
     reads: the bytes of each array in memory that a kernel reads for it.
   """
 
   size: float
   readers: int = 0
-  kernel: int | None = None
+  kernel: float = math.inf
   reads: dict['Value', float] = dataclasses.field(default_factory=dict)
 
   def place(self, kernel: int) -> None:
@@ -116,29 +125,16 @@ class Value:
     self.kernel, self.reads = kernel, {self: self.size}
 
 
-class Step(NamedTuple):
-  """An equation of a program, with its values."""
-
-  equation: Any
-  inputs: list[Value]
-  outputs: list[Value]
-
-  @property
-  def name(self) -> str:
-    return self.equation.primitive.name
+Step = tuple[Any, list[Value], list[Value]]  # an equation, what it reads, and what it writes
 
 
-@dataclasses.dataclass
-class Kernel:
+class Kernel(NamedTuple):
   """What runs as one: a kernel, or a loop over a program."""
 
+  equation: Any  # None: it only computes, elementwise or by a reduction
   reads: dict[Value, float]  # bytes of each array
   writes: list[Value]
-  more: float = 0.0  # bytes it moves besides; negative where it writes only a part
-  flops: float = 0.0
-  dtype: str = 'float32'
-  loop: Any = None  # the program, and how often it runs
-  times: int = 1
+  more: float = 0.0  # bytes that it moves besides; negative if it writes only a part
 
 
 def count_program(jaxpr: Any, machine: Machine) -> Count:
@@ -154,24 +150,22 @@ def count_program(jaxpr: Any, machine: Machine) -> Count:
   for i, kernel in enumerate(kernels):
     last |= dict.fromkeys([*kernel.writes, *kernel.reads], i)
   last |= dict.fromkeys(results, len(kernels))
-  total, alive = Count(), {value: value.size for value in inputs if value in last}
-  total.memory = sum(alive.values())
-  for i, kernel in enumerate(kernels):
-    alive |= {value: value.size for value in kernel.writes}
-    inner, size = 0.0, sum(kernel.reads.values()) + sum(value.size for value in kernel.writes)
-    if kernel.loop is None:
-      total.flops, total.bytes = total.flops + kernel.flops, total.bytes + size + kernel.more
-      total.seconds += machine.kernel_seconds(kernel.flops, size + kernel.more, kernel.dtype)
-    else:
-      part = count_program(kernel.loop, machine)
-      total.flops += kernel.times * part.flops
-      total.bytes += kernel.times * part.bytes
-      total.seconds += kernel.times * part.seconds
+  alive = sum(value.size for value in inputs if value in last)
+  total = Count(memory=alive)
+  for i, (equation, reads, writes, more) in enumerate(kernels):
+    alive += sum(value.size for value in writes)
+    size, inner = sum(reads.values()) + sum(value.size for value in writes) + more, 0.0
+    if equation is not None and equation.primitive.name in LOOPS:
+      part, times = count_program(_program_of(equation), machine), equation.params.get('length', 1)
+      total.flops, total.bytes = total.flops + times * part.flops, total.bytes + times * part.bytes
+      total.seconds += times * part.seconds
       inner = max(part.memory - size, 0.0)
-    total.memory = max(total.memory, sum(alive.values()) + inner)
-    for value in (*kernel.reads, *kernel.writes):
-      if last[value] == i:
-        alive.pop(value, None)
+    else:
+      flops, dtype = _flops(equation)
+      total.flops, total.bytes = total.flops + flops, total.bytes + size
+      total.seconds += machine.kernel_seconds(flops, size, dtype)
+    total.memory = max(total.memory, alive + inner)
+    alive -= sum(value.size for value in {*reads, *writes} if last[value] == i)
   return total
 
 
@@ -182,26 +176,22 @@ def _list_steps(jaxpr: Any, inputs: Sequence[Value]) -> tuple[list[Step], list[V
   steps: list[Step] = []
 
   def find(variables: Sequence[Any]) -> list[Value]:
-    found = []
     for each, size in zip(variables, _bytes(variables), strict=True):
-      value = Value(0.0) if isinstance(each, Literal) else values.get(each)
-      if value is None:  # a constant of the program
-        value = values[each] = Value(size)
-        value.place(-1)
-      found.append(value)
-    return found
+      if not isinstance(each, Literal) and each not in values:  # a constant of the program
+        values[each] = Value(size)
+        values[each].place(-1)
+    return [Value(0.0) if isinstance(each, Literal) else values[each] for each in variables]
 
   for equation in jaxpr.eqns:
-    step = Step(equation, find(equation.invars), [Value(size) for size in _bytes(equation.outvars)])
-    written, name = step.outputs, step.name
-    program = _program_of(equation)
+    name, program, read = equation.primitive.name, _program_of(equation), find(equation.invars)
+    written = [Value(size) for size in _bytes(equation.outvars)]
     if program is not None and name not in LOOPS and not KERNELS.match(name):
-      inner, written = _list_steps(program, step.inputs[-len(program.invars) :])
+      inner, written = _list_steps(program, read[-len(program.invars) :])
       steps += inner
-    elif name in VIEWS and written[0].size == step.inputs[0].size:
-      written = step.inputs[:1]
+    elif name in VIEWS and written[0].size == read[0].size:
+      written = read[:1]
     else:
-      steps.append(step)
+      steps.append((equation, read, written))
     values.update(zip(equation.outvars, written, strict=True))
   return steps, find(jaxpr.outvars)
 
@@ -226,19 +216,20 @@ def _drop_unread(steps: Sequence[Step], results: Sequence[Value]) -> list[Step]:
   kernels. A product that is only read in a smaller type is written in that."""
   for value in results:
     value.readers += 1
-  kept, rounded = [], {}
-  for step in reversed(steps):
-    if not step.equation.effects and not any(value.readers for value in step.outputs):
+  kept: list[Step] = []
+  rounded: dict[Value, Step] = {}
+  for equation, read, written in reversed(steps):
+    if not equation.effects and not any(value.readers for value in written):
       continue
-    if step.name == 'convert_element_type':
-      rounded[step.inputs[0]] = step
-    product = step.outputs[0]
-    if step.name == 'dot_general' and product.readers == 1 and product in rounded:
-      kept.remove(rounded[product])
-      step = step._replace(outputs=rounded[product].outputs)
-    for value in step.inputs:
+    name, wide = equation.primitive.name, written[0]
+    if name == 'dot_general' and wide.readers == 1 and wide in rounded:
+      kept.remove(rounded[wide])
+      written = rounded[wide][2]
+    kept.append((equation, read, written))
+    if name == 'convert_element_type':
+      rounded[read[0]] = kept[-1]
+    for value in read:
       value.readers += 1
-    kept.append(step)
   return kept[::-1]
 
 
@@ -249,55 +240,51 @@ def _fuse(steps: Iterable[Step], results: Iterable[Value]) -> list[Kernel]:
   computed again by each kernel that reads it, unless fewer bytes are moved if it is written once.
   """
   kernels: list[Kernel] = []
-  computing: dict[Value, int] = {}  # the last kernel that is no product and reads an array
-
-  def write(values: list[Value], kernel: Kernel) -> None:
-    for value in values:
-      value.place(len(kernels))
-    kernels.append(kernel)
+  computing: dict[Value, int] = {}  # the last kernel without an equation that reads an array
 
   def compute(value: Value) -> None:
     """Writes a value, by a kernel that reads the same large array if there is one."""
-    if value.kernel is not None:
+    if value.kernel < math.inf:
       return
-    reads, largest = value.reads, max([0.0, *value.reads.values()])
+    number, reads, largest = len(kernels), value.reads, max([0.0, *value.reads.values()])
     for array, size in reads.items():
-      number = computing.get(array)
-      if size == largest and number is not None and all(each.kernel < number for each in reads):
-        value.place(number)
-        kernels[number].reads |= reads
-        kernels[number].writes.append(value)
-        return
-    computing.update(dict.fromkeys(reads, len(kernels)))
-    write([value], Kernel(reads, [value]))
+      other = computing.get(array, -1)
+      if size == largest and all(each.kernel < other for each in reads):
+        number = other
+    if number == len(kernels):
+      kernels.append(Kernel(None, {}, []))
+      computing.update(dict.fromkeys(reads, number))
+    kernels[number].reads.update(reads)
+    kernels[number].writes.append(value)
+    value.place(number)
 
-  for step in steps:
-    name, outputs, reads = step.name, step.outputs, {}
-    is_kernel = KERNELS.match(name) is not None
-    for value in step.inputs:
-      if is_kernel or name in LOOPS:
+  for equation, read, written in steps:
+    name, reads = equation.primitive.name, {}
+    is_kernel = KERNELS.match(name) or name in LOOPS
+    for value in read:
+      if is_kernel:
         compute(value)
       for array, size in value.reads.items():
         reads[array] = max(reads.get(array, 0.0), size)
 
-    if name in LOOPS:
-      length = step.equation.params.get('length', 1)
-      write(outputs, Kernel(reads, outputs, loop=_program_of(step.equation), times=length))
-    elif is_kernel:
-      kernel = Kernel(reads, outputs, 0.0, _flops(step.equation), _dtype(step.equation))
+    if is_kernel:
+      more = 0.0
       if name.startswith(('scatter', 'dynamic_update')):  # in place
-        reads.pop(step.inputs[0], None)
-        kernel.more = 2 * max(value.size for value in step.inputs[1:]) - outputs[0].size
-      write(outputs, kernel)
-    else:
-      is_large = REDUCTIONS.match(name) and step.inputs[0].size > FEW * outputs[0].size
-      for value in outputs:
-        value.reads = reads
-        if name in PARTS:
-          value.reads = {array: min(size, value.size) for array, size in reads.items()}
-        n, again = value.readers, sum(value.reads.values())
-        if is_large or (n - 1) * again > (n + 1) * value.size:
-          compute(value)
+        reads.pop(read[0], None)
+        more = 2 * max(value.size for value in read[1:]) - written[0].size
+      for value in written:
+        value.place(len(kernels))
+      kernels.append(Kernel(equation, reads, written, more))
+      continue
+
+    is_large = REDUCTIONS.match(name) and read[0].size > FEW * written[0].size
+    for value in written:
+      value.reads = reads
+      if name in PARTS:
+        value.reads = {array: min(size, value.size) for array, size in reads.items()}
+      n, again = value.readers, sum(value.reads.values())
+      if is_large or (n - 1) * again > (n + 1) * value.size:
+        compute(value)
   for value in results:
     compute(value)
   return kernels
@@ -312,17 +299,16 @@ def _bytes(values: Sequence[Any]) -> list[float]:
   return sizes
 
 
-def _dtype(equation: Any) -> str:
-  return str(equation.invars[0].aval.dtype)
-
-
-def _flops(equation: Any) -> float:
-  """Returns the FLOPs of a product or a convolution; 0 of other primitives."""
-  name, out = equation.primitive.name, math.prod(equation.outvars[0].aval.shape)
-  if name == 'dot_general':
-    left, contracted = equation.invars[0].aval, equation.params['dimension_numbers'][0][0]
-    return 2 * out * math.prod(left.shape[axis] for axis in contracted)
-  if name == 'conv_general_dilated':
-    kernel, layout = equation.invars[1].aval, equation.params['dimension_numbers'].rhs_spec
-    return 2 * out * math.prod(kernel.shape) / kernel.shape[layout[0]]
-  return 0
+def _flops(equation: Any) -> tuple[float, str]:
+  """Returns the FLOPs of a product or a convolution, 0 of other primitives; and their type."""
+  if equation is None:
+    return 0.0, 'float32'
+  left, out, contracted = equation.invars[0].aval, equation.outvars[0].aval, 0.0
+  if equation.primitive.name == 'dot_general':
+    axes = equation.params['dimension_numbers'][0][0]
+    contracted = math.prod(left.shape[axis] for axis in axes)
+  if equation.primitive.name == 'conv_general_dilated':
+    kernel = equation.invars[1].aval.shape
+    outputs = kernel[equation.params['dimension_numbers'].rhs_spec[0]]
+    contracted = math.prod(kernel) / outputs
+  return 2 * math.prod(out.shape) * contracted, str(left.dtype)

@@ -320,7 +320,8 @@ class Workdir:
         try:
           check_budget()
         except OutOfTime:
-          self._end_early()
+          with self._lock:
+            self.is_complete = False
           break
         time.sleep(stages.POLL_SECONDS)
       left = held
@@ -337,16 +338,12 @@ class Workdir:
         return is_free, do(group) if is_free else None
     except OutOfTime:
       # Go on: a later group may need only stages that are already made.
-      self._end_early()
+      with self._lock:
+        self.is_complete = False
     except Exception as error:
       for key in _listed(group):
         self.fail(key, error)
     return True, None
-
-  def _end_early(self) -> None:
-    """Notes that the budget ended before all was made."""
-    with self._lock:
-      self.is_complete = False
 
 
 def _listed(group: Row | list[Row]) -> list[Row]:

@@ -15,23 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.lab.report import Column, Drawn, Table
 from experiments.lab.rows import Row
-from experiments.stern2018.tables import (
-  BLOCK,
-  COLOURS,
-  CONDITIONS,
-  FITTED,
-  FORECAST,
-  REGIMES,
-  Key,
-  beside_the_papers,
-  by_key,
-  curves,
-  heads_notes,
-  heads_table,
-  own_note,
-  rows_table,
-  select_finished,
-)
+from experiments.stern2018 import tables
 from fastdec.evaluation import drawing
 from fastdec.evaluation.drawing import Style
 
@@ -43,10 +27,10 @@ COLUMNS = {  # of Table 2: (regime, rule) -> name
   ('finetune', 'distance-2'): 'Both',
 }
 FORECASTS = {  # only ours
-  (FORECAST, 'exact'): 'Forecast',
-  (FORECAST, 'distance-2'): 'Forecast, within 2',
-  (FITTED, 'exact'): 'Fitted',
-  (FITTED, 'distance-2'): 'Fitted, within 2',
+  (tables.FORECAST, 'exact'): 'Forecast',
+  (tables.FORECAST, 'distance-2'): 'Forecast, within 2',
+  (tables.FITTED, 'exact'): 'Fitted',
+  (tables.FITTED, 'distance-2'): 'Fitted, within 2',
 }
 # Table 2: CelebA from 8 x 8 to 32 x 32, development set. "Approximate" and "Both" accept up to a
 # distance of 2.
@@ -56,7 +40,7 @@ _BY_COLUMN = {
   ('finetune', 'exact'): {2: 1.59, 4: 2.11, 6: 2.23, 8: 2.17, 10: 2.04},
   ('finetune', 'distance-2'): {2: 1.96, 4: 3.75, 6: 5.25, 8: 6.36, 10: 6.79},
 }
-PAPERS_TABLE2: dict[Key, float] = {}
+PAPERS_TABLE2: dict[tables.Key, float] = {}
 for (_regime, _rule), _blocks in _BY_COLUMN.items():
   for _k, _block in _blocks.items():
     PAPERS_TABLE2[_k, _regime, _rule] = _block
@@ -101,17 +85,17 @@ def bicubic_note(rows: Iterable[Row]) -> list[str]:
 
 def table2(rows: Iterable[Row]) -> Drawn:
   """Mean accepted block sizes by k, in the paper's columns."""
-  cells = {key: row for key, row in by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
+  cells = {key: row for key, row in tables.by_key(rows).items() if key[1:] in COLUMNS | FORECASTS}
   headings, notes = name_columns(cells), [TABLE2_NOTE]
   if len(headings) > len(COLUMNS):
     notes.append(FORECAST_NOTE)
-  notes += [*own_note(cells.values()), *heads_notes(cells.values())]
-  columns = beside_the_papers(cells, headings, BLOCK, _of_table2)
-  table = Table('Blockwise parallel decoding, Table 2', columns, notes, CONDITIONS)
+  notes += [*tables.own_note(cells.values()), *tables.heads_notes(cells.values())]
+  columns = tables.beside_the_papers(cells, headings, tables.BLOCK, _of_table2)
+  table = Table('Blockwise parallel decoding, Table 2', columns, notes, tables.CONDITIONS)
   return table.of(sorted({k for k, _, _ in cells}), cells=cells.values())
 
 
-def name_columns(keys: Collection[Key]) -> dict[tuple[str, str], str]:
+def name_columns(keys: Collection[tables.Key]) -> dict[tuple[str, str], str]:
   """Returns the names of the paper's columns, then of those of our forecasts that were run."""
   names = dict(COLUMNS)
   for column, name in FORECASTS.items():
@@ -133,7 +117,7 @@ def image_rows(rows: Sequence[Row]) -> Drawn:
     Column('SSIM', 'ssim', '.3f'),
     Column('To greedy', _to_greedy, '.2f'),
   )
-  return rows_table(rows, quality, (QUALITY_NOTE, RULES_NOTE, *bicubic_note(rows)))
+  return tables.rows_table(rows, quality, (QUALITY_NOTE, RULES_NOTE, *bicubic_note(rows)))
 
 
 def _to_greedy(row: Row) -> float | str | None:
@@ -143,7 +127,7 @@ def _to_greedy(row: Row) -> float | str | None:
   return row.get('psnr_to_greedy')
 
 
-TABLES = table2, image_rows, heads_table
+TABLES = table2, image_rows, tables.heads_table
 
 
 def distance(row: Row) -> int | None:
@@ -169,8 +153,8 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
 
   The last point of each line is labelled with its figure. 1800 x 900 pixels.
   """
-  ours: dict[Key, tuple[float, float]] = {}
-  for row in select_finished(rows):
+  ours: dict[tables.Key, tuple[float, float]] = {}
+  for row in tables.select_finished(rows):
     key = row['k'], row['regime'], row['rule']
     if key[1:] in COLUMNS | FORECASTS and row.get('mean_block_size') is not None:
       ours[key] = row['k'], row['mean_block_size']
@@ -179,7 +163,7 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
   drawing.dress(left, 'Ours', drawing.BLOCKS, 'k')
   drawing.dress(right, 'Stern et al. 2018, Table 2 (CelebA, dev)', drawing.BLOCKS, 'k')
   for axes, points in ((left, ours), (right, theirs)):
-    curves(axes, points, name_columns(ours))
+    tables.curves(axes, points, name_columns(ours))
     axes.set_xticks(sorted({k for k, _, _ in (*ours, *theirs)}))
     axes.tick_params(labelleft=True)  # the axes share a scale, not its figures
   drawing.legend(figure, 4)
@@ -188,7 +172,7 @@ def blocks(rows: Iterable[Row], path: pathlib.Path) -> None:
     for key, point in sorted(points.items()):
       last[key[1:]] = point
     for (regime, _), point in last.items():
-      drawing.name_point(axes, f'{point[1]:.2f}', point, COLOURS[regime])
+      drawing.name_point(axes, f'{point[1]:.2f}', point, tables.COLOURS[regime])
   drawing.save(figure, path)
 
 
@@ -199,7 +183,7 @@ def tau_sweep(rows: Iterable[Row], path: pathlib.Path) -> None:
   there are none.
   """
   lines: dict[tuple[str, int], list[Row]] = {}
-  for row in select_finished(rows):
+  for row in tables.select_finished(rows):
     if distance(row) is not None:
       lines.setdefault((row['regime'], row['k']), []).append(row)
   longer = [line for line in lines.values() if len(line) > 2]
@@ -224,8 +208,8 @@ def _tau_panel(axes: Axes, rows: Sequence[Row], name: str, meaning: str) -> None
       points.append((tau, row[name]))
   ks = sorted({k for _, k in lines})
   for (regime, k), points in lines.items():
-    style = Style(COLOURS[regime], drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)])
-    drawing.curve(axes, sorted(points), style, f'{REGIMES[regime]}, k = {k}')
+    style = Style(tables.COLOURS[regime], drawing.MARKERS[ks.index(k) % len(drawing.MARKERS)])
+    drawing.curve(axes, sorted(points), style, f'{tables.REGIMES[regime]}, k = {k}')
 
 
 # --- pictures
@@ -245,8 +229,12 @@ def samples(
     rows: the rows of the tables; images by other models, of an earlier config, are left out.
     root: the folder for the picture.
   """
-  names = {'finetune': 'fine-tuned', FORECAST: 'by forecast', FITTED: 'by a fitted forecast'}
-  by_cell = by_key(rows)
+  names = {
+    'finetune': 'fine-tuned',
+    tables.FORECAST: 'by forecast',
+    tables.FITTED: 'by a fitted forecast',
+  }
+  by_cell = tables.by_key(rows)
 
   def load_images(*key: Any) -> Any:
     """The images of a row; None if a model of another content wrote the file, or none did."""

@@ -54,6 +54,7 @@ def by_platform(x):
   # Elementwise operations read and write once, next to a product too.
   (lambda x: jnp.sin(jnp.cos(x) + x), [(1000,)], 2 * 1000),
   (lambda x, y: jnp.sin(x @ y) + 1, [(3, 5), (5, 7)], 15 + 35 + 21 + 2 * 21),
+  (lambda x: jnp.cumsum(jnp.sin(x)), [(1000,)], 2 * 1000 + 2 * 1000),
   # A reduction reads what its operand is computed from.
   (lambda x: jnp.square(x).sum(), [(1000,)], 1000 + 1),
   (lambda x: x - jnp.square(x).sum(-1, keepdims=True), [(8, 100)], 2 * 800),
