@@ -33,9 +33,8 @@ def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
   c, machine, facts = task.c, plan.machine, costs.read_facts(task.c.data)
   k, regime, table = missing[0]['k'], missing[0]['regime'], task.c.table
   model, tokens = costs.model_over(c.model, c.data), facts.tokens
-  split = getattr(task, 'split', table.split if hasattr(table, 'split') else 'dev')
   wanted = getattr(table, 'sentences', 0) or getattr(table, 'images', 0)
-  n = min(wanted or np.inf, facts.counts.get(split, np.inf))
+  n = min(wanted or np.inf, facts.counts.get(task.split, np.inf))
   devices = math.gcd(min(table.rows, int(n)), machine.devices)
   cost = Cost(f'measures {len(missing)} rows on {n:,.0f} outputs', devices=devices)
 
@@ -81,7 +80,7 @@ def show(page: cli.Page, settings: type, make: cli.Make) -> None:
     UserError: it has no text and no images; it needs more disk or memory than there is; or files
       are missing.
   """
-  c, machine = to_dataclass(settings, page.config.value), machine_of(page.plan.value)
+  c, machine = to_dataclass(settings, page.config.value), machine_of(str(page.plan.value))
   root = pathlib.Path(page.workdir.value or 'WORKDIR')
   if not hasattr(c, 'data'):
     raise UserError(

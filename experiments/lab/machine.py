@@ -197,8 +197,8 @@ def _list_steps(jaxpr: Any, inputs: Sequence[Value]) -> tuple[list[Step], list[V
 
 
 def _program_of(equation: Any) -> Any:
-  """Returns the program that an equation calls; None: it calls none. Of the branches of a condition
-  it is the default where the platform decides, which GPUs take, and otherwise the longest."""
+  """Returns the program that an equation calls; None: it calls none. Where the platform chooses a
+  branch, that is the default, which GPUs take; for any other condition the longest branch."""
   programs = []
   for value in equation.params.values():
     for each in value if isinstance(value, tuple | list) else (value,):

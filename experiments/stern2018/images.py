@@ -520,7 +520,7 @@ class Split(Task):
   def __init__(
     self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path
   ) -> None:
-    super().__init__(c, data)
+    super().__init__(c, data, c.table.split)
     self.folder, self.base_folder = folder, base
 
   def __reduce__(self) -> Any:
@@ -530,7 +530,7 @@ class Split(Task):
   @functools.cached_property
   def originals(self) -> UInt8[np.ndarray, 'n h h 3']:
     """The images."""
-    return self.data.images.array(self.c.table.split, self.c.table.images or None)
+    return self.data.images.array(self.split, self.c.table.images or None)
 
   @functools.cached_property
   def inputs(self) -> UInt8[np.ndarray, 'n 8 8 3']:
@@ -555,23 +555,11 @@ class Split(Task):
     return Base(self.base_folder, self.data, 'regular')
 
   def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    c, table = self.c, self.c.table
-    key: Row = {
-      'k': k,
-      'regime': regime,
-      'rule': rule,
-      'models': folders.content(folder),
-      'split': table.split,
-      'outputs': len(self.inputs),
-      'batch': table.rows,
-      'images': self.data.images.key[:16],
-      'timing_batch': 1,
-      'timing_images': table.timed,
-      'timing_rounds': table.repeats,
-    }
+    key = super().key(folder, k, regime, rule)
+    key |= {'outputs': len(self.inputs), 'images': self.data.images.key[:16]}
     if regime == FITTED:
       key['own_images'] = read_record(self.data.own).content
-    return key | {'dtype': c.model.dtype, 'seed': c.seed}
+    return key | {'timing_images': self.c.table.timed}
 
   def strategies(
     self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]

@@ -57,6 +57,7 @@ class Task(abc.ABC):
   Attributes:
     c: the settings.
     data: what heads on the base learn from.
+    split: on which models are measured, 'dev' or 'test'.
     limits: arguments of `fd.decode` besides the strategy.
     timed_rules: rules that are timed; None: all.
     greedy: greedy outputs, by the content of the model; {} until something is measured.
@@ -64,8 +65,8 @@ class Task(abc.ABC):
 
   timed_rules: tuple[str, ...] | None = None
 
-  def __init__(self, c: Any, data: Any, **limits: int) -> None:
-    self.c, self.data, self.limits = c, data, limits
+  def __init__(self, c: Any, data: Any, split: str, **limits: int) -> None:
+    self.c, self.data, self.split, self.limits = c, data, split, limits
     self.greedy: dict[str, Decoded] = {}
 
   @abc.abstractmethod
@@ -76,9 +77,21 @@ class Task(abc.ABC):
   def base(self, work: Workdir, regime: str) -> Base:
     """Returns what heads of a regime are trained on, after training what is missing."""
 
-  @abc.abstractmethod
   def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    """Returns the key of a row: all that decides its figures."""
+    """Returns the key of a row: all that decides its figures. Tasks add what only they have."""
+    c, table = self.c, self.c.table
+    return {
+      'k': k,
+      'regime': regime,
+      'rule': rule,
+      'split': self.split,
+      'batch': table.rows,
+      'timing_batch': 1,
+      'timing_rounds': table.repeats,
+      'models': folders.content(folder),
+      'dtype': c.model.dtype,
+      'seed': c.seed,
+    }
 
   @abc.abstractmethod
   def strategies(

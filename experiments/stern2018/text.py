@@ -232,15 +232,10 @@ def write_example(
 
 
 class Sentences(Task):
-  """The sentences of a split, on which models are measured; opened on first use.
-
-  Attributes:
-    split: 'dev' or 'test'.
-  """
+  """The sentences of a split, on which models are measured; opened on first use."""
 
   def __init__(self, c: Translation, split: str) -> None:
-    super().__init__(c, dataclasses.replace(c.data, distilled=''), max_len=c.table.max_len)
-    self.split = split
+    super().__init__(c, dataclasses.replace(c.data, distilled=''), split, max_len=c.table.max_len)
 
   def __reduce__(self) -> Any:
     """A job opens them itself."""
@@ -294,23 +289,9 @@ class Sentences(Task):
     return Base(retrained, data, 'distil')
 
   def key(self, folder: pathlib.Path, k: int, regime: str, rule: str) -> Row:
-    c, table = self.c, self.c.table
-    return {
-      'k': k,
-      'regime': regime,
-      'rule': rule,
-      'split': self.split,
-      'outputs': len(self.pairs),
-      'max_len': table.max_len,
-      'batch': table.rows,
-      'timing_batch': 1,
-      'timing_sentences': table.timed,
-      'timing_rounds': table.repeats,
-      'models': folders.content(folder),
-      'content': self.text.content,
-      'dtype': c.model.dtype,
-      'seed': c.seed,
-    }
+    table, key = self.c.table, super().key(folder, k, regime, rule)
+    key |= {'outputs': len(self.pairs), 'content': self.text.content}
+    return key | {'max_len': table.max_len, 'timing_sentences': table.timed}
 
   def strategies(
     self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]

@@ -115,20 +115,6 @@ def test_text_files_that_cannot_be(table, refused, tmp_path, name, content, word
   assert not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize(('place', 'room', 'words'), [
-  ('machine.RAM', 10**6, ['a step needs', 'and a device of cpu has 1 MB', 'a smaller model']),
-  ('costs.shutil.disk_usage', lambda path: shutil._ntuple_diskusage(0, 0, 1000),
-    ['this takes', 'of disk, and', 'has 1 kB: choose another workdir']),
-])  # fmt: skip
-def test_too_little_memory_or_disk(table, refused, monkeypatch, tmp_path, place, room, words):
-  """By what weights, gradients, moments, checkpoints and texts need at least. A stage that has
-  begun has its room."""
-  monkeypatch.setattr(f'experiments.lab.{place}', room)
-  command = 'table1', *table.words(**{'table.regimes': ('distil',)}), f'--workdir={tmp_path}/new'
-  refused(words, *command)
-  assert not (tmp_path / 'new').exists()
-
-
 def test_a_folder_of_text_is_required(table, refused, tmp_path):
   for folder in ('', tmp_path / 'none'):
     command = table.words(**{'data.kind': 'files', 'data.folder': folder})

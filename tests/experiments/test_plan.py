@@ -1,6 +1,7 @@
 """`--plan` lists what a command would do, with its costs on paper, and does nothing."""
 
 import re
+import types
 
 import pytest
 
@@ -71,6 +72,20 @@ def test_a_page_whose_rows_depend_on_models_says_so(launch, monkeypatch, page, s
 def test_an_impossible_plan_is_a_sentence(launch, command, args, words):
   ended = launch(command, *args)
   assert ended.code == 2 and ended.err.startswith(words) and len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(('place', 'room', 'words'), [
+  ('machine.RAM', 10**5, ('a step needs', 'a device of cpu has 100 kB: give a smaller model')),
+  ('costs.shutil.disk_usage', lambda path: types.SimpleNamespace(free=1000),
+   ('this takes', 'MB of disk, and', 'has 1 kB: choose another workdir')),
+])  # fmt: skip
+def test_a_run_needs_room_before_any_work(launch, monkeypatch, tmp_path, place, room, words):
+  """By what weights, gradients, moments, checkpoints and texts need at least."""
+  monkeypatch.setattr(f'experiments.lab.{place}', room)
+  flags = f'--config.data.cache={tmp_path}/cache', f'--workdir={tmp_path}/new'
+  ended = launch('table1', f'{WMT14}smoke', *flags)
+  assert ended.code == 2 and len(ended.err.splitlines()) == 1 and not list(tmp_path.iterdir())
+  assert all(word in ended.err for word in words)
 
 
 @pytest.mark.slow
