@@ -39,6 +39,8 @@ from fastdec.kernels.mesh import AUTO
 from fastdec.kernels.sharding import AXES, using
 from fastdec.models.transformer import Transformer, TransformerConfig
 from fastdec.struct import Bound
+from fastdec.training import losses
+from fastdec.training.drafts import losses as draft_losses
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.start import layers_like
 from fastdec.training.drafts.tasks import frozen_draft_task
@@ -143,7 +145,7 @@ def _count_fusion(step: Step, body: list[Step], shapes: dict[str, str]) -> Kerne
   flops, dtype, moved = 0.0, '', 0.0
   for one in body:
     if one.operation == 'parameter':
-      # Of an array that is only cut, parts are read; one that is overwritten in part is not read.
+      # If an array is only cut, parts of it are read; if it is overwritten in part, none is.
       kinds = {(each.operation, each.inputs[0]) for each in readers[one.name]}
       if kinds and all(kind in ('slice', 'dynamic-slice', 'gather') for kind, _ in kinds):
         moved += sum(count_bytes(each.output) for each in readers[one.name])
@@ -172,7 +174,7 @@ def _count_product(step: Step, shapes: dict[str, str]) -> tuple[float, str]:
   return 2 * float(np.prod(sizes[0]) * np.prod([sizes[1][axis] for axis in axes])), dtype
 
 
-def make_task(kind: str, model: Transformer, trunk: Any, settings: argparse.Namespace) -> Task:
+def make_task(kind: str, model: Any, trunk: Any, settings: argparse.Namespace) -> Task:
   """Returns a task on shapes of the trunk's parameters."""
   heads, places = BlockwiseHeads(k=10, d_model=512, d_ff=2048), settings.places
   if kind == 'base':
@@ -194,7 +196,7 @@ def make_task(kind: str, model: Transformer, trunk: Any, settings: argparse.Name
 
 
 def compile_step(kind: str, layers: int, settings: argparse.Namespace) -> Any:
-  """Compiles a training step of transformer_base with so many layers in each stack."""
+  """Compiles a training step of transformer_base with this number of layers in each stack."""
   topology = topologies.get_topology_desc(
     platform='cuda', topology=f'1x1x{settings.gpus}', target_config=H100
   )
@@ -237,8 +239,16 @@ def main() -> None:
   parser.add_argument('--rows', type=int, default=96, help='of each GPU')
   parser.add_argument('--places', type=int, default=64, help='of a row, at which heads learn')
   parser.add_argument('--dtype', default='bfloat16')
-  parser.add_argument('--show', type=int, default=0, help='lists so many of the longest kernels')
+  parser.add_argument(
+    '--show', type=int, default=0, help='number of the longest kernels that are listed'
+  )
+  parser.add_argument(
+    '--keep-logits', action='store_true',
+    help='keeps those of all heads or guesses for the gradient, instead of computing them again',
+  )  # fmt: skip
   settings = parser.parse_args()
+  if settings.keep_logits:
+    losses.KEPT = draft_losses.KEPT = 2**62
   # Set before JAX looks for devices: this process has none of its own.
   jax.config.update('jax_platforms', 'cpu')
   flags = os.environ.get('XLA_FLAGS', '')
