@@ -22,7 +22,7 @@ from fastdec.cache.memory import WithMemory
 from fastdec.decoding.drafted_by import check_draft
 from fastdec.decoding.methods import growing
 from fastdec.decoding.methods.drafts_with_probs import DraftsWithProbs
-from fastdec.decoding.methods.planned import Drawing, parents_at, plan
+from fastdec.decoding.methods.planned import Drawing, Planned, parents_at, plan
 from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.prefill import chunks_of, in_chunks
 from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Rule, Step
@@ -115,10 +115,9 @@ class Eagle(DraftsWithProbs):
 
   @property
   def drafter(self) -> Drafter:
-    if self.drafts_trees and not self.grows:
-      return PlannedDrafter(self.draft, self.choices, self.sampling, self.siblings)
     if self.drafts_trees:
-      return TreeDrafter(self.draft, self.depth, self.width, self.nodes)
+      sizes = self.depth, self.width, self.nodes, self.choices
+      return TreeDrafter(self.draft, *sizes, self.sampling, self.siblings)
     return ChainDrafter(self.draft, self.depth, self.sampling)
 
   @property
@@ -253,27 +252,48 @@ class ChainDrafter(ReadingDrafter):
     return Draft(tokens, Topology.chain(n), q, calls=self.depth), Read(cache, state.last)
 
 
-class _ByLevels(ReadingDrafter):
-  """Common part of the drafters of trees: the network reads a level's frontier at once."""
+@struct.pytree
+class TreeDrafter(ReadingDrafter):
+  """Drafter of the tree of the likeliest paths (`growing`), or of a static one (`planned`)."""
 
-  depth: int
+  draft: Bound
+  depth: int = struct.static()
+  width: int = struct.static()
+  nodes: int = struct.static()
+  choices: Topology | None = struct.static(default=None)
+  sampling: Sampling | None = None
+  siblings: Siblings | None = struct.static(default=None)  # how nodes are drawn; None: guesses
+
+  @property
+  def widths(self) -> list[int]:
+    """The number of nodes that the network reads of each level but the last."""
+    levels = range(1, self.depth)
+    if self.choices is not None:
+      return [len(parents_at(self.choices, level)) for level in levels]
+    return [growing.frontier_width(level, self.width, self.nodes) for level in levels]
 
   @property
   def guessed(self) -> int:
-    return sum(self._widths())
+    return sum(self.widths)
 
   def propose(
     self, target: Bound, state: Read, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Read]:
     module, params = self.draft
     cache, length = state.cache, state.cache.length
+    ids = params['ids'].astype(root.dtype) if 'ids' in params else None
 
     # For each slot with a guess, how many positions after the root the guess is
-    widths = self._widths()
-    places = jnp.asarray(np.repeat(np.arange(len(widths), dtype=np.int32), widths))
+    places = jnp.asarray(np.repeat(np.arange(self.depth - 1, dtype=np.int32), self.widths))
 
     states = state.last[:, None]  # outputs of the level before
-    tree = self._start(target, state.last, root, keys)
+    if self.choices is None:
+      tree = growing.start(self._log_q(target, state.last, 0), self.width, self.nodes, ids)
+    else:
+      drawing = None
+      if self.sampling is not None and self.siblings is not None:
+        drawing = Drawing(self.siblings, self.sampling.log_probs, keys, module.vocab_size)
+      tree = plan(self.choices, root, drawing).advance(self._logits(target, states), ids)
     for level in range(1, self.depth):
       # The frontier's nodes, each with its parent's output, see the text and their ancestors.
       before = jnp.take_along_axis(states, tree.origin[..., None], axis=1)
@@ -282,61 +302,21 @@ class _ByLevels(ReadingDrafter):
       mask = frontier_mask(tree.sees, length, cache.own.slots)
 
       # The nodes of a level are in slots one after the other, and all at the same position.
-      start = length + tree.expanded
+      start = length + sum(self.widths[: level - 1])
       slots = jnp.arange(mask.shape[2], dtype=jnp.int32)[None] - length[:, None]
       offsets = jnp.where(slots < 0, slots, places[slots.clip(0, self.guessed - 1)])
       at = length[:, None] + offsets
       states, cache = module.read(params, embedded, before, positions, mask, cache, start, at)
-      tree = self._advance(target, tree, states, level)
-    return self._finish(tree, root), Read(cache, state.last)
-
-  @property
-  def _ids(self) -> Int[Array, ' w'] | None:
-    """The target's ids of the draft's words."""
-    ids = self.draft.params.get('ids')
-    return None if ids is None else ids.astype(jnp.int32)
-
-  def _widths(self) -> list[int]:
-    """Returns the number of nodes that the network reads of each level but the last."""
-    raise NotImplementedError
-
-  def _start(
-    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
-  ) -> Any:
-    """Returns a tree of one level, by the network's output at the root."""
-    raise NotImplementedError
-
-  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
-    """Returns the tree with one more level, by the outputs at its frontier."""
-    raise NotImplementedError
-
-  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
-    raise NotImplementedError
-
-
-@struct.pytree
-class TreeDrafter(_ByLevels):
-  """Drafter of the tree of the likeliest paths (`growing`)."""
-
-  draft: Bound
-  depth: int = struct.static()
-  width: int = struct.static()
-  nodes: int = struct.static()
-
-  def _widths(self) -> list[int]:
-    return [growing.frontier_width(i, self.width, self.nodes) for i in range(1, self.depth)]
-
-  def _start(
-    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
-  ) -> Any:
-    return growing.start(self._log_q(target, last, 0), self.width, self.nodes, self._ids)
-
-  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
-    return growing.advance(tree, self._log_q(target, states, level), self._ids)
-
-  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
-    tokens, topology, chances = growing.finish(tree, root)
-    return Draft(tokens, topology, calls=self.depth, chances=chances)
+      if isinstance(tree, Planned):
+        tree = tree.advance(self._logits(target, states), ids)
+      else:
+        tree = growing.advance(tree, self._log_q(target, states, level), ids)
+    if isinstance(tree, Planned):
+      draft = Draft(tree.filled, tree.topology, tree.laws, calls=self.depth)
+    else:
+      tokens, topology, chances = growing.finish(tree, root)
+      draft = Draft(tokens, topology, calls=self.depth, chances=chances)
+    return draft, Read(cache, state.last)
 
   def _log_q(self, target: Bound, states: Float[Array, '*b d'], level: int) -> Float[Array, '*b w']:
     """Returns log-probabilities over the draft's words, calibrated for this level."""
@@ -346,42 +326,6 @@ class TreeDrafter(_ByLevels):
     if temperatures is not None:
       logits = scale(logits, temperatures[min(level, temperatures.shape[0] - 1)])
     return jax.nn.log_softmax(logits, axis=-1)
-
-
-@struct.pytree
-class PlannedDrafter(_ByLevels):
-  """Drafter of a static tree (`planned`): of the best guesses, or drawn."""
-
-  draft: Bound
-  tree: Topology = struct.static()
-  sampling: Sampling | None = None
-  siblings: Siblings | None = struct.static(default=None)
-
-  @property
-  def depth(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self.tree.max_depth
-
-  @property
-  def nodes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self.tree.n
-
-  def _widths(self) -> list[int]:
-    return [len(parents_at(self.tree, level)) for level in range(1, self.depth)]
-
-  def _start(
-    self, target: Bound, last: Float[Array, 'b d'], root: Int[Array, ' b'], keys: Array | None
-  ) -> Any:
-    drawing = None
-    if self.sampling is not None and self.siblings is not None:
-      words = self.draft.module.vocab_size
-      drawing = Drawing(self.siblings, self.sampling.log_probs, keys, words)
-    return self._advance(target, plan(self.tree, root, drawing), last[:, None], 0)
-
-  def _advance(self, target: Bound, tree: Any, states: Float[Array, 'b f d'], level: int) -> Any:
-    return tree.advance(self._logits(target, states), self._ids)
-
-  def _finish(self, tree: Any, root: Int[Array, ' b']) -> Draft:
-    return Draft(tree.filled, self.tree, tree.laws, calls=self.depth)
 
 
 def _shift(

@@ -51,10 +51,6 @@ class Planned:
     return jnp.broadcast_to(places, (len(self.filled), len(above)))
 
   @property
-  def expanded(self) -> int:
-    return sum(len(parents_at(self.topology, level)) for level in range(1, self.depth))
-
-  @property
   def sees(self) -> Bool[Array, 'b f s']:
     levels = [parents_at(self.topology, level) for level in range(1, self.depth + 1)]
     mask = self.topology.mask[levels[-1]][:, np.concatenate(levels)]
