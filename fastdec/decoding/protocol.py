@@ -241,7 +241,7 @@ class Draft:
   # was not drawn, 0 where nothing was drafted
   probabilities: Float[Array, 'b n v'] | None = None
   calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
-  # how likely each node is to be kept, for `Adaptive`: the root 1, and no node more than its
+  # how likely each node will be kept, for `Adaptive`: the root 1, and no node more than its
   # parent; None: unknown
   chances: Float[Array, 'b n'] | None = None
 

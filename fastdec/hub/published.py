@@ -62,7 +62,9 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
     raise UserError(f'{path} is there already: give a new folder')
   is_eagle = isinstance(module, EagleNetwork | ParallelNetwork)
   lacks = None
-  if isinstance(module, EagleNetwork) and module.entry == 'beside' and 'output' not in params:
+  if isinstance(module, EagleNetwork) and module.entry != 'beside':
+    lacks = 'only fastdec has such a network: train it with --kind=eagle3'
+  elif isinstance(module, EagleNetwork) and 'output' not in params:
     lacks = 'EAGLE-3 has words of its own: train it with --words'
   elif not is_eagle and ('output' in params or (module.drops_first and module.edge_kind in BIASED)):
     lacks = 'DFlash has no words of its own, and no Markov bias: train it with --words=0'

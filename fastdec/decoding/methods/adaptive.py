@@ -127,8 +127,8 @@ class AdaptiveDrafter:
     # Only scored nodes are acceptable.
     index_n = jnp.arange(draft.topology.n, dtype=jnp.int32)
     is_scored_n = index_n < jnp.asarray(widths, jnp.int32)[choice]
-    acceptable = draft.topology.acceptable & is_scored_n[None]
-    tree = dataclasses.replace(draft.topology, acceptable=acceptable)
+    acceptable = jnp.broadcast_to(draft.topology.acceptable, draft.tokens.shape)
+    tree = dataclasses.replace(draft.topology, acceptable=acceptable & is_scored_n[None])
     narrowed = Narrowed(draft.tokens, tree, calls=draft.calls, widths=widths, choice=choice)
     return narrowed, (own, is_running)
 

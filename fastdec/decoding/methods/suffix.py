@@ -68,7 +68,6 @@ class SuffixDrafter:
   ) -> tuple[Int[Array, ' n'], Int[Array, ' n'], Float[Array, ' n']]:
     """Returns the tokens, the parents and the chances of one row's nodes; 0: no node is there."""
     tokens, root = searched.text.tokens, searched.text.length - 1
-    drafted = self.nodes - 1
 
     # What follows each place, up to the end of its text. After a place of token i, slot i + 1 + d
     # has the token of depth d + 1.
@@ -77,6 +76,7 @@ class SuffixDrafter:
     order_t = matched_t * slots + jnp.arange(slots, dtype=jnp.int32)
     place_p = jax.lax.top_k(order_t, min(PLACES, slots))[1]
     matched_p = matched_t[place_p]
+    drafted = min(self.nodes - 1, len(place_p) * self.depth)
     index_pd = place_p[:, None] + 1 + jnp.arange(self.depth, dtype=jnp.int32)[None]
     end_p = jnp.where(place_p < searched.begin, searched.source_length, root + 1)
     follow_pd = tokens.at[index_pd].get(mode='clip')
@@ -98,10 +98,10 @@ class SuffixDrafter:
     # The most probable nodes of each length's trie. Parents come first, as counts never rise
     # with depth; then the first place.
     depth_d = jnp.arange(self.depth, dtype=jnp.float32)
-    key_lpd = jnp.where(is_node_lpd, count_lpd * self.depth - depth_d, -jnp.inf)
+    key_lpd = jnp.where(is_node_lpd, count_lpd * self.depth - depth_d[None, None], -jnp.inf)
     key_lk, node_lk = jax.lax.top_k(key_lpd.reshape(self.longest, -1), drafted)
     count_lk = jnp.take_along_axis(count_lpd.reshape(self.longest, -1), node_lk, axis=1)
-    most_l = jnp.floor(self.factor * length_l + 1e-6)
+    most_l = jnp.floor(self.factor * length_l.astype(jnp.float32) + 1e-6).astype(jnp.int32)
     is_kept_lk = (key_lk > -jnp.inf) & (jnp.arange(drafted)[None] < most_l[:, None])
     is_kept_lk &= count_lk >= self.least * all_l[:, None]
 
@@ -115,13 +115,16 @@ class SuffixDrafter:
     above_k = jnp.argmax(agree_pqd[place_k, :, depth_k - 1], axis=1)
     is_parent_kj = (place_k[None] == above_k[:, None]) & (depth_k[None] == depth_k[:, None] - 1)
     is_parent_kj &= is_kept_k[None]
-    parent_k = jnp.where(is_kept_k & (depth_k > 0), 1 + jnp.argmax(is_parent_kj, axis=1), 0)
+    parent_k = 1 + jnp.argmax(is_parent_kj, axis=1).astype(jnp.int32)
+    parent_k = jnp.where(is_kept_k & (depth_k > 0), parent_k, 0)
     tokens_k = jnp.where(is_kept_k, follow_pd[place_k, depth_k], tokens[root])
-    return (
-      jnp.concatenate([tokens[root][None], tokens_k]),
-      jnp.pad(parent_k.astype(jnp.int32), (1, 0), constant_values=-1),
-      jnp.pad(jnp.where(is_kept_k, count_k / all_l[best], 0), (1, 0), constant_values=1),
-    )
+    chances_k = jnp.where(is_kept_k, count_k / all_l[best], 0)
+
+    # With the root, and with nodes that no text has
+    tokens_n = jnp.full(self.nodes, tokens[root]).at[1 : 1 + drafted].set(tokens_k)
+    parents_n = jnp.zeros(self.nodes, jnp.int32).at[1 : 1 + drafted].set(parent_k)
+    chances_n = jnp.zeros(self.nodes, jnp.float32).at[1 : 1 + drafted].set(chances_k)
+    return tokens_n, parents_n.at[0].set(-1), chances_n.at[0].set(1)
 
 
 @struct.pytree

@@ -68,7 +68,9 @@ def texts(draw: Any) -> tuple[list[int], list[int]]:
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
   st.lists(texts(), min_size=2, max_size=2),
-  st.sampled_from([(1, 4, 3.0, 0.0), (4, 8, 1.0, 0.1), (4, 3, 2.0, 0.3), (3, 12, 9.0, 0.0)]),
+  st.sampled_from(
+    [(1, 4, 3.0, 0.0), (2, 99, 64.0, 0.0), (4, 8, 1.0, 0.1), (4, 3, 2.0, 0.3), (3, 12, 9.0, 0.0)]
+  ),
 )
 def test_the_tree_is_that_of_the_definition(
   rows: list[tuple[list[int], list[int]]], sizes: tuple[int, int, float, float]
