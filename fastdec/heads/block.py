@@ -131,7 +131,7 @@ class Block(Network):
     """Returns the latent vector of an edge, and the carry for the next guess.
 
     Args:
-      before: what stands for the token before: before[y], or for 'rnn' the target's embedding.
+      before: the vector of the token before: before[y], or for 'rnn' the target's embedding.
       state: of the row that guesses.
       carry: see `DraftNetwork.start_carry`.
     """
@@ -205,7 +205,7 @@ class BlockNetwork(DraftNetwork):
     drops_first: with 'masks', rows predict their own positions; the root's row predicts nothing.
     drops_last: with 'masks', the block has a last row that the others see; it predicts nothing.
     edge: one of `EDGES`: how the token guessed before changes a guess.
-    markov: rank of the edge's vectors; 0: there are no edges.
+    markov: rank of the edge's vectors; 0: without edges.
     markov_kind: of the edge 'markov', one of `MARKOV`.
     gru: width of the state of the edge 'rnn'.
     correlator: sizes of the edge 'correlator'.
@@ -302,7 +302,7 @@ class BlockNetwork(DraftNetwork):
 
   @property
   def edge_kind(self) -> str | None:
-    """The kind of edge, 'joint' for the recurrent one of `MARKOV`; None: there are no edges."""
+    """The kind of edge, 'joint' for the recurrent one of `MARKOV`; None: without edges."""
     if not self.markov:
       return None
     if self.edge != 'markov':

@@ -117,15 +117,15 @@ class Tensors(Mapping[str, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """A tensor that is to be written, which a reader of the format asks for."""
+  """A tensor to write, which a reader of the format asks for."""
 
   name: str
   shape: tuple[int, ...] = ()
 
 
 class Places(dict[str, Any]):
-  """What a reader takes for a folder that is to be written: it has the named tensors, and gives a
-  place for any."""
+  """Tensors of a folder before it is written: a reader gets those that are known, and a place for
+  any other."""
 
   def __missing__(self, name: str) -> Place:
     return Place(name)

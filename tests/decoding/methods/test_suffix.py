@@ -34,9 +34,8 @@ def plan(
   best, trees = 0.0, {}
   for length in range(1, min(longest, len(text)) + 1):
     suffix = text[-length:]
-    whole = count(text, suffix) + count(
-      source[:-1], suffix
-    )  # the source's end goes on with nothing
+    # Nothing follows the source's end.
+    whole = count(text, suffix) + count(source[:-1], suffix)
     found: dict[tuple[int, ...], float] = {}
     for words in (source, text):
       for place in range(len(words) - length + 1):

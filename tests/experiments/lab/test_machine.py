@@ -58,7 +58,7 @@ def by_platform(x):
   # A reduction reads what its operand is computed from.
   (lambda x: jnp.square(x).sum(), [(1000,)], 1000 + 1),
   (lambda x: x - jnp.square(x).sum(-1, keepdims=True), [(8, 100)], 2 * 800),
-  # Of a wide row the largest entry is found first, then the sum: two more kernels.
+  # The largest entry of a wide row is found first, then the sum: two more kernels.
   (jax.nn.softmax, [(8, 100)], 2 * 800),
   (jax.nn.softmax, [(8, WIDE)], 4 * 8 * WIDE + 5 * 8),
   (lambda x: (x.sum(-1), jnp.square(x).sum(-1), x.max(-1)), [(8, WIDE)], 8 * WIDE + 3 * 8),
